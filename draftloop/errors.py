@@ -1,0 +1,64 @@
+"""The exception tree. `rpc/interceptors.py` alone turns it into gRPC statuses."""
+
+from __future__ import annotations
+
+from typing import Any
+
+SHOWN_VALUE_LENGTH = 80
+
+
+class DraftloopError(Exception):
+    """Base of everything that Draftloop raises on purpose; the text is for the user."""
+
+
+class InvalidInput(DraftloopError):
+    """A user's mistake: names the field, the rule with its limit, and the value given."""
+
+    def __init__(self, field: str, rule: str, value: Any) -> None:
+        shown = repr(value)
+        if len(shown) > SHOWN_VALUE_LENGTH:
+            shown = shown[:SHOWN_VALUE_LENGTH] + "…"
+        self.field = field
+        self.description = f"{rule}; got {shown}"
+        super().__init__(f"{field}: {self.description}")
+
+
+class Overloaded(DraftloopError):
+    """The bounded queue is full; worth trying again after `retry_after_s` seconds."""
+
+    def __init__(self, message: str, retry_after_s: float = 1.0) -> None:
+        self.retry_after_s = retry_after_s
+        super().__init__(f"{message}; try again in {retry_after_s:g} s")
+
+
+class Unavailable(DraftloopError):
+    """A part that the request cannot do without is not reachable or not ready."""
+
+    def __init__(self, message: str, retry_after_s: float = 1.0) -> None:
+        self.retry_after_s = retry_after_s
+        super().__init__(message)
+
+
+class StaleSession(DraftloopError):
+    """The message assumes another committed length than the session has."""
+
+    def __init__(self, *, assumed: int, actual: int) -> None:
+        self.assumed = assumed
+        self.actual = actual
+        super().__init__(f"committed_length: must be {actual}, the session's; got {assumed}")
+
+
+class SessionLost(DraftloopError):
+    """The session does not exist any more; reopen it from the committed tokens."""
+
+    def __init__(self, reason: str, *, committed_length: int = 0) -> None:
+        self.committed_length = committed_length
+        super().__init__(f"the session is gone: {reason}; reopen it from the committed tokens")
+
+
+class Mismatch(DraftloopError):
+    """Two services do not fit together: other vocabularies or protocol versions."""
+
+
+class StartupFailure(DraftloopError):
+    """A service cannot start; the text says what is missing and what to do."""

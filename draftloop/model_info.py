@@ -1,0 +1,108 @@
+"""What a model service says of itself."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from draftloop.errors import Mismatch, StartupFailure
+
+PROTOCOL_VERSION = 1
+
+
+@dataclass(frozen=True, slots=True)
+class CostPoint:
+    """Median time of one forward pass with so many new tokens."""
+
+    tokens: int
+    forward_ns: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelInfo:
+    """Name, fingerprints and limits of a served model."""
+
+    model_name: str
+    model_fingerprint: str
+    vocabulary_fingerprint: str
+    vocabulary_size: int
+    context_length: int
+    parameters: int
+    dtype: str
+    device: str
+    max_sessions: int
+    max_draft_nodes: int
+    instance_id: str
+    cost_inflation: str = ""
+    strategies: tuple[str, ...] = ()
+    stop_token_ids: tuple[int, ...] = ()
+    cost_curve: tuple[CostPoint, ...] = ()
+    protocol_version: int = PROTOCOL_VERSION
+
+    def require_same_vocabulary(self, other: ModelInfo) -> None:
+        """Raises Mismatch, naming both fingerprints, unless tokens mean the same on both."""
+        if self.vocabulary_fingerprint != other.vocabulary_fingerprint:
+            raise Mismatch(
+                f"drafter and verifier have different vocabularies: "
+                f"{self.model_name} has {self.vocabulary_fingerprint}, "
+                f"{other.model_name} has {other.vocabulary_fingerprint}; "
+                f"serve a draft model with the target model's tokenizer"
+            )
+
+    def require_protocol(self) -> None:
+        """Raises Mismatch unless the service speaks this protocol version."""
+        if self.protocol_version != PROTOCOL_VERSION:
+            raise Mismatch(
+                f"{self.model_name} speaks protocol version {self.protocol_version}, "
+                f"this side speaks {PROTOCOL_VERSION}; upgrade the older one"
+            )
+
+
+def vocabulary_fingerprint(model_folder: Path) -> str:
+    """Hash over vocabulary, merges and added tokens of `tokenizer.json`; 16 hex digits.
+
+    Raises StartupFailure where the file is missing or is not a tokenizer.
+    """
+    tokenizer = _read_json(model_folder, "tokenizer.json")
+    model = tokenizer.get("model", {})
+    parts = [model.get("vocab"), model.get("merges"), tokenizer.get("added_tokens")]
+    return _digest(json.dumps(parts, sort_keys=True).encode())
+
+
+def model_fingerprint(model_folder: Path) -> str:
+    """Hash over configuration and weight files' names, sizes and first bytes; 16 hex digits."""
+    parts = [json.dumps(_read_json(model_folder, "config.json"), sort_keys=True).encode()]
+    for file in sorted(model_folder.glob("*.safetensors")):
+        with file.open("rb") as stream:
+            head = stream.read(1 << 20)
+        parts.append(f"{file.name} {file.stat().st_size}".encode() + head)
+    return _digest(b"\0".join(parts))
+
+
+def require_model_folder(folder: Path) -> None:
+    """Raises StartupFailure unless `folder` holds a model."""
+    if not (folder / "config.json").is_file():
+        raise StartupFailure(
+            f"model: {folder} holds no config.json; give the folder of a Hugging Face model"
+        )
+
+
+def _read_json(folder: Path, name: str) -> dict[str, Any]:
+    try:
+        loaded = json.loads((folder / name).read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise StartupFailure(
+            f"model: {folder} holds no {name}; give the folder of a Hugging Face model"
+        ) from None
+    except (ValueError, OSError) as error:
+        raise StartupFailure(f"model: {folder / name} cannot be read: {error}") from None
+    if not isinstance(loaded, dict):
+        raise StartupFailure(f"model: {folder / name} is not a JSON object")
+    return loaded
+
+
+def _digest(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()[:16]

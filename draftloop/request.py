@@ -1,0 +1,105 @@
+"""What a client asks for, with its rules."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from draftloop.errors import InvalidInput
+
+MAX_SEED = 2**64 - 1
+MAX_TOP_K = 2**31 - 1
+MAX_STOP_TEXTS = 16
+
+
+def _require(field_name: str, rule: str, value: float, fulfilled: bool) -> None:
+    if not fulfilled:  # NaN compares false with everything, so it fails every range
+        raise InvalidInput(field_name, rule, value)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SamplingParameters:
+    """How tokens are chosen; applied in the order bias, penalties, temperature, top-k, -p, min-p.
+
+    The repetition penalty looks at prompt and output, presence and frequency at the output only
+    (the field's convention). Temperature 0 is greedy: the filters then change nothing.
+    """
+
+    temperature: float = 0.0
+    top_k: int = 0
+    top_p: float = 1.0
+    min_p: float = 0.0
+    repetition_penalty: float = 1.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    logit_bias: tuple[tuple[int, float], ...] = ()
+    seed: int = 0
+
+    def validate(self, vocabulary_size: int) -> None:
+        """Raises InvalidInput for the first field that breaks its rule."""
+        _require("temperature", "must be from 0 to 100", self.temperature,
+                 0 <= self.temperature <= 100)  # fmt: skip
+        _require("top_k", f"must be from 0 (off) to {MAX_TOP_K}", self.top_k,
+                 0 <= self.top_k <= MAX_TOP_K)  # fmt: skip
+        _require("top_p", "must be above 0 and at most 1", self.top_p, 0 < self.top_p <= 1)
+        _require("min_p", "must be from 0 to 1", self.min_p, 0 <= self.min_p <= 1)
+        _require("repetition_penalty", "must be above 0 and at most 100", self.repetition_penalty,
+                 0 < self.repetition_penalty <= 100)  # fmt: skip
+        for name in ("presence_penalty", "frequency_penalty"):
+            value = getattr(self, name)
+            _require(name, "must be from -2 to 2", value, -2 <= value <= 2)
+        _require("seed", f"must be from 0 to {MAX_SEED}", self.seed, 0 <= self.seed <= MAX_SEED)
+        for token, bias in self.logit_bias:
+            rule = f"must name token ids from 0 to {vocabulary_size - 1}"
+            _require("logit_bias", rule, token, 0 <= token < vocabulary_size)
+            _require(f"logit_bias[{token}]", "must be from -100 to 100", bias, -100 <= bias <= 100)
+
+    @property
+    def greedy(self) -> bool:
+        """Whether no noise is used."""
+        return self.temperature == 0
+
+    @property
+    def penalized(self) -> bool:
+        """Whether the distribution depends on which tokens came before."""
+        return (
+            self.repetition_penalty != 1
+            or self.presence_penalty != 0
+            or self.frequency_penalty != 0
+        )
+
+    @property
+    def filtered(self) -> bool:
+        """Whether unlikely tokens are cut off."""
+        return not self.greedy and (self.top_k > 0 or self.top_p < 1 or self.min_p > 0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GenerationRequest:
+    """One checked request, its prompt tokenized."""
+
+    request_id: str
+    prompt: tuple[int, ...]
+    sampling: SamplingParameters
+    max_tokens: int
+    strategy: str
+    max_draft_tokens: int | None = None
+    stop: tuple[str, ...] = ()
+    stop_token_ids: frozenset[int] = field(default_factory=frozenset)
+
+
+def check_token_ids(field_name: str, token_ids: Sequence[int], vocabulary_size: int) -> None:
+    """Raises InvalidInput unless every id is in the vocabulary and there is at least one."""
+    if not token_ids:
+        raise InvalidInput(field_name, "must not be empty", list(token_ids))
+    for index, token in enumerate(token_ids):
+        if not 0 <= token < vocabulary_size:
+            rule = f"must be from 0 to {vocabulary_size - 1}"
+            raise InvalidInput(f"{field_name}[{index}]", rule, token)
+
+
+def check_length(field_name: str, count: int, context_length: int) -> None:
+    """Raises InvalidInput unless so many tokens leave room for at least one more."""
+    if count >= context_length:
+        rule = f"must have at most {context_length - 1} tokens (context length {context_length})"
+        raise InvalidInput(field_name, rule, f"{count} tokens")

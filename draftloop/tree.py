@@ -1,0 +1,158 @@
+"""Draft trees and verdicts: what drafter, verifier and orchestrator say to each other."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from enum import IntEnum
+
+from draftloop.errors import InvalidInput
+
+ROOT = -1
+
+
+class TokenSource(IntEnum):
+    """Where a token came from; the values are those of the wire."""
+
+    TARGET = 1
+    DRAFT_MODEL = 2
+    PROMPT_LOOKUP = 3
+    PHRASE = 4
+    LOOKAHEAD = 5
+
+
+@dataclass(frozen=True, slots=True)
+class DraftTree:
+    """Candidate tokens as parallel arrays, parents before children.
+
+    `parents[i]` is the index of node i's parent, or ROOT (-1) for the last committed token, which
+    is not stored. `estimates[i]` is the estimated probability that node i is accepted given that
+    its parent was. Siblings have distinct tokens. Trusted: `validate` checks what came by wire.
+    """
+
+    token_ids: tuple[int, ...] = ()
+    parents: tuple[int, ...] = ()
+    estimates: tuple[float, ...] = ()
+    sources: tuple[TokenSource, ...] = ()
+
+    def __len__(self) -> int:
+        return len(self.token_ids)
+
+    @classmethod
+    def chain(
+        cls, token_ids: Sequence[int], source: TokenSource, estimates: Sequence[float] | None = None
+    ) -> DraftTree:
+        """A tree without branches."""
+        count = len(token_ids)
+        return cls(
+            token_ids=tuple(token_ids),
+            parents=tuple(range(ROOT, count - 1)),
+            estimates=tuple(estimates) if estimates is not None else (0.5,) * count,
+            sources=(source,) * count,
+        )
+
+    def depths(self) -> list[int]:
+        """Depth of every node; children of the root have depth 1."""
+        depths: list[int] = []
+        for parent in self.parents:
+            depths.append(1 if parent == ROOT else depths[parent] + 1)
+        return depths
+
+    def children(self) -> dict[tuple[int, int], int]:
+        """Node index by (parent index, token id)."""
+        pairs = zip(self.parents, self.token_ids, strict=True)
+        return {pair: index for index, pair in enumerate(pairs)}
+
+    def path(self, node: int) -> list[int]:
+        """Node indices from the root's child down to `node`; empty for ROOT."""
+        return list(self._ancestors(node))[::-1]
+
+    def _ancestors(self, node: int) -> Iterator[int]:
+        while node != ROOT:
+            yield node
+            node = self.parents[node]
+
+    def validate(self, *, vocabulary_size: int, max_nodes: int) -> None:
+        """Raises InvalidInput unless the arrays are a tree over the vocabulary within the limit."""
+        self._validate_lengths(max_nodes)
+        for index, (token, parent) in enumerate(zip(self.token_ids, self.parents, strict=True)):
+            if not 0 <= token < vocabulary_size:
+                rule = f"must be from 0 to {vocabulary_size - 1}"
+                raise InvalidInput(f"draft.token_ids[{index}]", rule, token)
+            if not ROOT <= parent < index:
+                rule = f"must be from -1 to {index - 1}: parents come before children"
+                raise InvalidInput(f"draft.parents[{index}]", rule, parent)
+        if len(self.children()) != len(self):
+            raise InvalidInput("draft.token_ids", "siblings must differ", list(self.token_ids))
+
+    def _validate_lengths(self, max_nodes: int) -> None:
+        count = len(self)
+        if count > max_nodes:
+            raise InvalidInput("draft.token_ids", f"must have at most {max_nodes} nodes", count)
+        for name in ("parents", "estimates", "sources"):
+            length = len(getattr(self, name))
+            if length != count:
+                rule = f"must have one entry for each of {count} nodes"
+                raise InvalidInput(f"draft.{name}", rule, f"{length} entries")
+
+
+EMPTY_TREE = DraftTree()
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """The verifier's answer to a draft.
+
+    `emitted_token_ids` is the accepted path and, unless a stop token ended it, the bonus token.
+    `root_prediction` and `node_predictions` are the target's own tokens after the last committed
+    token and after every node: what phrases are harvested from.
+    """
+
+    accepted_nodes: tuple[int, ...]
+    emitted_token_ids: tuple[int, ...]
+    root_prediction: int
+    node_predictions: tuple[int, ...] = ()
+    stopped: bool = False
+
+    def emitted_sources(self, draft: DraftTree) -> list[TokenSource]:
+        """Source of every emitted token."""
+        sources = [draft.sources[node] for node in self.accepted_nodes]
+        bonus = len(self.emitted_token_ids) - len(sources)
+        return sources + [TokenSource.TARGET] * bonus
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DraftBudget:
+    """Most nodes and most depth of the next draft."""
+
+    max_nodes: int
+    max_depth: int
+
+
+@dataclass(slots=True, kw_only=True)
+class ServiceTimings:
+    """Where a service spent the time of one message, in nanoseconds."""
+
+    service_ns: int = 0
+    forward_ns: int = 0
+    queue_ns: int = 0
+    forwards: int = 0
+    batch_size: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Draft:
+    """A proposed tree, the committed length it continues and what it cost."""
+
+    tree: DraftTree
+    committed_length: int
+    timings: ServiceTimings = field(default_factory=ServiceTimings)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verification:
+    """A verdict, the committed length before it and what it cost."""
+
+    verdict: Verdict
+    committed_length: int
+    timings: ServiceTimings = field(default_factory=ServiceTimings)

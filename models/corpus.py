@@ -1,0 +1,103 @@
+"""The corpus: the Python standard library's own sources, split by file name.
+
+`python -m models.corpus` writes `held_out.txt` and prints what was found.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import sysconfig
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+
+import sys
+
+from models.layout import HELD_OUT_LIST
+
+HELD_OUT_SHARE = 0.05
+FOREIGN_PARTS = frozenset({"site-packages", "dist-packages", "__pycache__"})
+# Generated tables and one long text: they cost tokens and teach nothing about code.
+TABLES = ("encodings/", "pydoc_data/")
+MIN_LETTER_SHARE = 0.25
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Document:
+    """One source file; `name` is its posix path below the standard library."""
+
+    name: str
+    text: str
+
+
+def is_held_out(name: str, share: float = HELD_OUT_SHARE) -> bool:
+    """Whether the file called `name` is kept from training: a pure function of the name."""
+    digest = hashlib.sha256(PurePosixPath(name).as_posix().encode()).digest()
+    return int.from_bytes(digest[:8], "big") < share * 2**64
+
+
+def is_table(name: str, text: str) -> bool:
+    """Whether a file is data rather than code: a known table, or mostly digits and punctuation."""
+    if name.startswith(TABLES):
+        return True
+    visible = sum(not character.isspace() for character in text)
+    letters = sum(character.isalpha() for character in text)
+    return letters < MIN_LETTER_SHARE * max(visible, 1)
+
+
+def standard_library() -> Path:
+    """The running interpreter's standard library."""
+    return Path(sysconfig.get_paths()["stdlib"])
+
+
+def read_sources(root: Path) -> Iterator[Document]:
+    """Every UTF-8 Python file below `root` in name order, without installed packages."""
+    for path in sorted(root.rglob("*.py")):
+        relative = path.relative_to(root)
+        if FOREIGN_PARTS.intersection(relative.parts):
+            continue
+        try:
+            text = path.read_bytes().decode("utf-8")
+        except UnicodeDecodeError:
+            continue  # the library ships a few files in other encodings to test its own reader
+        yield Document(relative.as_posix(), text.replace("\r\n", "\n"))
+
+
+def select(documents: Iterable[Document]) -> list[Document]:
+    """Drops empty files, tables and repeated contents (the first name stays)."""
+    seen: set[str] = set()
+    kept = []
+    for document in documents:
+        if not document.text.strip() or document.text in seen:
+            continue
+        seen.add(document.text)
+        if not is_table(document.name, document.text):
+            kept.append(document)
+    return kept
+
+
+def split(documents: Iterable[Document]) -> tuple[list[Document], list[Document]]:
+    """(training, held-out) documents."""
+    training: list[Document] = []
+    held_out: list[Document] = []
+    for document in documents:
+        (held_out if is_held_out(document.name) else training).append(document)
+    return training, held_out
+
+
+def load() -> tuple[list[Document], list[Document]]:
+    """(training, held-out) documents of the running interpreter's library."""
+    return split(select(read_sources(standard_library())))
+
+
+def main() -> None:
+    """Writes the list of held-out files."""
+    training, held_out = load()
+    HELD_OUT_LIST.write_text("".join(f"{document.name}\n" for document in held_out))
+    for label, documents in (("training", training), ("held out", held_out)):
+        megabytes = sum(len(document.text.encode()) for document in documents) / 1e6
+        sys.stdout.write(f"{label}: {len(documents)} files, {megabytes:.2f} MB" + "\n")
+
+
+if __name__ == "__main__":
+    main()

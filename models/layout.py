@@ -1,0 +1,21 @@
+"""Where the bundled models and the (uncommitted) training state live."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+MODELS_DIR = Path(__file__).resolve().parent
+VERIFIER_DIR = MODELS_DIR / "verifier"
+DRAFTER_DIR = MODELS_DIR / "drafter"
+HELD_OUT_LIST = MODELS_DIR / "held_out.txt"
+HELD_OUT_PROMPTS = MODELS_DIR / "held_out_prompts.jsonl"
+EVALUATION = MODELS_DIR / "evaluation.json"
+
+CACHE_DIR = MODELS_DIR.parent / ".cache" / "models"
+TOKENIZER_FILE = CACHE_DIR / "tokenizer.json"
+TRAIN_TOKENS = CACHE_DIR / "train.npy"
+
+
+def checkpoint_file(name: str) -> Path:
+    """The newest resumable state of the run called `name`."""
+    return CACHE_DIR / f"{name}.pt"

@@ -1,0 +1,107 @@
+"""Muon for hidden matrices, AdamW for embeddings and norms, on state that processes may share.
+
+Muon: momentum, then the nearest semi-orthogonal matrix by a quintic Newton-Schulz iteration
+(Jordan et al. 2024, https://kellerjordan.github.io/posts/muon/).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+QUINTIC = (3.4445, -4.7750, 2.0315)
+
+
+def orthogonalise(matrix: Tensor, iterations: int = 5) -> Tensor:
+    """A matrix of the same shape and singular vectors whose singular values lie near one."""
+    a, b, c = QUINTIC
+    wide = matrix if matrix.shape[0] <= matrix.shape[1] else matrix.T
+    wide = wide / (wide.norm() + 1e-7)
+    for _ in range(iterations):
+        gram = wide @ wide.T
+        wide = a * wide + (b * gram + c * gram @ gram) @ wide
+    return wide if matrix.shape[0] <= matrix.shape[1] else wide.T
+
+
+def is_hidden_matrix(name: str, parameter: Tensor) -> bool:
+    """Whether Muon, not AdamW, updates this parameter."""
+    return parameter.ndim == 2 and ".layers." in name
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rates:
+    """Peak learning rates and momenta."""
+
+    matrix: float = 0.02
+    other: float = 0.003
+    momentum: float = 0.95
+    betas: tuple[float, float] = (0.9, 0.95)
+
+
+def new_momenta(model: nn.Module) -> dict[str, dict[str, Tensor]]:
+    """Zeroed optimiser state by parameter name: `first`, and `second` where AdamW rules."""
+    state = {}
+    for name, parameter in model.named_parameters():
+        slots = ("first",) if is_hidden_matrix(name, parameter) else ("first", "second")
+        state[name] = {slot: torch.zeros_like(parameter, requires_grad=False) for slot in slots}
+    return state
+
+
+def muon_update(parameter: Tensor, gradient: Tensor, first: Tensor, rate: float, beta: float) -> None:
+    """One Muon step in place, with Nesterov momentum; tall matrices move further."""
+    first.lerp_(gradient, 1 - beta)
+    direction = orthogonalise(gradient.lerp(first, beta))
+    scale = max(1.0, parameter.shape[0] / parameter.shape[1]) ** 0.5
+    parameter.sub_(direction, alpha=rate * scale)
+
+
+def adam_update(
+    parameter: Tensor,
+    gradient: Tensor,
+    state: dict[str, Tensor],
+    rate: float,
+    betas: tuple[float, float],
+    step: int,
+) -> None:
+    """One Adam step in place; `step` counts from one and drives the bias correction."""
+    first, second = state["first"], state["second"]
+    first.lerp_(gradient, 1 - betas[0])
+    second.lerp_(gradient.square(), 1 - betas[1])
+    spread = (second / (1 - betas[1] ** step)).sqrt_().add_(1e-10)
+    parameter.addcdiv_(first, spread, value=-rate / (1 - betas[0] ** step))
+
+
+@torch.no_grad()
+def update(
+    name: str,
+    parameter: Tensor,
+    gradient: Tensor,
+    state: dict[str, Tensor],
+    rates: Rates,
+    factor: float,
+    step: int,
+) -> None:
+    """Moves one parameter by the rule that its name and shape select, at `factor` of its peak."""
+    if is_hidden_matrix(name, parameter):
+        muon_update(parameter, gradient, state["first"], rates.matrix * factor, rates.momentum)
+    else:
+        adam_update(parameter, gradient, state, rates.other * factor, rates.betas, step)
+
+
+def share_out(model: nn.Module, workers: int) -> list[list[str]]:
+    """Parameter names by worker, the costliest first to the least laden (cost: Newton-Schulz)."""
+    costs = {
+        name: min(parameter.shape) ** 2 * max(parameter.shape) * 10
+        if is_hidden_matrix(name, parameter)
+        else parameter.numel()
+        for name, parameter in model.named_parameters()
+    }
+    shares: list[list[str]] = [[] for _ in range(workers)]
+    loads = [0] * workers
+    for name in sorted(costs, key=lambda name: (-costs[name], name)):
+        lightest = loads.index(min(loads))
+        shares[lightest].append(name)
+        loads[lightest] += costs[name]
+    return shares

@@ -1,0 +1,216 @@
+"""Workers that train one model: forwards from a shared counter, updates shared out by parameter.
+
+All state (weights, momenta, gradients) lies in shared memory. A step has two barriers: before the
+first every worker publishes the gradients of the micro-batches it took, before the second each
+updates the parameters that it owns. A worker slowed by other programs takes fewer micro-batches.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from multiprocessing.synchronize import Barrier
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.multiprocessing as mp
+from torch import Tensor
+from tqdm import tqdm
+from transformers import LlamaForCausalLM
+
+from models.checkpoint import Checkpoint
+from models.muon import Rates, share_out, update
+from models.packing import Windows
+from models.schedule import Phase, Schedule
+
+Objective = Callable[[LlamaForCausalLM, Tensor], Tensor]
+SECONDS_BETWEEN_SAVES = 180.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setting:
+    """What stays the same during a run."""
+
+    file: Path
+    schedule: Schedule
+    rates: Rates
+    windows: Windows
+    objective: Objective
+    workers: int = 2
+    device: str = "cpu"
+    dtype: torch.dtype = torch.float32
+    compiled: bool = False
+
+
+@dataclass(slots=True)
+class Shared:
+    """What the workers of one phase share."""
+
+    gradients: Tensor  # [workers, parameters]
+    losses: Tensor  # [workers], sums over the micro-batches taken
+    counter: Any  # micro-batches taken since the phase began
+    barrier: Barrier
+
+
+class Worker:
+    """One of the processes of a phase; rank 0 also reports and saves."""
+
+    def __init__(
+        self, rank: int, setting: Setting, phase: Phase, state: Checkpoint, shared: Shared
+    ) -> None:
+        self.rank, self.setting, self.phase = rank, setting, phase
+        self.state, self.shared = state, shared
+        self.parameters = dict(state.model.named_parameters())
+        self.owned = share_out(state.model, setting.workers)[rank]
+        self.spans = spans(self.parameters)
+        objective = setting.objective
+        self.objective = torch.compile(objective) if setting.compiled else objective
+        self.first_window = state.tokens // phase.length
+
+    def run(self) -> None:
+        """Trains until the phase is over."""
+        end = self.setting.schedule.end(self.phase)
+        steps = -(-(end - self.state.tokens) // self.phase.step_tokens)
+        report = Report(self.setting, self.state) if self.rank == 0 else None
+        for step in range(steps):
+            self.publish(self.accumulate(step))
+            self.shared.barrier.wait()
+            self.update_owned()
+            self.state.tokens += self.phase.step_tokens
+            self.state.step += 1
+            loss = self.shared.losses.sum().item() / self.phase.micros
+            self.shared.barrier.wait()
+            if report:
+                report.step(loss, self.phase)
+
+    def accumulate(self, step: int) -> float:
+        """Backward passes over the micro-batches this worker wins; returns the sum of losses."""
+        model, phase = self.state.model, self.phase
+        model.zero_grad(set_to_none=True)
+        total = torch.zeros((), device=self.setting.device)
+        while (micro := self.take(step)) is not None:
+            first = self.first_window + step * phase.batch + micro * phase.micro
+            tokens = self.setting.windows.batch(first, phase.micro, phase.length)
+            kind = torch.device(self.setting.device).type
+            mixed = self.setting.dtype != torch.float32
+            with torch.autocast(kind, dtype=self.setting.dtype, enabled=mixed):
+                loss = self.objective(model, tokens.to(self.setting.device))
+            (loss / phase.micros).backward()
+            total += loss.detach()
+        return total.item()
+
+    def take(self, step: int) -> int | None:
+        """The next micro-batch of `step` that nobody took, None when all are taken."""
+        with self.shared.counter.get_lock():
+            taken = self.shared.counter.value - step * self.phase.micros
+            if taken >= self.phase.micros:
+                return None
+            self.shared.counter.value += 1
+            return int(taken)
+
+    def publish(self, loss: float) -> None:
+        """Lays this worker's gradients and loss where the others read them."""
+        row = self.shared.gradients[self.rank]
+        for name, parameter in self.parameters.items():
+            span = row[self.spans[name]]
+            if parameter.grad is None:
+                span.zero_()
+            else:
+                span.copy_(parameter.grad.flatten())
+        self.shared.losses[self.rank] = loss
+
+    def update_owned(self) -> None:
+        """Steps the owned parameters by the summed gradients."""
+        factor = self.setting.schedule.factor(self.state.tokens)
+        for name in self.owned:
+            parameter = self.parameters[name]
+            gradient = self.shared.gradients[:, self.spans[name]].sum(0).view_as(parameter)
+            momenta = self.state.momenta[name]
+            step = self.state.step + 1
+            update(name, parameter, gradient, momenta, self.setting.rates, factor, step)
+
+
+class Report:
+    """Progress on the terminal, a line of JSON a step, and a checkpoint every few minutes."""
+
+    def __init__(self, setting: Setting, state: Checkpoint) -> None:
+        self.setting, self.state = setting, state
+        self.began = time.monotonic() - state.seconds
+        self.saved = time.monotonic()
+        self.log = setting.file.with_suffix(".jsonl")
+        total = setting.schedule.tokens
+        self.bar = tqdm(total=total, initial=state.tokens, unit="tok", mininterval=10, smoothing=0.1)
+
+    def step(self, loss: float, phase: Phase) -> None:
+        """Records one finished step."""
+        now = time.monotonic()
+        self.state.seconds = now - self.began
+        self.bar.set_postfix_str(f"loss {loss:.3f}, {phase.layers} layers", refresh=False)
+        self.bar.update(phase.step_tokens)
+        record = {"tokens": self.state.tokens, "loss": loss, "seconds": round(self.state.seconds, 1)}
+        with self.log.open("a") as stream:
+            stream.write(json.dumps(record) + "\n")
+        if now - self.saved > SECONDS_BETWEEN_SAVES:
+            self.state.save(self.setting.file)
+            self.saved = now
+
+
+def spans(parameters: dict[str, torch.nn.Parameter]) -> dict[str, slice]:
+    """Where each parameter's gradient lies in a row of `Shared.gradients`."""
+    ends: dict[str, slice] = {}
+    offset = 0
+    for name, parameter in parameters.items():
+        ends[name] = slice(offset, offset + parameter.numel())
+        offset += parameter.numel()
+    return ends
+
+
+def share_memory(state: Checkpoint) -> None:
+    """Moves weights and momenta to memory that all workers see."""
+    state.model.share_memory()
+    for slots in state.momenta.values():
+        for tensor in slots.values():
+            tensor.share_memory_()
+
+
+def to_device(state: Checkpoint, device: str) -> None:
+    """Moves weights and momenta to `device` in place."""
+    state.model.to(device)
+    for slots in state.momenta.values():
+        slots.update({slot: tensor.to(device) for slot, tensor in slots.items()})
+
+
+def work(rank: int, setting: Setting, phase: Phase, state: Checkpoint, shared: Shared) -> None:
+    """Body of one worker process: a single thread, its share of the phase."""
+    if setting.device == "cpu":
+        torch.set_num_threads(1)
+    state.model.train()
+    Worker(rank, setting, phase, state, shared).run()
+    if rank == 0:
+        state.save(setting.file)
+
+
+def run_phase(setting: Setting, phase: Phase, state: Checkpoint) -> Checkpoint:
+    """Runs one phase to its end and returns the state it left in `setting.file`."""
+    workers = setting.workers if setting.device == "cpu" else 1
+    setting = replace(setting, workers=workers)
+    to_device(state, setting.device)
+    size = sum(parameter.numel() for parameter in state.model.parameters())
+    context = mp.get_context("spawn")
+    shared = Shared(
+        gradients=torch.zeros(workers, size, device=setting.device),
+        losses=torch.zeros(workers),
+        counter=context.Value("q", 0),
+        barrier=context.Barrier(workers),
+    )
+    if workers == 1:
+        work(0, setting, phase, state, shared)
+    else:
+        share_memory(state)
+        shared.gradients.share_memory_()
+        shared.losses.share_memory_()
+        mp.spawn(work, args=(setting, phase, state, shared), nprocs=workers)
+    return Checkpoint.load(setting.file)

@@ -1,0 +1,119 @@
+"""Trains the verifier model, or a first draft model, by cross-entropy.
+
+`python -m models.train verifier --tokens 5000000`; killed at any time, the same command resumes.
+`--tokens` may be changed on resuming as long as the learning rate has not begun to fall.
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+from transformers import LlamaConfig, LlamaForCausalLM
+
+from models.architecture import build, drafter_configuration, grow, verifier_configuration
+from models.checkpoint import Checkpoint
+from models.layout import TRAIN_TOKENS, checkpoint_file
+from models.muon import Rates, new_momenta
+from models.packing import Windows
+from models.schedule import Phase, Schedule
+from models.team import Objective, Setting, run_phase
+
+VERIFIER_PHASES = (
+    Phase(until=0.50, layers=3, length=512, batch=8, micro=2),
+    Phase(until=0.82, layers=6, length=512, batch=16, micro=2),
+    Phase(until=0.94, layers=6, length=1024, batch=8, micro=1),
+    Phase(until=1.00, layers=6, length=2048, batch=4, micro=1),
+)
+DRAFTER_PHASES = (
+    Phase(until=0.80, layers=2, length=512, batch=16, micro=4),
+    Phase(until=1.00, layers=2, length=2048, batch=4, micro=1),
+)
+
+
+def next_token_loss(model: LlamaForCausalLM, tokens: Tensor) -> Tensor:
+    """Mean cross-entropy in nats of tokens [B, L + 1] under a causal model."""
+    hidden = model.model(input_ids=tokens[:, :-1], use_cache=False).last_hidden_state
+    logits = model.lm_head(hidden).flatten(0, 1).float()
+    return cross_entropy(logits, tokens[:, 1:].flatten())
+
+
+def starting_state(file: Path, config: LlamaConfig, seed: int) -> Checkpoint:
+    """The state in `file`, or a fresh one."""
+    if file.exists():
+        return Checkpoint.load(file)
+    model = build(config, seed)
+    return Checkpoint(model, new_momenta(model), tokens=0, step=0, seconds=0.0)
+
+
+def deepen(state: Checkpoint, layers: int) -> Checkpoint:
+    """The state with a model of `layers` layers; momenta of grown layers start at zero."""
+    if state.model.config.num_hidden_layers == layers:
+        return state
+    model = grow(state.model, layers)
+    momenta = new_momenta(model)
+    for name, slots in momenta.items():
+        if ".layers." not in name:
+            slots.update(state.momenta[name])
+    return Checkpoint(model, momenta, state.tokens, state.step, state.seconds)
+
+
+def run(setting: Setting, state: Checkpoint) -> Checkpoint:
+    """Runs all phases that are left."""
+    while (phase := setting.schedule.phase(state.tokens)) is not None:
+        state = run_phase(setting, phase, deepen(state, phase.layers))
+    return state
+
+
+def add_machine_options(parser: argparse.ArgumentParser) -> None:
+    """Options that say where and how a run computes."""
+    parser.add_argument("--workers", type=int, default=2, help="processes on a CPU, one thread each")
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--dtype", choices=("float32", "bfloat16"), default="float32")
+    parser.add_argument("--compile", action="store_true")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--run", default=None, help="name of the checkpoint, default the model's")
+
+
+def setting_from(
+    options: argparse.Namespace, schedule: Schedule, rates: Rates, objective: Objective, name: str
+) -> Setting:
+    """The setting that the machine options describe."""
+    stream = np.load(TRAIN_TOKENS)
+    return Setting(
+        file=checkpoint_file(options.run or name),
+        schedule=schedule,
+        rates=rates,
+        windows=Windows(stream, options.seed),
+        objective=objective,
+        workers=options.workers,
+        device=options.device,
+        dtype=getattr(torch, options.dtype),
+        compiled=options.compile,
+    )
+
+
+def main() -> None:
+    """Parses the command line and trains."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("model", choices=("verifier", "drafter"))
+    parser.add_argument("--tokens", type=int, default=5_000_000)
+    parser.add_argument("--matrix-rate", type=float, default=0.02)
+    parser.add_argument("--other-rate", type=float, default=0.003)
+    add_machine_options(parser)
+    options = parser.parse_args()
+    verifier = options.model == "verifier"
+    phases = VERIFIER_PHASES if verifier else DRAFTER_PHASES
+    config = verifier_configuration(phases[0].layers) if verifier else drafter_configuration()
+    schedule = Schedule(tokens=options.tokens, phases=phases)
+    rates = Rates(matrix=options.matrix_rate, other=options.other_rate)
+    setting = setting_from(options, schedule, rates, next_token_loss, options.model)
+    run(setting, starting_state(setting.file, config, options.seed))
+
+
+if __name__ == "__main__":
+    main()

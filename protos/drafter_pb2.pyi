@@ -1,0 +1,73 @@
+from protos import speculation_pb2 as _speculation_pb2
+from google.protobuf.internal import containers as _containers
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from typing import ClassVar as _ClassVar, Iterable as _Iterable, Mapping as _Mapping, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class DrafterInfoRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class DrafterInfoResponse(_message.Message):
+    __slots__ = ("model", "open_sessions")
+    MODEL_FIELD_NUMBER: _ClassVar[int]
+    OPEN_SESSIONS_FIELD_NUMBER: _ClassVar[int]
+    model: _speculation_pb2.ModelInfo
+    open_sessions: int
+    def __init__(self, model: _Optional[_Union[_speculation_pb2.ModelInfo, _Mapping]] = ..., open_sessions: _Optional[int] = ...) -> None: ...
+
+class DraftRequest(_message.Message):
+    __slots__ = ("open", "propose", "close")
+    OPEN_FIELD_NUMBER: _ClassVar[int]
+    PROPOSE_FIELD_NUMBER: _ClassVar[int]
+    CLOSE_FIELD_NUMBER: _ClassVar[int]
+    open: OpenDrafterSession
+    propose: ProposeDraft
+    close: CloseDrafterSession
+    def __init__(self, open: _Optional[_Union[OpenDrafterSession, _Mapping]] = ..., propose: _Optional[_Union[ProposeDraft, _Mapping]] = ..., close: _Optional[_Union[CloseDrafterSession, _Mapping]] = ...) -> None: ...
+
+class OpenDrafterSession(_message.Message):
+    __slots__ = ("session_id", "vocabulary_fingerprint", "token_ids", "prompt_length", "sampling", "strategy")
+    SESSION_ID_FIELD_NUMBER: _ClassVar[int]
+    VOCABULARY_FINGERPRINT_FIELD_NUMBER: _ClassVar[int]
+    TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
+    PROMPT_LENGTH_FIELD_NUMBER: _ClassVar[int]
+    SAMPLING_FIELD_NUMBER: _ClassVar[int]
+    STRATEGY_FIELD_NUMBER: _ClassVar[int]
+    session_id: str
+    vocabulary_fingerprint: str
+    token_ids: _containers.RepeatedScalarFieldContainer[int]
+    prompt_length: int
+    sampling: _speculation_pb2.SamplingParameters
+    strategy: str
+    def __init__(self, session_id: _Optional[str] = ..., vocabulary_fingerprint: _Optional[str] = ..., token_ids: _Optional[_Iterable[int]] = ..., prompt_length: _Optional[int] = ..., sampling: _Optional[_Union[_speculation_pb2.SamplingParameters, _Mapping]] = ..., strategy: _Optional[str] = ...) -> None: ...
+
+class ProposeDraft(_message.Message):
+    __slots__ = ("committed_length", "new_token_ids", "verdict", "max_nodes", "max_depth")
+    COMMITTED_LENGTH_FIELD_NUMBER: _ClassVar[int]
+    NEW_TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
+    VERDICT_FIELD_NUMBER: _ClassVar[int]
+    MAX_NODES_FIELD_NUMBER: _ClassVar[int]
+    MAX_DEPTH_FIELD_NUMBER: _ClassVar[int]
+    committed_length: int
+    new_token_ids: _containers.RepeatedScalarFieldContainer[int]
+    verdict: _speculation_pb2.Verdict
+    max_nodes: int
+    max_depth: int
+    def __init__(self, committed_length: _Optional[int] = ..., new_token_ids: _Optional[_Iterable[int]] = ..., verdict: _Optional[_Union[_speculation_pb2.Verdict, _Mapping]] = ..., max_nodes: _Optional[int] = ..., max_depth: _Optional[int] = ...) -> None: ...
+
+class CloseDrafterSession(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class DraftResponse(_message.Message):
+    __slots__ = ("committed_length", "draft", "timings")
+    COMMITTED_LENGTH_FIELD_NUMBER: _ClassVar[int]
+    DRAFT_FIELD_NUMBER: _ClassVar[int]
+    TIMINGS_FIELD_NUMBER: _ClassVar[int]
+    committed_length: int
+    draft: _speculation_pb2.DraftTree
+    timings: _speculation_pb2.ServiceTimings
+    def __init__(self, committed_length: _Optional[int] = ..., draft: _Optional[_Union[_speculation_pb2.DraftTree, _Mapping]] = ..., timings: _Optional[_Union[_speculation_pb2.ServiceTimings, _Mapping]] = ...) -> None: ...

@@ -1,0 +1,135 @@
+from google.protobuf.internal import containers as _containers
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from typing import ClassVar as _ClassVar, Iterable as _Iterable, Mapping as _Mapping, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class TokenSource(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    TOKEN_SOURCE_UNSPECIFIED: _ClassVar[TokenSource]
+    TOKEN_SOURCE_TARGET: _ClassVar[TokenSource]
+    TOKEN_SOURCE_DRAFT_MODEL: _ClassVar[TokenSource]
+    TOKEN_SOURCE_PROMPT_LOOKUP: _ClassVar[TokenSource]
+    TOKEN_SOURCE_PHRASE: _ClassVar[TokenSource]
+    TOKEN_SOURCE_LOOKAHEAD: _ClassVar[TokenSource]
+TOKEN_SOURCE_UNSPECIFIED: TokenSource
+TOKEN_SOURCE_TARGET: TokenSource
+TOKEN_SOURCE_DRAFT_MODEL: TokenSource
+TOKEN_SOURCE_PROMPT_LOOKUP: TokenSource
+TOKEN_SOURCE_PHRASE: TokenSource
+TOKEN_SOURCE_LOOKAHEAD: TokenSource
+
+class DraftTree(_message.Message):
+    __slots__ = ("token_ids", "parents", "estimates", "sources")
+    TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
+    PARENTS_FIELD_NUMBER: _ClassVar[int]
+    ESTIMATES_FIELD_NUMBER: _ClassVar[int]
+    SOURCES_FIELD_NUMBER: _ClassVar[int]
+    token_ids: _containers.RepeatedScalarFieldContainer[int]
+    parents: _containers.RepeatedScalarFieldContainer[int]
+    estimates: _containers.RepeatedScalarFieldContainer[float]
+    sources: _containers.RepeatedScalarFieldContainer[TokenSource]
+    def __init__(self, token_ids: _Optional[_Iterable[int]] = ..., parents: _Optional[_Iterable[int]] = ..., estimates: _Optional[_Iterable[float]] = ..., sources: _Optional[_Iterable[_Union[TokenSource, str]]] = ...) -> None: ...
+
+class Verdict(_message.Message):
+    __slots__ = ("accepted_nodes", "emitted_token_ids", "root_prediction", "node_predictions", "stopped")
+    ACCEPTED_NODES_FIELD_NUMBER: _ClassVar[int]
+    EMITTED_TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
+    ROOT_PREDICTION_FIELD_NUMBER: _ClassVar[int]
+    NODE_PREDICTIONS_FIELD_NUMBER: _ClassVar[int]
+    STOPPED_FIELD_NUMBER: _ClassVar[int]
+    accepted_nodes: _containers.RepeatedScalarFieldContainer[int]
+    emitted_token_ids: _containers.RepeatedScalarFieldContainer[int]
+    root_prediction: int
+    node_predictions: _containers.RepeatedScalarFieldContainer[int]
+    stopped: bool
+    def __init__(self, accepted_nodes: _Optional[_Iterable[int]] = ..., emitted_token_ids: _Optional[_Iterable[int]] = ..., root_prediction: _Optional[int] = ..., node_predictions: _Optional[_Iterable[int]] = ..., stopped: bool = ...) -> None: ...
+
+class SamplingParameters(_message.Message):
+    __slots__ = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty", "presence_penalty", "frequency_penalty", "logit_bias", "seed")
+    class LogitBiasEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: int
+        value: float
+        def __init__(self, key: _Optional[int] = ..., value: _Optional[float] = ...) -> None: ...
+    TEMPERATURE_FIELD_NUMBER: _ClassVar[int]
+    TOP_K_FIELD_NUMBER: _ClassVar[int]
+    TOP_P_FIELD_NUMBER: _ClassVar[int]
+    MIN_P_FIELD_NUMBER: _ClassVar[int]
+    REPETITION_PENALTY_FIELD_NUMBER: _ClassVar[int]
+    PRESENCE_PENALTY_FIELD_NUMBER: _ClassVar[int]
+    FREQUENCY_PENALTY_FIELD_NUMBER: _ClassVar[int]
+    LOGIT_BIAS_FIELD_NUMBER: _ClassVar[int]
+    SEED_FIELD_NUMBER: _ClassVar[int]
+    temperature: float
+    top_k: int
+    top_p: float
+    min_p: float
+    repetition_penalty: float
+    presence_penalty: float
+    frequency_penalty: float
+    logit_bias: _containers.ScalarMap[int, float]
+    seed: int
+    def __init__(self, temperature: _Optional[float] = ..., top_k: _Optional[int] = ..., top_p: _Optional[float] = ..., min_p: _Optional[float] = ..., repetition_penalty: _Optional[float] = ..., presence_penalty: _Optional[float] = ..., frequency_penalty: _Optional[float] = ..., logit_bias: _Optional[_Mapping[int, float]] = ..., seed: _Optional[int] = ...) -> None: ...
+
+class ModelInfo(_message.Message):
+    __slots__ = ("protocol_version", "model_name", "model_fingerprint", "vocabulary_fingerprint", "vocabulary_size", "context_length", "parameters", "dtype", "device", "cost_inflation", "max_sessions", "max_draft_nodes", "strategies", "stop_token_ids", "cost_curve", "instance_id")
+    PROTOCOL_VERSION_FIELD_NUMBER: _ClassVar[int]
+    MODEL_NAME_FIELD_NUMBER: _ClassVar[int]
+    MODEL_FINGERPRINT_FIELD_NUMBER: _ClassVar[int]
+    VOCABULARY_FINGERPRINT_FIELD_NUMBER: _ClassVar[int]
+    VOCABULARY_SIZE_FIELD_NUMBER: _ClassVar[int]
+    CONTEXT_LENGTH_FIELD_NUMBER: _ClassVar[int]
+    PARAMETERS_FIELD_NUMBER: _ClassVar[int]
+    DTYPE_FIELD_NUMBER: _ClassVar[int]
+    DEVICE_FIELD_NUMBER: _ClassVar[int]
+    COST_INFLATION_FIELD_NUMBER: _ClassVar[int]
+    MAX_SESSIONS_FIELD_NUMBER: _ClassVar[int]
+    MAX_DRAFT_NODES_FIELD_NUMBER: _ClassVar[int]
+    STRATEGIES_FIELD_NUMBER: _ClassVar[int]
+    STOP_TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
+    COST_CURVE_FIELD_NUMBER: _ClassVar[int]
+    INSTANCE_ID_FIELD_NUMBER: _ClassVar[int]
+    protocol_version: int
+    model_name: str
+    model_fingerprint: str
+    vocabulary_fingerprint: str
+    vocabulary_size: int
+    context_length: int
+    parameters: int
+    dtype: str
+    device: str
+    cost_inflation: str
+    max_sessions: int
+    max_draft_nodes: int
+    strategies: _containers.RepeatedScalarFieldContainer[str]
+    stop_token_ids: _containers.RepeatedScalarFieldContainer[int]
+    cost_curve: _containers.RepeatedCompositeFieldContainer[CostPoint]
+    instance_id: str
+    def __init__(self, protocol_version: _Optional[int] = ..., model_name: _Optional[str] = ..., model_fingerprint: _Optional[str] = ..., vocabulary_fingerprint: _Optional[str] = ..., vocabulary_size: _Optional[int] = ..., context_length: _Optional[int] = ..., parameters: _Optional[int] = ..., dtype: _Optional[str] = ..., device: _Optional[str] = ..., cost_inflation: _Optional[str] = ..., max_sessions: _Optional[int] = ..., max_draft_nodes: _Optional[int] = ..., strategies: _Optional[_Iterable[str]] = ..., stop_token_ids: _Optional[_Iterable[int]] = ..., cost_curve: _Optional[_Iterable[_Union[CostPoint, _Mapping]]] = ..., instance_id: _Optional[str] = ...) -> None: ...
+
+class CostPoint(_message.Message):
+    __slots__ = ("tokens", "forward_ns")
+    TOKENS_FIELD_NUMBER: _ClassVar[int]
+    FORWARD_NS_FIELD_NUMBER: _ClassVar[int]
+    tokens: int
+    forward_ns: int
+    def __init__(self, tokens: _Optional[int] = ..., forward_ns: _Optional[int] = ...) -> None: ...
+
+class ServiceTimings(_message.Message):
+    __slots__ = ("service_ns", "forward_ns", "queue_ns", "forwards", "batch_size")
+    SERVICE_NS_FIELD_NUMBER: _ClassVar[int]
+    FORWARD_NS_FIELD_NUMBER: _ClassVar[int]
+    QUEUE_NS_FIELD_NUMBER: _ClassVar[int]
+    FORWARDS_FIELD_NUMBER: _ClassVar[int]
+    BATCH_SIZE_FIELD_NUMBER: _ClassVar[int]
+    service_ns: int
+    forward_ns: int
+    queue_ns: int
+    forwards: int
+    batch_size: int
+    def __init__(self, service_ns: _Optional[int] = ..., forward_ns: _Optional[int] = ..., queue_ns: _Optional[int] = ..., forwards: _Optional[int] = ..., batch_size: _Optional[int] = ...) -> None: ...
