@@ -6,12 +6,11 @@
 from __future__ import annotations
 
 import hashlib
+import sys
 import sysconfig
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-
-import sys
 
 from models.layout import HELD_OUT_LIST
 

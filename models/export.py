@@ -11,9 +11,9 @@ from pathlib import Path
 
 import torch
 from tokenizers import Tokenizer
-from transformers import GenerationConfig, LlamaForCausalLM
+from transformers import GenerationConfig, LlamaConfig, LlamaForCausalLM
 
-from models.architecture import build, drafter_configuration, verifier_configuration
+from models.architecture import build, drafter_configuration, grow, verifier_configuration
 from models.checkpoint import load_model
 from models.layout import DRAFTER_DIR, TOKENIZER_FILE, VERIFIER_DIR, checkpoint_file
 from models.tokenizer import END_OF_TEXT_ID, for_transformers
@@ -35,15 +35,18 @@ def publish(model: LlamaForCausalLM, folder: Path) -> None:
             os.replace(file, folder / file.name)
 
 
+def newest(runs: tuple[str, ...], config: LlamaConfig) -> LlamaForCausalLM:
+    """The model of the first run that has a checkpoint, at full depth, else an untrained one."""
+    for name in runs:
+        if checkpoint_file(name).exists():
+            return grow(load_model(checkpoint_file(name)), config.num_hidden_layers)
+    return build(config, seed=0)
+
+
 def main() -> None:
-    """Publishes both models; one without a checkpoint is published untrained."""
-    shapes = {
-        "verifier": (VERIFIER_DIR, verifier_configuration()),
-        "drafter": (DRAFTER_DIR, drafter_configuration()),
-    }
-    for name, (folder, config) in shapes.items():
-        file = checkpoint_file(name)
-        publish(load_model(file) if file.exists() else build(config, seed=0), folder)
+    """Publishes both models."""
+    publish(newest(("verifier",), verifier_configuration()), VERIFIER_DIR)
+    publish(newest(("distilled", "drafter"), drafter_configuration()), DRAFTER_DIR)
 
 
 if __name__ == "__main__":

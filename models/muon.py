@@ -49,7 +49,9 @@ def new_momenta(model: nn.Module) -> dict[str, dict[str, Tensor]]:
     return state
 
 
-def muon_update(parameter: Tensor, gradient: Tensor, first: Tensor, rate: float, beta: float) -> None:
+def muon_update(
+    parameter: Tensor, gradient: Tensor, first: Tensor, rate: float, beta: float
+) -> None:
     """One Muon step in place, with Nesterov momentum; tall matrices move further."""
     first.lerp_(gradient, 1 - beta)
     direction = orthogonalise(gradient.lerp(first, beta))

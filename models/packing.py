@@ -30,12 +30,12 @@ class Windows:
         return int(order[place]) * GROUP + int(inner[member]) * length
 
     def batch(self, first: int, count: int, length: int) -> Tensor:
-        """Tokens [count, length + 1]: inputs are all but the last column, targets all but the first.
+        """Tokens [count, length + 1]: inputs without the last column, targets without the first.
 
-        Raises ValueError if the stream is shorter than one window.
+        Raises ValueError if the stream is shorter than one group of windows.
         """
-        if len(self.stream) <= length:
-            raise ValueError(f"the stream of {len(self.stream)} tokens holds no window of {length}")
+        if len(self.stream) <= GROUP:
+            raise ValueError(f"a stream needs more than {GROUP} tokens, not {len(self.stream)}")
         starts = (self.start(number, length) for number in range(first, first + count))
         rows = [self.stream[start : start + length + 1] for start in starts]
         return torch.from_numpy(np.stack(rows).astype(np.int64))

@@ -142,7 +142,9 @@ class Report:
         self.saved = time.monotonic()
         self.log = setting.file.with_suffix(".jsonl")
         total = setting.schedule.tokens
-        self.bar = tqdm(total=total, initial=state.tokens, unit="tok", mininterval=10, smoothing=0.1)
+        self.bar = tqdm(
+            total=total, initial=state.tokens, unit="tok", mininterval=10, smoothing=0.1
+        )
 
     def step(self, loss: float, phase: Phase) -> None:
         """Records one finished step."""
@@ -150,7 +152,11 @@ class Report:
         self.state.seconds = now - self.began
         self.bar.set_postfix_str(f"loss {loss:.3f}, {phase.layers} layers", refresh=False)
         self.bar.update(phase.step_tokens)
-        record = {"tokens": self.state.tokens, "loss": loss, "seconds": round(self.state.seconds, 1)}
+        record = {
+            "tokens": self.state.tokens,
+            "loss": loss,
+            "seconds": round(self.state.seconds, 1),
+        }
         with self.log.open("a") as stream:
             stream.write(json.dumps(record) + "\n")
         if now - self.saved > SECONDS_BETWEEN_SAVES:

@@ -50,7 +50,7 @@ def for_transformers(tokenizer: Tokenizer) -> PreTrainedTokenizerFast:
 
 
 def encode(tokenizer: Tokenizer, documents: Sequence[Document], seed: int) -> npt.NDArray[np.int16]:
-    """All documents in an order drawn from `seed`, each opened by `<|endoftext|>`, as one stream."""
+    """One stream of all documents, each after `<|endoftext|>`, in an order drawn from `seed`."""
     order = np.random.default_rng(seed).permutation(len(documents))
     encodings = tokenizer.encode_batch([documents[index].text for index in order])
     ids = [[END_OF_TEXT_ID, *encoding.ids] for encoding in encodings]

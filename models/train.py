@@ -24,9 +24,9 @@ from models.schedule import Phase, Schedule
 from models.team import Objective, Setting, run_phase
 
 VERIFIER_PHASES = (
-    Phase(until=0.50, layers=3, length=512, batch=8, micro=2),
-    Phase(until=0.82, layers=6, length=512, batch=16, micro=2),
-    Phase(until=0.94, layers=6, length=1024, batch=8, micro=1),
+    Phase(until=0.55, layers=3, length=512, batch=8, micro=2),
+    Phase(until=0.86, layers=6, length=512, batch=12, micro=2),
+    Phase(until=0.96, layers=6, length=1024, batch=6, micro=1),
     Phase(until=1.00, layers=6, length=2048, batch=4, micro=1),
 )
 DRAFTER_PHASES = (
@@ -71,7 +71,9 @@ def run(setting: Setting, state: Checkpoint) -> Checkpoint:
 
 def add_machine_options(parser: argparse.ArgumentParser) -> None:
     """Options that say where and how a run computes."""
-    parser.add_argument("--workers", type=int, default=2, help="processes on a CPU, one thread each")
+    parser.add_argument(
+        "--workers", type=int, default=2, help="processes on a CPU, one thread each"
+    )
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--dtype", choices=("float32", "bfloat16"), default="float32")
     parser.add_argument("--compile", action="store_true")

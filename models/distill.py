@@ -1,0 +1,97 @@
+"""Distils the draft model from the finished verifier model.
+
+`python -m models.distill --tokens 3000000` starts from the cross-entropy-trained draft model when
+there is one, and resumes like `models.train`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn.functional import cross_entropy, kl_div
+from transformers import AutoModelForCausalLM, LlamaForCausalLM
+
+from models.architecture import drafter_configuration
+from models.checkpoint import Checkpoint
+from models.layout import VERIFIER_DIR, checkpoint_file
+from models.muon import Rates, new_momenta
+from models.schedule import Phase, Schedule
+from models.team import Setting
+from models.train import add_machine_options, run, setting_from, starting_state
+
+PHASES = (
+    Phase(until=0.85, layers=2, length=512, batch=16, micro=2),
+    Phase(until=1.00, layers=2, length=2048, batch=4, micro=1),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Distillation:
+    """Divergence from the teacher at several temperatures, plus a little cross-entropy.
+
+    The low temperature is there because acceptance is wanted where text is sampled, at 0.7.
+    """
+
+    teacher: LlamaForCausalLM
+    temperatures: Sequence[float] = (1.0, 0.7)
+    truth_share: float = 0.1
+
+    def __call__(self, model: LlamaForCausalLM, tokens: Tensor) -> Tensor:
+        """Nats a token for tokens [B, L + 1]."""
+        inputs, targets = tokens[:, :-1], tokens[:, 1:].flatten()
+        with torch.no_grad():
+            wanted = self.teacher(input_ids=inputs, use_cache=False).logits.flatten(0, 1).float()
+        hidden = model.model(input_ids=inputs, use_cache=False).last_hidden_state
+        drafted = model.lm_head(hidden).flatten(0, 1).float()
+        divergence = sum(
+            (tempered_divergence(wanted, drafted, heat) for heat in self.temperatures),
+            start=drafted.new_zeros(()),
+        ) / len(self.temperatures)
+        truth = cross_entropy(drafted, targets)
+        return (1 - self.truth_share) * divergence + self.truth_share * truth
+
+
+def tempered_divergence(wanted: Tensor, drafted: Tensor, temperature: float) -> Tensor:
+    """KL(teacher || draft) a token, both softened to `temperature`; logits [N, vocabulary]."""
+    teacher = (wanted / temperature).log_softmax(-1)
+    draft = (drafted / temperature).log_softmax(-1)
+    return kl_div(draft, teacher, reduction="batchmean", log_target=True)
+
+
+def teacher_from(folder: str | os.PathLike[str], device: str) -> LlamaForCausalLM:
+    """The frozen verifier model in float32."""
+    teacher = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    return teacher.eval().requires_grad_(False).to(device)  # type: ignore[no-any-return]
+
+
+def first_state(setting: Setting, seed: int) -> Checkpoint:
+    """The run's own state, else the cross-entropy-trained draft model with fresh momenta."""
+    warm = checkpoint_file("drafter")
+    if setting.file.exists() or not warm.exists():
+        return starting_state(setting.file, drafter_configuration(), seed)
+    model = Checkpoint.load(warm).model
+    return Checkpoint(model, new_momenta(model), tokens=0, step=0, seconds=0.0)
+
+
+def main() -> None:
+    """Parses the command line and distils."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--tokens", type=int, default=3_000_000)
+    parser.add_argument("--matrix-rate", type=float, default=0.02)
+    parser.add_argument("--other-rate", type=float, default=0.003)
+    add_machine_options(parser)
+    options = parser.parse_args()
+    schedule = Schedule(tokens=options.tokens, phases=PHASES, decay=0.5)
+    rates = Rates(matrix=options.matrix_rate, other=options.other_rate)
+    objective = Distillation(teacher_from(VERIFIER_DIR, options.device))
+    setting = setting_from(options, schedule, rates, objective, "distilled")
+    run(setting, first_state(setting, options.seed))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,184 @@
+"""Schedule, packing, Muon, growth, sharing out, checkpoints: the parts a run is made of."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from torch import nn  # noqa: E402
+
+from models.architecture import build, configuration, grow, growth_plan  # noqa: E402
+from models.checkpoint import Checkpoint  # noqa: E402
+from models.distill import Distillation, tempered_divergence  # noqa: E402
+from models.evaluate import agreement, shares  # noqa: E402
+from models.muon import Rates, new_momenta, orthogonalise, share_out, update  # noqa: E402
+from models.packing import GROUP, Windows  # noqa: E402
+from models.schedule import Phase, Schedule  # noqa: E402
+from models.team import Setting, spans  # noqa: E402
+from models.train import deepen, next_token_loss, run  # noqa: E402
+
+SMALL = configuration(hidden=32, layers=2, intermediate=48)
+
+
+def schedule(tokens: int = 1000) -> Schedule:
+    first = Phase(until=0.5, layers=2, length=10, batch=2, micro=1)
+    second = Phase(until=1.0, layers=3, length=20, batch=2, micro=2)
+    return Schedule(tokens=tokens, phases=(first, second), warmup=0.1, decay=0.4)
+
+
+def test_the_rate_rises_stays_and_falls_to_zero() -> None:
+    plan = schedule()
+    assert 0 < plan.factor(0) < plan.factor(50) < 1
+    assert plan.factor(300) == plan.factor(590) == 1
+    assert plan.factor(800) == pytest.approx(0.5)
+    assert plan.factor(1000) == 0
+
+
+def test_the_constant_part_does_not_depend_on_the_budget() -> None:
+    """What allows `--tokens` to change on resuming."""
+    assert schedule(1000).factor(500) == schedule(2000).factor(500) == 1
+
+
+def test_phases_follow_each_other_and_end() -> None:
+    plan = schedule()
+    assert [plan.phase(seen) for seen in (0, 499)] == [plan.phases[0]] * 2
+    assert plan.phase(500) is plan.phases[1]
+    assert plan.phase(1000) is None
+    assert plan.phases[0].step_tokens == 20 and plan.phases[0].micros == 2
+
+
+def test_windows_cover_each_group_once_before_repeating() -> None:
+    windows = Windows(np.arange(2 * GROUP + 1, dtype=np.int32), seed=1)  # type: ignore[arg-type]
+    length = GROUP // 4
+    starts = [windows.start(number, length) for number in range(8)]
+    assert sorted(starts) == [number * length for number in range(8)]
+    assert [windows.start(number, length) for number in range(8, 16)] != starts
+
+
+def test_a_batch_holds_inputs_and_targets_and_is_repeatable() -> None:
+    stream = (np.arange(GROUP + 1) % 1000).astype(np.int16)
+    batch = Windows(stream, seed=3).batch(5, 4, 64)
+    assert batch.shape == (4, 65)
+    assert ((batch[:, 1:] - batch[:, :-1]) % 1000 == 1).all()
+    assert torch.equal(batch, Windows(stream, seed=3).batch(5, 4, 64))
+
+
+def test_too_short_a_stream_is_refused() -> None:
+    with pytest.raises(ValueError, match="more than"):
+        Windows(np.zeros(10, dtype=np.int16), seed=0).batch(0, 1, 64)
+
+
+@pytest.mark.parametrize("shape", [(32, 32), (16, 48), (48, 16)])
+def test_muon_directions_are_nearly_orthogonal(shape: tuple[int, int]) -> None:
+    torch.manual_seed(0)
+    values = torch.linalg.svdvals(orthogonalise(torch.randn(shape)))
+    assert values.min() > 0.3 and values.max() < 1.4
+
+
+def test_orthogonalising_keeps_the_singular_vectors() -> None:
+    torch.manual_seed(0)
+    left, _ = torch.linalg.qr(torch.randn(24, 24))
+    right, _ = torch.linalg.qr(torch.randn(24, 24))
+    turned = orthogonalise(left @ torch.diag(torch.linspace(0.5, 1.5, 24)) @ right)
+    off = left.T @ turned @ right.T
+    assert (off - torch.diag(off.diagonal())).abs().max() < 1e-4
+
+
+def test_updates_lower_a_loss() -> None:
+    torch.manual_seed(0)
+    model = nn.ModuleDict({"layers": nn.ModuleList([nn.Linear(8, 8)])})
+    holder = nn.ModuleDict({"model": model})
+    momenta = new_momenta(holder)
+    assert set(momenta["model.layers.0.weight"]) == {"first"}
+    assert set(momenta["model.layers.0.bias"]) == {"first", "second"}
+    inputs, losses = torch.randn(32, 8), []
+    for step in range(1, 30):
+        loss = (model["layers"][0](inputs) - inputs).square().mean()
+        losses.append(loss.item())
+        holder.zero_grad()
+        loss.backward()
+        for name, parameter in holder.named_parameters():
+            assert parameter.grad is not None
+            update(name, parameter, parameter.grad, momenta[name], Rates(), 1.0, step)
+    assert losses[-1] < 0.5 * losses[0]
+
+
+def test_every_parameter_has_one_owner_and_one_span() -> None:
+    model = build(SMALL, seed=0)
+    owned = share_out(model, 3)
+    names = [name for name, _ in model.named_parameters()]
+    assert sorted(sum(owned, [])) == sorted(names)
+    places = spans(dict(model.named_parameters()))
+    covered = sorted(index for place in places.values() for index in (place.start, place.stop))
+    assert covered[0] == 0 and covered[1:-1:2] == covered[2:-1:2]
+
+
+@pytest.mark.parametrize("layers", [2, 3, 4])
+def test_growth_keeps_the_function(layers: int) -> None:
+    model = build(SMALL, seed=0)
+    for layer in model.model.layers:
+        nn.init.normal_(layer.mlp.down_proj.weight, std=0.1)
+    tokens = torch.arange(24)[None]
+    grown = grow(model, layers)
+    assert grown.config.num_hidden_layers == len(grown.model.layers) == layers
+    with torch.no_grad():
+        assert torch.equal(model(tokens).logits, grown(tokens).logits)
+
+
+def test_growth_is_at_most_a_doubling() -> None:
+    assert growth_plan(2, 3) == [(0, False), (1, False), (1, True)]
+    with pytest.raises(ValueError, match="from 2 to 5"):
+        grow(build(SMALL, seed=0), 5)
+
+
+def test_a_checkpoint_comes_back_whole(tmp_path: Path) -> None:
+    model = build(SMALL, seed=1)
+    state = Checkpoint(model, new_momenta(model), tokens=7, step=3, seconds=1.5)
+    state.save(tmp_path / "run.pt")
+    again = Checkpoint.load(tmp_path / "run.pt")
+    assert (again.tokens, again.step, again.seconds) == (7, 3, 1.5)
+    for name, tensor in model.state_dict().items():
+        assert torch.equal(again.model.state_dict()[name], tensor)
+    assert again.model.lm_head.weight is again.model.model.embed_tokens.weight
+    assert deepen(again, 3).model.config.num_hidden_layers == 3
+    assert not list(tmp_path.glob("*.partial"))
+
+
+def test_a_run_in_one_process_trains_and_ends(tmp_path: Path) -> None:
+    phases = (
+        Phase(until=0.5, layers=2, length=16, batch=4, micro=2),
+        Phase(until=1.0, layers=3, length=32, batch=2, micro=1),
+    )
+    setting = Setting(
+        file=tmp_path / "run.pt",
+        schedule=Schedule(tokens=2560, phases=phases),
+        rates=Rates(),
+        windows=Windows((np.arange(GROUP + 1) % 7).astype(np.int16), seed=0),
+        objective=next_token_loss,
+        workers=1,
+    )
+    model = build(SMALL, seed=0)
+    state = run(setting, Checkpoint(model, new_momenta(model), tokens=0, step=0, seconds=0.0))
+    assert state.tokens >= 2560 and state.model.config.num_hidden_layers == 3
+    tokens = torch.arange(33)[None] % 7
+    assert next_token_loss(state.model, tokens).item() < 4.0  # untrained: log(4096) = 8.3
+
+
+def test_distilling_from_oneself_costs_nothing() -> None:
+    logits = torch.randn(5, 11)
+    assert tempered_divergence(logits, logits, 0.7).item() == pytest.approx(0, abs=1e-6)
+    model = build(SMALL, seed=0)
+    tokens = torch.arange(17)[None]
+    mixed = Distillation(model, truth_share=0.1)(model, tokens)
+    assert mixed.item() == pytest.approx(0.1 * next_token_loss(model, tokens).item(), rel=1e-4)
+
+
+def test_agreement_of_a_model_with_itself_is_whole() -> None:
+    logits = torch.randn(6, 13)
+    figures = shares(agreement(logits, logits, torch.Generator().manual_seed(0)))
+    assert figures.pop("positions") == 6
+    assert all(value == pytest.approx(1, abs=1e-3) for value in figures.values())
