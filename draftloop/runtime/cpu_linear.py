@@ -1,0 +1,168 @@
+"""Linear layers for CPUs: weights streamed once for a block of rows, sums in an order of their own.
+
+Verifying a draft multiplies every weight matrix by 2 to 32 rows. On a CPU without native bfloat16
+arithmetic torch widens the weights anew for each such call, so eight rows cost four times one row,
+though both read the same bytes. The kernel here reads each weight once, widens it in a register
+and multiplies it by every row held in the other registers.
+
+Its second property matters as much. Every output is the chain
+
+    sum = bias; for k = 0, 1, ..: sum = fma(weight[n, k], x[row, k], sum)      (float32)
+
+rounded once at the end, whatever the number of rows, their place in the batch, the number of
+threads or the width of the vectors. A row verified among others is therefore bit-identical to the
+same row decoded alone, in bfloat16 as in float32.
+
+The kernel is LLVM IR, generated below and compiled by llvmlite when first needed (about a second):
+no C compiler is asked of the user. Threads are those of the OpenMP runtime that torch itself uses,
+so that two pools never fight for the cores. See docs/decisions/0002-cpu-linear.md.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+import time
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+try:
+    from draftloop.runtime import cpu_linear_kernel as kernel
+except ImportError:  # no llvmlite: torch's own kernels stay in use
+    UNIT = None
+else:
+    UNIT = kernel.vector_unit() if kernel.bind_openmp() else None
+
+TRIAL_SHAPE = (2048, 1024)
+TRIAL_ROWS = (1, 8)
+TRIAL_RUNS = 10
+
+
+def packable(weight: Tensor) -> bool:
+    """Whether `PackedLinear` takes this matrix on this machine."""
+    return (
+        UNIT is not None
+        and weight.dim() == 2
+        and weight.is_cpu
+        and (
+            weight.dtype is torch.float32
+            or (weight.dtype is torch.bfloat16 and weight.shape[1] % 2 == 0)
+        )
+    )
+
+
+def pack(weight: Tensor, lanes: int, strip: int) -> Tensor:
+    """Lay [outputs, k] out in panels: [outputs / lanes, words along k, lanes, values in a word].
+
+    A word is 32 bits. Outputs are padded with zeros to a multiple of `strip`.
+    """
+    outputs, depth = weight.shape
+    values = 4 // weight.element_size()
+    weight = functional.pad(weight, (0, 0, 0, -outputs % strip))
+    panels = weight.reshape(-1, lanes, depth // values, values).permute(0, 2, 1, 3)
+    return panels.clone(memory_format=torch.contiguous_format)  # never a view: the kernel needs
+    # the alignment of a fresh tensor, which one mapped from a file may lack
+
+
+class PackedLinear(nn.Module):
+    """`functional.linear` by a matrix packed once; inference only, batch-invariant.
+
+    Takes contiguous or strided CPU tensors [..., in_features] of the dtype of the weight, returns
+    [..., out_features] of that dtype. The packed matrix is neither parameter nor buffer: `to` and
+    `state_dict` do not see it.
+    """
+
+    def __init__(self, weight: Tensor, bias: Tensor | None = None) -> None:
+        """Packs `weight` [out_features, in_features]; raises ValueError where `packable` is false.
+
+        Neither tensor is kept.
+        """
+        super().__init__()
+        if UNIT is None or not packable(weight):
+            raise ValueError(f"cannot pack a {weight.dtype} matrix {tuple(weight.shape)} here")
+        self.out_features, self.in_features = weight.shape
+        self.dtype = weight.dtype
+        self.packed = pack(weight.detach(), UNIT.lanes, UNIT.strip)
+        self.bias = torch.zeros(self.packed.shape[0] * UNIT.lanes)
+        if bias is not None:
+            self.bias[: self.out_features] = bias.detach()
+        self.steps = self.packed.shape[1]
+        kernel.compiled(UNIT, self.dtype)
+
+    def forward(self, x: Tensor) -> Tensor:
+        *batch, depth = x.shape
+        if x.dtype is not self.dtype or depth != self.in_features or not x.is_cpu:
+            raise ValueError(
+                f"expected a {self.dtype} CPU tensor [..., {self.in_features}], "
+                f"got {x.dtype} {tuple(x.shape)} on {x.device}"
+            )
+        x = x.contiguous()
+        out = x.new_empty(*batch, self.out_features)
+        call = kernel.CALL.pack(
+            x.data_ptr(),
+            self.packed.data_ptr(),
+            self.bias.data_ptr(),
+            out.data_ptr(),
+            math.prod(batch),
+            self.steps,
+            self.out_features,
+            torch.get_num_threads(),
+        )
+        kernel.compiled(UNIT, self.dtype)(call)
+        return out
+
+    __call__ = forward  # without the hooks of nn.Module, which cost more than a small matrix
+
+    def extra_repr(self) -> str:
+        return f"in_features={self.in_features}, out_features={self.out_features}, {self.dtype}"
+
+
+def replace_linears(model: nn.Module) -> int:
+    """Swap the packable `nn.Linear`s of `model` for `PackedLinear`s in place; returns how many.
+
+    For inference only. An unpacked matrix is freed before the next one is packed, unless another
+    module shares it, as the embedding does with a tied head: that matrix then exists twice.
+    """
+    replaced = 0
+    for parent in [module for module in model.modules() if type(module) is not nn.Linear]:
+        for name, child in list(parent.named_children()):
+            if type(child) is nn.Linear and packable(child.weight):
+                setattr(parent, name, PackedLinear(child.weight, child.bias))
+                replaced += 1
+    return replaced
+
+
+def should_replace_torch(dtype: torch.dtype = torch.bfloat16) -> bool:
+    """Whether this kernel decodes and verifies faster than torch's own on this machine.
+
+    A CPU that lacks bfloat16 arithmetic is known to gain. On others the two are timed, for a few
+    milliseconds; who needs rows independent of their batch may use the kernel whatever they say.
+    """
+    if UNIT is None:
+        return False
+    if dtype is torch.bfloat16 and not _has_bfloat16_arithmetic():
+        return True
+    weight = torch.zeros(TRIAL_SHAPE, dtype=dtype)
+    packed = PackedLinear(weight)
+    batches = [torch.zeros(rows, TRIAL_SHAPE[1], dtype=dtype) for rows in TRIAL_ROWS]
+    ours = sum(_best_time(functools.partial(packed, x)) for x in batches)
+    torchs = sum(_best_time(functools.partial(functional.linear, x, weight)) for x in batches)
+    return ours < torchs
+
+
+def _has_bfloat16_arithmetic() -> bool:
+    # Private, but these are what torch chooses its own kernels by.
+    queries = ("_is_avx512_bf16_supported", "_is_amx_tile_supported")
+    return any(getattr(torch.cpu, query, bool)() for query in queries)
+
+
+def _best_time(run: Callable[[], Tensor]) -> float:
+    times = []
+    for _ in range(TRIAL_RUNS):
+        start = time.perf_counter()
+        run()
+        times.append(time.perf_counter() - start)
+    return min(times)

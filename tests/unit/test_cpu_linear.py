@@ -1,0 +1,231 @@
+"""The packed kernel against its definition, bit for bit: a chain of float32 fused multiply-adds.
+
+A product of two bfloat16 is exact in float32, so there the chain is a plain running sum.
+"""
+
+from __future__ import annotations
+
+import copy
+import importlib.util
+import sys
+import weakref
+from collections.abc import Iterator
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from draftloop.runtime import cpu_linear
+from draftloop.runtime.cpu_linear import PackedLinear, packable, replace_linears
+
+needs_kernel = pytest.mark.skipif(cpu_linear.UNIT is None, reason="no kernel for this machine")
+DTYPES = (torch.bfloat16, torch.float32)
+
+
+@pytest.fixture(autouse=True)
+def two_threads() -> Iterator[None]:
+    """Two threads with every thread given work, however small; restored after the test."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(2)
+    torch.manual_seed(0)
+    with torch.inference_mode():
+        yield
+    torch.set_num_threads(threads)
+
+
+def running_sum(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    total = bias.float().repeat(x.shape[0], 1)
+    for k in range(x.shape[1]):
+        total += x[:, k : k + 1].float() * weight[:, k].float()
+    return total.to(x.dtype)
+
+
+def random_layer(
+    outputs: int, depth: int, dtype: torch.dtype = torch.bfloat16
+) -> tuple[Tensor, Tensor]:
+    return torch.randn(outputs, depth).to(dtype), torch.randn(outputs).to(dtype)
+
+
+def same_bits(left: Tensor, right: Tensor) -> bool:
+    return torch.equal(left.view(torch.uint8), right.view(torch.uint8))
+
+
+@needs_kernel
+@pytest.mark.parametrize(("outputs", "depth"), [(64, 2), (1, 34), (200, 96), (515, 128)])
+def test_bfloat16_is_the_running_sum_rounded_once(outputs: int, depth: int) -> None:
+    weight, bias = random_layer(outputs, depth)
+    x = torch.randn(30, depth).bfloat16()
+    assert same_bits(PackedLinear(weight, bias)(x), running_sum(x, weight, bias))
+
+
+@needs_kernel
+def test_float32_is_close_to_the_sum_in_double_precision() -> None:
+    weight, bias = random_layer(130, 333, torch.float32)
+    x = torch.randn(5, 333)
+    exact = x.double() @ weight.double().T + bias
+    torch.testing.assert_close(PackedLinear(weight, bias)(x).double(), exact, rtol=0, atol=1e-4)
+
+
+@needs_kernel
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_a_row_has_the_same_bits_in_every_batch(dtype: torch.dtype) -> None:
+    weight, bias = random_layer(1100, 256, dtype)
+    packed = PackedLinear(weight, bias)
+    x = torch.randn(70, 256).to(dtype)
+    alone = torch.cat([packed(row[None]) for row in x])
+    for rows in (*range(1, 30), 48, 70):
+        assert same_bits(packed(x[:rows]), alone[:rows]), rows
+        assert same_bits(packed(x[-rows:]), alone[-rows:]), rows
+
+
+@needs_kernel
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_bits_do_not_depend_on_the_number_of_threads(dtype: torch.dtype) -> None:
+    weight, bias = random_layer(1100, 256, dtype)
+    packed = PackedLinear(weight, bias)
+    x = torch.randn(20, 256).to(dtype)
+    expected = packed(x)
+    for threads in (1, 3, 5):
+        torch.set_num_threads(threads)
+        assert same_bits(packed(x), expected), threads
+
+
+@needs_kernel
+def test_more_rows_than_are_widened_at_once() -> None:
+    depth = 16384  # 512 KiB hold eight float32 rows of this length
+    weight, bias = random_layer(64, depth)
+    packed = PackedLinear(weight, bias)
+    x = torch.randn(31, depth).bfloat16()
+    assert same_bits(packed(x), torch.cat([packed(row[None]) for row in x]))
+
+
+@needs_kernel
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_narrow_vectors_give_the_same_bits(
+    dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    weight, bias = random_layer(203, 64, dtype)
+    x = torch.randn(15, 64).to(dtype)
+    expected = PackedLinear(weight, bias)(x)
+    kernel = pytest.importorskip("draftloop.runtime.cpu_linear_kernel")
+    monkeypatch.setattr(cpu_linear, "UNIT", kernel.AVX2)
+    assert same_bits(PackedLinear(weight, bias)(x), expected)
+
+
+@needs_kernel
+def test_rounding_to_bfloat16_is_torchs() -> None:
+    """Guards ties, overflow to infinity and the NaN that rounding up would turn into zero."""
+    large, tie = 3.3895e38, 2.0**-8
+    x = torch.tensor(
+        [[1, tie], [1 + 2 * tie, tie], [large, large], [-large, -large], [0, -0.0], [1e-40, 0]]
+    ).bfloat16()
+    x = torch.cat([x, torch.tensor([[torch.nan, 1.0], [torch.inf, -torch.inf]]).bfloat16()])
+    expected = (x[:, :1].float() + x[:, 1:].float()).bfloat16()
+    got = PackedLinear(torch.ones(1, 2).bfloat16())(x)
+    torch.testing.assert_close(got, expected, rtol=0, atol=0, equal_nan=True)
+
+
+@needs_kernel
+def test_leading_dimensions_strides_and_empty_batches() -> None:
+    weight, bias = random_layer(96, 64)
+    packed = PackedLinear(weight, bias)
+    x = torch.randn(3, 64, 5).bfloat16().transpose(1, 2)
+    assert same_bits(packed(x), running_sum(x.reshape(-1, 64), weight, bias).view(3, 5, 96))
+    assert packed(x[0, 0]).shape == (96,)
+    assert packed(x[:0]).shape == (0, 5, 96)
+
+
+@needs_kernel
+def test_input_that_does_not_fit_is_refused() -> None:
+    packed = PackedLinear(random_layer(64, 32)[0])
+    for x in (torch.zeros(1, 32), torch.zeros(1, 30).bfloat16(), torch.zeros(1, 32, device="meta")):
+        with pytest.raises(ValueError, match=r"expected a torch\.bfloat16 CPU tensor \[\.\.\., 32"):
+            packed(x)
+    with pytest.raises(ValueError, match="cannot pack"):
+        PackedLinear(torch.zeros(4, 4, dtype=torch.float16))
+
+
+@needs_kernel
+def test_a_copy_outlives_the_original() -> None:
+    """Guards the addresses: a copied layer must not read the original's memory."""
+    weight, bias = random_layer(96, 64)
+    packed = PackedLinear(weight, bias)
+    x = torch.randn(3, 64).bfloat16()
+    expected = packed(x)
+    twin = copy.deepcopy(packed)
+    packed.packed.zero_()
+    assert same_bits(twin(x), expected)
+
+
+class TiedModel(nn.Module):
+    """Layers of which one cannot be packed, and a head tied to the embedding."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(100, 32)
+        self.layers = nn.ModuleList([nn.Linear(32, 32), nn.Linear(32, 33), nn.Linear(33, 32)])
+        self.head = nn.Linear(32, 100, bias=False)
+        self.head.weight = self.embedding.weight
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        x = self.embedding(tokens)
+        for layer in self.layers:
+            x = layer(x)
+        return self.head(x)  # type: ignore[no-any-return]
+
+
+@needs_kernel
+def test_replacing_keeps_the_model_and_frees_what_it_replaced() -> None:
+    model = TiedModel().bfloat16().eval()
+    tokens = torch.arange(7)
+    before = model(tokens)
+    old = weakref.ref(model.layers[0].weight)
+    assert replace_linears(model) == 3
+    assert type(model.layers[2]) is nn.Linear, "33 inputs are no whole number of words"
+    assert isinstance(model.head, PackedLinear)
+    assert old() is None
+    torch.testing.assert_close(model(tokens), before)
+
+
+@needs_kernel
+@pytest.mark.parametrize("native", [True, False])
+def test_torch_is_timed_only_where_it_has_bfloat16_arithmetic(
+    native: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    timed = []
+
+    def best_time(run: object) -> float:
+        timed.append(run)
+        return 1.0
+
+    monkeypatch.setattr(cpu_linear, "_has_bfloat16_arithmetic", lambda: native)
+    monkeypatch.setattr(cpu_linear, "_best_time", best_time)
+    assert cpu_linear.should_replace_torch(torch.bfloat16) is not native, "a draw is torch's"
+    assert bool(timed) is native
+
+
+def test_without_llvmlite_torch_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also what a CPU without the vector instructions, or another architecture, gets."""
+    import draftloop.runtime
+
+    name = "draftloop.runtime.cpu_linear_kernel"
+    monkeypatch.setitem(sys.modules, name, None)
+    monkeypatch.delattr(draftloop.runtime, "cpu_linear_kernel", raising=False)
+    spec = importlib.util.spec_from_file_location("cpu_linear_alone", cpu_linear.__file__)
+    assert spec is not None
+    assert spec.loader is not None
+    alone = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(alone)
+    model = TiedModel().bfloat16()
+    assert alone.should_replace_torch() is False
+    assert alone.replace_linears(model) == 0
+    assert type(model.head) is nn.Linear
+
+
+def test_packable_says_what_the_kernel_takes() -> None:
+    here = cpu_linear.UNIT is not None
+    assert packable(torch.zeros(3, 4, dtype=torch.bfloat16)) is here
+    assert packable(torch.zeros(3, 5)) is here
+    assert not packable(torch.zeros(3, 5, dtype=torch.bfloat16))
+    assert not packable(torch.zeros(3, 4, dtype=torch.float64))
+    assert not packable(torch.zeros(3, 4, device="meta"))
