@@ -9,33 +9,44 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-GROUP = 2**18  # tokens that are shuffled together; every window length divides it
+BLOCK = 2048  # tokens that stay together whatever the window length, which divides it
+GROUP_BLOCKS = 128  # blocks from all over the stream whose windows are shuffled together
 
 
 @dataclass(frozen=True, slots=True)
 class Windows:
-    """Window number n is a pure function of (stream, seed, length, n), so runs resume exactly."""
+    """Window number n is a pure function of (stream, seed, length, n), so runs resume exactly.
+
+    Neighbouring windows come from different files: a group that stayed within some thirty files
+    made the loss fall inside each group and jump at the next.
+    """
 
     stream: npt.NDArray[np.int16]
     seed: int
 
+    @property
+    def groups(self) -> int:
+        """Whole groups in one pass over the stream."""
+        return (len(self.stream) - 1) // (BLOCK * GROUP_BLOCKS)
+
     def start(self, number: int, length: int) -> int:
         """Where window `number` begins in the stream."""
-        per_group = GROUP // length
-        group, member = divmod(number, per_group)
-        groups = max(1, (len(self.stream) - 1) // GROUP)
-        pass_number, place = divmod(group, groups)
-        order = np.random.default_rng((self.seed, pass_number)).permutation(groups)
-        inner = np.random.default_rng((self.seed, pass_number, place)).permutation(per_group)
-        return int(order[place]) * GROUP + int(inner[member]) * length
+        per_block = BLOCK // length
+        group, member = divmod(number, per_block * GROUP_BLOCKS)
+        passed, place = divmod(group, self.groups)
+        blocks = np.random.default_rng((self.seed, passed)).permutation(self.groups * GROUP_BLOCKS)
+        inner = np.random.default_rng((self.seed, passed, place))
+        block, part = divmod(int(inner.permutation(per_block * GROUP_BLOCKS)[member]), per_block)
+        return int(blocks[place * GROUP_BLOCKS + block]) * BLOCK + part * length
 
     def batch(self, first: int, count: int, length: int) -> Tensor:
         """Tokens [count, length + 1]: inputs without the last column, targets without the first.
 
         Raises ValueError if the stream is shorter than one group of windows.
         """
-        if len(self.stream) <= GROUP:
-            raise ValueError(f"a stream needs more than {GROUP} tokens, not {len(self.stream)}")
+        if not self.groups:
+            least = BLOCK * GROUP_BLOCKS
+            raise ValueError(f"a stream needs more than {least} tokens, not {len(self.stream)}")
         starts = (self.start(number, length) for number in range(first, first + count))
         rows = [self.stream[start : start + length + 1] for start in starts]
         return torch.from_numpy(np.stack(rows).astype(np.int64))

@@ -16,11 +16,12 @@ from models.checkpoint import Checkpoint  # noqa: E402
 from models.distill import Distillation, tempered_divergence  # noqa: E402
 from models.evaluate import agreement, shares  # noqa: E402
 from models.muon import Rates, new_momenta, orthogonalise, share_out, update  # noqa: E402
-from models.packing import GROUP, Windows  # noqa: E402
+from models.packing import BLOCK, GROUP_BLOCKS, Windows  # noqa: E402
 from models.schedule import Phase, Schedule  # noqa: E402
 from models.team import Setting, spans  # noqa: E402
 from models.train import deepen, next_token_loss, run  # noqa: E402
 
+GROUP = BLOCK * GROUP_BLOCKS
 SMALL = configuration(hidden=32, layers=2, intermediate=48)
 
 
@@ -51,12 +52,23 @@ def test_phases_follow_each_other_and_end() -> None:
     assert plan.phases[0].step_tokens == 20 and plan.phases[0].micros == 2
 
 
-def test_windows_cover_each_group_once_before_repeating() -> None:
-    windows = Windows(np.arange(2 * GROUP + 1, dtype=np.int32), seed=1)  # type: ignore[arg-type]
-    length = GROUP // 4
-    starts = [windows.start(number, length) for number in range(8)]
-    assert sorted(starts) == [number * length for number in range(8)]
-    assert [windows.start(number, length) for number in range(8, 16)] != starts
+@pytest.mark.parametrize("length", [512, 2048])
+def test_windows_cover_the_stream_once_a_pass_in_another_order(length: int) -> None:
+    windows = Windows(np.zeros(2 * GROUP + 1, dtype=np.int16), seed=1)
+    count = 2 * GROUP // length
+    first, second = (
+        [windows.start(number, length) for number in range(begin, begin + count)]
+        for begin in (0, count)
+    )
+    assert sorted(first) == sorted(second) == [number * length for number in range(count)]
+    assert first != second
+
+
+def test_a_group_draws_from_all_over_the_stream() -> None:
+    """Groups of neighbouring files made the loss fall inside a group and jump at the next."""
+    windows = Windows(np.zeros(8 * GROUP + 1, dtype=np.int16), seed=1)
+    eighths = {windows.start(number, 512) // GROUP for number in range(64)}
+    assert eighths == set(range(8))
 
 
 def test_a_batch_holds_inputs_and_targets_and_is_repeatable() -> None:

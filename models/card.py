@@ -1,0 +1,71 @@
+"""Model cards from what was measured.
+
+`python -m models.card` writes `README.md` into both model folders, from `evaluation.json` and
+the logs of the runs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+from string import Template
+from typing import Any
+
+from models.layout import CACHE_DIR, DRAFTER_DIR, EVALUATION, MODELS_DIR, VERIFIER_DIR
+
+TEMPLATES = MODELS_DIR / "cards"
+
+
+def run_facts(name: str) -> dict[str, Any]:
+    """Tokens and minutes of the run called `name`, from the last line of its log."""
+    last = (CACHE_DIR / f"{name}.jsonl").read_text().splitlines()[-1]
+    record = json.loads(last)
+    return {
+        "count": record["tokens"],
+        "tokens": f"{record['tokens'] / 1e6:.2f}M",
+        "minutes": f"{record['seconds'] / 60:.0f}",
+    }
+
+
+def acceptance_table(evaluation: dict[str, Any]) -> str:
+    """A Markdown table: one row a measure, one column a kind of text."""
+    texts = (evaluation["held_out_text"]["acceptance"], evaluation["continued_text"])
+    rows = [
+        "| of the positions | held-out text | text continued by the verifier model |",
+        "|---|---|---|",
+    ]
+    for name in texts[0]:
+        if name != "positions":
+            label = name.replace("@", ", temperature ").replace("_", " ")
+            rows.append(f"| {label} | {texts[0][name]:.3f} | {texts[1][name]:.3f} |")
+    counts = " | ".join(f"{text['positions']:,.0f}" for text in texts)
+    return "\n".join([*rows, f"| positions | {counts} |"])
+
+
+def write(template: Path, folder: Path, facts: dict[str, Any]) -> None:
+    """Fills one template; raises KeyError for a fact it names that is not there."""
+    (folder / "README.md").write_text(Template(template.read_text()).substitute(facts))
+
+
+def main() -> None:
+    """Writes both cards."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--machine", default="2 CPU cores without AMX, shared with other work")
+    options = parser.parse_args()
+    evaluation = json.loads(EVALUATION.read_text())
+    facts = {
+        "machine": options.machine,
+        "bytes_per_token": evaluation["bytes_per_token"],
+        "acceptance": acceptance_table(evaluation),
+        **{key: value for key, value in evaluation["held_out_text"].items() if key != "acceptance"},
+    }
+    facts["tokens"] = f"{facts['tokens']:,}"
+    for name, prefix in (("verifier", "verifier"), ("drafter", "warm"), ("distilled", "distil")):
+        facts |= {f"{prefix}_{key}": value for key, value in run_facts(name).items()}
+    write(TEMPLATES / "verifier.md", VERIFIER_DIR, facts)
+    write(TEMPLATES / "drafter.md", DRAFTER_DIR, facts)
+
+
+if __name__ == "__main__":
+    main()
