@@ -1,0 +1,24 @@
+"""Settings of the drafter service."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from pydantic import Field
+
+from draftloop.config import (
+    DEFAULT_PORTS,
+    LOOPBACK,
+    ModelServiceSettings,
+    bundled_model,
+    settings_config,
+)
+
+
+class DrafterSettings(ModelServiceSettings):
+    """A drafter of the bundled draft model on loopback, unless told otherwise."""
+
+    model_config = settings_config("drafter")
+
+    listen: str = Field(f"{LOOPBACK}:{DEFAULT_PORTS['drafter']}", description="host:port")
+    model: Path = Field(bundled_model("drafter"), description="folder of the draft model")

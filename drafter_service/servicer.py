@@ -1,0 +1,104 @@
+"""The drafter's gRPC face: streams in, drafts out; forwards run on the engine's thread."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from concurrent.futures import Future
+
+import grpc
+
+from draftloop.errors import InvalidInput
+from draftloop.rpc import convert
+from draftloop.rpc.sessions import next_message, require_open, require_vocabulary
+from draftloop.runtime.service import ModelHost
+from draftloop.tree import DraftBudget, ServiceTimings
+from drafter_service.session import DrafterSession, SessionRequest
+from drafter_service.strategies import STRATEGIES, Strategy
+from protos import drafter_pb2 as pb
+from protos import drafter_pb2_grpc
+
+SERVICE_NAME: str = pb.DESCRIPTOR.services_by_name["Drafter"].full_name
+register = drafter_pb2_grpc.add_DrafterServicer_to_server
+
+
+class DrafterServicer(drafter_pb2_grpc.DrafterServicer):
+    """Speaks `draftloop.v1.Drafter`."""
+
+    def __init__(self, host: ModelHost) -> None:
+        self._host = host
+        self._settings = host.settings
+
+    async def Info(
+        self, request: pb.DrafterInfoRequest, context: grpc.aio.ServicerContext
+    ) -> pb.DrafterInfoResponse:
+        """Model, strategies, limits and load."""
+        return pb.DrafterInfoResponse(
+            model=convert.model_info_to_pb(self._host.info),
+            open_sessions=self._host.admission.open_sessions,
+        )
+
+    async def Draft(
+        self, request_iterator: AsyncIterator[pb.DraftRequest], context: grpc.aio.ServicerContext
+    ) -> AsyncIterator[pb.DraftResponse]:
+        """One session; its slot is freed when this ends for whatever reason."""
+        idle = self._settings.idle_timeout_s
+        first = await next_message(request_iterator, idle)
+        if first is None:
+            return
+        request = self._read_open(first)
+        async with self._host.admission.slot() as slot:
+            session = DrafterSession(
+                self._host.model, slot, request, self._settings.prefill_chunk_tokens
+            )
+            strategy = STRATEGIES[request.strategy](session)
+            prefilled = self._host.engine.submit(strategy.prefill())
+            answered: pb.DraftResponse | None = None
+            asked: pb.ProposeDraft | None = None
+            while (message := await next_message(request_iterator, idle)) is not None:
+                kind = message.WhichOneof("kind")
+                if kind == "close":
+                    return
+                if kind != "propose":
+                    raise InvalidInput("kind", "must be propose or close in an open session", kind)
+                if answered is None or message.propose != asked:
+                    asked = message.propose
+                    answered = await self._propose(strategy, asked, prefilled)
+                yield answered
+
+    def _read_open(self, message: pb.DraftRequest) -> SessionRequest:
+        require_open(message.WhichOneof("kind"))
+        opened = message.open
+        info = self._host.info
+        require_vocabulary(opened.vocabulary_fingerprint, info.vocabulary_fingerprint)
+        request = SessionRequest(
+            session_id=opened.session_id,
+            token_ids=tuple(opened.token_ids),
+            prompt_length=opened.prompt_length,
+            sampling=convert.sampling_from_pb(opened.sampling),
+            strategy=opened.strategy,
+        )
+        request.validate(self._host.model, info.strategies)
+        return request
+
+    async def _propose(
+        self, strategy: Strategy, asked: pb.ProposeDraft, prefilled: Future[None]
+    ) -> pb.DraftResponse:
+        timings = ServiceTimings()
+        received = time.perf_counter_ns()
+        new_token_ids = list(asked.new_token_ids)
+        await asyncio.wrap_future(prefilled)
+        strategy.session.commit(new_token_ids, asked.committed_length)
+        has_verdict = asked.HasField("verdict")
+        verdict = convert.verdict_from_pb(asked.verdict) if has_verdict else None
+        strategy.observe(new_token_ids, verdict)
+        budget = DraftBudget(max_nodes=asked.max_nodes, max_depth=asked.max_depth)
+        task = strategy.propose(budget)
+        tree = await asyncio.wrap_future(self._host.engine.submit(task, timings))
+        timings.service_ns = time.perf_counter_ns() - received
+        return pb.DraftResponse(
+            committed_length=asked.committed_length,
+            draft=convert.tree_to_pb(tree),
+            timings=convert.timings_to_pb(timings),
+        )

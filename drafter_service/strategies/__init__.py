@@ -1,0 +1,11 @@
+"""Drafting strategies, chosen by name. A new one is a file here and a line in STRATEGIES."""
+
+from __future__ import annotations
+
+from drafter_service.strategies.base import Strategy
+from drafter_service.strategies.chain import Chain
+from drafter_service.strategies.prompt_lookup import PromptLookup
+
+STRATEGIES: dict[str, type[Strategy]] = {kind.name: kind for kind in (Chain, PromptLookup)}
+
+__all__ = ["STRATEGIES", "Strategy"]

@@ -1,0 +1,40 @@
+"""What a drafting strategy is."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import ClassVar
+
+from draftloop.runtime.forward import Task
+from draftloop.tree import DraftBudget, DraftTree, Verdict
+from drafter_service.session import DrafterSession
+
+
+class Strategy(ABC):
+    """A way to propose drafts in one session.
+
+    The calls come in order: `prefill` once, then rounds of `observe` and `propose`. `prefill`
+    and `propose` run on the engine's thread and yield the forwards they need, so that sessions
+    share them; `observe` takes no forward.
+    """
+
+    name: ClassVar[str]
+
+    def __init__(self, session: DrafterSession) -> None:
+        self.session = session
+
+    def prefill(self) -> Task[None]:
+        """Prepares for the first `propose`; by default nothing."""
+        return
+        yield
+
+    def observe(self, new_token_ids: Sequence[int], verdict: Verdict | None) -> None:
+        """Learns which tokens were committed and what the verifier said of the last draft.
+
+        The session has the tokens already; `verdict` is None when no draft was verified.
+        """
+
+    @abstractmethod
+    def propose(self, budget: DraftBudget) -> Task[DraftTree]:
+        """A draft that continues the session's committed tokens, within the budget."""

@@ -1,0 +1,128 @@
+"""Settings of the services: defaults < environment (`DRAFTLOOP_<ROLE>_*`) < command-line flags."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any, Literal, Self, TypeVar
+
+from pydantic import Field, ValidationError, field_validator
+from pydantic_settings import BaseSettings, CliApp, SettingsConfigDict
+
+from draftloop.errors import StartupFailure
+
+LOOPBACK = "127.0.0.1"
+DEFAULT_PORTS = {"orchestrator": 50051, "drafter": 50052, "verifier": 50053}
+REPOSITORY = Path(__file__).resolve().parent.parent
+
+ENVIRONMENT_PREFIX = "DRAFTLOOP_"
+
+
+def settings_config(role: str) -> SettingsConfigDict:
+    """How the settings of one role are read; unknown flags are errors."""
+    return SettingsConfigDict(
+        env_prefix=f"{ENVIRONMENT_PREFIX}{role.upper()}_",
+        extra="forbid",
+        cli_prog_name=f"draftloop serve {role}",
+        cli_kebab_case=True,
+        cli_implicit_flags=True,
+        frozen=True,
+    )
+
+
+class ServiceSettings(BaseSettings):
+    """What every service has."""
+
+    listen: str = Field(description="address to listen on, host:port; port 0 takes a free one")
+    address_file: Path | None = Field(
+        None, description="file that receives the real address once the service listens"
+    )
+    log_format: Literal["console", "json"] = Field("json", description="form of the log lines")
+    log_level: Literal["debug", "info", "warning", "error"] = Field("info", description="least level")
+    grace_period_s: float = Field(
+        10.0, ge=0, le=3600, description="seconds that running requests get after SIGTERM"
+    )
+    max_message_bytes: int = Field(
+        16 << 20, ge=1 << 16, le=1 << 30, description="largest message taken or sent"
+    )
+
+    @field_validator("listen")
+    @classmethod
+    def _host_and_port(cls, listen: str) -> str:
+        host, separator, port = listen.rpartition(":")
+        if not separator or not host or not port.isdecimal() or int(port) > 65535:
+            raise ValueError("must be host:port with a port from 0 to 65535")
+        return listen
+
+    def effective(self) -> dict[str, Any]:
+        """All values for the start-up log line; secrets print as stars."""
+        return self.model_dump(mode="json")
+
+    @classmethod
+    def from_command_line(cls, arguments: list[str]) -> Self:
+        """Reads flags over environment over defaults.
+
+        Raises StartupFailure naming every setting that breaks its rule.
+        """
+        cls._refuse_unknown_environment()
+        try:
+            return CliApp.run(cls, cli_args=arguments)
+        except ValidationError as error:
+            raise StartupFailure(explain(error)) from None
+
+    @classmethod
+    def _refuse_unknown_environment(cls) -> None:
+        prefix = str(cls.model_config["env_prefix"])
+        known = {prefix + name.upper() for name in cls.model_fields}
+        for name in sorted(os.environ):
+            if name.startswith(prefix) and name not in known:
+                raise StartupFailure(f"{name}: unknown setting; known are {', '.join(sorted(known))}")
+
+
+class ModelServiceSettings(ServiceSettings):
+    """What both model services have."""
+
+    model: Path = Field(description="folder of a Hugging Face causal language model")
+    dtype: Literal["bfloat16", "float32", "float16"] = Field(
+        "bfloat16", description="element type of weights and cache"
+    )
+    device: str = Field("cpu", description="cpu, cuda or cuda:N")
+    inflate: str = Field(
+        "", description="cost inflation such as 300M or 1B: layers that cost but change nothing"
+    )
+    context_length: int | None = Field(
+        None, ge=16, description="most tokens in a session; the model's own where not given"
+    )
+    max_sessions: int = Field(16, ge=1, le=4096, description="most sessions held at once")
+    max_waiting: int = Field(64, ge=0, le=65536, description="most sessions waiting for a slot")
+    max_draft_nodes: int = Field(64, ge=1, le=1024, description="most nodes in one draft")
+    idle_timeout_s: float = Field(
+        300.0, gt=0, le=86400, description="seconds without a message after which a session is freed"
+    )
+    prefill_chunk_tokens: int = Field(
+        256, ge=16, le=65536, description="most prompt tokens of one session in one forward"
+    )
+    threads: int | None = Field(None, ge=1, le=1024, description="CPU threads for forwards")
+
+    @field_validator("device")
+    @classmethod
+    def _known_device(cls, device: str) -> str:
+        kind, _, index = device.partition(":")
+        if kind not in ("cpu", "cuda") or (index and not index.isdecimal()):
+            raise ValueError("must be cpu, cuda or cuda:N")
+        return device
+
+
+def explain(error: ValidationError) -> str:
+    """One line per broken rule: setting, rule and value."""
+    lines = []
+    for problem in error.errors():
+        name = ".".join(str(part) for part in problem["loc"]) or "settings"
+        message = problem["msg"].removeprefix("Value error, ")
+        lines.append(f"{name}: {message}; got {problem['input']!r}")
+    return "\n".join(lines)
+
+
+def bundled_model(name: str) -> Path:
+    """Folder of a model of the bundled pair: `verifier` or `drafter`."""
+    return REPOSITORY / "models" / name

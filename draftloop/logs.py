@@ -1,0 +1,36 @@
+"""Structured logs: JSON lines for machines, coloured lines for people."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from typing import Any
+
+import structlog
+
+
+def configure(role: str, *, log_format: str, level: str) -> None:
+    """Sends every log line of this process to standard error, marked with its role."""
+    threshold = logging.getLevelNamesMapping()[level.upper()]
+    renderer: Any = structlog.processors.JSONRenderer()
+    if log_format == "console":
+        renderer = structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty())
+    structlog.configure(
+        processors=[
+            structlog.contextvars.merge_contextvars,
+            structlog.processors.add_log_level,
+            structlog.processors.TimeStamper(fmt="iso", utc=True),
+            structlog.processors.format_exc_info,
+            renderer,
+        ],
+        wrapper_class=structlog.make_filtering_bound_logger(threshold),
+        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+        cache_logger_on_first_use=True,
+    )
+    structlog.contextvars.bind_contextvars(role=role)
+    logging.basicConfig(level=logging.WARNING, stream=sys.stderr)
+
+
+def get(name: str) -> Any:
+    """A logger; `name` is the module's."""
+    return structlog.get_logger(module=name)

@@ -1,0 +1,1 @@
+"""gRPC plumbing shared by all services; never imports torch."""

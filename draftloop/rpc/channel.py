@@ -1,0 +1,33 @@
+"""Channels to other services, with one agreed set of options."""
+
+from __future__ import annotations
+
+import grpc
+
+KEEPALIVE_MS = 10_000
+KEEPALIVE_TIMEOUT_MS = 5_000
+
+
+def shared_options(max_message_bytes: int) -> list[tuple[str, int]]:
+    """Options that both ends must agree on."""
+    return [
+        ("grpc.max_send_message_length", max_message_bytes),
+        ("grpc.max_receive_message_length", max_message_bytes),
+        ("grpc.keepalive_time_ms", KEEPALIVE_MS),
+        ("grpc.keepalive_timeout_ms", KEEPALIVE_TIMEOUT_MS),
+        ("grpc.keepalive_permit_without_calls", 1),
+        ("grpc.http2.max_pings_without_data", 0),
+    ]
+
+
+def open_channel(address: str, max_message_bytes: int) -> grpc.aio.Channel:
+    """A channel that reconnects quickly; no connection is made before the first call."""
+    options = [
+        *shared_options(max_message_bytes),
+        ("grpc.initial_reconnect_backoff_ms", 100),
+        ("grpc.min_reconnect_backoff_ms", 100),
+        ("grpc.max_reconnect_backoff_ms", 2_000),
+        # One connection pool per channel: a test may start several services on one port in turn.
+        ("grpc.use_local_subchannel_pool", 1),
+    ]
+    return grpc.aio.insecure_channel(address, options=options)

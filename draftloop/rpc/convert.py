@@ -1,0 +1,157 @@
+"""Between our own types and the wire's messages; no stub type goes further than this door."""
+
+from __future__ import annotations
+
+from draftloop.errors import InvalidInput
+from draftloop.model_info import CostPoint, ModelInfo
+from draftloop.request import SamplingParameters
+from draftloop.tree import DraftTree, ServiceTimings, TokenSource, Verdict
+from protos import speculation_pb2 as pb
+
+
+def tree_to_pb(tree: DraftTree) -> pb.DraftTree:
+    """A draft tree for the wire."""
+    return pb.DraftTree(
+        token_ids=tree.token_ids,
+        parents=tree.parents,
+        estimates=tree.estimates,
+        sources=tree.sources,  # type: ignore[arg-type]
+    )
+
+
+def tree_from_pb(message: pb.DraftTree) -> DraftTree:
+    """A draft tree as it came; still to be validated. Raises InvalidInput for unknown sources."""
+    return DraftTree(
+        token_ids=tuple(message.token_ids),
+        parents=tuple(message.parents),
+        estimates=tuple(message.estimates),
+        sources=tuple(_source(value) for value in message.sources),
+    )
+
+
+def _source(value: int) -> TokenSource:
+    try:
+        return TokenSource(value)
+    except ValueError:
+        raise InvalidInput("draft.sources", "must be a known token source", value) from None
+
+
+def verdict_to_pb(verdict: Verdict) -> pb.Verdict:
+    """A verdict for the wire."""
+    return pb.Verdict(
+        accepted_nodes=verdict.accepted_nodes,
+        emitted_token_ids=verdict.emitted_token_ids,
+        root_prediction=verdict.root_prediction,
+        node_predictions=verdict.node_predictions,
+        stopped=verdict.stopped,
+    )
+
+
+def verdict_from_pb(message: pb.Verdict) -> Verdict:
+    """A verdict as it came."""
+    return Verdict(
+        accepted_nodes=tuple(message.accepted_nodes),
+        emitted_token_ids=tuple(message.emitted_token_ids),
+        root_prediction=message.root_prediction,
+        node_predictions=tuple(message.node_predictions),
+        stopped=message.stopped,
+    )
+
+
+def sampling_to_pb(parameters: SamplingParameters) -> pb.SamplingParameters:
+    """Sampling parameters for the wire."""
+    return pb.SamplingParameters(
+        temperature=parameters.temperature,
+        top_k=parameters.top_k,
+        top_p=parameters.top_p,
+        min_p=parameters.min_p,
+        repetition_penalty=parameters.repetition_penalty,
+        presence_penalty=parameters.presence_penalty,
+        frequency_penalty=parameters.frequency_penalty,
+        logit_bias=dict(parameters.logit_bias),
+        seed=parameters.seed,
+    )
+
+
+def sampling_from_pb(message: pb.SamplingParameters) -> SamplingParameters:
+    """Sampling parameters as they came; top_p and repetition_penalty 0 mean "off", like unset."""
+    return SamplingParameters(
+        temperature=message.temperature,
+        top_k=message.top_k,
+        top_p=message.top_p or 1.0,
+        min_p=message.min_p,
+        repetition_penalty=message.repetition_penalty or 1.0,
+        presence_penalty=message.presence_penalty,
+        frequency_penalty=message.frequency_penalty,
+        logit_bias=tuple(sorted(message.logit_bias.items())),
+        seed=message.seed,
+    )
+
+
+def timings_to_pb(timings: ServiceTimings) -> pb.ServiceTimings:
+    """A service's timings for the wire."""
+    return pb.ServiceTimings(
+        service_ns=timings.service_ns,
+        forward_ns=timings.forward_ns,
+        queue_ns=timings.queue_ns,
+        forwards=timings.forwards,
+        batch_size=timings.batch_size,
+    )
+
+
+def timings_from_pb(message: pb.ServiceTimings) -> ServiceTimings:
+    """A service's timings as they came."""
+    return ServiceTimings(
+        service_ns=message.service_ns,
+        forward_ns=message.forward_ns,
+        queue_ns=message.queue_ns,
+        forwards=message.forwards,
+        batch_size=message.batch_size,
+    )
+
+
+def model_info_to_pb(info: ModelInfo) -> pb.ModelInfo:
+    """A model's description for the wire."""
+    return pb.ModelInfo(
+        protocol_version=info.protocol_version,
+        model_name=info.model_name,
+        model_fingerprint=info.model_fingerprint,
+        vocabulary_fingerprint=info.vocabulary_fingerprint,
+        vocabulary_size=info.vocabulary_size,
+        context_length=info.context_length,
+        parameters=info.parameters,
+        dtype=info.dtype,
+        device=info.device,
+        cost_inflation=info.cost_inflation,
+        max_sessions=info.max_sessions,
+        max_draft_nodes=info.max_draft_nodes,
+        strategies=info.strategies,
+        stop_token_ids=info.stop_token_ids,
+        cost_curve=[
+            pb.CostPoint(tokens=point.tokens, forward_ns=point.forward_ns)
+            for point in info.cost_curve
+        ],
+        instance_id=info.instance_id,
+    )
+
+
+def model_info_from_pb(message: pb.ModelInfo) -> ModelInfo:
+    """A model's description as it came."""
+    return ModelInfo(
+        protocol_version=message.protocol_version,
+        model_name=message.model_name,
+        model_fingerprint=message.model_fingerprint,
+        vocabulary_fingerprint=message.vocabulary_fingerprint,
+        vocabulary_size=message.vocabulary_size,
+        context_length=message.context_length,
+        parameters=message.parameters,
+        dtype=message.dtype,
+        device=message.device,
+        cost_inflation=message.cost_inflation,
+        max_sessions=message.max_sessions,
+        max_draft_nodes=message.max_draft_nodes,
+        strategies=tuple(message.strategies),
+        stop_token_ids=tuple(message.stop_token_ids),
+        cost_curve=tuple(CostPoint(p.tokens, p.forward_ns) for p in message.cost_curve),
+        instance_id=message.instance_id,
+    )

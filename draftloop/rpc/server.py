@@ -1,0 +1,110 @@
+"""Starting, announcing and stopping a gRPC server, the same for every role."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+
+import grpc
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection
+
+from draftloop import logs
+from draftloop.config import ServiceSettings
+from draftloop.errors import StartupFailure
+from draftloop.rpc.channel import KEEPALIVE_MS, shared_options
+from draftloop.rpc.interceptors import ErrorInterceptor
+
+SERVING = health_pb2.HealthCheckResponse.SERVING
+NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
+
+log = logs.get(__name__)
+
+
+class RoleServer:
+    """One role's gRPC server with health, reflection and a graceful stop.
+
+    "" is SERVING while the process lives; the service's own name is NOT_SERVING until `ready` and
+    again while draining.
+    """
+
+    def __init__(self, service_name: str, settings: ServiceSettings) -> None:
+        self.service_name = service_name
+        self.settings = settings
+        self.address = ""
+        options = [
+            *shared_options(settings.max_message_bytes),
+            ("grpc.so_reuseport", 0),  # or a second process would share an occupied port silently
+            ("grpc.http2.min_ping_interval_without_data_ms", KEEPALIVE_MS // 2),
+        ]
+        self.server = grpc.aio.server(interceptors=[ErrorInterceptor()], options=options)
+        self._health = health.aio.HealthServicer()
+        health_pb2_grpc.add_HealthServicer_to_server(self._health, self.server)
+        names = (service_name, health.SERVICE_NAME, reflection.SERVICE_NAME)
+        reflection.enable_server_reflection(names, self.server)
+
+    async def listen(self) -> None:
+        """Binds and starts. Raises StartupFailure where the address cannot be had."""
+        host = self.settings.listen.rpartition(":")[0]
+        try:
+            port = self.server.add_insecure_port(self.settings.listen)
+        except RuntimeError as error:
+            raise StartupFailure(
+                f"listen: {self.settings.listen} cannot be bound, is it in use? "
+                f"Stop what listens there or choose another --listen ({error})"
+            ) from None
+        self.address = f"{host}:{port}"
+        await self._health.set("", SERVING)
+        await self._health.set(self.service_name, NOT_SERVING)
+        await self.server.start()
+        log.info("listening", address=self.address)
+
+    async def ready(self) -> None:
+        """Announces that requests are welcome."""
+        await self._health.set(self.service_name, SERVING)
+        if self.settings.address_file:
+            _write_whole(self.settings.address_file, self.address)
+        log.info("ready", address=self.address)
+
+    async def run(
+        self, start: Callable[[], Awaitable[None]], stop: Callable[[], Awaitable[None]]
+    ) -> None:
+        """Listens, starts the role's parts, serves until SIGTERM or SIGINT, drains, stops them."""
+        async with stop_signal() as stopped:
+            await self.listen()
+            await start()
+            await self.ready()
+            await stopped.wait()
+            await self.drain()
+            await stop()
+
+    async def drain(self) -> None:
+        """Refuses new calls, lets running ones finish within the grace period, then stops."""
+        await self._health.set(self.service_name, NOT_SERVING)
+        log.info("draining", grace_period_s=self.settings.grace_period_s)
+        await self.server.stop(self.settings.grace_period_s)
+        log.info("stopped")
+
+
+def _write_whole(file: Path, text: str) -> None:
+    partial = file.with_name(file.name + ".partial")
+    partial.write_text(text)
+    os.replace(partial, file)
+
+
+@contextlib.asynccontextmanager
+async def stop_signal() -> AsyncIterator[asyncio.Event]:
+    """Yields an event that SIGTERM and SIGINT set."""
+    loop = asyncio.get_running_loop()
+    stopped = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stopped.set)
+    try:
+        yield stopped
+    finally:
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.remove_signal_handler(number)

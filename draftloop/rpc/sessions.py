@@ -1,0 +1,38 @@
+"""Reading a session's stream: one message at a time, within the idle time."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import TypeVar
+
+from draftloop.errors import InvalidInput, Mismatch, SessionLost
+
+Message = TypeVar("Message")
+
+
+async def next_message(messages: AsyncIterator[Message], idle_timeout_s: float) -> Message | None:
+    """The next message; None when the client has sent its last.
+
+    Raises SessionLost when none came within the idle time, so that the memory is freed.
+    """
+    try:
+        async with asyncio.timeout(idle_timeout_s):
+            return await anext(messages, None)
+    except TimeoutError:
+        raise SessionLost(f"no message came for {idle_timeout_s:g} s") from None
+
+
+def require_open(kind: str | None) -> None:
+    """Raises InvalidInput unless the first message opens the session."""
+    if kind != "open":
+        raise InvalidInput("kind", "must be open in the first message of a stream", kind)
+
+
+def require_vocabulary(given: str, own: str) -> None:
+    """Raises Mismatch unless the client tokenized with the model's vocabulary."""
+    if given != own:
+        raise Mismatch(
+            f"vocabulary_fingerprint: must be {own}, the model's; got {given!r}; "
+            f"drafter, verifier and orchestrator need the same tokenizer"
+        )

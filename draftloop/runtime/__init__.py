@@ -1,0 +1,1 @@
+"""The model runtime: loading, cache, tree attention, sampling, acceptance, engine. No gRPC."""

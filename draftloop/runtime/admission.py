@@ -1,0 +1,63 @@
+"""Who gets a slot of the cache: bounded sessions, a bounded queue, and a way back."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+
+from draftloop.errors import Overloaded
+from draftloop.runtime.engine import Engine
+from draftloop.runtime.kv_cache import Slot
+from draftloop.runtime.model import LanguageModel
+
+
+class Admission:
+    """Hands out a model's slots on the event loop; at most `max_waiting` sessions wait."""
+
+    def __init__(self, model: LanguageModel, engine: Engine, *, max_waiting: int) -> None:
+        self._model = model
+        self._engine = engine
+        self._max_waiting = max_waiting
+        self._waiting = 0
+        self._open = 0
+        self._places = asyncio.Semaphore(model.options.max_sessions)
+
+    @property
+    def open_sessions(self) -> int:
+        """Sessions that hold a slot."""
+        return self._open
+
+    @contextlib.asynccontextmanager
+    async def slot(self) -> AsyncIterator[Slot]:
+        """A slot for as long as the session lives. Raises Overloaded past the queue limit."""
+        if self._places.locked() and self._waiting >= self._max_waiting:
+            raise Overloaded(
+                f"sessions: at most {self._model.options.max_sessions} are held and "
+                f"{self._max_waiting} wait"
+            )
+        self._waiting += 1
+        try:
+            await self._places.acquire()
+        finally:
+            self._waiting -= 1
+        slot = self._model.acquire()
+        self._open += 1
+        try:
+            yield slot
+        finally:
+            # Freed on the engine's thread: a cancelled task may be inside a forward right now.
+            self._engine.call(lambda: self._model.cache.release(slot)).add_done_callback(
+                _on_loop(self._places.release)
+            )
+            self._open -= 1
+
+
+def _on_loop(release):  # type: ignore[no-untyped-def]
+    loop = asyncio.get_running_loop()
+
+    def done(_: object) -> None:
+        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
+            loop.call_soon_threadsafe(release)
+
+    return done

@@ -1,0 +1,160 @@
+"""The engine: one thread owns the device and gathers the waiting sessions into one forward."""
+
+from __future__ import annotations
+
+import contextlib
+import queue
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import Future, InvalidStateError
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from torch import Tensor
+
+from draftloop.errors import Unavailable
+from draftloop.runtime.forward import Forward, Task
+from draftloop.tree import ServiceTimings
+
+T = TypeVar("T")
+
+MAX_STEP_TOKENS = 2048
+
+
+@dataclass(slots=True)
+class Job:
+    """A task under way: its next wish, who waits for it, and where its time went."""
+
+    task: Task[Any]
+    future: Future[Any]
+    timings: ServiceTimings
+    submitted_ns: int
+    wish: Forward | None = None
+
+
+class Engine:
+    """Runs tasks (generators of forwards) on one thread.
+
+    Between forwards new tasks join and finished or cancelled ones leave; all forwards that are
+    wished for at that moment on one model, up to MAX_STEP_TOKENS tokens, run as one.
+    """
+
+    def __init__(self, name: str = "engine") -> None:
+        self._inbox: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
+        self._active: list[Job] = []
+        self._stopping = False
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._thread.start()
+
+    def submit(self, task: Task[T], timings: ServiceTimings | None = None) -> Future[T]:
+        """Queues a task; the future ends with what it returns or raises.
+
+        Cancelling the future stops the task before its next forward.
+        """
+        future: Future[T] = Future()
+        if self._stopping:
+            future.set_exception(Unavailable("the engine is stopping"))
+            return future
+        self._inbox.put(Job(task, future, timings or ServiceTimings(), time.perf_counter_ns()))
+        return future
+
+    def call(self, function: Callable[[], T]) -> Future[T]:
+        """Runs a function on the engine's thread, between two forwards."""
+        return self.submit(_as_task(function))
+
+    def stop(self) -> None:
+        """Ends the thread; tasks under way fail with Unavailable."""
+        self._stopping = True
+        self._inbox.put(None)
+        self._thread.join()
+
+    def _run(self) -> None:
+        while self._admit():
+            wishes = self._next_batch()
+            if wishes:
+                self._step(wishes)
+        self._abandon()
+
+    def _admit(self) -> bool:
+        """Takes in what is queued, waiting only if there is nothing else to do."""
+        while True:
+            try:
+                job = self._inbox.get(block=not self._active)
+            except queue.Empty:
+                return True
+            if job is None:
+                return False
+            job.timings.queue_ns += time.perf_counter_ns() - job.submitted_ns
+            if not job.future.cancelled():
+                self._active.append(job)
+                self._advance(job, None)
+
+    def _next_batch(self) -> list[Job]:
+        self._active = [job for job in self._active if self._wanted(job)]
+        batch: list[Job] = []
+        tokens = 0
+        for job in self._active:
+            assert job.wish is not None
+            same_model = not batch or job.wish.model is batch[0].wish.model  # type: ignore[union-attr]
+            if same_model and (not batch or tokens + job.wish.rows <= MAX_STEP_TOKENS):
+                batch.append(job)
+                tokens += job.wish.rows
+        return batch
+
+    def _wanted(self, job: Job) -> bool:
+        if job.wish is not None and job.future.cancelled():
+            job.task.close()
+            job.wish = None
+        return job.wish is not None
+
+    def _step(self, batch: list[Job]) -> None:
+        wishes = [job.wish for job in batch if job.wish is not None]
+        started = time.perf_counter_ns()
+        try:
+            logits = wishes[0].model.forward(wishes)
+        except Exception as error:  # the sessions fail, the engine lives
+            for job in batch:
+                self._fail(job, error)
+            return
+        elapsed = time.perf_counter_ns() - started
+        # Those that were served go to the back, so that a full step starves nobody.
+        self._active = [job for job in self._active if job not in batch] + batch
+        for job, rows in zip(batch, logits, strict=True):
+            job.timings.forward_ns += elapsed
+            job.timings.forwards += 1
+            job.timings.batch_size = len(batch)
+            self._advance(job, rows)
+
+    def _advance(self, job: Job, logits: Tensor | None) -> None:
+        try:
+            job.wish = job.task.send(logits)  # type: ignore[arg-type]
+        except StopIteration as finished:
+            job.wish = None
+            _settle(job.future, finished.value)
+        except Exception as error:
+            self._fail(job, error)
+
+    def _fail(self, job: Job, error: Exception) -> None:
+        job.wish = None
+        job.task.close()
+        with contextlib.suppress(InvalidStateError):  # cancelled meanwhile
+            job.future.set_exception(error)
+
+    def _abandon(self) -> None:
+        while not self._inbox.empty():
+            job = self._inbox.get()
+            if job is not None:
+                self._active.append(job)
+        for job in self._active:
+            self._fail(job, Unavailable("the engine is stopping"))
+
+
+def _settle(future: Future[T], value: T) -> None:
+    with contextlib.suppress(InvalidStateError):  # cancelled meanwhile
+        future.set_result(value)
+
+
+def _as_task(function: Callable[[], T]) -> Task[T]:
+    return function()
+    yield

@@ -1,0 +1,124 @@
+"""What a session asks of the model, and how the model lays several such wishes out."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from draftloop.runtime.kv_cache import Slot
+
+if TYPE_CHECKING:
+    from draftloop.runtime.model import LanguageModel
+
+T = TypeVar("T")
+
+
+@dataclass(slots=True)
+class Forward:
+    """New tokens of one session: first committed ones in a row, then nodes of its draft tree.
+
+    `node_parents` index the slot's pending rows (-1: the last committed token). The answer is the
+    logits of the rows from `logits_from` on: [rows, vocabulary], float32.
+    """
+
+    model: LanguageModel
+    slot: Slot
+    committed_token_ids: Sequence[int]
+    node_token_ids: Sequence[int] = ()
+    node_parents: Sequence[int] = ()
+    logits_from: int = 0
+
+    @property
+    def rows(self) -> int:
+        """Number of new tokens."""
+        return len(self.committed_token_ids) + len(self.node_token_ids)
+
+
+Task = Generator[Forward, Tensor, T]
+"""A computation that yields forwards, is sent their logits, and returns a T."""
+
+
+@dataclass(slots=True)
+class Segment:
+    """The place of one Forward in a batch: its rows, where they are stored, what they see."""
+
+    slot: int
+    start: int
+    stop: int
+    stored_from: int
+    stored_to: int
+    # [rows, stored_to] or None where the rows see everything before and, in a row, themselves
+    mask: Tensor | None
+    causal: bool
+
+
+@dataclass(slots=True)
+class Batch:
+    """Several Forwards laid out in one row of tokens."""
+
+    token_ids: list[int]
+    positions: list[int]
+    segments: list[Segment]
+    logit_rows: list[int]
+    logit_counts: list[int]
+
+
+def lay_out(forwards: Sequence[Forward], device: torch.device) -> Batch:
+    """Reserves rows in the slots and lays the forwards out one after the other."""
+    batch = Batch([], [], [], [], [])
+    for forward in forwards:
+        start = len(batch.token_ids)
+        segment = _segment(forward, start, device)
+        batch.segments.append(segment)
+        batch.token_ids.extend(forward.committed_token_ids)
+        batch.token_ids.extend(forward.node_token_ids)
+        batch.positions.extend(_positions(forward))
+        batch.logit_rows.extend(range(start + forward.logits_from, start + forward.rows))
+        batch.logit_counts.append(forward.rows - forward.logits_from)
+    return batch
+
+
+def _positions(forward: Forward) -> list[int]:
+    slot = forward.slot
+    first = slot.length - len(forward.committed_token_ids)
+    depths = slot.pending_depths[slot.pending - len(forward.node_token_ids) :]
+    return [*range(first, slot.length), *(slot.length - 1 + depth for depth in depths)]
+
+
+def _segment(forward: Forward, start: int, device: torch.device) -> Segment:
+    slot = forward.slot
+    assert forward.rows <= slot.room(), "the caller checks that the draft fits the context"
+    stored_from = slot.length + slot.pending
+    if forward.committed_token_ids:
+        slot.append(len(forward.committed_token_ids))
+    slot.branch(forward.node_token_ids, forward.node_parents)
+    causal = stored_from == 0 and not forward.node_token_ids
+    mask = None if causal else _mask(forward, stored_from)
+    return Segment(
+        slot=slot.index,
+        start=start,
+        stop=start + forward.rows,
+        stored_from=stored_from,
+        stored_to=stored_from + forward.rows,
+        mask=None if mask is None else torch.from_numpy(mask).to(device),
+        causal=causal,
+    )
+
+
+def _mask(forward: Forward, stored_from: int) -> np.ndarray[tuple[int, int], np.dtype[np.bool_]] | None:
+    """Which stored rows every new row sees: [rows, stored_from + rows]; None where all see all."""
+    slot, committed = forward.slot, len(forward.committed_token_ids)
+    nodes = len(forward.node_token_ids)
+    if committed + nodes == 1 and slot.pending == nodes:
+        return None
+    mask = np.zeros((forward.rows, stored_from + forward.rows), dtype=np.bool_)
+    mask[:, : slot.length] = True
+    mask[:committed, slot.length - committed :] = False
+    mask[:committed, slot.length - committed : slot.length] = np.tri(committed, dtype=np.bool_)
+    mask[committed:, slot.length :] = slot.ancestors[slot.pending - nodes : slot.pending, : slot.pending]
+    return mask

@@ -1,0 +1,205 @@
+"""A loaded causal language model with its cache: `forward` runs several sessions at once."""
+
+from __future__ import annotations
+
+import statistics
+import time
+import uuid
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
+
+from draftloop import logs
+from draftloop.errors import InvalidInput, StartupFailure
+from draftloop.model_info import (
+    CostPoint,
+    ModelInfo,
+    model_fingerprint,
+    require_model_folder,
+    vocabulary_fingerprint,
+)
+from draftloop.runtime import cpu_linear, tree_attention
+from draftloop.runtime.forward import Forward, lay_out
+from draftloop.runtime.inflate import count_parameters, inflate, parse_size
+from draftloop.runtime.kv_cache import CacheShape, KVCache, Slot
+
+COST_CURVE_TOKENS = (1, 2, 4, 8, 16, 32)
+COST_REPEATS = 5
+
+log = logs.get(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelOptions:
+    """How to load a model; see `ModelServiceSettings` for the meaning of each."""
+
+    folder: Path
+    dtype: str = "float32"
+    device: str = "cpu"
+    inflate: str = ""
+    context_length: int | None = None
+    max_sessions: int = 16
+    max_draft_nodes: int = 64
+    threads: int | None = None
+
+
+class LanguageModel:
+    """Weights, cache and limits. Used from one engine thread."""
+
+    def __init__(self, options: ModelOptions) -> None:
+        if options.threads:
+            torch.set_num_threads(options.threads)
+        self.options = options
+        self.device = _device(options.device)
+        self.network = load_network(options, self.device)
+        config = self.network.config
+        self.parameters = count_parameters(self.network)
+        self.vocabulary_size = int(config.vocab_size)
+        self.context_length = _context_length(options, int(config.max_position_embeddings))
+        self.stop_token_ids = _stop_token_ids(self.network)
+        if self.device.type == "cpu" and cpu_linear.should_replace_torch(self.network.dtype):
+            cpu_linear.replace_linears(self.network)
+        self.cache = KVCache(
+            self._cache_shape(), dtype=self.network.dtype, device=self.device
+        )
+        self.cost_curve: tuple[CostPoint, ...] = ()
+
+    def _cache_shape(self) -> CacheShape:
+        config = self.network.config
+        heads = int(config.num_attention_heads)
+        return CacheShape(
+            layers=int(config.num_hidden_layers),
+            slots=self.options.max_sessions,
+            kv_heads=int(getattr(config, "num_key_value_heads", None) or heads),
+            rows=self.context_length + self.options.max_draft_nodes,
+            head_dim=int(getattr(config, "head_dim", None) or config.hidden_size // heads),
+        )
+
+    def acquire(self) -> Slot:
+        """A slot of the cache for a new session."""
+        return self.cache.acquire(self.options.max_draft_nodes)
+
+    @torch.inference_mode()
+    def forward(self, forwards: Sequence[Forward]) -> list[Tensor]:
+        """Runs the forwards as one; for each its wanted logits, float32 [rows, vocabulary]."""
+        batch = lay_out(forwards, self.device)
+        rows = batch.logit_rows or [0]
+        every_row = len(rows) == len(batch.token_ids)
+        output = self.network(
+            input_ids=torch.tensor([batch.token_ids], device=self.device),
+            position_ids=torch.tensor([batch.positions], device=self.device),
+            use_cache=False,
+            logits_to_keep=0 if every_row else torch.tensor(rows, device=self.device),
+            draftloop_batch=batch,
+            draftloop_cache=self.cache,
+        )
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)  # so that time is booked where it is spent
+        return list(output.logits[0].float().split(batch.logit_counts or [0]))
+
+    def measure_costs(self, context: int = 128) -> tuple[CostPoint, ...]:
+        """Times forwards of 1 to 32 new tokens behind `context` tokens; this is also the warm-up."""
+        slot = self.acquire()
+        try:
+            context = min(context, self.context_length // 2)
+            self.forward([Forward(self, slot, [0] * context, logits_from=context - 1)])
+            points = [self._measure(slot, tokens) for tokens in COST_CURVE_TOKENS]
+        finally:
+            self.cache.release(slot)
+        # More tokens never cost less: what says otherwise is noise.
+        best = 0
+        self.cost_curve = tuple(
+            CostPoint(point.tokens, best := max(best, point.forward_ns)) for point in points
+        )
+        return self.cost_curve
+
+    def _measure(self, slot: Slot, tokens: int) -> CostPoint:
+        def once() -> None:
+            length = slot.length
+            self.forward([Forward(self, slot, [0] * tokens)])
+            slot.truncate(length)
+
+        return CostPoint(tokens, median_ns(once, COST_REPEATS))
+
+    def info(self, *, strategies: Sequence[str] = ()) -> ModelInfo:
+        """What the service tells its clients."""
+        folder = self.options.folder
+        return ModelInfo(
+            model_name=folder.resolve().name,
+            model_fingerprint=model_fingerprint(folder),
+            vocabulary_fingerprint=vocabulary_fingerprint(folder),
+            vocabulary_size=self.vocabulary_size,
+            context_length=self.context_length,
+            parameters=self.parameters,
+            dtype=str(self.network.dtype).removeprefix("torch."),
+            device=str(self.device),
+            cost_inflation=self.options.inflate,
+            max_sessions=self.options.max_sessions,
+            max_draft_nodes=self.options.max_draft_nodes,
+            strategies=tuple(strategies),
+            stop_token_ids=self.stop_token_ids,
+            cost_curve=self.cost_curve,
+            instance_id=uuid.uuid4().hex[:12],
+        )
+
+
+def load_network(options: ModelOptions, device: torch.device) -> PreTrainedModel:
+    """The transformers model with our attention and, if asked for, cost inflation.
+
+    Raises StartupFailure where the folder holds no model that can be loaded.
+    """
+    require_model_folder(options.folder)
+    size = parse_size(options.inflate)
+    try:
+        network: PreTrainedModel = AutoModelForCausalLM.from_pretrained(
+            options.folder,
+            config=AutoConfig.from_pretrained(options.folder, local_files_only=True),
+            dtype=getattr(torch, options.dtype),
+            attn_implementation=tree_attention.NAME,
+            local_files_only=True,
+            use_safetensors=True,
+        )
+    except (OSError, ValueError, KeyError) as error:
+        raise StartupFailure(f"model: {options.folder} cannot be loaded: {error}") from error
+    if size:
+        inflate(network, size)
+    return network.eval().requires_grad_(False).to(device)
+
+
+def median_ns(function: Callable[[], None], repeats: int) -> int:
+    """Median time of a call in nanoseconds, after one that does not count."""
+    function()
+    times = []
+    for _ in range(repeats):
+        started = time.perf_counter_ns()
+        function()
+        times.append(time.perf_counter_ns() - started)
+    return int(statistics.median(times))
+
+
+def _device(name: str) -> torch.device:
+    if name.startswith("cuda") and not torch.cuda.is_available():
+        raise StartupFailure(f"device: {name} is not available; this machine has cpu only")
+    return torch.device(name)
+
+
+def _context_length(options: ModelOptions, trained: int) -> int:
+    # Never beyond what the model was trained for: dynamic RoPE would change earlier positions.
+    if options.context_length is None:
+        return trained
+    if options.context_length > trained:
+        rule = f"must be at most {trained}, what the model was trained for"
+        raise InvalidInput("context_length", rule, options.context_length)
+    return options.context_length
+
+
+def _stop_token_ids(network: PreTrainedModel) -> tuple[int, ...]:
+    generation = network.generation_config
+    declared = generation.eos_token_id if generation else network.config.eos_token_id
+    if declared is None:
+        return ()
+    return tuple(declared) if isinstance(declared, list) else (int(declared),)

@@ -1,0 +1,116 @@
+"""Choosing tokens: bias, penalties, temperature, top-k, top-p, min-p, then noise and arg max.
+
+Sample, then match: the token at a position is argmax(log p + G) with G from `noise.py`, so p's law
+is kept exactly and nothing but (seed, text, model) decides (arXiv 2408.07978).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from draftloop.request import SamplingParameters
+from draftloop.runtime.noise import GumbelNoise
+
+EXCLUDED = float("-inf")
+
+
+class Sampler:
+    """Chooses the tokens of one session; it follows the session's text for the penalties."""
+
+    def __init__(
+        self, parameters: SamplingParameters, vocabulary_size: int, device: torch.device
+    ) -> None:
+        self.parameters = parameters
+        self._noise = GumbelNoise(parameters.seed, vocabulary_size, device)
+        self._bias: Tensor | None = None
+        if parameters.logit_bias:
+            self._bias = torch.zeros(vocabulary_size, device=device)
+            for token, bias in parameters.logit_bias:
+                self._bias[token] = bias
+        self._in_prompt = torch.zeros(vocabulary_size, dtype=torch.bool, device=device)
+        self._output_counts = torch.zeros(vocabulary_size, device=device)
+
+    def observe_prompt(self, token_ids: Sequence[int]) -> None:
+        """Counts in the prompt."""
+        if self.parameters.penalized and token_ids:
+            self._in_prompt[torch.tensor(token_ids, device=self._in_prompt.device)] = True
+
+    def observe_output(self, token_ids: Sequence[int]) -> None:
+        """Counts in tokens that were committed after the prompt."""
+        if self.parameters.penalized:
+            self._output_counts = self._counts_with(token_ids)
+
+    def choose(
+        self, logits: Tensor, positions: Sequence[int], paths: Sequence[Sequence[int]]
+    ) -> list[int]:
+        """The token at every position.
+
+        logits: float32 [rows, vocabulary], each row what the model says of `positions[row]`, which
+        comes after the committed text and then `paths[row]`.
+        """
+        return self.scores(logits, positions, paths).argmax(dim=-1).tolist()
+
+    def scores(
+        self, logits: Tensor, positions: Sequence[int], paths: Sequence[Sequence[int]]
+    ) -> Tensor:
+        """What `choose` maximises, up to a constant per row: log p + G."""
+        shaped = self.shape(logits, paths)
+        if self.parameters.greedy:
+            return shaped
+        return shaped + self._noise.at(positions)
+
+    def shape(self, logits: Tensor, paths: Sequence[Sequence[int]]) -> Tensor:
+        """Unnormalised log-probabilities after everything but the noise; excluded ones -inf."""
+        parameters = self.parameters
+        if self._bias is not None:
+            logits = logits + self._bias
+        if parameters.penalized:
+            rows = zip(logits, paths, strict=True)
+            logits = torch.stack([self._penalized(row, path) for row, path in rows])
+        if parameters.greedy:
+            return logits
+        if parameters.temperature != 1:
+            logits = logits / parameters.temperature
+        return _filtered(logits, parameters) if parameters.filtered else logits
+
+    def _counts_with(self, token_ids: Sequence[int]) -> Tensor:
+        counts = self._output_counts.clone()
+        if token_ids:
+            where = torch.tensor(token_ids, device=counts.device)
+            counts.index_add_(0, where, torch.ones(len(token_ids), device=counts.device))
+        return counts
+
+    def _penalized(self, logits: Tensor, path: Sequence[int]) -> Tensor:
+        parameters = self.parameters
+        counts = self._counts_with(path)
+        in_output = counts > 0
+        seen = self._in_prompt | in_output
+        repeated = torch.where(
+            logits > 0,
+            logits / parameters.repetition_penalty,
+            logits * parameters.repetition_penalty,
+        )
+        logits = torch.where(seen, repeated, logits)
+        logits = logits - parameters.frequency_penalty * counts
+        return logits - parameters.presence_penalty * in_output
+
+
+def _filtered(logits: Tensor, parameters: SamplingParameters) -> Tensor:
+    """Sets to -inf what top-k, top-p and min-p cut off; the likeliest token always stays."""
+    vocabulary = logits.shape[-1]
+    if 0 < parameters.top_k < vocabulary:
+        least = logits.topk(parameters.top_k, dim=-1).values[..., -1:]
+        logits = logits.masked_fill(logits < least, EXCLUDED)
+    if parameters.top_p < 1:
+        ordered, order = logits.softmax(dim=-1).sort(dim=-1, descending=True, stable=True)
+        surplus = ordered.cumsum(dim=-1) - ordered >= parameters.top_p
+        surplus[..., 0] = False
+        logits = logits.masked_fill(surplus.scatter(-1, order, surplus), EXCLUDED)
+    if parameters.min_p > 0:
+        probabilities = logits.softmax(dim=-1)
+        least = probabilities.amax(dim=-1, keepdim=True) * parameters.min_p
+        logits = logits.masked_fill(probabilities < least, EXCLUDED)
+    return logits

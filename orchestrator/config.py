@@ -1,0 +1,69 @@
+"""Settings of the orchestrator."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from pydantic import Field, field_validator
+
+from draftloop.config import (
+    DEFAULT_PORTS,
+    LOOPBACK,
+    ServiceSettings,
+    bundled_model,
+    settings_config,
+)
+from orchestrator.strategies import STRATEGIES
+
+
+class OrchestratorSettings(ServiceSettings):
+    """An orchestrator for the bundled pair on loopback, unless told otherwise."""
+
+    model_config = settings_config("orchestrator")
+
+    listen: str = Field(f"{LOOPBACK}:{DEFAULT_PORTS['orchestrator']}", description="host:port")
+    verifiers: str = Field(
+        f"{LOOPBACK}:{DEFAULT_PORTS['verifier']}",
+        description="addresses of the verifier's replicas, separated by commas",
+    )
+    drafters: str = Field(
+        f"{LOOPBACK}:{DEFAULT_PORTS['drafter']}",
+        description="addresses of the drafter's replicas, separated by commas; may be empty",
+    )
+    tokenizer: Path = Field(
+        bundled_model("verifier"), description="folder of the target model's tokenizer.json"
+    )
+    default_strategy: str = Field("speculative", description="strategy of a request naming none")
+    default_max_tokens: int = Field(256, ge=1, description="limit of a request naming none")
+    max_draft_tokens: int = Field(12, ge=1, le=1024, description="most nodes in a draft")
+    max_requests: int = Field(64, ge=1, description="most requests running at once")
+    draft_timeout_s: float = Field(
+        1.0, gt=0, le=60, description="seconds after which a round goes on without the drafter"
+    )
+    verify_timeout_s: float = Field(
+        60.0, gt=0, le=3600, description="seconds after which a verifier counts as dead"
+    )
+    connect_timeout_s: float = Field(
+        5.0, gt=0, le=600, description="seconds to look for a living verifier"
+    )
+
+    @field_validator("default_strategy")
+    @classmethod
+    def _known_strategy(cls, name: str) -> str:
+        if name not in STRATEGIES:
+            raise ValueError(f"must be one of {', '.join(STRATEGIES)}")
+        return name
+
+    @property
+    def verifier_addresses(self) -> list[str]:
+        """One entry per replica."""
+        return _split(self.verifiers)
+
+    @property
+    def drafter_addresses(self) -> list[str]:
+        """One entry per replica."""
+        return _split(self.drafters)
+
+
+def _split(addresses: str) -> list[str]:
+    return [address.strip() for address in addresses.split(",") if address.strip()]

@@ -1,0 +1,83 @@
+"""What a generation did and where its time went."""
+
+from __future__ import annotations
+
+import statistics
+from dataclasses import dataclass, field
+
+from draftloop.tree import Draft, DraftTree, ServiceTimings, TokenSource, Verification
+
+
+@dataclass(slots=True)
+class SpeculationFigures:
+    """The drafts of one request and what became of them."""
+
+    rounds: int = 0
+    draft_tokens: int = 0
+    accepted_tokens: int = 0
+    round_tokens: int = 0
+    draft_forwards: int = 0
+    fallback_rounds: int = 0
+    reopened_sessions: int = 0
+    accepted_per_position: list[int] = field(default_factory=list)
+
+    @property
+    def tokens_per_round(self) -> float:
+        """Emitted tokens per verification round; 0 before the first round."""
+        return self.round_tokens / self.rounds if self.rounds else 0.0
+
+    def observe(self, draft: DraftTree, accepted: int, emitted: int) -> None:
+        """Counts in a round."""
+        self.rounds += 1
+        self.draft_tokens += len(draft)
+        self.accepted_tokens += accepted
+        self.round_tokens += emitted
+        missing = accepted - len(self.accepted_per_position)
+        self.accepted_per_position.extend([0] * missing)
+        for position in range(accepted):
+            self.accepted_per_position[position] += 1
+
+
+@dataclass(slots=True)
+class Timings:
+    """Where the time went, in nanoseconds."""
+
+    time_to_first_token_ns: int = 0
+    decode_ns: int = 0
+    draft_ns: int = 0
+    verify_ns: int = 0
+    draft_forward_ns: int = 0
+    verify_forward_ns: int = 0
+    wire_ns: int = 0
+    overheads_ns: list[int] = field(default_factory=list)
+
+    @property
+    def overhead_per_round_ns(self) -> int:
+        """Median over rounds of what was not a forward pass."""
+        return int(statistics.median(self.overheads_ns)) if self.overheads_ns else 0
+
+    def observe_draft(self, waited_ns: int, timings: ServiceTimings) -> None:
+        """Counts in a draft."""
+        self.draft_ns += waited_ns
+        self.draft_forward_ns += timings.forward_ns
+        self.wire_ns += max(0, waited_ns - timings.service_ns)
+
+    def observe_verify(self, waited_ns: int, timings: ServiceTimings) -> None:
+        """Counts in a verification."""
+        self.verify_ns += waited_ns
+        self.verify_forward_ns += timings.forward_ns
+        self.wire_ns += max(0, waited_ns - timings.service_ns)
+
+    def observe_round(self, round_ns: int, draft: Draft, answer: Verification) -> None:
+        """Counts in what a round took beyond its forward passes."""
+        forwards = draft.timings.forward_ns + answer.timings.forward_ns
+        self.overheads_ns.append(max(0, round_ns - forwards))
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Newly committed tokens, where each came from, and the text that is certain now."""
+
+    token_ids: tuple[int, ...]
+    sources: tuple[TokenSource, ...]
+    text: str

@@ -1,0 +1,64 @@
+"""Text as it grows: whole characters only, and nothing that may be the start of a stop text."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from orchestrator.tokenizer import Tokenizer
+
+REPLACEMENT = "\ufffd"
+# Byte-level and sentencepiece tokenizers need a few tokens before to get spaces and joins right.
+CONTEXT_TOKENS = 6
+
+
+class TextStream:
+    """Turns committed tokens into text pieces whose concatenation is the final text."""
+
+    def __init__(self, tokenizer: Tokenizer, prompt: Sequence[int], stop: Sequence[str]) -> None:
+        self._tokenizer = tokenizer
+        self._stop = tuple(stop)
+        self._token_ids = list(prompt[-CONTEXT_TOKENS:])
+        self._context_from = 0
+        self._shown_to = len(self._token_ids)
+        self._held = ""
+        self.stopped = False
+
+    def push(self, token_ids: Sequence[int]) -> str:
+        """The text that is certain now. Sets `stopped` when a stop text was met."""
+        if self.stopped:
+            return ""
+        self._token_ids.extend(token_ids)
+        self._held += self._decoded()
+        return self._release()
+
+    def finish(self) -> str:
+        """What was held back, a broken character included."""
+        if self.stopped:
+            return ""
+        self._held += self._decoded(whole=False)
+        rest, self._held = self._held, ""
+        return rest
+
+    def _decoded(self, whole: bool = True) -> str:
+        before = self._tokenizer.decode(self._token_ids[self._context_from : self._shown_to])
+        after = self._tokenizer.decode(self._token_ids[self._context_from :])
+        if whole and after.endswith(REPLACEMENT):
+            return ""  # the last character's bytes are not all here
+        self._context_from = max(self._context_from, len(self._token_ids) - CONTEXT_TOKENS)
+        self._shown_to = len(self._token_ids)
+        return after[len(before) :]
+
+    def _release(self) -> str:
+        hits = [at for stop in self._stop if (at := self._held.find(stop)) >= 0]
+        if hits:
+            self.stopped = True
+            return self._held[: min(hits)]
+        keep = max((self._overlap(stop) for stop in self._stop), default=0)
+        cut = len(self._held) - keep
+        released, self._held = self._held[:cut], self._held[cut:]
+        return released
+
+    def _overlap(self, stop: str) -> int:
+        """Length of the longest end of the held text that begins `stop`."""
+        longest = min(len(stop) - 1, len(self._held))
+        return next((n for n in range(longest, 0, -1) if stop.startswith(self._held[-n:])), 0)

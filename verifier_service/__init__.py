@@ -1,0 +1,5 @@
+"""The verifier: owns the target model, checks drafts, samples."""
+
+from draftloop.openmp import prefer_passive_waiting
+
+prefer_passive_waiting()  # here, because it must come before any import of torch

@@ -1,0 +1,36 @@
+"""One round: run the target once over the draft, choose its tokens, accept, commit."""
+
+from __future__ import annotations
+
+from draftloop.runtime.acceptance import accept
+from draftloop.runtime.forward import Forward, Task
+from draftloop.runtime.prefill import prefill
+from draftloop.tree import DraftTree, Verdict
+from verifier_service.session import VerifierSession
+
+
+def verify(session: VerifierSession, draft: DraftTree, *, chunk_tokens: int) -> Task[Verdict]:
+    """The verdict on `draft`, with its emitted tokens committed in the session."""
+    committed = session.committed
+    model, slot = session.model, session.slot
+    yield from prefill(model, slot, committed, chunk_tokens=chunk_tokens)
+    tail = committed[slot.length :]
+    logits = yield Forward(
+        model, slot, tail, draft.token_ids, draft.parents, logits_from=len(tail) - 1
+    )
+    # Row 0 speaks of the token after the last committed one, row i + 1 of the one after node i.
+    length = len(committed)
+    positions = [length, *(length + depth for depth in draft.depths())]
+    paths = _paths(session, draft)
+    root_prediction, *node_predictions = session.sampler.choose(logits, positions, paths)
+    verdict = accept(draft, root_prediction, node_predictions, session.request.stop_token_ids)
+    session.commit(verdict.emitted_token_ids)
+    return verdict
+
+
+def _paths(session: VerifierSession, draft: DraftTree) -> list[list[int]]:
+    """Tokens between the committed text and each row's next token; only penalties look at them."""
+    if not session.request.sampling.penalized:
+        return [[]] * (len(draft) + 1)
+    nodes = (draft.path(node) for node in range(len(draft)))
+    return [[], *([draft.token_ids[node] for node in path] for path in nodes)]

@@ -1,0 +1,104 @@
+"""The verifier's gRPC face: streams in, verdicts out; forwards run on the engine's thread."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+
+import grpc
+
+from draftloop.errors import InvalidInput
+from draftloop.rpc import convert
+from draftloop.rpc.sessions import next_message, require_open, require_vocabulary
+from draftloop.runtime.service import ModelHost
+from draftloop.tree import EMPTY_TREE, DraftTree, ServiceTimings, Verification
+from protos import verifier_pb2 as pb
+from protos import verifier_pb2_grpc
+from verifier_service.round import verify
+from verifier_service.session import SessionRequest, VerifierSession
+
+
+SERVICE_NAME: str = pb.DESCRIPTOR.services_by_name["Verifier"].full_name
+register = verifier_pb2_grpc.add_VerifierServicer_to_server
+
+
+class VerifierServicer(verifier_pb2_grpc.VerifierServicer):
+    """Speaks `draftloop.v1.Verifier`."""
+
+    def __init__(self, host: ModelHost) -> None:
+        self._host = host
+        self._settings = host.settings
+
+    async def Info(
+        self, request: pb.VerifierInfoRequest, context: grpc.aio.ServicerContext
+    ) -> pb.VerifierInfoResponse:
+        """Model, limits and load."""
+        return pb.VerifierInfoResponse(
+            model=convert.model_info_to_pb(self._host.info),
+            open_sessions=self._host.admission.open_sessions,
+        )
+
+    async def Verify(
+        self, request_iterator: AsyncIterator[pb.VerifyRequest], context: grpc.aio.ServicerContext
+    ) -> AsyncIterator[pb.VerifyResponse]:
+        """One session; its slot is freed when this ends for whatever reason."""
+        idle = self._settings.idle_timeout_s
+        first = await next_message(request_iterator, idle)
+        if first is None:
+            return
+        received = time.perf_counter_ns()
+        request = self._read_open(first)
+        async with self._host.admission.slot() as slot:
+            session = VerifierSession(self._host.model, slot, request)
+            yield await self._answer(session, EMPTY_TREE, received)
+            while (message := await next_message(request_iterator, idle)) is not None:
+                received = time.perf_counter_ns()
+                kind = message.WhichOneof("kind")
+                if kind == "close":
+                    return
+                if kind != "verify":
+                    raise InvalidInput("kind", "must be verify or close in an open session", kind)
+                draft = convert.tree_from_pb(message.verify.draft)
+                stored = session.replayed(message.verify.committed_length, draft)
+                if stored is not None:
+                    yield _to_pb(stored)
+                    continue
+                session.check_draft(draft)
+                yield await self._answer(session, draft, received)
+
+    def _read_open(self, message: pb.VerifyRequest) -> SessionRequest:
+        require_open(message.WhichOneof("kind"))
+        opened = message.open
+        require_vocabulary(opened.vocabulary_fingerprint, self._host.info.vocabulary_fingerprint)
+        request = SessionRequest(
+            session_id=opened.session_id,
+            token_ids=tuple(opened.token_ids),
+            prompt_length=opened.prompt_length,
+            sampling=convert.sampling_from_pb(opened.sampling),
+            stop_token_ids=frozenset(opened.stop_token_ids),
+        )
+        request.validate(self._host.model)
+        return request
+
+    async def _answer(
+        self, session: VerifierSession, draft: DraftTree, received: int
+    ) -> pb.VerifyResponse:
+        timings = ServiceTimings()
+        length = len(session.committed)
+        task = verify(session, draft, chunk_tokens=self._settings.prefill_chunk_tokens)
+        verdict = await asyncio.wrap_future(self._host.engine.submit(task, timings))
+        timings.service_ns = time.perf_counter_ns() - received
+        session.last_draft = draft
+        session.last_answer = Verification(
+            verdict=verdict, committed_length=length, timings=timings
+        )
+        return _to_pb(session.last_answer)
+
+
+def _to_pb(answer: Verification) -> pb.VerifyResponse:
+    return pb.VerifyResponse(
+        committed_length=answer.committed_length,
+        verdict=convert.verdict_to_pb(answer.verdict),
+        timings=convert.timings_to_pb(answer.timings),
+    )

@@ -1,0 +1,84 @@
+"""One generation on the verifier: its committed tokens, its slot, its sampler, its last answer."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from draftloop.errors import InvalidInput, StaleSession
+from draftloop.request import SamplingParameters, check_length, check_token_ids
+from draftloop.runtime.kv_cache import Slot
+from draftloop.runtime.model import LanguageModel
+from draftloop.runtime.sampling import Sampler
+from draftloop.tree import DraftTree, Verification
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SessionRequest:
+    """What opens a session."""
+
+    session_id: str
+    token_ids: tuple[int, ...]
+    prompt_length: int
+    sampling: SamplingParameters
+    stop_token_ids: frozenset[int] = frozenset()
+
+    def validate(self, model: LanguageModel) -> None:
+        """Raises InvalidInput naming what breaks which rule."""
+        check_token_ids("token_ids", self.token_ids, model.vocabulary_size)
+        check_length("token_ids", len(self.token_ids), model.context_length)
+        if not 1 <= self.prompt_length <= len(self.token_ids):
+            rule = f"must be from 1 to the {len(self.token_ids)} token_ids"
+            raise InvalidInput("prompt_length", rule, self.prompt_length)
+        self.sampling.validate(model.vocabulary_size)
+
+
+@dataclass(slots=True)
+class VerifierSession:
+    """Invariant between rounds: slot.length < len(committed); the last token was never run."""
+
+    model: LanguageModel
+    slot: Slot
+    request: SessionRequest
+    sampler: Sampler = field(init=False)
+    committed: list[int] = field(init=False)
+    last_draft: DraftTree | None = None
+    last_answer: Verification | None = None
+
+    def __post_init__(self) -> None:
+        request = self.request
+        self.committed = list(request.token_ids)
+        self.sampler = Sampler(request.sampling, self.model.vocabulary_size, self.model.device)
+        self.sampler.observe_prompt(request.token_ids[: request.prompt_length])
+        self.sampler.observe_output(request.token_ids[request.prompt_length :])
+
+    def commit(self, token_ids: Sequence[int]) -> None:
+        """Makes tokens final and keeps their drafted keys and values."""
+        self.committed.extend(token_ids)
+        self.sampler.observe_output(token_ids)
+        self.slot.advance(self.committed)
+
+    def replayed(self, committed_length: int, draft: DraftTree) -> Verification | None:
+        """The stored answer if this message was answered before.
+
+        Raises StaleSession when the message assumes a position that this session is not at.
+        """
+        answer = self.last_answer
+        repeated = answer is not None and answer.committed_length == committed_length
+        if repeated and draft == self.last_draft:
+            return answer
+        if committed_length != len(self.committed):
+            raise StaleSession(assumed=committed_length, actual=len(self.committed))
+        return None
+
+    def check_draft(self, draft: DraftTree) -> None:
+        """Raises InvalidInput unless the draft is a tree that fits vocabulary and context."""
+        options = self.model.options
+        draft.validate(
+            vocabulary_size=self.model.vocabulary_size, max_nodes=options.max_draft_nodes
+        )
+        deepest = max(draft.depths(), default=0)
+        room = self.model.context_length - len(self.committed)
+        if deepest >= max(room, 1):
+            rule = f"must leave room for the bonus token: depth at most {room - 1}"
+            raise InvalidInput("draft.parents", rule, f"depth {deepest}")
