@@ -20,6 +20,9 @@ import torch
 from llvmlite import binding as llvm  # type: ignore[import-untyped]
 from llvmlite import ir
 
+if llvm.llvm_version_info[0] < 16:
+    raise ImportError("llvmlite before 0.45 has typed pointers, which this module does not write")
+
 I1, I16, I32, I64 = (ir.IntType(bits) for bits in (1, 16, 32, 64))
 F32, PTR, VOID = ir.FloatType(), ir.PointerType(), ir.VoidType()
 
@@ -27,13 +30,14 @@ STRIP_VECTORS = 4  # a strip, the unit of work of a thread, is this many vectors
 PREFETCH_BYTES = 1024  # ahead of each weight stream; the hardware's own stops at a page's end
 
 PACKED_ROWS_BYTES = 512 * 1024  # widened activations at any time: they should stay in the L2 cache
-MIN_WORK_PER_THREAD = 1 << 17  # multiply-adds below which waking a thread costs more than it saves
+MIN_WORK_PER_THREAD = 1 << 21  # multiply-adds; for less, waking a thread costs more than it saves
+WEIGHT_WORK = 4  # multiply-adds that take as long as fetching a weight
 
 CALL = struct.Struct("8q")
 CALL_FIELDS = ("x", "weights", "bias", "out", "rows", "steps", "outputs", "threads")
 JOB_FIELDS = ("call", "packed", "first", "rows")  # a call's rows [first, first + rows)
 POINTERS = ("x", "weights", "bias", "out", "call", "packed")
-OPENMP_FUNCTIONS = ("GOMP_parallel", "GOMP_barrier", "omp_get_thread_num", "omp_get_num_threads")
+OPENMP_FUNCTIONS = ("GOMP_parallel", "omp_get_thread_num", "omp_get_num_threads")
 
 
 class VectorUnit(NamedTuple):
@@ -251,12 +255,12 @@ class _Emitter:
                     b.store(b.call(self.fma, [weight[k], factor, total]), chain)
 
     def emit_pack(self) -> Any:
-        """pack(x, packed, rows, steps, first, last): widen a block's steps [first, last)."""
-        function, b = self.define("pack", [PTR, PTR] + [I64] * 4)
-        x, packed, rows, steps, first, last = function.args
+        """pack(x, packed, rows, steps): widen a block of rows."""
+        function, b = self.define("pack", [PTR, PTR, I64, I64])
+        x, packed, rows, steps = function.args
         with _loop(b, _i64(0), rows) as row:
             source = _at(b, x, b.mul(row, steps), I32)
-            with _loop(b, first, last) as step:
+            with _loop(b, _i64(0), steps) as step:
                 word = b.load(_at(b, source, step, I32), align=2, typ=I32)
                 for k, value in enumerate(self.values(b, word)):
                     index = b.add(b.mul(step, _i64(self.depth)), _i64(k))
@@ -267,47 +271,42 @@ class _Emitter:
     def emit_share(self) -> Any:
         """share(job): what one thread of the team, or the only one, does of a job.
 
-        Every thread widens its part of k for all rows; after the barrier each has strips of its
-        own, and takes the blocks of rows through a strip while its weights are in the cache.
+        It has strips of its own, and takes all blocks of rows through a strip while its weights
+        are in the cache.
         """
-        pack, tiles = self.emit_pack(), self.emit_tiles()
+        tiles = self.emit_tiles()
         number = self.declare("omp_get_thread_num", I32, [])
         size = self.declare("omp_get_num_threads", I32, [])
-        barrier = self.declare("GOMP_barrier", VOID, [])
         function, b = self.define("share", [PTR])
         (job,) = function.args
         thread, threads = (b.zext(b.call(query, []), I64) for query in (number, size))
         call, packed, first, rows = self.fields(b, job, JOB_FIELDS)
-        x, weights, bias, out, _, steps, outputs, _ = self.fields(b, call, CALL_FIELDS)
-        depth = b.mul(steps, _i64(self.depth))
-        block = _ceil(b, rows, _ceil(b, rows, _i64(self.unit.max_rows)))
-
-        def part_of(total: Any) -> list[Any]:
-            """The thread's share of range(total), as start and stop."""
-            ends = thread, b.add(thread, _i64(1))
-            return [b.sdiv(b.mul(total, end), threads) for end in ends]
-
-        @contextmanager
-        def each_block() -> Iterator[tuple[Any, Any, Any]]:
-            with _loop(b, _i64(0), rows, block) as row:
-                activations = _at(b, packed, b.mul(row, depth), F32)
-                yield b.add(first, row), _minimum(b, block, b.sub(rows, row)), activations
-
-        steps_of_thread = part_of(steps)
-        with each_block() as (row, height, activations):
-            source = _at(b, x, b.mul(row, steps), I32)
-            b.call(pack, [source, activations, height, steps, *steps_of_thread])
-        b.call(barrier, [])
-        with _loop(b, *part_of(_ceil(b, outputs, _i64(self.unit.strip)))) as strip:
+        _, weights, bias, out, _, steps, outputs, _ = self.fields(b, call, CALL_FIELDS)
+        strips = _ceil(b, outputs, _i64(self.unit.strip))
+        start, stop = (
+            b.sdiv(b.mul(strips, end), threads) for end in (thread, b.add(thread, _i64(1)))
+        )
+        with _loop(b, start, stop) as strip:
             column = b.mul(strip, _i64(self.unit.strip))
-            panels, start = _at(b, weights, b.mul(column, steps), I32), _at(b, bias, column, F32)
+            panels, biases = _at(b, weights, b.mul(column, steps), I32), _at(b, bias, column, F32)
             valid = b.sub(outputs, column)
-            with each_block() as (row, height, activations):
-                target = _at(b, out, b.add(b.mul(row, outputs), column), self.scalar)
-                arguments = [activations, panels, start, target, steps, outputs, valid]
+            with self.each_block(b, packed, rows, steps) as (row, height, activations):
+                target = b.add(b.mul(b.add(first, row), outputs), column)
+                target = _at(b, out, target, self.scalar)
+                arguments = [activations, panels, biases, target, steps, outputs, valid]
                 self.call_one_of(b, tiles, height, arguments)
         b.ret_void()
         return function
+
+    @contextmanager
+    def each_block(
+        self, b: Any, packed: Any, rows: Any, steps: Any
+    ) -> Iterator[tuple[Any, Any, Any]]:
+        """Loop over a job's blocks of rows: first row, number of rows, widened activations."""
+        height = _ceil(b, rows, _ceil(b, rows, _i64(self.unit.max_rows)))
+        with _loop(b, _i64(0), rows, height) as row:
+            activations = _at(b, packed, b.mul(row, b.mul(steps, _i64(self.depth))), F32)
+            yield row, _minimum(b, height, b.sub(rows, row)), activations
 
     def emit_tiles(self) -> dict[int, Any]:
         store = self.emit_store()
@@ -334,26 +333,30 @@ class _Emitter:
 
     def emit_linear(self) -> str:
         """linear(call), the entry: all rows, job by job; returns the text of the module."""
-        share = self.emit_share()
+        pack, share = self.emit_pack(), self.emit_share()
         parallel = self.declare("GOMP_parallel", VOID, [PTR, PTR, I32, I32])
         malloc, free = self.declare("malloc", PTR, [I64]), self.declare("free", VOID, [PTR])
         function, b = self.define("linear", [PTR])
         (call,) = function.args
-        _, _, _, _, rows, steps, outputs, threads = self.fields(b, call, CALL_FIELDS)
+        x, _, _, _, rows, steps, outputs, threads = self.fields(b, call, CALL_FIELDS)
         depth = b.mul(steps, _i64(self.depth))
         limit = b.sdiv(_i64(PACKED_ROWS_BYTES // 4), depth)
         limit = _minimum(b, rows, _maximum(b, limit, _i64(self.unit.max_rows)))
-        work = b.sdiv(b.mul(b.mul(limit, depth), outputs), _i64(MIN_WORK_PER_THREAD))
-        several = b.icmp_signed(">", _minimum(b, threads, work), _i64(1))
+        work = b.mul(b.mul(b.add(limit, _i64(WEIGHT_WORK)), depth), outputs)
+        threads = _minimum(b, threads, b.sdiv(work, _i64(MIN_WORK_PER_THREAD)))
         packed = b.call(malloc, [b.mul(b.mul(limit, depth), _i64(4))])
         job = b.alloca(I64, len(JOB_FIELDS))
         with _loop(b, _i64(0), rows, limit) as first:
-            record = b.ptrtoint(call, I64), b.ptrtoint(packed, I64), first
-            for i, value in enumerate((*record, _minimum(b, limit, b.sub(rows, first)))):
+            height = _minimum(b, limit, b.sub(rows, first))
+            record = b.ptrtoint(call, I64), b.ptrtoint(packed, I64), first, height
+            for i, value in enumerate(record):
                 b.store(value, _at(b, job, _i64(i), I64))
-            with b.if_else(several) as (in_team, alone):
+            with self.each_block(b, packed, height, steps) as (row, block, activations):
+                source = _at(b, x, b.mul(b.add(first, row), steps), I32)
+                b.call(pack, [source, activations, block, steps])
+            with b.if_else(b.icmp_signed(">", threads, _i64(1))) as (in_team, alone):
                 with in_team:
-                    members = b.trunc(_minimum(b, threads, work), I32)
+                    members = b.trunc(threads, I32)
                     b.call(parallel, [share, job, members, ir.Constant(I32, 0)])
                 with alone:
                     b.call(share, [job])

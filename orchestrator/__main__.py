@@ -1,0 +1,23 @@
+"""`python -m orchestrator`: serves generation until SIGTERM."""
+
+from __future__ import annotations
+
+import sys
+
+from draftloop.rpc.role import run_role
+from draftloop.rpc.server import RoleServer
+from orchestrator.config import OrchestratorSettings
+from orchestrator.deployment import Deployment
+from orchestrator.servicer import SERVICE_NAME, GenerationServicer, register
+
+
+async def serve(settings: OrchestratorSettings) -> None:
+    """Listens at once, is ready when a verifier is, drains on SIGTERM."""
+    server = RoleServer(SERVICE_NAME, settings)
+    deployment = Deployment(settings)
+    register(GenerationServicer(deployment), server.server)
+    await server.run(deployment.start, deployment.stop)
+
+
+if __name__ == "__main__":
+    sys.exit(run_role("orchestrator", OrchestratorSettings, serve))

@@ -1,0 +1,27 @@
+"""At most so many requests at once; the next one is told to come back."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+
+from draftloop.errors import Overloaded
+
+
+class RequestLimit:
+    """Counts running requests."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self.running = 0
+
+    @contextlib.contextmanager
+    def one_more(self) -> Iterator[None]:
+        """Raises Overloaded where the limit is reached."""
+        if self.running >= self._most:
+            raise Overloaded(f"requests: at most {self._most} run at once")
+        self.running += 1
+        try:
+            yield
+        finally:
+            self.running -= 1

@@ -1,0 +1,153 @@
+"""The public gRPC face: requests in, text out."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncIterator
+
+import grpc
+import structlog
+
+from draftloop import __version__, logs
+from draftloop.request import check_token_ids
+from draftloop.rpc import convert
+from draftloop.tree import TokenSource
+from orchestrator.admission import RequestLimit
+from orchestrator.deployment import Deployment
+from orchestrator.loop import STOP, Generation
+from orchestrator.requests import RequestReader
+from orchestrator.strategies import STRATEGIES
+from protos import generation_pb2 as pb
+from protos import generation_pb2_grpc
+
+SERVICE_NAME: str = pb.DESCRIPTOR.services_by_name["Generation"].full_name
+register = generation_pb2_grpc.add_GenerationServicer_to_server
+
+log = logs.get(__name__)
+
+
+class GenerationServicer(generation_pb2_grpc.GenerationServicer):
+    """Speaks `draftloop.v1.Generation`."""
+
+    def __init__(self, deployment: Deployment) -> None:
+        self._deployment = deployment
+        self._reader = RequestReader(deployment.settings, deployment.tokenizer)
+        self._limit = RequestLimit(deployment.settings.max_requests)
+
+    async def Generate(
+        self, request: pb.GenerateRequest, context: grpc.aio.ServicerContext
+    ) -> AsyncIterator[pb.GenerateResponse]:
+        """Streams pieces; the last message holds the summary."""
+        generation = self._generation(request.parameters)
+        with self._limit.one_more(), _logged(generation):
+            async with contextlib.aclosing(generation.run()) as pieces:
+                async for piece in pieces:
+                    yield pb.GenerateResponse(
+                        text=piece.text,
+                        token_ids=piece.token_ids,
+                        sources=piece.sources,  # type: ignore[arg-type]
+                    )
+            yield pb.GenerateResponse(summary=_summary(generation))
+
+    async def GenerateOnce(
+        self, request: pb.GenerateOnceRequest, context: grpc.aio.ServicerContext
+    ) -> pb.GenerateOnceResponse:
+        """The whole text at once."""
+        generation = self._generation(request.parameters)
+        texts: list[str] = []
+        sources: list[TokenSource] = []
+        with self._limit.one_more(), _logged(generation):
+            async with contextlib.aclosing(generation.run()) as pieces:
+                async for piece in pieces:
+                    texts.append(piece.text)
+                    sources.extend(piece.sources)
+        return pb.GenerateOnceResponse(
+            text="".join(texts),
+            token_ids=generation.output,
+            sources=sources,  # type: ignore[arg-type]
+            summary=_summary(generation),
+        )
+
+    async def Tokenize(
+        self, request: pb.TokenizeRequest, context: grpc.aio.ServicerContext
+    ) -> pb.TokenizeResponse:
+        """Text to token ids."""
+        return pb.TokenizeResponse(token_ids=self._deployment.tokenizer.encode(request.text))
+
+    async def Detokenize(
+        self, request: pb.DetokenizeRequest, context: grpc.aio.ServicerContext
+    ) -> pb.DetokenizeResponse:
+        """Token ids to text."""
+        token_ids = list(request.token_ids)
+        if token_ids:
+            check_token_ids("token_ids", token_ids, self._deployment.verifier.vocabulary_size)
+        return pb.DetokenizeResponse(text=self._deployment.tokenizer.decode(token_ids))
+
+    async def Info(
+        self, request: pb.GenerationInfoRequest, context: grpc.aio.ServicerContext
+    ) -> pb.GenerationInfoResponse:
+        """Models, strategies and limits."""
+        deployment = self._deployment
+        drafter = deployment.drafter
+        return pb.GenerationInfoResponse(
+            version=__version__,
+            verifier=convert.model_info_to_pb(deployment.verifier),
+            drafter=convert.model_info_to_pb(drafter) if drafter else None,
+            strategies=STRATEGIES,
+            default_strategy=deployment.settings.default_strategy,
+            default_max_tokens=deployment.settings.default_max_tokens,
+        )
+
+    def _generation(self, parameters: pb.GenerationParameters) -> Generation:
+        request = self._reader.read(parameters, self._deployment.verifier)
+        return self._deployment.generation(request)
+
+
+@contextlib.contextmanager
+def _logged(generation: Generation):  # type: ignore[no-untyped-def]
+    request = generation.request
+    with structlog.contextvars.bound_contextvars(request_id=request.request_id):
+        yield
+    log.info(
+        "generated",
+        request_id=request.request_id,
+        strategy=request.strategy,
+        prompt_tokens=len(request.prompt),
+        output_tokens=len(generation.output),
+        finish_reason=generation.finish_reason,
+        tokens_per_round=round(generation.figures.tokens_per_round, 2),
+    )
+
+
+def _summary(generation: Generation) -> pb.GenerationSummary:
+    request, figures, timings = generation.request, generation.figures, generation.timings
+    stopped = generation.finish_reason == STOP
+    reason = pb.FINISH_REASON_STOP if stopped else pb.FINISH_REASON_LENGTH
+    return pb.GenerationSummary(
+        request_id=request.request_id,
+        finish_reason=reason,
+        prompt_tokens=len(request.prompt),
+        output_tokens=len(generation.output),
+        seed=request.sampling.seed,
+        speculation=pb.SpeculationFigures(
+            strategy=request.strategy,
+            rounds=figures.rounds,
+            draft_tokens=figures.draft_tokens,
+            accepted_tokens=figures.accepted_tokens,
+            accepted_tokens_per_position=figures.accepted_per_position,
+            tokens_per_round=figures.tokens_per_round,
+            draft_forwards=figures.draft_forwards,
+            fallback_rounds=figures.fallback_rounds,
+            reopened_sessions=figures.reopened_sessions,
+        ),
+        timings=pb.GenerationTimings(
+            time_to_first_token_ns=timings.time_to_first_token_ns,
+            decode_ns=timings.decode_ns,
+            draft_ns=timings.draft_ns,
+            verify_ns=timings.verify_ns,
+            draft_forward_ns=timings.draft_forward_ns,
+            verify_forward_ns=timings.verify_forward_ns,
+            wire_ns=timings.wire_ns,
+            overhead_per_round_ns=timings.overhead_per_round_ns,
+        ),
+    )
