@@ -1,0 +1,5 @@
+"""The phrase store: short runs of tokens that followed a context, remembered and shared.
+
+A library, not a service: each process holds its own bounded index in memory, and replicas follow
+one another through a shared log. The only package that may import a Redis client; never torch.
+"""
