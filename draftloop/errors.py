@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Self
 
 SHOWN_VALUE_LENGTH = 80
 
@@ -18,9 +18,19 @@ class InvalidInput(DraftloopError):
         shown = repr(value)
         if len(shown) > SHOWN_VALUE_LENGTH:
             shown = shown[:SHOWN_VALUE_LENGTH] + "…"
+        self._describe(field, f"{rule}; got {shown}")
+
+    @classmethod
+    def passed_on(cls, field: str, description: str) -> Self:
+        """Another service's word on the mistake, as it came."""
+        error = cls.__new__(cls)
+        error._describe(field, description)
+        return error
+
+    def _describe(self, field: str, description: str) -> None:
         self.field = field
-        self.description = f"{rule}; got {shown}"
-        super().__init__(f"{field}: {self.description}")
+        self.description = description
+        DraftloopError.__init__(self, f"{field}: {description}")
 
 
 class Overloaded(DraftloopError):

@@ -75,6 +75,26 @@ class SamplingParameters:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class GenerationParameters:
+    """What a client says, unchecked: None where it says nothing. Give text or token_ids.
+
+    `seed` None means that one is drawn; `sampling.seed` is not looked at.
+    """
+
+    text: str | None = None
+    token_ids: tuple[int, ...] | None = None
+    sampling: SamplingParameters = SamplingParameters()
+    seed: int | None = None
+    max_tokens: int | None = None
+    stop: tuple[str, ...] = ()
+    stop_token_ids: tuple[int, ...] = ()
+    ignore_eos: bool = False
+    strategy: str = ""
+    max_draft_tokens: int | None = None
+    request_id: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class GenerationRequest:
     """One checked request, its prompt tokenized."""
 

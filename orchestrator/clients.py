@@ -313,21 +313,10 @@ def _as_user_error(error: Exception) -> Exception:
     text = error.details() or error.code().name
     if error.code() is grpc.StatusCode.INVALID_ARGUMENT:
         field, _, description = text.partition(": ")
-        return _PassedOn(field, description)
+        return InvalidInput.passed_on(field, description)
     if error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED:
         return Overloaded(text.partition("; try again")[0])
     info = error_info(error)
     if info is not None and info.reason == "MISMATCH":
         return Mismatch(text)
     return Unavailable(text)
-
-
-class _PassedOn(InvalidInput):
-    """A service's own word on a user's mistake, as it came."""
-
-    def __init__(self, field: str, description: str) -> None:
-        DraftloopError.__init__(self, f"{field}: {description}")
-        self.field = field
-        self.description = description
-
-

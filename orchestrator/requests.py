@@ -1,4 +1,4 @@
-"""From a client's message to a checked request."""
+"""From what a client says to a checked request."""
 
 from __future__ import annotations
 
@@ -10,16 +10,14 @@ from draftloop.errors import InvalidInput
 from draftloop.model_info import ModelInfo
 from draftloop.request import (
     MAX_STOP_TEXTS,
+    GenerationParameters,
     GenerationRequest,
-    SamplingParameters,
     check_length,
     check_token_ids,
 )
-from draftloop.rpc.convert import sampling_from_pb
 from orchestrator.config import OrchestratorSettings
 from orchestrator.strategies import STRATEGIES
 from orchestrator.tokenizer import Tokenizer
-from protos import generation_pb2 as pb
 
 
 class RequestReader:
@@ -29,59 +27,46 @@ class RequestReader:
         self._settings = settings
         self._tokenizer = tokenizer
 
-    def read(self, message: pb.GenerationParameters, model: ModelInfo) -> GenerationRequest:
-        """The request that the message stands for."""
-        prompt = self._prompt(message, model)
-        sampling = _sampling(message)
+    def read(self, said: GenerationParameters, model: ModelInfo) -> GenerationRequest:
+        """The request that the client's words stand for."""
+        prompt = self._prompt(said, model)
+        seed = secrets.randbits(64) if said.seed is None else said.seed
+        sampling = dataclasses.replace(said.sampling, seed=seed)
         sampling.validate(model.vocabulary_size)
-        stops = frozenset(message.stop_token_ids)
+        stops = frozenset(said.stop_token_ids)
         if stops:
             check_token_ids("stop_token_ids", sorted(stops), model.vocabulary_size)
-        if not message.ignore_eos:
+        if not said.ignore_eos:
             stops |= frozenset(model.stop_token_ids)
-        speculation = message.speculation
-        has_limit = speculation.HasField("max_draft_tokens")
         return GenerationRequest(
-            request_id=message.request_id or uuid.uuid4().hex[:12],
+            request_id=said.request_id or uuid.uuid4().hex[:12],
             prompt=prompt,
             sampling=sampling,
-            max_tokens=self._max_tokens(message),
-            strategy=_strategy(speculation.strategy or self._settings.default_strategy),
-            max_draft_tokens=(
-                _draft_limit(speculation.max_draft_tokens, model) if has_limit else None
-            ),
-            stop=_stop_texts(message),
+            max_tokens=self._max_tokens(said.max_tokens),
+            strategy=_strategy(said.strategy or self._settings.default_strategy),
+            max_draft_tokens=_draft_limit(said.max_draft_tokens, model),
+            stop=_stop_texts(said.stop),
             stop_token_ids=stops,
         )
 
-    def _prompt(self, message: pb.GenerationParameters, model: ModelInfo) -> tuple[int, ...]:
-        kind = message.WhichOneof("prompt")
-        if kind is None:
+    def _prompt(self, said: GenerationParameters, model: ModelInfo) -> tuple[int, ...]:
+        if said.text is None and said.token_ids is None:
             raise InvalidInput("prompt", "must be given as text or tokens", None)
-        field = "text" if kind == "text" else "tokens.ids"
-        if kind == "text":
-            if not message.text:
-                raise InvalidInput("text", "must not be empty", "")
-            token_ids = self._tokenizer.encode(message.text)
-        else:
-            token_ids = list(message.tokens.ids)
+        if said.text == "":
+            raise InvalidInput("text", "must not be empty", "")
+        field, token_ids = "tokens.ids", said.token_ids or ()
+        if said.text is not None:
+            field, token_ids = "text", tuple(self._tokenizer.encode(said.text))
         check_token_ids(field, token_ids, model.vocabulary_size)
         check_length(field, len(token_ids), model.context_length)
-        return tuple(token_ids)
+        return token_ids
 
-    def _max_tokens(self, message: pb.GenerationParameters) -> int:
-        if not message.HasField("max_tokens"):
+    def _max_tokens(self, value: int | None) -> int:
+        if value is None:
             return self._settings.default_max_tokens
-        if message.max_tokens < 1:
-            raise InvalidInput("max_tokens", "must be at least 1", message.max_tokens)
-        return message.max_tokens
-
-
-def _sampling(message: pb.GenerationParameters) -> SamplingParameters:
-    sampling = sampling_from_pb(message.sampling)
-    if message.sampling.HasField("seed"):
-        return sampling
-    return dataclasses.replace(sampling, seed=secrets.randbits(64))
+        if value < 1:
+            raise InvalidInput("max_tokens", "must be at least 1", value)
+        return value
 
 
 def _strategy(name: str) -> str:
@@ -90,17 +75,17 @@ def _strategy(name: str) -> str:
     return name
 
 
-def _draft_limit(value: int, model: ModelInfo) -> int:
-    if not 1 <= value <= model.max_draft_nodes:
+def _draft_limit(value: int | None, model: ModelInfo) -> int | None:
+    if value is not None and not 1 <= value <= model.max_draft_nodes:
         rule = f"must be from 1 to {model.max_draft_nodes}"
         raise InvalidInput("speculation.max_draft_tokens", rule, value)
     return value
 
 
-def _stop_texts(message: pb.GenerationParameters) -> tuple[str, ...]:
-    if len(message.stop) > MAX_STOP_TEXTS:
+def _stop_texts(texts: tuple[str, ...]) -> tuple[str, ...]:
+    if len(texts) > MAX_STOP_TEXTS:
         rule = f"must have at most {MAX_STOP_TEXTS} texts"
-        raise InvalidInput("stop", rule, f"{len(message.stop)} texts")
-    if "" in message.stop:
-        raise InvalidInput("stop", "must not hold an empty text", list(message.stop))
-    return tuple(message.stop)
+        raise InvalidInput("stop", rule, f"{len(texts)} texts")
+    if "" in texts:
+        raise InvalidInput("stop", "must not hold an empty text", list(texts))
+    return texts

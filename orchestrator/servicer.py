@@ -99,7 +99,8 @@ class GenerationServicer(generation_pb2_grpc.GenerationServicer):
         )
 
     def _generation(self, parameters: pb.GenerationParameters) -> Generation:
-        request = self._reader.read(parameters, self._deployment.verifier)
+        said = convert.parameters_from_pb(parameters)
+        request = self._reader.read(said, self._deployment.verifier)
         return self._deployment.generation(request)
 
 

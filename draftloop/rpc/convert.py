@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from draftloop.errors import InvalidInput
 from draftloop.model_info import CostPoint, ModelInfo
-from draftloop.request import SamplingParameters
+from draftloop.request import GenerationParameters, SamplingParameters
 from draftloop.tree import DraftTree, ServiceTimings, TokenSource, Verdict
+from protos import generation_pb2
 from protos import speculation_pb2 as pb
 
 
@@ -154,4 +155,48 @@ def model_info_from_pb(message: pb.ModelInfo) -> ModelInfo:
         stop_token_ids=tuple(message.stop_token_ids),
         cost_curve=tuple(CostPoint(p.tokens, p.forward_ns) for p in message.cost_curve),
         instance_id=message.instance_id,
+    )
+
+
+def parameters_to_pb(said: GenerationParameters) -> generation_pb2.GenerationParameters:
+    """A client's wishes for the wire."""
+    sampling = sampling_to_pb(said.sampling)
+    sampling.ClearField("seed")
+    if said.seed is not None:
+        sampling.seed = said.seed
+    message = generation_pb2.GenerationParameters(
+        sampling=sampling,
+        max_tokens=said.max_tokens,
+        stop=said.stop,
+        stop_token_ids=said.stop_token_ids,
+        ignore_eos=said.ignore_eos,
+        speculation=generation_pb2.SpeculationParameters(
+            strategy=said.strategy, max_draft_tokens=said.max_draft_tokens
+        ),
+        request_id=said.request_id,
+    )
+    if said.text is not None:
+        message.text = said.text
+    else:
+        message.tokens.ids.extend(said.token_ids or ())
+    return message
+
+
+def parameters_from_pb(message: generation_pb2.GenerationParameters) -> GenerationParameters:
+    """A client's wishes as they came, unchecked."""
+    kind = message.WhichOneof("prompt")
+    speculation = message.speculation
+    has_draft_limit = speculation.HasField("max_draft_tokens")
+    return GenerationParameters(
+        text=message.text if kind == "text" else None,
+        token_ids=tuple(message.tokens.ids) if kind == "tokens" else None,
+        sampling=sampling_from_pb(message.sampling),
+        seed=message.sampling.seed if message.sampling.HasField("seed") else None,
+        max_tokens=message.max_tokens if message.HasField("max_tokens") else None,
+        stop=tuple(message.stop),
+        stop_token_ids=tuple(message.stop_token_ids),
+        ignore_eos=message.ignore_eos,
+        strategy=speculation.strategy,
+        max_draft_tokens=speculation.max_draft_tokens if has_draft_limit else None,
+        request_id=message.request_id,
     )

@@ -1,0 +1,209 @@
+"""`draftloop`: start everything on this machine, generate, look, serve one role."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import sys
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, NoReturn
+
+import typer
+from rich.console import Console
+
+from draftloop import __version__
+from draftloop.config import DEFAULT_PORTS, LOOPBACK
+from draftloop.errors import DraftloopError, InvalidInput
+from draftloop.request import GenerationParameters, SamplingParameters
+from draftloop.rpc.generation_client import GenerationClient, Summary
+from orchestrator import terminal
+from orchestrator.launcher import RoleProcess, Stack, StackConfig, exec_role, interruptible
+from orchestrator.strategies import AUTOREGRESSIVE, STRATEGIES
+
+FAILED = 2
+DEFAULT_SERVER = f"{LOOPBACK}:{DEFAULT_PORTS['orchestrator']}"
+
+app = typer.Typer(
+    help="Lossless speculative decoding: the same tokens, sooner.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+console = Console(highlight=False)
+complaints = Console(stderr=True, highlight=False)
+
+Server = Annotated[str, typer.Option(help="Address of a running orchestrator.")]
+
+
+class Role(StrEnum):
+    """A role that can be served alone."""
+
+    ORCHESTRATOR = "orchestrator"
+    DRAFTER = "drafter"
+    VERIFIER = "verifier"
+
+
+def _fail(error: Exception) -> NoReturn:
+    complaints.print(f"draftloop: {error}", style="red", markup=False, soft_wrap=True)
+    raise typer.Exit(FAILED)
+
+
+@app.callback(invoke_without_command=True)
+def _root(
+    version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False,
+) -> None:
+    if version:
+        console.print(__version__)
+        raise typer.Exit
+
+
+@app.command()
+def up(
+    config: Annotated[Path | None, typer.Option(help="TOML file with these settings.")] = None,
+    target: Annotated[Path | None, typer.Option(help="Folder of the target model.")] = None,
+    draft: Annotated[Path | None, typer.Option(help="Folder of the draft model.")] = None,
+    inflate: Annotated[str | None, typer.Option(help="Cost inflation, such as 300M.")] = None,
+    dtype: Annotated[str | None, typer.Option(help="bfloat16 or float32.")] = None,
+    device: Annotated[str | None, typer.Option(help="cpu, cuda or cuda:N.")] = None,
+    port: Annotated[int | None, typer.Option(help="Public port; 0 takes a free one.")] = None,
+) -> None:
+    """Start verifier, drafter and orchestrator on this machine; Ctrl-C stops them."""
+    try:
+        stack_config = StackConfig.read(
+            config, target=target, draft=draft, inflate=inflate, dtype=dtype, device=device,
+            port=port,
+        )  # fmt: skip
+        with interruptible():
+            _run_stack(stack_config)
+    except DraftloopError as error:
+        _fail(error)
+
+
+def _run_stack(config: StackConfig) -> None:
+    def announce(process: RoleProcess) -> None:
+        pid = process.process.pid if process.process else "?"
+        console.print(f"[green]ready[/] {process.role:<13} {process.address:<22} pid {pid}")
+
+    try:
+        console.print("starting verifier and drafter, this takes a few seconds …")
+        with Stack(config, announce) as stack:
+            console.print(f"logs: {stack.folder}")
+            console.print(
+                f'try: draftloop generate "def main():" --compare --server {stack.address}'
+            )
+            ended = stack.wait()
+            raise DraftloopError(f"{ended.role} ended: {ended.last_words()}")
+    except KeyboardInterrupt:
+        console.print("stopped")
+
+
+@app.command()
+def generate(
+    prompt: Annotated[str, typer.Argument(help="Text to continue; - reads standard input.")],
+    strategy: Annotated[str, typer.Option(help=f"One of {', '.join(STRATEGIES)}.")] = "",
+    temperature: Annotated[float, typer.Option(help="0 is greedy.")] = 0.7,
+    top_p: Annotated[float, typer.Option(help="Keep tokens up to this total probability.")] = 1.0,
+    top_k: Annotated[int, typer.Option(help="Keep so many tokens; 0 keeps all.")] = 0,
+    seed: Annotated[int | None, typer.Option(help="The same seed gives the same text.")] = None,
+    max_tokens: Annotated[int, typer.Option(help="Most tokens to generate.")] = 128,
+    max_draft_tokens: Annotated[
+        int | None, typer.Option(help="Fixed draft length; measured costs decide without it.")
+    ] = None,
+    stop: Annotated[list[str] | None, typer.Option(help="Text that ends the output.")] = None,
+    compare: Annotated[
+        bool, typer.Option("--compare", help="Show plain decoding beside it.")
+    ] = False,
+    server: Server = DEFAULT_SERVER,
+) -> None:
+    """Continue a prompt on a running deployment, streaming to the terminal."""
+    try:
+        text = sys.stdin.read() if prompt == "-" else prompt
+        _require_not_negative(max_tokens=max_tokens, top_k=top_k, seed=seed,
+                              max_draft_tokens=max_draft_tokens)  # fmt: skip
+        parameters = GenerationParameters(
+            text=text,
+            sampling=SamplingParameters(temperature=temperature, top_p=top_p, top_k=top_k),
+            seed=seed,
+            max_tokens=max_tokens,
+            strategy=strategy,
+            max_draft_tokens=max_draft_tokens,
+            stop=tuple(stop or ()),
+        )
+        if compare:
+            asyncio.run(_compare(server, parameters))
+        else:
+            asyncio.run(_stream(server, parameters))
+    except DraftloopError as error:
+        _fail(error)
+    except KeyboardInterrupt:
+        complaints.print("cancelled")
+        raise typer.Exit(130) from None
+
+
+def _require_not_negative(**values: int | None) -> None:
+    for name, value in values.items():
+        if value is not None and not 0 <= value < 2**64:
+            raise InvalidInput(name, "must not be negative and fit its type", value)
+        if name != "seed" and value is not None and value >= 2**31:
+            raise InvalidInput(name, f"must be at most {2**31 - 1}", value)
+
+
+async def _stream(server: str, parameters: GenerationParameters) -> tuple[Summary, list[int]]:
+    """Prints one generation; returns its summary and tokens."""
+    printer = terminal.TextPrinter(console)
+    token_ids: list[int] = []
+    summary: Summary | None = None
+    async with GenerationClient(server) as client:
+        async for piece in client.generate(parameters):
+            if not token_ids:
+                console.print(parameters.text, style="dim", end="", markup=False, soft_wrap=True)
+            printer.show(piece)
+            token_ids.extend(piece.token_ids)
+            summary = piece.summary or summary
+    console.print()
+    if summary is None:
+        raise DraftloopError("the server ended the stream without a summary")
+    printer.legend()
+    terminal.show_summary(console, summary)
+    return summary, token_ids
+
+
+async def _compare(server: str, parameters: GenerationParameters) -> None:
+    plain, plain_ids = await _stream(
+        server, dataclasses.replace(parameters, strategy=AUTOREGRESSIVE)
+    )
+    other, other_ids = await _stream(server, dataclasses.replace(parameters, seed=plain.seed))
+    terminal.show_comparison(console, plain, other, plain_ids == other_ids)
+
+
+@app.command()
+def info(server: Server = DEFAULT_SERVER) -> None:
+    """Show models, strategies and limits of a running deployment."""
+
+    async def show() -> None:
+        async with GenerationClient(server) as client:
+            terminal.show_info(console, await client.info())
+
+    try:
+        asyncio.run(show())
+    except DraftloopError as error:
+        _fail(error)
+
+
+@app.command(
+    context_settings={"allow_extra_args": True, "ignore_unknown_options": True},
+    add_help_option=False,
+)
+def serve(role: Role, context: typer.Context) -> None:
+    """Serve one role in this process; its flags follow (`draftloop serve verifier --help`)."""
+    exec_role(role.value, context.args)
+
+
+def main() -> None:
+    """The command's entry point."""
+    app()
+
+
+if __name__ == "__main__":
+    main()

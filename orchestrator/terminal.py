@@ -1,0 +1,129 @@
+"""What the command line shows: text coloured by source, figures, models."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+from rich.text import Text
+
+from draftloop.model_info import ModelInfo
+from draftloop.rpc.generation_client import DeploymentInfo, Piece, Summary
+from draftloop.tree import TokenSource
+
+STYLES = {
+    TokenSource.TARGET: "",
+    TokenSource.DRAFT_MODEL: "green",
+    TokenSource.PROMPT_LOOKUP: "cyan",
+    TokenSource.PHRASE: "magenta",
+    TokenSource.LOOKAHEAD: "yellow",
+}
+NAMES = {
+    TokenSource.TARGET: "target model",
+    TokenSource.DRAFT_MODEL: "draft model",
+    TokenSource.PROMPT_LOOKUP: "prompt lookup",
+    TokenSource.PHRASE: "phrase",
+    TokenSource.LOOKAHEAD: "lookahead",
+}
+
+
+class TextPrinter:
+    """Prints a stream's text as it comes, each token in the colour of its source.
+
+    A piece's text is coloured by the share that each of its tokens has of it: tokens and
+    characters do not map one to one, so the split is by order, not exact at the edges.
+    """
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self.seen: set[TokenSource] = set()
+
+    def show(self, piece: Piece) -> None:
+        """Prints one piece."""
+        self.seen.update(piece.sources)
+        for part, source in split_by_source(piece):
+            self._console.print(Text(part, style=STYLES[source]), end="", soft_wrap=True)
+
+    def legend(self) -> None:
+        """Names the colours that were used."""
+        parts = [f"[{STYLES[s] or 'default'}]{NAMES[s]}[/]" for s in sorted(self.seen)]
+        self._console.print(f"[dim]tokens from:[/] {', '.join(parts)}")
+
+
+def split_by_source(piece: Piece) -> list[tuple[str, TokenSource]]:
+    """The piece's text in runs of one source, lengths in proportion to their tokens."""
+    if not piece.sources:
+        return [(piece.text, TokenSource.TARGET)] if piece.text else []
+    runs: list[tuple[str, TokenSource]] = []
+    count = len(piece.sources)
+    for index, source in enumerate(piece.sources):
+        start, stop = (len(piece.text) * at // count for at in (index, index + 1))
+        if start < stop:
+            runs.append((piece.text[start:stop], source))
+    return runs
+
+
+def show_summary(console: Console, summary: Summary) -> None:
+    """One line of figures."""
+    console.print(
+        f"[dim]{summary.strategy}: {summary.output_tokens} tokens in "
+        f"{summary.decode_ns / 1e9:.2f} s, [/][bold]{summary.tokens_per_second:.1f} tokens/s[/]"
+        f"[dim], {summary.tokens_per_round:.2f} tokens per round, "
+        f"{summary.accepted_tokens} of {summary.draft_tokens} drafted tokens accepted, "
+        f"seed {summary.seed}, ended by {summary.finish_reason}[/]"
+    )
+
+
+def show_comparison(console: Console, plain: Summary, other: Summary, identical: bool) -> None:
+    """Both runs side by side."""
+    table = Table(title="the same tokens, two ways")
+    table.add_column("strategy")
+    for name in ("tokens/s", "ratio", "tokens per round", "first token"):
+        table.add_column(name, justify="right")
+    for summary in (plain, other):
+        speed, base = summary.tokens_per_second, plain.tokens_per_second
+        table.add_row(
+            summary.strategy,
+            f"{speed:.1f}",
+            f"{speed / base:.2f}x" if base else "",
+            f"{summary.tokens_per_round:.2f}",
+            f"{summary.time_to_first_token_ns / 1e6:.0f} ms",
+        )
+    console.print(table)
+    verdict = "[green]identical tokens[/]" if identical else "[red]the tokens differ[/]"
+    console.print(verdict)
+
+
+def show_info(console: Console, info: DeploymentInfo) -> None:
+    """The deployment as a table."""
+    table = Table(title=f"draftloop {info.version}", show_header=True)
+    table.add_column("")
+    models: Sequence[ModelInfo | None] = (info.verifier, info.drafter)
+    table.add_column("verifier")
+    table.add_column("drafter")
+    for label, describe in ROWS.items():
+        table.add_row(label, *(escape(describe(model)) if model else "-" for model in models))
+    console.print(table)
+    console.print(
+        f"strategies: {', '.join(info.strategies)} (default {info.default_strategy}); "
+        f"{info.default_max_tokens} tokens unless told otherwise"
+    )
+
+
+def _curve(model: ModelInfo) -> str:
+    return "  ".join(f"{point.tokens}: {point.forward_ns / 1e6:.1f}" for point in model.cost_curve)
+
+
+ROWS = {
+    "model": lambda model: model.model_name,
+    "parameters": lambda model: f"{model.parameters / 1e6:.1f}M"
+    + (f" (cost-inflated to {model.cost_inflation})" if model.cost_inflation else ""),
+    "dtype, device": lambda model: f"{model.dtype}, {model.device}",
+    "context": lambda model: f"{model.context_length} tokens",
+    "vocabulary": lambda model: f"{model.vocabulary_size} ({model.vocabulary_fingerprint})",
+    "sessions": lambda model: f"at most {model.max_sessions}",
+    "draft nodes": lambda model: f"at most {model.max_draft_nodes}",
+    "forward, ms by tokens": _curve,
+}
