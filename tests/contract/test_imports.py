@@ -1,0 +1,185 @@
+"""Who may import what: the arrows between packages, and where the heavy libraries stay out."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tomllib
+from collections.abc import Callable
+from importlib.metadata import packages_distributions
+from typing import Any
+
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+from tests.contract.repository import PACKAGES, ROOT, SERVICES, TOOLS, Module, modules
+
+HEAVY = {"torch", "transformers", "safetensors", "llvmlite", "numba"}
+HEAVY_FOLDERS = ("draftloop/runtime", "drafter_service", "verifier_service", *TOOLS)
+GRPC = {"grpc", "google", "grpc_health", "grpc_reflection", "protos"}
+STUB_FILES = {"servicer.py", "clients.py"}
+STUB_FOLDERS = ("draftloop/rpc", "tests", "benchmarks")
+LIGHT = {"draftloop", "pydantic", "pydantic_settings", "structlog"}
+STANDARD = set(sys.stdlib_module_names)
+
+
+def breaches(
+    forbidden: Callable[[Module], set[str]], within: Callable[[Module], bool]
+) -> list[str]:
+    """`module: package` for every import of a forbidden package in the modules meant."""
+    return [
+        f"{module.path}: {package}"
+        for module in modules()
+        if within(module)
+        for package in sorted(module.packages & forbidden(module))
+    ]
+
+
+def is_product(module: Module) -> bool:
+    return module.package not in TOOLS
+
+
+def test_services_and_libraries_keep_apart() -> None:
+    def others(module: Module) -> set[str]:
+        shared = {"phrase_store"} if module.package == "draftloop" else set()
+        return {*SERVICES, *TOOLS, *shared} - {module.package}
+
+    assert not breaches(others, is_product)
+
+
+def test_torch_stays_with_the_models() -> None:
+    assert not breaches(lambda _: HEAVY, lambda module: not module.under(*HEAVY_FOLDERS))
+
+
+def test_redis_stays_in_the_phrase_store() -> None:
+    folders = ("phrase_store", "tests", "benchmarks")
+    assert not breaches(lambda _: {"redis"}, lambda module: not module.under(*folders))
+
+
+def test_stubs_stay_at_the_door() -> None:
+    def inside(module: Module) -> bool:
+        return module.file.name not in STUB_FILES and not module.under(*STUB_FOLDERS)
+
+    assert not breaches(lambda _: {"protos"}, inside)
+
+
+def test_grpc_stays_out_of_the_runtime() -> None:
+    assert not breaches(lambda _: GRPC, lambda module: module.under("draftloop/runtime"))
+
+
+def test_shared_types_need_little() -> None:
+    def shared(module: Module) -> bool:
+        folders = ("draftloop/rpc", "draftloop/runtime")
+        return module.package == "draftloop" and not module.under(*folders)
+
+    assert not breaches(lambda module: module.packages - STANDARD - LIGHT, shared)
+
+
+def edges() -> dict[str, set[str]]:
+    """For every module the modules of ours that it imports when it runs.
+
+    `from package import submodule` counts as an import of the submodule alone: a package's
+    `__init__` may gather submodules that import each other.
+    """
+    names = {module.name for module in modules()}
+    graph: dict[str, set[str]] = {}
+    for module in modules():
+        targets = {name for name in module.imports if name in names} - {module.name}
+        graph[module.name] = {
+            name for name in targets if not any(other.startswith(f"{name}.") for other in targets)
+        }
+    return graph
+
+
+def cycle(graph: dict[str, set[str]]) -> list[str]:
+    """Modules that import one another in a ring; empty where there are none."""
+    finished: set[str] = set()
+
+    def visit(name: str, trail: tuple[str, ...]) -> list[str]:
+        if name in trail:
+            return [*trail[trail.index(name) :], name]
+        if name in finished:
+            return []
+        for target in sorted(graph[name]):
+            if found := visit(target, (*trail, name)):
+                return found
+        finished.add(name)
+        return []
+
+    return next((found for name in sorted(graph) if (found := visit(name, ()))), [])
+
+
+def test_no_import_cycles() -> None:
+    assert cycle(edges()) == []
+
+
+def test_cycles_are_found() -> None:
+    assert cycle({"a": {"b"}, "b": {"c"}, "c": {"b"}}) == ["b", "c", "b"]
+    assert cycle({"a": {"b", "c"}, "b": {"c"}, "c": set()}) == []
+
+
+def test_no_name_of_the_standard_library() -> None:
+    assert not [m.path for m in modules() if {m.file.stem, m.package} & STANDARD]
+
+
+def project_file() -> dict[str, Any]:
+    return tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+
+
+def declared(*extras: str) -> set[str]:
+    """Names of the distributions that an installation with these extras asks for itself."""
+    table = project_file()["project"]
+    texts = list(table["dependencies"])
+    for extra in extras:
+        texts += table["optional-dependencies"][extra]
+    requirements = [Requirement(text) for text in texts]
+    nested = {name for requirement in requirements for name in requirement.extras}
+    names = {canonicalize_name(requirement.name) for requirement in requirements}
+    return names | (declared(*nested) if nested else set())
+
+
+def extras_of(module: Module) -> tuple[str, ...]:
+    """Extras with which this module must be importable."""
+    if module.under("draftloop/runtime"):
+        return ("verifier",)
+    if module.package in TOOLS:
+        return tuple(project_file()["project"]["optional-dependencies"])
+    return {"drafter_service": ("drafter",), "verifier_service": ("verifier",)}.get(
+        module.package, ()
+    )
+
+
+def test_every_import_is_declared_for_its_role() -> None:
+    providers = packages_distributions()
+    undeclared = []
+    for module in modules():
+        available = declared(*extras_of(module)) | {"packaging"}  # which pytest brings
+        for name in module.packages - STANDARD - set(PACKAGES):
+            candidates = {canonicalize_name(provider) for provider in providers.get(name, [name])}
+            if not candidates & available:
+                undeclared.append(f"{module.path}: {name} of {sorted(candidates)}")
+    assert not undeclared
+
+
+def test_every_package_is_listed() -> None:
+    listed = set(project_file()["tool"]["setuptools"]["packages"])
+    folders = {module.path.rpartition("/")[0] for module in modules() if is_product(module)}
+    assert listed == {folder.replace("/", ".") for folder in folders} | {"protos"}
+
+
+def test_the_orchestrator_never_imports_torch() -> None:
+    """Importing torch costs seconds and hundreds of megabytes."""
+    light = [
+        module.name
+        for module in modules()
+        if is_product(module)
+        and not module.under("drafter_service", "verifier_service", "draftloop/runtime")
+        and not module.name.endswith("__main__")
+    ]
+    assert "draftloop.rpc.server" in light
+    code = (
+        f"import importlib, sys\nfor name in {light!r}: importlib.import_module(name)\n"
+        f"sys.exit(', '.join(sorted({HEAVY!r} & set(sys.modules))) or 0)"
+    )
+    run = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
+    assert run.returncode == 0, run.stderr
