@@ -22,7 +22,7 @@ from draftloop.runtime.cpu_linear import PackedLinear
 Kernel = Callable[[Tensor], Tensor]
 
 LARGE_SHAPE, LARGE_COPIES = (4096, 1024), 12
-LARGE_ROWS = (1, 2, 4, 8, 12, 16, 24, 32, 64, 128, 512)
+LARGE_ROWS = (1, 2, 4, 8, 12, 16, 24, 32, 64, 128, 256, 512)
 SMALL_SHAPES = ((384, 384), (1024, 384), (384, 1024), (128, 128), (4096, 384), (4096, 128))
 SMALL_ROWS = (1, 8)
 SMALL_REPEATS = 20

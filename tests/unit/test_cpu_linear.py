@@ -24,7 +24,7 @@ DTYPES = (torch.bfloat16, torch.float32)
 
 @pytest.fixture(autouse=True)
 def two_threads() -> Iterator[None]:
-    """Two threads with every thread given work, however small; restored after the test."""
+    """More than one thread, whatever the machine; the number is restored after the test."""
     threads = torch.get_num_threads()
     torch.set_num_threads(2)
     torch.manual_seed(0)
