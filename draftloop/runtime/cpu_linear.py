@@ -13,7 +13,7 @@ rounded once at the end, whatever the number of rows, their place in the batch, 
 threads or the width of the vectors. A row verified among others is therefore bit-identical to the
 same row decoded alone, in bfloat16 as in float32.
 
-The kernel is LLVM IR, generated below and compiled by llvmlite when first needed (about a second):
+The kernel is LLVM IR that `cpu_linear_kernel` writes and compiles when first needed (a second):
 no C compiler is asked of the user. Threads are those of the OpenMP runtime that torch itself uses,
 so that two pools never fight for the cores. See docs/decisions/0002-cpu-linear.md.
 """
