@@ -1,0 +1,121 @@
+"""The settings' tables of docs/configuration.md, from the code.
+
+`python -m tests.contract.configuration_page` rewrites them; a test holds them fresh.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+
+from draftloop.config import ServiceSettings
+from tests.contract.repository import ROOT
+
+PAGE = ROOT / "docs" / "configuration.md"
+BEGIN = "<!-- settings: written by `make docs` -->\n"
+END = "<!-- /settings -->"
+ROLES = {
+    "orchestrator": "orchestrator",
+    "drafter": "drafter_service",
+    "verifier": "verifier_service",
+}
+
+
+def settings_of(package: str) -> type[ServiceSettings]:
+    """The settings class that the role's `config` module defines."""
+    module = importlib.import_module(f"{package}.config")
+    return next(
+        kind
+        for kind in vars(module).values()
+        if isinstance(kind, type)
+        and issubclass(kind, ServiceSettings)
+        and kind.__module__ == module.__name__
+    )
+
+
+def stack_settings() -> type[BaseModel]:
+    """The settings of `draftloop up`."""
+    kind: type[BaseModel] = importlib.import_module("orchestrator.launcher").StackConfig
+    return kind
+
+
+def shown_default(field: FieldInfo) -> str:
+    """The default as a reader would write it."""
+    if field.is_required():
+        return "required"
+    default: Any = field.get_default(call_default_factory=True)
+    if default is None:
+        return "none"
+    if isinstance(default, Path):
+        in_repository = default.is_relative_to(ROOT)
+        default = default.relative_to(ROOT).as_posix() if in_repository else default
+    if isinstance(default, str | tuple | list) and not default:
+        return "empty"
+    return f"`{default}`"
+
+
+def limits(field: FieldInfo) -> str:
+    """Bounds from the field's own rules."""
+    words = {"ge": "at least", "gt": "above", "le": "at most", "lt": "below"}
+    parts = [
+        f"{word} {getattr(rule, name)}"
+        for rule in field.metadata
+        for name, word in words.items()
+        if getattr(rule, name, None) is not None
+    ]
+    choices = getattr(field.annotation, "__args__", ())
+    if choices and all(isinstance(choice, str) for choice in choices):
+        parts.append("one of " + ", ".join(f"`{choice}`" for choice in choices))
+    return ", ".join(parts)
+
+
+def described(field: FieldInfo) -> str:
+    """What it is and what it may be."""
+    return "; ".join(part for part in (field.description or "", limits(field)) if part)
+
+
+def role_table(role: str, kind: type[ServiceSettings]) -> str:
+    """One row a setting: flag, environment variable, default, meaning."""
+    prefix = str(kind.model_config.get("env_prefix", ""))
+    rows = [
+        f"### `draftloop serve {role}`\n",
+        "| flag | environment | default | meaning |",
+        "|---|---|---|---|",
+    ]
+    for name, field in kind.model_fields.items():
+        flag = "--" + name.replace("_", "-")
+        variable = prefix + name.upper()
+        rows.append(f"| `{flag}` | `{variable}` | {shown_default(field)} | {described(field)} |")
+    return "\n".join(rows)
+
+
+def stack_table(kind: type[BaseModel]) -> str:
+    """One row a key of the TOML file."""
+    rows = ["### `draftloop up --config FILE`\n", "| key | default | meaning |", "|---|---|---|"]
+    for name, field in kind.model_fields.items():
+        rows.append(f"| `{name}` | {shown_default(field)} | {described(field)} |")
+    return "\n".join(rows)
+
+
+def with_fresh_tables(page: str) -> str:
+    """The page with what is between the marks replaced."""
+    tables = [stack_table(stack_settings())]
+    tables += [role_table(role, settings_of(package)) for role, package in ROLES.items()]
+    before, _, rest = page.partition(BEGIN)
+    after = rest.partition(END)[2]
+    return f"{before}{BEGIN}\n" + "\n\n".join(tables) + f"\n\n{END}{after}"
+
+
+def main() -> None:
+    """Rewrites the page."""
+    PAGE.write_text(with_fresh_tables(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
+    sys.stdout.write(f"wrote {PAGE.relative_to(ROOT)}\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,165 @@
+"""Documents against the code: commands exist, links lead somewhere, tables are fresh."""
+
+from __future__ import annotations
+
+import ast
+import functools
+import importlib
+import os
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+from urllib.parse import unquote
+
+import pytest
+from google.protobuf import descriptor_pool
+
+from tests.contract import configuration_page
+from tests.contract.repository import ROOT, documents, modules
+
+README = ROOT / "README.md"
+FENCE = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
+INLINE = re.compile(r"`([^`\n]+)`")
+LINK = re.compile(r"!?\[[^\]]*\]\(([^)\s]+)\)|(?:src|href|srcset)=\"([^\"]+)\"")
+SHELL = {"", "sh", "bash", "console"}
+
+every_document = pytest.mark.parametrize(
+    "page", documents(), ids=lambda page: page.relative_to(ROOT).as_posix()
+)
+
+
+@functools.cache
+def commands() -> tuple[tuple[str, ...], ...]:
+    """Every command that the documents name, in fences or inline, as words."""
+    lines: list[str] = []
+    for page in documents():
+        text = page.read_text(encoding="utf-8")
+        for language, body in FENCE.findall(text):
+            if language in SHELL:
+                lines += body.replace("\\\n", " ").splitlines()
+        lines += INLINE.findall(FENCE.sub("", text))
+        lines += [line for line in text.splitlines() if line.startswith("    ")]
+    found = (words(line) for line in lines)
+    return tuple(dict.fromkeys(command for command in found if command))
+
+
+def words(line: str) -> tuple[str, ...]:
+    """The line as a shell splits it, without prompt and comment; empty where it is no command."""
+    try:
+        return tuple(shlex.split(line.strip().removeprefix("$ "), comments=True))
+    except ValueError:
+        return ()
+
+
+def starting_with(*start: str) -> list[tuple[str, ...]]:
+    return [command for command in commands() if command[: len(start)] == start]
+
+
+def test_make_targets_exist() -> None:
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    targets = set(re.findall(r"^([a-z][\w-]*):", makefile, re.MULTILINE))
+    named = {word for command in starting_with("make") for word in command[1:2]}
+    assert {"demo", "test"} <= named
+    assert named <= targets
+
+
+def test_modules_exist() -> None:
+    names = {module.name for module in modules()}
+    known = names | {f"{name}.__main__" for name in names} | {"venv", "pip", "pytest", "mypy"}
+    runs = [*starting_with("python", "-m"), *starting_with("python3", "-m")]
+    assert runs
+    assert {command[2] for command in runs} <= known
+
+
+def help_text(*arguments: str) -> str:
+    """What `draftloop … --help` prints, wide and without colours."""
+    environment = {**os.environ, "COLUMNS": "300", "TERM": "dumb", "NO_COLOR": "1"}
+    command = [sys.executable, "-m", "orchestrator.cli", *arguments, "--help"]
+    run = subprocess.run(
+        command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=120
+    )
+    assert run.returncode == 0, f"{arguments}: {run.stderr}"
+    return run.stdout
+
+
+def test_command_line_exists() -> None:
+    """Every `draftloop …` has a subcommand and flags that its help names."""
+    uses: dict[tuple[str, ...], set[str]] = {}
+    for command in starting_with("draftloop"):
+        if len(command) == 1 or not command[1].isalpha():
+            continue
+        size = 3 if command[1] == "serve" and command[2:3] != ("ROLE",) else 2
+        flags = {word.partition("=")[0] for word in command[size:] if word.startswith("--")}
+        uses.setdefault(command[1:size], set()).update(flags)
+    assert {("up",), ("generate",), ("info",)} <= set(uses)
+    top = help_text()
+    for arguments, flags in uses.items():
+        assert arguments[0] in top
+        if arguments == ("serve",):
+            continue
+        shown = help_text(*arguments)
+        missing = {flag for flag in flags - {"--help"} if not re.search(f"{flag}\\b", shown)}
+        assert not missing, f"draftloop {' '.join(arguments)}: {missing}"
+
+
+def test_named_calls_exist() -> None:
+    """`draftloop.v1.Generation/Generate` and the like are in the protos."""
+    pool = descriptor_pool.Default()
+    for file in (ROOT / "protos").glob("*.proto"):
+        importlib.import_module(f"protos.{file.stem}_pb2")
+    text = README.read_text(encoding="utf-8")
+    calls = re.findall(r"\b(draftloop\.v1\.\w+)/(\w+)", text)
+    assert calls
+    for service, method in calls:
+        assert method in pool.FindServiceByName(service).methods_by_name
+
+
+@every_document
+def test_python_examples_import_what_exists(page: Path) -> None:
+    for language, body in FENCE.findall(page.read_text(encoding="utf-8")):
+        if language != "python":
+            continue
+        for node in ast.walk(ast.parse(body)):
+            if isinstance(node, ast.ImportFrom) and node.module:
+                module = importlib.import_module(node.module)
+                for alias in node.names:
+                    if not hasattr(module, alias.name):
+                        importlib.import_module(f"{node.module}.{alias.name}")
+
+
+def anchors(page: Path) -> set[str]:
+    """Anchors of the headings, as the usual forges make them."""
+    text = FENCE.sub("", page.read_text(encoding="utf-8"))
+    headings = re.findall(r"^#+ (.+)$", text, re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@every_document
+def test_links_lead_somewhere(page: Path) -> None:
+    broken = []
+    for pair in LINK.findall(FENCE.sub("", page.read_text(encoding="utf-8"))):
+        link = pair[0] or pair[1]
+        if re.match(r"[a-z]+:", link):
+            continue
+        path, _, anchor = unquote(link).partition("#")
+        target = (page.parent / path).resolve() if path else page
+        if not target.exists() or (
+            anchor and target.suffix == ".md" and anchor not in anchors(target)
+        ):
+            broken.append(link)
+    assert not broken
+
+
+def test_configuration_page_is_fresh() -> None:
+    """`make docs` renews it."""
+    page = configuration_page.PAGE.read_text(encoding="utf-8")
+    assert page == configuration_page.with_fresh_tables(page)
+
+
+def test_times_in_settings_name_their_unit() -> None:
+    for package in configuration_page.ROLES.values():
+        for name, field in configuration_page.settings_of(package).model_fields.items():
+            if field.annotation in (int, float) and re.search("timeout|period|interval", name):
+                assert name.endswith(("_s", "_ms")), name
