@@ -76,9 +76,9 @@ class RoleServer:
         """Listens, starts the role's parts, serves until SIGTERM or SIGINT, drains, stops them."""
         async with stop_signal() as stopped:
             await self.listen()
-            await start()
-            await self.ready()
-            await stopped.wait()
+            if await _finished_first(start(), stopped):
+                await self.ready()
+                await stopped.wait()
             await self.drain()
             await stop()
 
@@ -108,3 +108,18 @@ async def stop_signal() -> AsyncIterator[asyncio.Event]:
     finally:
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.remove_signal_handler(number)
+
+
+async def _finished_first(work: Awaitable[None], stopped: asyncio.Event) -> bool:
+    """Whether `work` ended before `stopped` was set; otherwise it is cancelled."""
+    working = asyncio.ensure_future(work)
+    waiting = asyncio.ensure_future(stopped.wait())
+    try:
+        await asyncio.wait({working, waiting}, return_when=asyncio.FIRST_COMPLETED)
+        if not working.done():
+            return False
+        working.result()  # raises what the start raised
+        return True
+    finally:
+        working.cancel()
+        waiting.cancel()
