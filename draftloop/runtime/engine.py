@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 
 from torch import Tensor
 
+from draftloop import logs
 from draftloop.errors import Unavailable
 from draftloop.runtime.forward import Forward, Task
 from draftloop.tree import ServiceTimings
@@ -21,8 +22,10 @@ T = TypeVar("T")
 
 MAX_STEP_TOKENS = 2048
 
+log = logs.get(__name__)
 
-@dataclass(slots=True)
+
+@dataclass(slots=True, eq=False)
 class Job:
     """A task under way: its next wish, who waits for it, and where its time went."""
 
@@ -44,6 +47,7 @@ class Engine:
         self._inbox: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
         self._active: list[Job] = []
         self._stopping = False
+        self._door = threading.Lock()  # nothing enters the inbox behind the word to stop
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
 
@@ -53,10 +57,12 @@ class Engine:
         Cancelling the future stops the task before its next forward.
         """
         future: Future[T] = Future()
-        if self._stopping:
-            future.set_exception(Unavailable("the engine is stopping"))
-            return future
-        self._inbox.put(Job(task, future, timings or ServiceTimings(), time.perf_counter_ns()))
+        job = Job(task, future, timings or ServiceTimings(), time.perf_counter_ns())
+        with self._door:
+            if self._stopping:
+                future.set_exception(Unavailable("the engine is stopping"))
+            else:
+                self._inbox.put(job)
         return future
 
     def call(self, function: Callable[[], T]) -> Future[T]:
@@ -65,8 +71,9 @@ class Engine:
 
     def stop(self) -> None:
         """Ends the thread; tasks under way fail with Unavailable."""
-        self._stopping = True
-        self._inbox.put(None)
+        with self._door:
+            self._stopping = True
+            self._inbox.put(None)
         self._thread.join()
 
     def _run(self) -> None:
@@ -93,19 +100,20 @@ class Engine:
     def _next_batch(self) -> list[Job]:
         self._active = [job for job in self._active if self._wanted(job)]
         batch: list[Job] = []
-        tokens = 0
+        model, tokens = None, 0
         for job in self._active:
             assert job.wish is not None
-            same_model = not batch or job.wish.model is batch[0].wish.model  # type: ignore[union-attr]
-            if same_model and (not batch or tokens + job.wish.rows <= MAX_STEP_TOKENS):
+            fits = job.wish.model is model and tokens + job.wish.rows <= MAX_STEP_TOKENS
+            if not batch or fits:
                 batch.append(job)
+                model = job.wish.model
                 tokens += job.wish.rows
         return batch
 
     def _wanted(self, job: Job) -> bool:
         if job.wish is not None and job.future.cancelled():
-            job.task.close()
             job.wish = None
+            _close(job.task)
         return job.wish is not None
 
     def _step(self, batch: list[Job]) -> None:
@@ -128,7 +136,7 @@ class Engine:
 
     def _advance(self, job: Job, logits: Tensor | None) -> None:
         try:
-            job.wish = job.task.send(logits)  # type: ignore[arg-type]
+            job.wish = next(job.task) if logits is None else job.task.send(logits)
         except StopIteration as finished:
             job.wish = None
             _settle(job.future, finished.value)
@@ -137,7 +145,7 @@ class Engine:
 
     def _fail(self, job: Job, error: Exception) -> None:
         job.wish = None
-        job.task.close()
+        _close(job.task)
         with contextlib.suppress(InvalidStateError):  # cancelled meanwhile
             job.future.set_exception(error)
 
@@ -150,11 +158,19 @@ class Engine:
             self._fail(job, Unavailable("the engine is stopping"))
 
 
+def _close(task: Task[Any]) -> None:
+    try:
+        task.close()
+    except Exception:  # its own clean-up failed; the engine and the others go on
+        log.exception("a task failed while it was being closed")
+
+
 def _settle(future: Future[T], value: T) -> None:
     with contextlib.suppress(InvalidStateError):  # cancelled meanwhile
         future.set_result(value)
 
 
 def _as_task(function: Callable[[], T]) -> Task[T]:
+    """A task that wants no forward."""
+    yield from ()
     return function()
-    yield

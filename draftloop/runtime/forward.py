@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Generator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from draftloop.runtime.kv_cache import Slot
+from draftloop.runtime.kv_cache import Mask, Slot
 
 if TYPE_CHECKING:
     from draftloop.runtime.model import LanguageModel
@@ -55,6 +56,9 @@ class Segment:
     # [rows, stored_to] or None where the rows see everything before and, in a row, themselves
     mask: Tensor | None
     causal: bool
+    # [stored_to] absolute position of every stored row; those of the new rows come last
+    stored_positions: npt.NDArray[np.int64]
+    windowed_masks: dict[int, Tensor] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -77,17 +81,10 @@ def lay_out(forwards: Sequence[Forward], device: torch.device) -> Batch:
         batch.segments.append(segment)
         batch.token_ids.extend(forward.committed_token_ids)
         batch.token_ids.extend(forward.node_token_ids)
-        batch.positions.extend(_positions(forward))
+        batch.positions.extend(segment.stored_positions[segment.stored_from :].tolist())
         batch.logit_rows.extend(range(start + forward.logits_from, start + forward.rows))
         batch.logit_counts.append(forward.rows - forward.logits_from)
     return batch
-
-
-def _positions(forward: Forward) -> list[int]:
-    slot = forward.slot
-    first = slot.length - len(forward.committed_token_ids)
-    depths = slot.pending_depths[slot.pending - len(forward.node_token_ids) :]
-    return [*range(first, slot.length), *(slot.length - 1 + depth for depth in depths)]
 
 
 def _segment(forward: Forward, start: int, device: torch.device) -> Segment:
@@ -107,10 +104,16 @@ def _segment(forward: Forward, start: int, device: torch.device) -> Segment:
         stored_to=stored_from + forward.rows,
         mask=None if mask is None else torch.from_numpy(mask).to(device),
         causal=causal,
+        stored_positions=_stored_positions(slot),
     )
 
 
-def _mask(forward: Forward, stored_from: int) -> np.ndarray[tuple[int, int], np.dtype[np.bool_]] | None:
+def _stored_positions(slot: Slot) -> npt.NDArray[np.int64]:
+    depths = np.array(slot.pending_depths, dtype=np.int64)
+    return np.concatenate([np.arange(slot.length, dtype=np.int64), slot.length - 1 + depths])
+
+
+def _mask(forward: Forward, stored_from: int) -> Mask | None:
     """Which stored rows every new row sees: [rows, stored_from + rows]; None where all see all."""
     slot, committed = forward.slot, len(forward.committed_token_ids)
     nodes = len(forward.node_token_ids)
@@ -120,5 +123,6 @@ def _mask(forward: Forward, stored_from: int) -> np.ndarray[tuple[int, int], np.
     mask[:, : slot.length] = True
     mask[:committed, slot.length - committed :] = False
     mask[:committed, slot.length - committed : slot.length] = np.tri(committed, dtype=np.bool_)
-    mask[committed:, slot.length :] = slot.ancestors[slot.pending - nodes : slot.pending, : slot.pending]
+    newest = slice(slot.pending - nodes, slot.pending)
+    mask[committed:, slot.length :] = slot.ancestors[newest, : slot.pending]
     return mask

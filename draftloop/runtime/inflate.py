@@ -11,7 +11,7 @@ import re
 
 import torch
 from torch import nn
-from transformers import PreTrainedModel
+from transformers import PretrainedConfig, PreTrainedModel
 
 from draftloop.errors import InvalidInput
 
@@ -19,6 +19,8 @@ from draftloop.errors import InvalidInput
 LAYERS_BY_SIZE = ((200e6, 12), (600e6, 24), (2e9, 24), (float("inf"), 32))
 UNITS = {"M": 10**6, "B": 10**9}
 INITIAL_DEVIATION = 0.02
+# What a layer adds to the residual stream comes out of these two.
+OUTPUT_PROJECTIONS = ("self_attn.o_proj", "mlp.down_proj")
 
 
 def parse_size(text: str) -> int:
@@ -47,39 +49,48 @@ def inflate(model: PreTrainedModel, size: int) -> None:
         raise InvalidInput("inflate", f"must exceed the model's {present:,} parameters", size)
     body = model.get_decoder()
     layers = getattr(body, "layers", None)
-    if layers is None or not hasattr(model.config, "intermediate_size"):
-        raise InvalidInput("inflate", "needs decoder layers with an intermediate size", size)
+    if layers is None or not _can_be_silenced(layers[-1], model.config):
+        rule = "needs a model whose layers end in o_proj and down_proj, with intermediate_size"
+        raise InvalidInput("inflate", rule, type(model).__name__)
     total = next(count for limit, count in LAYERS_BY_SIZE if size < limit)
     extra = max(1, total - len(layers))
-    config = _wider_config(model, layers[-1], (size - present) // extra)
+    config = _wider_config(model.config, layers[-1], (size - present) // extra)
     for _ in range(extra):
         layers.append(_silent_layer(model, type(layers[-1]), config, len(layers)))
     _announce_depth(model, len(layers))
 
 
-def _wider_config(model: PreTrainedModel, layer: nn.Module, parameters: int):  # type: ignore[no-untyped-def]
-    config = copy.deepcopy(model.config)
-    outside_mlp = count_parameters(layer) - count_parameters(layer.mlp)  # type: ignore[arg-type]
+def _can_be_silenced(layer: nn.Module, config: PretrainedConfig) -> bool:
+    names = [name for name, _ in layer.named_parameters()]
+    return hasattr(config, "intermediate_size") and all(
+        f"{projection}.weight" in names for projection in OUTPUT_PROJECTIONS
+    )
+
+
+def _wider_config(config: PretrainedConfig, layer: nn.Module, parameters: int) -> PretrainedConfig:
+    config = copy.deepcopy(config)
+    outside_mlp = count_parameters(layer) - count_parameters(layer.get_submodule("mlp"))
     width = (parameters - outside_mlp) // (3 * config.hidden_size)
     config.intermediate_size = max(64, width // 64 * 64)
     return config
 
 
-def _silent_layer(model: PreTrainedModel, kind: type[nn.Module], config, index: int) -> nn.Module:  # type: ignore[no-untyped-def]
+def _silent_layer(
+    model: PreTrainedModel, kind: type[nn.Module], config: PretrainedConfig, index: int
+) -> nn.Module:
     layer_types = getattr(config, "layer_types", None)
     if layer_types:
         config.layer_types = [*layer_types, *[layer_types[-1]] * (index + 1 - len(layer_types))]
     layer = kind(config, index)
     generator = torch.Generator().manual_seed(index)
     for name, parameter in layer.named_parameters():
-        if name.endswith(("o_proj.weight", "down_proj.weight")) or name.endswith("bias"):
+        if name.removesuffix(".weight") in OUTPUT_PROJECTIONS or name.endswith("bias"):
             nn.init.zeros_(parameter)
         elif parameter.ndim > 1:
             parameter.data.normal_(0, INITIAL_DEVIATION, generator=generator)
-    layer.config = model.config  # type: ignore[assignment]
     for part in layer.modules():
         if hasattr(part, "config"):
-            part.config = model.config
+            part.config = model.config  # the attention implementation is read from it later
     return layer.to(model.dtype)
 
 

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 import torch
-from torch import Tensor
 
 from draftloop.tree import ROOT
 
@@ -30,14 +29,15 @@ class KVCache:
     """`keys[layer]` and `values[layer]`: [slots, kv_heads, rows, head_dim].
 
     Pages that were never written take no memory on the CPU, so long slots cost what they hold.
+    No row is read before it was written: attention sees a slot up to its newest row only.
     Used from the engine thread only, except for `acquire` and `release`.
     """
 
     def __init__(self, shape: CacheShape, *, dtype: torch.dtype, device: torch.device) -> None:
         self.shape = shape
         size = (shape.slots, shape.kv_heads, shape.rows, shape.head_dim)
-        self.keys = [torch.zeros(size, dtype=dtype, device=device) for _ in range(shape.layers)]
-        self.values = [torch.zeros(size, dtype=dtype, device=device) for _ in range(shape.layers)]
+        self.keys = [torch.empty(size, dtype=dtype, device=device) for _ in range(shape.layers)]
+        self.values = [torch.empty(size, dtype=dtype, device=device) for _ in range(shape.layers)]
         self._free = list(range(shape.slots))[::-1]
 
     @property

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
+from safetensors import SafetensorError
 from torch import Tensor
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
@@ -23,7 +24,7 @@ from draftloop.model_info import (
     vocabulary_fingerprint,
 )
 from draftloop.runtime import cpu_linear, tree_attention
-from draftloop.runtime.forward import Forward, lay_out
+from draftloop.runtime.forward import Batch, Forward, lay_out
 from draftloop.runtime.inflate import count_parameters, inflate, parse_size
 from draftloop.runtime.kv_cache import CacheShape, KVCache, Slot
 
@@ -63,9 +64,7 @@ class LanguageModel:
         self.stop_token_ids = _stop_token_ids(self.network)
         if self.device.type == "cpu" and cpu_linear.should_replace_torch(self.network.dtype):
             cpu_linear.replace_linears(self.network)
-        self.cache = KVCache(
-            self._cache_shape(), dtype=self.network.dtype, device=self.device
-        )
+        self.cache = KVCache(self._cache_shape(), dtype=self.network.dtype, device=self.device)
         self.cost_curve: tuple[CostPoint, ...] = ()
 
     def _cache_shape(self) -> CacheShape:
@@ -85,8 +84,20 @@ class LanguageModel:
 
     @torch.inference_mode()
     def forward(self, forwards: Sequence[Forward]) -> list[Tensor]:
-        """Runs the forwards as one; for each its wanted logits, float32 [rows, vocabulary]."""
-        batch = lay_out(forwards, self.device)
+        """Runs the forwards as one; for each its wanted logits, float32 [rows, vocabulary].
+
+        When it fails, the slots hold their committed rows of before and no draft.
+        """
+        lengths = [forward.slot.length for forward in forwards]
+        try:
+            return self._run(lay_out(forwards, self.device))
+        except Exception:
+            for forward, length in zip(forwards, lengths, strict=True):
+                forward.slot.truncate(length)
+            raise
+
+    def _run(self, batch: Batch) -> list[Tensor]:
+        # transformers takes no empty choice of rows: one is computed and thrown away
         rows = batch.logit_rows or [0]
         every_row = len(rows) == len(batch.token_ids)
         output = self.network(
@@ -99,15 +110,17 @@ class LanguageModel:
         )
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)  # so that time is booked where it is spent
-        return list(output.logits[0].float().split(batch.logit_counts or [0]))
+        logits = output.logits[0, : len(batch.logit_rows)].float()
+        return list(logits.split(batch.logit_counts))
 
     def measure_costs(self, context: int = 128) -> tuple[CostPoint, ...]:
-        """Times forwards of 1 to 32 new tokens behind `context` tokens; this is also the warm-up."""
+        """Times forwards of 1 to 32 new tokens behind `context` tokens; also the warm-up."""
         slot = self.acquire()
         try:
             context = min(context, self.context_length // 2)
             self.forward([Forward(self, slot, [0] * context, logits_from=context - 1)])
-            points = [self._measure(slot, tokens) for tokens in COST_CURVE_TOKENS]
+            fitting = [tokens for tokens in COST_CURVE_TOKENS if tokens <= slot.room()]
+            points = [self._measure(slot, tokens) for tokens in fitting]
         finally:
             self.cache.release(slot)
         # More tokens never cost less: what says otherwise is noise.
@@ -150,7 +163,8 @@ class LanguageModel:
 def load_network(options: ModelOptions, device: torch.device) -> PreTrainedModel:
     """The transformers model with our attention and, if asked for, cost inflation.
 
-    Raises StartupFailure where the folder holds no model that can be loaded.
+    Raises StartupFailure where the folder holds no model that can be loaded, or one whose
+    attention differs from ours.
     """
     require_model_folder(options.folder)
     size = parse_size(options.inflate)
@@ -163,8 +177,9 @@ def load_network(options: ModelOptions, device: torch.device) -> PreTrainedModel
             local_files_only=True,
             use_safetensors=True,
         )
-    except (OSError, ValueError, KeyError) as error:
+    except (OSError, ValueError, KeyError, SafetensorError) as error:
         raise StartupFailure(f"model: {options.folder} cannot be loaded: {error}") from error
+    tree_attention.require_supported(network.config)
     if size:
         inflate(network, size)
     return network.eval().requires_grad_(False).to(device)

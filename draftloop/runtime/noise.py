@@ -47,14 +47,16 @@ class GumbelNoise:
         """float32 [positions, vocabulary]: standard Gumbel variates."""
         missing = sorted(set(positions).difference(self._kept))
         if missing:
-            self._make_room(len(missing))
+            self._make_room(len(missing), needed=set(positions))
             self._kept.update(zip(missing, self._draw(missing), strict=True))
         if len(positions) == 1:
             return self._kept[positions[0]][None]
         return torch.stack([self._kept[position] for position in positions])
 
-    def _make_room(self, count: int) -> None:
-        for position in list(self._kept)[: len(self._kept) + count - KEPT_POSITIONS]:
+    def _make_room(self, count: int, *, needed: set[int]) -> None:
+        surplus = max(0, len(self._kept) + count - KEPT_POSITIONS)
+        droppable = [position for position in self._kept if position not in needed]
+        for position in droppable[:surplus]:
             del self._kept[position]
 
     def _draw(self, positions: Sequence[int]) -> Tensor:

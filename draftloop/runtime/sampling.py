@@ -51,7 +51,8 @@ class Sampler:
         logits: float32 [rows, vocabulary], each row what the model says of `positions[row]`, which
         comes after the committed text and then `paths[row]`.
         """
-        return self.scores(logits, positions, paths).argmax(dim=-1).tolist()
+        chosen: list[int] = self.scores(logits, positions, paths).argmax(dim=-1).tolist()
+        return chosen
 
     def scores(
         self, logits: Tensor, positions: Sequence[int], paths: Sequence[Sequence[int]]
@@ -73,7 +74,8 @@ class Sampler:
         if parameters.greedy:
             return logits
         if parameters.temperature != 1:
-            logits = logits / parameters.temperature
+            # From the maximum down, so that a tiny temperature cannot overflow to +inf.
+            logits = (logits - logits.amax(dim=-1, keepdim=True)) / parameters.temperature
         return _filtered(logits, parameters) if parameters.filtered else logits
 
     def _counts_with(self, token_ids: Sequence[int]) -> Tensor:

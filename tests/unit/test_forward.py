@@ -1,0 +1,195 @@
+"""Our cache, layout and tree attention against transformers' own forward over plain text."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from transformers import (
+    AutoModelForCausalLM,
+    Gemma2Config,
+    MistralConfig,
+    Phi3Config,
+    PretrainedConfig,
+    Qwen2Config,
+)
+
+from draftloop.errors import StartupFailure
+from draftloop.runtime.forward import Forward, Task
+from draftloop.runtime.kv_cache import Slot
+from draftloop.runtime.model import LanguageModel
+from draftloop.runtime.prefill import prefill
+from draftloop.tree import ROOT
+from tests.support.toy_model import SIZES, llama_config, load_model, save_model
+
+FAMILIES: dict[str, PretrainedConfig] = {
+    "llama": llama_config(),
+    "mistral": MistralConfig(**SIZES, sliding_window=8, initializer_range=0.3),
+    "qwen2": Qwen2Config(**SIZES, initializer_range=0.3),
+    "phi3": Phi3Config(**{**SIZES, "pad_token_id": 1}, initializer_range=0.3),
+}
+PROMPT = [5, 17, 3, 88, 41, 2, 60, 9, 33, 71, 14, 14, 7]
+
+
+class Pair:
+    """A model of ours and the same weights under transformers' eager attention."""
+
+    def __init__(self, folder: Path) -> None:
+        self.model: LanguageModel = load_model(folder)
+        self.network = AutoModelForCausalLM.from_pretrained(folder, attn_implementation="eager")
+
+    def check(self, logits: Tensor, text: Sequence[int]) -> None:
+        """The row is what transformers says after `text`."""
+        with torch.inference_mode():
+            expected = self.network(torch.tensor([list(text)]), use_cache=False).logits[0, -1]
+        torch.testing.assert_close(logits, expected, rtol=1e-4, atol=1e-4)
+
+    def run(self, slot: Slot, committed: Sequence[int], **more: Any) -> Tensor:
+        return self.model.forward([Forward(self.model, slot, committed, **more)])[0]
+
+
+@pytest.fixture(scope="module", params=list(FAMILIES))
+def any_pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Pair:
+    return Pair(save_model(tmp_path_factory.mktemp("model"), FAMILIES[request.param]))
+
+
+@pytest.fixture(scope="module")
+def llama(tmp_path_factory: pytest.TempPathFactory) -> Pair:
+    return Pair(save_model(tmp_path_factory.mktemp("model")))
+
+
+@pytest.fixture
+def slot(any_pair: Pair) -> Iterator[Slot]:
+    held = any_pair.model.acquire()
+    yield held
+    any_pair.model.cache.release(held)
+
+
+def path_tokens(tokens: Sequence[int], parents: Sequence[int], node: int) -> list[int]:
+    path: list[int] = []
+    while node != ROOT:
+        path.insert(0, tokens[node])
+        node = parents[node]
+    return path
+
+
+def random_tree(seed: int, count: int) -> tuple[list[int], list[int]]:
+    generator = torch.Generator().manual_seed(seed)
+    tokens = torch.randint(1, 96, (count,), generator=generator).tolist()
+    parents = [
+        int(torch.randint(-1, max(index, 0), (1,), generator=generator)) if index else ROOT
+        for index in range(count)
+    ]
+    return tokens, parents
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2])
+@pytest.mark.parametrize("split", [12, 5])
+def test_every_node_says_what_its_path_says_as_text(
+    any_pair: Pair, slot: Slot, seed: int, split: int
+) -> None:
+    """Trees grown in one and in two forwards, the first behind the prompt's last tokens."""
+    tokens, parents = random_tree(seed, 12)
+    rows = any_pair.run(
+        slot, PROMPT, node_token_ids=tokens[:split], node_parents=parents[:split],
+        logits_from=len(PROMPT) - 1,
+    )  # fmt: skip
+    any_pair.check(rows[0], PROMPT)
+    if split < len(tokens):
+        later = any_pair.run(slot, [], node_token_ids=tokens[split:], node_parents=parents[split:])
+        rows = torch.cat([rows, later])
+    for node in range(len(tokens)):
+        any_pair.check(rows[1 + node], [*PROMPT, *path_tokens(tokens, parents, node)])
+
+
+def test_rows_moved_by_advance_serve_what_follows(any_pair: Pair, slot: Slot) -> None:
+    tokens, parents = [20, 21, 22, 23, 24, 25], [ROOT, ROOT, 1, 1, 3, 4]
+    any_pair.run(slot, PROMPT, node_token_ids=tokens, node_parents=parents)
+    text = [*PROMPT, 21, 23, 24, 50]
+    slot.advance(text)
+    assert (slot.length, slot.pending) == (len(PROMPT) + 3, 0)
+    rows = any_pair.run(slot, [50], node_token_ids=[8, 9], node_parents=[ROOT, 0])
+    for row, branch in zip(rows, ([], [8], [8, 9]), strict=True):
+        any_pair.check(row, [*text, *branch])
+
+
+def test_what_was_truncated_is_written_anew(any_pair: Pair, slot: Slot) -> None:
+    any_pair.run(slot, [*PROMPT, 1, 2, 3], node_token_ids=[4], node_parents=[ROOT])
+    slot.truncate(6)
+    text = [*PROMPT[:6], 77, 78]
+    any_pair.check(any_pair.run(slot, [77, 78])[-1], text)
+
+
+def test_a_deep_chain_in_single_steps(any_pair: Pair, slot: Slot) -> None:
+    """Deeper than the sliding window: nodes drop out of sight by position, not by row."""
+    text = list(PROMPT)
+    any_pair.run(slot, PROMPT)
+    any_pair.run(slot, [], node_token_ids=[90, 91], node_parents=[ROOT, ROOT])
+    parent = ROOT
+    for step in range(12):
+        text.append(30 + step)
+        row = any_pair.run(slot, [], node_token_ids=[text[-1]], node_parents=[parent])
+        parent = slot.pending - 1
+        any_pair.check(row[0], text)
+
+
+def run_task(model: LanguageModel, task: Task[None]) -> int:
+    steps = 0
+    for forward in task:
+        assert model.forward([forward])[0].shape[0] == 0
+        steps += 1
+    return steps
+
+
+def test_prefill_in_chunks_leaves_the_last_tokens(any_pair: Pair, slot: Slot) -> None:
+    text = [*PROMPT, *range(10, 20)]
+    assert run_task(any_pair.model, prefill(any_pair.model, slot, text, chunk_tokens=9)) == 2
+    assert slot.length == 18
+    any_pair.check(any_pair.run(slot, text[18:])[-1], text)
+
+
+def test_sessions_in_one_forward_do_not_see_each_other(llama: Pair) -> None:
+    slots = [llama.model.acquire() for _ in range(3)]
+    texts = [PROMPT, PROMPT[4:], [*PROMPT, 44]]
+    llama.run(slots[2], PROMPT)
+    forwards = [
+        Forward(llama.model, slots[0], texts[0], [8, 9], [ROOT, ROOT], len(texts[0]) - 1),
+        Forward(llama.model, slots[1], texts[1], logits_from=len(texts[1])),
+        Forward(llama.model, slots[2], [44], [8], [ROOT]),
+    ]
+    first, none, last = llama.model.forward(forwards)
+    assert none.shape == (0, 96)
+    for row, branch in zip(first, ([], [8], [9]), strict=True):
+        llama.check(row, [*texts[0], *branch])
+    for row, branch in zip(last, ([], [8]), strict=True):
+        llama.check(row, [*texts[2], *branch])
+    for held in slots:
+        llama.model.cache.release(held)
+
+
+def test_a_failed_forward_leaves_the_committed_rows(
+    llama: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slot = llama.model.acquire()
+    llama.run(slot, PROMPT[:-1])
+
+    def fail(**_: object) -> None:
+        raise RuntimeError("out of memory")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(llama.model, "network", fail)
+        with pytest.raises(RuntimeError, match="out of memory"):
+            llama.run(slot, PROMPT[-1:], node_token_ids=[1], node_parents=[ROOT])
+    assert (slot.length, slot.pending) == (len(PROMPT) - 1, 0)
+    llama.check(llama.run(slot, PROMPT[-1:])[-1], PROMPT)
+    llama.model.cache.release(slot)
+
+
+def test_soft_capped_attention_is_refused_at_start(tmp_path: Path) -> None:
+    config = Gemma2Config(**{**SIZES, "pad_token_id": 1}, head_dim=8)
+    with pytest.raises(StartupFailure, match="gemma2 needs soft-capped attention scores"):
+        load_model(save_model(tmp_path, config))

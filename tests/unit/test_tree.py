@@ -1,0 +1,67 @@
+"""Draft trees: shape, and the message of every rule."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from draftloop.errors import InvalidInput
+from draftloop.tree import ROOT, DraftTree, TokenSource
+
+TREE = DraftTree(
+    token_ids=(5, 6, 5, 7),
+    parents=(ROOT, ROOT, 0, 2),
+    estimates=(0.5,) * 4,
+    sources=(TokenSource.PHRASE,) * 4,
+)
+
+
+def test_depths_and_paths() -> None:
+    assert TREE.depths() == [1, 1, 2, 3]
+    assert TREE.path(3) == [0, 2, 3]
+    assert TREE.path(ROOT) == []
+    assert TREE.children()[0, 5] == 2
+
+
+def test_a_chain_has_each_node_under_the_one_before() -> None:
+    assert DraftTree.chain([4, 4, 4], TokenSource.PHRASE).parents == (ROOT, 0, 1)
+    assert len(DraftTree.chain([], TokenSource.PHRASE)) == 0
+
+
+def test_a_tree_within_the_limits_is_valid() -> None:
+    TREE.validate(vocabulary_size=8, max_nodes=4)
+    DraftTree().validate(vocabulary_size=8, max_nodes=0)
+
+
+@pytest.mark.parametrize(
+    ("tree", "message"),
+    [
+        (replace(TREE, token_ids=(5, 6, 8, 7)), "draft.token_ids[2]: must be from 0 to 7; got 8"),
+        (replace(TREE, token_ids=(-1, 6, 5, 7)), "draft.token_ids[0]: must be from 0 to 7; got -1"),
+        (
+            replace(TREE, parents=(ROOT, 1, 0, 2)),
+            "draft.parents[1]: must be from -1 to 0: parents come before children; got 1",
+        ),
+        (
+            replace(TREE, parents=(ROOT, -2, 0, 2)),
+            "draft.parents[1]: must be from -1 to 0: parents come before children; got -2",
+        ),
+        (
+            replace(TREE, token_ids=(5, 5, 5, 7)),
+            "draft.token_ids: siblings must differ; got [5, 5, 5, 7]",
+        ),
+        (
+            replace(TREE, estimates=(0.5,)),
+            "draft.estimates: must have one entry for each of 4 nodes; got '1 entries'",
+        ),
+        (
+            DraftTree.chain([1] * 5, TokenSource.PHRASE),
+            "draft.token_ids: must have at most 4 nodes; got 5",
+        ),
+    ],
+)
+def test_what_breaks_a_rule_is_named(tree: DraftTree, message: str) -> None:
+    with pytest.raises(InvalidInput) as caught:
+        tree.validate(vocabulary_size=8, max_nodes=4)
+    assert str(caught.value) == message
