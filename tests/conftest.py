@@ -1,0 +1,24 @@
+"""What holds for every test: a known environment, and no GPU test without a GPU."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from draftloop.config import ENVIRONMENT_PREFIX
+from draftloop.openmp import prefer_passive_waiting
+
+prefer_passive_waiting()  # before any test imports torch; processes that tests start inherit it
+
+for name in [name for name in os.environ if name.startswith(ENVIRONMENT_PREFIX)]:
+    del os.environ[name]  # the settings of whoever runs the tests are not theirs
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Skips what is marked `gpu` where there is none."""
+    if item.get_closest_marker("gpu"):
+        import torch
+
+        if not torch.cuda.is_available():
+            pytest.skip("needs a CUDA device")
