@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import sys
 
-from draftloop.rpc.role import run_role
-from draftloop.rpc.server import RoleServer
-from draftloop.runtime.service import ModelHost
 from drafter_service.config import DrafterSettings
 from drafter_service.servicer import SERVICE_NAME, DrafterServicer, register
 from drafter_service.strategies import STRATEGIES
+from draftloop.rpc.role import run_role
+from draftloop.rpc.server import RoleServer
+from draftloop.runtime.service import ModelHost
 
 
 async def serve(settings: DrafterSettings) -> None:

@@ -9,13 +9,13 @@ from concurrent.futures import Future
 
 import grpc
 
+from drafter_service.session import DrafterSession, SessionRequest
+from drafter_service.strategies import STRATEGIES, Strategy
 from draftloop.errors import InvalidInput
 from draftloop.rpc import convert
 from draftloop.rpc.sessions import next_message, require_open, require_vocabulary
 from draftloop.runtime.service import ModelHost
 from draftloop.tree import DraftBudget, ServiceTimings
-from drafter_service.session import DrafterSession, SessionRequest
-from drafter_service.strategies import STRATEGIES, Strategy
 from protos import drafter_pb2 as pb
 from protos import drafter_pb2_grpc
 

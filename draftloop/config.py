@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Any, Literal, Self, TypeVar
+from typing import Any, Literal, Self
 
 from pydantic import Field, ValidationError, field_validator
 from pydantic_settings import BaseSettings, CliApp, SettingsConfigDict
@@ -38,7 +38,9 @@ class ServiceSettings(BaseSettings):
         None, description="file that receives the real address once the service listens"
     )
     log_format: Literal["console", "json"] = Field("json", description="form of the log lines")
-    log_level: Literal["debug", "info", "warning", "error"] = Field("info", description="least level")
+    log_level: Literal["debug", "info", "warning", "error"] = Field(
+        "info", description="least level"
+    )
     grace_period_s: float = Field(
         10.0, ge=0, le=3600, description="seconds that running requests get after SIGTERM"
     )
@@ -76,7 +78,9 @@ class ServiceSettings(BaseSettings):
         known = {prefix + name.upper() for name in cls.model_fields}
         for name in sorted(os.environ):
             if name.startswith(prefix) and name not in known:
-                raise StartupFailure(f"{name}: unknown setting; known are {', '.join(sorted(known))}")
+                raise StartupFailure(
+                    f"{name}: unknown setting; known are {', '.join(sorted(known))}"
+                )
 
 
 class ModelServiceSettings(ServiceSettings):
@@ -97,7 +101,10 @@ class ModelServiceSettings(ServiceSettings):
     max_waiting: int = Field(64, ge=0, le=65536, description="most sessions waiting for a slot")
     max_draft_nodes: int = Field(64, ge=1, le=1024, description="most nodes in one draft")
     idle_timeout_s: float = Field(
-        300.0, gt=0, le=86400, description="seconds without a message after which a session is freed"
+        300.0,
+        gt=0,
+        le=86400,
+        description="seconds without a message after which a session is freed",
     )
     prefill_chunk_tokens: int = Field(
         256, ge=16, le=65536, description="most prompt tokens of one session in one forward"

@@ -1,4 +1,4 @@
-"""Sessions on the model services, as the loop sees them: proposals and verdicts, or a clear loss."""
+"""Sessions on the model services as the loop sees them: drafts and verdicts, or a clear loss."""
 
 from __future__ import annotations
 
@@ -262,7 +262,9 @@ class DrafterSession:
         tree.validate(vocabulary_size=self._vocabulary_size, max_nodes=budget.max_nodes)
         deepest = max(tree.depths(), default=0)
         if deepest > budget.max_depth:
-            raise InvalidInput("draft.parents", f"must have depth at most {budget.max_depth}", deepest)
+            raise InvalidInput(
+                "draft.parents", f"must have depth at most {budget.max_depth}", deepest
+            )
         timings = convert.timings_from_pb(message.timings)
         return Draft(tree=tree, committed_length=length, timings=timings)
 

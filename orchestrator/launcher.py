@@ -133,7 +133,9 @@ class RoleProcess:
 class Stack:
     """Verifier, drafter and orchestrator; use as a context manager."""
 
-    def __init__(self, config: StackConfig, on_ready: Callable[[RoleProcess], None] | None = None) -> None:
+    def __init__(
+        self, config: StackConfig, on_ready: Callable[[RoleProcess], None] | None = None
+    ) -> None:
         self.config = config
         self.folder = Path(tempfile.mkdtemp(prefix="draftloop-"))
         self.processes: dict[str, RoleProcess] = {}

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from dataclasses import dataclass, field
 
 from draftloop.errors import Unavailable
@@ -51,7 +51,7 @@ class Generation:
     def __post_init__(self) -> None:
         self.committed = list(self.request.prompt)
 
-    async def run(self) -> AsyncIterator[Piece]:
+    async def run(self) -> AsyncGenerator[Piece, None]:
         """Yields what was committed, round by round; `finish_reason` is set when it ends."""
         started = time.perf_counter_ns()
         try:

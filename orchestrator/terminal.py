@@ -118,8 +118,10 @@ def _curve(model: ModelInfo) -> str:
 
 ROWS = {
     "model": lambda model: model.model_name,
-    "parameters": lambda model: f"{model.parameters / 1e6:.1f}M"
-    + (f" (cost-inflated to {model.cost_inflation})" if model.cost_inflation else ""),
+    "parameters": lambda model: (
+        f"{model.parameters / 1e6:.1f}M"
+        + (f" (cost-inflated to {model.cost_inflation})" if model.cost_inflation else "")
+    ),
     "dtype, device": lambda model: f"{model.dtype}, {model.device}",
     "context": lambda model: f"{model.context_length} tokens",
     "vocabulary": lambda model: f"{model.vocabulary_size} ({model.vocabulary_fingerprint})",

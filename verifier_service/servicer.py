@@ -18,7 +18,6 @@ from protos import verifier_pb2_grpc
 from verifier_service.round import verify
 from verifier_service.session import SessionRequest, VerifierSession
 
-
 SERVICE_NAME: str = pb.DESCRIPTOR.services_by_name["Verifier"].full_name
 register = verifier_pb2_grpc.add_VerifierServicer_to_server
 

@@ -6,9 +6,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import ClassVar
 
+from drafter_service.session import DrafterSession
 from draftloop.runtime.forward import Task
 from draftloop.tree import DraftBudget, DraftTree, Verdict
-from drafter_service.session import DrafterSession
 
 
 class Strategy(ABC):
@@ -29,7 +29,7 @@ class Strategy(ABC):
         return
         yield
 
-    def observe(self, new_token_ids: Sequence[int], verdict: Verdict | None) -> None:
+    def observe(self, new_token_ids: Sequence[int], verdict: Verdict | None) -> None:  # noqa: B027
         """Learns which tokens were committed and what the verifier said of the last draft.
 
         The session has the tokens already; `verdict` is None when no draft was verified.

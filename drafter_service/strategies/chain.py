@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from torch import Tensor
 
+from drafter_service.strategies.base import Strategy
 from draftloop.runtime.forward import Forward, Task
 from draftloop.runtime.prefill import prefill
 from draftloop.tree import ROOT, DraftBudget, DraftTree, TokenSource
-from drafter_service.strategies.base import Strategy
 
 
 class Chain(Strategy):

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from drafter_service.session import DrafterSession
+from drafter_service.strategies.base import Strategy
 from draftloop.prompt_lookup import PromptIndex
 from draftloop.runtime.forward import Task
 from draftloop.tree import DraftBudget, DraftTree, Verdict
-from drafter_service.session import DrafterSession
-from drafter_service.strategies.base import Strategy
 
 
 class PromptLookup(Strategy):

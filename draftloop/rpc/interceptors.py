@@ -120,9 +120,7 @@ def _translate_unary(behavior: Callable[..., Any], method: str) -> Callable[...,
 
 
 def _translate_stream(behavior: Callable[..., Any], method: str) -> Callable[..., Any]:
-    async def translated(
-        request: Any, context: grpc.aio.ServicerContext
-    ) -> AsyncIterator[Any]:
+    async def translated(request: Any, context: grpc.aio.ServicerContext) -> AsyncIterator[Any]:
         responses = behavior(request, context)
         try:
             async for response in responses:
