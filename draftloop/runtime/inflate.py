@@ -28,9 +28,10 @@ def parse_size(text: str) -> int:
     if not text:
         return 0
     match = re.fullmatch(r"(\d+(?:\.\d+)?)([MB])", text.upper())
-    if not match:
+    size = int(float(match[1]) * UNITS[match[2]]) if match else 0
+    if not size:
         raise InvalidInput("inflate", "must be a size such as 300M or 1B", text)
-    return int(float(match[1]) * UNITS[match[2]])
+    return size
 
 
 def count_parameters(model: nn.Module) -> int:

@@ -169,16 +169,21 @@ def load_network(options: ModelOptions, device: torch.device) -> PreTrainedModel
     require_model_folder(options.folder)
     size = parse_size(options.inflate)
     try:
-        network: PreTrainedModel = AutoModelForCausalLM.from_pretrained(
+        network: PreTrainedModel
+        network, report = AutoModelForCausalLM.from_pretrained(
             options.folder,
             config=AutoConfig.from_pretrained(options.folder, local_files_only=True),
             dtype=getattr(torch, options.dtype),
             attn_implementation=tree_attention.NAME,
             local_files_only=True,
             use_safetensors=True,
+            output_loading_info=True,
         )
     except (OSError, ValueError, KeyError, SafetensorError) as error:
         raise StartupFailure(f"model: {options.folder} cannot be loaded: {error}") from error
+    if report["missing_keys"]:  # transformers would go on with random ones
+        missing = ", ".join(sorted(report["missing_keys"])[:3])
+        raise StartupFailure(f"model: {options.folder} lacks weights: {missing}")
     tree_attention.require_supported(network.config)
     if size:
         inflate(network, size)

@@ -1,0 +1,180 @@
+"""The engine: joint forwards, cancellation, failures that stay where they belong."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from concurrent.futures import CancelledError
+from typing import Any, cast
+
+import pytest
+from torch import Tensor
+
+from draftloop.errors import Unavailable
+from draftloop.runtime import engine as engine_module
+from draftloop.runtime.engine import Engine
+from draftloop.runtime.forward import Forward, Task
+from draftloop.runtime.kv_cache import Slot
+from draftloop.runtime.model import LanguageModel
+from draftloop.tree import ServiceTimings
+from tests.support.toy_model import FakeModel
+
+WAIT_S = 20.0
+
+
+@pytest.fixture
+def engine() -> Iterator[Engine]:
+    running = Engine()
+    yield running
+    running.stop()
+
+
+class Gate:
+    """Holds the engine's thread, so that tasks gather behind it."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._entered, self._open = threading.Event(), threading.Event()
+        engine.call(self._hold)
+        assert self._entered.wait(WAIT_S)
+
+    def _hold(self) -> None:
+        self._entered.set()
+        assert self._open.wait(WAIT_S)
+
+    def open(self) -> None:
+        self._open.set()
+
+
+def wish(model: FakeModel, tokens: int = 1, name: Any = None) -> Forward:
+    return Forward(cast(LanguageModel, model), cast(Slot, name), [0] * tokens)
+
+
+def steps(model: FakeModel, count: int, name: str = "", tokens: int = 1) -> Task[str]:
+    for _ in range(count):
+        logits: Tensor = yield wish(model, tokens, name)
+        assert logits.shape == (tokens, 1)
+    return name
+
+
+def names(model: FakeModel) -> list[list[object]]:
+    return [[forward.slot for forward in batch] for batch in model.batches]
+
+
+def test_waiting_tasks_share_a_forward(engine: Engine) -> None:
+    model, timings = FakeModel(), ServiceTimings()
+    gate = Gate(engine)
+    futures = [engine.submit(steps(model, 2, name), timings) for name in "abc"]
+    gate.open()
+    assert [future.result(WAIT_S) for future in futures] == ["a", "b", "c"]
+    assert [len(batch) for batch in model.batches] == [3, 3]
+    assert timings.batch_size == 3
+    assert timings.forwards == 6  # two for each of the three that booked on it
+    assert timings.forward_ns > 0 < timings.queue_ns
+
+
+def test_models_take_turns(engine: Engine) -> None:
+    one, other = FakeModel(), FakeModel()
+    gate = Gate(engine)
+    futures = [engine.submit(steps(model, 3)) for model in (one, other, one)]
+    gate.open()
+    for future in futures:
+        future.result(WAIT_S)
+    assert [len(batch) for batch in one.batches] == [2] * 3
+    assert [len(batch) for batch in other.batches] == [1] * 3
+
+
+def test_a_full_step_starves_nobody(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engine_module, "MAX_STEP_TOKENS", 8)
+    model = FakeModel()
+    gate = Gate(engine)
+    futures = [engine.submit(steps(model, 2, name, tokens=4)) for name in "abc"]
+    gate.open()
+    for future in futures:
+        future.result(WAIT_S)
+    assert names(model) == [["a", "b"], ["c", "a"], ["b", "c"]]
+
+
+def test_a_wish_beyond_the_step_runs_alone(engine: Engine) -> None:
+    model = FakeModel()
+    tokens = engine_module.MAX_STEP_TOKENS + 1
+    assert engine.submit(steps(model, 1, "long", tokens)).result(WAIT_S) == "long"
+
+
+def test_a_cancelled_task_runs_no_further_forward(engine: Engine) -> None:
+    model, closed = FakeModel(), threading.Event()
+
+    def endless() -> Task[None]:
+        try:
+            while True:
+                yield wish(model)
+        finally:
+            closed.set()
+
+    future = engine.submit(endless())
+    while not model.batches:
+        pass
+    assert future.cancel()
+    assert closed.wait(WAIT_S)
+    with pytest.raises(CancelledError):
+        future.result(WAIT_S)
+    assert engine.submit(steps(model, 1, "next")).result(WAIT_S) == "next"
+
+
+def test_a_failed_forward_fails_its_own_sessions_only(engine: Engine) -> None:
+    bad, good = FakeModel(), FakeModel()
+    bad.failure = RuntimeError("out of memory")
+    gate = Gate(engine)
+    failing = [engine.submit(steps(bad, 1)) for _ in range(2)]
+    living = engine.submit(steps(good, 3, "alive"))
+    gate.open()
+    for future in failing:
+        with pytest.raises(RuntimeError, match="out of memory"):
+            future.result(WAIT_S)
+    assert living.result(WAIT_S) == "alive"
+    assert engine.submit(steps(good, 1, "later")).result(WAIT_S) == "later"
+
+
+def test_a_failing_task_and_a_failing_clean_up_leave_the_engine_alive(engine: Engine) -> None:
+    model = FakeModel()
+
+    def broken() -> Task[None]:
+        yield wish(model)
+        raise ValueError("mine")
+
+    def messy() -> Task[None]:
+        try:
+            yield wish(model)
+        finally:
+            raise ValueError("while closing")
+
+    with pytest.raises(ValueError, match="mine"):
+        engine.submit(broken()).result(WAIT_S)
+    model.failure = RuntimeError("forward")
+    with pytest.raises(RuntimeError, match="forward"):
+        engine.submit(messy()).result(WAIT_S)
+    assert engine.call(lambda: "alive").result(WAIT_S) == "alive"
+
+
+def test_call_runs_on_the_engines_thread(engine: Engine) -> None:
+    first = engine.call(threading.get_ident).result(WAIT_S)
+    assert first == engine.call(threading.get_ident).result(WAIT_S) != threading.get_ident()
+
+    def fail() -> None:
+        raise KeyError("inside")
+
+    with pytest.raises(KeyError, match="inside"):
+        engine.call(fail).result(WAIT_S)
+
+
+def test_stopping_fails_what_waits_and_what_comes_later() -> None:
+    engine, model = Engine(), FakeModel()
+
+    def endless() -> Task[None]:
+        while True:
+            yield wish(model)
+
+    running = engine.submit(endless())
+    engine.stop()
+    for future in (running, engine.submit(endless())):
+        with pytest.raises(Unavailable, match="the engine is stopping"):
+            future.result(WAIT_S)

@@ -1,0 +1,83 @@
+"""Fingerprints and what happens when two services do not fit."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from draftloop.errors import Mismatch, StartupFailure
+from draftloop.model_info import (
+    ModelInfo,
+    model_fingerprint,
+    require_model_folder,
+    vocabulary_fingerprint,
+)
+
+INFO = ModelInfo(
+    model_name="target",
+    model_fingerprint="aa",
+    vocabulary_fingerprint="bb",
+    vocabulary_size=8,
+    context_length=16,
+    parameters=100,
+    dtype="float32",
+    device="cpu",
+    max_sessions=1,
+    max_draft_nodes=4,
+    instance_id="one",
+)
+TOKENIZER = {"model": {"vocab": {"a": 0, "b": 1}, "merges": []}, "added_tokens": []}
+
+
+def write(folder: Path, tokenizer: object = TOKENIZER, config: object = None) -> Path:
+    (folder / "tokenizer.json").write_text(json.dumps(tokenizer))
+    (folder / "config.json").write_text(json.dumps(config or {"model_type": "llama"}))
+    return folder
+
+
+def test_another_vocabulary_is_a_mismatch_that_names_both() -> None:
+    drafter = replace(INFO, model_name="draft", vocabulary_fingerprint="cc")
+    INFO.require_same_vocabulary(replace(INFO, model_name="draft"))
+    with pytest.raises(Mismatch, match=r"draft has cc, target has bb.*target model's tokenizer"):
+        drafter.require_same_vocabulary(INFO)
+
+
+def test_another_protocol_version_is_a_mismatch() -> None:
+    INFO.require_protocol()
+    with pytest.raises(Mismatch, match="target speaks protocol version 9, this side speaks 1"):
+        replace(INFO, protocol_version=9).require_protocol()
+
+
+def test_the_vocabulary_fingerprint_ignores_order_and_sees_ids(tmp_path: Path) -> None:
+    first = vocabulary_fingerprint(write(tmp_path))
+    swapped = {**TOKENIZER, "model": {"merges": [], "vocab": {"b": 1, "a": 0}}, "version": "1"}
+    assert vocabulary_fingerprint(write(tmp_path, swapped)) == first
+    other = {**TOKENIZER, "model": {"vocab": {"a": 1, "b": 0}, "merges": []}}
+    assert vocabulary_fingerprint(write(tmp_path, other)) != first
+    assert len(first) == 16
+
+
+def test_the_model_fingerprint_sees_configuration_and_weights(tmp_path: Path) -> None:
+    seen = {model_fingerprint(write(tmp_path))}
+    seen.add(model_fingerprint(write(tmp_path, config={"model_type": "qwen2"})))
+    (tmp_path / "model.safetensors").write_bytes(b"one")
+    seen.add(model_fingerprint(tmp_path))
+    (tmp_path / "model.safetensors").write_bytes(b"two")
+    seen.add(model_fingerprint(tmp_path))
+    assert len(seen) == 4
+
+
+def test_what_is_missing_is_named(tmp_path: Path) -> None:
+    with pytest.raises(StartupFailure, match=r"holds no config\.json; give the folder"):
+        require_model_folder(tmp_path)
+    with pytest.raises(StartupFailure, match=r"holds no tokenizer\.json; give the folder"):
+        vocabulary_fingerprint(tmp_path)
+    (tmp_path / "tokenizer.json").write_text("{")
+    with pytest.raises(StartupFailure, match=r"tokenizer\.json cannot be read"):
+        vocabulary_fingerprint(tmp_path)
+    (tmp_path / "tokenizer.json").write_text("[]")
+    with pytest.raises(StartupFailure, match="is not a JSON object"):
+        vocabulary_fingerprint(tmp_path)

@@ -1,0 +1,74 @@
+"""Gumbel noise: a pure function of (seed, position, token) with the right law."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import stats
+
+from draftloop.runtime.noise import KEPT_POSITIONS, GumbelNoise, mix64
+
+CPU = torch.device("cpu")
+MAX_SEED = 2**64 - 1
+
+
+def noise(seed: int, size: int = 64) -> GumbelNoise:
+    return GumbelNoise(seed, size, CPU)
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.integers(0, MAX_SEED), st.lists(st.integers(0, 10**6), min_size=1, max_size=5))
+def test_a_batch_of_positions_is_one_by_one(seed: int, positions: list[int]) -> None:
+    together = noise(seed).at(positions)
+    alone = torch.cat([noise(seed).at([position]) for position in positions])
+    assert torch.equal(together, alone)
+    assert together.dtype == torch.float32
+
+
+def test_known_values_do_not_change() -> None:
+    """Drafter, verifier and replays of older releases rely on these bits of the hash."""
+    assert mix64(0) == 0xE220A8397B1DCDAF  # splitmix64's first output for state 0
+    assert torch.equal(noise(7).at([3]), noise(7).at([3]))
+
+
+def test_seeds_and_positions_draw_independently() -> None:
+    drawn = [
+        noise(seed, 4096).at([position])[0] for seed in (0, 1, MAX_SEED) for position in (0, 1)
+    ]
+    for one, other in itertools.combinations(drawn, 2):
+        assert abs(np.corrcoef(one.exp().neg().numpy(), other.numpy())[0, 1]) < 0.08
+        assert abs(np.corrcoef(one.numpy(), other.numpy())[0, 1]) < 0.08
+
+
+def test_the_law_is_gumbels_over_tokens_and_over_positions() -> None:
+    over_tokens = noise(11, 20_000).at([5])[0].numpy()
+    over_positions = noise(12, 2).at(range(3000))[:, 1].numpy()
+    for sample in (over_tokens, over_positions):
+        assert stats.kstest(sample, "gumbel_r").pvalue > 1e-3
+
+
+def test_the_winner_among_equals_is_uniform() -> None:
+    winners = noise(3, 5).at(range(4000)).argmax(-1)
+    assert stats.chisquare(winners.bincount(minlength=5).numpy()).pvalue > 1e-3
+
+
+def test_large_vocabularies_have_finite_distinct_noise() -> None:
+    drawn = noise(MAX_SEED, 262_144).at([1_000_000])[0]
+    assert torch.isfinite(drawn).all()
+    assert drawn.unique().numel() > 200_000
+    assert 10 < drawn.max() < 23
+    assert torch.equal(drawn[:1000], noise(MAX_SEED, 1000).at([1_000_000])[0])
+
+
+def test_kept_positions_are_bounded_and_never_dropped_while_asked_for() -> None:
+    """Guards against dropping a position that the same call asks for."""
+    source = noise(1, 8)
+    for start in range(0, 600, 7):
+        asked = [0, *range(start, start + 9)]
+        assert torch.equal(source.at(asked), noise(1, 8).at(asked))
+    assert len(source._kept) <= KEPT_POSITIONS
+    assert source.at(range(KEPT_POSITIONS + 50)).shape == (KEPT_POSITIONS + 50, 8)

@@ -1,0 +1,105 @@
+"""Choosing tokens: every shaping step against its definition, and the law of what is chosen."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+from scipy import stats
+
+from draftloop.request import SamplingParameters
+from draftloop.runtime.sampling import Sampler
+
+CPU = torch.device("cpu")
+LOGITS = torch.tensor([[2.0, 1.0, 0.5, -1.0, -3.0]])
+SAMPLED = SamplingParameters(temperature=1.0)
+
+
+def shape(parameters: SamplingParameters, logits: torch.Tensor = LOGITS) -> torch.Tensor:
+    return Sampler(parameters, logits.shape[-1], CPU).shape(logits, [[]])[0]
+
+
+def kept(parameters: SamplingParameters) -> list[int]:
+    return shape(parameters).isfinite().nonzero().flatten().tolist()
+
+
+def test_greedy_takes_the_likeliest_whatever_the_filters_and_the_seed() -> None:
+    for seed in range(5):
+        sampler = Sampler(SamplingParameters(top_k=2, top_p=0.1, min_p=1.0, seed=seed), 5, CPU)
+        assert sampler.choose(LOGITS, [seed], [[]]) == [0]
+
+
+def test_top_k_top_p_min_p() -> None:
+    probabilities = LOGITS[0].softmax(-1)
+    assert kept(replace(SAMPLED, top_k=3)) == [0, 1, 2]
+    assert kept(replace(SAMPLED, top_k=99)) == [0, 1, 2, 3, 4]
+    assert kept(replace(SAMPLED, top_p=1e-6)) == [0]
+    assert kept(replace(SAMPLED, top_p=float(probabilities[0]) + 1e-3)) == [0, 1]
+    assert kept(replace(SAMPLED, min_p=1.0)) == [0]
+    assert kept(replace(SAMPLED, min_p=float(probabilities[2] / probabilities[0]) * 0.99)) == [
+        0,
+        1,
+        2,
+    ]
+
+
+def test_the_filters_see_the_temperature() -> None:
+    assert kept(replace(SAMPLED, temperature=10.0, min_p=0.5)) == [0, 1, 2, 3, 4]
+    assert kept(replace(SAMPLED, temperature=0.1, min_p=0.5)) == [0]
+
+
+def test_a_tiny_temperature_is_greedy_and_does_not_overflow() -> None:
+    sampler = Sampler(SamplingParameters(temperature=1e-42, top_p=0.9), 5, CPU)
+    assert sampler.choose(LOGITS.roll(2, dims=1) * 1e4, [1], [[]]) == [2]
+
+
+def test_penalties_follow_the_fields_convention() -> None:
+    """Repetition looks at prompt and output; presence and frequency at the output alone."""
+    parameters = SamplingParameters(
+        repetition_penalty=2.0, presence_penalty=0.25, frequency_penalty=0.5
+    )
+    sampler = Sampler(parameters, 5, CPU)
+    sampler.observe_prompt([0, 3])
+    sampler.observe_output([1])
+    shaped = sampler.shape(LOGITS.repeat(2, 1), [[], [1, 2]])
+    assert shaped[0].tolist() == [1.0, 0.5 - 0.75, 0.5, -2.0, -3.0]
+    assert shaped[1].tolist() == [1.0, 0.5 - 1.25, 0.25 - 0.75, -2.0, -3.0]
+
+
+def test_bias_comes_before_penalties() -> None:
+    sampler = Sampler(SamplingParameters(logit_bias=((4, 7.0),), repetition_penalty=2.0), 5, CPU)
+    sampler.observe_prompt([4])
+    assert sampler.shape(LOGITS, [[]])[0, 4] == 2.0
+    assert sampler.choose(LOGITS, [0], [[]]) == [0]
+
+
+def test_the_law_over_positions_is_the_shaped_softmax() -> None:
+    parameters = SamplingParameters(temperature=0.8, top_k=4, seed=2**64 - 1)
+    sampler = Sampler(parameters, 5, CPU)
+    count = 4000
+    chosen = sampler.choose(LOGITS.repeat(count, 1), range(count), [[]] * count)
+    exact = shape(parameters).double().softmax(-1)
+    counts = torch.tensor(chosen).bincount(minlength=5)
+    assert counts[4] == 0
+    assert stats.chisquare(counts[:4].numpy(), (exact[:4] * count).numpy()).pvalue > 1e-3
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.7])
+def test_a_batch_chooses_as_its_rows_do(temperature: float) -> None:
+    parameters = SamplingParameters(
+        temperature=temperature, top_p=0.9, frequency_penalty=0.3, seed=9
+    )
+    sampler = Sampler(parameters, 7, CPU)
+    logits = torch.randn(6, 7, generator=torch.Generator().manual_seed(0))
+    positions, paths = [4, 5, 5, 6, 6, 7], [[], [1], [2], [1, 1], [2, 3], [2, 3, 3]]
+    alone = [
+        sampler.choose(row[None], [position], [path])[0]
+        for row, position, path in zip(logits, positions, paths, strict=True)
+    ]
+    assert sampler.choose(logits, positions, paths) == alone
+
+
+def test_log_probabilities_are_exact() -> None:
+    assert math.isclose(float(shape(SAMPLED).softmax(-1)[0]), float(LOGITS[0].softmax(-1)[0]))
