@@ -104,8 +104,8 @@ class TableModel:
         stop_token_ids: Sequence[int] = (),
     ) -> Verdict:
         """One round as a verifier runs it: every node's token chosen at its own prefix."""
-        paths = [[]] + [
-            [tree.token_ids[node] for node in tree.path(index)] for index in range(len(tree))
+        paths = [
+            [tree.token_ids[node] for node in tree.path(index)] for index in range(-1, len(tree))
         ]
         logits = torch.stack([self.logits([*committed, *path]) for path in paths])
         positions = [len(committed) + len(path) for path in paths]
