@@ -175,9 +175,14 @@ class Stack:
 
     def stop(self) -> None:
         """Stops the orchestrator first, so that no request meets a vanished service."""
-        for process in reversed(self.processes.values()):
-            process.stop()
-        shutil.rmtree(self.folder, ignore_errors=True)
+        try:
+            for process in reversed(self.processes.values()):
+                process.stop()
+        except KeyboardInterrupt:  # asked twice: at once, then, but nothing is left behind
+            for process in self.processes.values():
+                process.kill()
+        finally:
+            shutil.rmtree(self.folder, ignore_errors=True)
 
     def _start(self) -> None:
         config = self.config
