@@ -1,0 +1,17 @@
+"""Whether an output has begun to repeat itself, which flatters methods that copy."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+TAIL = 32
+LONGEST_PERIOD = 16
+DEFINITION = f"the last {TAIL} tokens repeat with a period of at most {LONGEST_PERIOD}"
+
+
+def is_looping(token_ids: Sequence[int]) -> bool:
+    """See DEFINITION; an output shorter than the tail does not loop."""
+    tail = list(token_ids[-TAIL:])
+    return len(tail) == TAIL and any(
+        tail[period:] == tail[:-period] for period in range(1, LONGEST_PERIOD + 1)
+    )

@@ -1,0 +1,84 @@
+"""What a run was measured on."""
+
+from __future__ import annotations
+
+import os
+import platform
+import subprocess
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from draftloop import __version__
+from draftloop.config import REPOSITORY
+from draftloop.model_info import ModelInfo
+
+CPU_FILE = Path("/proc/cpuinfo")
+# What decides how fast bfloat16 is on an x86 CPU.
+TELLING_FLAGS = ("avx2", "avx512f", "avx512_bf16", "amx_bf16")
+PACKAGES = ("torch", "transformers", "grpcio", "protobuf", "llvmlite")
+
+
+def available_cores() -> int:
+    """Cores that this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def describe_machine() -> dict[str, Any]:
+    """Hardware, software and load, without anything that names the machine."""
+    cpu = _cpu_lines()
+    flags = cpu.get("flags", "").split()
+    return {
+        "cpu": cpu.get("model name", platform.processor()),
+        "cores": available_cores(),
+        "cpu_flags": {flag: flag in flags for flag in TELLING_FLAGS},
+        "memory_gib": round(psutil.virtual_memory().total / 2**30, 1),
+        "load_average": [round(load, 2) for load in psutil.getloadavg()],
+        "system": f"{platform.system()} {platform.machine()}",
+        "python": platform.python_version(),
+        "draftloop": __version__,
+        "packages": {package: version(package) for package in PACKAGES},
+        "commit": _commit(),
+    }
+
+
+def describe_model(info: ModelInfo) -> dict[str, Any]:
+    """A served model and what its forwards cost."""
+    return {
+        "name": info.model_name,
+        "fingerprint": info.model_fingerprint,
+        "parameters": info.parameters,
+        "cost_inflation": info.cost_inflation,
+        "dtype": info.dtype,
+        "device": info.device,
+        "forward_ms_by_tokens": {
+            str(point.tokens): round(point.forward_ns / 1e6, 3) for point in info.cost_curve
+        },
+    }
+
+
+def _cpu_lines() -> dict[str, str]:
+    if not CPU_FILE.exists():
+        return {}
+    first = CPU_FILE.read_text(encoding="utf-8").split("\n\n")[0]
+    pairs = (line.partition(":") for line in first.splitlines())
+    return {name.strip(): value.strip() for name, _, value in pairs}
+
+
+def _commit() -> str:
+    """The commit of the code, marked where tracked files differ from it."""
+    try:
+        described = subprocess.run(
+            ["git", "describe", "--always", "--dirty", "--exclude=*"],
+            cwd=REPOSITORY,
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+    except (OSError, subprocess.CalledProcessError):
+        return "unknown"
+    return described.stdout.strip()

@@ -1,0 +1,77 @@
+"""What one continuation gave and cost."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoundSplit:
+    """Where the time of a round went on average, in milliseconds; from our own services only.
+
+    `overhead` is the median over the request's rounds of everything but the forward passes.
+    """
+
+    draft_forward: float
+    verify_forward: float
+    wire: float
+    rest: float
+    overhead: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """Times are seen by the caller: `decode_s` from the first tokens to the last ones.
+
+    `first_tokens` came together at the beginning and are not counted in the speed. `drafted` and
+    `accepted` are None where a system does not say.
+    """
+
+    token_ids: tuple[int, ...]
+    first_tokens: int
+    first_token_s: float
+    decode_s: float
+    rounds: int
+    drafted: int | None = None
+    accepted: int | None = None
+    split: RoundSplit | None = None
+
+    @property
+    def tokens_per_second(self) -> float:
+        """Tokens after the first ones per second of decoding."""
+        decoded = len(self.token_ids) - self.first_tokens
+        return decoded / self.decode_s if self.decode_s else 0.0
+
+    @property
+    def tokens_per_round(self) -> float:
+        """Tokens that one forward pass of the target model gave."""
+        decoded = len(self.token_ids) - self.first_tokens
+        return decoded / self.rounds if self.rounds else 0.0
+
+    @classmethod
+    def of_steps(cls, token_ids: tuple[int, ...], steps: list[tuple[float, int]]) -> Outcome:
+        """From (seconds since the request, tokens that came then), one entry per round."""
+        times = [seconds for seconds, _ in steps]
+        return cls(
+            token_ids=token_ids,
+            first_tokens=steps[0][1],
+            first_token_s=times[0],
+            decode_s=times[-1] - times[0],
+            rounds=len(steps) - 1,
+        )
+
+    def as_json(self) -> dict[str, Any]:
+        """The figures without the tokens."""
+        split = self.split
+        return {
+            "tokens": len(self.token_ids),
+            "tokens_per_second": round(self.tokens_per_second, 3),
+            "tokens_per_round": round(self.tokens_per_round, 3),
+            "first_token_ms": round(1e3 * self.first_token_s, 3),
+            "drafted": self.drafted,
+            "accepted": self.accepted,
+            "round_ms": {name: round(getattr(split, name), 3) for name in RoundSplit.__slots__}
+            if split
+            else None,
+        }

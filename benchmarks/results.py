@@ -1,0 +1,148 @@
+"""Samples, and the rows that sum them up."""
+
+from __future__ import annotations
+
+import json
+import statistics
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from benchmarks.looping import is_looping
+from benchmarks.outcome import Outcome, RoundSplit
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sample:
+    """One measured continuation, held against plain decoding of the same repetition.
+
+    `equal` is None where no equality is to be expected or the reference did not run.
+    """
+
+    profile: str
+    method: str
+    temperature: float
+    file: str
+    seed: int
+    outcome: Outcome
+    ratio: float
+    equal: bool | None
+
+    def as_json(self) -> dict[str, Any]:
+        """Everything but the tokens."""
+        names = ("profile", "method", "temperature", "file", "seed", "equal")
+        plain = {name: getattr(self, name) for name in names}
+        return {**plain, "ratio": round(self.ratio, 3), **self.outcome.as_json()}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """Medians over the samples of one method, at one temperature, on one profile."""
+
+    profile: str
+    temperature: float
+    method: str
+    runs: int
+    tokens_per_second: float
+    ratio: float
+    tokens_per_round: float
+    acceptance: float | None
+    looping: float
+    equality: float | None
+    first_token_ms: float
+    round_ms: RoundSplit | None
+
+
+def rows(samples: Iterable[Sample]) -> list[Row]:
+    """One row per profile, temperature and method, in the order of their first samples."""
+    groups: dict[tuple[str, float, str], list[Sample]] = {}
+    for sample in samples:
+        key = (sample.profile, sample.temperature, sample.method)
+        groups.setdefault(key, []).append(sample)
+    order = {key: index for index, key in enumerate(groups)}
+    profiles = list(dict.fromkeys(profile for profile, _, _ in groups))
+    temperatures = list(dict.fromkeys(temperature for _, temperature, _ in groups))
+    sorted_keys = sorted(
+        groups, key=lambda k: (profiles.index(k[0]), temperatures.index(k[1]), order[k])
+    )
+    return [row(groups[key]) for key in sorted_keys]
+
+
+def row(samples: Sequence[Sample]) -> Row:
+    """Sums up samples of one kind."""
+    outcomes = [sample.outcome for sample in samples]
+    judged = [sample.equal for sample in samples if sample.equal is not None]
+    first = samples[0]
+    return Row(
+        profile=first.profile,
+        temperature=first.temperature,
+        method=first.method,
+        runs=len(samples),
+        tokens_per_second=statistics.median(o.tokens_per_second for o in outcomes),
+        ratio=statistics.median(sample.ratio for sample in samples),
+        tokens_per_round=statistics.median(o.tokens_per_round for o in outcomes),
+        acceptance=_acceptance(outcomes),
+        looping=statistics.fmean(is_looping(o.token_ids) for o in outcomes),
+        equality=statistics.fmean(judged) if judged else None,
+        first_token_ms=1e3 * statistics.median(o.first_token_s for o in outcomes),
+        round_ms=_median_split([o.split for o in outcomes if o.split]),
+    )
+
+
+def _acceptance(outcomes: Sequence[Outcome]) -> float | None:
+    drafted = sum(outcome.drafted or 0 for outcome in outcomes)
+    accepted = sum(outcome.accepted or 0 for outcome in outcomes)
+    return accepted / drafted if drafted else None
+
+
+def _median_split(splits: Sequence[RoundSplit]) -> RoundSplit | None:
+    if not splits:
+        return None
+    medians = {
+        name: statistics.median(getattr(split, name) for split in splits)
+        for name in RoundSplit.__slots__
+    }
+    return RoundSplit(**medians)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Results:
+    """A whole run. `settings` and `machine` say how and on what it was measured."""
+
+    settings: dict[str, Any]
+    machine: dict[str, Any]
+    profiles: dict[str, dict[str, Any]]
+    rows: list[Row]
+    samples: list[dict[str, Any]]
+
+    def write(self, file: Path) -> None:
+        """As JSON, one sample a line."""
+        head = {
+            "settings": self.settings,
+            "machine": self.machine,
+            "profiles": self.profiles,
+            "rows": [_rounded(asdict(row)) for row in self.rows],
+        }
+        text = json.dumps(head, indent=2, ensure_ascii=False)
+        lines = ",\n".join(f"    {json.dumps(sample)}" for sample in self.samples)
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(f'{text[:-2]},\n  "samples": [\n{lines}\n  ]\n}}\n', encoding="utf-8")
+
+    @classmethod
+    def read(cls, file: Path) -> Results:
+        """What `write` wrote."""
+        content = json.loads(file.read_text(encoding="utf-8"))
+        content["rows"] = [_row_from_json(entry) for entry in content["rows"]]
+        return cls(**content)
+
+
+def _rounded(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _rounded(part) for name, part in value.items()}
+    return round(value, 4) if isinstance(value, float) else value
+
+
+def _row_from_json(entry: dict[str, Any]) -> Row:
+    split = entry["round_ms"]
+    return Row(**{**entry, "round_ms": RoundSplit(**split) if split else None})

@@ -1,0 +1,104 @@
+"""transformers' own `generate` in a process of its own, by lines of JSON on stdin and stdout.
+
+The first line in says what to load; `ready` comes back. Every further line is a case, and its
+outcome comes back. Between two lines the process waits in a read and uses no CPU.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from typing import Any, TextIO
+
+import torch
+from transformers import AutoModelForCausalLM, PreTrainedModel
+from transformers.generation.streamers import BaseStreamer
+
+from draftloop.runtime.inflate import inflate, parse_size
+
+LOOKUP_TOKENS = 10
+
+
+class StepClock(BaseStreamer):  # type: ignore[misc]
+    """Notes when tokens come, and how many at a time."""
+
+    def __init__(self) -> None:
+        self.asked = time.perf_counter()
+        self.steps: list[tuple[float, int]] = []
+        self._prompt_seen = False
+
+    def put(self, value: torch.Tensor) -> None:
+        """Called with the prompt first, then once per round."""
+        if self._prompt_seen:
+            self.steps.append((time.perf_counter() - self.asked, value.numel()))
+        self._prompt_seen = True
+
+    def end(self) -> None:
+        """Nothing is buffered."""
+
+
+class Worker:
+    """A target and a draft model."""
+
+    def __init__(self, order: dict[str, Any]) -> None:
+        torch.set_num_threads(order["threads"])
+        self.target = load(order["target"], order["dtype"])
+        if order["inflate"]:
+            inflate(self.target, parse_size(order["inflate"]))
+            self.target.eval().requires_grad_(False)
+        self.draft = load(order["draft"], order["dtype"])
+        self.special: dict[str, dict[str, Any]] = {
+            "transformers": {},
+            "transformers assisted": {"assistant_model": self.draft},
+            "transformers lookup": {"prompt_lookup_num_tokens": LOOKUP_TOKENS},
+        }
+
+    @torch.inference_mode()
+    def run(self, case: dict[str, Any]) -> dict[str, Any]:
+        """Tokens and steps of one continuation."""
+        torch.manual_seed(case["seed"])
+        prompt = torch.tensor([case["prompt"]])
+        clock = StepClock()
+        output = self.target.generate(
+            prompt,
+            attention_mask=torch.ones_like(prompt),
+            max_new_tokens=case["tokens"],
+            streamer=clock,
+            **sampling(case["temperature"]),
+            **self.special[case["method"]],
+        )
+        return {"token_ids": output[0, prompt.shape[1] :].tolist(), "steps": clock.steps}
+
+
+def sampling(temperature: float) -> dict[str, Any]:
+    """Arguments for the whole distribution at this temperature; 0 is greedy."""
+    if not temperature:
+        return {"do_sample": False}
+    return {"do_sample": True, "temperature": temperature, "top_k": 0, "top_p": 1.0}
+
+
+def load(folder: str, dtype: str) -> PreTrainedModel:
+    """A model that goes on past its end-of-text token, as all measured systems do."""
+    model = AutoModelForCausalLM.from_pretrained(
+        folder, dtype=getattr(torch, dtype), attn_implementation="sdpa", local_files_only=True
+    )
+    model.generation_config.eos_token_id = None
+    model.generation_config.pad_token_id = 0
+    return model.eval().requires_grad_(False)
+
+
+def serve(orders: TextIO, answers: TextIO) -> None:
+    """Loads what the first line says, then answers line by line until stdin ends."""
+    worker = Worker(json.loads(next(orders)))
+    print(json.dumps({"ready": True, "threads": torch.get_num_threads()}), file=answers, flush=True)
+    for line in orders:
+        print(json.dumps(worker.run(json.loads(line))), file=answers, flush=True)
+
+
+if __name__ == "__main__":
+    # Whatever a library prints must not come between the answers.
+    own_stdout = os.fdopen(os.dup(sys.stdout.fileno()), "w")
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
+    serve(sys.stdin, own_stdout)
