@@ -159,6 +159,12 @@ def test_links_lead_somewhere(page: Path) -> None:
     assert not broken
 
 
+def test_every_decision_is_listed() -> None:
+    folder = ROOT / "docs" / "decisions"
+    index = (folder / "README.md").read_text(encoding="utf-8")
+    assert not [page.name for page in folder.glob("0*.md") if f"({page.name})" not in index]
+
+
 def test_configuration_page_is_fresh() -> None:
     """`make docs` renews it."""
     page = configuration_page.PAGE.read_text(encoding="utf-8")
