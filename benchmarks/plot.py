@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import matplotlib
 
@@ -11,15 +12,21 @@ matplotlib.use("Agg")  # no display needed
 
 from matplotlib import pyplot  # noqa: E402
 from matplotlib.axes import Axes  # noqa: E402
+from matplotlib.patches import Patch  # noqa: E402
 
 from benchmarks.results import Row  # noqa: E402
 from benchmarks.systems import METHODS, PROFILES  # noqa: E402
 
 COLOURS = {"draftloop": "#1b7f5c", "transformers": "#8a8f98"}
+NEUTRAL = "#444444"
 FADED = 0.4
 PANEL_WIDTH, PANEL_HEIGHT = 6.2, 4.2
-RC = {"svg.hashsalt": "draftloop", "font.size": 10, "axes.spines.top": False,
-      "axes.spines.right": False}  # fmt: skip
+RC: dict[Any, Any] = {
+    "svg.hashsalt": "draftloop",  # the same results give the same file
+    "font.size": 10,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+}
 
 
 def draw(rows: Sequence[Row], file: Path) -> None:
@@ -56,7 +63,12 @@ def _panel(axes: Axes, rows: Sequence[Row]) -> None:
     axes.set_yticks(range(len(methods)), methods)
     axes.invert_yaxis()
     axes.margins(x=0.22)
-    names = [f"T = {t:g}" if t else "greedy" for t in temperatures]
-    shades = " (full colour), ".join(names) + (" (faded)" if len(names) > 1 else "")
-    axes.set_xlabel(f"tokens/s (ratio to our plain decoding); {shades}")
+    shades = [f"T = {t:g}" if t else "greedy" for t in temperatures]
+    axes.legend(
+        [Patch(color=NEUTRAL, alpha=FADED if turn else 1) for turn in range(len(shades))],
+        shades,
+        loc="lower right",
+        frameon=False,
+    )
+    axes.set_xlabel("tokens/s (ratio to our plain decoding)")
     axes.set_title(PROFILES[rows[0].profile].title, fontsize=11)

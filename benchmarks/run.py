@@ -138,7 +138,7 @@ def read_settings(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--prompts", type=int, help="held-out prompts (default: 8)")
     parser.add_argument("--tokens", type=int, help="tokens per continuation (default: 64)")
     parser.add_argument("--temperature", type=float, action="append",
-                        help="may be given again; the first is the main row (default: 0.7, 0)")  # fmt: skip
+                        help="repeatable; the first is the main one (default: 0.7, 0)")  # fmt: skip
     parser.add_argument("--profiles", type=_names(PROFILES), default=["bundled", "300M"])
     parser.add_argument("--strategies", type=_names(METHODS), default=list(METHODS),
                         help=f"of: {', '.join(METHODS)}")  # fmt: skip

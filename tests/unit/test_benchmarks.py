@@ -1,0 +1,204 @@
+"""The benchmark's own arithmetic: looping, medians, equality, time budget, tables, files."""
+
+from __future__ import annotations
+
+import io
+import json
+import time
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from benchmarks import demo, table
+from benchmarks.looping import is_looping
+from benchmarks.machine import describe_machine
+from benchmarks.measure import measure, samples
+from benchmarks.outcome import Outcome, RoundSplit
+from benchmarks.results import Results, Row, Sample, row, rows
+from benchmarks.run import read_settings
+from benchmarks.systems import METHODS, PLAIN, PROFILES, System
+from benchmarks.workload import Case, Prompt, Workload, held_out_prompts
+
+PROMPT = Prompt("file.py", "import os", (1, 2, 3))
+SPLIT = RoundSplit(draft_forward=1.0, verify_forward=5.0, wire=0.5, rest=0.25, overhead=0.75)
+
+
+def outcome(
+    token_ids: tuple[int, ...] = (1, 2, 3, 4, 5), seconds: float = 2.0, drafted: int = 0
+) -> Outcome:
+    return Outcome(
+        token_ids=token_ids,
+        first_tokens=1,
+        first_token_s=0.1,
+        decode_s=seconds,
+        rounds=2,
+        drafted=drafted,
+        accepted=drafted // 2,
+        split=SPLIT,
+    )
+
+
+def case(temperature: float = 0.7) -> Case:
+    return Case(prompt=PROMPT, tokens=5, temperature=temperature, seed=1)
+
+
+class Scripted:
+    """A system that answers at once and notes what it was asked."""
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+
+    def run(self, method: str, case: Case) -> Outcome:
+        self.asked.append(method)
+        return outcome()
+
+
+def sample(method: str = PLAIN, ratio: float = 1.0, equal: bool | None = True) -> Sample:
+    return Sample(
+        profile="bundled",
+        method=method,
+        temperature=0.7,
+        file="file.py",
+        seed=1,
+        outcome=outcome(drafted=4),
+        ratio=ratio,
+        equal=equal,
+    )
+
+
+@pytest.mark.parametrize(
+    ("token_ids", "expected"),
+    [
+        (list(range(100)), False),
+        ([7] * 32, True),
+        ([7] * 31, False),
+        (list(range(50)) + list(range(16)) * 2, True),
+        (list(range(17)) * 2, False),
+        (list(range(50)) + [1, 2, 3] * 11, True),
+        ([1, 2, 3] * 11 + [9], False),
+    ],
+)
+def test_looping_is_a_repeating_tail(token_ids: list[int], expected: bool) -> None:
+    assert is_looping(token_ids) is expected
+
+
+def test_first_tokens_do_not_count_in_the_speed() -> None:
+    """A first round of several tokens includes the prefill, so it tells nothing of decoding."""
+    seen = Outcome.of_steps((1, 2, 3, 4, 5, 6), [(0.5, 3), (1.0, 1), (1.5, 2)])
+    assert (seen.first_token_s, seen.decode_s, seen.rounds) == (0.5, 1.0, 2)
+    assert seen.tokens_per_second == 3
+    assert seen.tokens_per_round == 1.5
+
+
+def test_an_output_of_one_token_has_no_speed() -> None:
+    seen = Outcome.of_steps((1,), [(0.5, 1)])
+    assert (seen.tokens_per_second, seen.tokens_per_round) == (0, 0)
+
+
+def test_samples_are_held_against_their_own_plain_decoding() -> None:
+    different = outcome((9, 9, 9, 9, 9), seconds=1.0)
+    outcomes = {PLAIN: outcome(), "speculative": different, "transformers": different}
+    sampled = {s.method: s for s in samples("bundled", case(0.7), outcomes)}
+    greedy = {s.method: s for s in samples("bundled", case(0.0), outcomes)}
+    assert sampled["speculative"].ratio == 2
+    assert sampled["speculative"].equal is False
+    assert sampled["transformers"].equal is None, "its generator is another one"
+    assert greedy["transformers"].equal is True, "it is its own reference"
+
+
+def test_without_a_reference_nothing_is_said_of_equality() -> None:
+    outcomes = {PLAIN: outcome(), "transformers lookup": outcome()}
+    assert samples("bundled", case(0.0), outcomes)[1].equal is None
+
+
+def test_methods_take_turns_in_a_shifting_order() -> None:
+    """The first method after another process's pause must not always be the same."""
+    system = Scripted()
+    systems: dict[str, System] = {"draftloop": system}
+    workload = Workload(prompts=[PROMPT], tokens=5, temperatures=(0.7,), passes=2)
+    methods = [PLAIN, "speculative"]
+    found = list(
+        measure(
+            PROFILES["bundled"],
+            systems,
+            methods,
+            workload,
+            deadline=time.monotonic() + 60,
+            tick=lambda _: None,
+        )
+    )
+    warm_up, first, second = methods, methods, methods[::-1]
+    assert system.asked == [*warm_up, *first, *second]
+    assert [s.method for s in found] == methods * 2, "rows keep the methods' order"
+
+
+def test_one_repetition_always_runs() -> None:
+    workload = Workload(prompts=[PROMPT], tokens=5, temperatures=(0.7, 0.0), passes=9)
+    found = measure(
+        PROFILES["bundled"],
+        {"draftloop": Scripted()},
+        [PLAIN],
+        workload,
+        deadline=time.monotonic() - 1,
+        tick=lambda _: None,
+    )
+    assert len(list(found)) == 2
+
+
+def test_a_row_has_medians_and_shares() -> None:
+    summed = row([sample(ratio=1.0), sample(ratio=5.0, equal=False), sample(ratio=2.0, equal=None)])
+    assert (summed.runs, summed.ratio, summed.equality) == (3, 2.0, 0.5)
+    assert summed.acceptance == 0.5
+    assert summed.round_ms == SPLIT
+
+
+def test_rows_survive_the_file(tmp_path: Path) -> None:
+    results = Results(
+        settings={"tokens": 5},
+        machine=describe_machine(),
+        profiles={},
+        rows=rows([sample(), sample("speculative", 1.5)]),
+        samples=[sample().as_json()],
+    )
+    results.write(tmp_path / "new" / "bench.json")
+    assert Results.read(tmp_path / "new" / "bench.json") == results
+    assert json.loads((tmp_path / "new" / "bench.json").read_text())["samples"][0]["tokens"] == 5
+
+
+def test_tables_name_cost_inflation_and_every_method() -> None:
+    console = Console(width=100, record=True, file=io.StringIO())
+    shown: list[Row] = [row([sample(name)]) for name in METHODS]
+    table.show(console, shown)
+    text = console.export_text()
+    assert all(name in text for name in METHODS)
+    assert "looping" in text
+    assert all("cost-inflated" in p.title for p in PROFILES.values() if p.inflate)
+    assert table.markdown(shown).count("| speculative |") == 2
+
+
+def test_plain_decoding_is_always_measured() -> None:
+    settings = read_settings(["--strategies", "transformers,speculative", "--quick"])
+    assert settings.strategies == [PLAIN, "speculative", "transformers"]
+    assert (settings.tokens, settings.temperature) == (32, [0.7, 0.0])
+
+
+def test_unknown_names_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        read_settings(["--profiles", "70B"])
+    assert "must be of bundled, 300M, 1B" in capsys.readouterr().err
+
+
+def test_prompts_come_tokenized() -> None:
+    (prompt,) = held_out_prompts(1)
+    assert prompt.file.endswith(".py")
+    assert prompt.token_ids
+    with pytest.raises(ValueError, match="must be from 1 to"):
+        held_out_prompts(0)
+
+
+def test_the_demo_tells_where_tokens_differ() -> None:
+    same = demo.Comparison(PROMPT, outcome(), outcome())
+    other = demo.Comparison(PROMPT, outcome((1, 2, 9, 4, 5)), outcome())
+    assert same.identical and "identical" in demo._same(same)
+    assert not other.identical and "from token 2" in demo._same(other)
