@@ -65,8 +65,8 @@ def tempered_divergence(wanted: Tensor, drafted: Tensor, temperature: float) -> 
 
 def teacher_from(folder: str | os.PathLike[str], device: str) -> LlamaForCausalLM:
     """The frozen verifier model in float32."""
-    teacher = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
-    return teacher.eval().requires_grad_(False).to(device)  # type: ignore[no-any-return]
+    teacher: LlamaForCausalLM = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    return teacher.eval().requires_grad_(False).to(device)
 
 
 def first_state(setting: Setting, seed: int) -> Checkpoint:

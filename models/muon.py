@@ -17,7 +17,7 @@ QUINTIC = (3.4445, -4.7750, 2.0315)
 def orthogonalise(matrix: Tensor, iterations: int = 5) -> Tensor:
     """A matrix of the same shape and singular vectors whose singular values lie near one."""
     a, b, c = QUINTIC
-    wide = matrix if matrix.shape[0] <= matrix.shape[1] else matrix.T
+    wide: Tensor = matrix if matrix.shape[0] <= matrix.shape[1] else matrix.T
     wide = wide / (torch.linalg.vector_norm(wide) + 1e-7)
     for _ in range(iterations):
         gram = wide @ wide.T

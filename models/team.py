@@ -18,6 +18,7 @@ from typing import Any
 import torch
 import torch.multiprocessing as mp
 from torch import Tensor
+from torch.multiprocessing.spawn import spawn
 from tqdm import tqdm
 from transformers import LlamaForCausalLM
 
@@ -218,5 +219,5 @@ def run_phase(setting: Setting, phase: Phase, state: Checkpoint) -> Checkpoint:
         share_memory(state)
         shared.gradients.share_memory_()
         shared.losses.share_memory_()
-        mp.spawn(work, args=(setting, phase, state, shared), nprocs=workers)
+        spawn(work, args=(setting, phase, state, shared), nprocs=workers)
     return Checkpoint.load(setting.file)

@@ -24,9 +24,9 @@ from models.schedule import Phase, Schedule
 from models.team import Objective, Setting, run_phase
 
 VERIFIER_PHASES = (
-    Phase(until=0.78, layers=3, length=512, batch=8, micro=2),
-    Phase(until=0.90, layers=6, length=512, batch=12, micro=2),
-    Phase(until=0.97, layers=6, length=1024, batch=6, micro=1),
+    Phase(until=0.86, layers=3, length=512, batch=8, micro=2),
+    Phase(until=0.93, layers=6, length=512, batch=12, micro=2),
+    Phase(until=0.975, layers=6, length=1024, batch=6, micro=1),
     Phase(until=1.00, layers=6, length=2048, batch=4, micro=1),
 )
 DRAFTER_PHASES = (

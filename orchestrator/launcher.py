@@ -87,6 +87,8 @@ class RoleProcess:
 
     def start(self) -> None:
         """Starts the process; its output goes to the log file."""
+        if self.process is not None:
+            self.process.wait()  # reaped before its successor starts
         self._address_file.unlink(missing_ok=True)
         command = [sys.executable, "-m", MODULES[self.role], *self.flags]
         command += ["--address-file", str(self._address_file)]

@@ -102,14 +102,15 @@ def test_orthogonalising_keeps_the_singular_vectors() -> None:
 
 def test_updates_lower_a_loss() -> None:
     torch.manual_seed(0)
-    model = nn.ModuleDict({"layers": nn.ModuleList([nn.Linear(8, 8)])})
+    layer = nn.Linear(8, 8)
+    model = nn.ModuleDict({"layers": nn.ModuleList([layer])})
     holder = nn.ModuleDict({"model": model})
     momenta = new_momenta(holder)
     assert set(momenta["model.layers.0.weight"]) == {"first"}
     assert set(momenta["model.layers.0.bias"]) == {"first", "second"}
     inputs, losses = torch.randn(32, 8), []
     for step in range(1, 30):
-        loss = (model["layers"][0](inputs) - inputs).square().mean()
+        loss = (layer(inputs) - inputs).square().mean()
         losses.append(loss.item())
         holder.zero_grad()
         loss.backward()

@@ -1,0 +1,100 @@
+"""What the end-to-end tests say to an orchestrator: cases in, tokens out."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any
+
+import grpc
+from google.rpc.error_details_pb2 import BadRequest, ErrorInfo, RetryInfo
+from google.rpc.status_pb2 import Status
+
+from draftloop.config import REPOSITORY, bundled_model
+from orchestrator.tokenizer import Tokenizer
+from protos import generation_pb2 as pb
+from protos import generation_pb2_grpc
+from protos import speculation_pb2 as shared
+
+CALL_TIMEOUT_S = 120.0
+STRATEGIES = ("autoregressive", "speculative", "prompt_lookup")
+
+
+@dataclass(frozen=True)
+class Case:
+    """One prompt and how to continue it."""
+
+    prompt: tuple[int, ...]
+    max_tokens: int
+    sampling: dict[str, Any] = field(default_factory=dict)
+
+    def parameters(self, strategy: str, **more: Any) -> pb.GenerationParameters:
+        return pb.GenerationParameters(
+            tokens=pb.TokenIds(ids=self.prompt),
+            sampling=shared.SamplingParameters(**{"seed": 0, **self.sampling}),
+            max_tokens=self.max_tokens,
+            speculation=pb.SpeculationParameters(strategy=strategy),
+            **more,
+        )
+
+
+class Client:
+    """A blocking client of one orchestrator."""
+
+    def __init__(self, address: str) -> None:
+        self.channel = grpc.insecure_channel(address)
+        self.stub = generation_pb2_grpc.GenerationStub(self.channel)
+
+    def once(self, case: Case, strategy: str, **more: Any) -> pb.GenerateOnceResponse:
+        request = pb.GenerateOnceRequest(parameters=case.parameters(strategy, **more))
+        answer: pb.GenerateOnceResponse = self.stub.GenerateOnce(request, timeout=CALL_TIMEOUT_S)
+        return answer
+
+    def tokens(self, cases: Iterable[Case], strategy: str, concurrency: int = 1) -> list[list[int]]:
+        """The tokens of every case, in the cases' order."""
+        with ThreadPoolExecutor(concurrency) as pool:
+            answers = pool.map(lambda case: self.once(case, strategy), cases)
+            return [list(answer.token_ids) for answer in answers]
+
+
+def held_out_prompts(count: int, longest: int) -> list[tuple[int, ...]]:
+    """The first `longest` tokens of the first prompts that come from different files."""
+    tokenizer = Tokenizer(bundled_model("verifier"))
+    lines = (REPOSITORY / "models" / "held_out_prompts.jsonl").read_text("utf-8").splitlines()
+    by_file = {entry["file"]: entry["prompt"] for entry in reversed([json.loads(x) for x in lines])}
+    texts = list(by_file.values())[::-1] + [json.loads(line)["prompt"] for line in lines]
+    chosen = list(dict.fromkeys(tuple(tokenizer.encode(text)[:longest]) for text in texts))
+    return chosen[:count]
+
+
+def detail(error: grpc.RpcError, kind: type[Any]) -> Any:
+    """The rich error detail of that kind; fails the test where there is none."""
+    for key, value in error.trailing_metadata() or ():
+        if key == "grpc-status-details-bin":
+            for packed in Status.FromString(value).details:
+                message = kind()
+                if packed.Unpack(message):
+                    return message
+    raise AssertionError(f"no {kind.__name__} came with {error.code()}: {error.details()}")
+
+
+def bad_field(error: grpc.RpcError) -> str:
+    """Name of the field that broke its rule."""
+    return str(detail(error, BadRequest).field_violations[0].field)
+
+
+def first_difference(expected: Sequence[Sequence[int]], actual: Sequence[Sequence[int]]) -> str:
+    """Where the first case differs; empty when all are equal."""
+    for case, (left, right) in enumerate(zip(expected, actual, strict=True)):
+        if list(left) != list(right):
+            at = next((i for i, (a, b) in enumerate(zip(left, right, strict=False)) if a != b), -1)
+            return f"case {case} differs at token {at}: {list(left)[at:]} != {list(right)[at:]}"
+    return ""
+
+
+__all__ = [
+    "STRATEGIES", "BadRequest", "Case", "Client", "ErrorInfo", "RetryInfo", "bad_field", "detail",
+    "first_difference", "held_out_prompts",
+]  # fmt: skip

@@ -1,0 +1,87 @@
+"""One stack of real processes on the bundled pair in float32 for the whole run."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from typing import Any
+
+import pytest
+
+from draftloop.rpc.server import RoleServer
+from orchestrator.config import OrchestratorSettings
+from orchestrator.deployment import Deployment
+from orchestrator.launcher import Stack, StackConfig
+from orchestrator.servicer import SERVICE_NAME, GenerationServicer, register
+from tests.e2e.client import Case, Client, held_out_prompts
+
+SAMPLINGS: tuple[dict[str, Any], ...] = (
+    {},
+    {"temperature": 0.7},
+    {"temperature": 0.7, "top_p": 0.9},
+    {"temperature": 0.7, "repetition_penalty": 1.2, "presence_penalty": 0.4},
+    {"temperature": 1.0, "top_k": 40, "min_p": 0.02, "frequency_penalty": 0.2},
+    {"repetition_penalty": 1.1, "logit_bias": {17: 2.0, 200: -100.0}},
+)
+
+InProcess = Callable[..., AbstractAsyncContextManager[str]]
+
+
+@pytest.fixture(scope="session")
+def stack() -> Iterator[Stack]:
+    """All three roles. Who kills one starts it again."""
+    config = StackConfig(
+        port=0, drafter_port=0, verifier_port=0, dtype="float32", start_timeout_s=240
+    )
+    with Stack(config) as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def client(stack: Stack) -> Iterator[Client]:
+    """A client of the stack's orchestrator."""
+    client = Client(stack.address)
+    yield client
+    client.channel.close()
+
+
+@pytest.fixture(scope="session")
+def cases() -> list[Case]:
+    """Twelve prompts under six ways to choose tokens, every one with a seed of its own."""
+    prompts = held_out_prompts(12, longest=96)
+    return [
+        Case(prompt, 64, {**SAMPLINGS[index % len(SAMPLINGS)], "seed": 1000 + index})
+        for index, prompt in enumerate(prompts)
+    ]
+
+
+@pytest.fixture(scope="session")
+def expected(client: Client, cases: list[Case]) -> list[list[int]]:
+    """What plain decoding says, one request at a time."""
+    return client.tokens(cases, "autoregressive")
+
+
+@pytest.fixture
+def orchestrator(stack: Stack) -> InProcess:
+    """Starts an orchestrator in this process, in front of the stack's services unless told so."""
+
+    @asynccontextmanager
+    async def started(**settings: Any) -> AsyncIterator[str]:
+        defaults = {
+            "listen": "127.0.0.1:0",
+            "verifiers": stack.processes["verifier"].address,
+            "drafters": stack.processes["drafter"].address,
+        }
+        chosen = OrchestratorSettings(**{**defaults, **settings})
+        server = RoleServer(SERVICE_NAME, chosen)
+        deployment = Deployment(chosen)
+        register(GenerationServicer(deployment), server.server)
+        await server.listen()
+        await deployment.start()
+        try:
+            yield server.address
+        finally:
+            await server.server.stop(0)
+            await deployment.stop()
+
+    return started

@@ -1,0 +1,97 @@
+"""Ladder L1: nothing but speed may depend on strategy, batch, misses, crashes or lost sessions."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from draftloop.config import bundled_model
+from orchestrator.launcher import Stack
+from tests.e2e.client import STRATEGIES, Case, Client, first_difference, held_out_prompts
+
+PROMPTS, TOKENS = 50, 128
+
+
+@pytest.fixture(scope="module")
+def plain_cases() -> list[Case]:
+    return [Case(prompt, TOKENS) for prompt in held_out_prompts(PROMPTS, longest=160)]
+
+
+@pytest.fixture(scope="module")
+def reference(plain_cases: list[Case]) -> Iterator[list[list[int]]]:
+    """transformers' own greedy continuation, one prompt at a time."""
+    torch = pytest.importorskip("torch")
+    transformers = pytest.importorskip("transformers")
+    folder = bundled_model("verifier")
+    model = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+    threads = torch.get_num_threads()
+    torch.set_num_threads(max(1, (os.cpu_count() or 2) // 2))
+    outputs = []
+    for case in plain_cases:
+        prompt = torch.tensor([case.prompt])
+        generated = model.generate(
+            prompt, attention_mask=torch.ones_like(prompt), do_sample=False, max_new_tokens=TOKENS
+        )
+        outputs.append(generated[0, len(case.prompt) :].tolist())
+    yield outputs
+    torch.set_num_threads(threads)
+
+
+@pytest.mark.timeout(600)
+def test_greedy_equals_transformers(
+    client: Client, plain_cases: list[Case], reference: list[list[int]]
+) -> None:
+    """Guards the whole numerical path: cache, masks, positions, stop rule."""
+    assert len(plain_cases) == PROMPTS
+    ours = client.tokens(plain_cases, "autoregressive", concurrency=8)
+    assert not first_difference(reference, ours)
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("concurrency", [1, 8])
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_every_strategy_says_what_plain_decoding_says(
+    client: Client, cases: list[Case], expected: list[list[int]], strategy: str, concurrency: int
+) -> None:
+    """Greedy and sampled, with filters, penalties and bias; alone and in shared forwards."""
+    assert any(len(tokens) > 10 for tokens in expected)
+    assert not first_difference(expected, client.tokens(cases, strategy, concurrency))
+
+
+@pytest.mark.timeout(600)
+def test_a_drafter_killed_midway_changes_no_token(
+    stack: Stack, client: Client, cases: list[Case], expected: list[list[int]]
+) -> None:
+    """SIGKILL with eight requests under way, which go on without drafts of its model."""
+    answers: list[list[int]] = []
+    running = threading.Thread(
+        target=lambda: answers.extend(client.tokens(cases, "speculative", concurrency=8))
+    )
+    running.start()
+    try:
+        running.join(0.7)
+        stack.processes["drafter"].kill()
+        running.join()
+        while_dead = client.once(cases[1], "speculative")
+    finally:
+        stack.restart("drafter")
+    assert not first_difference(expected, answers)
+    assert list(while_dead.token_ids) == expected[1]
+    assert while_dead.summary.speculation.fallback_rounds > 0
+
+
+@pytest.mark.timeout(600)
+def test_a_returned_drafter_is_used_again(
+    stack: Stack, client: Client, cases: list[Case], expected: list[list[int]]
+) -> None:
+    """A restart must not leave the orchestrator without drafts for ever."""
+    for _ in range(20):
+        answer = client.once(cases[1], "speculative")
+        assert list(answer.token_ids) == expected[1]
+        if answer.summary.speculation.draft_forwards:
+            return
+        threading.Event().wait(0.3)
+    pytest.fail("the drafter was never asked again")
