@@ -1,0 +1,79 @@
+"""One role in this process, over loopback gRPC, on the smallest bundled model in float32."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from typing import Any
+
+import grpc
+import pytest
+
+from drafter_service import servicer as drafter
+from drafter_service.config import DrafterSettings
+from drafter_service.strategies import STRATEGIES
+from draftloop.config import bundled_model
+from draftloop.model_info import vocabulary_fingerprint
+from draftloop.rpc.server import RoleServer
+from draftloop.runtime.service import ModelHost
+from verifier_service import servicer as verifier
+from verifier_service.config import VerifierSettings
+
+MODEL = bundled_model("drafter")
+FINGERPRINT = vocabulary_fingerprint(MODEL)
+SMALL: dict[str, Any] = {
+    "listen": "127.0.0.1:0",
+    "model": MODEL,
+    "dtype": "float32",
+    "max_sessions": 4,
+    "max_waiting": 1,
+    "max_draft_nodes": 16,
+    "threads": 1,
+}
+
+Served = tuple[grpc.aio.Channel, ModelHost]
+Start = Callable[..., AbstractAsyncContextManager[Served]]
+
+
+@asynccontextmanager
+async def _served(server: RoleServer, host: ModelHost) -> AsyncIterator[Served]:
+    await server.listen()
+    await host.start()
+    await server.ready()
+    try:
+        async with grpc.aio.insecure_channel(server.address) as channel:
+            yield channel, host
+    finally:
+        await server.server.stop(0)
+        await host.stop()
+
+
+@pytest.fixture
+def serve_verifier() -> Start:
+    """Starts a verifier with the given settings over the small ones."""
+
+    @asynccontextmanager
+    async def start(**settings: Any) -> AsyncIterator[Served]:
+        chosen = VerifierSettings(**{**SMALL, **settings})
+        server, host = RoleServer(verifier.SERVICE_NAME, chosen), ModelHost(chosen)
+        verifier.register(verifier.VerifierServicer(host), server.server)
+        async with _served(server, host) as served:
+            yield served
+
+    return start
+
+
+@pytest.fixture
+def serve_drafter() -> Start:
+    """Starts a drafter with the given settings over the small ones."""
+
+    @asynccontextmanager
+    async def start(**settings: Any) -> AsyncIterator[Served]:
+        chosen = DrafterSettings(**{**SMALL, **settings})
+        server = RoleServer(drafter.SERVICE_NAME, chosen)
+        host = ModelHost(chosen, strategies=list(STRATEGIES))
+        drafter.register(drafter.DrafterServicer(host), server.server)
+        async with _served(server, host) as served:
+            yield served
+
+    return start

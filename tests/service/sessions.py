@@ -1,0 +1,103 @@
+"""What the service tests say on a session's stream."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+
+import grpc
+from google.rpc.error_details_pb2 import BadRequest, ErrorInfo, RetryInfo
+from google.rpc.status_pb2 import Status
+
+from draftloop.runtime.service import ModelHost
+from protos import drafter_pb2, speculation_pb2, verifier_pb2
+from tests.service.conftest import FINGERPRINT
+
+PROMPT = tuple(range(100, 140))
+
+
+def sampling(**values: Any) -> speculation_pb2.SamplingParameters:
+    return speculation_pb2.SamplingParameters(**{"temperature": 0.7, "seed": 7, **values})
+
+
+def open_verifier(token_ids: Sequence[int] = PROMPT, **more: Any) -> verifier_pb2.VerifyRequest:
+    values: dict[str, Any] = {
+        "vocabulary_fingerprint": FINGERPRINT,
+        "token_ids": token_ids,
+        "prompt_length": len(PROMPT),
+        "sampling": sampling(),
+    }
+    opened = verifier_pb2.OpenVerifierSession(**{**values, **more})
+    return verifier_pb2.VerifyRequest(open=opened)
+
+
+def verify(
+    committed_length: int, token_ids: Sequence[int] = (), parents: Sequence[int] | None = None
+) -> verifier_pb2.VerifyRequest:
+    count = len(token_ids)
+    tree = speculation_pb2.DraftTree(
+        token_ids=token_ids,
+        parents=range(-1, count - 1) if parents is None else parents,
+        estimates=[0.5] * count,
+        sources=[speculation_pb2.TOKEN_SOURCE_DRAFT_MODEL] * count,
+    )
+    draft = verifier_pb2.VerifyDraft(committed_length=committed_length, draft=tree)
+    return verifier_pb2.VerifyRequest(verify=draft)
+
+
+def open_drafter(token_ids: Sequence[int] = PROMPT, **more: Any) -> drafter_pb2.DraftRequest:
+    values: dict[str, Any] = {
+        "vocabulary_fingerprint": FINGERPRINT,
+        "token_ids": token_ids,
+        "prompt_length": len(PROMPT),
+        "sampling": sampling(),
+        "strategy": "speculative",
+    }
+    opened = drafter_pb2.OpenDrafterSession(**{**values, **more})
+    return drafter_pb2.DraftRequest(open=opened)
+
+
+def propose(
+    committed_length: int, new_token_ids: Sequence[int] = (), nodes: int = 4
+) -> drafter_pb2.DraftRequest:
+    asked = drafter_pb2.ProposeDraft(
+        committed_length=committed_length,
+        new_token_ids=new_token_ids,
+        max_nodes=nodes,
+        max_depth=nodes,
+    )
+    return drafter_pb2.DraftRequest(propose=asked)
+
+
+async def say(call: Any, message: Any) -> Any:
+    """Sends a message and reads the answer; a refused call raises its AioRpcError."""
+    await call.write(message)
+    answer = await call.read()
+    if answer is grpc.aio.EOF:
+        raise AssertionError(f"the stream ended: {await call.code()} {await call.details()}")
+    return answer
+
+
+def detail(error: grpc.aio.AioRpcError, kind: type[Any]) -> Any:
+    """The rich error detail of that kind."""
+    for key, value in error.trailing_metadata() or ():
+        if key == "grpc-status-details-bin":
+            for packed in Status.FromString(value).details:
+                message = kind()
+                if packed.Unpack(message):
+                    return message
+    raise AssertionError(f"no {kind.__name__} came with {error.code()}: {error.details()}")
+
+
+async def all_free(host: ModelHost) -> None:
+    """Returns once no session holds a slot; fails after some seconds."""
+    slots = host.model.options.max_sessions
+    for _ in range(200):
+        if host.admission.open_sessions == 0 and host.model.cache.free_slots == slots:
+            return
+        await asyncio.sleep(0.02)
+    raise AssertionError(f"{host.admission.open_sessions} sessions were not freed")
+
+
+__all__ = ["PROMPT", "BadRequest", "ErrorInfo", "RetryInfo"]

@@ -1,0 +1,261 @@
+"""The verifier alone: sessions, replays, refusals, and slots that always come back."""
+
+from __future__ import annotations
+
+import asyncio
+
+import grpc
+import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+from draftloop.rpc.server import RoleServer
+from draftloop.runtime.service import ModelHost
+from protos import verifier_pb2
+from protos.verifier_pb2_grpc import VerifierStub
+from tests.service.conftest import FINGERPRINT, SMALL, Start
+from tests.service.sessions import (
+    PROMPT,
+    BadRequest,
+    ErrorInfo,
+    RetryInfo,
+    all_free,
+    detail,
+    open_verifier,
+    sampling,
+    say,
+    verify,
+)
+from verifier_service import servicer
+from verifier_service.config import VerifierSettings
+
+LENGTH = len(PROMPT)
+CLOSE = verifier_pb2.VerifyRequest(close=verifier_pb2.CloseVerifierSession())
+
+
+async def plain(stub: VerifierStub, tokens: int) -> list[int]:
+    """Plain decoding through the service."""
+    call = stub.Verify()
+    answer = await say(call, open_verifier())
+    emitted = list(answer.verdict.emitted_token_ids)
+    while len(emitted) < tokens:
+        answer = await say(call, verify(LENGTH + len(emitted)))
+        emitted.extend(answer.verdict.emitted_token_ids)
+    await call.write(CLOSE)
+    return emitted
+
+
+async def test_a_session_speaks_the_protocol(serve_verifier: Start) -> None:
+    """First token on opening; right drafts are accepted, wrong branches are not; replays repeat."""
+    async with serve_verifier() as (channel, host):
+        stub = VerifierStub(channel)
+        info = (await stub.Info(verifier_pb2.VerifierInfoRequest())).model
+        assert info.vocabulary_fingerprint == FINGERPRINT
+        assert [point.tokens for point in info.cost_curve][:3] == [1, 2, 4]
+        expected = await plain(stub, 8)
+        call = stub.Verify()
+        first = await say(call, open_verifier())
+        assert list(first.verdict.emitted_token_ids) == expected[:1]
+        wrong = (expected[1] + 1) % info.vocabulary_size
+        message = verify(LENGTH + 1, [wrong, *expected[1:4]], [-1, -1, 1, 2])
+        answer = await say(call, message)
+        assert list(answer.verdict.emitted_token_ids) == expected[1:5]
+        assert list(answer.verdict.accepted_nodes) == [1, 2, 3]
+        assert answer.verdict.root_prediction == expected[1]
+        assert list(answer.verdict.node_predictions)[1:] == expected[2:5]
+        assert answer.timings.forwards == 1
+        again = await say(call, message)
+        assert again == answer
+        after = await say(call, verify(LENGTH + 5))
+        assert list(after.verdict.emitted_token_ids) == expected[5:6]
+        await call.write(CLOSE)
+        assert await call.read() is grpc.aio.EOF
+        assert await call.code() is grpc.StatusCode.OK
+        await all_free(host)
+
+
+async def test_a_reopened_session_goes_on_as_if_nothing_had_happened(
+    serve_verifier: Start,
+) -> None:
+    """With penalties, which must know what of the tokens is prompt and what output."""
+    async with serve_verifier(prefill_chunk_tokens=16) as (channel, _):
+        stub = VerifierStub(channel)
+        strict = {"sampling": sampling(presence_penalty=1.0, repetition_penalty=1.3)}
+        call = stub.Verify()
+        emitted = list((await say(call, open_verifier(**strict))).verdict.emitted_token_ids)
+        for _ in range(7):
+            answer = await say(call, verify(LENGTH + len(emitted)))
+            emitted.extend(answer.verdict.emitted_token_ids)
+        call.cancel()
+        other = stub.Verify()
+        answer = await say(other, open_verifier([*PROMPT, *emitted[:5]], **strict))
+        assert list(answer.verdict.emitted_token_ids) == emitted[5:6]
+        other.cancel()
+
+
+@pytest.mark.parametrize(
+    ("message", "field"),
+    [
+        (open_verifier([]), "token_ids"),
+        (open_verifier([1, 4096]), "token_ids[1]"),
+        (open_verifier([1] * 2048), "token_ids"),
+        (open_verifier(prompt_length=0), "prompt_length"),
+        (open_verifier(sampling=sampling(temperature=-1)), "temperature"),
+        (open_verifier(sampling=sampling(temperature=float("nan"))), "temperature"),
+        (open_verifier(sampling=sampling(top_p=1.5)), "top_p"),
+        (open_verifier(sampling=sampling(min_p=-0.1)), "min_p"),
+        (open_verifier(sampling=sampling(presence_penalty=3)), "presence_penalty"),
+        (open_verifier(sampling=sampling(logit_bias={5000: 1.0})), "logit_bias"),
+        (verify(LENGTH), "kind"),
+    ],
+)
+async def test_a_bad_opening_names_the_field(
+    serve_verifier: Start, message: verifier_pb2.VerifyRequest, field: str
+) -> None:
+    async with serve_verifier() as (channel, host):
+        call = VerifierStub(channel).Verify()
+        with pytest.raises(grpc.aio.AioRpcError) as refused:
+            await say(call, message)
+        assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+        assert detail(refused.value, BadRequest).field_violations[0].field == field
+        assert field in (refused.value.details() or "")
+        await all_free(host)
+
+
+@pytest.mark.parametrize(
+    ("token_ids", "parents", "field"),
+    [
+        ([1, 2], [-1, 1], "draft.parents[1]"),
+        ([1, 2], [0, -1], "draft.parents[0]"),
+        ([1, 9999], [-1, 0], "draft.token_ids[1]"),
+        ([3, 3], [-1, -1], "draft.token_ids"),
+        (list(range(17)), list(range(-1, 16)), "draft.token_ids"),
+        ([1, 2], [-1], "draft.parents"),
+    ],
+)
+async def test_a_bad_draft_names_the_field(
+    serve_verifier: Start, token_ids: list[int], parents: list[int], field: str
+) -> None:
+    async with serve_verifier() as (channel, host):
+        call = VerifierStub(channel).Verify()
+        await say(call, open_verifier())
+        with pytest.raises(grpc.aio.AioRpcError) as refused:
+            await say(call, verify(LENGTH + 1, token_ids, parents))
+        assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+        assert detail(refused.value, BadRequest).field_violations[0].field == field
+        await all_free(host)
+
+
+async def test_a_stale_position_is_told_the_true_one(serve_verifier: Start) -> None:
+    async with serve_verifier() as (channel, host):
+        call = VerifierStub(channel).Verify()
+        await say(call, open_verifier())
+        with pytest.raises(grpc.aio.AioRpcError) as refused:
+            await say(call, verify(LENGTH + 9))
+        assert refused.value.code() is grpc.StatusCode.FAILED_PRECONDITION
+        assert detail(refused.value, ErrorInfo).metadata["committed_length"] == str(LENGTH + 1)
+        await all_free(host)
+
+
+async def test_another_vocabulary_is_refused_with_both_fingerprints(
+    serve_verifier: Start,
+) -> None:
+    async with serve_verifier() as (channel, _):
+        call = VerifierStub(channel).Verify()
+        with pytest.raises(grpc.aio.AioRpcError) as refused:
+            await say(call, open_verifier(vocabulary_fingerprint="feedc0de"))
+        assert refused.value.code() is grpc.StatusCode.FAILED_PRECONDITION
+        assert "feedc0de" in refused.value.details() and FINGERPRINT in refused.value.details()
+
+
+async def test_an_idle_session_is_freed(serve_verifier: Start) -> None:
+    async with serve_verifier(idle_timeout_s=0.3) as (channel, host):
+        call = VerifierStub(channel).Verify()
+        await say(call, open_verifier())
+        assert host.admission.open_sessions == 1
+        await all_free(host)
+        with pytest.raises(grpc.aio.AioRpcError) as gone:
+            await call.read()
+        assert gone.value.code() is grpc.StatusCode.NOT_FOUND
+        assert detail(gone.value, ErrorInfo).reason == "SESSION_LOST"
+
+
+async def test_cancelled_and_lost_streams_free_their_slots(serve_verifier: Start) -> None:
+    async with serve_verifier() as (channel, host):
+        calls = [VerifierStub(channel).Verify() for _ in range(3)]
+        for call in calls:
+            await say(call, open_verifier())
+        assert host.admission.open_sessions == 3
+        calls[0].cancel()
+        await calls[1].done_writing()
+        await channel.close()
+        await all_free(host)
+
+
+async def test_past_the_queue_the_client_is_told_when_to_return(serve_verifier: Start) -> None:
+    async with serve_verifier(max_sessions=1, max_waiting=1) as (channel, host):
+        stub = VerifierStub(channel)
+        holding, waiting, refused = stub.Verify(), stub.Verify(), stub.Verify()
+        await say(holding, open_verifier())
+        await waiting.write(open_verifier())
+        await asyncio.sleep(0.2)
+        with pytest.raises(grpc.aio.AioRpcError) as full:
+            await say(refused, open_verifier())
+        assert full.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+        assert detail(full.value, RetryInfo).retry_delay.ToMilliseconds() > 0
+        holding.cancel()
+        answer = await waiting.read()
+        assert len(answer.verdict.emitted_token_ids) == 1
+        waiting.cancel()
+        await all_free(host)
+
+
+async def test_waiting_sessions_share_a_forward(serve_verifier: Start) -> None:
+    async with serve_verifier() as (channel, _):
+        calls = [VerifierStub(channel).Verify() for _ in range(4)]
+        await asyncio.gather(*(say(call, open_verifier()) for call in calls))
+        largest = 0
+        for round_number in range(6):
+            message = verify(LENGTH + 1 + round_number)
+            answers = await asyncio.gather(*(say(call, message) for call in calls))
+            largest = max(largest, *(answer.timings.batch_size for answer in answers))
+            assert len({answer.verdict.root_prediction for answer in answers}) == 1
+        assert largest > 1
+        for call in calls:
+            call.cancel()
+
+
+async def test_health_answers_while_the_model_loads_and_works() -> None:
+    """No forward and no loading on the event loop."""
+    settings = VerifierSettings(**SMALL)
+    server, host = RoleServer(servicer.SERVICE_NAME, settings), ModelHost(settings)
+    servicer.register(servicer.VerifierServicer(host), server.server)
+    await server.listen()
+    loading = asyncio.create_task(host.start())
+    async with grpc.aio.insecure_channel(server.address) as channel:
+        health = health_pb2_grpc.HealthStub(channel)
+
+        async def status(name: str) -> int:
+            request = health_pb2.HealthCheckRequest(service=name)
+            return int((await health.Check(request, timeout=5)).status)
+
+        assert await status("") == health_pb2.HealthCheckResponse.SERVING
+        assert await status(servicer.SERVICE_NAME) == health_pb2.HealthCheckResponse.NOT_SERVING
+        with pytest.raises(grpc.aio.AioRpcError) as early:
+            await VerifierStub(channel).Info(verifier_pb2.VerifierInfoRequest())
+        assert early.value.code() is grpc.StatusCode.UNAVAILABLE
+        await loading
+        await server.ready()
+        assert await status(servicer.SERVICE_NAME) == health_pb2.HealthCheckResponse.SERVING
+        gate = asyncio.Event()
+        loop = asyncio.get_running_loop()
+
+        def long_forward() -> None:
+            asyncio.run_coroutine_threadsafe(gate.wait(), loop).result()
+
+        working = host.engine.call(long_forward)
+        assert await status("") == health_pb2.HealthCheckResponse.SERVING
+        assert not working.done()
+        gate.set()
+        await asyncio.wrap_future(working)
+    await server.drain()
+    await host.stop()
