@@ -54,18 +54,23 @@ class DrafterServicer(drafter_pb2_grpc.DrafterServicer):
             )
             strategy = STRATEGIES[request.strategy](session)
             prefilled = self._host.engine.submit(strategy.prefill())
-            answered: pb.DraftResponse | None = None
-            asked: pb.ProposeDraft | None = None
-            while (message := await next_message(request_iterator, idle)) is not None:
-                kind = message.WhichOneof("kind")
-                if kind == "close":
-                    return
-                if kind != "propose":
-                    raise InvalidInput("kind", "must be propose or close in an open session", kind)
-                if answered is None or message.propose != asked:
-                    asked = message.propose
-                    answered = await self._propose(strategy, asked, prefilled)
-                yield answered
+            try:
+                answered: pb.DraftResponse | None = None
+                asked: pb.ProposeDraft | None = None
+                while (message := await next_message(request_iterator, idle)) is not None:
+                    kind = message.WhichOneof("kind")
+                    if kind == "close":
+                        return
+                    if kind != "propose":
+                        raise InvalidInput(
+                            "kind", "must be propose or close in an open session", kind
+                        )
+                    if answered is None or message.propose != asked:
+                        asked = message.propose
+                        answered = await self._propose(strategy, asked, prefilled)
+                    yield answered
+            finally:
+                prefilled.cancel()  # or it would go on writing into a slot that others get
 
     def _read_open(self, message: pb.DraftRequest) -> SessionRequest:
         require_open(message.WhichOneof("kind"))

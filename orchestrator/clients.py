@@ -115,7 +115,7 @@ class VerifierSession:
                 committed_length=len(committed), draft=convert.tree_to_pb(draft)
             )
             await self._stream.send(verifier_pb2.VerifyRequest(verify=message))
-            return _verification(await self._stream.receive())
+            return _verification(await self._stream.receive(), committed)
         except (grpc.aio.AioRpcError, SessionLost, TimeoutError) as error:
             problem = _as_user_error(error)
             if isinstance(problem, InvalidInput):
@@ -160,7 +160,7 @@ class VerifierSession:
         self._stream, self._replica = stream, replica
         replica.sessions += 1
         await stream.send(verifier_pb2.VerifyRequest(open=message))
-        return _verification(await stream.receive())
+        return _verification(await stream.receive(), committed)
 
     def _lose(self, replica: Replica) -> None:
         replica.failed()
@@ -298,7 +298,13 @@ async def drafter_info(replica: Replica, timeout_s: float) -> ModelInfo:
     return convert.model_info_from_pb(response.model)
 
 
-def _verification(message: verifier_pb2.VerifyResponse) -> Verification:
+def _verification(message: verifier_pb2.VerifyResponse, committed: Sequence[int]) -> Verification:
+    """Raises SessionLost where the answer is to another position, or to no purpose."""
+    if message.committed_length != len(committed) or not message.verdict.emitted_token_ids:
+        raise SessionLost(
+            f"the verdict must emit tokens after position {len(committed)}; got "
+            f"{len(message.verdict.emitted_token_ids)} after {message.committed_length}"
+        )
     return Verification(
         verdict=convert.verdict_from_pb(message.verdict),
         committed_length=message.committed_length,

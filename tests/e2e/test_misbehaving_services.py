@@ -1,0 +1,123 @@
+"""Services that lie, stall or lose sessions may cost speed, never a token."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import grpc
+import pytest
+
+from orchestrator.launcher import RoleProcess, Stack
+from protos import drafter_pb2, drafter_pb2_grpc, verifier_pb2_grpc
+from protos import generation_pb2 as pb
+from protos import generation_pb2_grpc
+from tests.e2e.client import Case, first_difference
+from tests.e2e.conftest import InProcess
+from tests.faults import fakes
+
+BEHAVIORS = [
+    fakes.wrong_chain, fakes.branches, fakes.nothing, fakes.cycle, fakes.out_of_vocabulary,
+    fakes.wrong_length, fakes.too_many, fakes.uneven, fakes.broken,
+]  # fmt: skip
+REFUSED = {"cycle", "out_of_vocabulary", "wrong_length", "too_many", "uneven", "broken"}
+
+
+async def answers(address: str, cases: list[Case], strategy: str) -> list[pb.GenerateOnceResponse]:
+    """All cases at once, eight drafted nodes a round whatever they cost."""
+    async with grpc.aio.insecure_channel(address) as channel:
+        stub = generation_pb2_grpc.GenerationStub(channel)
+        requests = [case.parameters(strategy) for case in cases]
+        for request in requests:
+            request.speculation.max_draft_tokens = 8
+        calls = [stub.GenerateOnce(pb.GenerateOnceRequest(parameters=r)) for r in requests]
+        return list(await asyncio.gather(*calls))
+
+
+def tokens(responses: list[pb.GenerateOnceResponse]) -> list[list[int]]:
+    return [list(response.token_ids) for response in responses]
+
+
+@pytest.mark.parametrize("behavior", BEHAVIORS, ids=lambda behavior: behavior.__name__)
+async def test_forced_misses(
+    stack: Stack,
+    orchestrator: InProcess,
+    cases: list[Case],
+    expected: list[list[int]],
+    behavior: fakes.Behavior,
+) -> None:
+    """Wrong, branching, empty and invalid drafts, eight requests at once."""
+    fake = fakes.FakeDrafter(await drafter_info(stack), behavior)
+    add = drafter_pb2_grpc.add_DrafterServicer_to_server
+    async with fakes.listening(add, fake) as drafter, orchestrator(drafters=drafter) as address:
+        responses = await answers(address, cases[:8], "speculative")
+    assert fake.asked > 0
+    assert not first_difference(expected[:8], tokens(responses))
+    if behavior.__name__ in REFUSED:
+        assert all(response.summary.speculation.fallback_rounds for response in responses)
+
+
+async def test_a_drafter_that_hangs_is_left_alone(
+    stack: Stack, orchestrator: InProcess, cases: list[Case], expected: list[list[int]]
+) -> None:
+    """A round waits for the draft timeout, then goes on without; the drafter rests."""
+    fake = fakes.FakeDrafter(await drafter_info(stack), fakes.nothing, delay_s=3600)
+    add = drafter_pb2_grpc.add_DrafterServicer_to_server
+    async with (
+        fakes.listening(add, fake) as drafter,
+        orchestrator(drafters=drafter, draft_timeout_s=0.2) as address,
+    ):
+        responses = await answers(address, cases[:4], "speculative")
+    assert not first_difference(expected[:4], tokens(responses))
+    assert all(response.summary.speculation.fallback_rounds for response in responses)
+
+
+@pytest.mark.parametrize("fault", ["gone", "stale", "end", "wrong position"])
+async def test_lost_verifier_sessions_are_reopened(
+    stack: Stack,
+    orchestrator: InProcess,
+    cases: list[Case],
+    expected: list[list[int]],
+    fault: str,
+) -> None:
+    """Every third verdict is lost; the session is rebuilt from the committed tokens."""
+    add = verifier_pb2_grpc.add_VerifierServicer_to_server
+    async with grpc.aio.insecure_channel(stack.processes["verifier"].address) as channel:
+        flaky = fakes.FlakyVerifier(channel, fault)
+        async with fakes.listening(add, flaky) as verifier, orchestrator(verifiers=verifier) as to:
+            responses = await answers(to, cases[:6], "speculative")
+    assert flaky.spoiled > 0
+    assert not first_difference(expected[:6], tokens(responses))
+    assert all(response.summary.speculation.reopened_sessions for response in responses)
+
+
+async def test_a_verifier_killed_midway_is_replaced_by_another(
+    stack: Stack,
+    orchestrator: InProcess,
+    cases: list[Case],
+    expected: list[list[int]],
+    tmp_path: Path,
+) -> None:
+    """SIGKILL of one replica of two; every request ends with the tokens it would have had."""
+    flags = ["--listen", "127.0.0.1:0", "--dtype", "float32"]
+    spare = RoleProcess("verifier", flags, tmp_path)
+    spare.start()
+    try:
+        await asyncio.to_thread(spare.wait_until_ready, float("inf"))
+        both = f"{spare.address},{stack.processes['verifier'].address}"
+        async with orchestrator(verifiers=both) as address:
+            running = asyncio.create_task(answers(address, cases[:8], "speculative"))
+            await asyncio.sleep(0.6)
+            spare.kill()
+            responses = await running
+    finally:
+        spare.kill()
+        spare.stop()
+    assert not first_difference(expected[:8], tokens(responses))
+    assert any(response.summary.speculation.reopened_sessions for response in responses)
+
+
+async def drafter_info(stack: Stack) -> object:
+    async with grpc.aio.insecure_channel(stack.processes["drafter"].address) as channel:
+        stub = drafter_pb2_grpc.DrafterStub(channel)
+        return (await stub.Info(drafter_pb2.DrafterInfoRequest())).model

@@ -1,0 +1,158 @@
+"""Services that misbehave on purpose, speaking the real protocol on this process's loop."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import grpc
+
+from draftloop.errors import SessionLost, StaleSession
+from draftloop.rpc.interceptors import ErrorInterceptor
+from protos import drafter_pb2, drafter_pb2_grpc, verifier_pb2, verifier_pb2_grpc
+from protos import speculation_pb2 as shared
+
+DRAFT_MODEL = shared.TOKEN_SOURCE_DRAFT_MODEL
+Reply = drafter_pb2.DraftResponse
+Behavior = Callable[[drafter_pb2.ProposeDraft, random.Random], Reply]
+
+
+def draft(length: int, token_ids: list[int], parents: list[int]) -> Reply:
+    tree = shared.DraftTree(
+        token_ids=token_ids,
+        parents=parents,
+        estimates=[0.5] * len(token_ids),
+        sources=[DRAFT_MODEL] * len(token_ids),
+    )
+    return Reply(committed_length=length, draft=tree)
+
+
+def wrong_chain(asked: drafter_pb2.ProposeDraft, chance: random.Random) -> Reply:
+    count = min(asked.max_nodes, asked.max_depth, 4)
+    tokens = [chance.randrange(1, 4096) for _ in range(count)]
+    return draft(asked.committed_length, tokens, list(range(-1, count - 1)))
+
+
+def branches(asked: drafter_pb2.ProposeDraft, chance: random.Random) -> Reply:
+    """A random tree of frequent tokens, so that some branches are accepted."""
+    tokens: list[int] = []
+    parents: list[int] = []
+    depths: list[int] = []
+    while len(tokens) < asked.max_nodes:
+        parent = chance.randrange(-1, len(tokens))
+        token = chance.randrange(1, 400)
+        depth = 1 if parent < 0 else depths[parent] + 1
+        if depth > asked.max_depth or (parent, token) in zip(parents, tokens, strict=True):
+            continue
+        tokens.append(token)
+        parents.append(parent)
+        depths.append(depth)
+    return draft(asked.committed_length, tokens, parents)
+
+
+def nothing(asked: drafter_pb2.ProposeDraft, _: random.Random) -> Reply:
+    return draft(asked.committed_length, [], [])
+
+
+def cycle(asked: drafter_pb2.ProposeDraft, _: random.Random) -> Reply:
+    return draft(asked.committed_length, [5, 6], [1, 0])
+
+
+def out_of_vocabulary(asked: drafter_pb2.ProposeDraft, _: random.Random) -> Reply:
+    return draft(asked.committed_length, [4096], [-1])
+
+
+def wrong_length(asked: drafter_pb2.ProposeDraft, _: random.Random) -> Reply:
+    return draft(asked.committed_length + 1, [5], [-1])
+
+
+def too_many(asked: drafter_pb2.ProposeDraft, _: random.Random) -> Reply:
+    count = asked.max_nodes + 1
+    return draft(asked.committed_length, list(range(1, count + 1)), [-1] * count)
+
+
+def uneven(asked: drafter_pb2.ProposeDraft, _: random.Random) -> Reply:
+    return draft(asked.committed_length, [5, 6], [-1])
+
+
+def broken(_asked: drafter_pb2.ProposeDraft, _: random.Random) -> Reply:
+    raise RuntimeError("broken on purpose")
+
+
+class FakeDrafter(drafter_pb2_grpc.DrafterServicer):
+    """Answers as `behavior` says, `delay_s` later."""
+
+    def __init__(self, info: Any, behavior: Behavior, delay_s: float = 0.0) -> None:
+        self._info = info
+        self._behavior = behavior
+        self._delay_s = delay_s
+        self.asked = 0
+
+    async def Info(self, request: Any, context: Any) -> drafter_pb2.DrafterInfoResponse:
+        return drafter_pb2.DrafterInfoResponse(model=self._info)
+
+    async def Draft(self, messages: Any, context: Any) -> AsyncIterator[Reply]:
+        chance = random.Random(7)
+        async for message in messages:
+            kind = message.WhichOneof("kind")
+            if kind == "close":
+                return
+            if kind == "propose":
+                self.asked += 1
+                await asyncio.sleep(self._delay_s)
+                try:
+                    reply = self._behavior(message.propose, chance)
+                except RuntimeError as error:
+                    await context.abort(grpc.StatusCode.INTERNAL, str(error))
+                yield reply
+
+
+class FlakyVerifier(verifier_pb2_grpc.VerifierServicer):
+    """Passes everything on to a real verifier and spoils every third verdict of a stream."""
+
+    def __init__(self, channel: grpc.aio.Channel, fault: str) -> None:
+        self._stub = verifier_pb2_grpc.VerifierStub(channel)
+        self._fault = fault
+        self.spoiled = 0
+
+    async def Info(self, request: Any, context: Any) -> verifier_pb2.VerifierInfoResponse:
+        return await self._stub.Info(request)
+
+    async def Verify(self, messages: Any, context: Any) -> AsyncIterator[Any]:
+        call = self._stub.Verify()
+        count = 0
+        try:
+            async for message in messages:
+                if message.WhichOneof("kind") == "close":
+                    return
+                count += 1
+                await call.write(message)
+                answer = await call.read()
+                if count % 3 == 0:
+                    self.spoiled += 1
+                    if self._fault == "gone":
+                        raise SessionLost("dropped on purpose")
+                    if self._fault == "stale":
+                        raise StaleSession(assumed=answer.committed_length, actual=1)
+                    if self._fault == "end":
+                        return
+                    answer.committed_length -= 1  # "wrong position"
+                yield answer
+        finally:
+            call.cancel()
+
+
+@asynccontextmanager
+async def listening(add: Callable[[Any, Any], None], servicer: Any) -> AsyncIterator[str]:
+    """Serves it on a free port of the loopback."""
+    server = grpc.aio.server(interceptors=[ErrorInterceptor()])
+    add(servicer, server)
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    try:
+        yield f"127.0.0.1:{port}"
+    finally:
+        await server.stop(0)
