@@ -66,7 +66,7 @@ class Generation:
                 answer = await self._verify(draft)
                 verdict = answer.verdict
                 piece = self._commit(draft.tree, verdict)
-                self._learn(draft, answer, time.perf_counter_ns() - began)
+                self._learn(draft, answer, len(piece.token_ids), time.perf_counter_ns() - began)
                 self.timings.decode_ns = time.perf_counter_ns() - decoding
                 yield piece
         finally:
@@ -160,10 +160,10 @@ class Generation:
         full = len(self.committed) >= self.context_length
         return LENGTH if full or len(self.output) >= self.request.max_tokens else None
 
-    def _learn(self, draft: Draft, answer: Verification, round_ns: int) -> None:
+    def _learn(self, draft: Draft, answer: Verification, kept: int, round_ns: int) -> None:
         # After a reopened session the verdict is about no draft at all.
         accepted = len(answer.verdict.accepted_nodes)
-        self.figures.observe(draft.tree, accepted, len(answer.verdict.emitted_token_ids))
+        self.figures.observe(draft.tree, min(accepted, kept), kept)
         self.timings.observe_round(round_ns, draft, answer)
         if len(draft.tree):
             self.controller.observe(len(draft.tree), accepted)

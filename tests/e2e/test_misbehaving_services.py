@@ -9,9 +9,8 @@ import grpc
 import pytest
 
 from orchestrator.launcher import RoleProcess, Stack
-from protos import drafter_pb2, drafter_pb2_grpc, verifier_pb2_grpc
+from protos import drafter_pb2, drafter_pb2_grpc, generation_pb2_grpc, verifier_pb2_grpc
 from protos import generation_pb2 as pb
-from protos import generation_pb2_grpc
 from tests.e2e.client import Case, first_difference
 from tests.e2e.conftest import InProcess
 from tests.faults import fakes

@@ -1,0 +1,180 @@
+"""What a client may say, what it is told when it says something else, and what it gets back."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import grpc
+import pytest
+
+from orchestrator.launcher import Stack
+from protos import generation_pb2 as pb
+from protos import generation_pb2_grpc, verifier_pb2, verifier_pb2_grpc
+from tests.e2e.client import STRATEGIES, Case, Client, bad_field
+from tests.e2e.conftest import InProcess
+
+Change = Callable[[pb.GenerationParameters], None]
+NAN = float("nan")
+
+
+def set_sampling(name: str, value: Any) -> Change:
+    return lambda said: setattr(said.sampling, name, value)
+
+
+def set_field(name: str, value: Any) -> Change:
+    return lambda said: setattr(said, name, value)
+
+
+def set_prompt(ids: list[int]) -> Change:
+    return lambda said: said.tokens.CopyFrom(pb.TokenIds(ids=ids))
+
+
+def set_speculation(name: str, value: Any) -> Change:
+    return lambda said: setattr(said.speculation, name, value)
+
+
+BAD = [
+    ("text", set_field("text", "")),
+    ("prompt", lambda said: said.ClearField("prompt")),
+    ("tokens.ids", set_prompt([])),
+    ("tokens.ids[1]", set_prompt([5, 4096])),
+    ("tokens.ids[0]", set_prompt([-1])),
+    ("tokens.ids", set_prompt([5] * 2048)),
+    ("max_tokens", set_field("max_tokens", 0)),
+    ("speculation.strategy", set_speculation("strategy", "magic")),
+    ("speculation.max_draft_tokens", set_speculation("max_draft_tokens", 0)),
+    ("speculation.max_draft_tokens", set_speculation("max_draft_tokens", 100_000)),
+    ("temperature", set_sampling("temperature", -1.0)),
+    ("temperature", set_sampling("temperature", NAN)),
+    ("top_p", set_sampling("top_p", 1.5)),
+    ("top_p", set_sampling("top_p", NAN)),
+    ("min_p", set_sampling("min_p", -0.1)),
+    ("repetition_penalty", set_sampling("repetition_penalty", -1.0)),
+    ("presence_penalty", set_sampling("presence_penalty", 3.0)),
+    ("frequency_penalty", set_sampling("frequency_penalty", NAN)),
+    ("logit_bias", lambda said: said.sampling.logit_bias.update({4096: 1.0})),
+    ("stop", lambda said: said.stop.append("")),
+    ("stop", lambda said: said.stop.extend(["x"] * 17)),
+    ("stop_token_ids[0]", lambda said: said.stop_token_ids.append(4096)),
+]
+
+
+@pytest.mark.parametrize(("field", "change"), BAD, ids=[f"{i}-{b[0]}" for i, b in enumerate(BAD)])
+def test_bad_input_names_its_field(client: Client, field: str, change: Change) -> None:
+    """INVALID_ARGUMENT with the field in text and in BadRequest; never INTERNAL."""
+    said = Case((5, 6, 7), 4).parameters("speculative")
+    change(said)
+    with pytest.raises(grpc.RpcError) as caught:
+        client.stub.GenerateOnce(pb.GenerateOnceRequest(parameters=said), timeout=30)
+    assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+    assert bad_field(caught.value) == field
+    assert field in caught.value.details()
+    with pytest.raises(grpc.RpcError) as streamed:
+        list(client.stub.Generate(pb.GenerateRequest(parameters=said), timeout=30))
+    assert streamed.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_stream_once_text_and_figures_agree(
+    client: Client, cases: list[Case], strategy: str
+) -> None:
+    """One truth in pieces, in the whole answer, in the text and in the figures."""
+    case = cases[7]
+    whole = client.once(case, strategy, ignore_eos=True)
+    said = case.parameters(strategy, ignore_eos=True)
+    *pieces, last = client.stub.Generate(pb.GenerateRequest(parameters=said), timeout=60)
+    token_ids = [token for piece in pieces for token in piece.token_ids]
+    assert token_ids == list(whole.token_ids)
+    assert len(token_ids) == case.max_tokens == whole.summary.output_tokens
+    assert "".join(piece.text for piece in pieces) == whole.text
+    assert client.stub.Detokenize(pb.DetokenizeRequest(token_ids=token_ids)).text == whole.text
+    assert sum(len(piece.sources) for piece in pieces) == len(token_ids)
+    assert last.summary.finish_reason == pb.FINISH_REASON_LENGTH
+    figures = whole.summary.speculation
+    assert figures.strategy == strategy
+    assert sum(figures.accepted_tokens_per_position) == figures.accepted_tokens
+    assert figures.tokens_per_round * figures.rounds + 1 == pytest.approx(len(token_ids))
+    assert figures.accepted_tokens <= figures.draft_tokens
+    if strategy == "autoregressive":
+        assert figures.rounds == len(token_ids) - 1 and figures.draft_tokens == 0
+
+
+@pytest.mark.parametrize("limit", [1, 2, 5])
+def test_max_tokens_is_exact(client: Client, cases: list[Case], limit: int) -> None:
+    case = Case(cases[0].prompt, limit)
+    for strategy in STRATEGIES:
+        assert len(client.once(case, strategy, ignore_eos=True).token_ids) == limit
+
+
+def test_a_stop_text_ends_all_strategies_at_the_same_token(
+    client: Client, cases: list[Case]
+) -> None:
+    """A stop text taken from across token boundaries is never shown, not even in part."""
+    case = cases[7]
+    text = client.once(case, "autoregressive", ignore_eos=True).text
+    stop = text[len(text) // 2 : len(text) // 2 + 7]
+    results = [client.once(case, s, ignore_eos=True, stop=[stop]) for s in STRATEGIES]
+    assert {result.text for result in results} == {text[: text.index(stop)]}
+    assert len({tuple(result.token_ids) for result in results}) == 1
+    assert {r.summary.finish_reason for r in results} == {pb.FINISH_REASON_STOP}
+    for result in results:
+        figures = result.summary.speculation
+        assert figures.tokens_per_round * figures.rounds + 1 == pytest.approx(
+            result.summary.output_tokens
+        )
+
+
+def test_a_stop_token_is_the_last_one(client: Client, cases: list[Case]) -> None:
+    plain = list(client.once(cases[7], "autoregressive", ignore_eos=True).token_ids)
+    stop = plain[20]
+    ended = plain[: plain.index(stop) + 1]
+    for strategy in STRATEGIES:
+        answer = client.once(cases[7], strategy, ignore_eos=True, stop_token_ids=[stop])
+        assert list(answer.token_ids) == ended
+
+
+def test_the_context_length_ends_the_text(client: Client) -> None:
+    """The last rounds have no room for a draft, and the text is as long as it can be."""
+    case = Case(tuple(range(10, 2050)), 64)
+    answers = [client.once(case, strategy, ignore_eos=True) for strategy in STRATEGIES]
+    assert {len(answer.token_ids) for answer in answers} == {2048 - len(case.prompt)}
+    assert len({tuple(answer.token_ids) for answer in answers}) == 1
+
+
+def test_characters_of_several_tokens(client: Client) -> None:
+    """Round trip through Tokenize and Detokenize, characters of up to four bytes included."""
+    text = "naïve 中文 🙂 x = 1\n\tpass"
+    token_ids = client.stub.Tokenize(pb.TokenizeRequest(text=text)).token_ids
+    assert client.stub.Detokenize(pb.DetokenizeRequest(token_ids=token_ids)).text == text
+
+
+def test_a_cancelled_request_frees_its_sessions(stack: Stack, client: Client) -> None:
+    """Cancel and deadline alike: no session is left on the verifier within a second or two."""
+    said = Case((5, 6, 7), 2000).parameters("speculative", ignore_eos=True)
+    call = client.stub.Generate(pb.GenerateRequest(parameters=said))
+    next(call)
+    call.cancel()
+    with pytest.raises(grpc.RpcError) as caught:
+        list(client.stub.Generate(pb.GenerateRequest(parameters=said), timeout=0.7))
+    assert caught.value.code() is grpc.StatusCode.DEADLINE_EXCEEDED
+    with grpc.insecure_channel(stack.processes["verifier"].address) as channel:
+        stub = verifier_pb2_grpc.VerifierStub(channel)
+        for _ in range(60):
+            if not stub.Info(verifier_pb2.VerifierInfoRequest()).open_sessions:
+                return
+            time.sleep(0.05)
+    pytest.fail("the verifier still holds a session")
+
+
+async def test_too_many_requests_are_told_to_come_back(orchestrator: InProcess) -> None:
+    said = Case((5, 6, 7), 2000).parameters("autoregressive", ignore_eos=True)
+    async with orchestrator(max_requests=1) as address, grpc.aio.insecure_channel(address) as to:
+        stub = generation_pb2_grpc.GenerationStub(to)
+        running = stub.Generate(pb.GenerateRequest(parameters=said))
+        await running.read()
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await stub.GenerateOnce(pb.GenerateOnceRequest(parameters=said))
+        assert caught.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+        running.cancel()
