@@ -1,0 +1,100 @@
+"""What goes over the wire comes back the same; errors leave with the documented status."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import grpc
+import pytest
+from google.rpc.error_details_pb2 import BadRequest, ErrorInfo, RetryInfo
+from hypothesis import given
+from hypothesis import strategies as st
+
+from draftloop import errors
+from draftloop.request import SamplingParameters
+from draftloop.rpc import convert
+from draftloop.rpc.interceptors import to_status
+from draftloop.tree import DraftTree, ServiceTimings, TokenSource, Verdict
+from protos import speculation_pb2 as pb
+
+IDS = st.integers(0, 2**31 - 1)
+SINGLE = st.floats(0.0, 1.0, width=32)
+
+
+@st.composite
+def trees(draw: Any) -> DraftTree:
+    count = draw(st.integers(0, 12))
+    return DraftTree(
+        token_ids=tuple(draw(st.lists(IDS, min_size=count, max_size=count))),
+        parents=tuple(draw(st.integers(-1, node - 1)) for node in range(count)),
+        estimates=tuple(draw(st.lists(SINGLE, min_size=count, max_size=count))),
+        sources=tuple(draw(st.sampled_from(TokenSource)) for _ in range(count)),
+    )
+
+
+def over_the_wire(message: Any) -> Any:
+    return type(message).FromString(message.SerializeToString())
+
+
+@given(trees())
+def test_trees(tree: DraftTree) -> None:
+    assert convert.tree_from_pb(over_the_wire(convert.tree_to_pb(tree))) == tree
+
+
+@given(st.lists(IDS), st.lists(IDS), IDS, st.lists(IDS), st.booleans())
+def test_verdicts(
+    accepted: list[int], emitted: list[int], root: int, predictions: list[int], stopped: bool
+) -> None:
+    verdict = Verdict(tuple(accepted), tuple(emitted), root, tuple(predictions), stopped)
+    assert convert.verdict_from_pb(over_the_wire(convert.verdict_to_pb(verdict))) == verdict
+
+
+@given(SINGLE, IDS, st.dictionaries(IDS, SINGLE, max_size=4), st.integers(0, 2**64 - 1))
+def test_sampling(temperature: float, top_k: int, bias: dict[int, float], seed: int) -> None:
+    parameters = SamplingParameters(
+        temperature=temperature,
+        top_k=top_k,
+        top_p=0.5,
+        repetition_penalty=1.25,
+        logit_bias=tuple(sorted(bias.items())),
+        seed=seed,
+    )
+    assert convert.sampling_from_pb(over_the_wire(convert.sampling_to_pb(parameters))) == parameters
+
+
+def test_unset_filters_are_off() -> None:
+    assert convert.sampling_from_pb(pb.SamplingParameters()) == SamplingParameters()
+
+
+def test_timings() -> None:
+    timings = ServiceTimings(service_ns=5, forward_ns=4, queue_ns=3, forwards=2, batch_size=1)
+    assert convert.timings_from_pb(over_the_wire(convert.timings_to_pb(timings))) == timings
+
+
+def test_an_unknown_source_is_refused() -> None:
+    message = pb.DraftTree(token_ids=[1], parents=[-1], estimates=[0.5], sources=[0])
+    with pytest.raises(errors.InvalidInput, match="sources"):
+        convert.tree_from_pb(message)
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "detail"),
+    [
+        (errors.InvalidInput("f", "must be", 1), grpc.StatusCode.INVALID_ARGUMENT, BadRequest),
+        (errors.Overloaded("full"), grpc.StatusCode.RESOURCE_EXHAUSTED, RetryInfo),
+        (errors.Unavailable("gone"), grpc.StatusCode.UNAVAILABLE, RetryInfo),
+        (errors.SessionLost("idle"), grpc.StatusCode.NOT_FOUND, ErrorInfo),
+        (errors.Mismatch("two"), grpc.StatusCode.FAILED_PRECONDITION, ErrorInfo),
+    ],
+)
+def test_errors_have_their_status(
+    error: errors.DraftloopError, code: grpc.StatusCode, detail: type[Any]
+) -> None:
+    status, message = to_status(error)
+    assert status is code and isinstance(message, detail)
+
+
+def test_a_stale_session_tells_the_true_position() -> None:
+    status, message = to_status(errors.StaleSession(assumed=3, actual=7))
+    assert status is grpc.StatusCode.FAILED_PRECONDITION
+    assert isinstance(message, ErrorInfo) and message.metadata["committed_length"] == "7"

@@ -1,0 +1,54 @@
+"""Text as it grows: nothing shown twice, early, or after a stop text."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from draftloop.config import bundled_model
+from orchestrator.text import TextStream
+from orchestrator.tokenizer import Tokenizer
+
+TOKENIZER = Tokenizer(Path(bundled_model("verifier")))
+
+
+def streamed(token_ids: list[int], stop: tuple[str, ...] = ()) -> tuple[list[str], bool]:
+    stream = TextStream(TOKENIZER, [], stop)
+    pieces = [stream.push([token]) for token in token_ids]
+    return [*pieces, stream.finish()], stream.stopped
+
+
+@given(st.text(max_size=40))
+def test_pieces_are_the_text(text: str) -> None:
+    """Characters of several tokens included."""
+    token_ids = TOKENIZER.encode(text)
+    pieces, _ = streamed(token_ids)
+    assert "".join(pieces) == TOKENIZER.decode(token_ids)
+
+
+@given(st.lists(st.integers(1, 4095), max_size=30))
+def test_pieces_of_any_tokens_are_their_text(token_ids: list[int]) -> None:
+    """Broken characters in the middle included."""
+    pieces, _ = streamed(token_ids)
+    assert "".join(pieces) == TOKENIZER.decode(token_ids)
+
+
+@given(st.text("ab\n", min_size=1, max_size=30), st.text("ab", min_size=1, max_size=4))
+def test_a_stop_text_and_what_follows_never_show(text: str, stop: str) -> None:
+    pieces, stopped = streamed(TOKENIZER.encode(text), (stop,))
+    assert stopped == (stop in text)
+    assert "".join(pieces) == text.partition(stop)[0]
+
+
+def test_the_earliest_of_several_stop_texts_wins() -> None:
+    pieces, stopped = streamed(TOKENIZER.encode("one two three"), ("three", "two"))
+    assert stopped and "".join(pieces) == "one "
+
+
+@pytest.mark.parametrize("stop", ["def x", "ret"])
+def test_a_false_start_of_a_stop_text_is_released(stop: str) -> None:
+    pieces, stopped = streamed(TOKENIZER.encode("de re"), (stop,))
+    assert not stopped and "".join(pieces) == "de re"
