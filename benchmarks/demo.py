@@ -23,7 +23,7 @@ from benchmarks.services import Services, running
 from benchmarks.systems import PLAIN
 from benchmarks.workload import Case, Prompt, held_out_prompts
 from draftloop.errors import DraftloopError
-from orchestrator.launcher import StackConfig
+from orchestrator.launcher import StackConfig, interruptible
 from orchestrator.terminal import TextPrinter
 
 STRATEGY = "speculative"
@@ -31,6 +31,8 @@ PROMPTS = 3
 TEMPERATURE = 0.7
 SEED = 7
 TAIL_LINES = 8
+WARM_UP_TOKENS = 8
+INTERRUPTED = 130  # what shells report after Ctrl-C
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,18 +63,27 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     console.print(f"starting verifier, drafter and orchestrator: {_pair(config)} ...")
     try:
-        with running(config, lambda role: console.print(f"  {role} is ready")) as services:
-            services.run(STRATEGY, _case(held_out_prompts(1)[0], 8))
-            comparisons = [
-                compare(console, services, prompt, chosen.tokens)
-                for prompt in held_out_prompts(PROMPTS)
-            ]
+        comparisons = compare_all(console, config, chosen.tokens)
+    except KeyboardInterrupt:
+        return INTERRUPTED
     except DraftloopError as error:
         console.print(f"[red]{error}[/]", highlight=False)
         return 1
     console.print(_table(comparisons, config))
     console.print("all services are stopped")
     return 0 if all(comparison.identical for comparison in comparisons) else 1
+
+
+def compare_all(console: Console, config: StackConfig, tokens: int) -> list[Comparison]:
+    """Starts all services, continues every prompt, stops them."""
+
+    def ready(role: str) -> None:
+        console.print(f"  {role} is ready")
+
+    with interruptible(), running(config, ready) as services:
+        prompts = held_out_prompts(PROMPTS)
+        services.run(STRATEGY, _case(prompts[0], WARM_UP_TOKENS))
+        return [compare(console, services, prompt, tokens) for prompt in prompts]
 
 
 def compare(console: Console, services: Services, prompt: Prompt, tokens: int) -> Comparison:

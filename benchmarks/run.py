@@ -30,11 +30,12 @@ from benchmarks.transformers_system import loaded
 from benchmarks.workload import Workload, held_out_prompts
 from draftloop.config import REPOSITORY
 from draftloop.errors import DraftloopError
-from orchestrator.launcher import StackConfig
+from orchestrator.launcher import StackConfig, interruptible
 
 RESULTS = REPOSITORY / "benchmarks" / "results"
 QUICK = {"minutes": 1.5, "prompts": 2, "tokens": 32}
 FULL = {"minutes": 8.0, "prompts": 8, "tokens": 64}
+INTERRUPTED = 130  # what shells report after Ctrl-C
 
 
 @dataclass(slots=True)
@@ -109,7 +110,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     machine = describe_machine()
     bench = Bench(settings, console, time.monotonic() + 60 * settings.minutes)
     try:
-        bench.run()
+        with interruptible():
+            bench.run()
+    except KeyboardInterrupt:
+        return INTERRUPTED
     except DraftloopError as error:
         console.print(f"[red]{error}[/]", highlight=False)
         return 1
