@@ -76,9 +76,13 @@ class RoleServer:
         """Listens, starts the role's parts, serves until SIGTERM or SIGINT, drains, stops them."""
         async with stop_signal() as stopped:
             await self.listen()
-            if await _finished_first(start(), stopped):
-                await self.ready()
-                await stopped.wait()
+            try:
+                if await _finished_first(start(), stopped):
+                    await self.ready()
+                    await stopped.wait()
+            except BaseException:
+                await self.server.stop(0)  # or grpc complains at exit, over the start's own words
+                raise
             await self.drain()
             await stop()
 

@@ -119,7 +119,8 @@ class FlakyVerifier(verifier_pb2_grpc.VerifierServicer):
         self.spoiled = 0
 
     async def Info(self, request: Any, context: Any) -> verifier_pb2.VerifierInfoResponse:
-        return await self._stub.Info(request)
+        info: verifier_pb2.VerifierInfoResponse = await self._stub.Info(request)
+        return info
 
     async def Verify(self, messages: Any, context: Any) -> AsyncIterator[Any]:
         call = self._stub.Verify()

@@ -72,7 +72,9 @@ def test_timings() -> None:
 
 
 def test_an_unknown_source_is_refused() -> None:
-    message = pb.DraftTree(token_ids=[1], parents=[-1], estimates=[0.5], sources=[0])
+    message = pb.DraftTree(
+        token_ids=[1], parents=[-1], estimates=[0.5], sources=["TOKEN_SOURCE_UNSPECIFIED"]
+    )
     with pytest.raises(errors.InvalidInput, match="sources"):
         convert.tree_from_pb(message)
 

@@ -1,0 +1,149 @@
+"""A role that cannot start says in one line what is wrong and ends with status 2."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+
+from draftloop.config import bundled_model
+from draftloop.errors import StartupFailure
+from draftloop.model_info import vocabulary_fingerprint
+from orchestrator.launcher import RoleProcess, Stack
+from protos import drafter_pb2_grpc, generation_pb2_grpc, verifier_pb2_grpc
+from protos import generation_pb2 as pb
+from protos import speculation_pb2 as shared
+from tests.e2e.client import Case
+from tests.e2e.conftest import InProcess
+from tests.e2e.test_misbehaving_services import drafter_info
+from tests.faults import fakes
+
+
+def refused(module: str, *flags: str, **environment: str) -> str:
+    """What the process says last; it must have ended with status 2 and without a traceback."""
+    ended = subprocess.run(
+        [sys.executable, "-m", module, *flags],
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert ended.returncode == 2, ended.stderr
+    assert "Traceback" not in ended.stderr, ended.stderr
+    return ended.stderr.strip().splitlines()[-1]
+
+
+@pytest.mark.parametrize("module", ["orchestrator", "verifier_service"])
+def test_unknown_flag(module: str) -> None:
+    assert "--no-such-flag" in refused(module, "--no-such-flag", "1")
+
+
+def test_unknown_environment() -> None:
+    line = refused("orchestrator", DRAFTLOOP_ORCHESTRATOR_LISTNE="x")
+    assert "DRAFTLOOP_ORCHESTRATOR_LISTNE" in line
+
+
+@pytest.mark.parametrize("flag", ["--listen=nowhere", "--default-strategy=magic"])
+def test_bad_value(flag: str) -> None:
+    name = flag.removeprefix("--").partition("=")[0].replace("-", "_")
+    assert name in refused("orchestrator", *flag.split("="))
+
+
+def test_missing_model_folder(tmp_path: Path) -> None:
+    line = refused("verifier_service", "--listen", "127.0.0.1:0", "--model", str(tmp_path / "no"))
+    assert "model" in line and str(tmp_path / "no") in line
+
+
+def test_missing_tokenizer(tmp_path: Path) -> None:
+    assert str(tmp_path) in refused("orchestrator", "--tokenizer", str(tmp_path))
+
+
+def test_occupied_port() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        assert address in refused("orchestrator", "--listen", address)
+
+
+def test_sigterm_while_waiting_for_a_verifier(tmp_path: Path) -> None:
+    """A role that waits for its services stops when told to."""
+    flags = ["--listen", "127.0.0.1:0", "--verifiers", "127.0.0.1:1"]
+    waiting = RoleProcess("orchestrator", flags, tmp_path)
+    waiting.start()
+    assert waiting.process is not None
+    while "waiting for a verifier" not in waiting.log_file.read_text():
+        time.sleep(0.05)
+    waiting.kill(signal.SIGTERM)
+    assert waiting.process.wait(20) == 0
+
+
+def test_sigterm_lets_running_requests_finish(
+    stack: Stack, tmp_path: Path, cases: list[Case]
+) -> None:
+    flags = ["--listen", "127.0.0.1:0", "--verifiers", stack.processes["verifier"].address]
+    flags += ["--drafters", stack.processes["drafter"].address]
+    role = RoleProcess("orchestrator", flags, tmp_path)
+    role.start()
+    role.wait_until_ready(time.monotonic() + 60)
+    assert role.process is not None
+    with grpc.insecure_channel(role.address) as channel:
+        stub = generation_pb2_grpc.GenerationStub(channel)
+        said = cases[7].parameters("autoregressive", ignore_eos=True)
+        call = stub.Generate(pb.GenerateRequest(parameters=said))
+        next(call)
+        role.kill(signal.SIGTERM)
+        *_, last = call
+    assert last.summary.output_tokens == cases[7].max_tokens
+    assert role.process.wait(20) == 0
+
+
+async def test_a_drafter_with_another_vocabulary_is_refused(
+    stack: Stack, orchestrator: InProcess, tmp_path: Path
+) -> None:
+    """At the start, with both fingerprints."""
+    info: Any = shared.ModelInfo()
+    info.CopyFrom(await drafter_info(stack))
+    info.vocabulary_fingerprint = "0123456789abcdef"
+    fake = fakes.FakeDrafter(info, fakes.nothing)
+    add = drafter_pb2_grpc.add_DrafterServicer_to_server
+    async with fakes.listening(add, fake) as drafter:
+        flags = ["--listen", "127.0.0.1:0", "--drafters", drafter]
+        flags += ["--verifiers", stack.processes["verifier"].address]
+        role = RoleProcess("orchestrator", flags, tmp_path)
+        role.start()
+        with pytest.raises(StartupFailure) as caught:
+            await asyncio.to_thread(role.wait_until_ready, time.monotonic() + 60)
+    assert role.process is not None and role.process.wait(20) == 2
+    assert "0123456789abcdef" in str(caught.value)
+    assert vocabulary_fingerprint(bundled_model("verifier")) in str(caught.value)
+
+
+async def test_no_verifier_is_said_at_once(
+    stack: Stack, orchestrator: InProcess, cases: list[Case]
+) -> None:
+    """UNAVAILABLE with a hint when to come back, in much less than any timeout."""
+    add = verifier_pb2_grpc.add_VerifierServicer_to_server
+    async with grpc.aio.insecure_channel(stack.processes["verifier"].address) as channel:
+        passing = fakes.FlakyVerifier(channel, "gone")
+        async with fakes.listening(add, passing) as verifier:
+            started = orchestrator(verifiers=verifier)
+            address = await started.__aenter__()
+        try:
+            async with grpc.aio.insecure_channel(address) as to:
+                stub = generation_pb2_grpc.GenerationStub(to)
+                request = pb.GenerateOnceRequest(parameters=cases[0].parameters("speculative"))
+                asked = time.monotonic()
+                with pytest.raises(grpc.aio.AioRpcError) as caught:
+                    await stub.GenerateOnce(request)
+            assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
+            assert time.monotonic() - asked < 3
+        finally:
+            await started.__aexit__(None, None, None)
