@@ -36,7 +36,7 @@ async def test_a_drafter_of_the_same_model_is_always_right(
 
     Guards positions, keys and values kept across rounds, and the noise of both services.
     """
-    chosen = {"sampling": sampling(temperature=temperature)}
+    chosen: dict[str, Any] = {"sampling": sampling(temperature=temperature)}
     async with serve_drafter() as (near, _), serve_verifier() as (far, _):
         drafter, verifier = DrafterStub(near).Draft(), VerifierStub(far).Verify()
         await drafter.write(open_drafter(**chosen))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import grpc
 import pytest
@@ -79,7 +80,9 @@ async def test_a_reopened_session_goes_on_as_if_nothing_had_happened(
     """With penalties, which must know what of the tokens is prompt and what output."""
     async with serve_verifier(prefill_chunk_tokens=16) as (channel, _):
         stub = VerifierStub(channel)
-        strict = {"sampling": sampling(presence_penalty=1.0, repetition_penalty=1.3)}
+        strict: dict[str, Any] = {
+            "sampling": sampling(presence_penalty=1.0, repetition_penalty=1.3)
+        }
         call = stub.Verify()
         emitted = list((await say(call, open_verifier(**strict))).verdict.emitted_token_ids)
         for _ in range(7):
