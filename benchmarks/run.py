@@ -50,10 +50,11 @@ class Bench:
 
     def run(self) -> None:
         """Profile by profile; each may use its share of the time that is left."""
-        names = self.settings.profiles
-        for done, name in enumerate(names):
-            share = (self.deadline - time.monotonic()) / (len(names) - done)
-            self._measure(PROFILES[name], time.monotonic() + share)
+        profiles = [PROFILES[name] for name in self.settings.profiles]
+        for done, profile in enumerate(profiles):
+            share = profile.weight / sum(other.weight for other in profiles[done:])
+            now = time.monotonic()
+            self._measure(profile, now + share * (self.deadline - now))
 
     def _measure(self, profile: Profile, deadline: float) -> None:
         settings = self.settings

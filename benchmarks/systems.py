@@ -19,6 +19,8 @@ class Profile:
     name: str
     title: str
     inflate: str = ""
+    # its part of the time: slow models need more of it for as many repetitions
+    weight: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,8 +38,8 @@ PROFILES = {
     profile.name: profile
     for profile in (
         Profile("bundled", "the bundled pair as it is"),
-        Profile("300M", "target cost-inflated to 300M parameters", "300M"),
-        Profile("1B", "target cost-inflated to 1B parameters", "1B"),
+        Profile("300M", "target cost-inflated to 300M parameters", "300M", 4),
+        Profile("1B", "target cost-inflated to 1B parameters", "1B", 12),
     )
 }
 METHODS = {

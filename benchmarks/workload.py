@@ -55,13 +55,14 @@ class Workload:
     passes: int = 2
 
     def repetitions(self) -> Iterator[list[Case]]:
-        """One prompt at every temperature, again and again."""
+        """A prompt at the main temperature; at the others too, every second time."""
         for number in range(self.passes * len(self.prompts)):
             prompt = self.prompts[number % len(self.prompts)]
             seed = FIRST_SEED + number
+            temperatures = self.temperatures[: 1 if number % 2 else None]
             yield [
                 Case(prompt=prompt, tokens=self.tokens, temperature=temperature, seed=seed)
-                for temperature in self.temperatures
+                for temperature in temperatures
             ]
 
     def warm_up(self) -> Case:
