@@ -55,7 +55,11 @@ class Comparison:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs the demo; the exit status says whether the tokens were identical."""
+    """Runs the demo; the exit status is 1 where a service failed or float32 tokens differ.
+
+    In bfloat16 a near tie may fall the other way in a batch of another shape: it is shown, and
+    `make bench` prints how often it happens, but it is no failure.
+    """
     chosen = _parser().parse_args(arguments)
     console = Console()
     config = StackConfig(
@@ -71,7 +75,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 1
     console.print(_table(comparisons, config))
     console.print("all services are stopped")
-    return 0 if all(comparison.identical for comparison in comparisons) else 1
+    identical = all(comparison.identical for comparison in comparisons)
+    return 0 if identical or chosen.dtype != "float32" else 1
 
 
 def compare_all(console: Console, config: StackConfig, tokens: int) -> list[Comparison]:

@@ -190,20 +190,18 @@ class Stack:
         config = self.config
         deadline = time.monotonic() + config.start_timeout_s
         self._check_ports()
-        self._add("verifier", config.verifier_port, self._verifier_flags())
+        # One after the other: services that warm up side by side would measure each other's costs.
+        self._add("verifier", config.verifier_port, self._verifier_flags(), deadline)
         if config.draft is not None:
-            self._add("drafter", config.drafter_port, self._drafter_flags())
-        for process in list(self.processes.values()):
-            process.wait_until_ready(deadline)
-            self._on_ready(process)
-        self._add("orchestrator", config.port, self._orchestrator_flags())
-        self.processes["orchestrator"].wait_until_ready(deadline)
-        self._on_ready(self.processes["orchestrator"])
+            self._add("drafter", config.drafter_port, self._drafter_flags(), deadline)
+        self._add("orchestrator", config.port, self._orchestrator_flags(), deadline)
 
-    def _add(self, role: str, port: int, flags: list[str]) -> None:
+    def _add(self, role: str, port: int, flags: list[str], deadline: float) -> None:
         flags = ["--listen", f"{self.config.host}:{port}", *flags]
         self.processes[role] = RoleProcess(role, flags, self.folder)
         self.processes[role].start()
+        self.processes[role].wait_until_ready(deadline)
+        self._on_ready(self.processes[role])
 
     def _check_ports(self) -> None:
         """Finds an occupied port now rather than after seconds of loading."""

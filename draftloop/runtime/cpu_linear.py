@@ -143,7 +143,7 @@ def should_replace_torch(dtype: torch.dtype = torch.bfloat16) -> bool:
     """
     if UNIT is None:
         return False
-    if dtype is torch.bfloat16 and not _has_bfloat16_arithmetic():
+    if dtype is torch.bfloat16 and not has_bfloat16_arithmetic():
         return True
     weight = torch.zeros(TRIAL_SHAPE, dtype=dtype)
     packed = PackedLinear(weight)
@@ -153,7 +153,8 @@ def should_replace_torch(dtype: torch.dtype = torch.bfloat16) -> bool:
     return ours < torchs
 
 
-def _has_bfloat16_arithmetic() -> bool:
+def has_bfloat16_arithmetic() -> bool:
+    """Whether this CPU multiplies bfloat16 natively."""
     # Private, but these are what torch chooses its own kernels by.
     queries = ("_is_avx512_bf16_supported", "_is_amx_tile_supported")
     return any(getattr(torch.cpu, query, bool)() for query in queries)

@@ -68,7 +68,7 @@ def attend(
         values[segment.slot, :, stored] = value[0, :, rows]
         outputs.append(
             functional.scaled_dot_product_attention(
-                query[:, :, rows],
+                query[:, :, rows].to(keys.dtype),
                 keys[segment.slot : segment.slot + 1, :, : segment.stored_to],
                 values[segment.slot : segment.slot + 1, :, : segment.stored_to],
                 attn_mask=_windowed(segment, sliding_window, query.device),
@@ -78,7 +78,7 @@ def attend(
             )
         )
     attended = outputs[0] if len(outputs) == 1 else torch.cat(outputs, dim=2)
-    return attended.transpose(1, 2), None
+    return attended.transpose(1, 2).to(query.dtype), None
 
 
 def _windowed(segment: Segment, window: int | None, device: torch.device) -> Tensor | None:

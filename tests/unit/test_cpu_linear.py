@@ -198,7 +198,7 @@ def test_torch_is_timed_only_where_it_has_bfloat16_arithmetic(
         timed.append(run)
         return 1.0
 
-    monkeypatch.setattr(cpu_linear, "_has_bfloat16_arithmetic", lambda: native)
+    monkeypatch.setattr(cpu_linear, "has_bfloat16_arithmetic", lambda: native)
     monkeypatch.setattr(cpu_linear, "_best_time", best_time)
     assert cpu_linear.should_replace_torch(torch.bfloat16) is not native, "a draw is torch's"
     assert bool(timed) is native
