@@ -6,31 +6,23 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from draftloop.errors import InvalidInput, StaleSession
-from draftloop.request import SamplingParameters, check_length, check_token_ids
+from draftloop.request import check_length, check_token_ids
 from draftloop.runtime.kv_cache import Slot
 from draftloop.runtime.model import LanguageModel
 from draftloop.runtime.sampling import Sampler
+from draftloop.runtime.sessions import Opening
 from draftloop.tree import DraftBudget
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SessionRequest:
+class SessionRequest(Opening):
     """What opens a session."""
 
-    session_id: str
-    token_ids: tuple[int, ...]
-    prompt_length: int
-    sampling: SamplingParameters
     strategy: str
 
     def validate(self, model: LanguageModel, strategies: Sequence[str]) -> None:
         """Raises InvalidInput naming what breaks which rule."""
-        check_token_ids("token_ids", self.token_ids, model.vocabulary_size)
-        check_length("token_ids", len(self.token_ids), model.context_length)
-        if not 1 <= self.prompt_length <= len(self.token_ids):
-            rule = f"must be from 1 to the {len(self.token_ids)} token_ids"
-            raise InvalidInput("prompt_length", rule, self.prompt_length)
-        self.sampling.validate(model.vocabulary_size)
+        self.require_fit(model)
         if self.strategy not in strategies:
             raise InvalidInput("strategy", f"must be one of {', '.join(strategies)}", self.strategy)
 
@@ -47,11 +39,8 @@ class DrafterSession:
     committed: list[int] = field(init=False)
 
     def __post_init__(self) -> None:
-        request = self.request
-        self.committed = list(request.token_ids)
-        self.sampler = Sampler(request.sampling, self.model.vocabulary_size, self.model.device)
-        self.sampler.observe_prompt(request.token_ids[: request.prompt_length])
-        self.sampler.observe_output(request.token_ids[request.prompt_length :])
+        self.committed = list(self.request.token_ids)
+        self.sampler = self.request.sampler(self.model)
 
     def commit(self, token_ids: Sequence[int], committed_length: int) -> None:
         """Takes in tokens that became final.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 
 import grpc
 
@@ -77,7 +76,6 @@ class Deployment:
         """A checked request, ready to run."""
         settings, info = self.settings, self.verifier
         fingerprint = self.tokenizer.fingerprint
-        request = dataclasses.replace(request, prompt=tuple(request.prompt))
         return Generation(
             request=request,
             verifier=VerifierSession(

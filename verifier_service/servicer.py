@@ -77,7 +77,7 @@ class VerifierServicer(verifier_pb2_grpc.VerifierServicer):
             sampling=convert.sampling_from_pb(opened.sampling),
             stop_token_ids=frozenset(opened.stop_token_ids),
         )
-        request.validate(self._host.model)
+        request.require_fit(self._host.model)
         return request
 
     async def _answer(

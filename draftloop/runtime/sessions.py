@@ -1,0 +1,36 @@
+"""What opens a session on either model service, and the sampler that follows its text."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from draftloop.errors import InvalidInput
+from draftloop.request import SamplingParameters, check_length, check_token_ids
+from draftloop.runtime.model import LanguageModel
+from draftloop.runtime.sampling import Sampler
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Opening:
+    """The committed tokens (prompt first, then output when reopening) and how to choose more."""
+
+    session_id: str
+    token_ids: tuple[int, ...]
+    prompt_length: int
+    sampling: SamplingParameters
+
+    def require_fit(self, model: LanguageModel) -> None:
+        """Raises InvalidInput naming what breaks which rule."""
+        check_token_ids("token_ids", self.token_ids, model.vocabulary_size)
+        check_length("token_ids", len(self.token_ids), model.context_length)
+        if not 1 <= self.prompt_length <= len(self.token_ids):
+            rule = f"must be from 1 to the {len(self.token_ids)} token_ids"
+            raise InvalidInput("prompt_length", rule, self.prompt_length)
+        self.sampling.validate(model.vocabulary_size)
+
+    def sampler(self, model: LanguageModel) -> Sampler:
+        """A sampler that has seen these tokens."""
+        sampler = Sampler(self.sampling, model.vocabulary_size, model.device)
+        sampler.observe_prompt(self.token_ids[: self.prompt_length])
+        sampler.observe_output(self.token_ids[self.prompt_length :])
+        return sampler
