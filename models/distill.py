@@ -69,9 +69,12 @@ def teacher_from(folder: str | os.PathLike[str], device: str) -> LlamaForCausalL
     return teacher.eval().requires_grad_(False).to(device)
 
 
-def first_state(setting: Setting, seed: int) -> Checkpoint:
-    """The run's own state, else the cross-entropy-trained draft model with fresh momenta."""
-    warm = checkpoint_file("drafter")
+def first_state(setting: Setting, start: str, seed: int) -> Checkpoint:
+    """The run's own state, else the draft model that the run `start` left, else a fresh one.
+
+    Momenta start at zero: the objective is another one, or the teacher is.
+    """
+    warm = checkpoint_file(start)
     if setting.file.exists() or not warm.exists():
         return starting_state(setting.file, drafter_configuration(), seed)
     model = Checkpoint.load(warm).model
@@ -90,7 +93,7 @@ def main() -> None:
     rates = Rates(matrix=options.matrix_rate, other=options.other_rate)
     objective = Distillation(teacher_from(VERIFIER_DIR, options.device))
     setting = setting_from(options, schedule, rates, objective, "distilled")
-    run(setting, first_state(setting, options.seed))
+    run(setting, first_state(setting, options.start_from or "drafter", options.seed))
 
 
 if __name__ == "__main__":

@@ -2,6 +2,8 @@
 
 `python -m models.train verifier --tokens 5000000`; killed at any time, the same command resumes.
 `--tokens` may be changed on resuming as long as the learning rate has not begun to fall.
+`--run second --start-from verifier` begins a second run, its learning rate anew, with the weights
+and momenta that the run `verifier` left: hours of training in several sittings.
 """
 
 from __future__ import annotations
@@ -29,6 +31,13 @@ VERIFIER_PHASES = (
     Phase(until=0.975, layers=6, length=1024, batch=6, micro=1),
     Phase(until=1.00, layers=6, length=2048, batch=4, micro=1),
 )
+# Begun from a model that has its full depth. Larger batches: a step of Newton-Schulz costs as much
+# as 2500 tokens.
+FULL_DEPTH_PHASES = (
+    Phase(until=0.90, layers=6, length=512, batch=16, micro=2),
+    Phase(until=0.96, layers=6, length=1024, batch=8, micro=1),
+    Phase(until=1.00, layers=6, length=2048, batch=4, micro=1),
+)
 DRAFTER_PHASES = (
     Phase(until=0.80, layers=2, length=512, batch=16, micro=4),
     Phase(until=1.00, layers=2, length=2048, batch=4, micro=1),
@@ -42,10 +51,15 @@ def next_token_loss(model: LlamaForCausalLM, tokens: Tensor) -> Tensor:
     return cross_entropy(logits, tokens[:, 1:].flatten())
 
 
-def starting_state(file: Path, config: LlamaConfig, seed: int) -> Checkpoint:
-    """The state in `file`, or a fresh one."""
+def starting_state(
+    file: Path, config: LlamaConfig, seed: int, start: Path | None = None
+) -> Checkpoint:
+    """The state in `file`, else what the run in `start` left, else a fresh one."""
     if file.exists():
         return Checkpoint.load(file)
+    if start is not None:
+        left = Checkpoint.load(start)
+        return Checkpoint(left.model, left.momenta, tokens=0, step=0, seconds=0.0)
     model = build(config, seed)
     return Checkpoint(model, new_momenta(model), tokens=0, step=0, seconds=0.0)
 
@@ -79,6 +93,7 @@ def add_machine_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--compile", action="store_true")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--run", default=None, help="name of the checkpoint, default the model's")
+    parser.add_argument("--start-from", default=None, help="name of a finished run to go on from")
 
 
 def setting_from(
@@ -108,13 +123,17 @@ def main() -> None:
     parser.add_argument("--other-rate", type=float, default=0.003)
     add_machine_options(parser)
     options = parser.parse_args()
-    verifier = options.model == "verifier"
-    phases = VERIFIER_PHASES if verifier else DRAFTER_PHASES
-    config = verifier_configuration(phases[0].layers) if verifier else drafter_configuration()
+    phases = {"verifier": VERIFIER_PHASES, "drafter": DRAFTER_PHASES}[options.model]
+    if options.model == "verifier" and options.start_from:
+        phases = FULL_DEPTH_PHASES
+    configure = {"verifier": verifier_configuration, "drafter": drafter_configuration}
+    config = configure[options.model]()
+    config.num_hidden_layers = phases[0].layers
     schedule = Schedule(tokens=options.tokens, phases=phases)
     rates = Rates(matrix=options.matrix_rate, other=options.other_rate)
     setting = setting_from(options, schedule, rates, next_token_loss, options.model)
-    run(setting, starting_state(setting.file, config, options.seed))
+    start = checkpoint_file(options.start_from) if options.start_from else None
+    run(setting, starting_state(setting.file, config, options.seed, start))
 
 
 if __name__ == "__main__":

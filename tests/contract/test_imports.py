@@ -14,7 +14,8 @@ from packaging.utils import canonicalize_name
 
 from tests.contract.repository import PACKAGES, ROOT, SERVICES, TOOLS, Module, modules
 
-HEAVY = {"torch", "transformers", "safetensors", "llvmlite", "numba"}
+HEAVY = {"torch", "transformers", "safetensors"}
+COMPILERS = {"llvmlite", "numba"}
 HEAVY_FOLDERS = ("draftloop/runtime", "drafter_service", "verifier_service", *TOOLS)
 GRPC = {"grpc", "google", "grpc_health", "grpc_reflection", "protos"}
 STUB_FILES = {"servicer.py", "clients.py"}
@@ -49,6 +50,11 @@ def test_services_and_libraries_keep_apart() -> None:
 
 def test_torch_stays_with_the_models() -> None:
     assert not breaches(lambda _: HEAVY, lambda module: not module.under(*HEAVY_FOLDERS))
+
+
+def test_compilers_stay_where_microseconds_count() -> None:
+    folders = (*HEAVY_FOLDERS, "phrase_store")
+    assert not breaches(lambda _: COMPILERS, lambda module: not module.under(*folders))
 
 
 def test_redis_stays_in_the_phrase_store() -> None:
@@ -133,7 +139,8 @@ def declared(*extras: str) -> set[str]:
     for extra in extras:
         texts += table["optional-dependencies"][extra]
     requirements = [Requirement(text) for text in texts]
-    nested = {name for requirement in requirements for name in requirement.extras}
+    own = project_file()["project"]["name"]
+    nested = {name for needed in requirements if needed.name == own for name in needed.extras}
     names = {canonicalize_name(requirement.name) for requirement in requirements}
     return names | (declared(*nested) if nested else set())
 
@@ -144,9 +151,12 @@ def extras_of(module: Module) -> tuple[str, ...]:
         return ("verifier",)
     if module.package in TOOLS:
         return tuple(project_file()["project"]["optional-dependencies"])
-    return {"drafter_service": ("drafter",), "verifier_service": ("verifier",)}.get(
-        module.package, ()
-    )
+    return {
+        "drafter_service": ("drafter",),
+        "verifier_service": ("verifier",),
+        "orchestrator": ("orchestrator",),
+        "phrase_store": ("phrases",),
+    }.get(module.package, ())
 
 
 def test_every_import_is_declared_for_its_role() -> None:
