@@ -58,16 +58,16 @@ class Generation:
             first = await self._open()
             self.timings.time_to_first_token_ns = time.perf_counter_ns() - started
             yield self._commit(EMPTY_TREE, first.verdict)
-            decoding = time.perf_counter_ns()
             verdict: Verdict | None = None
+            decoding = ended = time.perf_counter_ns()
             while self.finish_reason is None:
-                began = time.perf_counter_ns()
                 draft = await self._draft(verdict)
                 answer = await self._verify(draft)
                 verdict = answer.verdict
                 piece = self._commit(draft.tree, verdict)
-                self._learn(draft, answer, len(piece.token_ids), time.perf_counter_ns() - began)
-                self.timings.decode_ns = time.perf_counter_ns() - decoding
+                began, ended = ended, time.perf_counter_ns()
+                self._learn(draft, answer, len(piece.token_ids), ended - began)
+                self.timings.decode_ns = ended - decoding
                 yield piece
         finally:
             await asyncio.shield(self._close())

@@ -13,6 +13,7 @@ from draftloop.request import check_token_ids
 from draftloop.rpc import convert
 from draftloop.tree import TokenSource
 from orchestrator.admission import RequestLimit
+from orchestrator.ahead import ahead
 from orchestrator.deployment import Deployment
 from orchestrator.loop import STOP, Generation
 from orchestrator.requests import RequestReader
@@ -40,7 +41,7 @@ class GenerationServicer(generation_pb2_grpc.GenerationServicer):
         """Streams pieces; the last message holds the summary."""
         generation = self._generation(request.parameters)
         with self._limit.one_more(), _logged(generation):
-            async with contextlib.aclosing(generation.run()) as pieces:
+            async with contextlib.aclosing(ahead(generation.run())) as pieces:
                 async for piece in pieces:
                     yield pb.GenerateResponse(
                         text=piece.text,

@@ -53,8 +53,8 @@ class Chain(Strategy):
         """The token after committed text and path, and its probability in the draft model."""
         session = self.session
         position = len(session.committed) + len(path)
-        token = session.sampler.choose(logits, [position], [path])[0]
-        shaped = session.sampler.shape(logits, [path])[0]
-        if session.request.sampling.greedy:
-            shaped = logits[0]
-        return token, float((shaped[token] - shaped.logsumexp(0)).exp())
+        sampler, greedy = session.sampler, session.request.sampling.greedy
+        shaped = sampler.shape(logits, [path])
+        token = int(sampler.perturbed(shaped, [position])[0].argmax())
+        law = logits[0] if greedy else shaped[0]
+        return token, float((law[token] - law.logsumexp(0)).exp())

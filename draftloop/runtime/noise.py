@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -18,6 +20,8 @@ MASK_32 = 2**32 - 1
 GOLDEN_64 = 0x9E3779B97F4A7C15
 GOLDEN_32 = 0x9E3779B9
 KEPT_POSITIONS = 256
+
+Words = npt.NDArray[np.unsignedinteger]
 
 
 def mix64(value: int) -> int:
@@ -40,18 +44,23 @@ class GumbelNoise:
 
     def __init__(self, seed: int, vocabulary_size: int, device: torch.device) -> None:
         self._seed_key = mix64(seed)
-        self._token_keys = torch.arange(vocabulary_size, device=device) * GOLDEN_32 & MASK_32
+        self._vocabulary_size = vocabulary_size
+        self._device = device
         self._kept: dict[int, Tensor] = {}
 
     def at(self, positions: Sequence[int]) -> Tensor:
         """float32 [positions, vocabulary]: standard Gumbel variates."""
+        self.prepare(positions)
+        if len(positions) == 1:
+            return self._kept[positions[0]][None]
+        return torch.stack([self._kept[position] for position in positions])
+
+    def prepare(self, positions: Sequence[int]) -> None:
+        """Draws what `at` will be asked for, while there is time."""
         missing = sorted(set(positions).difference(self._kept))
         if missing:
             self._make_room(len(missing), needed=set(positions))
             self._kept.update(zip(missing, self._draw(missing), strict=True))
-        if len(positions) == 1:
-            return self._kept[positions[0]][None]
-        return torch.stack([self._kept[position] for position in positions])
 
     def _make_room(self, count: int, *, needed: set[int]) -> None:
         surplus = max(0, len(self._kept) + count - KEPT_POSITIONS)
@@ -60,13 +69,52 @@ class GumbelNoise:
             del self._kept[position]
 
     def _draw(self, positions: Sequence[int]) -> Tensor:
-        keys = [mix64(self._seed_key ^ position) for position in positions]
-        device = self._token_keys.device
-        low = torch.tensor([key & MASK_32 for key in keys], device=device)[:, None]
-        high = torch.tensor([key >> 32 for key in keys], device=device)[:, None]
-        hashed = _mix32((self._token_keys[None] + low).bitwise_and_(MASK_32))
-        hashed = _mix32(hashed.bitwise_xor_(high))
-        # (h + 1/2) / 2^32 in float64 is exact and never 0 or 1; log1p keeps the upper tail fine.
-        uniform = hashed.to(torch.float64).add_(0.5).mul_(2.0**-32)
-        exponential = uniform.neg_().log1p_().neg_()
-        return exponential.log_().neg_().to(torch.float32)
+        keys = np.array([mix64(self._seed_key ^ position) for position in positions], np.uint64)
+        if self._device.type == "cpu":
+            hashed = _hash_on_cpu(self._vocabulary_size, keys)
+            return torch.from_numpy(_gumbel_on_cpu(hashed))
+        return _gumbel(_hash(self._vocabulary_size, keys, self._device))
+
+
+def _hash_on_cpu(vocabulary_size: int, keys: Words) -> Words:
+    """uint32 [keys, vocabulary]; numpy wraps around by itself, in a third of torch's time."""
+    tokens = np.arange(vocabulary_size, dtype=np.uint32) * np.uint32(GOLDEN_32)
+    low, high = keys.astype(np.uint32)[:, None], (keys >> np.uint64(32)).astype(np.uint32)[:, None]
+    return _mix32_on_cpu(_mix32_on_cpu(tokens + low) ^ high)
+
+
+def _mix32_on_cpu(value: Words) -> Words:
+    """`_mix32` on uint32; in place."""
+    value ^= value >> np.uint32(16)
+    value *= np.uint32(0x85EBCA6B)
+    value ^= value >> np.uint32(13)
+    value *= np.uint32(0xC2B2AE35)
+    value ^= value >> np.uint32(16)
+    return value
+
+
+def _gumbel_on_cpu(hashed: Words) -> npt.NDArray[np.float32]:
+    """`_gumbel` of uint32."""
+    value = hashed.astype(np.float64)
+    np.subtract(2.0**32 - 0.5, value, out=value)
+    value *= 2.0**-32
+    for _ in range(2):
+        np.negative(np.log(value, out=value), out=value)
+    return value.astype(np.float32)
+
+
+def _hash(vocabulary_size: int, keys: Words, device: torch.device) -> Tensor:
+    """The same 32-bit values in int64 on any device."""
+    tokens = torch.arange(vocabulary_size, device=device) * GOLDEN_32
+    low = torch.from_numpy((keys & np.uint64(MASK_32)).astype(np.int64)).to(device)[:, None]
+    high = torch.from_numpy((keys >> np.uint64(32)).astype(np.int64)).to(device)[:, None]
+    return _mix32(_mix32((tokens[None] + low).bitwise_and_(MASK_32)).bitwise_xor_(high))
+
+
+def _gumbel(hashed: Tensor) -> Tensor:
+    """Standard Gumbel variates of 32-bit values h: -log(-log(1 - (h + 1/2) / 2^32)).
+
+    In float64 the argument is exact and never 0 or 1, so both tails are fine.
+    """
+    uniform = hashed.to(torch.float64).neg_().add_(2.0**32 - 0.5).mul_(2.0**-32)
+    return uniform.log_().neg_().log_().neg_().to(torch.float32)

@@ -58,10 +58,16 @@ class Sampler:
         self, logits: Tensor, positions: Sequence[int], paths: Sequence[Sequence[int]]
     ) -> Tensor:
         """What `choose` maximises, up to a constant per row: log p + G."""
-        shaped = self.shape(logits, paths)
-        if self.parameters.greedy:
-            return shaped
-        return shaped + self._noise.at(positions)
+        return self.perturbed(self.shape(logits, paths), positions)
+
+    def perturbed(self, shaped: Tensor, positions: Sequence[int]) -> Tensor:
+        """What `shape` gave with the noise of every row's position; greedy adds none."""
+        return shaped if self.parameters.greedy else shaped + self._noise.at(positions)
+
+    def prepare(self, start: int, count: int) -> None:
+        """Draws the noise of `count` positions from `start` on ahead of `choose`."""
+        if not self.parameters.greedy:
+            self._noise.prepare(range(start, start + count))
 
     def shape(self, logits: Tensor, paths: Sequence[Sequence[int]]) -> Tensor:
         """Unnormalised log-probabilities after everything but the noise; excluded ones -inf."""
