@@ -1,0 +1,93 @@
+"""A producer runs ahead of its consumer, and is gone when its consumer is."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncGenerator
+
+import pytest
+
+from orchestrator.ahead import ahead
+
+
+class Source:
+    """Yields 0, 1, 2 … and writes down what happens to it."""
+
+    def __init__(self, count: int, *, error: Exception | None = None, endless: bool = False):
+        self.count = count
+        self.error = error
+        self.endless = endless
+        self.produced: list[int] = []
+        self.cleaned_up = False
+
+    async def items(self) -> AsyncGenerator[int, None]:
+        try:
+            for item in range(self.count):
+                await asyncio.sleep(0)
+                self.produced.append(item)
+                yield item
+            if self.error is not None:
+                raise self.error
+            if self.endless:
+                await asyncio.Event().wait()
+        finally:
+            await asyncio.sleep(0.01)  # closing streams takes a moment too
+            self.cleaned_up = True
+
+
+async def test_items_come_in_order() -> None:
+    source = Source(5)
+    assert [item async for item in ahead(source.items())] == [0, 1, 2, 3, 4]
+    assert source.cleaned_up
+
+
+async def test_the_source_never_waits_for_its_consumer() -> None:
+    source = Source(5, endless=True)
+    async with contextlib.aclosing(ahead(source.items())) as items:
+        assert await anext(items) == 0
+        await asyncio.sleep(0.05)  # the consumer is busy: the client reads slowly
+        assert source.produced == [0, 1, 2, 3, 4]
+
+
+async def test_an_error_comes_after_the_items_before_it() -> None:
+    source = Source(3, error=ValueError("on purpose"))
+    taken: list[int] = []
+    with pytest.raises(ValueError, match="on purpose"):
+        async for item in ahead(source.items()):
+            taken.append(item)
+            await asyncio.sleep(0.01)  # the error is there long before the last item is taken
+    assert taken == [0, 1, 2]
+
+
+async def test_closing_waits_until_the_source_has_cleaned_up() -> None:
+    source = Source(2, endless=True)
+    items = ahead(source.items())
+    assert await anext(items) == 0
+    assert not source.cleaned_up
+    await items.aclose()
+    assert source.cleaned_up
+
+
+async def test_cancelling_the_consumer_waits_until_the_source_has_cleaned_up() -> None:
+    source = Source(1, endless=True)
+
+    async def consume() -> None:
+        async with contextlib.aclosing(ahead(source.items())) as items:
+            async for _ in items:
+                pass
+
+    consumer = asyncio.create_task(consume())
+    await asyncio.sleep(0.02)
+    consumer.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await consumer
+    assert source.cleaned_up
+
+
+async def test_nothing_is_produced_before_it_is_asked_for() -> None:
+    source = Source(2)
+    items = ahead(source.items())
+    await asyncio.sleep(0.02)
+    assert not source.produced
+    await items.aclose()
