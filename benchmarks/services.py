@@ -11,6 +11,7 @@ from benchmarks.outcome import Outcome, RoundSplit
 from benchmarks.workload import Case
 from draftloop.request import GenerationParameters, SamplingParameters
 from draftloop.rpc.generation_client import DeploymentInfo, GenerationClient, Piece, Summary
+from draftloop.speculation import Speculation
 from orchestrator.launcher import Stack, StackConfig
 
 NS_PER_MS = 1e6
@@ -73,7 +74,7 @@ def parameters(strategy: str, case: Case) -> GenerationParameters:
         seed=case.seed,
         max_tokens=case.tokens,
         ignore_eos=True,
-        strategy=strategy,
+        speculation=Speculation(strategy=strategy),
     )
 
 

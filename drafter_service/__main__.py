@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import sys
+
+from phrase_store.index import warm_up
+from phrase_store.store import PhraseStore
 
 from drafter_service.config import DrafterSettings
 from drafter_service.servicer import SERVICE_NAME, DrafterServicer, register
@@ -16,8 +20,17 @@ async def serve(settings: DrafterSettings) -> None:
     """Listens at once, is ready when the model is warm, drains on SIGTERM."""
     server = RoleServer(SERVICE_NAME, settings)
     host = ModelHost(settings, strategies=list(STRATEGIES))
-    register(DrafterServicer(host), server.server)
-    await server.run(host.start, host.stop)
+    store = PhraseStore(settings)
+    register(DrafterServicer(host, store), server.server)
+
+    async def start() -> None:
+        await asyncio.gather(host.start(), asyncio.to_thread(warm_up))
+
+    async def stop() -> None:
+        await host.stop()
+        await asyncio.to_thread(store.close)
+
+    await server.run(start, stop)
 
 
 if __name__ == "__main__":

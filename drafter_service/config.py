@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from phrase_store.config import PhraseSettings
 from pydantic import Field
 
 from draftloop.config import (
@@ -15,7 +16,7 @@ from draftloop.config import (
 )
 
 
-class DrafterSettings(ModelServiceSettings):
+class DrafterSettings(PhraseSettings, ModelServiceSettings):
     """A drafter of the bundled draft model on loopback, unless told otherwise."""
 
     model_config = settings_config("drafter")

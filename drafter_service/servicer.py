@@ -9,25 +9,35 @@ from concurrent.futures import Future
 
 import grpc
 
+from drafter_service.calibrations import Calibrations
 from drafter_service.session import DrafterSession, SessionRequest
 from drafter_service.strategies import STRATEGIES, Strategy
 from draftloop.errors import InvalidInput
+from draftloop.phrase import PhraseScope
 from draftloop.rpc import convert
+from draftloop.rpc.convert_speculation import ouroboros_from_pb, scope_from_pb
 from draftloop.rpc.sessions import next_message, require_open, require_vocabulary
 from draftloop.runtime.service import ModelHost
+from draftloop.speculation import OUROBOROS
 from draftloop.tree import DraftBudget, ServiceTimings
+from phrase_store.session import PhraseSession
+from phrase_store.store import PhraseStore
 from protos import drafter_pb2 as pb
 from protos import drafter_pb2_grpc
 
 SERVICE_NAME: str = pb.DESCRIPTOR.services_by_name["Drafter"].full_name
+# Tokens that a session is expected to generate: its table of phrases is made for so many.
+EXPECTED_TOKENS = 512
 register = drafter_pb2_grpc.add_DrafterServicer_to_server
 
 
 class DrafterServicer(drafter_pb2_grpc.DrafterServicer):
     """Speaks `draftloop.v1.Drafter`."""
 
-    def __init__(self, host: ModelHost) -> None:
+    def __init__(self, host: ModelHost, store: PhraseStore) -> None:
         self._host = host
+        self._store = store
+        self._calibrations = Calibrations()
         self._settings = host.settings
 
     async def Info(
@@ -50,7 +60,12 @@ class DrafterServicer(drafter_pb2_grpc.DrafterServicer):
         request = self._read_open(first)
         async with self._host.admission.slot() as slot:
             session = DrafterSession(
-                self._host.model, slot, request, self._settings.prefill_chunk_tokens
+                self._host.model,
+                slot,
+                request,
+                self._settings.prefill_chunk_tokens,
+                calibration=self._calibrations.of(request.sampling.temperature),
+                phrases=self._phrases(request),
             )
             strategy = STRATEGIES[request.strategy](session)
             prefilled = self._host.engine.submit(strategy.prefill())
@@ -83,9 +98,30 @@ class DrafterServicer(drafter_pb2_grpc.DrafterServicer):
             prompt_length=opened.prompt_length,
             sampling=convert.sampling_from_pb(opened.sampling),
             strategy=opened.strategy,
+            scope=scope_from_pb(opened.phrases.scope),
+            target_fingerprint=opened.phrases.target_fingerprint,
+            tenant=opened.phrases.tenant,
+            origin=opened.phrases.origin,
+            ouroboros=ouroboros_from_pb(opened.ouroboros),
         )
         request.validate(self._host.model, info.strategies)
         return request
+
+    def _phrases(self, request: SessionRequest) -> PhraseSession | None:
+        """What the session may know; the orchestrator publishes, so this side only learns."""
+        if request.strategy != OUROBOROS or request.scope is PhraseScope.OFF:
+            return None
+        shared = None
+        if request.scope is PhraseScope.SHARED and request.ouroboros.history:
+            shared = self._store.namespace(request.target_fingerprint, request.tenant)
+        return PhraseSession(
+            request.token_ids,
+            EXPECTED_TOKENS,
+            shared=shared,
+            origin=request.origin,
+            harvests=request.ouroboros.harvest,
+            stop_token_ids=self._host.model.stop_token_ids,
+        )
 
     async def _propose(
         self, strategy: Strategy, asked: pb.ProposeDraft, prefilled: Future[None]
@@ -98,7 +134,12 @@ class DrafterServicer(drafter_pb2_grpc.DrafterServicer):
         has_verdict = asked.HasField("verdict")
         verdict = convert.verdict_from_pb(asked.verdict) if has_verdict else None
         strategy.observe(new_token_ids, verdict)
-        budget = DraftBudget(max_nodes=asked.max_nodes, max_depth=asked.max_depth)
+        budget = DraftBudget(
+            max_nodes=asked.max_nodes,
+            max_depth=asked.max_depth,
+            least_path_probability=asked.least_path_probability,
+            tokens_per_second=asked.tokens_per_second,
+        )
         task = strategy.propose(budget)
         tree = await asyncio.wrap_future(self._host.engine.submit(task, timings))
         timings.service_ns = time.perf_counter_ns() - received

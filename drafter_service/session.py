@@ -5,26 +5,37 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from draftloop.calibration import Calibration
+
 from draftloop.errors import InvalidInput, StaleSession
+from draftloop.phrase import PhraseScope
 from draftloop.request import check_length, check_token_ids
 from draftloop.runtime.kv_cache import Slot
 from draftloop.runtime.model import LanguageModel
 from draftloop.runtime.sampling import Sampler
 from draftloop.runtime.sessions import Opening
+from draftloop.speculation import OuroborosParameters
 from draftloop.tree import DraftBudget
+from phrase_store.session import PhraseSession
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionRequest(Opening):
-    """What opens a session."""
+    """What opens a session; `origin` is the request's number in the phrase log."""
 
     strategy: str
+    scope: PhraseScope = PhraseScope.SHARED
+    target_fingerprint: str = ""
+    tenant: str = ""
+    origin: int = 0
+    ouroboros: OuroborosParameters = OuroborosParameters()
 
     def validate(self, model: LanguageModel, strategies: Sequence[str]) -> None:
         """Raises InvalidInput naming what breaks which rule."""
         self.require_fit(model)
         if self.strategy not in strategies:
             raise InvalidInput("strategy", f"must be one of {', '.join(strategies)}", self.strategy)
+        self.ouroboros.validate("ouroboros")
 
 
 @dataclass(slots=True)
@@ -35,6 +46,8 @@ class DrafterSession:
     slot: Slot
     request: SessionRequest
     prefill_chunk_tokens: int
+    calibration: Calibration
+    phrases: PhraseSession | None = None
     sampler: Sampler = field(init=False)
     committed: list[int] = field(init=False)
 

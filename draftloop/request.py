@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from draftloop.errors import InvalidInput
+from draftloop.speculation import Speculation
 
 MAX_SEED = 2**64 - 1
 MAX_TOP_K = 2**31 - 1
 MAX_STOP_TEXTS = 16
+MAX_TENANT_LETTERS = 128
 
 
 def _require(field_name: str, rule: str, value: float, fulfilled: bool) -> None:
@@ -89,9 +92,9 @@ class GenerationParameters:
     stop: tuple[str, ...] = ()
     stop_token_ids: tuple[int, ...] = ()
     ignore_eos: bool = False
-    strategy: str = ""
-    max_draft_tokens: int | None = None
+    speculation: Speculation = Speculation()
     request_id: str = ""
+    tenant: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,10 +105,21 @@ class GenerationRequest:
     prompt: tuple[int, ...]
     sampling: SamplingParameters
     max_tokens: int
-    strategy: str
-    max_draft_tokens: int | None = None
+    speculation: Speculation
+    tenant: str = ""
     stop: tuple[str, ...] = ()
     stop_token_ids: frozenset[int] = field(default_factory=frozenset)
+
+    @property
+    def strategy(self) -> str:
+        """Name of its strategy."""
+        return self.speculation.strategy
+
+    @property
+    def origin(self) -> int:
+        """A 64-bit number for this request, by which the phrase log knows what it taught."""
+        digest = hashlib.blake2b(self.request_id.encode(), digest_size=8).digest()
+        return int.from_bytes(digest, "little")
 
 
 def check_token_ids(field_name: str, token_ids: Sequence[int], vocabulary_size: int) -> None:

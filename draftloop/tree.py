@@ -72,8 +72,15 @@ class DraftTree:
             yield node
             node = self.parents[node]
 
+    def path_probabilities(self) -> list[float]:
+        """Estimated probability that each node is reached and accepted."""
+        reached: list[float] = []
+        for parent, estimate in zip(self.parents, self.estimates, strict=True):
+            reached.append(estimate if parent == ROOT else reached[parent] * estimate)
+        return reached
+
     def validate(self, *, vocabulary_size: int, max_nodes: int) -> None:
-        """Raises InvalidInput unless the arrays are a tree over the vocabulary within the limit."""
+        """Raises InvalidInput unless this is a tree over the vocabulary within the limit."""
         self._validate_lengths(max_nodes)
         for index, (token, parent) in enumerate(zip(self.token_ids, self.parents, strict=True)):
             if not 0 <= token < vocabulary_size:
@@ -84,6 +91,9 @@ class DraftTree:
                 raise InvalidInput(f"draft.parents[{index}]", rule, parent)
         if len(self.children()) != len(self):
             raise InvalidInput("draft.token_ids", "siblings must differ", list(self.token_ids))
+        for index, estimate in enumerate(self.estimates):
+            if not 0.0 <= estimate <= 1.0:  # NaN included
+                raise InvalidInput(f"draft.estimates[{index}]", "must be from 0 to 1", estimate)
 
     def _validate_lengths(self, max_nodes: int) -> None:
         count = len(self)
@@ -114,6 +124,10 @@ class Verdict:
     node_predictions: tuple[int, ...] = ()
     stopped: bool = False
 
+    def judges(self, draft: DraftTree) -> bool:
+        """Whether this can be the verdict on `draft`."""
+        return len(self.node_predictions) == len(draft)
+
     def emitted_sources(self, draft: DraftTree) -> list[TokenSource]:
         """Source of every emitted token."""
         sources = [draft.sources[node] for node in self.accepted_nodes]
@@ -123,10 +137,16 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DraftBudget:
-    """Most nodes and most depth of the next draft."""
+    """Most nodes and most depth of the next draft, and what nodes and time are worth.
+
+    A node reached with less than `least_path_probability` costs the verifier more time than it
+    is worth. A forward of the draft model must bring in `tokens_per_second` times its seconds.
+    """
 
     max_nodes: int
     max_depth: int
+    least_path_probability: float = 0.0
+    tokens_per_second: float = 0.0
 
 
 @dataclass(slots=True, kw_only=True)

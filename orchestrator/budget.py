@@ -1,17 +1,17 @@
-"""How much to draft next: the depth that promises the most tokens per second.
+"""How much to draft next: what nodes and draft forwards must bring in to be worth their time.
 
-Expected tokens per round of a chain of n drafted tokens that are each accepted with chance a:
-(1 - a^(n + 1)) / (1 - a) (Leviathan et al. 2211.17192, equation 1). The costs are measured: the
-services' curves at start, then what every round of this request took.
+Tokens per second are greatest when nothing is done that brings in fewer tokens than the same time
+brings in anyway: at a rate of R tokens/s a node reached with probability P pays while
+P > R x (seconds that one more node costs the verifier), and a draft forward while what it promises
+exceeds R x its seconds. OPT-Tree's threshold (2406.17276, section 3.3), priced before paying.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from dataclasses import dataclass, field
 
-from draftloop.model_info import CostPoint
-from draftloop.tree import DraftBudget
+from draftloop.tree import DraftBudget, DraftTree
+from orchestrator.costs import VerifyCost
 
 PRIOR_ACCEPTANCE = 0.6
 PRIOR_WEIGHT = 6.0
@@ -20,88 +20,119 @@ COST_MEMORY = 0.8
 NO_DRAFT = DraftBudget(max_nodes=0, max_depth=0)
 # After so many rounds without a draft one is tried again: the text may have become easier.
 PROBE_ROUNDS = 16
-
-
-def expected_tokens(acceptance: float, depth: int) -> float:
-    """Tokens per round of a chain of `depth`, the bonus token included."""
-    if acceptance >= 1:
-        return depth + 1.0
-    return (1 - acceptance ** (depth + 1)) / (1 - acceptance)
+# Rounds with drafts before their pace is believed.
+TRUSTED_ROUNDS = 6
 
 
 @dataclass(slots=True)
-class VerifyCost:
-    """Time of a verification by number of nodes: the measured curve, scaled by what rounds take."""
+class Pace:
+    """Tokens and time of the latest rounds of one kind."""
 
-    curve: tuple[CostPoint, ...]
-    scale: float = 1.0
+    memory: float
+    rounds: int = 0
+    _tokens: float = 0.0
+    _nanoseconds: float = 0.0
 
-    def nanoseconds(self, nodes: int) -> float:
-        """Expected time of verifying so many nodes."""
-        return self._on_curve(nodes + 1) * self.scale
+    @property
+    def rate(self) -> float:
+        """Tokens per nanosecond; 0 before the first round."""
+        return self._tokens / self._nanoseconds if self._nanoseconds else 0.0
 
-    def observe(self, nodes: int, nanoseconds: int) -> None:
-        """Takes in what a verification took."""
-        ratio = nanoseconds / max(self._on_curve(nodes + 1), 1.0)
-        self.scale = COST_MEMORY * self.scale + (1 - COST_MEMORY) * ratio
-
-    def _on_curve(self, tokens: int) -> float:
-        points = self.curve
-        if not points:
-            return 1.0
-        at = bisect_left([point.tokens for point in points], tokens)
-        if at == 0:
-            return float(points[0].forward_ns)
-        if at == len(points):
-            return points[-1].forward_ns * tokens / points[-1].tokens
-        left, right = points[at - 1], points[at]
-        share = (tokens - left.tokens) / (right.tokens - left.tokens)
-        return left.forward_ns + share * (right.forward_ns - left.forward_ns)
+    def observe(self, tokens: int, nanoseconds: int) -> None:
+        """Counts in a round."""
+        self.rounds += 1
+        self._tokens = self.memory * self._tokens + tokens
+        self._nanoseconds = self.memory * self._nanoseconds + nanoseconds
 
 
 @dataclass(slots=True)
 class Controller:
-    """Chooses the depth of the next draft from running acceptance and costs."""
+    """Prices the next draft, down to none at all; `fixed` drafts as much as is allowed.
 
-    max_depth: int
+    `draft_token_ns` is what a draft forward takes, waiting included.
+    """
+
+    max_nodes: int
     verify_cost: VerifyCost
     draft_token_ns: float
-    round_ns: float = 0.0
     fixed: bool = False
+    modelled: Pace = field(default_factory=lambda: Pace(memory=0.9))
+    _drafted: Pace = field(default_factory=lambda: Pace(memory=0.9))
+    _plain: Pace = field(default_factory=lambda: Pace(memory=0.9))
+    _nodes: float = 0.0
     _accepted: float = PRIOR_ACCEPTANCE * PRIOR_WEIGHT
     _judged: float = PRIOR_WEIGHT
-    _rounds_without: int = field(default=0)
+    _rounds_without: int = 0
 
     @property
     def acceptance(self) -> float:
-        """Running chance that a drafted token is accepted once its parent was."""
+        """Running chance that the next level of a draft is accepted once the last one was."""
         return self._accepted / self._judged
+
+    @property
+    def plain_rate(self) -> float:
+        """Tokens per nanosecond without drafts."""
+        return self._plain.rate or 1 / max(self.verify_cost.nanoseconds(0), 1.0)
+
+    @property
+    def rate(self) -> float:
+        """Tokens per nanosecond of late, or without drafts where that is more."""
+        return max(self._drafted.rate, self.plain_rate)
+
+    @property
+    def node_price(self) -> float:
+        """Least probability with which one more node must be reached."""
+        return self.rate * self.verify_cost.node_nanoseconds(self._nodes)
+
+    def promise(self, tree: DraftTree) -> float:
+        """Tokens per nanosecond that a finished draft promises, by its own estimates."""
+        expected = 1 + sum(tree.path_probabilities())
+        return expected / max(self.verify_cost.nanoseconds(len(tree)), 1.0)
 
     def next_budget(self, room: int) -> DraftBudget:
         """The budget of the next round; `room` is the most depth that makes sense."""
-        limit = min(self.max_depth, room)
-        depth = limit if self.fixed else self._best_depth(limit)
-        if depth == 0 and limit > 0 and self._rounds_without >= PROBE_ROUNDS:
-            depth = min(2, limit)
-        self._rounds_without = 0 if depth else self._rounds_without + 1
-        return DraftBudget(max_nodes=depth, max_depth=depth) if depth else NO_DRAFT
+        nodes, depth = self.max_nodes, min(self.max_nodes, room)
+        if depth <= 0:
+            return NO_DRAFT
+        if self.fixed:
+            return DraftBudget(max_nodes=nodes, max_depth=depth)
+        if not self._pays() and self._rounds_without < PROBE_ROUNDS:
+            self._rounds_without += 1
+            return NO_DRAFT
+        self._rounds_without = 0
+        return DraftBudget(
+            max_nodes=nodes,
+            max_depth=depth,
+            least_path_probability=min(1.0, self.node_price),
+            tokens_per_second=self.rate * 1e9,
+        )
 
-    def observe(self, drafted: int, accepted: int) -> None:
-        """Takes in a verdict: `accepted` of a chain of `drafted` tokens, the next one refused."""
-        judged = min(accepted + 1, drafted)
+    def observe(
+        self, nodes: int, accepted: int, emitted: int, round_ns: int, *, modelled: bool = True
+    ) -> None:
+        """Takes in a round: `accepted` levels of a draft of `nodes`, the next one refused.
+
+        `modelled`: a draft model made the draft.
+        """
+        if not nodes:
+            self._plain.observe(emitted, round_ns)
+            return
+        self._drafted.observe(emitted, round_ns)
+        if modelled:
+            self.modelled.observe(emitted, round_ns)
+        self._nodes = COST_MEMORY * self._nodes + (1 - COST_MEMORY) * nodes
         self._accepted = MEMORY * self._accepted + accepted
-        self._judged = MEMORY * self._judged + judged
+        self._judged = MEMORY * self._judged + min(accepted + 1, nodes)
 
-    def observe_draft_cost(self, drafted: int, nanoseconds: int) -> None:
+    def observe_draft_cost(self, forwards: int, nanoseconds: int) -> None:
         """Takes in what a draft took, waiting included."""
-        if drafted:
-            share = (1 - COST_MEMORY) * nanoseconds / drafted
+        if forwards:
+            share = (1 - COST_MEMORY) * nanoseconds / forwards
             self.draft_token_ns = COST_MEMORY * self.draft_token_ns + share
 
-    def _best_depth(self, limit: int) -> int:
-        return max(range(limit + 1), key=self._tokens_per_second)
-
-    def _tokens_per_second(self, depth: int) -> float:
-        drafting = depth * self.draft_token_ns
-        cost = self.round_ns + drafting + self.verify_cost.nanoseconds(depth)
-        return expected_tokens(self.acceptance, depth) / cost
+    def _pays(self) -> bool:
+        """Whether even one drafted node pays, and drafts have paid of late."""
+        if self.acceptance <= self.node_price + self.rate * self.draft_token_ns:
+            return False
+        trusted = self._drafted.rounds >= TRUSTED_ROUNDS
+        return not trusted or self._drafted.rate >= self.plain_rate

@@ -17,9 +17,9 @@ from draftloop.config import DEFAULT_PORTS, LOOPBACK
 from draftloop.errors import DraftloopError, InvalidInput
 from draftloop.request import GenerationParameters, SamplingParameters
 from draftloop.rpc.generation_client import GenerationClient, Summary
+from draftloop.speculation import AUTOREGRESSIVE, STRATEGIES, Speculation
 from orchestrator import terminal
 from orchestrator.launcher import RoleProcess, Stack, StackConfig, exec_role, interruptible
-from orchestrator.strategies import AUTOREGRESSIVE, STRATEGIES
 
 FAILED = 2
 DEFAULT_SERVER = f"{LOOPBACK}:{DEFAULT_PORTS['orchestrator']}"
@@ -126,8 +126,7 @@ def generate(
             sampling=SamplingParameters(temperature=temperature, top_p=top_p, top_k=top_k),
             seed=seed,
             max_tokens=max_tokens,
-            strategy=strategy,
-            max_draft_tokens=max_draft_tokens,
+            speculation=Speculation(strategy=strategy, max_draft_tokens=max_draft_tokens),
             stop=tuple(stop or ()),
         )
         if compare:
@@ -170,9 +169,8 @@ async def _stream(server: str, parameters: GenerationParameters) -> tuple[Summar
 
 
 async def _compare(server: str, parameters: GenerationParameters) -> None:
-    plain, plain_ids = await _stream(
-        server, dataclasses.replace(parameters, strategy=AUTOREGRESSIVE)
-    )
+    without = Speculation(strategy=AUTOREGRESSIVE)
+    plain, plain_ids = await _stream(server, dataclasses.replace(parameters, speculation=without))
     other, other_ids = await _stream(server, dataclasses.replace(parameters, seed=plain.seed))
     terminal.show_comparison(console, plain, other, plain_ids == other_ids)
 

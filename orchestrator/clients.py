@@ -21,6 +21,7 @@ from draftloop.errors import (
 from draftloop.model_info import ModelInfo
 from draftloop.request import GenerationRequest
 from draftloop.rpc import convert
+from draftloop.rpc.convert_speculation import ouroboros_to_pb, scope_to_pb
 from draftloop.rpc.status import error_info
 from draftloop.tree import Draft, DraftBudget, DraftTree, Verdict, Verification
 from orchestrator.replicas import Replica, Replicas
@@ -184,13 +185,14 @@ class DrafterSession:
         fingerprint: str,
         *,
         timeout_s: float,
-        vocabulary_size: int,
+        target: ModelInfo,
     ) -> None:
         self._replicas = replicas
         self._request = request
         self._fingerprint = fingerprint
         self._timeout_s = timeout_s
-        self._vocabulary_size = vocabulary_size
+        self._vocabulary_size = target.vocabulary_size
+        self._target_fingerprint = target.model_fingerprint
         self._stream: Stream | None = None
         self._replica: Replica | None = None
         self._told = 0
@@ -209,6 +211,13 @@ class DrafterSession:
             prompt_length=len(request.prompt),
             sampling=convert.sampling_to_pb(request.sampling),
             strategy=request.strategy,
+            phrases=drafter_pb2.PhraseAccess(
+                scope=scope_to_pb(request.speculation.phrases),
+                target_fingerprint=self._target_fingerprint,
+                tenant=request.tenant,
+                origin=request.origin,
+            ),
+            ouroboros=ouroboros_to_pb(request.speculation.ouroboros),
         )
         self._stream, self._replica = Stream(call, self._timeout_s), replica
         self._told = len(committed)
@@ -233,6 +242,8 @@ class DrafterSession:
             verdict=convert.verdict_to_pb(verdict) if verdict else None,
             max_nodes=budget.max_nodes,
             max_depth=budget.max_depth,
+            least_path_probability=budget.least_path_probability,
+            tokens_per_second=budget.tokens_per_second,
         )
         try:
             await self._stream.send(drafter_pb2.DraftRequest(propose=message))

@@ -13,10 +13,11 @@ from draftloop.config import (
     bundled_model,
     settings_config,
 )
-from orchestrator.strategies import STRATEGIES
+from draftloop.speculation import STRATEGIES
+from phrase_store.config import PhraseSettings
 
 
-class OrchestratorSettings(ServiceSettings):
+class OrchestratorSettings(PhraseSettings, ServiceSettings):
     """An orchestrator for the bundled pair on loopback, unless told otherwise."""
 
     model_config = settings_config("orchestrator")
@@ -35,7 +36,7 @@ class OrchestratorSettings(ServiceSettings):
     )
     default_strategy: str = Field("speculative", description="strategy of a request naming none")
     default_max_tokens: int = Field(256, ge=1, description="limit of a request naming none")
-    max_draft_tokens: int = Field(12, ge=1, le=1024, description="most nodes in a draft")
+    max_draft_tokens: int = Field(32, ge=1, le=1024, description="most nodes in a draft")
     max_requests: int = Field(64, ge=1, description="most requests running at once")
     draft_timeout_s: float = Field(
         1.0, gt=0, le=60, description="seconds after which a round goes on without the drafter"

@@ -9,14 +9,28 @@ import grpc
 from draftloop import logs
 from draftloop.errors import Mismatch, StartupFailure, Unavailable
 from draftloop.model_info import ModelInfo
+from draftloop.phrase import PhraseScope
 from draftloop.request import GenerationRequest
-from orchestrator.budget import Controller, VerifyCost
+from draftloop.speculation import (
+    AUTOREGRESSIVE,
+    DRAFTER_STRATEGIES,
+    LOOKAHEAD,
+    OUROBOROS,
+    PROMPT_LOOKUP,
+)
+from orchestrator.budget import Controller
 from orchestrator.clients import DrafterSession, VerifierSession, drafter_info, verifier_info
 from orchestrator.config import OrchestratorSettings
+from orchestrator.costs import VerifyCost
+from orchestrator.drafting import DrafterDrafting, Drafting
+from orchestrator.figures import SpeculationFigures
 from orchestrator.loop import Generation
 from orchestrator.replicas import Replicas
+from orchestrator.sources import LookaheadSource, PhraseSource
 from orchestrator.text import TextStream
 from orchestrator.tokenizer import Tokenizer
+from phrase_store.session import PhraseSession
+from phrase_store.store import PhraseStore
 
 LOOK_AGAIN_S = 0.5
 INFO_TIMEOUT_S = 5.0
@@ -31,6 +45,7 @@ class Deployment:
     def __init__(self, settings: OrchestratorSettings) -> None:
         self.settings = settings
         self.tokenizer = Tokenizer(settings.tokenizer)
+        self.store = PhraseStore(settings)
         size = settings.max_message_bytes
         self._verifiers = Replicas(settings.verifier_addresses, size)
         self._drafters = Replicas(settings.drafter_addresses, size)
@@ -71,40 +86,88 @@ class Deployment:
             self._watch.cancel()
         await self._verifiers.close()
         await self._drafters.close()
+        await asyncio.to_thread(self.store.close)
 
     def generation(self, request: GenerationRequest) -> Generation:
         """A checked request, ready to run."""
         settings, info = self.settings, self.verifier
-        fingerprint = self.tokenizer.fingerprint
+        controller, figures = self._controller(request), SpeculationFigures()
         return Generation(
             request=request,
             verifier=VerifierSession(
                 self._verifiers,
                 request,
-                fingerprint,
+                self.tokenizer.fingerprint,
                 timeout_s=settings.verify_timeout_s,
                 reopen_for_s=settings.connect_timeout_s,
             ),
-            drafter=DrafterSession(
-                self._drafters,
-                request,
-                fingerprint,
-                timeout_s=settings.draft_timeout_s,
-                vocabulary_size=info.vocabulary_size,
-            ),
-            controller=self._controller(request),
+            drafting=self._drafting(request, controller, figures),
+            controller=controller,
             text=TextStream(self.tokenizer, request.prompt, request.stop),
             context_length=info.context_length,
+            figures=figures,
+        )
+
+    def _drafting(
+        self, request: GenerationRequest, controller: Controller, figures: SpeculationFigures
+    ) -> Drafting:
+        strategy = request.strategy
+        phrases = self._phrases(request)
+        if strategy == AUTOREGRESSIVE:
+            return Drafting(None, phrases)
+        if strategy == LOOKAHEAD:
+            source = LookaheadSource(request.speculation.lookahead, request.prompt)
+            return Drafting(source, phrases)
+        if strategy == PROMPT_LOOKUP:
+            own = PhraseSession(request.prompt, request.max_tokens)
+            return Drafting(PhraseSource(own, most_leaves=1), phrases)
+        drafter = DrafterSession(
+            self._drafters,
+            request,
+            self.tokenizer.fingerprint,
+            timeout_s=self.settings.draft_timeout_s,
+            target=self.verifier,
+        )
+        return DrafterDrafting(
+            PhraseSource(phrases) if phrases else None,
+            phrases,
+            drafter=drafter,
+            controller=controller,
+            figures=figures,
+            prefers_phrases=strategy == OUROBOROS,
+        )
+
+    def _phrases(self, request: GenerationRequest) -> PhraseSession | None:
+        """What the request may read, and write for others."""
+        speculation = request.speculation
+        if speculation.phrases is PhraseScope.OFF:
+            return None
+        shared = None
+        history = speculation.strategy != OUROBOROS or speculation.ouroboros.history
+        if speculation.phrases is PhraseScope.SHARED and history:
+            shared = self.store.namespace(self.verifier.model_fingerprint, request.tenant)
+        return PhraseSession(
+            request.prompt,
+            request.max_tokens,
+            shared=shared,
+            origin=request.origin,
+            harvests=speculation.ouroboros.harvest,
+            publishes=True,
+            stop_token_ids=request.stop_token_ids,
         )
 
     def _controller(self, request: GenerationRequest) -> Controller:
         info, drafter = self.verifier, self._drafter
-        cost = UNMEASURED_DRAFT_TOKEN_NS
-        if drafter is not None and drafter.cost_curve:
-            cost = float(drafter.cost_curve[0].forward_ns)
-        limit = request.max_draft_tokens
+        cost = 0.0
+        if request.strategy in DRAFTER_STRATEGIES:
+            curve = drafter.cost_curve if drafter is not None else ()
+            cost = float(curve[0].forward_ns) if curve else UNMEASURED_DRAFT_TOKEN_NS
+        limit = request.speculation.max_draft_tokens
+        most = self.settings.max_draft_tokens
+        if request.strategy == LOOKAHEAD:  # its parameters say how much
+            most = request.speculation.lookahead.most_nodes
         return Controller(
-            max_depth=min(limit or self.settings.max_draft_tokens, info.max_draft_nodes),
+            max_nodes=min(limit or most, info.max_draft_nodes),
             verify_cost=VerifyCost(info.cost_curve),
             draft_token_ns=cost,
             fixed=limit is not None,

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import statistics
+from collections import Counter
 from dataclasses import dataclass, field
 
-from draftloop.tree import Draft, DraftTree, ServiceTimings, TokenSource, Verification
+from draftloop.tree import Draft, DraftTree, ServiceTimings, TokenSource, Verdict, Verification
 
 
 @dataclass(slots=True)
@@ -18,16 +19,23 @@ class SpeculationFigures:
     round_tokens: int = 0
     draft_forwards: int = 0
     fallback_rounds: int = 0
+    phrase_rounds: int = 0
     reopened_sessions: int = 0
     accepted_per_position: list[int] = field(default_factory=list)
+    drafted_by_source: Counter[TokenSource] = field(default_factory=Counter)
+    accepted_by_source: Counter[TokenSource] = field(default_factory=Counter)
 
     @property
     def tokens_per_round(self) -> float:
         """Emitted tokens per verification round; 0 before the first round."""
         return self.round_tokens / self.rounds if self.rounds else 0.0
 
-    def observe(self, draft: DraftTree, accepted: int, emitted: int) -> None:
-        """Counts in a round."""
+    def observe(self, draft: DraftTree, verdict: Verdict, emitted: int) -> None:
+        """Counts in a round of which `emitted` tokens were kept."""
+        nodes = verdict.accepted_nodes[:emitted]
+        accepted = len(nodes)
+        self.drafted_by_source.update(draft.sources)
+        self.accepted_by_source.update(draft.sources[node] for node in nodes)
         self.rounds += 1
         self.draft_tokens += len(draft)
         self.accepted_tokens += accepted

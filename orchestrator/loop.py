@@ -7,13 +7,14 @@ here is final, and everything can be rebuilt from it.
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import time
 from collections.abc import AsyncGenerator
 from dataclasses import dataclass, field
 
-from draftloop.errors import Unavailable
-from draftloop.prompt_lookup import PromptIndex
+from draftloop.phrase import MAX_CONTEXT
 from draftloop.request import GenerationRequest
+from draftloop.speculation import AUTOREGRESSIVE
 from draftloop.tree import (
     EMPTY_TREE,
     Draft,
@@ -24,9 +25,9 @@ from draftloop.tree import (
     Verification,
 )
 from orchestrator.budget import NO_DRAFT, Controller
-from orchestrator.clients import DrafterSession, VerifierSession
+from orchestrator.clients import VerifierSession
+from orchestrator.drafting import Drafting
 from orchestrator.figures import Piece, SpeculationFigures, Timings
-from orchestrator.strategies import AUTOREGRESSIVE
 from orchestrator.text import TextStream
 
 STOP, LENGTH = "stop", "length"
@@ -38,15 +39,14 @@ class Generation:
 
     request: GenerationRequest
     verifier: VerifierSession
-    drafter: DrafterSession
+    drafting: Drafting
     controller: Controller
     text: TextStream
     context_length: int
+    figures: SpeculationFigures
     committed: list[int] = field(init=False)
-    figures: SpeculationFigures = field(default_factory=SpeculationFigures)
     timings: Timings = field(default_factory=Timings)
     finish_reason: str | None = None
-    _index: PromptIndex | None = None
 
     def __post_init__(self) -> None:
         self.committed = list(self.request.prompt)
@@ -64,6 +64,8 @@ class Generation:
                 draft = await self._draft(verdict)
                 answer = await self._verify(draft)
                 verdict = answer.verdict
+                if not verdict.judges(draft.tree):  # the session was reopened: the draft is lost
+                    draft = dataclasses.replace(draft, tree=EMPTY_TREE)
                 piece = self._commit(draft.tree, verdict)
                 began, ended = ended, time.perf_counter_ns()
                 self._learn(draft, answer, len(piece.token_ids), ended - began)
@@ -79,31 +81,16 @@ class Generation:
 
     async def _open(self) -> Verification:
         """Both prefill at once; the verifier's answer holds the first token."""
-        if self.request.strategy == AUTOREGRESSIVE:
-            return await self.verifier.open(self.committed)
-        opening = asyncio.create_task(self._open_drafter())
+        opening = asyncio.create_task(self.drafting.open(self.committed))
         try:
             return await self.verifier.open(self.committed)
         finally:
             await opening
 
-    async def _open_drafter(self) -> None:
-        try:
-            await self.drafter.open(self.committed)
-        except Unavailable:
-            return  # the first round tries again or goes without
-
     async def _draft(self, verdict: Verdict | None) -> Draft:
-        """The drafter's tree, or what this side can think of when the drafter is gone."""
-        budget = self._budget()
-        if not budget.max_nodes:
-            return self._own_draft(EMPTY_TREE)
+        """A draft as large as pays."""
         asked = time.perf_counter_ns()
-        try:
-            draft = await self.drafter.propose(self.committed, verdict, budget)
-        except Unavailable:
-            self.figures.fallback_rounds += 1
-            return self._own_draft(self._lookup(budget))
+        draft = await self.drafting.propose(self.committed, verdict, self._budget())
         waited = time.perf_counter_ns() - asked
         self.timings.observe_draft(waited, draft.timings)
         self.figures.draft_forwards += draft.timings.forwards
@@ -117,15 +104,6 @@ class Generation:
         left = self.request.max_tokens - len(self.output)
         room = min(left, self.context_length - len(self.committed)) - 1
         return self.controller.next_budget(max(room, 0))
-
-    def _own_draft(self, tree: DraftTree) -> Draft:
-        return Draft(tree=tree, committed_length=len(self.committed))
-
-    def _lookup(self, budget: DraftBudget) -> DraftTree:
-        if self._index is None:
-            self._index = PromptIndex()
-            self._index.extend(self.committed)
-        return self._index.propose(min(budget.max_nodes, budget.max_depth))
 
     async def _verify(self, draft: Draft) -> Verification:
         asked = time.perf_counter_ns()
@@ -149,8 +127,7 @@ class Generation:
             if self.finish_reason:
                 pieces.append(self.text.finish())
                 break
-        if self._index is not None:
-            self._index.extend(kept)
+        self.drafting.observe(self.committed, len(kept), tree, verdict)
         origins = (sources or [TokenSource.TARGET] * len(kept))[: len(kept)]
         return Piece(tuple(kept), tuple(origins), "".join(pieces))
 
@@ -161,12 +138,15 @@ class Generation:
         return LENGTH if full or len(self.output) >= self.request.max_tokens else None
 
     def _learn(self, draft: Draft, answer: Verification, kept: int, round_ns: int) -> None:
-        # After a reopened session the verdict is about no draft at all.
         accepted = len(answer.verdict.accepted_nodes)
-        self.figures.observe(draft.tree, min(accepted, kept), kept)
+        self.figures.observe(draft.tree, answer.verdict, kept)
         self.timings.observe_round(round_ns, draft, answer)
-        if len(draft.tree):
-            self.controller.observe(len(draft.tree), accepted)
+        modelled = draft.timings.forwards > 0
+        self.controller.observe(len(draft.tree), accepted, kept, round_ns, modelled=modelled)
+        # Harvesting waits for the moment in which this round's successor waits for a service.
+        context = self.committed[: len(self.committed) - kept]
+        loop = asyncio.get_running_loop()
+        loop.call_soon(self.drafting.learn, context[-MAX_CONTEXT:], draft.tree, answer.verdict)
 
     async def _close(self) -> None:
-        await asyncio.gather(self.verifier.close(), self.drafter.close())
+        await asyncio.gather(self.verifier.close(), self.drafting.close())

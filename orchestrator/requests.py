@@ -10,13 +10,14 @@ from draftloop.errors import InvalidInput
 from draftloop.model_info import ModelInfo
 from draftloop.request import (
     MAX_STOP_TEXTS,
+    MAX_TENANT_LETTERS,
     GenerationParameters,
     GenerationRequest,
     check_length,
     check_token_ids,
 )
+from draftloop.speculation import STRATEGIES, Speculation
 from orchestrator.config import OrchestratorSettings
-from orchestrator.strategies import STRATEGIES
 from orchestrator.tokenizer import Tokenizer
 
 
@@ -43,8 +44,8 @@ class RequestReader:
             prompt=prompt,
             sampling=sampling,
             max_tokens=self._max_tokens(said.max_tokens),
-            strategy=_strategy(said.strategy or self._settings.default_strategy),
-            max_draft_tokens=_draft_limit(said.max_draft_tokens, model),
+            speculation=self._speculation(said.speculation, model),
+            tenant=_tenant(said.tenant),
             stop=_stop_texts(said.stop),
             stop_token_ids=stops,
         )
@@ -68,18 +69,21 @@ class RequestReader:
             raise InvalidInput("max_tokens", "must be at least 1", value)
         return value
 
+    def _speculation(self, said: Speculation, model: ModelInfo) -> Speculation:
+        name = said.strategy or self._settings.default_strategy
+        if name not in STRATEGIES:
+            rule = f"must be one of {', '.join(STRATEGIES)}"
+            raise InvalidInput("speculation.strategy", rule, name)
+        speculation = dataclasses.replace(said, strategy=name)
+        speculation.validate(model.max_draft_nodes)
+        return speculation
 
-def _strategy(name: str) -> str:
-    if name not in STRATEGIES:
-        raise InvalidInput("speculation.strategy", f"must be one of {', '.join(STRATEGIES)}", name)
+
+def _tenant(name: str) -> str:
+    if len(name) > MAX_TENANT_LETTERS or not all(letter.isprintable() for letter in name):
+        rule = f"must be at most {MAX_TENANT_LETTERS} printable characters"
+        raise InvalidInput("tenant", rule, name)
     return name
-
-
-def _draft_limit(value: int | None, model: ModelInfo) -> int | None:
-    if value is not None and not 1 <= value <= model.max_draft_nodes:
-        rule = f"must be from 1 to {model.max_draft_nodes}"
-        raise InvalidInput("speculation.max_draft_tokens", rule, value)
-    return value
 
 
 def _stop_texts(texts: tuple[str, ...]) -> tuple[str, ...]:

@@ -11,13 +11,13 @@ import structlog
 from draftloop import __version__, logs
 from draftloop.request import check_token_ids
 from draftloop.rpc import convert
+from draftloop.speculation import STRATEGIES
 from draftloop.tree import TokenSource
 from orchestrator.admission import RequestLimit
 from orchestrator.ahead import ahead
 from orchestrator.deployment import Deployment
 from orchestrator.loop import STOP, Generation
 from orchestrator.requests import RequestReader
-from orchestrator.strategies import STRATEGIES
 from protos import generation_pb2 as pb
 from protos import generation_pb2_grpc
 
@@ -141,6 +141,15 @@ def _summary(generation: Generation) -> pb.GenerationSummary:
             draft_forwards=figures.draft_forwards,
             fallback_rounds=figures.fallback_rounds,
             reopened_sessions=figures.reopened_sessions,
+            phrase_rounds=figures.phrase_rounds,
+            sources=[
+                pb.SourceFigures(
+                    source=source,  # type: ignore[arg-type]
+                    draft_tokens=drafted,
+                    accepted_tokens=figures.accepted_by_source[source],
+                )
+                for source, drafted in sorted(figures.drafted_by_source.items())
+            ],
         ),
         timings=pb.GenerationTimings(
             time_to_first_token_ns=timings.time_to_first_token_ns,

@@ -29,34 +29,54 @@ class DraftRequest(_message.Message):
     def __init__(self, open: _Optional[_Union[OpenDrafterSession, _Mapping]] = ..., propose: _Optional[_Union[ProposeDraft, _Mapping]] = ..., close: _Optional[_Union[CloseDrafterSession, _Mapping]] = ...) -> None: ...
 
 class OpenDrafterSession(_message.Message):
-    __slots__ = ("session_id", "vocabulary_fingerprint", "token_ids", "prompt_length", "sampling", "strategy")
+    __slots__ = ("session_id", "vocabulary_fingerprint", "token_ids", "prompt_length", "sampling", "strategy", "phrases", "ouroboros")
     SESSION_ID_FIELD_NUMBER: _ClassVar[int]
     VOCABULARY_FINGERPRINT_FIELD_NUMBER: _ClassVar[int]
     TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
     PROMPT_LENGTH_FIELD_NUMBER: _ClassVar[int]
     SAMPLING_FIELD_NUMBER: _ClassVar[int]
     STRATEGY_FIELD_NUMBER: _ClassVar[int]
+    PHRASES_FIELD_NUMBER: _ClassVar[int]
+    OUROBOROS_FIELD_NUMBER: _ClassVar[int]
     session_id: str
     vocabulary_fingerprint: str
     token_ids: _containers.RepeatedScalarFieldContainer[int]
     prompt_length: int
     sampling: _speculation_pb2.SamplingParameters
     strategy: str
-    def __init__(self, session_id: _Optional[str] = ..., vocabulary_fingerprint: _Optional[str] = ..., token_ids: _Optional[_Iterable[int]] = ..., prompt_length: _Optional[int] = ..., sampling: _Optional[_Union[_speculation_pb2.SamplingParameters, _Mapping]] = ..., strategy: _Optional[str] = ...) -> None: ...
+    phrases: PhraseAccess
+    ouroboros: _speculation_pb2.OuroborosParameters
+    def __init__(self, session_id: _Optional[str] = ..., vocabulary_fingerprint: _Optional[str] = ..., token_ids: _Optional[_Iterable[int]] = ..., prompt_length: _Optional[int] = ..., sampling: _Optional[_Union[_speculation_pb2.SamplingParameters, _Mapping]] = ..., strategy: _Optional[str] = ..., phrases: _Optional[_Union[PhraseAccess, _Mapping]] = ..., ouroboros: _Optional[_Union[_speculation_pb2.OuroborosParameters, _Mapping]] = ...) -> None: ...
+
+class PhraseAccess(_message.Message):
+    __slots__ = ("scope", "target_fingerprint", "tenant", "origin")
+    SCOPE_FIELD_NUMBER: _ClassVar[int]
+    TARGET_FINGERPRINT_FIELD_NUMBER: _ClassVar[int]
+    TENANT_FIELD_NUMBER: _ClassVar[int]
+    ORIGIN_FIELD_NUMBER: _ClassVar[int]
+    scope: _speculation_pb2.PhraseScope
+    target_fingerprint: str
+    tenant: str
+    origin: int
+    def __init__(self, scope: _Optional[_Union[_speculation_pb2.PhraseScope, str]] = ..., target_fingerprint: _Optional[str] = ..., tenant: _Optional[str] = ..., origin: _Optional[int] = ...) -> None: ...
 
 class ProposeDraft(_message.Message):
-    __slots__ = ("committed_length", "new_token_ids", "verdict", "max_nodes", "max_depth")
+    __slots__ = ("committed_length", "new_token_ids", "verdict", "max_nodes", "max_depth", "least_path_probability", "tokens_per_second")
     COMMITTED_LENGTH_FIELD_NUMBER: _ClassVar[int]
     NEW_TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
     VERDICT_FIELD_NUMBER: _ClassVar[int]
     MAX_NODES_FIELD_NUMBER: _ClassVar[int]
     MAX_DEPTH_FIELD_NUMBER: _ClassVar[int]
+    LEAST_PATH_PROBABILITY_FIELD_NUMBER: _ClassVar[int]
+    TOKENS_PER_SECOND_FIELD_NUMBER: _ClassVar[int]
     committed_length: int
     new_token_ids: _containers.RepeatedScalarFieldContainer[int]
     verdict: _speculation_pb2.Verdict
     max_nodes: int
     max_depth: int
-    def __init__(self, committed_length: _Optional[int] = ..., new_token_ids: _Optional[_Iterable[int]] = ..., verdict: _Optional[_Union[_speculation_pb2.Verdict, _Mapping]] = ..., max_nodes: _Optional[int] = ..., max_depth: _Optional[int] = ...) -> None: ...
+    least_path_probability: float
+    tokens_per_second: float
+    def __init__(self, committed_length: _Optional[int] = ..., new_token_ids: _Optional[_Iterable[int]] = ..., verdict: _Optional[_Union[_speculation_pb2.Verdict, _Mapping]] = ..., max_nodes: _Optional[int] = ..., max_depth: _Optional[int] = ..., least_path_probability: _Optional[float] = ..., tokens_per_second: _Optional[float] = ...) -> None: ...
 
 class CloseDrafterSession(_message.Message):
     __slots__ = ()

@@ -17,7 +17,7 @@ FINISH_REASON_STOP: FinishReason
 FINISH_REASON_LENGTH: FinishReason
 
 class GenerationParameters(_message.Message):
-    __slots__ = ("text", "tokens", "sampling", "max_tokens", "stop", "stop_token_ids", "ignore_eos", "speculation", "request_id")
+    __slots__ = ("text", "tokens", "sampling", "max_tokens", "stop", "stop_token_ids", "ignore_eos", "speculation", "request_id", "tenant")
     TEXT_FIELD_NUMBER: _ClassVar[int]
     TOKENS_FIELD_NUMBER: _ClassVar[int]
     SAMPLING_FIELD_NUMBER: _ClassVar[int]
@@ -27,6 +27,7 @@ class GenerationParameters(_message.Message):
     IGNORE_EOS_FIELD_NUMBER: _ClassVar[int]
     SPECULATION_FIELD_NUMBER: _ClassVar[int]
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    TENANT_FIELD_NUMBER: _ClassVar[int]
     text: str
     tokens: TokenIds
     sampling: _speculation_pb2.SamplingParameters
@@ -36,7 +37,8 @@ class GenerationParameters(_message.Message):
     ignore_eos: bool
     speculation: SpeculationParameters
     request_id: str
-    def __init__(self, text: _Optional[str] = ..., tokens: _Optional[_Union[TokenIds, _Mapping]] = ..., sampling: _Optional[_Union[_speculation_pb2.SamplingParameters, _Mapping]] = ..., max_tokens: _Optional[int] = ..., stop: _Optional[_Iterable[str]] = ..., stop_token_ids: _Optional[_Iterable[int]] = ..., ignore_eos: bool = ..., speculation: _Optional[_Union[SpeculationParameters, _Mapping]] = ..., request_id: _Optional[str] = ...) -> None: ...
+    tenant: str
+    def __init__(self, text: _Optional[str] = ..., tokens: _Optional[_Union[TokenIds, _Mapping]] = ..., sampling: _Optional[_Union[_speculation_pb2.SamplingParameters, _Mapping]] = ..., max_tokens: _Optional[int] = ..., stop: _Optional[_Iterable[str]] = ..., stop_token_ids: _Optional[_Iterable[int]] = ..., ignore_eos: bool = ..., speculation: _Optional[_Union[SpeculationParameters, _Mapping]] = ..., request_id: _Optional[str] = ..., tenant: _Optional[str] = ...) -> None: ...
 
 class TokenIds(_message.Message):
     __slots__ = ("ids",)
@@ -45,12 +47,18 @@ class TokenIds(_message.Message):
     def __init__(self, ids: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class SpeculationParameters(_message.Message):
-    __slots__ = ("strategy", "max_draft_tokens")
+    __slots__ = ("strategy", "max_draft_tokens", "phrases", "lookahead", "ouroboros")
     STRATEGY_FIELD_NUMBER: _ClassVar[int]
     MAX_DRAFT_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    PHRASES_FIELD_NUMBER: _ClassVar[int]
+    LOOKAHEAD_FIELD_NUMBER: _ClassVar[int]
+    OUROBOROS_FIELD_NUMBER: _ClassVar[int]
     strategy: str
     max_draft_tokens: int
-    def __init__(self, strategy: _Optional[str] = ..., max_draft_tokens: _Optional[int] = ...) -> None: ...
+    phrases: _speculation_pb2.PhraseScope
+    lookahead: _speculation_pb2.LookaheadParameters
+    ouroboros: _speculation_pb2.OuroborosParameters
+    def __init__(self, strategy: _Optional[str] = ..., max_draft_tokens: _Optional[int] = ..., phrases: _Optional[_Union[_speculation_pb2.PhraseScope, str]] = ..., lookahead: _Optional[_Union[_speculation_pb2.LookaheadParameters, _Mapping]] = ..., ouroboros: _Optional[_Union[_speculation_pb2.OuroborosParameters, _Mapping]] = ...) -> None: ...
 
 class GenerateRequest(_message.Message):
     __slots__ = ("parameters",)
@@ -107,7 +115,7 @@ class GenerationSummary(_message.Message):
     def __init__(self, request_id: _Optional[str] = ..., finish_reason: _Optional[_Union[FinishReason, str]] = ..., prompt_tokens: _Optional[int] = ..., output_tokens: _Optional[int] = ..., seed: _Optional[int] = ..., speculation: _Optional[_Union[SpeculationFigures, _Mapping]] = ..., timings: _Optional[_Union[GenerationTimings, _Mapping]] = ...) -> None: ...
 
 class SpeculationFigures(_message.Message):
-    __slots__ = ("strategy", "rounds", "draft_tokens", "accepted_tokens", "accepted_tokens_per_position", "tokens_per_round", "draft_forwards", "fallback_rounds", "reopened_sessions")
+    __slots__ = ("strategy", "rounds", "draft_tokens", "accepted_tokens", "accepted_tokens_per_position", "tokens_per_round", "draft_forwards", "fallback_rounds", "reopened_sessions", "phrase_rounds", "sources")
     STRATEGY_FIELD_NUMBER: _ClassVar[int]
     ROUNDS_FIELD_NUMBER: _ClassVar[int]
     DRAFT_TOKENS_FIELD_NUMBER: _ClassVar[int]
@@ -117,6 +125,8 @@ class SpeculationFigures(_message.Message):
     DRAFT_FORWARDS_FIELD_NUMBER: _ClassVar[int]
     FALLBACK_ROUNDS_FIELD_NUMBER: _ClassVar[int]
     REOPENED_SESSIONS_FIELD_NUMBER: _ClassVar[int]
+    PHRASE_ROUNDS_FIELD_NUMBER: _ClassVar[int]
+    SOURCES_FIELD_NUMBER: _ClassVar[int]
     strategy: str
     rounds: int
     draft_tokens: int
@@ -126,7 +136,19 @@ class SpeculationFigures(_message.Message):
     draft_forwards: int
     fallback_rounds: int
     reopened_sessions: int
-    def __init__(self, strategy: _Optional[str] = ..., rounds: _Optional[int] = ..., draft_tokens: _Optional[int] = ..., accepted_tokens: _Optional[int] = ..., accepted_tokens_per_position: _Optional[_Iterable[int]] = ..., tokens_per_round: _Optional[float] = ..., draft_forwards: _Optional[int] = ..., fallback_rounds: _Optional[int] = ..., reopened_sessions: _Optional[int] = ...) -> None: ...
+    phrase_rounds: int
+    sources: _containers.RepeatedCompositeFieldContainer[SourceFigures]
+    def __init__(self, strategy: _Optional[str] = ..., rounds: _Optional[int] = ..., draft_tokens: _Optional[int] = ..., accepted_tokens: _Optional[int] = ..., accepted_tokens_per_position: _Optional[_Iterable[int]] = ..., tokens_per_round: _Optional[float] = ..., draft_forwards: _Optional[int] = ..., fallback_rounds: _Optional[int] = ..., reopened_sessions: _Optional[int] = ..., phrase_rounds: _Optional[int] = ..., sources: _Optional[_Iterable[_Union[SourceFigures, _Mapping]]] = ...) -> None: ...
+
+class SourceFigures(_message.Message):
+    __slots__ = ("source", "draft_tokens", "accepted_tokens")
+    SOURCE_FIELD_NUMBER: _ClassVar[int]
+    DRAFT_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    ACCEPTED_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    source: _speculation_pb2.TokenSource
+    draft_tokens: int
+    accepted_tokens: int
+    def __init__(self, source: _Optional[_Union[_speculation_pb2.TokenSource, str]] = ..., draft_tokens: _Optional[int] = ..., accepted_tokens: _Optional[int] = ...) -> None: ...
 
 class GenerationTimings(_message.Message):
     __slots__ = ("time_to_first_token_ns", "decode_ns", "draft_ns", "verify_ns", "draft_forward_ns", "verify_forward_ns", "wire_ns", "overhead_per_round_ns")

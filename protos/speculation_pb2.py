@@ -14,7 +14,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18protos/speculation.proto\x12\x0c\x64raftloop.v1\"n\n\tDraftTree\x12\x11\n\ttoken_ids\x18\x01 \x03(\x05\x12\x0f\n\x07parents\x18\x02 \x03(\x11\x12\x11\n\testimates\x18\x03 \x03(\x02\x12*\n\x07sources\x18\x04 \x03(\x0e\x32\x19.draftloop.v1.TokenSource\"\x80\x01\n\x07Verdict\x12\x16\n\x0e\x61\x63\x63\x65pted_nodes\x18\x01 \x03(\x05\x12\x19\n\x11\x65mitted_token_ids\x18\x02 \x03(\x05\x12\x17\n\x0froot_prediction\x18\x03 \x01(\x05\x12\x18\n\x10node_predictions\x18\x04 \x03(\x05\x12\x0f\n\x07stopped\x18\x05 \x01(\x08\"\xba\x02\n\x12SamplingParameters\x12\x13\n\x0btemperature\x18\x01 \x01(\x02\x12\r\n\x05top_k\x18\x02 \x01(\r\x12\r\n\x05top_p\x18\x03 \x01(\x02\x12\r\n\x05min_p\x18\x04 \x01(\x02\x12\x1a\n\x12repetition_penalty\x18\x05 \x01(\x02\x12\x18\n\x10presence_penalty\x18\x06 \x01(\x02\x12\x19\n\x11\x66requency_penalty\x18\x07 \x01(\x02\x12\x43\n\nlogit_bias\x18\x08 \x03(\x0b\x32/.draftloop.v1.SamplingParameters.LogitBiasEntry\x12\x11\n\x04seed\x18\t \x01(\x04H\x00\x88\x01\x01\x1a\x30\n\x0eLogitBiasEntry\x12\x0b\n\x03key\x18\x01 \x01(\x05\x12\r\n\x05value\x18\x02 \x01(\x02:\x02\x38\x01\x42\x07\n\x05_seed\"\x8d\x03\n\tModelInfo\x12\x18\n\x10protocol_version\x18\x01 \x01(\r\x12\x12\n\nmodel_name\x18\x02 \x01(\t\x12\x19\n\x11model_fingerprint\x18\x03 \x01(\t\x12\x1e\n\x16vocabulary_fingerprint\x18\x04 \x01(\t\x12\x17\n\x0fvocabulary_size\x18\x05 \x01(\r\x12\x16\n\x0e\x63ontext_length\x18\x06 \x01(\r\x12\x12\n\nparameters\x18\x07 \x01(\x04\x12\r\n\x05\x64type\x18\x08 \x01(\t\x12\x0e\n\x06\x64\x65vice\x18\t \x01(\t\x12\x16\n\x0e\x63ost_inflation\x18\n \x01(\t\x12\x14\n\x0cmax_sessions\x18\x0b \x01(\r\x12\x17\n\x0fmax_draft_nodes\x18\x0c \x01(\r\x12\x12\n\nstrategies\x18\r \x03(\t\x12\x16\n\x0estop_token_ids\x18\x0e \x03(\x05\x12+\n\ncost_curve\x18\x0f \x03(\x0b\x32\x17.draftloop.v1.CostPoint\x12\x13\n\x0binstance_id\x18\x10 \x01(\t\"/\n\tCostPoint\x12\x0e\n\x06tokens\x18\x01 \x01(\r\x12\x12\n\nforward_ns\x18\x02 \x01(\x04\"p\n\x0eServiceTimings\x12\x12\n\nservice_ns\x18\x01 \x01(\x04\x12\x12\n\nforward_ns\x18\x02 \x01(\x04\x12\x10\n\x08queue_ns\x18\x03 \x01(\x04\x12\x10\n\x08\x66orwards\x18\x04 \x01(\r\x12\x12\n\nbatch_size\x18\x05 \x01(\r*\xb7\x01\n\x0bTokenSource\x12\x1c\n\x18TOKEN_SOURCE_UNSPECIFIED\x10\x00\x12\x17\n\x13TOKEN_SOURCE_TARGET\x10\x01\x12\x1c\n\x18TOKEN_SOURCE_DRAFT_MODEL\x10\x02\x12\x1e\n\x1aTOKEN_SOURCE_PROMPT_LOOKUP\x10\x03\x12\x17\n\x13TOKEN_SOURCE_PHRASE\x10\x04\x12\x1a\n\x16TOKEN_SOURCE_LOOKAHEAD\x10\x05\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18protos/speculation.proto\x12\x0c\x64raftloop.v1\"n\n\tDraftTree\x12\x11\n\ttoken_ids\x18\x01 \x03(\x05\x12\x0f\n\x07parents\x18\x02 \x03(\x11\x12\x11\n\testimates\x18\x03 \x03(\x02\x12*\n\x07sources\x18\x04 \x03(\x0e\x32\x19.draftloop.v1.TokenSource\"\x80\x01\n\x07Verdict\x12\x16\n\x0e\x61\x63\x63\x65pted_nodes\x18\x01 \x03(\x05\x12\x19\n\x11\x65mitted_token_ids\x18\x02 \x03(\x05\x12\x17\n\x0froot_prediction\x18\x03 \x01(\x05\x12\x18\n\x10node_predictions\x18\x04 \x03(\x05\x12\x0f\n\x07stopped\x18\x05 \x01(\x08\"\xa1\x01\n\x13LookaheadParameters\x12\x13\n\x06window\x18\x01 \x01(\rH\x00\x88\x01\x01\x12\x12\n\x05ngram\x18\x02 \x01(\rH\x01\x88\x01\x01\x12\x17\n\ncandidates\x18\x03 \x01(\rH\x02\x88\x01\x01\x12\x16\n\tpool_size\x18\x04 \x01(\rH\x03\x88\x01\x01\x42\t\n\x07_windowB\x08\n\x06_ngramB\r\n\x0b_candidatesB\x0c\n\n_pool_size\"\xb4\x02\n\x13OuroborosParameters\x12\x1d\n\x10\x64raft_by_phrases\x18\x01 \x01(\x08H\x00\x88\x01\x01\x12\x15\n\x08lengthen\x18\x02 \x01(\x08H\x01\x88\x01\x01\x12\x14\n\x07harvest\x18\x03 \x01(\x08H\x02\x88\x01\x01\x12\x14\n\x07history\x18\x04 \x01(\x08H\x03\x88\x01\x01\x12 \n\x13lengthening_phrases\x18\x05 \x01(\rH\x04\x88\x01\x01\x12\x39\n\tlookahead\x18\x06 \x01(\x0b\x32!.draftloop.v1.LookaheadParametersH\x05\x88\x01\x01\x42\x13\n\x11_draft_by_phrasesB\x0b\n\t_lengthenB\n\n\x08_harvestB\n\n\x08_historyB\x16\n\x14_lengthening_phrasesB\x0c\n\n_lookahead\"\xba\x02\n\x12SamplingParameters\x12\x13\n\x0btemperature\x18\x01 \x01(\x02\x12\r\n\x05top_k\x18\x02 \x01(\r\x12\r\n\x05top_p\x18\x03 \x01(\x02\x12\r\n\x05min_p\x18\x04 \x01(\x02\x12\x1a\n\x12repetition_penalty\x18\x05 \x01(\x02\x12\x18\n\x10presence_penalty\x18\x06 \x01(\x02\x12\x19\n\x11\x66requency_penalty\x18\x07 \x01(\x02\x12\x43\n\nlogit_bias\x18\x08 \x03(\x0b\x32/.draftloop.v1.SamplingParameters.LogitBiasEntry\x12\x11\n\x04seed\x18\t \x01(\x04H\x00\x88\x01\x01\x1a\x30\n\x0eLogitBiasEntry\x12\x0b\n\x03key\x18\x01 \x01(\x05\x12\r\n\x05value\x18\x02 \x01(\x02:\x02\x38\x01\x42\x07\n\x05_seed\"\x8d\x03\n\tModelInfo\x12\x18\n\x10protocol_version\x18\x01 \x01(\r\x12\x12\n\nmodel_name\x18\x02 \x01(\t\x12\x19\n\x11model_fingerprint\x18\x03 \x01(\t\x12\x1e\n\x16vocabulary_fingerprint\x18\x04 \x01(\t\x12\x17\n\x0fvocabulary_size\x18\x05 \x01(\r\x12\x16\n\x0e\x63ontext_length\x18\x06 \x01(\r\x12\x12\n\nparameters\x18\x07 \x01(\x04\x12\r\n\x05\x64type\x18\x08 \x01(\t\x12\x0e\n\x06\x64\x65vice\x18\t \x01(\t\x12\x16\n\x0e\x63ost_inflation\x18\n \x01(\t\x12\x14\n\x0cmax_sessions\x18\x0b \x01(\r\x12\x17\n\x0fmax_draft_nodes\x18\x0c \x01(\r\x12\x12\n\nstrategies\x18\r \x03(\t\x12\x16\n\x0estop_token_ids\x18\x0e \x03(\x05\x12+\n\ncost_curve\x18\x0f \x03(\x0b\x32\x17.draftloop.v1.CostPoint\x12\x13\n\x0binstance_id\x18\x10 \x01(\t\"/\n\tCostPoint\x12\x0e\n\x06tokens\x18\x01 \x01(\r\x12\x12\n\nforward_ns\x18\x02 \x01(\x04\"p\n\x0eServiceTimings\x12\x12\n\nservice_ns\x18\x01 \x01(\x04\x12\x12\n\nforward_ns\x18\x02 \x01(\x04\x12\x10\n\x08queue_ns\x18\x03 \x01(\x04\x12\x10\n\x08\x66orwards\x18\x04 \x01(\r\x12\x12\n\nbatch_size\x18\x05 \x01(\r*\xb7\x01\n\x0bTokenSource\x12\x1c\n\x18TOKEN_SOURCE_UNSPECIFIED\x10\x00\x12\x17\n\x13TOKEN_SOURCE_TARGET\x10\x01\x12\x1c\n\x18TOKEN_SOURCE_DRAFT_MODEL\x10\x02\x12\x1e\n\x1aTOKEN_SOURCE_PROMPT_LOOKUP\x10\x03\x12\x17\n\x13TOKEN_SOURCE_PHRASE\x10\x04\x12\x1a\n\x16TOKEN_SOURCE_LOOKAHEAD\x10\x05*t\n\x0bPhraseScope\x12\x1c\n\x18PHRASE_SCOPE_UNSPECIFIED\x10\x00\x12\x17\n\x13PHRASE_SCOPE_SHARED\x10\x01\x12\x18\n\x14PHRASE_SCOPE_PRIVATE\x10\x02\x12\x14\n\x10PHRASE_SCOPE_OFF\x10\x03\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -23,20 +23,26 @@ if _descriptor._USE_C_DESCRIPTORS == False:
   DESCRIPTOR._options = None
   _globals['_SAMPLINGPARAMETERS_LOGITBIASENTRY']._options = None
   _globals['_SAMPLINGPARAMETERS_LOGITBIASENTRY']._serialized_options = b'8\001'
-  _globals['_TOKENSOURCE']._serialized_start=1166
-  _globals['_TOKENSOURCE']._serialized_end=1349
+  _globals['_TOKENSOURCE']._serialized_start=1641
+  _globals['_TOKENSOURCE']._serialized_end=1824
+  _globals['_PHRASESCOPE']._serialized_start=1826
+  _globals['_PHRASESCOPE']._serialized_end=1942
   _globals['_DRAFTTREE']._serialized_start=42
   _globals['_DRAFTTREE']._serialized_end=152
   _globals['_VERDICT']._serialized_start=155
   _globals['_VERDICT']._serialized_end=283
-  _globals['_SAMPLINGPARAMETERS']._serialized_start=286
-  _globals['_SAMPLINGPARAMETERS']._serialized_end=600
-  _globals['_SAMPLINGPARAMETERS_LOGITBIASENTRY']._serialized_start=543
-  _globals['_SAMPLINGPARAMETERS_LOGITBIASENTRY']._serialized_end=591
-  _globals['_MODELINFO']._serialized_start=603
-  _globals['_MODELINFO']._serialized_end=1000
-  _globals['_COSTPOINT']._serialized_start=1002
-  _globals['_COSTPOINT']._serialized_end=1049
-  _globals['_SERVICETIMINGS']._serialized_start=1051
-  _globals['_SERVICETIMINGS']._serialized_end=1163
+  _globals['_LOOKAHEADPARAMETERS']._serialized_start=286
+  _globals['_LOOKAHEADPARAMETERS']._serialized_end=447
+  _globals['_OUROBOROSPARAMETERS']._serialized_start=450
+  _globals['_OUROBOROSPARAMETERS']._serialized_end=758
+  _globals['_SAMPLINGPARAMETERS']._serialized_start=761
+  _globals['_SAMPLINGPARAMETERS']._serialized_end=1075
+  _globals['_SAMPLINGPARAMETERS_LOGITBIASENTRY']._serialized_start=1018
+  _globals['_SAMPLINGPARAMETERS_LOGITBIASENTRY']._serialized_end=1066
+  _globals['_MODELINFO']._serialized_start=1078
+  _globals['_MODELINFO']._serialized_end=1475
+  _globals['_COSTPOINT']._serialized_start=1477
+  _globals['_COSTPOINT']._serialized_end=1524
+  _globals['_SERVICETIMINGS']._serialized_start=1526
+  _globals['_SERVICETIMINGS']._serialized_end=1638
 # @@protoc_insertion_point(module_scope)

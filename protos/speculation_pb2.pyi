@@ -14,12 +14,23 @@ class TokenSource(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     TOKEN_SOURCE_PROMPT_LOOKUP: _ClassVar[TokenSource]
     TOKEN_SOURCE_PHRASE: _ClassVar[TokenSource]
     TOKEN_SOURCE_LOOKAHEAD: _ClassVar[TokenSource]
+
+class PhraseScope(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    PHRASE_SCOPE_UNSPECIFIED: _ClassVar[PhraseScope]
+    PHRASE_SCOPE_SHARED: _ClassVar[PhraseScope]
+    PHRASE_SCOPE_PRIVATE: _ClassVar[PhraseScope]
+    PHRASE_SCOPE_OFF: _ClassVar[PhraseScope]
 TOKEN_SOURCE_UNSPECIFIED: TokenSource
 TOKEN_SOURCE_TARGET: TokenSource
 TOKEN_SOURCE_DRAFT_MODEL: TokenSource
 TOKEN_SOURCE_PROMPT_LOOKUP: TokenSource
 TOKEN_SOURCE_PHRASE: TokenSource
 TOKEN_SOURCE_LOOKAHEAD: TokenSource
+PHRASE_SCOPE_UNSPECIFIED: PhraseScope
+PHRASE_SCOPE_SHARED: PhraseScope
+PHRASE_SCOPE_PRIVATE: PhraseScope
+PHRASE_SCOPE_OFF: PhraseScope
 
 class DraftTree(_message.Message):
     __slots__ = ("token_ids", "parents", "estimates", "sources")
@@ -46,6 +57,34 @@ class Verdict(_message.Message):
     node_predictions: _containers.RepeatedScalarFieldContainer[int]
     stopped: bool
     def __init__(self, accepted_nodes: _Optional[_Iterable[int]] = ..., emitted_token_ids: _Optional[_Iterable[int]] = ..., root_prediction: _Optional[int] = ..., node_predictions: _Optional[_Iterable[int]] = ..., stopped: bool = ...) -> None: ...
+
+class LookaheadParameters(_message.Message):
+    __slots__ = ("window", "ngram", "candidates", "pool_size")
+    WINDOW_FIELD_NUMBER: _ClassVar[int]
+    NGRAM_FIELD_NUMBER: _ClassVar[int]
+    CANDIDATES_FIELD_NUMBER: _ClassVar[int]
+    POOL_SIZE_FIELD_NUMBER: _ClassVar[int]
+    window: int
+    ngram: int
+    candidates: int
+    pool_size: int
+    def __init__(self, window: _Optional[int] = ..., ngram: _Optional[int] = ..., candidates: _Optional[int] = ..., pool_size: _Optional[int] = ...) -> None: ...
+
+class OuroborosParameters(_message.Message):
+    __slots__ = ("draft_by_phrases", "lengthen", "harvest", "history", "lengthening_phrases", "lookahead")
+    DRAFT_BY_PHRASES_FIELD_NUMBER: _ClassVar[int]
+    LENGTHEN_FIELD_NUMBER: _ClassVar[int]
+    HARVEST_FIELD_NUMBER: _ClassVar[int]
+    HISTORY_FIELD_NUMBER: _ClassVar[int]
+    LENGTHENING_PHRASES_FIELD_NUMBER: _ClassVar[int]
+    LOOKAHEAD_FIELD_NUMBER: _ClassVar[int]
+    draft_by_phrases: bool
+    lengthen: bool
+    harvest: bool
+    history: bool
+    lengthening_phrases: int
+    lookahead: LookaheadParameters
+    def __init__(self, draft_by_phrases: bool = ..., lengthen: bool = ..., harvest: bool = ..., history: bool = ..., lengthening_phrases: _Optional[int] = ..., lookahead: _Optional[_Union[LookaheadParameters, _Mapping]] = ...) -> None: ...
 
 class SamplingParameters(_message.Message):
     __slots__ = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty", "presence_penalty", "frequency_penalty", "logit_bias", "seed")

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from drafter_service.strategies.base import Strategy
 from drafter_service.strategies.chain import Chain
-from drafter_service.strategies.prompt_lookup import PromptLookup
+from drafter_service.strategies.ouroboros import Ouroboros
 
-STRATEGIES: dict[str, type[Strategy]] = {kind.name: kind for kind in (Chain, PromptLookup)}
+STRATEGIES: dict[str, type[Strategy]] = {kind.name: kind for kind in (Chain, Ouroboros)}
 
 __all__ = ["STRATEGIES", "Strategy"]

@@ -1,23 +1,71 @@
 """Speculative decoding: the draft model writes a chain (Leviathan et al. 2211.17192, section 2).
 
 It chooses with the target's own noise, so its token is the target's as often as the two models'
-perturbed arg max agree (arXiv 2408.07978).
+perturbed arg max agree (arXiv 2408.07978). It stops where another token would not pay.
 """
 
 from __future__ import annotations
 
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
 from torch import Tensor
 
+from drafter_service.economy import Economy
+from drafter_service.session import DrafterSession
 from drafter_service.strategies.base import Strategy
+from draftloop.runtime.acceptance import accept
 from draftloop.runtime.forward import Forward, Task
 from draftloop.runtime.prefill import prefill
-from draftloop.tree import ROOT, DraftBudget, DraftTree, TokenSource
+from draftloop.speculation import SPECULATIVE
+from draftloop.tree import EMPTY_TREE, ROOT, DraftBudget, DraftTree, TokenSource, Verdict
+
+SOURCE = TokenSource.DRAFT_MODEL
+
+
+@dataclass(slots=True)
+class Drafted:
+    """A chain under construction; `reach` is the chance that all of it is accepted."""
+
+    token_ids: list[int] = field(default_factory=list)
+    scores: list[float] = field(default_factory=list)
+    estimates: list[float] = field(default_factory=list)
+    reach: float = 1.0
+    ended: bool = False
+
+    def __len__(self) -> int:
+        return len(self.token_ids)
+
+    def add(self, token: int, score: float, estimate: float) -> None:
+        """Adds a token that is accepted with `estimate` once all before it are.
+
+        `score` is the draft model's own probability.
+        """
+        self.token_ids.append(token)
+        self.scores.append(score)
+        self.estimates.append(estimate)
+        self.reach *= estimate
+
+    def cut(self, depth: int) -> None:
+        """Drops what is deeper than allowed."""
+        del self.token_ids[depth:], self.scores[depth:], self.estimates[depth:]
 
 
 class Chain(Strategy):
-    """`speculative`: a chain as deep as the budget, one draft forward per token."""
+    """`speculative`: a chain as deep as pays, one draft forward per token.
 
-    name = "speculative"
+    Subclasses may let guesses ride along in every forward (`beside`) and hang more behind the
+    chain's end (`lengthened`).
+    """
+
+    name = SPECULATIVE
+
+    def __init__(self, session: DrafterSession) -> None:
+        super().__init__(session)
+        self._economy = Economy(session.model.forward_seconds)
+        self._last_draft = EMPTY_TREE
+        self._drafted = Drafted()
 
     def prefill(self) -> Task[None]:
         """Runs the prompt, but for its last token."""
@@ -25,36 +73,100 @@ class Chain(Strategy):
         chunk = session.prefill_chunk_tokens
         yield from prefill(session.model, session.slot, session.committed, chunk_tokens=chunk)
 
+    def observe(self, new_token_ids: Sequence[int], verdict: Verdict | None) -> None:
+        """Calibrates the estimates by what was accepted."""
+        if verdict is not None and verdict.judges(self._last_draft):
+            chain = DraftTree.chain(self._drafted.token_ids, SOURCE)
+            self.session.calibration.observe(chain, self._drafted.scores, verdict)
+
     def propose(self, budget: DraftBudget) -> Task[DraftTree]:
         """The chain; keys and values of what was drafted ahead and came true are kept."""
         budget = self.session.within_limits(budget)
-        depth = min(budget.max_nodes, budget.max_depth)
+        depth = self.chain_depth(budget)
         yield from self.prefill()
-        token_ids: list[int] = []
-        estimates: list[float] = []
-        while len(token_ids) < depth:
-            logits = yield self._next_forward(token_ids)
-            token, estimate = self._choose(logits, token_ids)
-            token_ids.append(token)
-            estimates.append(estimate)
-            if token in self.session.model.stop_token_ids:
-                break  # nothing is ever emitted after a stop token
-        return DraftTree.chain(token_ids, TokenSource.DRAFT_MODEL, estimates)
+        drafted = Drafted()
+        while self._goes_on(drafted, depth, budget):
+            began = time.perf_counter()
+            guesses = self.beside(drafted, budget)
+            logits = yield self._next_forward(drafted.token_ids, guesses)
+            gain = self._take(drafted, guesses, logits)
+            self._economy.observe(time.perf_counter() - began, gain)
+        drafted.cut(depth)
+        self._drafted = drafted
+        self._last_draft = self.lengthened(drafted, budget)
+        return self._last_draft
 
-    def _next_forward(self, token_ids: list[int]) -> Forward:
+    def _goes_on(self, drafted: Drafted, depth: int, budget: DraftBudget) -> bool:
+        if len(drafted) >= depth or drafted.ended:
+            return False
+        # Whether to draft at all was decided by who asked.
+        return not len(drafted) or self._economy.pays(drafted.reach, budget)
+
+    def chain_depth(self, budget: DraftBudget) -> int:
+        """Most tokens of the chain itself."""
+        return min(budget.max_nodes, budget.max_depth)
+
+    def beside(self, drafted: Drafted, budget: DraftBudget) -> DraftTree:
+        """Guesses at what follows the chain, for the draft model to check in its next forward."""
+        return EMPTY_TREE
+
+    def after(self, predictions: Sequence[int]) -> None:
+        """Learns the draft model's own tokens after every node of the last guesses."""
+
+    def lengthened(self, drafted: Drafted, budget: DraftBudget) -> DraftTree:
+        """The finished draft."""
+        return DraftTree.chain(drafted.token_ids, SOURCE, drafted.estimates)
+
+    def _next_forward(self, token_ids: list[int], guesses: DraftTree) -> Forward:
+        """The last token that was not run yet, and the guesses under it."""
         session = self.session
         if not token_ids:
             tail = session.committed[session.slot.length :]
-            return Forward(session.model, session.slot, tail, logits_from=len(tail) - 1)
-        parent = len(token_ids) - 2
-        return Forward(session.model, session.slot, (), token_ids[-1:], (max(parent, ROOT),))
+            return Forward(
+                session.model, session.slot, tail, guesses.token_ids, guesses.parents,
+                logits_from=len(tail) - 1,
+            )  # fmt: skip
+        last = len(token_ids) - 1
+        parents = [last if parent == ROOT else last + 1 + parent for parent in guesses.parents]
+        return Forward(
+            session.model, session.slot, (),
+            [token_ids[-1], *guesses.token_ids], [last - 1, *parents],
+        )  # fmt: skip
 
-    def _choose(self, logits: Tensor, path: list[int]) -> tuple[int, float]:
-        """The token after committed text and path, and its probability in the draft model."""
-        session = self.session
-        position = len(session.committed) + len(path)
-        sampler, greedy = session.sampler, session.request.sampling.greedy
-        shaped = sampler.shape(logits, [path])
-        token = int(sampler.perturbed(shaped, [position])[0].argmax())
-        law = logits[0] if greedy else shaped[0]
-        return token, float((law[token] - law.logsumexp(0)).exp())
+    def _take(self, drafted: Drafted, guesses: DraftTree, logits: Tensor) -> float:
+        """Adds the draft model's own tokens, as many as the guesses reveal.
+
+        Returns how many of them are expected to be accepted where their start is.
+        """
+        session, before = self.session, len(drafted)
+        law, choices = self._read(drafted, guesses, logits)
+        verdict = accept(guesses, choices[0], choices[1:], session.model.stop_token_ids)
+        drafted.ended = verdict.stopped  # nothing is ever emitted after a stop token
+        rows = [0, *(node + 1 for node in verdict.accepted_nodes)]
+        gain, reach = 0.0, 1.0
+        for row, token in zip(rows, verdict.emitted_token_ids, strict=False):
+            score = float((law[row, token] - law[row].logsumexp(0)).exp())
+            estimate = session.calibration.correct(SOURCE, score, len(drafted) + 1)
+            drafted.add(token, score, estimate)
+            reach *= estimate
+            gain += reach
+        if len(guesses):
+            accepted = (before + node for node in verdict.accepted_nodes)
+            session.slot.keep([*range(before), *accepted])
+            self.after(choices[1:])
+        return gain
+
+    def _read(
+        self, drafted: Drafted, guesses: DraftTree, logits: Tensor
+    ) -> tuple[Tensor, list[int]]:
+        """The draft model's law, [1 + guesses, vocabulary], and its token, after every row."""
+        sampler, greedy = self.session.sampler, self.session.request.sampling.greedy
+        start = len(self.session.committed) + len(drafted)
+        positions = [start, *(start + depth for depth in guesses.depths())]
+        paths = [drafted.token_ids] * len(positions)
+        if self.session.request.sampling.penalized:
+            behind = (guesses.path(node) for node in range(ROOT, len(guesses)))
+            paths = [drafted.token_ids + [guesses.token_ids[n] for n in path] for path in behind]
+        shaped = sampler.shape(logits, paths)
+        choices: list[int] = sampler.perturbed(shaped, positions).argmax(dim=-1).tolist()
+        return logits if greedy else shaped, choices

@@ -5,6 +5,7 @@ from __future__ import annotations
 from draftloop.errors import InvalidInput
 from draftloop.model_info import CostPoint, ModelInfo
 from draftloop.request import GenerationParameters, SamplingParameters
+from draftloop.rpc.convert_speculation import speculation_from_pb, speculation_to_pb
 from draftloop.tree import DraftTree, ServiceTimings, TokenSource, Verdict
 from protos import generation_pb2
 from protos import speculation_pb2 as pb
@@ -170,10 +171,9 @@ def parameters_to_pb(said: GenerationParameters) -> generation_pb2.GenerationPar
         stop=said.stop,
         stop_token_ids=said.stop_token_ids,
         ignore_eos=said.ignore_eos,
-        speculation=generation_pb2.SpeculationParameters(
-            strategy=said.strategy, max_draft_tokens=said.max_draft_tokens
-        ),
+        speculation=speculation_to_pb(said.speculation),
         request_id=said.request_id,
+        tenant=said.tenant,
     )
     if said.text is not None:
         message.text = said.text
@@ -185,8 +185,6 @@ def parameters_to_pb(said: GenerationParameters) -> generation_pb2.GenerationPar
 def parameters_from_pb(message: generation_pb2.GenerationParameters) -> GenerationParameters:
     """A client's wishes as they came, unchecked."""
     kind = message.WhichOneof("prompt")
-    speculation = message.speculation
-    has_draft_limit = speculation.HasField("max_draft_tokens")
     return GenerationParameters(
         text=message.text if kind == "text" else None,
         token_ids=tuple(message.tokens.ids) if kind == "tokens" else None,
@@ -196,7 +194,7 @@ def parameters_from_pb(message: generation_pb2.GenerationParameters) -> Generati
         stop=tuple(message.stop),
         stop_token_ids=tuple(message.stop_token_ids),
         ignore_eos=message.ignore_eos,
-        strategy=speculation.strategy,
-        max_draft_tokens=speculation.max_draft_tokens if has_draft_limit else None,
+        speculation=speculation_from_pb(message.speculation),
         request_id=message.request_id,
+        tenant=message.tenant,
     )

@@ -130,6 +130,13 @@ class Slot:
         self.drop_pending()
         self.length += len(path)
 
+    def keep(self, rows: Sequence[int]) -> None:
+        """Keeps the given pending rows, a path from the root, and drops the others."""
+        token_ids = [self.pending_token_ids[row] for row in rows]
+        self.cache.move(self.index, [self.length + row for row in rows], self.length)
+        self.drop_pending()
+        self.branch(token_ids, range(ROOT, len(rows) - 1))
+
     def drop_pending(self) -> None:
         """Forgets the draft."""
         self.pending_token_ids.clear()

@@ -135,6 +135,11 @@ class LanguageModel:
         )
         return self.cost_curve
 
+    @property
+    def forward_seconds(self) -> float:
+        """Measured time of a forward with one token; 0 where none was measured."""
+        return self.cost_curve[0].forward_ns / 1e9 if self.cost_curve else 0.0
+
     def _measure(self, slot: Slot, tokens: int) -> CostPoint:
         def once() -> None:
             length = slot.length

@@ -17,9 +17,12 @@ from tests.faults import fakes
 
 BEHAVIORS = [
     fakes.wrong_chain, fakes.branches, fakes.nothing, fakes.cycle, fakes.out_of_vocabulary,
-    fakes.wrong_length, fakes.too_many, fakes.uneven, fakes.broken,
+    fakes.wrong_length, fakes.too_many, fakes.uneven, fakes.garbage_estimates, fakes.broken,
 ]  # fmt: skip
-REFUSED = {"cycle", "out_of_vocabulary", "wrong_length", "too_many", "uneven", "broken"}
+REFUSED = {
+    "cycle", "out_of_vocabulary", "wrong_length", "too_many", "uneven", "garbage_estimates",
+    "broken",
+}  # fmt: skip
 
 
 async def answers(address: str, cases: list[Case], strategy: str) -> list[pb.GenerateOnceResponse]:

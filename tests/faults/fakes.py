@@ -78,6 +78,12 @@ def uneven(asked: drafter_pb2.ProposeDraft, _: random.Random) -> Reply:
     return draft(asked.committed_length, [5, 6], [-1])
 
 
+def garbage_estimates(asked: drafter_pb2.ProposeDraft, chance: random.Random) -> Reply:
+    reply = draft(asked.committed_length, [5], [-1])
+    reply.draft.estimates[0] = chance.choice([float("nan"), float("inf"), -1.0, 2.0])
+    return reply
+
+
 def broken(_asked: drafter_pb2.ProposeDraft, _: random.Random) -> Reply:
     raise RuntimeError("broken on purpose")
 

@@ -16,6 +16,7 @@ from draftloop.config import bundled_model
 from draftloop.model_info import vocabulary_fingerprint
 from draftloop.rpc.server import RoleServer
 from draftloop.runtime.service import ModelHost
+from phrase_store.store import PhraseStore
 from verifier_service import servicer as verifier
 from verifier_service.config import VerifierSettings
 
@@ -72,8 +73,12 @@ def serve_drafter() -> Start:
         chosen = DrafterSettings(**{**SMALL, **settings})
         server = RoleServer(drafter.SERVICE_NAME, chosen)
         host = ModelHost(chosen, strategies=list(STRATEGIES))
-        drafter.register(drafter.DrafterServicer(host), server.server)
-        async with _served(server, host) as served:
-            yield served
+        store = PhraseStore(chosen)
+        drafter.register(drafter.DrafterServicer(host, store), server.server)
+        try:
+            async with _served(server, host) as served:
+                yield served
+        finally:
+            store.close()
 
     return start

@@ -10,7 +10,9 @@ import grpc
 from google.rpc.error_details_pb2 import BadRequest, ErrorInfo, RetryInfo
 from google.rpc.status_pb2 import Status
 
+from draftloop.rpc import convert
 from draftloop.runtime.service import ModelHost
+from draftloop.tree import Verdict
 from protos import drafter_pb2, speculation_pb2, verifier_pb2
 from tests.service.conftest import FINGERPRINT
 
@@ -59,11 +61,15 @@ def open_drafter(token_ids: Sequence[int] = PROMPT, **more: Any) -> drafter_pb2.
 
 
 def propose(
-    committed_length: int, new_token_ids: Sequence[int] = (), nodes: int = 4
+    committed_length: int,
+    new_token_ids: Sequence[int] = (),
+    nodes: int = 4,
+    verdict: Verdict | None = None,
 ) -> drafter_pb2.DraftRequest:
     asked = drafter_pb2.ProposeDraft(
         committed_length=committed_length,
         new_token_ids=new_token_ids,
+        verdict=convert.verdict_to_pb(verdict) if verdict else None,
         max_nodes=nodes,
         max_depth=nodes,
     )

@@ -7,10 +7,18 @@ from typing import Any
 import grpc
 import pytest
 
+from draftloop.rpc import convert
+from draftloop.tree import DraftTree, TokenSource, Verdict
 from protos import drafter_pb2
+from protos.drafter_pb2 import PhraseAccess
 from protos.drafter_pb2_grpc import DrafterStub
+from protos.speculation_pb2 import (
+    PHRASE_SCOPE_OFF,
+    PHRASE_SCOPE_PRIVATE,
+    OuroborosParameters,
+)
 from protos.verifier_pb2_grpc import VerifierStub
-from tests.service.conftest import Start
+from tests.service.conftest import Served, Start
 from tests.service.sessions import (
     PROMPT,
     BadRequest,
@@ -84,16 +92,64 @@ async def test_a_repeated_proposal_gets_the_same_draft(serve_drafter: Start) -> 
         call.cancel()
 
 
-async def test_prompt_lookup_copies_from_the_text(serve_drafter: Start) -> None:
-    """No forward is run for it."""
+async def drafted(served: Served, strategy: str, budget: int = 12, **parts: Any) -> DraftTree:
+    """The first draft after a prompt that says everything twice."""
+    call: Any = DrafterStub(served[0]).Draft()
+    parameters = OuroborosParameters(**parts)
+    text = [*PROMPT, *PROMPT]
+    await call.write(open_drafter(text, strategy=strategy, ouroboros=parameters))
+    answer = await say(call, propose(len(text) + 1, PROMPT[:1], budget))
+    call.cancel()
+    return convert.tree_from_pb(answer.draft)
+
+
+async def test_ouroboros_drafts_the_draft_models_own_chain(serve_drafter: Start) -> None:
+    """Phrases and window make drafting faster; what is drafted stays the draft model's."""
+    async with serve_drafter() as served:
+        chain = await drafted(served, "speculative", 6)
+        for by_phrases in (False, True):
+            parts = {"draft_by_phrases": by_phrases, "lengthen": False}
+            tree = await drafted(served, "ouroboros", 6, **parts)
+            assert tree.token_ids == chain.token_ids and tree.parents == chain.parents
+
+
+@pytest.mark.parametrize(
+    ("access", "parts", "lengthened"),
+    [
+        ({}, {}, True),
+        ({}, {"lengthen": False}, False),
+        ({}, {"history": False}, False),
+        ({"tenant": "another"}, {}, False),
+        ({"target_fingerprint": "another"}, {}, False),
+        ({"scope": PHRASE_SCOPE_PRIVATE}, {}, False),
+        ({"scope": PHRASE_SCOPE_OFF}, {}, False),
+    ],
+)
+async def test_ouroboros_lengthens_by_what_earlier_requests_of_its_namespace_said(
+    serve_drafter: Start, access: dict[str, Any], parts: dict[str, Any], lengthened: bool
+) -> None:
+    """What hangs behind the chain costs no forward of the draft model."""
     async with serve_drafter() as (channel, _):
-        call = DrafterStub(channel).Draft()
-        text = [*PROMPT, 7, 8, 9]
-        await call.write(open_drafter(text, strategy="prompt_lookup"))
-        answer = await say(call, propose(len(text) + 2, PROMPT[:2], 6))
-        assert tuple(answer.draft.token_ids) == PROMPT[2:8]
-        assert answer.timings.forwards == 0
-        call.cancel()
+        stub = DrafterStub(channel)
+        first: Any = stub.Draft()
+        await first.write(open_drafter(strategy="ouroboros"))
+        draft = convert.tree_from_pb((await say(first, propose(LENGTH + 1, [7]))).draft)
+        emitted = (*draft.token_ids, 90)
+        verdict = Verdict(tuple(range(len(draft))), emitted, emitted[0], emitted[1:])
+        await say(first, propose(LENGTH + 1 + len(emitted), emitted, verdict=verdict))
+        second: Any = stub.Draft()
+        opened: dict[str, Any] = {
+            "phrases": PhraseAccess(**access),
+            "ouroboros": OuroborosParameters(**parts),
+        }
+        await second.write(open_drafter(strategy="ouroboros", **opened))
+        answer = await say(second, propose(LENGTH + 1, [7], 3 * len(draft) // 2 + 1))
+        tree = convert.tree_from_pb(answer.draft)
+        assert tree.token_ids[: len(draft)] == draft.token_ids
+        assert ((len(draft) - 1, 90) in tree.children()) is lengthened
+        assert TokenSource.PHRASE not in tree.sources or lengthened
+        first.cancel()
+        second.cancel()
 
 
 @pytest.mark.parametrize(

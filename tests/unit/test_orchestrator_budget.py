@@ -6,39 +6,64 @@ import pytest
 
 from draftloop.errors import Overloaded
 from draftloop.model_info import CostPoint
-from draftloop.tree import DraftTree, TokenSource
+from draftloop.tree import DraftTree, TokenSource, Verdict
 from orchestrator.admission import RequestLimit
-from orchestrator.budget import PROBE_ROUNDS, Controller, VerifyCost, expected_tokens
+from orchestrator.budget import PROBE_ROUNDS, Controller
+from orchestrator.costs import VerifyCost
 from orchestrator.figures import SpeculationFigures
 from orchestrator.replicas import Replica
 
 FLAT = (CostPoint(1, 1000), CostPoint(32, 1000))
 STEEP = (CostPoint(1, 1000), CostPoint(32, 32000))
+SLOPING = (CostPoint(1, 1000), CostPoint(32, 2000))
 
 
 def controller(curve: tuple[CostPoint, ...], draft_ns: float, fixed: bool = False) -> Controller:
     return Controller(
-        max_depth=8, verify_cost=VerifyCost(curve), draft_token_ns=draft_ns, fixed=fixed
+        max_nodes=8, verify_cost=VerifyCost(curve), draft_token_ns=draft_ns, fixed=fixed
     )
 
 
-def test_expected_tokens_is_the_geometric_sum() -> None:
-    assert expected_tokens(0.5, 2) == pytest.approx(1 + 0.5 + 0.25)
-    assert expected_tokens(1.0, 3) == 4
-    assert expected_tokens(0.0, 5) == 1
+def test_a_verification_costs_what_the_curve_and_the_last_rounds_say() -> None:
+    cost = VerifyCost(SLOPING)
+    assert cost.nanoseconds(0) == 1000 and cost.nanoseconds(31) == 2000
+    assert cost.node_nanoseconds(0) == pytest.approx(1000 / 31)
+    for _ in range(50):
+        cost.observe(0, 3000)
+    assert cost.nanoseconds(31) == pytest.approx(6000, rel=0.01)
 
 
 def test_free_drafts_are_as_deep_as_allowed_and_dear_ones_are_not_made() -> None:
-    assert controller(FLAT, 0.0).next_budget(100).max_depth == 8
+    free = controller(FLAT, 0.0).next_budget(100)
+    assert (free.max_nodes, free.max_depth, free.least_path_probability) == (8, 8, 0.0)
     assert controller(FLAT, 0.0).next_budget(3).max_depth == 3
     assert controller(STEEP, 5000.0).next_budget(100).max_nodes == 0
     assert controller(STEEP, 5000.0, fixed=True).next_budget(100).max_depth == 8
 
 
-def test_after_a_while_without_drafts_one_is_tried() -> None:
-    dear = controller(STEEP, 5000.0)
-    depths = [dear.next_budget(100).max_depth for _ in range(PROBE_ROUNDS + 2)]
-    assert depths[:PROBE_ROUNDS] == [0] * PROBE_ROUNDS and 2 in depths[PROBE_ROUNDS:]
+def test_nodes_are_priced_by_what_their_time_brings_in_otherwise() -> None:
+    priced = controller(SLOPING, 0.0)
+    assert priced.node_price == pytest.approx(1 / 31)  # plain decoding: a token in 1000 ns
+    for _ in range(50):
+        priced.observe(nodes=1, accepted=1, emitted=4, round_ns=1000)
+    assert priced.next_budget(100).least_path_probability == pytest.approx(4 / 31, rel=0.01)
+    assert priced.next_budget(100).tokens_per_second == pytest.approx(4e6, rel=0.01)
+
+
+def test_drafts_that_lose_against_plain_decoding_stop_and_are_tried_again() -> None:
+    losing = controller(FLAT, 0.0)
+    for _ in range(10):
+        losing.observe(nodes=4, accepted=0, emitted=1, round_ns=1500)
+    nodes = [losing.next_budget(100).max_nodes for _ in range(PROBE_ROUNDS + 1)]
+    assert nodes == [0] * PROBE_ROUNDS + [8]
+    for _ in range(10):
+        losing.observe(nodes=4, accepted=4, emitted=5, round_ns=1500)
+    assert losing.next_budget(100).max_nodes == 8
+
+
+def test_a_finished_draft_promises_its_path_probabilities() -> None:
+    tree = DraftTree.chain([1, 2], TokenSource.PHRASE, [0.5, 0.5])
+    assert controller(FLAT, 0.0).promise(tree) == pytest.approx(1.75 / 1000)
 
 
 def test_no_room_means_no_draft() -> None:
@@ -48,10 +73,10 @@ def test_no_room_means_no_draft() -> None:
 def test_acceptance_follows_the_verdicts() -> None:
     followed = controller(FLAT, 0.0)
     for _ in range(200):
-        followed.observe(drafted=4, accepted=4)
+        followed.observe(nodes=4, accepted=4, emitted=5, round_ns=1000)
     assert followed.acceptance > 0.95
     for _ in range(200):
-        followed.observe(drafted=4, accepted=0)
+        followed.observe(nodes=4, accepted=0, emitted=1, round_ns=1000)
     assert followed.acceptance < 0.05
 
 
@@ -60,11 +85,15 @@ def test_figures_add_up() -> None:
     assert figures.tokens_per_round == 0
     tree = DraftTree.chain([1, 2, 3], TokenSource.DRAFT_MODEL)
     for accepted in (3, 1, 0):
-        figures.observe(tree, accepted, accepted + 1)
+        emitted = tuple(range(1, accepted + 2))
+        verdict = Verdict(tuple(range(accepted)), emitted, emitted[0], (0, 0, 0))
+        figures.observe(tree, verdict, len(emitted))
     assert figures.accepted_per_position == [2, 1, 1]
     assert sum(figures.accepted_per_position) == figures.accepted_tokens == 4
     assert figures.draft_tokens == 9
     assert figures.tokens_per_round == pytest.approx(7 / 3)
+    assert figures.drafted_by_source == {TokenSource.DRAFT_MODEL: 9}
+    assert figures.accepted_by_source == {TokenSource.DRAFT_MODEL: 4}
 
 
 def test_a_failed_replica_rests_longer_each_time_until_it_works() -> None:

@@ -32,6 +32,7 @@ def test_a_chain_has_each_node_under_the_one_before() -> None:
 def test_a_tree_within_the_limits_is_valid() -> None:
     TREE.validate(vocabulary_size=8, max_nodes=4)
     DraftTree().validate(vocabulary_size=8, max_nodes=0)
+    replace(TREE, estimates=(0.0, 1.0, 0.5, 1.0)).validate(vocabulary_size=8, max_nodes=4)
 
 
 @pytest.mark.parametrize(
@@ -54,6 +55,18 @@ def test_a_tree_within_the_limits_is_valid() -> None:
         (
             replace(TREE, estimates=(0.5,)),
             "draft.estimates: must have one entry for each of 4 nodes; got '1 entries'",
+        ),
+        (
+            replace(TREE, estimates=(0.5, float("nan"), 0.5, 0.5)),
+            "draft.estimates[1]: must be from 0 to 1; got nan",
+        ),
+        (
+            replace(TREE, estimates=(0.5, 0.5, 0.5, float("inf"))),
+            "draft.estimates[3]: must be from 0 to 1; got inf",
+        ),
+        (
+            replace(TREE, estimates=(-0.25, 0.5, 0.5, 0.5)),
+            "draft.estimates[0]: must be from 0 to 1; got -0.25",
         ),
         (
             DraftTree.chain([1] * 5, TokenSource.PHRASE),

@@ -1,0 +1,20 @@
+"""What this drafter's estimates are worth, learned over all of its sessions."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+
+from draftloop.calibration import Calibration
+
+STEP = 0.25
+
+
+class Calibrations:
+    """One calibration for every quarter of temperature: noise decides how often models agree."""
+
+    def __init__(self) -> None:
+        self._by_step: defaultdict[int, Calibration] = defaultdict(Calibration)
+
+    def of(self, temperature: float) -> Calibration:
+        """The one that sessions of about this temperature share."""
+        return self._by_step[min(round(temperature / STEP), 8)]

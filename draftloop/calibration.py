@@ -1,0 +1,51 @@
+"""What estimates are worth: of the nodes that were offered with a score, how many were accepted.
+
+A raw score, such as a draft model's probability, is off by a factor of 0.7 to 2 (OPT-Tree's own
+estimates, ALGORITHMS section 4). Every node whose parent was accepted is one trial of its source,
+score and depth; trials fade, so that the correction follows the text.
+"""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_right
+from collections.abc import Sequence
+
+from draftloop.tree import ROOT, DraftTree, TokenSource, Verdict
+
+# A bucket ends before its edge.
+SCORE_EDGES = (0.02, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.99)
+DEPTH_EDGES = (2, 3, 5, 9)
+SHAPE = (max(TokenSource) + 1, len(SCORE_EDGES) + 1, len(DEPTH_EDGES) + 1)
+# How many trials a score is worth by itself.
+PRIOR_TRIALS = 8.0
+MEMORY = 0.99
+
+
+class Calibration:
+    """`hits` and `trials`: [source, score bucket, depth bucket], row by row, shape SHAPE."""
+
+    def __init__(self) -> None:
+        cells = SHAPE[0] * SHAPE[1] * SHAPE[2]
+        self.hits = array("d", bytes(8 * cells))
+        self.trials = array("d", bytes(8 * cells))
+
+    def correct(self, source: TokenSource, score: float, depth: int) -> float:
+        """Probability, 0 to 1, that a child with this score is accepted once its parent was."""
+        cell = _cell(source, score, depth)
+        return (self.hits[cell] + PRIOR_TRIALS * score) / (self.trials[cell] + PRIOR_TRIALS)
+
+    def observe(self, draft: DraftTree, scores: Sequence[float], verdict: Verdict) -> None:
+        """Takes in a verdict on `draft`, whose nodes had these raw scores."""
+        accepted = {ROOT, *verdict.accepted_nodes}
+        depths = draft.depths()
+        for node, (parent, score) in enumerate(zip(draft.parents, scores, strict=True)):
+            if parent in accepted:
+                cell = _cell(draft.sources[node], score, depths[node])
+                self.hits[cell] = MEMORY * self.hits[cell] + (node in accepted)
+                self.trials[cell] = MEMORY * self.trials[cell] + 1
+
+
+def _cell(source: TokenSource, score: float, depth: int) -> int:
+    bucket = bisect_right(SCORE_EDGES, score)
+    return (source * SHAPE[1] + bucket) * SHAPE[2] + bisect_right(DEPTH_EDGES, depth)

@@ -1,0 +1,41 @@
+"""Lookahead's pool: n-grams by their first token, the latest used first (2402.02057, section 3)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from itertools import islice
+
+
+class NgramPool:
+    """At most `pool_size` continuations for every first token.
+
+    What comes true is refreshed, because the text that is fed in then holds it again.
+    """
+
+    def __init__(self, ngram: int, pool_size: int) -> None:
+        self._ngram = ngram
+        self._pool_size = pool_size
+        # continuation -> nothing, oldest first: a dict keeps order and finds in one step
+        self._by_first: dict[int, dict[tuple[int, ...], None]] = {}
+        self._tail: list[int] = []
+
+    def insert(self, ngrams: Iterable[Sequence[int]]) -> None:
+        """Takes in runs of two or more tokens."""
+        for ngram in ngrams:
+            continuations = self._by_first.setdefault(ngram[0], {})
+            continuation = tuple(ngram[1:])
+            continuations.pop(continuation, None)
+            continuations[continuation] = None
+            if len(continuations) > self._pool_size:
+                del continuations[next(iter(continuations))]
+
+    def extend(self, token_ids: Sequence[int]) -> None:
+        """Takes in the n-grams of a growing text: prompt first, then what is committed."""
+        text = [*self._tail, *token_ids]
+        starts = range(len(text) - self._ngram + 1)
+        self.insert(text[start : start + self._ngram] for start in starts)
+        self._tail = text[-(self._ngram - 1) :]
+
+    def candidates(self, first: int, most: int) -> list[tuple[int, ...]]:
+        """What followed `first`, the latest first."""
+        return list(islice(reversed(self._by_first.get(first, {})), most))

@@ -1,0 +1,96 @@
+"""Between a request's wishes about drafting and the wire's messages."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, TypeVar
+
+from draftloop.errors import InvalidInput
+from draftloop.lookahead import LookaheadParameters
+from draftloop.phrase import PhraseScope
+from draftloop.speculation import OuroborosParameters, Speculation
+from protos import generation_pb2
+from protos import speculation_pb2 as pb
+
+Parameters = TypeVar("Parameters", LookaheadParameters, OuroborosParameters)
+
+_SCOPES = {
+    PhraseScope.SHARED: pb.PHRASE_SCOPE_SHARED,
+    PhraseScope.PRIVATE: pb.PHRASE_SCOPE_PRIVATE,
+    PhraseScope.OFF: pb.PHRASE_SCOPE_OFF,
+}
+_SCOPES_BY_NUMBER: dict[int, PhraseScope] = {number: scope for scope, number in _SCOPES.items()}
+_PLAIN_OUROBOROS = ("draft_by_phrases", "lengthen", "harvest", "history", "lengthening_phrases")
+_LOOKAHEAD = ("window", "ngram", "candidates", "pool_size")
+
+
+def scope_to_pb(scope: PhraseScope) -> pb.PhraseScope:
+    """A scope for the wire."""
+    return _SCOPES[scope]
+
+
+def scope_from_pb(number: int) -> PhraseScope:
+    """A scope as it came; unset means shared. Raises InvalidInput for an unknown one."""
+    if number == pb.PHRASE_SCOPE_UNSPECIFIED:
+        return PhraseScope.SHARED
+    if number not in _SCOPES_BY_NUMBER:
+        rule = f"must be one of {', '.join(PhraseScope)}"
+        raise InvalidInput("speculation.phrases", rule, number)
+    return _SCOPES_BY_NUMBER[number]
+
+
+def ouroboros_to_pb(parameters: OuroborosParameters) -> pb.OuroborosParameters:
+    """Ouroboros' parameters for the wire."""
+    message = pb.OuroborosParameters(lookahead=_lookahead_to_pb(parameters.lookahead))
+    for name in _PLAIN_OUROBOROS:
+        setattr(message, name, getattr(parameters, name))
+    return message
+
+
+def ouroboros_from_pb(message: pb.OuroborosParameters) -> OuroborosParameters:
+    """Ouroboros' parameters as they came; what is not said has its default."""
+    default = OuroborosParameters()
+    said = _said(message, _PLAIN_OUROBOROS)
+    lookahead = _lookahead_from_pb(message.lookahead, default.lookahead)
+    return _replaced(default, {**said, "lookahead": lookahead})
+
+
+def speculation_to_pb(speculation: Speculation) -> generation_pb2.SpeculationParameters:
+    """Wishes about drafting for the wire."""
+    return generation_pb2.SpeculationParameters(
+        strategy=speculation.strategy,
+        max_draft_tokens=speculation.max_draft_tokens,
+        phrases=scope_to_pb(speculation.phrases),
+        lookahead=_lookahead_to_pb(speculation.lookahead),
+        ouroboros=ouroboros_to_pb(speculation.ouroboros),
+    )
+
+
+def speculation_from_pb(message: generation_pb2.SpeculationParameters) -> Speculation:
+    """Wishes about drafting as they came, unchecked but for the scope."""
+    has_draft_limit = message.HasField("max_draft_tokens")
+    return Speculation(
+        strategy=message.strategy,
+        max_draft_tokens=message.max_draft_tokens if has_draft_limit else None,
+        phrases=scope_from_pb(message.phrases),
+        lookahead=_lookahead_from_pb(message.lookahead, LookaheadParameters()),
+        ouroboros=ouroboros_from_pb(message.ouroboros),
+    )
+
+
+def _lookahead_to_pb(parameters: LookaheadParameters) -> pb.LookaheadParameters:
+    return pb.LookaheadParameters(**{name: getattr(parameters, name) for name in _LOOKAHEAD})
+
+
+def _lookahead_from_pb(
+    message: pb.LookaheadParameters, default: LookaheadParameters
+) -> LookaheadParameters:
+    return _replaced(default, _said(message, _LOOKAHEAD))
+
+
+def _said(message: Any, names: tuple[str, ...]) -> dict[str, Any]:
+    return {name: getattr(message, name) for name in names if message.HasField(name)}
+
+
+def _replaced(default: Parameters, said: dict[str, Any]) -> Parameters:
+    return dataclasses.replace(default, **said)

@@ -1,0 +1,134 @@
+"""Where a request's drafts come from: nowhere, beside the loop, or the drafter service."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import Protocol
+
+from draftloop.errors import Unavailable
+from draftloop.tree import (
+    EMPTY_TREE,
+    Draft,
+    DraftBudget,
+    DraftTree,
+    ServiceTimings,
+    Verdict,
+)
+from orchestrator.budget import Controller
+from orchestrator.clients import DrafterSession
+from orchestrator.figures import SpeculationFigures
+from phrase_store.session import PhraseSession
+
+# Phrases alone must promise so much more than the drafter to be preferred.
+PHRASES_AHEAD = 1.05
+
+
+class Source(Protocol):
+    """Drafts from tokens alone, in microseconds."""
+
+    def propose(self, committed: Sequence[int], budget: DraftBudget) -> DraftTree:
+        """A draft that continues the committed tokens."""
+
+    def observe(self, committed: Sequence[int], new: int, draft: DraftTree, said: Verdict) -> None:
+        """Learns from a verdict; the last `new` committed tokens are those that it brought."""
+
+
+class Drafting:
+    """Drafts from `source` alone; no source, no drafts. No call but `learn` may be left out."""
+
+    def __init__(self, source: Source | None, phrases: PhraseSession | None) -> None:
+        self._source = source
+        self._phrases = phrases
+
+    async def open(self, committed: Sequence[int]) -> None:
+        """Prepares the first draft while the verifier prefills."""
+
+    async def propose(
+        self, committed: Sequence[int], verdict: Verdict | None, budget: DraftBudget
+    ) -> Draft:
+        """A draft within the budget. `verdict` is the one on the last draft, if there was one."""
+        return self._own_draft(committed, budget)
+
+    def observe(
+        self, committed: Sequence[int], new: int, draft: DraftTree, verdict: Verdict
+    ) -> None:
+        """Takes in what was committed; the last `new` of the committed tokens are new."""
+        if self._source is not None:
+            self._source.observe(committed, new, draft, verdict)
+
+    def learn(self, context: Sequence[int], draft: DraftTree, verdict: Verdict) -> None:
+        """Harvests phrases; for quiet moments."""
+        if self._phrases is not None:
+            self._phrases.learn(context, draft, verdict)
+
+    async def close(self) -> None:
+        """Frees what `open` took."""
+
+    def _own_draft(self, committed: Sequence[int], budget: DraftBudget) -> Draft:
+        began = time.perf_counter_ns()
+        tree = EMPTY_TREE
+        if self._source is not None and budget.max_nodes:
+            tree = self._source.propose(committed, budget)
+        spent = ServiceTimings(service_ns=time.perf_counter_ns() - began)
+        return Draft(tree=tree, committed_length=len(committed), timings=spent)
+
+
+class DrafterDrafting(Drafting):
+    """Drafts from the drafter; from phrases where it is gone or not worth its time."""
+
+    def __init__(
+        self,
+        source: Source | None,
+        phrases: PhraseSession | None,
+        *,
+        drafter: DrafterSession,
+        controller: Controller,
+        figures: SpeculationFigures,
+        prefers_phrases: bool,
+    ) -> None:
+        super().__init__(source, phrases)
+        self._drafter = drafter
+        self._controller = controller
+        self._figures = figures
+        self._prefers_phrases = prefers_phrases
+        self._unjudged = False  # the drafter has not heard yet what became of its last draft
+
+    async def open(self, committed: Sequence[int]) -> None:
+        """Lets the drafter prefill."""
+        try:
+            await self._drafter.open(committed)
+        except Unavailable:
+            return  # the first round tries again or goes without
+
+    async def propose(
+        self, committed: Sequence[int], verdict: Verdict | None, budget: DraftBudget
+    ) -> Draft:
+        """The drafter's tree, unless phrases promise more tokens a second by themselves."""
+        if not budget.max_nodes:
+            return self._without_drafter(Draft(tree=EMPTY_TREE, committed_length=len(committed)))
+        if self._prefers_phrases:
+            own = self._own_draft(committed, budget)
+            if self._promises_more(own.tree):
+                self._figures.phrase_rounds += 1
+                return self._without_drafter(own)
+        try:
+            heard = verdict if self._unjudged else None
+            draft = await self._drafter.propose(committed, heard, budget)
+        except Unavailable:
+            self._figures.fallback_rounds += 1
+            return self._without_drafter(self._own_draft(committed, budget))
+        self._unjudged = True
+        return draft
+
+    async def close(self) -> None:
+        """Frees the drafter's session."""
+        await self._drafter.close()
+
+    def _without_drafter(self, draft: Draft) -> Draft:
+        self._unjudged = False
+        return draft
+
+    def _promises_more(self, tree: DraftTree) -> bool:
+        known = self._controller.modelled.rate
+        return self._controller.promise(tree) > PHRASES_AHEAD * known > 0

@@ -1,0 +1,61 @@
+"""Drafts from tokens alone: phrases, and the n-grams of a lookahead window on the target."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from draftloop.lookahead import LookaheadParameters, LookaheadWindow
+from draftloop.ngram_pool import NgramPool
+from draftloop.phrase import MAX_CONTEXT
+from draftloop.tree import ROOT, DraftBudget, DraftTree, TokenSource, Verdict
+from draftloop.tree_builder import TreeBuilder
+from phrase_store.session import PhraseSession
+
+# Chance that a pooled n-gram's next token is the target's: a first guess, for figures only.
+NGRAM_ESTIMATE = 0.4
+
+
+class PhraseSource:
+    """`prompt_lookup` and the fallback of the others: the likeliest phrases, best first."""
+
+    def __init__(self, phrases: PhraseSession, most_leaves: int | None = None) -> None:
+        self._phrases = phrases
+        self._most_leaves = most_leaves
+
+    def propose(self, committed: Sequence[int], budget: DraftBudget) -> DraftTree:
+        """A tree of at most `most_leaves` branches."""
+        return self._phrases.propose(committed, budget, most_leaves=self._most_leaves)
+
+    def observe(self, committed: Sequence[int], new: int, draft: DraftTree, said: Verdict) -> None:
+        """Indexes the new tokens."""
+        start = len(committed) - new
+        self._phrases.extend(committed[max(0, start - MAX_CONTEXT) : start], committed[start:])
+
+
+class LookaheadSource:
+    """`lookahead`: window and pooled n-grams in one forward of the target (2402.02057)."""
+
+    def __init__(self, parameters: LookaheadParameters, text: Sequence[int]) -> None:
+        self._parameters = parameters
+        self._window = LookaheadWindow(parameters, text)
+        self._pool = NgramPool(parameters.ngram, parameters.pool_size)
+        self._pool.extend(text)
+        self._placed = DraftTree()
+
+    def propose(self, committed: Sequence[int], budget: DraftBudget) -> DraftTree:
+        """The n-grams that follow the last token, merged to a tree, and the window."""
+        parameters, builder = self._parameters, TreeBuilder()
+        most = min(parameters.candidates, budget.max_nodes // (parameters.ngram - 1))
+        for continuation in self._pool.candidates(committed[-1], most):
+            fitting = continuation[: budget.max_depth]
+            builder.add_chain(ROOT, fitting, NGRAM_ESTIMATE, TokenSource.LOOKAHEAD)
+        room = budget.max_nodes - len(builder)
+        self._window.place(builder, ROOT, budget.max_depth, room)
+        self._placed = builder.build()
+        return self._placed
+
+    def observe(self, committed: Sequence[int], new: int, draft: DraftTree, said: Verdict) -> None:
+        """Moves the window on what the target said after its tokens."""
+        if draft is self._placed and len(said.node_predictions) == len(draft) > 0:
+            self._pool.insert(self._window.advance(said.node_predictions))
+        self._pool.extend(committed[len(committed) - new :])

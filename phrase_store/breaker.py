@@ -1,0 +1,104 @@
+"""A circuit breaker: leaves a failing service alone, and looks again after a growing pause."""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class BreakerState(StrEnum):
+    """Whether calls go through."""
+
+    CLOSED = "closed"  # all
+    OPEN = "open"  # none until the pause is over
+    HALF_OPEN = "half-open"  # one is on its way to find out
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BreakerPolicy:
+    """When to open and how long to wait; times in seconds."""
+
+    failures: int = 3  # in a row, until it opens
+    first_pause_s: float = 0.1
+    longest_pause_s: float = 5.0
+    growth: float = 2.0  # of the pause, with every probe that fails
+
+
+class CircuitBreaker:
+    """Shared by the threads that call one service.
+
+    Whoever was admitted must report `succeeded` or `failed`. Pauses are cut by a random share of
+    up to one half, so that processes that lost the service together do not come back together.
+    """
+
+    def __init__(
+        self,
+        policy: BreakerPolicy,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        chance: Callable[[], float] = random.random,
+    ) -> None:
+        self._policy = policy
+        self._clock = clock
+        self._chance = chance
+        self._lock = threading.Lock()
+        self._state = BreakerState.CLOSED
+        self._failures = 0
+        self._pause_s = policy.first_pause_s
+        self._opens_until = 0.0
+
+    @property
+    def state(self) -> BreakerState:
+        """Now."""
+        return self._state
+
+    def admits(self) -> bool:
+        """Whether the caller may call now; after a pause only one caller may."""
+        with self._lock:
+            if self._state is BreakerState.CLOSED:
+                return True
+            if self._state is BreakerState.OPEN and self._clock() >= self._opens_until:
+                self._state = BreakerState.HALF_OPEN
+                return True
+            return False
+
+    def wait_s(self) -> float:
+        """Seconds after which asking again makes sense; 0 where calls go through."""
+        with self._lock:
+            if self._state is BreakerState.CLOSED:
+                return 0.0
+            if self._state is BreakerState.HALF_OPEN:
+                return self._policy.first_pause_s
+            return max(self._opens_until - self._clock(), 0.0)
+
+    def succeeded(self) -> bool:
+        """Reports a success; True where it closes the breaker."""
+        with self._lock:
+            closes = self._state is not BreakerState.CLOSED
+            self._state = BreakerState.CLOSED
+            self._failures = 0
+            self._pause_s = self._policy.first_pause_s
+            return closes
+
+    def failed(self) -> bool:
+        """Reports a failure; True where calls went through before and now do not."""
+        with self._lock:
+            self._failures += 1
+            if self._state is BreakerState.CLOSED:
+                if self._failures < self._policy.failures:
+                    return False
+                self._open()
+                return True
+            if self._state is BreakerState.HALF_OPEN:
+                grown = self._pause_s * self._policy.growth
+                self._pause_s = min(grown, self._policy.longest_pause_s)
+                self._open()
+            return False  # open already: a call that began before it opened
+
+    def _open(self) -> None:
+        self._state = BreakerState.OPEN
+        self._opens_until = self._clock() + self._pause_s * (1 - self._chance() / 2)

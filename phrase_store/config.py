@@ -1,0 +1,47 @@
+"""Settings of a service that keeps phrases."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic import Field, field_validator
+from pydantic_settings import BaseSettings
+
+from draftloop.errors import InvalidInput
+from phrase_store.log import check_url
+from phrase_store.redis_url import masked
+
+
+class PhraseSettings(BaseSettings):
+    """Where phrases are shared, and how much of them is kept."""
+
+    phrases_url: str = Field(
+        "memory://",
+        description="phrase log shared with other processes: memory://, redis://, rediss://, "
+        "unix://, redis+cluster:// or redis+sentinel://",
+    )
+    phrases_mib: int = Field(
+        64, ge=1, le=65536, description="MiB for the phrase index of one namespace"
+    )
+    phrases_namespaces: int = Field(
+        8, ge=1, le=1024, description="most namespaces (model and tenant) held at once"
+    )
+    phrases_records: int = Field(
+        50_000, ge=100, le=10_000_000, description="records kept in one namespace's log"
+    )
+    phrases_timeout_s: float = Field(
+        0.05, gt=0, le=60, description="seconds after which the phrase log counts as gone"
+    )
+
+    @field_validator("phrases_url")
+    @classmethod
+    def _known_log(cls, url: str) -> str:
+        try:
+            check_url(url)
+        except InvalidInput as error:
+            raise ValueError(str(error)) from None
+        return url
+
+    def effective(self) -> dict[str, Any]:
+        """All values for the start-up log line; secrets print as stars."""
+        return {**super().model_dump(mode="json"), "phrases_url": masked(self.phrases_url)}

@@ -1,0 +1,171 @@
+"""The table of continuation counts, and the compiled loops that count.
+
+The table is an array of 32-bit words in buckets of 16 entries, and a bucket's entries lie side by
+side as 16 fingerprints, 16 tokens, 16 counts and 16 ticks: four cache lines, of which a context
+that is not there costs only the first. A context's bucket and fingerprint come from one 64-bit
+hash of its tokens, read backwards from its end. Buckets fill from the front and nothing is ever
+taken out, so the first fingerprint of 0 ends a bucket.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any, NamedTuple, TypeVar, cast
+
+import numba
+import numpy as np
+from numpy.typing import NDArray
+
+from draftloop.phrase import MAX_CONTEXT
+
+WAYS = 16  # entries in a bucket
+BUCKET_WORDS = 4 * WAYS
+TOKEN, COUNT, TICK = WAYS, 2 * WAYS, 3 * WAYS  # where each field starts in its bucket
+MOST_CONTINUATIONS = 8  # of one context, and children of one node
+
+CLOCK, ENTRIES, EVICTIONS = 0, 1, 2  # places in a table's state
+
+SEED = np.uint64(0x5851F42D4C957F2D)
+GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+FIRST_FACTOR = np.uint64(0xBF58476D1CE4E5B9)
+SECOND_FACTOR = np.uint64(0x94D049BB133111EB)
+LOW_WORD = np.uint64(0xFFFFFFFF)
+WORD_BITS = np.uint64(32)
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+Floats = NDArray[np.float64]
+Integers = NDArray[np.int32]
+
+
+class Table(NamedTuple):
+    """`words` and `counts` are two views of the same memory; `state` holds three totals.
+
+    `decay` is the logarithm of what one inserted token leaves of a count.
+    """
+
+    words: NDArray[np.uint32]
+    counts: NDArray[np.float32]
+    state: NDArray[np.int64]
+    decay: float
+
+
+def compiled(function: Function) -> Function:
+    """Compiled at first use, kept on disk where a folder can be written, without the GIL."""
+    try:
+        return cast(Function, numba.njit(cache=True, nogil=True)(function))
+    except RuntimeError:  # numba found no folder for its cache: a read-only container, say
+        return cast(Function, numba.njit(nogil=True)(function))
+
+
+@compiled
+def mixed(key: np.uint64, token: int) -> np.uint64:
+    """The key of a context that is longer by one earlier token (a step of splitmix64)."""
+    bits = (key + GOLDEN) ^ np.uint64(token)
+    bits = (bits ^ (bits >> np.uint64(30))) * FIRST_FACTOR
+    bits = (bits ^ (bits >> np.uint64(27))) * SECOND_FACTOR
+    return bits ^ (bits >> np.uint64(31))
+
+
+@compiled
+def bucket_of(words: NDArray[np.uint32], key: np.uint64) -> int:
+    """Index of the first word of the context's bucket."""
+    buckets = np.uint64(words.size // BUCKET_WORDS)
+    return int(((key >> WORD_BITS) * buckets) >> WORD_BITS) * BUCKET_WORDS
+
+
+@compiled
+def fingerprint_of(key: np.uint64) -> np.uint32:
+    """The key's other half; 0 stands for an empty place."""
+    return np.uint32(max(key & LOW_WORD, np.uint64(1)))
+
+
+@compiled
+def decayed(table: Table, place: int) -> float:
+    """The count of the entry whose fingerprint is at `place`, as of now.
+
+    Ticks are 32 bits wide: an entry untouched for 2**32 tokens looks young again.
+    """
+    age = (table.state[CLOCK] - np.int64(table.words[place + TICK])) & 0xFFFFFFFF
+    return float(table.counts[place + COUNT]) * math.exp(table.decay * age)
+
+
+@compiled
+def place_for(table: Table, start: int, fingerprint: np.uint32) -> int:
+    """Where a new entry goes: an empty place, else over the least count.
+
+    A context that has all the continuations it may have gives up one of its own.
+    """
+    siblings = 0
+    filled = 0
+    for place in range(start, start + WAYS):
+        if table.words[place] == 0:
+            break
+        filled += 1
+        siblings += table.words[place] == fingerprint
+    if filled < WAYS and siblings < MOST_CONTINUATIONS:
+        table.state[ENTRIES] += 1
+        return start + filled
+    table.state[EVICTIONS] += 1
+    least = math.inf
+    chosen = start
+    for place in range(start, start + filled):
+        if siblings < MOST_CONTINUATIONS or table.words[place] == fingerprint:
+            count = decayed(table, place)
+            if count < least:
+                least, chosen = count, place
+    return chosen
+
+
+@compiled
+def count_one(table: Table, key: np.uint64, token: int, weight: float) -> None:
+    """Counts one continuation; an entry that is there is made young again."""
+    start = bucket_of(table.words, key)
+    fingerprint = fingerprint_of(key)
+    for place in range(start, start + WAYS):
+        if table.words[place] == 0:
+            break
+        if table.words[place] == fingerprint and table.words[place + TOKEN] == token:
+            table.counts[place + COUNT] = decayed(table, place) + weight
+            table.words[place + TICK] = table.state[CLOCK]
+            return
+    place = place_for(table, start, fingerprint)
+    table.words[place] = fingerprint
+    table.words[place + TOKEN] = token
+    table.words[place + TICK] = table.state[CLOCK]
+    table.counts[place + COUNT] = weight
+
+
+@compiled
+def count_run(
+    table: Table, text: Integers, first: int, begin: int, end: int, weight: float
+) -> None:
+    """Counts text[begin:end] under contexts of up to 8 tokens that start at `first` or later.
+
+    The clock advances by one a token.
+    """
+    for position in range(begin, end):
+        table.state[CLOCK] += 1
+        key = SEED
+        for earlier in range(position - 1, max(first, position - MAX_CONTEXT) - 1, -1):
+            key = mixed(key, text[earlier])
+            count_one(table, key, text[position], weight)
+
+
+@compiled
+def count_runs(
+    table: Table,
+    text: Integers,
+    starts: NDArray[np.int64],
+    contexts: NDArray[np.int64],
+    weights: Floats,
+    begin: int,
+    end: int,
+) -> None:
+    """Counts runs number begin to end - 1; run i is text[starts[i]:starts[i + 1]].
+
+    Its first contexts[i] tokens are only context.
+    """
+    for run in range(begin, end):
+        first = starts[run]
+        count_run(table, text, first, first + contexts[run], starts[run + 1], weights[run])

@@ -1,0 +1,269 @@
+"""Compiled loops that look continuations up, blend them and grow a draft, best first."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from draftloop.phrase import MAX_CONTEXT
+from phrase_store.counts import (
+    MOST_CONTINUATIONS,
+    SEED,
+    TOKEN,
+    WAYS,
+    Floats,
+    Integers,
+    Table,
+    bucket_of,
+    compiled,
+    decayed,
+    fingerprint_of,
+    mixed,
+)
+
+MISSES_THAT_END = 2  # a context's suffixes were counted with it, so longer ones are missing too
+LEAST_MASS = 0.01  # what is left for shorter contexts when they are not asked any more
+OWN_WEIGHT = 4.0  # of the request's own text against shared phrases
+CERTAINTY = 1.0 - 1e-6  # siblings' estimates sum to less than one whatever is rounded
+
+
+class Correction(NamedTuple):
+    """Measured hits and trials, each [own text or not, estimate bucket, depth bucket].
+
+    A bucket ends before its edge; `weight` is how many trials an estimate is worth by itself.
+    """
+
+    hits: Floats
+    trials: Floats
+    estimate_edges: Floats
+    depth_edges: Floats
+    weight: float
+
+
+# A continuation with its weight and the part of it that the request's own text gave.
+GUESS = np.dtype([("token", np.int32), ("weight", np.float64), ("own", np.float64)])
+# A node of a tree under construction, or an open end; `priority`: corrected path probability.
+NODE = np.dtype(
+    [
+        ("token", np.int32),
+        ("parent", np.int32),
+        ("depth", np.int32),
+        ("own", np.bool_),
+        ("estimate", np.float64),
+        ("priority", np.float64),
+    ]
+)
+Records = Any  # an array of GUESS or NODE: numba reads fields as attributes, numpy's types do not
+
+
+@compiled
+def look_up(table: Table, key: np.uint64, weight: float, row: Records, known: int) -> int:
+    """Adds one context's continuations to the `known` of the other table; returns how many now."""
+    if table.words.size == 0:
+        return known
+    start = bucket_of(table.words, key)
+    fingerprint = fingerprint_of(key)
+    before = known
+    for place in range(start, start + WAYS):
+        if table.words[place] == 0 or known - before == MOST_CONTINUATIONS:
+            break
+        if table.words[place] != fingerprint:
+            continue
+        token = np.int32(table.words[place + TOKEN])
+        found = 0
+        while found < before and row[found].token != token:
+            found += 1
+        if found == before:
+            found = known
+            known += 1
+            row[found].token = token
+            row[found].weight = 0.0
+            row[found].own = 0.0
+        row[found].weight += weight * decayed(table, place)
+    return known
+
+
+@compiled
+def gather(
+    own: Table, shared: Table, recent: Integers, length: int, levels: Records, known: Integers
+) -> int:
+    """One row of `levels` for every length of context; returns how many lengths were asked.
+
+    `recent` holds the last tokens, latest first, `length` of them.
+    """
+    key = SEED
+    misses = 0
+    for level in range(length):
+        key = mixed(key, recent[level])
+        found = look_up(own, key, OWN_WEIGHT, levels[level], 0)
+        for place in range(found):
+            levels[level, place].own = levels[level, place].weight
+        known[level] = look_up(shared, key, 1.0, levels[level], found)
+        misses = misses + 1 if known[level] == 0 else 0
+        if misses == MISSES_THAT_END:
+            return level + 1
+    return length
+
+
+@compiled
+def blend(levels: Records, known: Integers, asked: int, blended: Records) -> int:
+    """Prediction by partial matching over all levels, the longest first; returns the tokens found.
+
+    A level takes total / (total + distinct) of the mass that longer ones left.
+    """
+    found = 0
+    mass = CERTAINTY
+    for level in range(asked - 1, -1, -1):
+        if known[level] == 0:
+            continue
+        total = 0.0
+        for place in range(known[level]):
+            total += levels[level, place].weight
+        share = mass / (total + known[level])
+        for place in range(known[level]):
+            guess = levels[level, place]
+            rank = 0
+            while rank < found and blended[rank].token != guess.token:
+                rank += 1
+            if rank == found:
+                found += 1
+                blended[rank].token = guess.token
+                blended[rank].weight = 0.0
+                blended[rank].own = 0.0
+            blended[rank].weight += share * guess.weight
+            blended[rank].own += share * guess.own
+        mass = share * known[level]
+        if mass < LEAST_MASS:
+            break
+    return found
+
+
+@compiled
+def likeliest(blended: Records, found: int, kept: Records) -> int:
+    """Copies the best few, lower token ids first among equals, and uses the others up."""
+    count = min(found, MOST_CONTINUATIONS)
+    for rank in range(count):
+        best = 0
+        for other in range(1, found):
+            ahead = blended[other].weight - blended[best].weight
+            if ahead > 0 or (ahead == 0 and blended[other].token < blended[best].token):
+                best = other
+        kept[rank] = blended[best]
+        blended[best].weight = -1.0
+    return count
+
+
+@compiled
+def corrected(correction: Correction, own: bool, estimate: float, depth: int) -> float:
+    """The estimate and what was measured of its like, weighed against one another."""
+    if correction.hits.size == 0:
+        return estimate
+    row = 0 if own else 1
+    bucket = np.searchsorted(correction.estimate_edges, estimate, side="right")
+    level = np.searchsorted(correction.depth_edges, depth, side="right")
+    hits = correction.hits[row, bucket, level] + correction.weight * estimate
+    return float(hits / (correction.trials[row, bucket, level] + correction.weight))
+
+
+@compiled
+def open_ends(
+    kept: Records,
+    count: int,
+    parent: int,
+    depth: int,
+    reach: float,
+    correction: Correction,
+    ends: Records,
+    opened: int,
+) -> int:
+    """Appends a node's children to the open ends; returns the new number of ends."""
+    total = 0.0
+    for rank in range(count):
+        end = ends[opened + rank]
+        end.token, end.parent, end.depth = kept[rank].token, parent, depth
+        end.own = 2.0 * kept[rank].own > kept[rank].weight
+        end.estimate = kept[rank].weight
+        end.priority = corrected(correction, end.own, end.estimate, depth)
+        total += end.priority
+    for rank in range(count):
+        ends[opened + rank].priority *= reach / max(1.0, total)
+    return opened + count
+
+
+@compiled
+def best_end(ends: Records, opened: int, leaf_allowed: bool, has_child: NDArray[np.bool_]) -> int:
+    """The likeliest open end, or -1; ties go by depth, token id and parent.
+
+    Where no leaf may be added, only an end whose parent has no child yet (`has_child[parent + 1]`).
+    """
+    best = -1
+    for place in range(opened):
+        end = ends[place]
+        if not leaf_allowed and has_child[end.parent + 1]:
+            continue
+        if best < 0 or end.priority > ends[best].priority:
+            best = place
+        elif end.priority == ends[best].priority:
+            leader = ends[best]
+            if (end.depth, end.token, end.parent) < (leader.depth, leader.token, leader.parent):
+                best = place
+    return best
+
+
+@compiled
+def grow_nodes(
+    own: Table,
+    shared: Table,
+    correction: Correction,
+    context: Integers,
+    nodes: Records,
+    max_depth: int,
+    most_leaves: int,
+    least: float,
+) -> int:
+    """Fills `nodes` best first, parents before children; returns how many there are.
+
+    `context` is the last committed tokens in order, at most 8; a node is less likely than `least`
+    by its corrected path probability never.
+    """
+    levels = np.empty((MAX_CONTEXT, WAYS), GUESS)
+    known = np.zeros(MAX_CONTEXT, np.int32)
+    blended = np.empty(MAX_CONTEXT * WAYS, GUESS)
+    kept = np.empty(MOST_CONTINUATIONS, GUESS)
+    ends = np.empty((nodes.size + 1) * MOST_CONTINUATIONS, NODE)
+    has_child = np.zeros(nodes.size + 1, np.bool_)
+    recent = np.empty(MAX_CONTEXT, np.int32)
+    count = opened = leaves = 0
+    node, depth, reach = -1, 0, 1.0
+    while True:
+        if depth < max_depth:
+            length = 0
+            ancestor = node
+            while ancestor >= 0 and length < MAX_CONTEXT:
+                recent[length] = nodes[ancestor].token
+                ancestor = nodes[ancestor].parent
+                length += 1
+            place = context.size - 1
+            while place >= 0 and length < MAX_CONTEXT:
+                recent[length] = context[place]
+                place -= 1
+                length += 1
+            asked = gather(own, shared, recent, length, levels, known)
+            best = likeliest(blended, blend(levels, known, asked, blended), kept)
+            opened = open_ends(kept, best, node, depth + 1, reach, correction, ends, opened)
+        end = best_end(ends, opened, leaves < most_leaves, has_child)
+        if end < 0 or ends[end].priority < least:
+            return count
+        nodes[count] = ends[end]
+        opened -= 1
+        ends[end] = ends[opened]
+        node, depth, reach = count, nodes[count].depth, nodes[count].priority
+        parent = nodes[count].parent + 1
+        # A first child takes over its parent's place among the leaves; the root is none.
+        leaves += has_child[parent] or parent == 0
+        has_child[parent] = True
+        count += 1
+        if count == nodes.size:
+            return count

@@ -1,0 +1,56 @@
+"""Harvest: phrases out of a draft and its verdict (Ouroboros 2402.13720, section 3.3)."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+from draftloop.phrase import MAX_CONTEXT, MAX_PHRASE_TOKENS, Phrase
+from draftloop.tree import ROOT, DraftTree, TokenSource, Verdict
+
+
+def harvest(
+    context: Sequence[int],
+    draft: DraftTree,
+    verdict: Verdict,
+    stop_token_ids: Collection[int] = (),
+) -> list[Phrase]:
+    """What was committed after `context`, and what the target said on branches it did not take.
+
+    Every phrase is what the target says of one and the same text: a run on a rejected branch ends
+    where the branch and the target part, for what is predicted later has another past. Nothing is
+    taken from beyond a stop token, nor from a lookahead window, whose branches are no text at all.
+    """
+    recent = tuple(context[-MAX_CONTEXT:])
+    phrases = [Phrase(recent, verdict.emitted_token_ids[:MAX_PHRASE_TOKENS])]
+    if not verdict.judges(draft):
+        return phrases
+    accepted = set(verdict.accepted_nodes)
+    children = draft.children()
+    for node, (token, parent) in enumerate(zip(draft.token_ids, draft.parents, strict=True)):
+        said = verdict.root_prediction if parent == ROOT else verdict.node_predictions[parent]
+        # Where a rejected node is what the target said after its parent, the parent's run has it.
+        if node in accepted or token == said or draft.sources[node] is TokenSource.LOOKAHEAD:
+            continue
+        past = tuple(draft.token_ids[index] for index in draft.path(node))
+        if stop_token_ids and not set(stop_token_ids).isdisjoint(past):
+            continue
+        run = _run(node, children, verdict, stop_token_ids)
+        phrases.append(Phrase((recent + past)[-MAX_CONTEXT:], run, committed=False))
+    return phrases
+
+
+def _run(
+    node: int,
+    children: dict[tuple[int, int], int],
+    verdict: Verdict,
+    stop_token_ids: Collection[int],
+) -> tuple[int, ...]:
+    """The target's tokens after `node`, as long as the draft agrees with them."""
+    run = [verdict.node_predictions[node]]
+    while run[-1] not in stop_token_ids and len(run) < MAX_PHRASE_TOKENS:
+        child = children.get((node, run[-1]))
+        if child is None:
+            break
+        run.append(verdict.node_predictions[child])
+        node = child
+    return tuple(run)

@@ -1,0 +1,123 @@
+"""Phrase logs: one bounded, append-only sequence of records per namespace, shared by processes."""
+
+from __future__ import annotations
+
+import importlib
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol, cast
+
+from draftloop.errors import DraftloopError, InvalidInput
+from phrase_store.redis_url import masked
+
+START = ""  # the position before the first record
+# Modules with `check`, `connect` and `namespaces`, by the scheme of the URL. They are loaded when
+# needed: a process that keeps to memory:// never loads a Redis client.
+_BACKENDS = {
+    "memory": "phrase_store.memory_log",
+    "redis": "phrase_store.redis_log",
+    "rediss": "phrase_store.redis_log",
+    "unix": "phrase_store.redis_log",
+    "redis+cluster": "phrase_store.redis_log",
+    "rediss+cluster": "phrase_store.redis_log",
+    "redis+sentinel": "phrase_store.redis_log",
+    "rediss+sentinel": "phrase_store.redis_log",
+}
+
+
+class LogUnavailable(DraftloopError):
+    """The log did not do what was asked, or not in time; another attempt may succeed."""
+
+
+class Entry(NamedTuple):
+    """A record and its place; positions are opaque, and grow along one log."""
+
+    position: str
+    record: bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogOptions:
+    """Bounds of a log; times in seconds."""
+
+    max_length: int = 50_000  # records kept, roughly: the oldest go in blocks
+    connect_timeout_s: float = 0.05
+    operation_timeout_s: float = 0.05
+
+
+class PhraseLog(ABC):
+    """The log of one namespace.
+
+    Everything but `close` may raise LogUnavailable. One thread may append while another reads;
+    nothing here is for an event loop.
+    """
+
+    @abstractmethod
+    def append(self, records: Sequence[bytes]) -> None:
+        """Adds records at the end, all or, where it raises, perhaps some."""
+
+    @abstractmethod
+    def read(self, after: str, limit: int) -> list[Entry]:
+        """The oldest records after a position, at once; fewer than `limit` only at the end."""
+
+    @abstractmethod
+    def follow(self, after: str, limit: int, timeout_s: float) -> list[Entry]:
+        """Like `read`, but waits for a record, at most `timeout_s` and perhaps less.
+
+        Where the log was emptied or restored so that its positions went back to before `after`,
+        this reads from its beginning.
+        """
+
+    @abstractmethod
+    def length(self) -> int:
+        """Records held."""
+
+    @abstractmethod
+    def clear(self) -> None:
+        """Drops all records; positions keep growing."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Frees connections; call it last, from any thread."""
+
+
+class Backend(Protocol):
+    """What a module that keeps logs offers."""
+
+    def check(self, url: str) -> None:
+        """Raises InvalidInput for a URL that breaks the rules; connects to nothing."""
+
+    def connect(self, url: str, namespace: str, options: LogOptions) -> PhraseLog:
+        """The log; connects when it is first used."""
+
+    def namespaces(self, url: str, options: LogOptions) -> list[str]:
+        """Names of the namespaces that have a log, sorted."""
+
+
+def check_url(url: str) -> None:
+    """Raises InvalidInput for a URL that breaks the rules; connects to nothing."""
+    _backend(url).check(url)
+
+
+def open_log(url: str, namespace: str, options: LogOptions | None = None) -> PhraseLog:
+    """The log of a namespace; connects when it is first used.
+
+    Raises InvalidInput for a URL that breaks the rules: see `redis_url` for the forms, besides
+    `memory://` (shared within this process) and `memory://name` (apart from other names).
+    """
+    return _backend(url).connect(url, namespace, options or LogOptions())
+
+
+def list_namespaces(url: str, options: LogOptions | None = None) -> list[str]:
+    """Names of the namespaces that have a log; raises InvalidInput and LogUnavailable."""
+    return _backend(url).namespaces(url, options or LogOptions())
+
+
+def _backend(url: str) -> Backend:
+    scheme, separator, _ = url.partition("://")
+    name = _BACKENDS.get(scheme.lower())
+    if not separator or name is None:
+        rule = f"must start with one of {', '.join(f'{known}://' for known in _BACKENDS)}"
+        raise InvalidInput("phrases_url", rule, masked(url))
+    return cast(Backend, importlib.import_module(name))

@@ -1,0 +1,72 @@
+"""Phrase logs within one process, for one machine without Redis and for tests."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Sequence
+from itertools import islice
+
+from phrase_store.log import Entry, LogOptions, PhraseLog
+
+
+class MemoryLog(PhraseLog):
+    """Records in a bounded queue; position n is the n-th record since the log began."""
+
+    def __init__(self, max_length: int) -> None:
+        self._records: deque[bytes] = deque(maxlen=max_length)
+        self._appended = 0
+        self._changed = threading.Condition()
+
+    def append(self, records: Sequence[bytes]) -> None:
+        with self._changed:
+            self._records.extend(records)
+            self._appended += len(records)
+            self._changed.notify_all()
+
+    def read(self, after: str, limit: int) -> list[Entry]:
+        with self._changed:
+            return self._after(after, limit)
+
+    def follow(self, after: str, limit: int, timeout_s: float) -> list[Entry]:
+        with self._changed:
+            self._changed.wait_for(lambda: self._appended > int(after or 0), timeout_s)
+            return self._after(after, limit)
+
+    def _after(self, after: str, limit: int) -> list[Entry]:
+        dropped = self._appended - len(self._records)
+        start = max(int(after or 0), dropped)
+        records = islice(self._records, start - dropped, start - dropped + limit)
+        return [Entry(str(start + 1 + place), record) for place, record in enumerate(records)]
+
+    def length(self) -> int:
+        return len(self._records)
+
+    def clear(self) -> None:
+        with self._changed:
+            self._records.clear()
+
+    def close(self) -> None:
+        """Nothing to free: other stores of this process may share the log."""
+
+
+_logs: dict[str, dict[str, MemoryLog]] = {}
+_opening = threading.Lock()
+
+
+def check(url: str) -> None:
+    """Every name will do."""
+
+
+def connect(url: str, namespace: str, options: LogOptions) -> MemoryLog:
+    """The process's log of that name; the first to open it sets its length."""
+    with _opening:
+        logs = _logs.setdefault(url, {})
+        if namespace not in logs:
+            logs[namespace] = MemoryLog(options.max_length)
+        return logs[namespace]
+
+
+def namespaces(url: str, options: LogOptions) -> list[str]:
+    """Names of the namespaces opened so far."""
+    return sorted(_logs.get(url, ()))

@@ -1,0 +1,176 @@
+"""Redis URLs: where the phrase log lives, and the same text fit for a log line.
+
+| form | meaning |
+|---|---|
+| `redis://[user:password@]host[:port][/database]` | one server |
+| `rediss://…` | the same over TLS |
+| `unix://[user:password@]/path/to/socket[?db=n]` | one server on this machine |
+| `redis+cluster://[user:password@]host[:port][,host[:port]…]` | a cluster, by some of its nodes |
+| `redis+sentinel://[user:password@]host[:port][,…]/master[/database]` | the master's name |
+
+`rediss+cluster` and `rediss+sentinel` are the same over TLS. `user` may be left out
+(`redis://:password@host`); characters of special meaning are percent-encoded. TLS takes redis-py's
+own parameters: `?ssl_ca_certs=FILE`, `ssl_certfile`, `ssl_keyfile`, `ssl_cert_reqs` (`required`,
+`optional`, `none`), `ssl_check_hostname` (`true`, `false`). Sentinels that ask for credentials of
+their own: `?sentinel_username=…&sentinel_password=…`.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
+
+from draftloop.errors import InvalidInput
+
+STARS = "***"
+_FIELD = "phrases_url"
+_PORT, _SENTINEL_PORT = 6379, 26379
+_TLS_PARAMETERS = ("ssl_ca_certs", "ssl_certfile", "ssl_keyfile", "ssl_cert_reqs",
+                   "ssl_check_hostname")  # fmt: skip
+_BOOLEANS = {"true": True, "false": False}
+# Greedy up to the last @: a password with an @ or / that nobody encoded must not show either.
+_CREDENTIALS = re.compile(r"://(?:([^:@/]*):)?.*@", re.DOTALL)
+_SECRET_PARAMETER = re.compile(r"(password=)[^&#]*", re.IGNORECASE)
+
+
+class Topology(StrEnum):
+    """What answers at the address."""
+
+    SERVER = "server"
+    SOCKET = "socket"
+    CLUSTER = "cluster"
+    SENTINEL = "sentinel"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RedisAddress:
+    """A parsed URL; its repr holds no secrets."""
+
+    topology: Topology
+    hosts: tuple[tuple[str, int], ...] = ()
+    path: str = ""
+    master: str = ""
+    database: int = 0
+    username: str | None = None
+    password: str | None = field(default=None, repr=False)
+    tls: dict[str, Any] | None = None
+    sentinel_username: str | None = None
+    sentinel_password: str | None = field(default=None, repr=False)
+
+
+def masked(url: str) -> str:
+    """The URL with stars for its secrets, valid or not."""
+    shown = _CREDENTIALS.sub(
+        lambda found: f"://{found[1]}:{STARS}@" if found[1] is not None else f"://{STARS}@", url
+    )
+    return _SECRET_PARAMETER.sub(rf"\1{STARS}", shown)
+
+
+def parse(url: str) -> RedisAddress:
+    """Raises InvalidInput naming the rule that the URL breaks; secrets are masked in it."""
+    try:
+        return _Parser(url).address()
+    except ValueError as error:
+        raise InvalidInput(_FIELD, str(error), masked(url)) from None
+
+
+class _Parser:
+    """One URL on its way; methods raise ValueError with the rule that it breaks."""
+
+    def __init__(self, url: str) -> None:
+        self._parts: SplitResult = urlsplit(url)
+        base, _, topology = self._parts.scheme.lower().partition("+")
+        self._secure = base == "rediss"
+        self._topology = (
+            Topology.SOCKET if base == "unix" else Topology(topology or Topology.SERVER)
+        )
+        pairs = parse_qsl(self._parts.query, keep_blank_values=True)
+        self._parameters = dict(pairs)
+        self._folders = [unquote(part) for part in self._parts.path.split("/")[1:]]
+
+    def address(self) -> RedisAddress:
+        """The whole URL."""
+        if self._parts.fragment:
+            raise ValueError("must have # percent-encoded as %23")
+        username, password = self._credentials()
+        tls = self._tls() if self._secure else None
+        kind = self._topology
+        address = RedisAddress(
+            topology=kind,
+            hosts=() if kind is Topology.SOCKET else self._hosts(),
+            path=self._socket_path() if kind is Topology.SOCKET else "",
+            master=self._master() if kind is Topology.SENTINEL else "",
+            database=self._database(),
+            username=username,
+            password=password,
+            tls=tls,
+            sentinel_username=self._sentinel_parameter("sentinel_username"),
+            sentinel_password=self._sentinel_parameter("sentinel_password"),
+        )
+        if self._parameters:
+            raise ValueError(f"must not have the parameter {min(self._parameters)}")
+        return address
+
+    def _credentials(self) -> tuple[str | None, str | None]:
+        user_info, separator, _ = self._parts.netloc.rpartition("@")
+        username, has_password, password = user_info.partition(":")
+        if separator and not has_password:
+            raise ValueError("must have user:password or :password before the @")
+        return unquote(username) or None, unquote(password) or None
+
+    def _hosts(self) -> tuple[tuple[str, int], ...]:
+        listed = self._parts.netloc.rpartition("@")[2]
+        hosts = tuple(self._host(text) for text in listed.split(",") if text)
+        if not hosts:
+            raise ValueError("must name a host")
+        if len(hosts) > 1 and self._topology is Topology.SERVER:
+            raise ValueError("must name one host; several need redis+cluster or redis+sentinel")
+        return hosts
+
+    def _host(self, text: str) -> tuple[str, int]:
+        found = re.fullmatch(r"(\[[^\]]+\]|[^:\[\]]+)(?::(\d{1,5}))?", text)
+        if found is None or int(found[2] or 1) not in range(1, 1 << 16):
+            raise ValueError("must have hosts of the form name, name:port or [address]:port")
+        default = _SENTINEL_PORT if self._topology is Topology.SENTINEL else _PORT
+        return found[1].strip("[]"), int(found[2] or default)
+
+    def _socket_path(self) -> str:
+        if self._parts.netloc.rpartition("@")[2] or len(self._parts.path) < 2:
+            raise ValueError("must have an absolute path: unix:///path/to/socket")
+        return unquote(self._parts.path)
+
+    def _master(self) -> str:
+        if not self._folders or not self._folders[0]:
+            raise ValueError("must name the master: redis+sentinel://host:port/master")
+        return self._folders.pop(0)
+
+    def _database(self) -> int:
+        if self._topology is Topology.SOCKET:
+            text = self._parameters.pop("db", "0")
+        else:
+            text = "/".join(self._folders) or "0"
+        if not text.isdecimal() or (self._topology is Topology.CLUSTER and text != "0"):
+            raise ValueError(
+                "must not name a database: a cluster has none"
+                if self._topology is Topology.CLUSTER
+                else "must have a number as its database"
+            )
+        return int(text)
+
+    def _sentinel_parameter(self, name: str) -> str | None:
+        return self._parameters.pop(name, None) if self._topology is Topology.SENTINEL else None
+
+    def _tls(self) -> dict[str, Any]:
+        given = {
+            name: self._parameters.pop(name) for name in _TLS_PARAMETERS if name in self._parameters
+        }
+        level = given.get("ssl_cert_reqs", "required")
+        if level not in ("required", "optional", "none"):
+            raise ValueError("must have ssl_cert_reqs=required, optional or none")
+        checked = given.get("ssl_check_hostname", "false" if level == "none" else "true")
+        if checked not in _BOOLEANS:
+            raise ValueError("must have ssl_check_hostname=true or false")
+        return {**given, "ssl_cert_reqs": level, "ssl_check_hostname": _BOOLEANS[checked]}

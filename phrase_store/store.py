@@ -1,0 +1,112 @@
+"""The phrases of every namespace in this process, followed from and told to the other processes."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Sequence
+
+from draftloop.phrase import Phrase
+from phrase_store.config import PhraseSettings
+from phrase_store.index import PhraseIndex
+from phrase_store.log import LogOptions, open_log
+from phrase_store.records import Batch
+from phrase_store.replication import Follower, LinkFigures, Publisher
+
+# Requests whose phrases were learned here before they come back through the log.
+REMEMBERED_ORIGINS = 4096
+STOP_S = 0.5
+
+
+def namespace_name(model_fingerprint: str, tenant: str) -> str:
+    """Phrases are a model's words and a tenant's text: nobody else reads them."""
+    return f"{model_fingerprint}:{tenant}"
+
+
+class Namespace:
+    """Phrases of one model and tenant. `learn` and `publish` return at once, from any thread."""
+
+    def __init__(self, name: str, settings: PhraseSettings) -> None:
+        self.name = name
+        self.index = PhraseIndex(max_bytes=settings.phrases_mib << 20)
+        self.figures = LinkFigures()
+        options = LogOptions(
+            max_length=settings.phrases_records,
+            connect_timeout_s=settings.phrases_timeout_s,
+            operation_timeout_s=settings.phrases_timeout_s,
+        )
+        self._log = open_log(settings.phrases_url, name, options)
+        self._origins: OrderedDict[int, None] = OrderedDict()
+        self._door = threading.Lock()
+        self._publisher = Publisher(self._log, self.figures, name)
+        self._follower = Follower(self._log, self._take, self.figures, name)
+
+    def learn(self, origin: int, phrases: Sequence[Phrase]) -> None:
+        """Takes phrases of request `origin` into this process."""
+        with self._door:
+            self._origins[origin] = None
+            self._origins.move_to_end(origin)
+            if len(self._origins) > REMEMBERED_ORIGINS:
+                self._origins.popitem(last=False)
+        self.index.insert(phrases)
+
+    def publish(self, origin: int, phrases: Sequence[Phrase]) -> None:
+        """Takes phrases into this process and, in the background, into all others."""
+        self.learn(origin, phrases)
+        self._publisher.put(origin, phrases)
+
+    def clear(self) -> None:
+        """Forgets all phrases, here and, in the background, everywhere."""
+        self.index.clear()
+        self._publisher.put_cleared()
+
+    def wait_replayed(self, timeout_s: float) -> bool:
+        """Whether what the log held at the start is here, waiting at most so long for it."""
+        return self._follower.replayed.wait(timeout_s)
+
+    def close(self) -> None:
+        """Ends the threads and frees the connections."""
+        self._publisher.stop(STOP_S)
+        self._follower.stop(STOP_S)
+        self._log.close()
+
+    def _take(self, batch: Batch) -> None:
+        if batch.cleared:
+            self.index.clear()
+        elif batch.origin not in self._origins:  # or this process learned it at first hand
+            self.index.insert(batch.phrases)
+            self.figures.received += len(batch.phrases)
+
+
+class PhraseStore:
+    """The namespaces in use; where there are too many, the one used longest ago is let go."""
+
+    def __init__(self, settings: PhraseSettings) -> None:
+        self._settings = settings
+        self._namespaces: OrderedDict[str, Namespace] = OrderedDict()
+        self._door = threading.Lock()
+
+    def namespace(self, model_fingerprint: str, tenant: str = "") -> Namespace:
+        """The phrases of a model and tenant; the first use begins to read them from the log."""
+        name = namespace_name(model_fingerprint, tenant)
+        dropped: Namespace | None = None
+        with self._door:
+            if name not in self._namespaces:
+                self._namespaces[name] = Namespace(name, self._settings)
+                if len(self._namespaces) > self._settings.phrases_namespaces:
+                    _, dropped = self._namespaces.popitem(last=False)
+            self._namespaces.move_to_end(name)
+            namespace = self._namespaces[name]
+        if dropped is not None:
+            threading.Thread(target=dropped.close, daemon=True).start()
+        return namespace
+
+    def namespaces(self) -> list[Namespace]:
+        """Those in use."""
+        with self._door:
+            return list(self._namespaces.values())
+
+    def close(self) -> None:
+        """Ends all threads."""
+        for namespace in self.namespaces():
+            namespace.close()

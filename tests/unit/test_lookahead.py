@@ -1,0 +1,139 @@
+"""Lookahead: the window is a tree with the paper's mask, its n-grams are what the model said."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from draftloop.errors import InvalidInput
+from draftloop.lookahead import LookaheadParameters, LookaheadWindow
+from draftloop.ngram_pool import NgramPool
+from draftloop.tree import EMPTY_TREE, ROOT, DraftBudget, DraftTree, TokenSource, Verdict
+from draftloop.tree_builder import TreeBuilder
+from orchestrator.sources import LookaheadSource
+
+TEXT = list(range(40, 60))
+ROOM = {"max_depth": 100, "max_nodes": 1000}
+
+
+def placed(window: LookaheadWindow, **room: int) -> DraftTree:
+    builder = TreeBuilder()
+    window.place(builder, ROOT, **{**ROOM, **room})
+    return builder.build()
+
+
+def successors(tree: DraftTree) -> list[int]:
+    """A model that always counts on from the token before."""
+    return [token + 1 for token in tree.token_ids]
+
+
+def full_window(parameters: LookaheadParameters, text: Sequence[int]) -> LookaheadWindow:
+    window = LookaheadWindow(parameters, text)
+    for _ in range(parameters.ngram - 2):
+        window.advance(successors(placed(window)))
+    return window
+
+
+def test_filling_the_window_takes_n_minus_two_forwards() -> None:
+    parameters = LookaheadParameters(window=4, ngram=5)
+    window = full_window(parameters, TEXT)
+    assert [len(row) for row in window.rows] == [4] * 4
+    assert len(window.advance(successors(placed(window)))) == 4
+
+
+def test_a_window_token_sees_row_0_up_to_its_column_and_its_own_column() -> None:
+    window = full_window(LookaheadParameters(window=3, ngram=4), [10, 20, 30, 40, 50, 60, 70])
+    tree = placed(window)
+    assert len(tree) == 9
+    for row in range(3):
+        for column in range(3):
+            node = row * 3 + column
+            seen = [0, 1, 2][: column + 1] + [r * 3 + column for r in range(1, row + 1)]
+            assert tree.path(node) == seen, (row, column)
+    assert tree.depths() == [1, 2, 3, 2, 3, 4, 3, 4, 5]
+
+
+def test_an_ngram_is_a_column_and_what_the_model_says_behind_it() -> None:
+    window = full_window(LookaheadParameters(window=2, ngram=4), [5, 50])
+    first = window.rows[0]
+    ngrams = window.advance(successors(placed(window)))
+    assert ngrams == [tuple(range(token, token + 4)) for token in first]
+    assert [row[0] for row in window.rows] == [first[0] + 1, first[0] + 2, first[0] + 3]
+
+
+def test_ngrams_of_two_tokens_work() -> None:
+    window = LookaheadWindow(LookaheadParameters(window=3, ngram=2), TEXT)
+    first = list(window.rows[0])
+    assert window.advance(successors(placed(window))) == [(token, token + 1) for token in first]
+    assert len(window.rows) == 1
+
+
+@given(st.integers(1, 6), st.integers(2, 5), st.integers(0, 8), st.integers(0, 30))
+def test_the_window_keeps_to_depth_and_nodes(
+    columns: int, ngram: int, depth: int, nodes: int
+) -> None:
+    window = full_window(LookaheadParameters(window=columns, ngram=ngram), TEXT)
+    tree = placed(window, max_depth=depth, max_nodes=nodes)
+    assert len(tree) <= nodes and max(tree.depths(), default=0) <= depth
+    tree.validate(vocabulary_size=1000, max_nodes=1000)
+    window.advance(successors(tree))  # what had no room is forgotten, nothing breaks
+
+
+@pytest.mark.parametrize(
+    ("changes", "field"),
+    [
+        ({"window": 0}, "x.window"),
+        ({"ngram": 1}, "x.ngram"),
+        ({"candidates": 0}, "x.candidates"),
+        ({"pool_size": 0}, "x.pool_size"),
+        ({"window": 60}, "x: "),
+    ],
+)
+def test_parameters_have_rules(changes: dict[str, int], field: str) -> None:
+    with pytest.raises(InvalidInput, match=field):
+        LookaheadParameters(**changes).validate("x", 64)
+
+
+def test_the_pool_keeps_the_latest_used_of_every_first_token() -> None:
+    pool = NgramPool(ngram=3, pool_size=2)
+    pool.insert([(1, 2, 3), (1, 4, 5), (7, 8, 9)])
+    pool.insert([(1, 2, 3)])  # use refreshes
+    pool.insert([(1, 6, 7)])
+    assert pool.candidates(1, 5) == [(6, 7), (2, 3)]
+    assert pool.candidates(1, 1) == [(6, 7)]
+    assert pool.candidates(2, 5) == []
+
+
+def test_prompt_and_output_enter_the_pool_across_their_seams() -> None:
+    """The reference's pool never sees them (ALGORITHMS, section 3)."""
+    pool = NgramPool(ngram=3, pool_size=4)
+    pool.extend([1, 2])
+    pool.extend([3])
+    pool.extend([4, 5])
+    assert pool.candidates(2, 4) == [(3, 4)] and pool.candidates(3, 4) == [(4, 5)]
+
+
+def test_the_pool_is_used_before_the_window_is_full() -> None:
+    """The reference waits N - 2 forwards even when its pool is warm."""
+    source = LookaheadSource(LookaheadParameters(window=2, ngram=3), [1, 2, 3, 9, 1])
+    tree = source.propose([1, 2, 3, 9, 1], DraftBudget(max_nodes=20, max_depth=20))
+    assert {(ROOT, 2), (0, 3)} <= set(zip(tree.parents, tree.token_ids, strict=True))
+
+
+def test_candidates_that_share_a_beginning_share_its_nodes() -> None:
+    text = [1, 2, 3, 1, 2, 4, 1]
+    source = LookaheadSource(LookaheadParameters(window=1, ngram=3), text)
+    tree = source.propose(text, DraftBudget(max_nodes=20, max_depth=20))
+    assert tree.token_ids.count(2) == 1 and {3, 4} <= set(tree.token_ids)
+    assert set(tree.sources) == {TokenSource.LOOKAHEAD}
+
+
+def test_a_verdict_on_another_draft_moves_nothing() -> None:
+    source = LookaheadSource(LookaheadParameters(window=2, ngram=3), TEXT)
+    before = source.propose(TEXT, DraftBudget(max_nodes=20, max_depth=20))
+    reopened = Verdict(accepted_nodes=(), emitted_token_ids=(3,), root_prediction=3)
+    source.observe([*TEXT, 3], 1, EMPTY_TREE, reopened)
+    assert source.propose([*TEXT, 3], DraftBudget(max_nodes=20, max_depth=20)) == before
