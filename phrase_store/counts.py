@@ -24,6 +24,9 @@ BUCKET_WORDS = 4 * WAYS
 TOKEN, COUNT, TICK = WAYS, 2 * WAYS, 3 * WAYS  # where each field starts in its bucket
 MOST_CONTINUATIONS = 8  # of one context, and children of one node
 
+UNIT = 1024.0  # counts are kept in fractions of so much: no other type in the table
+MOST_UNITS = 2.0**32 - 1
+
 CLOCK, ENTRIES, EVICTIONS = 0, 1, 2  # places in a table's state
 
 SEED = np.uint64(0x5851F42D4C957F2D)
@@ -36,17 +39,18 @@ WORD_BITS = np.uint64(32)
 Function = TypeVar("Function", bound=Callable[..., Any])
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int32]
+Words = NDArray[np.uint32]
+Totals = NDArray[np.int64]
 
 
 class Table(NamedTuple):
-    """`words` and `counts` are two views of the same memory; `state` holds three totals.
+    """`words` holds the buckets, `state` three totals.
 
-    `decay` is the logarithm of what one inserted token leaves of a count.
+    A count is worth 1 / (1 + decay x age), its age in tokens inserted since.
     """
 
-    words: NDArray[np.uint32]
-    counts: NDArray[np.float32]
-    state: NDArray[np.int64]
+    words: Words
+    state: Totals
     decay: float
 
 
@@ -68,7 +72,7 @@ def mixed(key: np.uint64, token: int) -> np.uint64:
 
 
 @compiled
-def bucket_of(words: NDArray[np.uint32], key: np.uint64) -> int:
+def bucket_of(words: Words, key: np.uint64) -> int:
     """Index of the first word of the context's bucket."""
     buckets = np.uint64(words.size // BUCKET_WORDS)
     return int(((key >> WORD_BITS) * buckets) >> WORD_BITS) * BUCKET_WORDS
@@ -87,7 +91,7 @@ def decayed(table: Table, place: int) -> float:
     Ticks are 32 bits wide: an entry untouched for 2**32 tokens looks young again.
     """
     age = (table.state[CLOCK] - np.int64(table.words[place + TICK])) & 0xFFFFFFFF
-    return float(table.counts[place + COUNT]) * math.exp(table.decay * age)
+    return table.words[place + COUNT] / (UNIT + table.decay * UNIT * age)
 
 
 @compiled
@@ -126,14 +130,16 @@ def count_one(table: Table, key: np.uint64, token: int, weight: float) -> None:
         if table.words[place] == 0:
             break
         if table.words[place] == fingerprint and table.words[place + TOKEN] == token:
-            table.counts[place + COUNT] = decayed(table, place) + weight
+            table.words[place + COUNT] = np.uint32(
+                min((decayed(table, place) + weight) * UNIT, MOST_UNITS)
+            )
             table.words[place + TICK] = table.state[CLOCK]
             return
     place = place_for(table, start, fingerprint)
     table.words[place] = fingerprint
     table.words[place + TOKEN] = token
     table.words[place + TICK] = table.state[CLOCK]
-    table.counts[place + COUNT] = weight
+    table.words[place + COUNT] = np.uint32(weight * UNIT)
 
 
 @compiled
@@ -154,18 +160,22 @@ def count_run(
 
 @compiled
 def count_runs(
-    table: Table,
+    words: Words,
+    state: Totals,
+    decay: float,
     text: Integers,
-    starts: NDArray[np.int64],
-    contexts: NDArray[np.int64],
+    starts: Totals,
+    contexts: Totals,
     weights: Floats,
     begin: int,
     end: int,
 ) -> None:
     """Counts runs number begin to end - 1; run i is text[starts[i]:starts[i + 1]].
 
-    Its first contexts[i] tokens are only context.
+    Its first contexts[i] tokens are only context. Called from outside, so it takes a table's
+    parts: numba takes arrays over in a fraction of the time.
     """
+    table = Table(words, state, decay)
     for run in range(begin, end):
         first = starts[run]
         count_run(table, text, first, first + contexts[run], starts[run + 1], weights[run])

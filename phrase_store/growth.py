@@ -7,7 +7,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from draftloop.calibration import DEPTH_EDGES, PRIOR_TRIALS, SCORE_EDGES
 from draftloop.phrase import MAX_CONTEXT
+from draftloop.tree import TokenSource
 from phrase_store.counts import (
     MOST_CONTINUATIONS,
     SEED,
@@ -16,6 +18,8 @@ from phrase_store.counts import (
     Floats,
     Integers,
     Table,
+    Totals,
+    Words,
     bucket_of,
     compiled,
     decayed,
@@ -23,27 +27,23 @@ from phrase_store.counts import (
     mixed,
 )
 
-MISSES_THAT_END = 2  # a context's suffixes were counted with it, so longer ones are missing too
+MOST_BLENDED = 16  # tokens considered after one node
 LEAST_MASS = 0.01  # what is left for shorter contexts when they are not asked any more
+SCORES, DEPTHS = np.array(SCORE_EDGES), np.array(DEPTH_EDGES, np.float64)
+OWN_SOURCE, SHARED_SOURCE = int(TokenSource.PROMPT_LOOKUP), int(TokenSource.PHRASE)
 OWN_WEIGHT = 4.0  # of the request's own text against shared phrases
 CERTAINTY = 1.0 - 1e-6  # siblings' estimates sum to less than one whatever is rounded
 
 
 class Correction(NamedTuple):
-    """Measured hits and trials, each [own text or not, estimate bucket, depth bucket].
-
-    A bucket ends before its edge; `weight` is how many trials an estimate is worth by itself.
-    """
+    """Measured hits and trials, each [source, score bucket, depth bucket]: see Calibration."""
 
     hits: Floats
     trials: Floats
-    estimate_edges: Floats
-    depth_edges: Floats
-    weight: float
 
 
 # A continuation with its weight and the part of it that the request's own text gave.
-GUESS = np.dtype([("token", np.int32), ("weight", np.float64), ("own", np.float64)])
+GUESS = np.dtype([("token", np.int32), ("weight", np.float64), ("own", np.float64)], align=True)
 # A node of a tree under construction, or an open end; `priority`: corrected path probability.
 NODE = np.dtype(
     [
@@ -51,15 +51,18 @@ NODE = np.dtype(
         ("parent", np.int32),
         ("depth", np.int32),
         ("own", np.bool_),
-        ("estimate", np.float64),
+        ("score", np.float64),
         ("priority", np.float64),
-    ]
+    ],
+    align=True,
 )
 Records = Any  # an array of GUESS or NODE: numba reads fields as attributes, numpy's types do not
 
 
 @compiled
-def look_up(table: Table, key: np.uint64, weight: float, row: Records, known: int) -> int:
+def look_up(
+    table: Table, key: np.uint64, weight: float, own: bool, row: Records, known: int
+) -> int:
     """Adds one context's continuations to the `known` of the other table; returns how many now."""
     if table.words.size == 0:
         return known
@@ -81,60 +84,52 @@ def look_up(table: Table, key: np.uint64, weight: float, row: Records, known: in
             row[found].token = token
             row[found].weight = 0.0
             row[found].own = 0.0
-        row[found].weight += weight * decayed(table, place)
+        count = weight * decayed(table, place)
+        row[found].weight += count
+        if own:
+            row[found].own += count
     return known
 
 
 @compiled
-def gather(
-    own: Table, shared: Table, recent: Integers, length: int, levels: Records, known: Integers
+def blend(
+    own: Table, shared: Table, recent: Integers, length: int, row: Records, blended: Records
 ) -> int:
-    """One row of `levels` for every length of context; returns how many lengths were asked.
+    """Prediction by partial matching over all contexts, the longest first; returns how many tokens.
 
-    `recent` holds the last tokens, latest first, `length` of them.
+    `recent` holds the last tokens, latest first, `length` of them. A context takes
+    total / (total + distinct) of the mass that longer ones left.
     """
+    keys = np.empty(MAX_CONTEXT, np.uint64)
     key = SEED
-    misses = 0
     for level in range(length):
         key = mixed(key, recent[level])
-        found = look_up(own, key, OWN_WEIGHT, levels[level], 0)
-        for place in range(found):
-            levels[level, place].own = levels[level, place].weight
-        known[level] = look_up(shared, key, 1.0, levels[level], found)
-        misses = misses + 1 if known[level] == 0 else 0
-        if misses == MISSES_THAT_END:
-            return level + 1
-    return length
-
-
-@compiled
-def blend(levels: Records, known: Integers, asked: int, blended: Records) -> int:
-    """Prediction by partial matching over all levels, the longest first; returns the tokens found.
-
-    A level takes total / (total + distinct) of the mass that longer ones left.
-    """
+        keys[level] = key
     found = 0
     mass = CERTAINTY
-    for level in range(asked - 1, -1, -1):
-        if known[level] == 0:
+    for level in range(length - 1, -1, -1):
+        known = look_up(own, keys[level], OWN_WEIGHT, True, row, 0)
+        known = look_up(shared, keys[level], 1.0, False, row, known)
+        if known == 0:
             continue
         total = 0.0
-        for place in range(known[level]):
-            total += levels[level, place].weight
-        share = mass / (total + known[level])
-        for place in range(known[level]):
-            guess = levels[level, place]
+        for place in range(known):
+            total += row[place].weight
+        share = mass / (total + known)
+        for place in range(known):
             rank = 0
-            while rank < found and blended[rank].token != guess.token:
+            while rank < found and blended[rank].token != row[place].token:
                 rank += 1
+            if rank == MOST_BLENDED:
+                continue  # shorter contexts' new tokens matter least
             if rank == found:
                 found += 1
-                blended[rank].token = guess.token
+                blended[rank].token = row[place].token
                 blended[rank].weight = 0.0
                 blended[rank].own = 0.0
-            blended[rank].weight += share * guess.weight
-            blended[rank].own += share * guess.own
-        mass = share * known[level]
+            blended[rank].weight += share * row[place].weight
+            blended[rank].own += share * row[place].own
+        mass = share * known
         if mass < LEAST_MASS:
             break
     return found
@@ -156,15 +151,13 @@ def likeliest(blended: Records, found: int, kept: Records) -> int:
 
 
 @compiled
-def corrected(correction: Correction, own: bool, estimate: float, depth: int) -> float:
-    """The estimate and what was measured of its like, weighed against one another."""
-    if correction.hits.size == 0:
-        return estimate
-    row = 0 if own else 1
-    bucket = np.searchsorted(correction.estimate_edges, estimate, side="right")
-    level = np.searchsorted(correction.depth_edges, depth, side="right")
-    hits = correction.hits[row, bucket, level] + correction.weight * estimate
-    return float(hits / (correction.trials[row, bucket, level] + correction.weight))
+def corrected(correction: Correction, own: bool, score: float, depth: int) -> float:
+    """`Calibration.correct`, compiled."""
+    source = OWN_SOURCE if own else SHARED_SOURCE
+    bucket = np.searchsorted(SCORES, score, side="right")
+    level = np.searchsorted(DEPTHS, depth, side="right")
+    hits = correction.hits[source, bucket, level] + PRIOR_TRIALS * score
+    return float(hits / (correction.trials[source, bucket, level] + PRIOR_TRIALS))
 
 
 @compiled
@@ -184,8 +177,8 @@ def open_ends(
         end = ends[opened + rank]
         end.token, end.parent, end.depth = kept[rank].token, parent, depth
         end.own = 2.0 * kept[rank].own > kept[rank].weight
-        end.estimate = kept[rank].weight
-        end.priority = corrected(correction, end.own, end.estimate, depth)
+        end.score = kept[rank].weight
+        end.priority = corrected(correction, end.own, end.score, depth)
         total += end.priority
     for rank in range(count):
         ends[opened + rank].priority *= reach / max(1.0, total)
@@ -228,9 +221,8 @@ def grow_nodes(
     `context` is the last committed tokens in order, at most 8; a node is less likely than `least`
     by its corrected path probability never.
     """
-    levels = np.empty((MAX_CONTEXT, WAYS), GUESS)
-    known = np.zeros(MAX_CONTEXT, np.int32)
-    blended = np.empty(MAX_CONTEXT * WAYS, GUESS)
+    row = np.empty(2 * MOST_CONTINUATIONS, GUESS)
+    blended = np.empty(MOST_BLENDED, GUESS)
     kept = np.empty(MOST_CONTINUATIONS, GUESS)
     ends = np.empty((nodes.size + 1) * MOST_CONTINUATIONS, NODE)
     has_child = np.zeros(nodes.size + 1, np.bool_)
@@ -250,8 +242,8 @@ def grow_nodes(
                 recent[length] = context[place]
                 place -= 1
                 length += 1
-            asked = gather(own, shared, recent, length, levels, known)
-            best = likeliest(blended, blend(levels, known, asked, blended), kept)
+            found = blend(own, shared, recent, length, row, blended)
+            best = likeliest(blended, found, kept)
             opened = open_ends(kept, best, node, depth + 1, reach, correction, ends, opened)
         end = best_end(ends, opened, leaves < most_leaves, has_child)
         if end < 0 or ends[end].priority < least:
@@ -267,3 +259,40 @@ def grow_nodes(
         count += 1
         if count == nodes.size:
             return count
+
+
+@compiled
+def grow_into(
+    own_words: Words,
+    own_state: Totals,
+    own_decay: float,
+    shared_words: Words,
+    shared_state: Totals,
+    shared_decay: float,
+    hits: Floats,
+    trials: Floats,
+    context: Integers,
+    integers: Integers,
+    values: Floats,
+    max_depth: int,
+    most_leaves: int,
+    least: float,
+) -> int:
+    """`grow_nodes` with arguments that numba takes over in microseconds; returns the nodes.
+
+    Written are integers[token, parent, own] and values[score, estimate], node by node.
+    """
+    nodes = np.empty(integers.shape[1], NODE)
+    own = Table(own_words, own_state, own_decay)
+    shared = Table(shared_words, shared_state, shared_decay)
+    correction = Correction(hits, trials)
+    count = grow_nodes(own, shared, correction, context, nodes, max_depth, most_leaves, least)
+    for node in range(count):
+        integers[0, node] = nodes[node].token
+        integers[1, node] = nodes[node].parent
+        integers[2, node] = nodes[node].own
+        values[0, node] = nodes[node].score
+        parent = nodes[node].parent
+        above = 1.0 if parent < 0 else nodes[parent].priority
+        values[1, node] = min(1.0, nodes[node].priority / above) if above > 0 else 0.0
+    return count

@@ -7,7 +7,6 @@ certain it is (prediction by partial matching), and a draft grows best first on 
 from __future__ import annotations
 
 import contextlib
-import math
 import threading
 from collections.abc import Iterable, Sequence
 from itertools import chain
@@ -15,9 +14,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from draftloop.calibration import DEPTH_EDGES, PRIOR_TRIALS, SCORE_EDGES, SHAPE, Calibration
+from draftloop.calibration import SHAPE, Calibration
 from draftloop.phrase import MAX_CONTEXT, Phrase
-from draftloop.tree import ROOT, DraftBudget, DraftTree, TokenSource
+from draftloop.tree import DraftBudget, DraftTree, TokenSource
 from phrase_store import counts, growth
 
 # Inserted tokens after which a count is worth half.
@@ -27,13 +26,9 @@ PREDICTED_WEIGHT = 0.5
 # Phrases inserted in one go: a lookup waits for no more than that, some 100 microseconds.
 BATCH = 256
 
-_NOTHING = counts.Table(
-    words=np.zeros(0, np.uint32),
-    counts=np.zeros(0, np.float32),
-    state=np.zeros(3, np.int64),
-    decay=0.0,
-)
-_EDGES = (np.array(SCORE_EDGES), np.array(DEPTH_EDGES, np.float64))
+_ONE = np.ones(1)
+_NO_LOCK = contextlib.nullcontext()
+_NOTHING = counts.Table(words=np.zeros(0, np.uint32), state=np.zeros(3, np.int64), decay=0.0)
 _SOURCES = (TokenSource.PHRASE, TokenSource.PROMPT_LOOKUP)
 
 
@@ -46,13 +41,11 @@ class PhraseIndex:
 
     def __init__(self, *, max_bytes: int, half_life_tokens: int = HALF_LIFE_TOKENS) -> None:
         buckets = max(1, max_bytes // (4 * counts.BUCKET_WORDS))
-        words = np.zeros(buckets * counts.BUCKET_WORDS, np.uint32)
         self.lock = threading.Lock()
         self.table = counts.Table(
-            words=words,
-            counts=words.view(np.float32),
+            words=np.zeros(buckets * counts.BUCKET_WORDS, np.uint32),
             state=np.zeros(3, np.int64),
-            decay=-math.log(2) / half_life_tokens,
+            decay=1 / half_life_tokens,
         )
 
     @property
@@ -74,8 +67,9 @@ class PhraseIndex:
         """Counts a text that grew by `token_ids` after `context`."""
         recent = context[-MAX_CONTEXT:]
         text = np.array([*recent, *token_ids], np.int32)
+        starts, contexts = np.array([0, text.size]), np.array([len(recent)])
         with self.lock:
-            counts.count_run(self.table, text, 0, len(recent), text.size, 1.0)
+            counts.count_runs(*self.table, text, starts, contexts, _ONE, 0, 1)
 
     def insert(self, phrases: Iterable[Phrase]) -> None:
         """Counts phrases under their contexts."""
@@ -91,7 +85,7 @@ class PhraseIndex:
         for begin in range(0, len(known), BATCH):
             end = min(begin + BATCH, len(known))
             with self.lock:
-                counts.count_runs(self.table, text, starts, contexts, weights, begin, end)
+                counts.count_runs(*self.table, text, starts, contexts, weights, begin, end)
 
     def clear(self) -> None:
         """Forgets everything."""
@@ -107,13 +101,19 @@ class Grown(NamedTuple):
     scores: list[float]
 
 
+def correction_of(calibration: Calibration) -> growth.Correction:
+    """A view, not a copy: what is observed later is seen."""
+    hits, trials = (np.frombuffer(cells) for cells in (calibration.hits, calibration.trials))
+    return growth.Correction(hits=hits.reshape(SHAPE), trials=trials.reshape(SHAPE))
+
+
 def grow(
     context: Sequence[int],
     budget: DraftBudget,
     *,
     shared: PhraseIndex | None,
     own: PhraseIndex | None,
-    calibration: Calibration,
+    correction: growth.Correction,
     most_leaves: int | None = None,
 ) -> Grown:
     """The likeliest continuations of `context`, best first, within the budget.
@@ -122,22 +122,24 @@ def grow(
     """
     if budget.max_nodes < 1 or budget.max_depth < 1:
         return Grown(DraftTree(), [])
-    nodes = np.empty(budget.max_nodes, growth.NODE)
-    with contextlib.ExitStack() as held:
-        for index in (own, shared):
-            if index is not None:
-                held.enter_context(index.lock)
-        count = growth.grow_nodes(
-            own.table if own else _NOTHING,
-            shared.table if shared else _NOTHING,
-            _correction(calibration),
+    integers = np.empty((3, budget.max_nodes), np.int32)
+    values = np.empty((2, budget.max_nodes))
+    with own.lock if own else _NO_LOCK, shared.lock if shared else _NO_LOCK:
+        count = growth.grow_into(
+            *(own.table if own else _NOTHING),
+            *(shared.table if shared else _NOTHING),
+            *correction,
             np.array(context[-MAX_CONTEXT:], np.int32),
-            nodes,
+            integers,
+            values,
             budget.max_depth,
             most_leaves or budget.max_nodes,
             budget.least_path_probability,
         )
-    return _grown(nodes[:count])
+    token_ids, parents, owns = integers[:, :count].tolist()
+    scores, estimates = values[:, :count].tolist()
+    sources = tuple([_SOURCES[own] for own in owns])
+    return Grown(DraftTree(tuple(token_ids), tuple(parents), tuple(estimates), sources), scores)
 
 
 def warm_up() -> None:
@@ -146,32 +148,4 @@ def warm_up() -> None:
     index.extend((), (1, 2, 3, 1, 2))
     index.insert([Phrase((1, 2), (3,))])
     budget = DraftBudget(max_nodes=2, max_depth=2)
-    grow((1, 2), budget, shared=index, own=None, calibration=Calibration())
-
-
-def _correction(calibration: Calibration) -> growth.Correction:
-    """Views, not copies: what was measured of own text first, then of others' phrases."""
-    rows = slice(TokenSource.PROMPT_LOOKUP, TokenSource.PHRASE + 1)
-    return growth.Correction(
-        hits=np.frombuffer(calibration.hits).reshape(SHAPE)[rows],
-        trials=np.frombuffer(calibration.trials).reshape(SHAPE)[rows],
-        estimate_edges=_EDGES[0],
-        depth_edges=_EDGES[1],
-        weight=PRIOR_TRIALS,
-    )
-
-
-def _grown(nodes: growth.Records) -> Grown:
-    parents: list[int] = nodes["parent"].tolist()
-    reached: list[float] = nodes["priority"].tolist()
-    estimates = [
-        reach if parent == ROOT else min(1.0, reach / reached[parent])
-        for parent, reach in zip(parents, reached, strict=True)
-    ]
-    tree = DraftTree(
-        token_ids=tuple(nodes["token"].tolist()),
-        parents=tuple(parents),
-        estimates=tuple(estimates),
-        sources=tuple(_SOURCES[own] for own in nodes["own"].tolist()),
-    )
-    return Grown(tree, nodes["estimate"].tolist())
+    grow((1, 2), budget, shared=index, own=None, correction=correction_of(Calibration()))

@@ -9,7 +9,7 @@ from draftloop.calibration import Calibration
 from draftloop.phrase import MAX_CONTEXT, Phrase
 from draftloop.tree import EMPTY_TREE, DraftBudget, DraftTree, Verdict
 from phrase_store.harvest import harvest
-from phrase_store.index import Grown, PhraseIndex, grow
+from phrase_store.index import Grown, PhraseIndex, correction_of, grow
 
 # Up to 8 entries of 16 bytes a token, in a table that is half full at the end.
 BYTES_PER_TOKEN = 256
@@ -58,6 +58,7 @@ class PhraseSession:
         self._publishes = publishes
         self._stop_token_ids = stop_token_ids
         self._calibration = Calibration()
+        self._correction = correction_of(self._calibration)
         self._last = Grown(EMPTY_TREE, [])
 
     def propose(
@@ -69,7 +70,7 @@ class PhraseSession:
             budget,
             shared=self._shared.index if self._shared else None,
             own=self._own,
-            calibration=self._calibration,
+            correction=self._correction,
             most_leaves=most_leaves,
         )
         return self._last.tree
