@@ -49,6 +49,13 @@ class Unavailable(DraftloopError):
         super().__init__(message)
 
 
+class DeadlineExceeded(DraftloopError):
+    """The time that the client gave has passed; nobody waits for an answer any more."""
+
+    def __init__(self) -> None:
+        super().__init__("the request's deadline has passed")
+
+
 class StaleSession(DraftloopError):
     """The message assumes another committed length than the session has."""
 

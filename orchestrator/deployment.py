@@ -19,16 +19,20 @@ from draftloop.speculation import (
     PROMPT_LOOKUP,
 )
 from orchestrator.budget import Controller
-from orchestrator.clients import DrafterSession, VerifierSession, drafter_info, verifier_info
+from orchestrator.clients import drafter_info, verifier_info
 from orchestrator.config import OrchestratorSettings
 from orchestrator.costs import VerifyCost
+from orchestrator.deadline import Deadline
+from orchestrator.drafter_session import DrafterSession
 from orchestrator.drafting import DrafterDrafting, Drafting
 from orchestrator.figures import SpeculationFigures
 from orchestrator.loop import Generation
 from orchestrator.replicas import Replicas
 from orchestrator.sources import LookaheadSource, PhraseSource
+from orchestrator.terms import SessionTerms
 from orchestrator.text import TextStream
 from orchestrator.tokenizer import Tokenizer
+from orchestrator.verifier_session import VerifierSession
 from phrase_store.session import PhraseSession
 from phrase_store.store import PhraseStore
 
@@ -88,28 +92,40 @@ class Deployment:
         await self._drafters.close()
         await asyncio.to_thread(self.store.close)
 
-    def generation(self, request: GenerationRequest) -> Generation:
-        """A checked request, ready to run."""
+    def generation(self, request: GenerationRequest, deadline: Deadline) -> Generation:
+        """A checked request, ready to run until the deadline."""
         settings, info = self.settings, self.verifier
         controller, figures = self._controller(request), SpeculationFigures()
         return Generation(
             request=request,
             verifier=VerifierSession(
                 self._verifiers,
-                request,
-                self.tokenizer.fingerprint,
-                timeout_s=settings.verify_timeout_s,
+                self._terms(request, settings.verify_timeout_s, deadline),
                 reopen_for_s=settings.connect_timeout_s,
             ),
-            drafting=self._drafting(request, controller, figures),
+            drafting=self._drafting(request, deadline, controller, figures),
             controller=controller,
             text=TextStream(self.tokenizer, request.prompt, request.stop),
             context_length=info.context_length,
             figures=figures,
         )
 
+    def _terms(
+        self, request: GenerationRequest, answer_timeout_s: float, deadline: Deadline
+    ) -> SessionTerms:
+        return SessionTerms(
+            request=request,
+            vocabulary_fingerprint=self.tokenizer.fingerprint,
+            answer_timeout_s=answer_timeout_s,
+            deadline=deadline,
+        )
+
     def _drafting(
-        self, request: GenerationRequest, controller: Controller, figures: SpeculationFigures
+        self,
+        request: GenerationRequest,
+        deadline: Deadline,
+        controller: Controller,
+        figures: SpeculationFigures,
     ) -> Drafting:
         strategy = request.strategy
         phrases = self._phrases(request)
@@ -123,9 +139,7 @@ class Deployment:
             return Drafting(PhraseSource(own, most_leaves=1), phrases)
         drafter = DrafterSession(
             self._drafters,
-            request,
-            self.tokenizer.fingerprint,
-            timeout_s=self.settings.draft_timeout_s,
+            self._terms(request, self.settings.draft_timeout_s, deadline),
             target=self.verifier,
         )
         return DrafterDrafting(
@@ -176,7 +190,7 @@ class Deployment:
     async def _ask_verifier(self) -> ModelInfo | None:
         for replica in self._verifiers.by_preference():
             try:
-                info = await verifier_info(replica, INFO_TIMEOUT_S)
+                info = await verifier_info(replica.channel, INFO_TIMEOUT_S)
             except grpc.aio.AioRpcError as error:
                 log.info("waiting for a verifier", address=replica.address, reason=error.details())
                 continue
@@ -188,7 +202,7 @@ class Deployment:
     async def _ask_drafter(self) -> None:
         for replica in self._drafters.by_preference():
             try:
-                info = await drafter_info(replica, INFO_TIMEOUT_S)
+                info = await drafter_info(replica.channel, INFO_TIMEOUT_S)
             except grpc.aio.AioRpcError:
                 continue
             self._require_fit(info, "drafter", replica.address)

@@ -16,7 +16,7 @@ from draftloop.tree import (
     Verdict,
 )
 from orchestrator.budget import Controller
-from orchestrator.clients import DrafterSession
+from orchestrator.drafter_session import DrafterSession
 from orchestrator.figures import SpeculationFigures
 from phrase_store.session import PhraseSession
 
@@ -41,8 +41,8 @@ class Drafting:
         self._source = source
         self._phrases = phrases
 
-    async def open(self, committed: Sequence[int]) -> None:
-        """Prepares the first draft while the verifier prefills."""
+    def open(self, committed: Sequence[int]) -> None:
+        """Begins to prepare the first draft while the verifier prefills; returns at once."""
 
     async def propose(
         self, committed: Sequence[int], verdict: Verdict | None, budget: DraftBudget
@@ -94,12 +94,9 @@ class DrafterDrafting(Drafting):
         self._prefers_phrases = prefers_phrases
         self._unjudged = False  # the drafter has not heard yet what became of its last draft
 
-    async def open(self, committed: Sequence[int]) -> None:
+    def open(self, committed: Sequence[int]) -> None:
         """Lets the drafter prefill."""
-        try:
-            await self._drafter.open(committed)
-        except Unavailable:
-            return  # the first round tries again or goes without
+        self._drafter.open(committed)
 
     async def propose(
         self, committed: Sequence[int], verdict: Verdict | None, budget: DraftBudget

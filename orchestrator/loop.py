@@ -25,10 +25,10 @@ from draftloop.tree import (
     Verification,
 )
 from orchestrator.budget import NO_DRAFT, Controller
-from orchestrator.clients import VerifierSession
 from orchestrator.drafting import Drafting
 from orchestrator.figures import Piece, SpeculationFigures, Timings
 from orchestrator.text import TextStream
+from orchestrator.verifier_session import VerifierSession
 
 STOP, LENGTH = "stop", "length"
 
@@ -81,11 +81,8 @@ class Generation:
 
     async def _open(self) -> Verification:
         """Both prefill at once; the verifier's answer holds the first token."""
-        opening = asyncio.create_task(self.drafting.open(self.committed))
-        try:
-            return await self.verifier.open(self.committed)
-        finally:
-            await opening
+        self.drafting.open(self.committed)
+        return await self.verifier.open(self.committed)
 
     async def _draft(self, verdict: Verdict | None) -> Draft:
         """A draft as large as pays."""
@@ -110,9 +107,13 @@ class Generation:
         answer = await self.verifier.verify(self.committed, draft.tree)
         waited = time.perf_counter_ns() - asked
         self.timings.observe_verify(waited, answer.timings)
-        self.figures.reopened_sessions = self.verifier.reopened
-        self.controller.verify_cost.observe(len(draft.tree), waited)
+        if not self._reopened():
+            self.controller.verify_cost.observe(len(draft.tree), waited)
         return answer
+
+    def _reopened(self) -> bool:
+        """Whether this round's verdict came from another session than the one before."""
+        return self.verifier.reopened > self.figures.reopened_sessions
 
     def _commit(self, tree: DraftTree, verdict: Verdict) -> Piece:
         """Makes the verdict's tokens final, up to the first reason to end."""
@@ -141,8 +142,11 @@ class Generation:
         accepted = len(answer.verdict.accepted_nodes)
         self.figures.observe(draft.tree, answer.verdict, kept)
         self.timings.observe_round(round_ns, draft, answer)
-        modelled = draft.timings.forwards > 0
-        self.controller.observe(len(draft.tree), accepted, kept, round_ns, modelled=modelled)
+        if self._reopened():  # says nothing about drafts, nor about the pace without
+            self.figures.reopened_sessions = self.verifier.reopened
+        else:
+            modelled = draft.timings.forwards > 0
+            self.controller.observe(len(draft.tree), accepted, kept, round_ns, modelled=modelled)
         # Harvesting waits for the moment in which this round's successor waits for a service.
         context = self.committed[: len(self.committed) - kept]
         loop = asyncio.get_running_loop()

@@ -35,6 +35,11 @@ class Replica:
         rest = min(LONGEST_REST_S, FIRST_REST_S * 2 ** (self.failures - 1))
         self.resting_until = time.monotonic() + rest
 
+    def on_trial(self, seconds: float) -> None:
+        """After a failure one request tries it; the others leave it alone until that one knows."""
+        if self.failures:
+            self.resting_until = time.monotonic() + seconds
+
     def worked(self) -> None:
         """Forgives its failures."""
         self.failures = 0

@@ -15,6 +15,7 @@ from draftloop.speculation import STRATEGIES
 from draftloop.tree import TokenSource
 from orchestrator.admission import RequestLimit
 from orchestrator.ahead import ahead
+from orchestrator.deadline import Deadline
 from orchestrator.deployment import Deployment
 from orchestrator.loop import STOP, Generation
 from orchestrator.requests import RequestReader
@@ -39,7 +40,7 @@ class GenerationServicer(generation_pb2_grpc.GenerationServicer):
         self, request: pb.GenerateRequest, context: grpc.aio.ServicerContext
     ) -> AsyncIterator[pb.GenerateResponse]:
         """Streams pieces; the last message holds the summary."""
-        generation = self._generation(request.parameters)
+        generation = self._generation(request.parameters, context)
         with self._limit.one_more(), _logged(generation):
             async with contextlib.aclosing(ahead(generation.run())) as pieces:
                 async for piece in pieces:
@@ -54,7 +55,7 @@ class GenerationServicer(generation_pb2_grpc.GenerationServicer):
         self, request: pb.GenerateOnceRequest, context: grpc.aio.ServicerContext
     ) -> pb.GenerateOnceResponse:
         """The whole text at once."""
-        generation = self._generation(request.parameters)
+        generation = self._generation(request.parameters, context)
         texts: list[str] = []
         sources: list[TokenSource] = []
         with self._limit.one_more(), _logged(generation):
@@ -99,10 +100,12 @@ class GenerationServicer(generation_pb2_grpc.GenerationServicer):
             default_max_tokens=deployment.settings.default_max_tokens,
         )
 
-    def _generation(self, parameters: pb.GenerationParameters) -> Generation:
+    def _generation(
+        self, parameters: pb.GenerationParameters, context: grpc.aio.ServicerContext
+    ) -> Generation:
         said = convert.parameters_from_pb(parameters)
         request = self._reader.read(said, self._deployment.verifier)
-        return self._deployment.generation(request)
+        return self._deployment.generation(request, Deadline.after(context.time_remaining()))
 
 
 @contextlib.contextmanager

@@ -14,6 +14,7 @@ from google.rpc.status_pb2 import Status
 
 from draftloop import logs
 from draftloop.errors import (
+    DeadlineExceeded,
     DraftloopError,
     InvalidInput,
     Mismatch,
@@ -38,6 +39,8 @@ def to_status(error: DraftloopError) -> tuple[grpc.StatusCode, Message | None]:
         return grpc.StatusCode.RESOURCE_EXHAUSTED, _retry(error.retry_after_s)
     if isinstance(error, Unavailable):
         return grpc.StatusCode.UNAVAILABLE, _retry(error.retry_after_s)
+    if isinstance(error, DeadlineExceeded):
+        return grpc.StatusCode.DEADLINE_EXCEEDED, None
     if isinstance(error, StaleSession):
         return grpc.StatusCode.FAILED_PRECONDITION, _position("STALE_SESSION", error.actual)
     if isinstance(error, SessionLost):

@@ -94,7 +94,7 @@ class FakeDrafter(drafter_pb2_grpc.DrafterServicer):
     def __init__(self, info: Any, behavior: Behavior, delay_s: float = 0.0) -> None:
         self._info = info
         self._behavior = behavior
-        self._delay_s = delay_s
+        self.delay_s = delay_s
         self.asked = 0
 
     async def Info(self, request: Any, context: Any) -> drafter_pb2.DrafterInfoResponse:
@@ -108,12 +108,43 @@ class FakeDrafter(drafter_pb2_grpc.DrafterServicer):
                 return
             if kind == "propose":
                 self.asked += 1
-                await asyncio.sleep(self._delay_s)
+                await asyncio.sleep(self.delay_s)
                 try:
                     reply = self._behavior(message.propose, chance)
                 except RuntimeError as error:
                     await context.abort(grpc.StatusCode.INTERNAL, str(error))
                 yield reply
+
+
+class ScriptedVerifier(verifier_pb2_grpc.VerifierServicer):
+    """Needs no model: says 1, 2, 3 … by position and accepts nothing; hangs from `hangs_at` on."""
+
+    def __init__(self, hangs_at: int | None = None) -> None:
+        self._hangs_at = hangs_at
+        self.times_given: list[float | None] = []
+        self.open_sessions = 0
+
+    async def Verify(self, messages: Any, context: Any) -> AsyncIterator[Any]:
+        self.times_given.append(context.time_remaining())
+        self.open_sessions += 1
+        length = 0
+        try:
+            async for message in messages:
+                kind = message.WhichOneof("kind")
+                if kind == "close":
+                    return
+                length = length + 1 if kind == "verify" else len(message.open.token_ids)
+                if self._hangs_at is not None and length >= self._hangs_at:
+                    await asyncio.Event().wait()
+                nodes = len(message.verify.draft.token_ids)
+                verdict = shared.Verdict(
+                    emitted_token_ids=[length],
+                    root_prediction=length,
+                    node_predictions=[0] * nodes,
+                )
+                yield verifier_pb2.VerifyResponse(committed_length=length, verdict=verdict)
+        finally:
+            self.open_sessions -= 1
 
 
 class FlakyVerifier(verifier_pb2_grpc.VerifierServicer):
@@ -150,6 +181,19 @@ class FlakyVerifier(verifier_pb2_grpc.VerifierServicer):
                 yield answer
         finally:
             call.cancel()
+
+
+@asynccontextmanager
+async def black_hole() -> AsyncIterator[str]:
+    """Takes connections and never says a word."""
+    taken: list[asyncio.StreamWriter] = []
+    server = await asyncio.start_server(lambda _, writer: taken.append(writer), "127.0.0.1", 0)
+    try:
+        yield f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    finally:
+        for writer in taken:
+            writer.close()
+        server.close()
 
 
 @asynccontextmanager

@@ -1,0 +1,89 @@
+"""One request's session on some drafter. Every failure is an Unavailable: the loop goes on."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+from draftloop import logs
+from draftloop.errors import DraftloopError, InvalidInput, Unavailable
+from draftloop.model_info import ModelInfo
+from draftloop.tree import Draft, DraftBudget, Verdict
+from orchestrator.clients import DrafterStream
+from orchestrator.replicas import Replica, Replicas
+from orchestrator.session import Session
+from orchestrator.terms import SessionTerms
+
+log = logs.get(__name__)
+
+
+class DrafterSession(Session[DrafterStream]):
+    """Nothing waits for it to open: rounds go without a drafter until it has."""
+
+    def __init__(self, replicas: Replicas, terms: SessionTerms, *, target: ModelInfo) -> None:
+        super().__init__(replicas, terms)
+        self._target = target
+        self._opening: asyncio.Task[None] | None = None
+        self._told = 0
+
+    def open(self, committed: Sequence[int]) -> None:
+        """Begins to open on the best replica that is not resting; the drafter prefills at once."""
+        replica = next((r for r in self._replicas.by_preference() if not r.resting), None)
+        if replica is None:
+            return
+        replica.on_trial(self._terms.answer_timeout_s)
+        self._told = len(committed)
+        self._opening = asyncio.create_task(self._open_on(replica, tuple(committed)))
+
+    async def propose(
+        self, committed: Sequence[int], verdict: Verdict | None, budget: DraftBudget
+    ) -> Draft:
+        """A checked draft within the budget. Raises Unavailable where none came in time."""
+        if self._opening is None:
+            self.open(committed)
+            raise Unavailable("drafter: no session is open")
+        if self._stream is None or not self._opening.done():
+            raise Unavailable("drafter: the session is not open yet")
+        try:
+            new = committed[self._told :]
+            draft = await self._stream.propose(len(committed), new, verdict, budget)
+            self._check(draft, len(committed), budget)
+        except DraftloopError as error:
+            self._lose(error)
+            raise Unavailable(f"drafter: {error}") from None
+        self._told = len(committed)
+        self._worked()
+        return draft
+
+    async def close(self) -> None:
+        """Frees the session, even one that is still opening."""
+        if self._opening is not None and not self._opening.done():
+            self._opening.cancel()
+            await asyncio.wait({self._opening})
+            self._drop()
+        await super().close()
+
+    async def _open_on(self, replica: Replica, committed: Sequence[int]) -> None:
+        try:
+            stream = DrafterStream(replica.channel, self._terms)
+            self._enter(replica, stream)
+            await stream.open(committed, self._target.model_fingerprint)
+        except DraftloopError as error:
+            self._lose(error)
+
+    def _check(self, draft: Draft, length: int, budget: DraftBudget) -> None:
+        """A drafter's mistake must cost this draft, not the request."""
+        if draft.committed_length != length:
+            rule = f"must be {length}, the length asked for"
+            raise InvalidInput("committed_length", rule, draft.committed_length)
+        tree = draft.tree
+        tree.validate(vocabulary_size=self._target.vocabulary_size, max_nodes=budget.max_nodes)
+        deepest = max(tree.depths(), default=0)
+        if deepest > budget.max_depth:
+            rule = f"must have depth at most {budget.max_depth}"
+            raise InvalidInput("draft.parents", rule, deepest)
+
+    def _lose(self, error: Exception) -> None:
+        log.warning("drafter session lost", reason=str(error))
+        self._opening = None
+        super()._lose(error)

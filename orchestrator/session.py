@@ -1,0 +1,52 @@
+"""What a request's sessions on verifier and drafter have in common."""
+
+from __future__ import annotations
+
+from typing import Generic, TypeVar
+
+from draftloop.errors import DeadlineExceeded
+from orchestrator.replicas import Replica, Replicas
+from orchestrator.stream import Stream
+from orchestrator.terms import SessionTerms
+
+AnyStream = TypeVar("AnyStream", bound=Stream)
+
+
+class Session(Generic[AnyStream]):
+    """A stream to one of the replicas, or to none just now."""
+
+    def __init__(self, replicas: Replicas, terms: SessionTerms) -> None:
+        self._replicas = replicas
+        self._terms = terms
+        self._stream: AnyStream | None = None
+        self._replica: Replica | None = None
+
+    async def close(self) -> None:
+        """Frees the session; for its end, whatever that was."""
+        if self._stream is not None:
+            await self._stream.close()
+        self._leave()
+
+    def _enter(self, replica: Replica, stream: AnyStream) -> None:
+        replica.sessions += 1
+        self._replica, self._stream = replica, stream
+
+    def _worked(self) -> None:
+        if self._replica is not None:
+            self._replica.worked()
+
+    def _lose(self, error: Exception) -> None:
+        """Drops the stream. That a client was in a hurry is not the replica's failure."""
+        if self._replica is not None and not isinstance(error, DeadlineExceeded):
+            self._replica.failed()
+        self._drop()
+
+    def _drop(self) -> None:
+        if self._stream is not None:
+            self._stream.cancel()
+        self._leave()
+
+    def _leave(self) -> None:
+        if self._replica is not None:
+            self._replica.sessions -= 1
+        self._stream = self._replica = None

@@ -1,0 +1,89 @@
+"""One stream to a service: a message out, a message in, within a time, or an error of ours."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+import grpc
+
+from draftloop.errors import (
+    DeadlineExceeded,
+    DraftloopError,
+    InvalidInput,
+    Mismatch,
+    Overloaded,
+    Unavailable,
+)
+from draftloop.rpc.status import error_info
+
+
+class Stream:
+    """Raises Unavailable where the stream broke or no answer came within `timeout_s`.
+
+    What the service said on purpose comes as what it was there: InvalidInput, Mismatch, Overloaded.
+    DeadlineExceeded means that the call's own deadline has passed.
+    """
+
+    def __init__(self, call: Any, farewell: Any, timeout_s: float) -> None:
+        self._call = call
+        self._farewell = farewell
+        self._timeout_s = timeout_s
+
+    async def tell(self, message: Any) -> None:
+        """Sends a message that has no answer."""
+        with _our_errors():
+            async with asyncio.timeout(self._timeout_s):
+                await self._call.write(message)
+
+    async def ask(self, message: Any) -> Any:
+        """Sends a message and waits for its answer."""
+        with _our_errors():
+            async with asyncio.timeout(self._timeout_s):
+                await self._call.write(message)
+                answer = await self._call.read()
+        if answer is grpc.aio.EOF:
+            raise Unavailable("the service ended the stream")
+        return answer
+
+    async def close(self) -> None:
+        """Says that this side has finished; never fails and never waits for an answer."""
+        try:
+            await self._call.write(self._farewell)
+            await self._call.done_writing()
+        except (grpc.aio.AioRpcError, asyncio.InvalidStateError):
+            self._call.cancel()
+
+    def cancel(self) -> None:
+        """Drops the stream; the service frees the session."""
+        self._call.cancel()
+
+
+@contextlib.contextmanager
+def _our_errors() -> Iterator[None]:
+    try:
+        yield
+    except TimeoutError:
+        raise Unavailable("no answer came in time") from None
+    except asyncio.InvalidStateError:
+        raise Unavailable("the stream has ended") from None
+    except grpc.aio.AioRpcError as error:
+        raise _meaning(error) from None
+
+
+def _meaning(error: grpc.aio.AioRpcError) -> DraftloopError:
+    """The user's mistake, too much load, no time left, or a part that is gone."""
+    text = error.details() or error.code().name
+    if error.code() is grpc.StatusCode.INVALID_ARGUMENT:
+        field, _, description = text.partition(": ")
+        return InvalidInput.passed_on(field, description)
+    if error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED:
+        return Overloaded(text.partition("; try again")[0])
+    if error.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
+        return DeadlineExceeded()
+    info = error_info(error)
+    if info is not None and info.reason == "MISMATCH":
+        return Mismatch(text)
+    return Unavailable(text)

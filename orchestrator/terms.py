@@ -1,0 +1,18 @@
+"""What a request's sessions are opened with."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from draftloop.request import GenerationRequest
+from orchestrator.deadline import Deadline
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SessionTerms:
+    """What a session is for and how long it may take: each answer, and all of it."""
+
+    request: GenerationRequest
+    vocabulary_fingerprint: str
+    answer_timeout_s: float
+    deadline: Deadline

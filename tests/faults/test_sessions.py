@@ -1,0 +1,190 @@
+"""Sessions on services that hang, vanish or say nothing: what they cost, and when they end."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+
+from draftloop.errors import DeadlineExceeded, Unavailable
+from draftloop.model_info import ModelInfo
+from draftloop.request import GenerationRequest, SamplingParameters
+from draftloop.speculation import SPECULATIVE, Speculation
+from draftloop.tree import EMPTY_TREE, DraftBudget
+from orchestrator.deadline import Deadline
+from orchestrator.drafter_session import DrafterSession
+from orchestrator.replicas import Replicas
+from orchestrator.terms import SessionTerms
+from orchestrator.verifier_session import VerifierSession
+from protos import drafter_pb2_grpc, verifier_pb2_grpc
+from tests.faults import fakes
+
+PROMPT = (5, 6, 7)
+REQUEST = GenerationRequest(
+    request_id="one",
+    prompt=PROMPT,
+    sampling=SamplingParameters(),
+    max_tokens=8,
+    speculation=Speculation(strategy=SPECULATIVE),
+)
+TARGET = ModelInfo(
+    model_name="target",
+    model_fingerprint="aa",
+    vocabulary_fingerprint="bb",
+    vocabulary_size=4096,
+    context_length=64,
+    parameters=1,
+    dtype="float32",
+    device="cpu",
+    max_sessions=1,
+    max_draft_nodes=8,
+    instance_id="here",
+)
+BUDGET = DraftBudget(max_nodes=4, max_depth=4)
+DRAFT_TIMEOUT_S = 0.3
+AT_ONCE_S = 0.1
+add_verifier = verifier_pb2_grpc.add_VerifierServicer_to_server
+add_drafter = drafter_pb2_grpc.add_DrafterServicer_to_server
+
+
+def terms(seconds: float | None = None, answer_timeout_s: float = 20.0) -> SessionTerms:
+    return SessionTerms(
+        request=REQUEST,
+        vocabulary_fingerprint="bb",
+        answer_timeout_s=answer_timeout_s,
+        deadline=Deadline.after(seconds),
+    )
+
+
+@asynccontextmanager
+async def replicas(*addresses: str) -> AsyncIterator[Replicas]:
+    known = Replicas(addresses, 1 << 20)
+    try:
+        yield known
+    finally:
+        await known.close()
+
+
+@asynccontextmanager
+async def drafter_session(known: Replicas) -> AsyncIterator[DrafterSession]:
+    session = DrafterSession(known, terms(answer_timeout_s=DRAFT_TIMEOUT_S), target=TARGET)
+    try:
+        yield session
+    finally:
+        await session.close()
+
+
+async def proposes(session: DrafterSession) -> bool:
+    """Whether the drafter answers; a failure never takes longer than the drafter's time."""
+    asked = time.monotonic()
+    try:
+        await session.propose(PROMPT, None, BUDGET)
+    except Unavailable:
+        assert time.monotonic() - asked < DRAFT_TIMEOUT_S + AT_ONCE_S
+        return False
+    return True
+
+
+async def becomes_ready(session: DrafterSession) -> bool:
+    """Whether one of the next rounds has a draft."""
+    for _ in range(40):
+        if await proposes(session):
+            return True
+        await asyncio.sleep(0.05)
+    return False
+
+
+async def test_a_deadline_is_passed_on() -> None:
+    fake = fakes.ScriptedVerifier()
+    async with fakes.listening(add_verifier, fake) as address, replicas(address) as known:
+        for seconds in (None, 30.0):
+            session = VerifierSession(known, terms(seconds), reopen_for_s=1)
+            await session.open(PROMPT)
+            await session.close()
+    without, with_deadline = fake.times_given
+    assert without is None
+    assert with_deadline is not None and 25 < with_deadline <= 30
+
+
+async def test_a_deadline_ends_a_round_and_frees_the_session() -> None:
+    """No other replica is asked, and none is blamed."""
+    fake = fakes.ScriptedVerifier(hangs_at=len(PROMPT) + 1)
+    async with fakes.listening(add_verifier, fake) as address, replicas(address) as known:
+        session = VerifierSession(known, terms(0.5), reopen_for_s=10)
+        first = await session.open(PROMPT)
+        began = time.monotonic()
+        with pytest.raises(DeadlineExceeded):
+            await session.verify([*PROMPT, *first.verdict.emitted_token_ids], EMPTY_TREE)
+        assert time.monotonic() - began < 1.0
+        await session.close()
+        await asyncio.sleep(AT_ONCE_S)
+        assert fake.open_sessions == 0 and len(fake.times_given) == 1
+        (replica,) = known.by_preference()
+        assert replica.failures == 0 and replica.sessions == 0
+
+
+async def test_after_the_deadline_nothing_is_opened() -> None:
+    fake = fakes.ScriptedVerifier()
+    async with fakes.listening(add_verifier, fake) as address, replicas(address) as known:
+        session = VerifierSession(known, terms(-1.0), reopen_for_s=10)
+        with pytest.raises(DeadlineExceeded):
+            await session.open(PROMPT)
+        assert not fake.times_given
+
+
+async def test_a_drafter_that_is_a_black_hole_costs_no_time() -> None:
+    async with (
+        fakes.black_hole() as address,
+        replicas(address) as known,
+        drafter_session(known) as session,
+    ):
+        began = time.monotonic()
+        session.open(PROMPT)
+        for _ in range(5):
+            assert not await proposes(session)
+        await session.close()
+        assert time.monotonic() - began < AT_ONCE_S
+        (replica,) = known.by_preference()
+        assert replica.sessions == 0
+
+
+async def test_a_drafter_that_hangs_is_left_alone_and_used_again_when_it_is_well() -> None:
+    fake = fakes.FakeDrafter(None, fakes.wrong_chain, delay_s=3600)
+    async with (
+        fakes.listening(add_drafter, fake) as address,
+        replicas(address) as known,
+        drafter_session(known) as session,
+    ):
+        session.open(PROMPT)
+        while not fake.asked:
+            assert not await proposes(session)
+            await asyncio.sleep(0.01)
+        (replica,) = known.by_preference()
+        assert replica.failures == 1 and replica.resting
+        began = time.monotonic()
+        assert not await proposes(session)
+        assert time.monotonic() - began < AT_ONCE_S and fake.asked == 1
+        fake.delay_s = 0.0
+        assert await becomes_ready(session)
+        assert replica.failures == 0 and not replica.resting
+
+
+async def test_one_request_alone_tries_a_drafter_that_has_failed() -> None:
+    fake = fakes.FakeDrafter(None, fakes.wrong_chain)
+    async with (
+        fakes.listening(add_drafter, fake) as address,
+        replicas(address) as known,
+        drafter_session(known) as first,
+        drafter_session(known) as second,
+    ):
+        (replica,) = known.by_preference()
+        replica.failures = 3  # and it has rested since
+        first.open(PROMPT)
+        second.open(PROMPT)
+        await asyncio.sleep(0.05)
+        assert replica.sessions == 1
+        assert await becomes_ready(first)
+        assert await becomes_ready(second)
