@@ -1,0 +1,161 @@
+"""What leaves a handler: answers as they are, errors as documented statuses, and nothing behind."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from types import SimpleNamespace
+from typing import Any, NoReturn
+
+import grpc
+import pytest
+from google.rpc.error_details_pb2 import BadRequest, ErrorInfo, RetryInfo
+from google.rpc.status_pb2 import Status
+
+from draftloop.errors import (
+    DeadlineExceeded,
+    DraftloopError,
+    InvalidInput,
+    Mismatch,
+    Overloaded,
+    SessionLost,
+    StaleSession,
+    Unavailable,
+)
+from draftloop.rpc.interceptors import DETAILS_KEY, ErrorInterceptor, to_status
+
+Code = grpc.StatusCode
+STATUSES = [
+    (InvalidInput("top_p", "must be at most 1", 2), Code.INVALID_ARGUMENT, BadRequest),
+    (Overloaded("full"), Code.RESOURCE_EXHAUSTED, RetryInfo),
+    (Unavailable("gone"), Code.UNAVAILABLE, RetryInfo),
+    (DeadlineExceeded(), Code.DEADLINE_EXCEEDED, type(None)),
+    (StaleSession(assumed=3, actual=2), Code.FAILED_PRECONDITION, ErrorInfo),
+    (SessionLost("dropped"), Code.NOT_FOUND, ErrorInfo),
+    (Mismatch("other vocabulary"), Code.FAILED_PRECONDITION, ErrorInfo),
+    (DraftloopError("something"), Code.INTERNAL, type(None)),
+]
+
+
+class Context:
+    """Writes down how the call was aborted."""
+
+    async def abort(self, code: Any, text: str, trailers: Any) -> NoReturn:
+        self.code, self.text, self.trailers = code, text, dict(trailers)
+        raise grpc.aio.AbortError
+
+    def detail(self, kind: Callable[[], Any]) -> Any:
+        (packed,) = Status.FromString(self.trailers[DETAILS_KEY]).details
+        message = kind()
+        assert packed.Unpack(message)
+        return message
+
+
+async def wrapped(handler: Any, method: str = "/draftloop.v1.Generation/Any") -> Any:
+    async def continuation(_: Any) -> Any:
+        return handler
+
+    details = SimpleNamespace(method=method)
+    return await ErrorInterceptor().intercept_service(continuation, details)
+
+
+def unary(error: Exception | None = None) -> Any:
+    async def behavior(request: Any, context: Any) -> Any:
+        if error is not None:
+            raise error
+        return request + 1
+
+    return grpc.unary_unary_rpc_method_handler(behavior)
+
+
+class Streaming:
+    """A handler of two answers, then perhaps an error; knows whether it has cleaned up."""
+
+    def __init__(self, error: Exception | None = None) -> None:
+        self._error = error
+        self.cleaned_up = False
+
+    async def __call__(self, request: Any, context: Any) -> AsyncIterator[int]:
+        try:
+            yield 1
+            yield 2
+            if self._error is not None:
+                raise self._error
+        finally:
+            self.cleaned_up = True
+
+
+@pytest.mark.parametrize(("error", "code", "kind"), STATUSES, ids=lambda v: type(v).__name__)
+def test_every_error_has_its_status(error: DraftloopError, code: Any, kind: type[Any]) -> None:
+    given, detail = to_status(error)
+    assert given is code and isinstance(detail, kind)
+
+
+def test_details_say_what_to_do() -> None:
+    _, wait = to_status(Overloaded("full", retry_after_s=1.5))
+    assert isinstance(wait, RetryInfo)
+    assert (wait.retry_delay.seconds, wait.retry_delay.nanos) == (1, 500_000_000)
+    _, position = to_status(StaleSession(assumed=3, actual=2))
+    assert isinstance(position, ErrorInfo)
+    assert position.reason == "STALE_SESSION" and position.metadata["committed_length"] == "2"
+
+
+async def test_a_mistake_of_the_user_leaves_with_text_and_field() -> None:
+    handler = await wrapped(unary(InvalidInput("top_p", "must be at most 1", 2)))
+    context = Context()
+    with pytest.raises(grpc.aio.AbortError):
+        await handler.unary_unary(1, context)
+    assert context.code is Code.INVALID_ARGUMENT
+    assert context.text == "top_p: must be at most 1; got 2"
+    assert context.detail(BadRequest).field_violations[0].field == "top_p"
+
+
+async def test_an_unforeseen_error_shows_nothing_of_the_inside() -> None:
+    context = Context()
+    with pytest.raises(grpc.aio.AbortError):
+        await (await wrapped(unary(KeyError("secret")))).unary_unary(1, context)
+    assert context.code is Code.INTERNAL
+    assert "secret" not in context.text and not context.trailers
+
+
+async def test_answers_pass_as_they_are() -> None:
+    assert await (await wrapped(unary())).unary_unary(1, Context()) == 2
+    for make, field in (
+        (grpc.unary_stream_rpc_method_handler, "unary_stream"),
+        (grpc.stream_stream_rpc_method_handler, "stream_stream"),
+    ):
+        behavior = getattr(await wrapped(make(Streaming())), field)
+        assert [answer async for answer in behavior(None, Context())] == [1, 2]
+
+
+async def test_a_handlers_own_abort_is_left_alone() -> None:
+    context = Context()
+    with pytest.raises(grpc.aio.AbortError):
+        await (await wrapped(unary(grpc.aio.AbortError()))).unary_unary(1, context)
+    assert not hasattr(context, "code")
+
+
+async def test_a_stream_that_breaks_has_cleaned_up_before_its_status_leaves() -> None:
+    streaming, context = Streaming(Unavailable("gone")), Context()
+    handler = await wrapped(grpc.stream_stream_rpc_method_handler(streaming))
+    answers: list[int] = []
+    with pytest.raises(grpc.aio.AbortError):
+        async for answer in handler.stream_stream(None, context):
+            answers.append(answer)
+    assert answers == [1, 2] and streaming.cleaned_up
+    assert context.code is Code.UNAVAILABLE
+
+
+async def test_a_stream_that_is_left_cleans_up_at_once() -> None:
+    """Sessions are freed when a call is cancelled, not when memory is next collected."""
+    streaming = Streaming()
+    handler = await wrapped(grpc.stream_stream_rpc_method_handler(streaming))
+    answers = handler.stream_stream(None, Context())
+    assert await anext(answers) == 1
+    await answers.aclose()
+    assert streaming.cleaned_up
+
+
+async def test_other_services_and_unknown_methods_are_left_alone() -> None:
+    handler = unary()
+    assert await wrapped(handler, "/grpc.health.v1.Health/Check") is handler
+    assert await wrapped(None) is None

@@ -1,0 +1,130 @@
+"""From a client's words to a request: defaults, and the message of every broken rule."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from draftloop.config import bundled_model
+from draftloop.errors import InvalidInput
+from draftloop.model_info import ModelInfo
+from draftloop.request import GenerationParameters, SamplingParameters
+from draftloop.speculation import AUTOREGRESSIVE, SPECULATIVE, STRATEGIES, Speculation
+from orchestrator.config import OrchestratorSettings
+from orchestrator.requests import RequestReader
+from orchestrator.tokenizer import Tokenizer
+
+MODEL = ModelInfo(
+    model_name="target",
+    model_fingerprint="aa",
+    vocabulary_fingerprint="bb",
+    vocabulary_size=4096,
+    context_length=16,
+    parameters=1,
+    dtype="float32",
+    device="cpu",
+    max_sessions=1,
+    max_draft_nodes=8,
+    instance_id="here",
+    stop_token_ids=(2,),
+)
+SAID = GenerationParameters(token_ids=(5, 6, 7))
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> Tokenizer:
+    return Tokenizer(bundled_model("verifier"))
+
+
+@pytest.fixture(scope="module")
+def reader(tokenizer: Tokenizer) -> RequestReader:
+    settings = OrchestratorSettings(default_strategy=AUTOREGRESSIVE, default_max_tokens=9)
+    return RequestReader(settings, tokenizer)
+
+
+def test_what_is_not_said_is_the_servers_choice(reader: RequestReader) -> None:
+    request, again = reader.read(SAID, MODEL), reader.read(SAID, MODEL)
+    assert request.prompt == (5, 6, 7)
+    assert request.max_tokens == 9 and request.strategy == AUTOREGRESSIVE
+    assert request.stop_token_ids == {2}
+    assert request.request_id != again.request_id
+    assert request.sampling.seed != again.sampling.seed
+
+
+def test_what_is_said_holds(reader: RequestReader) -> None:
+    said = replace(
+        SAID,
+        request_id="mine",
+        seed=0,
+        sampling=SamplingParameters(temperature=0.7, seed=99),
+        max_tokens=1,
+        speculation=Speculation(strategy=SPECULATIVE, max_draft_tokens=8),
+        stop=("\n",),
+        stop_token_ids=(11,),
+        tenant="theirs",
+    )
+    request = reader.read(said, MODEL)
+    assert (request.request_id, request.tenant, request.stop) == ("mine", "theirs", ("\n",))
+    assert request.sampling == SamplingParameters(temperature=0.7, seed=0)
+    assert request.max_tokens == 1 and request.speculation.max_draft_tokens == 8
+    assert request.strategy == SPECULATIVE
+    assert request.stop_token_ids == {2, 11}
+
+
+def test_the_end_of_the_text_can_be_ignored(reader: RequestReader) -> None:
+    assert not reader.read(replace(SAID, ignore_eos=True), MODEL).stop_token_ids
+    said = replace(SAID, ignore_eos=True, stop_token_ids=(2,))
+    assert reader.read(said, MODEL).stop_token_ids == {2}
+
+
+def test_text_is_tokenized(reader: RequestReader, tokenizer: Tokenizer) -> None:
+    request = reader.read(GenerationParameters(text="def main():"), MODEL)
+    assert tokenizer.decode(list(request.prompt)) == "def main():"
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"token_ids": None}, "prompt: must be given as text or tokens; got None"),
+        ({"text": ""}, "text: must not be empty; got ''"),
+        ({"token_ids": ()}, "tokens.ids: must not be empty; got []"),
+        ({"token_ids": (5, 4096)}, "tokens.ids[1]: must be from 0 to 4095; got 4096"),
+        (
+            {"token_ids": (5,) * 16},
+            "tokens.ids: must have at most 15 tokens (context length 16); got '16 tokens'",
+        ),
+        ({"max_tokens": 0}, "max_tokens: must be at least 1; got 0"),
+        ({"max_tokens": -3}, "max_tokens: must be at least 1; got -3"),
+        ({"seed": 2**64}, f"seed: must be from 0 to {2**64 - 1}; got {2**64}"),
+        ({"stop": ("a", "")}, "stop: must not hold an empty text; got ['a', '']"),
+        ({"stop": ("a",) * 17}, "stop: must have at most 16 texts; got '17 texts'"),
+        ({"stop_token_ids": (1, -1)}, "stop_token_ids[0]: must be from 0 to 4095; got -1"),
+        ({"tenant": "a\nb"}, "tenant: must be at most 128 printable characters; got 'a\\nb'"),
+        (
+            {"speculation": Speculation(strategy="magic")},
+            f"speculation.strategy: must be one of {', '.join(STRATEGIES)}; got 'magic'",
+        ),
+        (
+            {"speculation": Speculation(max_draft_tokens=9)},
+            "speculation.max_draft_tokens: must be from 1 to 8; got 9",
+        ),
+        (
+            {"sampling": SamplingParameters(temperature=-1.0)},
+            "temperature: must be from 0 to 100; got -1.0",
+        ),
+    ],
+    ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
+)
+def test_what_breaks_a_rule_is_named(
+    reader: RequestReader, change: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(InvalidInput) as caught:
+        reader.read(replace(SAID, **change), MODEL)
+    assert str(caught.value) == message
+
+
+def test_a_long_text_is_counted_in_tokens(reader: RequestReader) -> None:
+    with pytest.raises(InvalidInput, match=r"^text: must have at most 15 tokens"):
+        reader.read(GenerationParameters(text="def main(): " * 20), MODEL)
