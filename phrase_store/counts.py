@@ -91,7 +91,7 @@ def decayed(table: Table, place: int) -> float:
     Ticks are 32 bits wide: an entry untouched for 2**32 tokens looks young again.
     """
     age = (table.state[CLOCK] - np.int64(table.words[place + TICK])) & 0xFFFFFFFF
-    return table.words[place + COUNT] / (UNIT + table.decay * UNIT * age)
+    return float(table.words[place + COUNT]) / (UNIT + table.decay * UNIT * float(age))
 
 
 @compiled

@@ -117,7 +117,7 @@ class Follower:
     def __init__(
         self,
         phrase_log: PhraseLog,
-        take: Callable[[Batch], None],
+        take: Callable[[Sequence[Batch]], None],
         figures: LinkFigures,
         name: str,
     ) -> None:
@@ -173,10 +173,10 @@ class Follower:
                      phrases=self._figures.received)  # fmt: skip
 
     def _take_all(self, entries: Sequence[Entry]) -> None:
-        for entry in entries:
-            batch = decode(entry.record)
-            if batch is None:
-                self._figures.skipped += 1
-            else:
-                self._take(batch)
-            self._position = entry.position
+        if not entries:
+            return
+        batches = [decode(entry.record) for entry in entries]
+        known = [batch for batch in batches if batch is not None]
+        self._figures.skipped += len(batches) - len(known)
+        self._take(known)
+        self._position = entries[-1].position

@@ -70,12 +70,18 @@ class Namespace:
         self._follower.stop(STOP_S)
         self._log.close()
 
-    def _take(self, batch: Batch) -> None:
-        if batch.cleared:
+    def _take(self, batches: Sequence[Batch]) -> None:
+        cleared = max((n + 1 for n, batch in enumerate(batches) if batch.cleared), default=0)
+        if cleared:
             self.index.clear()
-        elif batch.origin not in self._origins:  # or this process learned it at first hand
-            self.index.insert(batch.phrases)
-            self.figures.received += len(batch.phrases)
+        phrases = [
+            phrase
+            for batch in batches[cleared:]
+            if batch.origin not in self._origins  # or this process learned it at first hand
+            for phrase in batch.phrases
+        ]
+        self.index.insert(phrases)
+        self.figures.received += len(phrases)
 
 
 class PhraseStore:

@@ -1,0 +1,170 @@
+"""Phrase logs as Redis Streams: one server, a cluster, or whom the sentinels call master."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, TypeVar
+
+import redis
+from redis.backoff import NoBackoff
+from redis.cluster import ClusterNode, RedisCluster
+from redis.exceptions import RedisError
+from redis.retry import Retry
+from redis.sentinel import Sentinel
+
+from phrase_store.log import START, Entry, LogOptions, LogUnavailable, PhraseLog
+from phrase_store.redis_url import RedisAddress, Topology, masked, parse
+
+KEY_PREFIX = "draftloop:phrases:"
+FIELD = b"r"
+SCAN_COUNT = 500
+
+Answer = TypeVar("Answer")
+
+
+class RedisLog(PhraseLog):
+    """One stream. Two clients: one answers within milliseconds, the other may wait for records."""
+
+    def __init__(self, url: str, namespace: str, options: LogOptions) -> None:
+        self._address = parse(url)
+        self._shown = masked(url)
+        self._options = options
+        self._key = KEY_PREFIX + namespace
+        self._clients: dict[float, Any] = {}
+        self._door = threading.Lock()
+
+    def append(self, records: Sequence[bytes]) -> None:
+        def send(client: Any) -> None:
+            pipeline = client.pipeline(transaction=False)
+            for record in records:
+                pipeline.xadd(
+                    self._key, {FIELD: record}, maxlen=self._options.max_length, approximate=True
+                )
+            pipeline.execute()
+
+        self._call(send)
+
+    def read(self, after: str, limit: int) -> list[Entry]:
+        first = "-" if after == START else f"({after}"
+        return _entries(self._call(lambda client: client.xrange(self._key, first, "+", limit)))
+
+    def follow(self, after: str, limit: int, timeout_s: float) -> list[Entry]:
+        milliseconds = max(1, int(timeout_s * 1000))
+        found = self._call(
+            lambda client: client.xread({self._key: after or "0"}, limit, milliseconds), timeout_s
+        )
+        if found:
+            streams = found.values() if isinstance(found, dict) else [pair[1] for pair in found]
+            return _entries([entry for stream in streams for entry in _flat(stream)])
+        return self.read(START, limit) if self._went_back(after) else []
+
+    def length(self) -> int:
+        return int(self._call(lambda client: client.xlen(self._key)))
+
+    def clear(self) -> None:
+        self._call(lambda client: client.xtrim(self._key, maxlen=0, approximate=False))
+
+    def close(self) -> None:
+        with self._door:
+            for client in self._clients.values():
+                client.close()
+            self._clients.clear()
+
+    def _went_back(self, after: str) -> bool:
+        """Whether the stream's last record comes before `after`: it was restored, or its clock."""
+        last = self._call(lambda client: client.xrevrange(self._key, "+", "-", 1))
+        return bool(last) and _numbers(_text(last[0][0])) < _numbers(after)
+
+    def _call(self, command: Callable[[Any], Answer], wait_s: float = 0.0) -> Answer:
+        with _as_unavailable(self._shown):
+            return command(self._client(wait_s))
+
+    def _client(self, wait_s: float) -> Any:
+        with self._door:
+            if wait_s not in self._clients:
+                self._clients[wait_s] = client_of(self._address, self._options, wait_s)
+            return self._clients[wait_s]
+
+
+def check(url: str) -> None:
+    """Raises InvalidInput for a URL that breaks the rules."""
+    parse(url)
+
+
+def connect(url: str, namespace: str, options: LogOptions) -> RedisLog:
+    """The namespace's stream."""
+    return RedisLog(url, namespace, options)
+
+
+def namespaces(url: str, options: LogOptions) -> list[str]:
+    """Namespaces that have a stream."""
+    with _as_unavailable(masked(url)):
+        client = client_of(parse(url), options, 0.0)
+        try:
+            keys = client.scan_iter(match=f"{KEY_PREFIX}*", count=SCAN_COUNT)
+            return sorted(_text(key).removeprefix(KEY_PREFIX) for key in keys)
+        finally:
+            client.close()
+
+
+def client_of(address: RedisAddress, options: LogOptions, wait_s: float) -> Any:
+    """A client whose calls end within the options' times and `wait_s`, and that tries once.
+
+    Trying again is the circuit breaker's business. A cluster or sentinel is asked at once for who
+    serves; everything else connects when it is first used.
+    """
+    common: dict[str, Any] = {
+        "username": address.username,
+        "password": address.password,
+        "socket_connect_timeout": options.connect_timeout_s,
+        "socket_timeout": options.operation_timeout_s + wait_s,
+        "retry": Retry(NoBackoff(), 0),
+        "protocol": 2,
+        **({"ssl": True, **address.tls} if address.tls is not None else {}),
+    }
+    if address.topology is Topology.CLUSTER:
+        nodes = [ClusterNode(host, port) for host, port in address.hosts]
+        return RedisCluster(startup_nodes=nodes, **common)
+    if address.topology is Topology.SENTINEL:
+        own = {
+            "username": address.sentinel_username,
+            "password": address.sentinel_password,
+            "socket_connect_timeout": options.connect_timeout_s,
+            "socket_timeout": options.operation_timeout_s,
+        }
+        sentinel = Sentinel(address.hosts, sentinel_kwargs=own, db=address.database, **common)
+        return sentinel.master_for(address.master)
+    if address.topology is Topology.SOCKET:
+        return redis.Redis(unix_socket_path=address.path, db=address.database, **common)
+    (host, port), *_ = address.hosts
+    return redis.Redis(host=host, port=port, db=address.database, **common)
+
+
+@contextmanager
+def _as_unavailable(shown: str) -> Iterator[None]:
+    try:
+        yield
+    except (RedisError, OSError) as error:
+        raise LogUnavailable(f"{shown}: {error or type(error).__name__}") from None
+
+
+def _flat(stream: Any) -> list[Any]:
+    """The entries of one stream: the newer protocol wraps them in one more list."""
+    if len(stream) == 1 and isinstance(stream[0], list):
+        return list(stream[0])
+    return list(stream)
+
+
+def _entries(raw: Sequence[Any]) -> list[Entry]:
+    """A foreign entry without our field has an empty record, which nobody can decode."""
+    return [Entry(_text(place), (fields or {}).get(FIELD, b"")) for place, fields in raw]
+
+
+def _text(value: bytes | str) -> str:
+    return value.decode() if isinstance(value, bytes) else value
+
+
+def _numbers(position: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in position.split("-")) if position else (0,)

@@ -1,0 +1,219 @@
+"""One contract for every phrase log: in memory, on one Redis, cluster, sentinels, TLS, ACL."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redis
+
+from draftloop.phrase import Phrase
+from phrase_store.log import START, LogOptions, LogUnavailable, PhraseLog, list_namespaces, open_log
+from phrase_store.records import decode, encode, encode_cleared
+from tests.support.redis_server import RedisServer, free_port
+
+OPTIONS = LogOptions(max_length=1000, connect_timeout_s=1.0, operation_timeout_s=1.0)
+KINDS = ("memory", "server", "socket", "acl", "tls", "cluster", "sentinel")
+
+
+def record(number: int) -> bytes:
+    return encode(number, [Phrase((1, 2), (number,))])
+
+
+@pytest.fixture(scope="module")
+def urls(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], str]]:
+    """Starts what a kind of URL needs, once."""
+    folder = tmp_path_factory.mktemp("redis")
+    servers: list[RedisServer] = []
+    known: dict[str, str] = {}
+
+    def start(*options: str, **more: bool) -> RedisServer:
+        server = RedisServer(folder, *options, **more)  # type: ignore[arg-type]
+        servers.append(server)
+        server.start()
+        return server
+
+    def url(kind: str) -> str:
+        if kind not in known:
+            known[kind] = MAKERS[kind](folder, start)
+        return known[kind]
+
+    yield url
+    for server in servers:
+        server.kill()
+
+
+Start = Callable[..., RedisServer]
+
+
+def _memory(folder: Path, start: Start) -> str:
+    return f"memory://{uuid.uuid4().hex}"
+
+
+def _server(folder: Path, start: Start) -> str:
+    return start().url
+
+
+def _socket(folder: Path, start: Start) -> str:
+    path = folder / "redis.sock"
+    start(f"unixsocket {path}")
+    return f"unix://{path}"
+
+
+def _acl(folder: Path, start: Start) -> str:
+    """A user who may do what the log does, on its keys, and nothing else."""
+    commands = "+xadd +xrange +xrevrange +xread +xlen +xtrim +scan"
+    port = start(f"user phrases on >p%40ss ~draftloop:phrases:* {commands}").port
+    return f"redis://phrases:p%2540ss@127.0.0.1:{port}"
+
+
+def _tls(folder: Path, start: Start) -> str:
+    if shutil.which("openssl") is None:
+        pytest.skip("openssl is not installed")
+    key, certificate = folder / "key.pem", folder / "cert.pem"
+    subprocess.run(
+        ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2",
+         "-keyout", key, "-out", certificate, "-subj", "/CN=localhost",
+         "-addext", "subjectAltName=IP:127.0.0.1"],
+        check=True, capture_output=True,
+    )  # fmt: skip
+    port = free_port()
+    start(f"tls-port {port}", f"tls-cert-file {certificate}", f"tls-key-file {key}",
+          f"tls-ca-cert-file {certificate}", "tls-auth-clients no")  # fmt: skip
+    return f"rediss://127.0.0.1:{port}?ssl_ca_certs={certificate}"
+
+
+def _cluster(folder: Path, start: Start) -> str:
+    server = start("cluster-enabled yes", f"cluster-port {free_port()}")
+    client: Any = server.client()
+    client.execute_command("CLUSTER ADDSLOTSRANGE", 0, 16383)
+    until(lambda: client.execute_command("CLUSTER INFO")["cluster_state"] == "ok")
+    client.close()
+    return f"redis+cluster://127.0.0.1:{server.port}"
+
+
+def _sentinel(folder: Path, start: Start) -> str:
+    master = start()
+    watcher = start(f"sentinel monitor phrases 127.0.0.1 {master.port} 1", sentinel=True)
+    return f"redis+sentinel://127.0.0.1:{watcher.port}/phrases"
+
+
+MAKERS: dict[str, Callable[[Path, Start], str]] = {
+    "memory": _memory, "server": _server, "socket": _socket, "acl": _acl, "tls": _tls,
+    "cluster": _cluster, "sentinel": _sentinel,
+}  # fmt: skip
+
+
+def until(condition: Callable[[], object], seconds: float = 10.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "it never came true"
+        time.sleep(0.02)
+
+
+@pytest.fixture(params=KINDS)
+def log(request: pytest.FixtureRequest, urls: Callable[[str], str]) -> Iterator[PhraseLog]:
+    opened = open_log(urls(request.param), uuid.uuid4().hex, OPTIONS)
+    yield opened
+    opened.close()
+
+
+def test_what_is_appended_is_read_in_order_and_from_any_position(log: PhraseLog) -> None:
+    assert log.read(START, 10) == [] and log.length() == 0
+    log.append([record(1), record(2)])
+    log.append([record(3)])
+    entries = log.read(START, 10)
+    assert [entry.record for entry in entries] == [record(1), record(2), record(3)]
+    assert log.read(START, 2) == entries[:2]
+    assert log.read(entries[1].position, 10) == entries[2:]
+    assert log.read(entries[2].position, 10) == []
+    assert log.length() == 3
+
+
+def test_following_waits_for_what_comes_and_not_for_ever(log: PhraseLog) -> None:
+    log.append([record(1)])
+    (first,) = log.follow(START, 10, 1.0)
+    assert log.follow(first.position, 10, 0.05) == []
+    log.append([record(2)])
+    (second,) = log.follow(first.position, 10, 1.0)
+    assert second.record == record(2)
+
+
+def test_a_cleared_log_is_empty_and_goes_on(log: PhraseLog) -> None:
+    log.append([record(1)])
+    (first,) = log.read(START, 10)
+    log.clear()
+    assert log.length() == 0 and log.read(START, 10) == []
+    log.append([encode_cleared(), record(2)])
+    found = log.read(first.position, 10)
+    cleared, batch = (decode(entry.record) for entry in found)
+    assert cleared is not None and cleared.cleared and batch is not None and batch.origin == 2
+
+
+def test_the_length_is_bounded(log: PhraseLog) -> None:
+    for start in range(0, 3000, 100):
+        log.append([record(number) for number in range(start, start + 100)])
+    assert log.length() < 1300
+    last = log.read(START, 5000)[-1]
+    assert last.record == record(2999)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_namespaces_are_listed_and_apart(kind: str, urls: Callable[[str], str]) -> None:
+    names = sorted(f"model-{uuid.uuid4().hex}:{tenant}" for tenant in ("", "a", "b"))
+    for number, name in enumerate(names):
+        log = open_log(urls(kind), name, OPTIONS)
+        log.append([record(number)])
+        assert log.length() == 1
+        log.close()
+    assert set(names) <= set(list_namespaces(urls(kind), OPTIONS))
+
+
+def test_entries_that_others_wrote_are_passed_on_for_the_decoder_to_refuse(
+    urls: Callable[[str], str],
+) -> None:
+    name = uuid.uuid4().hex
+    log = open_log(urls("server"), name, OPTIONS)
+    with redis.Redis.from_url(urls("server")) as client:
+        client.xadd(f"draftloop:phrases:{name}", {"foreign": "field"})
+        client.xadd(f"draftloop:phrases:{name}", {"r": b"\x09damaged"})
+    log.append([record(1)])
+    decoded = [decode(entry.record) for entry in log.read(START, 10)]
+    assert decoded[:2] == [None, None] and decoded[2] is not None
+    log.close()
+
+
+@pytest.mark.parametrize("silent", [False, True], ids=["killed", "frozen"])
+def test_a_lost_server_is_told_within_milliseconds_and_found_again(
+    tmp_path: Path, silent: bool
+) -> None:
+    options = LogOptions(connect_timeout_s=0.05, operation_timeout_s=0.05)
+    with RedisServer(tmp_path) as server:
+        log = open_log(server.url, "n", options)
+        log.append([record(1)])
+        server.freeze() if silent else server.kill()
+        for _ in range(5):
+            began = time.monotonic()
+            with pytest.raises(LogUnavailable):
+                log.append([record(2)])
+            assert time.monotonic() - began < 5.0  # not redis-py's patient retries
+        server.thaw() if silent else server.start()
+        log.append([record(3)])
+        assert log.read(START, 10)[-1].record == record(3)
+        log.close()
+
+
+def test_positions_that_went_back_are_read_from_the_beginning(tmp_path: Path) -> None:
+    """A restored or replaced server may be behind the last position that was read."""
+    with RedisServer(tmp_path) as server:
+        log = open_log(server.url, "n", OPTIONS)
+        log.append([record(1)])
+        found = log.follow("99999999999999-0", 10, 0.05)
+        assert [entry.record for entry in found] == [record(1)]
+        log.close()

@@ -1,0 +1,215 @@
+"""Stores of several processes over one real Redis: they learn from one another, or do without."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redis
+
+from draftloop.calibration import Calibration
+from draftloop.phrase import Phrase
+from draftloop.tree import DraftBudget
+from phrase_store.config import PhraseSettings
+from phrase_store.index import correction_of, grow, warm_up
+from phrase_store.records import encode
+from phrase_store.store import Namespace, PhraseStore
+from tests.support.redis_server import RedisServer
+
+CONTEXT = (11, 12, 13)
+STALL_S = 0.05
+
+
+@pytest.fixture(scope="module", autouse=True)
+def compiled() -> None:
+    warm_up()
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[RedisServer]:
+    with RedisServer(tmp_path) as running:
+        yield running
+
+
+@pytest.fixture
+def open_store() -> Iterator[Callable[..., PhraseStore]]:
+    """Opens stores as different processes would have them."""
+    stores: list[PhraseStore] = []
+
+    def opened(url: str, **settings: Any) -> PhraseStore:
+        stores.append(PhraseStore(PhraseSettings(phrases_url=url, phrases_mib=1, **settings)))
+        return stores[-1]
+
+    yield opened
+    for store in stores:
+        store.close()
+
+
+def until(condition: Callable[[], object], seconds: float = 10.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "it never came true"
+        time.sleep(0.01)
+
+
+def says(namespace: Namespace, context: tuple[int, ...] = CONTEXT) -> tuple[int, ...]:
+    """What the namespace thinks follows."""
+    correction = correction_of(Calibration())
+    budget = DraftBudget(max_nodes=3, max_depth=3)
+    shared = namespace.index
+    grown = grow(context, budget, shared=shared, own=None, correction=correction, most_leaves=1)
+    return grown.tree.token_ids
+
+
+def phrase(*tokens: int) -> list[Phrase]:
+    return [Phrase(CONTEXT, tokens)]
+
+
+def test_what_one_process_publishes_the_others_know(
+    server: RedisServer, open_store: Callable[..., PhraseStore]
+) -> None:
+    first, second = (open_store(server.url).namespace("m") for _ in range(2))
+    first.publish(1, phrase(5, 6, 7))
+    until(lambda: says(second) == (5, 6, 7))
+    late = open_store(server.url).namespace("m")  # replays what was before it
+    assert late.wait_replayed(10) and says(late) == (5, 6, 7)
+
+
+def test_what_comes_back_to_who_learned_it_counts_once(
+    server: RedisServer, open_store: Callable[..., PhraseStore]
+) -> None:
+    """A drafter learns from its session's verdicts before the orchestrator's record arrives."""
+    publisher, drafter, other = (open_store(server.url).namespace("m") for _ in range(3))
+    drafter.learn(1, phrase(5))
+    publisher.publish(1, phrase(5))
+    publisher.publish(2, phrase(6))
+    until(lambda: other.figures.received == 2)
+    until(lambda: drafter.figures.received == 1)
+    assert publisher.figures.received == 0
+
+
+def test_models_and_tenants_are_apart(
+    server: RedisServer, open_store: Callable[..., PhraseStore]
+) -> None:
+    writer, reader = open_store(server.url), open_store(server.url)
+    writer.namespace("m", "a").publish(1, phrase(5))
+    until(lambda: says(reader.namespace("m", "a")) == (5,))
+    for model, tenant in (("m", ""), ("m", "b"), ("n", "a")):
+        assert reader.namespace(model, tenant).wait_replayed(10)
+        assert says(reader.namespace(model, tenant)) == ()
+
+
+def test_clearing_reaches_every_process_and_what_comes_later_stays(
+    server: RedisServer, open_store: Callable[..., PhraseStore]
+) -> None:
+    first, second = (open_store(server.url).namespace("m") for _ in range(2))
+    first.publish(1, phrase(5))
+    until(lambda: says(second) == (5,))
+    second.clear()
+    until(lambda: says(first) == ())
+    first.publish(2, phrase(6))
+    until(lambda: says(second) == (6,))
+    late = open_store(server.url).namespace("m")
+    assert late.wait_replayed(10) and says(late) == (6,)
+
+
+def test_foreign_and_damaged_records_are_counted_and_passed_over(
+    server: RedisServer, open_store: Callable[..., PhraseStore]
+) -> None:
+    key = "draftloop:phrases:m:"
+    good = encode(1, phrase(5))
+    records: list[dict[str, bytes]] = [
+        {"other": b"field"}, {"r": b""}, {"r": b"\xff" * 40}, {"r": b"\x63" + good[1:]},
+        {"r": good[:-1]}, {"r": good},
+    ]  # fmt: skip
+    with redis.Redis.from_url(server.url) as client:
+        for record in records:
+            client.xadd(key, record)
+    namespace = open_store(server.url).namespace("m")
+    assert namespace.wait_replayed(10)
+    assert namespace.figures.skipped == 5 and says(namespace) == (5,)
+
+
+@pytest.mark.parametrize("silent", [False, True], ids=["killed", "frozen"])
+def test_without_redis_nothing_stalls_and_the_log_resumes(
+    server: RedisServer, open_store: Callable[..., PhraseStore], silent: bool
+) -> None:
+    first, second = (open_store(server.url).namespace("m") for _ in range(2))
+    first.publish(1, phrase(5))
+    until(lambda: says(second) == (5,))
+    server.freeze() if silent else server.kill()
+    stalls = []
+    for number in range(2000, 2600, 3):
+        began = time.perf_counter()
+        first.publish(number, [Phrase((number,), (number + 1, number + 2))])
+        assert says(first, (number,)) == (number + 1, number + 2)
+        stalls.append(time.perf_counter() - began)
+        time.sleep(0.005)
+    assert sorted(stalls)[-5] < STALL_S  # a busy machine may stall anybody once
+    assert first.figures.failures and first.figures.failures < 60  # a breaker, no retry storm
+    server.thaw() if silent else server.start()
+
+    def heard() -> bool:
+        first.publish(900, [Phrase((901,), (902,))])
+        time.sleep(0.1)
+        return says(second, (901,)) == (902,)
+
+    until(heard, 30)
+
+
+def test_flushall_under_load_is_no_error(
+    server: RedisServer, open_store: Callable[..., PhraseStore]
+) -> None:
+    first, second = (open_store(server.url).namespace("m") for _ in range(2))
+    with server.client() as client:
+        for number in range(300):
+            first.publish(number, [Phrase((1000 + number,), (7,))])
+            if number % 100 == 50:
+                client.flushall()
+            time.sleep(0.002)
+    first.publish(999, [Phrase((5000,), (8,))])
+    until(lambda: says(second, (5000,)) == (8,))
+    assert first.figures.failures == second.figures.failures == 0
+
+
+def test_publishing_costs_the_caller_microseconds(
+    server: RedisServer, open_store: Callable[..., PhraseStore]
+) -> None:
+    """No timing is asserted but the order of magnitude: a write to Redis must not be waited for."""
+    namespace = open_store(server.url).namespace("m")
+    server.freeze()
+    times = []
+    for number in range(300):
+        began = time.perf_counter()
+        namespace.publish(number, phrase(number))
+        times.append(time.perf_counter() - began)
+    server.thaw()
+    assert statistics.median(times) < STALL_S / 10
+
+
+def test_thousands_of_records_are_replayed_at_start(
+    server: RedisServer, open_store: Callable[..., PhraseStore]
+) -> None:
+    key = "draftloop:phrases:m:"
+    count = 20_000
+    with redis.Redis.from_url(server.url) as client:
+        pipeline = client.pipeline(transaction=False)
+        for number in range(count):
+            pipeline.xadd(key, {"r": encode(number, [Phrase((number % 500,), (number % 7,))])})
+        pipeline.execute()
+    namespace = open_store(server.url).namespace("m")
+    assert namespace.wait_replayed(30)
+    assert namespace.figures.received == count
+
+
+def test_tenants_beyond_the_limit_push_out_the_one_used_longest_ago(
+    open_store: Callable[..., PhraseStore],
+) -> None:
+    store = open_store("memory://limit", phrases_namespaces=2)
+    for tenant in ("a", "b", "a", "c"):
+        store.namespace("m", tenant)
+    assert [namespace.name for namespace in store.namespaces()] == ["m:a", "m:c"]

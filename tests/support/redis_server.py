@@ -1,0 +1,106 @@
+"""Real Redis servers that tests start, kill and start again."""
+
+from __future__ import annotations
+
+import shutil
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Self
+
+import pytest
+import redis
+
+START_S = 10.0
+
+
+def require_redis_server() -> str:
+    """Path of redis-server; skips the test with a reason where there is none."""
+    found = shutil.which("redis-server")
+    if found is None:
+        pytest.skip("redis-server is not installed (apt install redis-server)")
+    return found
+
+
+def free_port() -> int:
+    """A port of loopback that was free a moment ago."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+class RedisServer:
+    """One server process on loopback; it keeps nothing on disk."""
+
+    def __init__(
+        self, folder: Path, *options: str, sentinel: bool = False, ready: Sequence[str] = ()
+    ) -> None:
+        self._program = require_redis_server()
+        self.port = free_port()
+        self._folder = folder / f"redis-{self.port}"
+        self._folder.mkdir(parents=True)
+        self._options = options
+        self._sentinel = sentinel
+        self._ready = ready  # credentials of the probe: user, password
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def url(self) -> str:
+        """Without credentials."""
+        return f"redis://127.0.0.1:{self.port}"
+
+    def client(self, **options: object) -> redis.Redis:
+        """A patient client for the test itself."""
+        return redis.Redis(host="127.0.0.1", port=self.port, **options)  # type: ignore[arg-type]
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.kill()
+
+    def start(self) -> None:
+        """Starts the process and waits until its port answers."""
+        config = self._folder / "redis.conf"
+        lines = [f"port {self.port}", "bind 127.0.0.1", f"dir {self._folder}"]
+        if not self._sentinel:
+            lines += ["save ''", "appendonly no"]
+        config.write_text("\n".join([*lines, *self._options]) + "\n", encoding="utf-8")
+        arguments = [self._program, str(config), *(["--sentinel"] if self._sentinel else [])]
+        with (self._folder / "log").open("ab") as log:
+            self._process = subprocess.Popen(arguments, stdout=log, stderr=log)
+        deadline = time.monotonic() + START_S
+        while time.monotonic() < deadline:
+            with socket.socket() as probe:
+                if probe.connect_ex(("127.0.0.1", self._listening())) == 0:
+                    return
+            time.sleep(0.01)
+        raise RuntimeError(f"redis-server did not start: {(self._folder / 'log').read_text()}")
+
+    def _listening(self) -> int:
+        for option in self._options:
+            if option.startswith("tls-port "):
+                return int(option.split()[1])
+        return self.port
+
+    def kill(self) -> None:
+        """SIGKILL; twice is once."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+            self._process = None
+
+    def freeze(self) -> None:
+        """SIGSTOP: the port still takes connections, nothing answers."""
+        assert self._process is not None
+        self._process.send_signal(signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        """SIGCONT."""
+        assert self._process is not None
+        self._process.send_signal(signal.SIGCONT)
