@@ -5,19 +5,20 @@ from __future__ import annotations
 import asyncio
 import sys
 
-from phrase_store.index import warm_up
-from phrase_store.store import PhraseStore
-
 from drafter_service.config import DrafterSettings
-from drafter_service.servicer import SERVICE_NAME, DrafterServicer, register
-from drafter_service.strategies import STRATEGIES
 from draftloop.rpc.role import run_role
-from draftloop.rpc.server import RoleServer
-from draftloop.runtime.service import ModelHost
 
 
 async def serve(settings: DrafterSettings) -> None:
     """Listens at once, is ready when the model is warm, drains on SIGTERM."""
+    # Importing torch takes seconds: a wrong flag is refused, and --help answered, before that.
+    from drafter_service.servicer import SERVICE_NAME, DrafterServicer, register
+    from drafter_service.strategies import STRATEGIES
+    from draftloop.rpc.server import RoleServer
+    from draftloop.runtime.service import ModelHost
+    from phrase_store.index import warm_up
+    from phrase_store.store import PhraseStore
+
     server = RoleServer(SERVICE_NAME, settings)
     host = ModelHost(settings, strategies=list(STRATEGIES))
     store = PhraseStore(settings)

@@ -5,14 +5,16 @@ from __future__ import annotations
 import sys
 
 from draftloop.rpc.role import run_role
-from draftloop.rpc.server import RoleServer
 from orchestrator.config import OrchestratorSettings
-from orchestrator.deployment import Deployment
-from orchestrator.servicer import SERVICE_NAME, GenerationServicer, register
 
 
 async def serve(settings: OrchestratorSettings) -> None:
     """Listens at once, is ready when a verifier is, drains on SIGTERM."""
+    # Importing the phrase index takes a second: a wrong flag is refused before that.
+    from draftloop.rpc.server import RoleServer
+    from orchestrator.deployment import Deployment
+    from orchestrator.servicer import SERVICE_NAME, GenerationServicer, register
+
     server = RoleServer(SERVICE_NAME, settings)
     deployment = Deployment(settings)
     register(GenerationServicer(deployment), server.server)

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from importlib.metadata import packages_distributions
 from typing import Any
 
+import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
@@ -193,3 +194,17 @@ def test_the_orchestrator_never_imports_torch() -> None:
     )
     run = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
     assert run.returncode == 0, run.stderr
+
+
+@pytest.mark.parametrize("package", SERVICES)
+def test_help_is_instant(package: str) -> None:
+    """Settings are read before anything heavy is imported."""
+    code = (
+        f"import runpy, sys\nsys.argv = [{package!r}, '--help']\n"
+        f"try: runpy.run_module({package!r}, run_name='__main__')\n"
+        f"except SystemExit as end: assert not end.code, end.code\n"
+        f"sys.exit(', '.join(sorted({HEAVY | COMPILERS!r} & set(sys.modules))) or 0)"
+    )
+    run = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
+    assert run.returncode == 0, run.stderr
+    assert "--listen" in run.stdout
