@@ -44,6 +44,9 @@ class ServiceSettings(BaseSettings):
     grace_period_s: float = Field(
         10.0, ge=0, le=3600, description="seconds that running requests get after SIGTERM"
     )
+    stop_with_stdin: bool = Field(
+        False, description="stop once standard input ends, as it does when a launcher dies"
+    )
     max_message_bytes: int = Field(
         16 << 20, ge=1 << 16, le=1 << 30, description="largest message taken or sent"
     )

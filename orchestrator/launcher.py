@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import shutil
 import signal
@@ -74,6 +75,13 @@ class StackConfig(BaseModel):
             raise StartupFailure(explain(error)) from None
 
 
+@functools.cache
+def lifeline() -> int:
+    """A file to read from that ends when this process does, SIGKILL included."""
+    reading, _writing = os.pipe()  # nobody writes; children do not inherit that end
+    return reading
+
+
 class RoleProcess:
     """One role's process, its log file and, once it is ready, its address."""
 
@@ -91,11 +99,11 @@ class RoleProcess:
             self.process.wait()  # reaped before its successor starts
         self._address_file.unlink(missing_ok=True)
         command = [sys.executable, "-m", MODULES[self.role], *self.flags]
-        command += ["--address-file", str(self._address_file)]
+        command += ["--address-file", str(self._address_file), "--stop-with-stdin"]
         with self.log_file.open("ab") as log:
             # A session of its own: Ctrl-C reaches the launcher alone, which stops all in order.
             self.process = subprocess.Popen(
-                command, stdout=log, stderr=log, stdin=subprocess.DEVNULL, start_new_session=True
+                command, stdout=log, stderr=log, stdin=lifeline(), start_new_session=True
             )
 
     def wait_until_ready(self, deadline: float) -> None:

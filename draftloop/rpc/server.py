@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import os
 import signal
+import threading
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 
@@ -73,8 +74,8 @@ class RoleServer:
     async def run(
         self, start: Callable[[], Awaitable[None]], stop: Callable[[], Awaitable[None]]
     ) -> None:
-        """Listens, starts the role's parts, serves until SIGTERM or SIGINT, drains, stops them."""
-        async with stop_signal() as stopped:
+        """Listens, starts the role's parts, serves until told to stop, drains, stops them."""
+        async with stop_signal(with_stdin=self.settings.stop_with_stdin) as stopped:
             await self.listen()
             try:
                 if await _finished_first(start(), stopped):
@@ -101,17 +102,27 @@ def _write_whole(file: Path, text: str) -> None:
 
 
 @contextlib.asynccontextmanager
-async def stop_signal() -> AsyncIterator[asyncio.Event]:
-    """Yields an event that SIGTERM and SIGINT set."""
+async def stop_signal(*, with_stdin: bool = False) -> AsyncIterator[asyncio.Event]:
+    """Yields an event that SIGTERM, SIGINT and, if wanted, the end of standard input set."""
     loop = asyncio.get_running_loop()
     stopped = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopped.set)
+    if with_stdin:
+        threading.Thread(target=_at_the_end_of_stdin, args=(loop, stopped.set), daemon=True).start()
     try:
         yield stopped
     finally:
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.remove_signal_handler(number)
+
+
+def _at_the_end_of_stdin(loop: asyncio.AbstractEventLoop, call: Callable[[], None]) -> None:
+    """For a thread: an event loop can wait for a pipe, but standard input may be anything."""
+    while os.read(0, 1024):
+        pass
+    with contextlib.suppress(RuntimeError):  # the loop has been closed in the meantime
+        loop.call_soon_threadsafe(call)
 
 
 async def _finished_first(work: Awaitable[None], stopped: asyncio.Event) -> bool:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import grpc
+import psutil
 import pytest
 
 from draftloop.config import bundled_model
@@ -103,6 +104,25 @@ def test_sigterm_lets_running_requests_finish(
         *_, last = call
     assert last.summary.output_tokens == cases[7].max_tokens
     assert role.process.wait(20) == 0
+
+
+def test_nothing_outlives_a_launcher_that_is_killed(tmp_path: Path) -> None:
+    """SIGKILL leaves the launcher no time to stop anybody."""
+    config = tmp_path / "stack.toml"
+    config.write_text("verifier_port = 0\ndrafter_port = 0\nport = 0\n")
+    command = [sys.executable, "-m", "orchestrator.cli", "up", "--config", str(config)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as launcher:
+        assert launcher.stdout is not None
+        for line in launcher.stdout:
+            if line.startswith("ready") and "drafter" in line:  # the orchestrator still starts
+                break
+        family = psutil.Process(launcher.pid).children(recursive=True)
+        launcher.kill()
+    assert len(family) >= 2
+    _, alive = psutil.wait_procs(family, timeout=15)
+    for process in alive:
+        process.kill()
+    assert not alive
 
 
 async def test_a_drafter_with_another_vocabulary_is_refused(
