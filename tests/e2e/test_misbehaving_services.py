@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from pathlib import Path
 
 import grpc
@@ -72,6 +73,46 @@ async def test_a_drafter_that_hangs_is_left_alone(
         responses = await answers(address, cases[:4], "speculative")
     assert not first_difference(expected[:4], tokens(responses))
     assert all(response.summary.speculation.fallback_rounds for response in responses)
+
+
+async def test_a_drafter_that_is_a_black_hole_costs_no_time(
+    stack: Stack, orchestrator: InProcess, cases: list[Case], expected: list[list[int]]
+) -> None:
+    """It takes the connection and says nothing: neither first token nor any round waits."""
+    async with (
+        fakes.black_hole() as drafter,
+        orchestrator(drafters=drafter, draft_timeout_s=20.0) as address,
+    ):
+        asked = time.monotonic()
+        responses = await answers(address, cases[:4], "speculative")
+        assert time.monotonic() - asked < 15
+    assert not first_difference(expected[:4], tokens(responses))
+    assert all(response.summary.speculation.fallback_rounds for response in responses)
+
+
+async def test_a_verifier_that_hangs_holds_a_request_until_its_deadline(
+    stack: Stack, orchestrator: InProcess, cases: list[Case]
+) -> None:
+    """The deadline is known to the verifier, and ends both sides' work; nobody is asked again."""
+    add = verifier_pb2_grpc.add_VerifierServicer_to_server
+    async with grpc.aio.insecure_channel(stack.processes["verifier"].address) as channel:
+        flaky = fakes.FlakyVerifier(channel, "hang")
+        async with (
+            fakes.listening(add, flaky) as verifier,
+            orchestrator(verifiers=verifier) as address,
+            grpc.aio.insecure_channel(address) as to,
+        ):
+            stub = generation_pb2_grpc.GenerationStub(to)
+            request = pb.GenerateRequest(parameters=cases[7].parameters("speculative"))
+            asked = time.monotonic()
+            with pytest.raises(grpc.aio.AioRpcError) as caught:
+                async for _ in stub.Generate(request, timeout=2.0):
+                    pass
+            assert caught.value.code() is grpc.StatusCode.DEADLINE_EXCEEDED
+            assert time.monotonic() - asked < 3
+            assert flaky.time_given is not None and flaky.time_given < 2.1  # gRPC rounds up
+            await asyncio.sleep(0.3)
+            assert flaky.spoiled == 1 and flaky.open_sessions == 0
 
 
 @pytest.mark.parametrize("fault", ["gone", "stale", "end", "wrong position"])

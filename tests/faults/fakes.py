@@ -154,6 +154,8 @@ class FlakyVerifier(verifier_pb2_grpc.VerifierServicer):
         self._stub = verifier_pb2_grpc.VerifierStub(channel)
         self._fault = fault
         self.spoiled = 0
+        self.open_sessions = 0
+        self.time_given: float | None = None
 
     async def Info(self, request: Any, context: Any) -> verifier_pb2.VerifierInfoResponse:
         info: verifier_pb2.VerifierInfoResponse = await self._stub.Info(request)
@@ -162,6 +164,8 @@ class FlakyVerifier(verifier_pb2_grpc.VerifierServicer):
     async def Verify(self, messages: Any, context: Any) -> AsyncIterator[Any]:
         call = self._stub.Verify()
         count = 0
+        self.open_sessions += 1
+        self.time_given = context.time_remaining()
         try:
             async for message in messages:
                 if message.WhichOneof("kind") == "close":
@@ -177,10 +181,13 @@ class FlakyVerifier(verifier_pb2_grpc.VerifierServicer):
                         raise StaleSession(assumed=answer.committed_length, actual=1)
                     if self._fault == "end":
                         return
+                    if self._fault == "hang":
+                        await asyncio.Event().wait()
                     answer.committed_length -= 1  # "wrong position"
                 yield answer
         finally:
             call.cancel()
+            self.open_sessions -= 1
 
 
 @asynccontextmanager
