@@ -1,0 +1,223 @@
+"""Phrases over a real Redis: they change the speed of replicas and never a token."""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+
+import pytest
+import redis
+
+from draftloop.config import bundled_model
+from draftloop.model_info import model_fingerprint
+from draftloop.phrase import Phrase
+from orchestrator.launcher import RoleProcess, Stack, StackConfig
+from phrase_store.records import encode_all
+from phrase_store.store import namespace_name
+from protos import generation_pb2 as pb
+from protos import speculation_pb2 as shared
+from tests.e2e.client import Case, Client, first_difference, held_out_prompts
+from tests.support.redis_server import RedisServer
+
+CALL_TIMEOUT_S = 120.0
+SIMILAR = 10
+OUROBOROS_OFF = {"draft_by_phrases": False, "lengthen": False, "harvest": False, "history": False}
+
+
+@dataclass(frozen=True)
+class Way:
+    """A way to draft."""
+
+    name: str
+    strategy: str
+    fields: dict[str, object] = field(default_factory=dict)
+
+    def speculation(self) -> pb.SpeculationParameters:
+        return pb.SpeculationParameters(strategy=self.strategy, **self.fields)  # type: ignore[arg-type]
+
+
+def _part(**on: bool) -> dict[str, object]:
+    return {"ouroboros": shared.OuroborosParameters(**{**OUROBOROS_OFF, **on})}  # type: ignore[arg-type]
+
+
+def _window(window: int, ngram: int, candidates: int) -> shared.LookaheadParameters:
+    return shared.LookaheadParameters(window=window, ngram=ngram, candidates=candidates)
+
+
+WAYS = (
+    Way("speculative", "speculative"),
+    Way("prompt_lookup", "prompt_lookup"),
+    Way("lookahead", "lookahead"),
+    Way("lookahead of bigrams", "lookahead", {"lookahead": _window(4, 2, 3)}),
+    Way("lookahead, wide", "lookahead", {"lookahead": _window(10, 4, 5)}),
+    Way("ouroboros", "ouroboros"),
+    Way("ouroboros, long drafts", "ouroboros", {"max_draft_tokens": 30}),
+    Way("ouroboros, drafting only", "ouroboros", _part(draft_by_phrases=True)),
+    Way("ouroboros, lengthening only", "ouroboros", _part(lengthen=True)),
+    Way("ouroboros, harvest only", "ouroboros", _part(harvest=True, lengthen=True)),
+    Way("ouroboros, history only", "ouroboros", _part(history=True, lengthen=True)),
+    Way("ouroboros, private", "ouroboros", {"phrases": shared.PHRASE_SCOPE_PRIVATE}),
+    Way("ouroboros, off", "ouroboros", {"phrases": shared.PHRASE_SCOPE_OFF}),
+)
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
+    with RedisServer(tmp_path_factory.mktemp("redis")) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def replica(server: RedisServer) -> Iterator[Stack]:
+    """A verifier, and the first orchestrator with its drafter."""
+    flags = ("--phrases-url", server.url)
+    config = StackConfig(
+        port=0, drafter_port=0, verifier_port=0, dtype="float32", start_timeout_s=240,
+        drafter_flags=flags, orchestrator_flags=flags,
+    )  # fmt: skip
+    with Stack(config) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def first(replica: Stack) -> Iterator[Client]:
+    client = Client(replica.address)
+    yield client
+    client.channel.close()
+
+
+@pytest.fixture(scope="module")
+def second(
+    replica: Stack, server: RedisServer, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Client]:
+    """A second orchestrator with a drafter of its own, on the same Redis."""
+    folder = tmp_path_factory.mktemp("second")
+    common = ["--listen", "127.0.0.1:0", "--phrases-url", server.url]
+    drafter = RoleProcess("drafter", [*common, "--dtype", "float32"], folder)
+    _started(drafter)
+    services = ["--verifiers", replica.processes["verifier"].address, "--drafters", drafter.address]
+    orchestrator = RoleProcess("orchestrator", [*common, *services], folder)
+    _started(orchestrator)
+    client = Client(orchestrator.address)
+    yield client
+    client.channel.close()
+    orchestrator.stop()
+    drafter.stop()
+
+
+def _started(process: RoleProcess) -> None:
+    process.start()
+    process.wait_until_ready(time.monotonic() + 240)
+
+
+def answer(client: Client, case: Case, way: Way, tenant: str = "") -> pb.GenerateOnceResponse:
+    parameters = case.parameters(way.strategy, tenant=tenant)
+    parameters.speculation.MergeFrom(way.speculation())
+    request = pb.GenerateOnceRequest(parameters=parameters)
+    said: pb.GenerateOnceResponse = client.stub.GenerateOnce(request, timeout=CALL_TIMEOUT_S)
+    return said
+
+
+def tokens(client: Client, cases: Sequence[Case], way: Way, tenant: str = "") -> list[list[int]]:
+    with ThreadPoolExecutor(4) as pool:
+        answers = pool.map(lambda case: answer(client, case, way, tenant), cases)
+        return [list(said.token_ids) for said in answers]
+
+
+def poison(server: RedisServer, tenant: str, cases: Sequence[Case], said: list[list[int]]) -> None:
+    """Phrases that follow everything that will be said, and are all wrong."""
+    numbers = random.Random(7)
+    name = namespace_name(model_fingerprint(bundled_model("verifier")), tenant)
+    with redis.Redis.from_url(server.url) as client:
+        for number, (case, output) in enumerate(zip(cases, said, strict=True)):
+            text = (*case.prompt, *output)
+            phrases = [
+                Phrase(text[end - size : end], tuple(numbers.choices(range(4096), k=6)))
+                for end in range(len(case.prompt), len(text))
+                for size in (1, 2, 4)
+            ]
+            for record in encode_all(number, phrases):
+                client.xadd(f"draftloop:phrases:{name}", {"r": record})
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("way", WAYS, ids=lambda way: way.name)
+def test_no_phrase_changes_a_token(
+    first: Client, server: RedisServer, cases: list[Case], expected: list[list[int]], way: Way
+) -> None:
+    """Cold, warm, and poisoned with phrases that are wrong wherever they are asked for."""
+    chosen, said = cases[:4], expected[:4]
+    poison(server, f"poisoned {way.name}", chosen, said)
+    for tenant in (way.name, way.name, f"poisoned {way.name}"):
+        assert not first_difference(said, tokens(first, chosen, way, tenant)), tenant
+
+
+@pytest.mark.timeout(600)
+def test_redis_lost_midway_changes_no_token(
+    first: Client, server: RedisServer, cases: list[Case], expected: list[list[int]]
+) -> None:
+    """Killed while requests run, back while others run; nobody is told of an error."""
+    way, answers = WAYS[5], []
+    running = threading.Thread(target=lambda: answers.extend(tokens(first, cases, way, "lost")))
+    running.start()
+    running.join(0.5)
+    server.kill()
+    running.join()
+    without = tokens(first, cases[:3], way, "lost")
+    server.start()
+    again = tokens(first, cases[:3], way, "lost")
+    assert not first_difference(expected, answers)
+    assert not first_difference(expected[:3], without)
+    assert not first_difference(expected[:3], again)
+
+
+@pytest.mark.timeout(600)
+def test_a_replica_learns_from_what_another_one_served(
+    first: Client, second: Client, server: RedisServer
+) -> None:
+    """Ten similar requests at one replica; the eleventh at the other takes fewer rounds."""
+    prompt = held_out_prompts(1, longest=120)[0]
+    similar = [Case(prompt[start:], 64, {}) for start in range(SIMILAR + 1)]
+    eleventh = similar[SIMILAR]
+    apart = Way("", "ouroboros", {"max_draft_tokens": 12, **_part(
+        draft_by_phrases=True, lengthen=True, harvest=True)})  # fmt: skip
+    together = Way("", "ouroboros", {"max_draft_tokens": 12})
+    cold = answer(second, eleventh, apart, "replicas")
+    for case in similar[:SIMILAR]:
+        answer(first, case, together, "replicas")
+    warm = _once_heard(second, eleventh, together)
+    assert list(warm.token_ids) == list(cold.token_ids)
+    assert (
+        warm.summary.speculation.tokens_per_round > 1.1 * cold.summary.speculation.tokens_per_round
+    )
+
+
+def _once_heard(client: Client, case: Case, way: Way) -> pb.GenerateOnceResponse:
+    """Asked when the replica has followed the log: a request that generates one token opens it."""
+    opening = Case(case.prompt, 1, case.sampling)
+    answer(client, opening, way, "replicas")
+    time.sleep(2.0)
+    return answer(client, case, way, "replicas")
+
+
+def test_flushall_under_load_reaches_no_client(
+    first: Client, server: RedisServer, cases: list[Case], expected: list[list[int]]
+) -> None:
+    stopped = threading.Event()
+
+    def flush() -> None:
+        with server.client() as client:
+            while not stopped.wait(0.1):
+                client.flushall()
+
+    flushing = threading.Thread(target=flush)
+    flushing.start()
+    try:
+        assert not first_difference(expected[:6], tokens(first, cases[:6], WAYS[5], "flushed"))
+    finally:
+        stopped.set()
+        flushing.join()
