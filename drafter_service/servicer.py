@@ -13,9 +13,8 @@ from drafter_service.calibrations import Calibrations
 from drafter_service.session import DrafterSession, SessionRequest
 from drafter_service.strategies import STRATEGIES, Strategy
 from draftloop.errors import InvalidInput
-from draftloop.phrase import PhraseScope
 from draftloop.rpc import convert
-from draftloop.rpc.convert_speculation import ouroboros_from_pb, scope_from_pb
+from draftloop.rpc.convert_speculation import access_from_pb, ouroboros_from_pb
 from draftloop.rpc.sessions import next_message, require_open, require_vocabulary
 from draftloop.runtime.service import ModelHost
 from draftloop.speculation import OUROBOROS
@@ -26,8 +25,6 @@ from protos import drafter_pb2 as pb
 from protos import drafter_pb2_grpc
 
 SERVICE_NAME: str = pb.DESCRIPTOR.services_by_name["Drafter"].full_name
-# Tokens that a session is expected to generate: its table of phrases is made for so many.
-EXPECTED_TOKENS = 512
 register = drafter_pb2_grpc.add_DrafterServicer_to_server
 
 
@@ -98,10 +95,7 @@ class DrafterServicer(drafter_pb2_grpc.DrafterServicer):
             prompt_length=opened.prompt_length,
             sampling=convert.sampling_from_pb(opened.sampling),
             strategy=opened.strategy,
-            scope=scope_from_pb(opened.phrases.scope),
-            target_fingerprint=opened.phrases.target_fingerprint,
-            tenant=opened.phrases.tenant,
-            origin=opened.phrases.origin,
+            access=access_from_pb(opened.phrases),
             ouroboros=ouroboros_from_pb(opened.ouroboros),
         )
         request.validate(self._host.model, info.strategies)
@@ -109,17 +103,14 @@ class DrafterServicer(drafter_pb2_grpc.DrafterServicer):
 
     def _phrases(self, request: SessionRequest) -> PhraseSession | None:
         """What the session may know; the orchestrator publishes, so this side only learns."""
-        if request.strategy != OUROBOROS or request.scope is PhraseScope.OFF:
+        if request.strategy != OUROBOROS:
             return None
-        shared = None
-        if request.scope is PhraseScope.SHARED and request.ouroboros.history:
-            shared = self._store.namespace(request.target_fingerprint, request.tenant)
-        return PhraseSession(
+        parts = request.ouroboros
+        return self._store.session(
+            request.access if parts.history else request.access.without_history(),
             request.token_ids,
-            EXPECTED_TOKENS,
-            shared=shared,
-            origin=request.origin,
-            harvests=request.ouroboros.harvest,
+            publishes=False,
+            harvests=parts.harvest,
             stop_token_ids=self._host.model.stop_token_ids,
         )
 

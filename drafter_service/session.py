@@ -6,9 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from draftloop.calibration import Calibration
-
 from draftloop.errors import InvalidInput, StaleSession
-from draftloop.phrase import PhraseScope
+from draftloop.phrase import PhraseAccess
 from draftloop.request import check_length, check_token_ids
 from draftloop.runtime.kv_cache import Slot
 from draftloop.runtime.model import LanguageModel
@@ -21,13 +20,10 @@ from phrase_store.session import PhraseSession
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionRequest(Opening):
-    """What opens a session; `origin` is the request's number in the phrase log."""
+    """What opens a session."""
 
     strategy: str
-    scope: PhraseScope = PhraseScope.SHARED
-    target_fingerprint: str = ""
-    tenant: str = ""
-    origin: int = 0
+    access: PhraseAccess = PhraseAccess()
     ouroboros: OuroborosParameters = OuroborosParameters()
 
     def validate(self, model: LanguageModel, strategies: Sequence[str]) -> None:

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from draftloop.errors import InvalidInput
-from draftloop.speculation import Speculation
+from draftloop.phrase import PhraseAccess
+from draftloop.speculation import OUROBOROS, Speculation
 
 MAX_SEED = 2**64 - 1
 MAX_TOP_K = 2**31 - 1
@@ -115,11 +116,17 @@ class GenerationRequest:
         """Name of its strategy."""
         return self.speculation.strategy
 
-    @property
-    def origin(self) -> int:
-        """A 64-bit number for this request, by which the phrase log knows what it taught."""
+    def access(self, target_fingerprint: str) -> PhraseAccess:
+        """Whose phrases it uses; its origin is a hash of its id."""
         digest = hashlib.blake2b(self.request_id.encode(), digest_size=8).digest()
-        return int.from_bytes(digest, "little")
+        access = PhraseAccess(
+            scope=self.speculation.phrases,
+            target_fingerprint=target_fingerprint,
+            tenant=self.tenant,
+            origin=int.from_bytes(digest, "little"),
+        )
+        without = self.strategy == OUROBOROS and not self.speculation.ouroboros.history
+        return access.without_history() if without else access
 
 
 def check_token_ids(field_name: str, token_ids: Sequence[int], vocabulary_size: int) -> None:

@@ -9,7 +9,7 @@ import grpc
 from draftloop.errors import Unavailable
 from draftloop.model_info import ModelInfo
 from draftloop.rpc import convert
-from draftloop.rpc.convert_speculation import ouroboros_to_pb, scope_to_pb
+from draftloop.rpc.convert_speculation import access_to_pb, ouroboros_to_pb
 from draftloop.tree import Draft, DraftBudget, DraftTree, Verdict, Verification
 from orchestrator.stream import Stream
 from orchestrator.terms import SessionTerms
@@ -67,12 +67,7 @@ class DrafterStream(Stream):
             prompt_length=len(request.prompt),
             sampling=convert.sampling_to_pb(request.sampling),
             strategy=request.strategy,
-            phrases=drafter_pb2.PhraseAccess(
-                scope=scope_to_pb(request.speculation.phrases),
-                target_fingerprint=target_fingerprint,
-                tenant=request.tenant,
-                origin=request.origin,
-            ),
+            phrases=access_to_pb(request.access(target_fingerprint)),
             ouroboros=ouroboros_to_pb(request.speculation.ouroboros),
         )
         await self.tell(drafter_pb2.DraftRequest(open=message))

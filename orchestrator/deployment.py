@@ -9,7 +9,6 @@ import grpc
 from draftloop import logs
 from draftloop.errors import Mismatch, StartupFailure, Unavailable
 from draftloop.model_info import ModelInfo
-from draftloop.phrase import PhraseScope
 from draftloop.request import GenerationRequest
 from draftloop.speculation import (
     AUTOREGRESSIVE,
@@ -153,20 +152,13 @@ class Deployment:
 
     def _phrases(self, request: GenerationRequest) -> PhraseSession | None:
         """What the request may read, and write for others."""
-        speculation = request.speculation
-        if speculation.phrases is PhraseScope.OFF:
-            return None
-        shared = None
-        history = speculation.strategy != OUROBOROS or speculation.ouroboros.history
-        if speculation.phrases is PhraseScope.SHARED and history:
-            shared = self.store.namespace(self.verifier.model_fingerprint, request.tenant)
-        return PhraseSession(
+        access = request.access(self.verifier.model_fingerprint)
+        return self.store.session(
+            access,
             request.prompt,
-            request.max_tokens,
-            shared=shared,
-            origin=request.origin,
-            harvests=speculation.ouroboros.harvest,
+            expected_tokens=request.max_tokens,
             publishes=True,
+            harvests=request.speculation.ouroboros.harvest,
             stop_token_ids=request.stop_token_ids,
         )
 

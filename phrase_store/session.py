@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
-from typing import Protocol
+from collections.abc import Callable, Collection, Iterable, Sequence
 
 from draftloop.calibration import Calibration
 from draftloop.phrase import MAX_CONTEXT, Phrase
@@ -17,25 +16,15 @@ BYTES_PER_TOKEN = 256
 LEAST_TOKENS = 1024
 
 
-class SharedPhrases(Protocol):
-    """What a request needs of its namespace (phrase_store/store.py)."""
-
-    @property
-    def index(self) -> PhraseIndex:
-        """The phrases of all requests of the namespace that this process knows."""
-
-    def learn(self, origin: int, phrases: Sequence[Phrase]) -> None:
-        """Takes phrases into this process."""
-
-    def publish(self, origin: int, phrases: Sequence[Phrase]) -> None:
-        """Takes phrases into this process and, in the background, into all others."""
+Teach = Callable[[int, Sequence[Phrase]], None]
 
 
 class PhraseSession:
-    """`shared` is None for a request that neither reads nor writes the phrases of others.
+    """`shared` is what other requests said, where this one may read it.
 
-    `harvests` tells whether predictions on rejected branches become phrases too; what was
-    committed always does. `publishes` tells whether other processes are told.
+    `teach` takes what it learns, for others to read: `Namespace.publish`, `Namespace.learn`, or
+    nothing. `harvests` tells whether predictions on rejected branches become phrases too; what
+    was committed always does.
     """
 
     def __init__(
@@ -43,10 +32,10 @@ class PhraseSession:
         text: Sequence[int],
         expected_tokens: int,
         *,
-        shared: SharedPhrases | None = None,
+        shared: PhraseIndex | None = None,
+        teach: Teach | None = None,
         origin: int = 0,
         harvests: bool = True,
-        publishes: bool = False,
         stop_token_ids: Collection[int] = (),
     ) -> None:
         tokens = max(LEAST_TOKENS, len(text) + expected_tokens)
@@ -55,7 +44,7 @@ class PhraseSession:
         self._shared = shared
         self._origin = origin
         self._harvests = harvests
-        self._publishes = publishes
+        self._teach = teach
         self._stop_token_ids = stop_token_ids
         self._calibration = Calibration()
         self._correction = correction_of(self._calibration)
@@ -68,7 +57,7 @@ class PhraseSession:
         self._last = grow(
             context,
             budget,
-            shared=self._shared.index if self._shared else None,
+            shared=self._shared,
             own=self._own,
             correction=self._correction,
             most_leaves=most_leaves,
@@ -91,9 +80,5 @@ class PhraseSession:
         self._own.insert(phrase for phrase in phrases if not phrase.committed)
         if draft is self._last.tree and verdict.judges(draft):
             self._calibration.observe(draft, self._last.scores, verdict)
-        if self._shared is None or not phrases:
-            return
-        if self._publishes:
-            self._shared.publish(self._origin, phrases)
-        else:
-            self._shared.learn(self._origin, phrases)
+        if self._teach is not None and phrases:
+            self._teach(self._origin, phrases)

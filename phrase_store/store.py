@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
-from draftloop.phrase import Phrase
+from draftloop.phrase import Phrase, PhraseAccess, PhraseScope
 from phrase_store.config import PhraseSettings
 from phrase_store.index import PhraseIndex
 from phrase_store.log import LogOptions, open_log
 from phrase_store.records import Batch
 from phrase_store.replication import Follower, LinkFigures, Publisher
+from phrase_store.session import PhraseSession
 
 # Requests whose phrases were learned here before they come back through the log.
 REMEMBERED_ORIGINS = 4096
 STOP_S = 0.5
+# Tokens that a request is taken to generate where nobody says: its table is made for so many.
+EXPECTED_TOKENS = 512
 
 
 def namespace_name(model_fingerprint: str, tenant: str) -> str:
@@ -106,6 +109,38 @@ class PhraseStore:
         if dropped is not None:
             threading.Thread(target=dropped.close, daemon=True).start()
         return namespace
+
+    def session(
+        self,
+        access: PhraseAccess,
+        text: Sequence[int],
+        *,
+        expected_tokens: int = EXPECTED_TOKENS,
+        publishes: bool,
+        harvests: bool = True,
+        stop_token_ids: Collection[int] = (),
+    ) -> PhraseSession | None:
+        """The phrases of one request, as far as its scope goes; None where it wants none.
+
+        Only one process of those that serve a request publishes what it says.
+        """
+        if access.scope is PhraseScope.OFF:
+            return None
+        shared, teach = None, None
+        if access.scope.reads:
+            namespace = self.namespace(access.target_fingerprint, access.tenant)
+            shared = namespace.index
+            if access.scope is PhraseScope.SHARED:
+                teach = namespace.publish if publishes else namespace.learn
+        return PhraseSession(
+            text,
+            expected_tokens,
+            shared=shared,
+            teach=teach,
+            origin=access.origin,
+            harvests=harvests,
+            stop_token_ids=stop_token_ids,
+        )
 
     def namespaces(self) -> list[Namespace]:
         """Those in use."""

@@ -21,6 +21,7 @@ class PhraseScope(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     PHRASE_SCOPE_SHARED: _ClassVar[PhraseScope]
     PHRASE_SCOPE_PRIVATE: _ClassVar[PhraseScope]
     PHRASE_SCOPE_OFF: _ClassVar[PhraseScope]
+    PHRASE_SCOPE_READ_ONLY: _ClassVar[PhraseScope]
 TOKEN_SOURCE_UNSPECIFIED: TokenSource
 TOKEN_SOURCE_TARGET: TokenSource
 TOKEN_SOURCE_DRAFT_MODEL: TokenSource
@@ -31,6 +32,7 @@ PHRASE_SCOPE_UNSPECIFIED: PhraseScope
 PHRASE_SCOPE_SHARED: PhraseScope
 PHRASE_SCOPE_PRIVATE: PhraseScope
 PHRASE_SCOPE_OFF: PhraseScope
+PHRASE_SCOPE_READ_ONLY: PhraseScope
 
 class DraftTree(_message.Message):
     __slots__ = ("token_ids", "parents", "estimates", "sources")

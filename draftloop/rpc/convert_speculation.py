@@ -7,9 +7,9 @@ from typing import Any, TypeVar
 
 from draftloop.errors import InvalidInput
 from draftloop.lookahead import LookaheadParameters
-from draftloop.phrase import PhraseScope
+from draftloop.phrase import PhraseAccess, PhraseScope
 from draftloop.speculation import OuroborosParameters, Speculation
-from protos import generation_pb2
+from protos import drafter_pb2, generation_pb2
 from protos import speculation_pb2 as pb
 
 Parameters = TypeVar("Parameters", LookaheadParameters, OuroborosParameters)
@@ -18,6 +18,7 @@ _SCOPES = {
     PhraseScope.SHARED: pb.PHRASE_SCOPE_SHARED,
     PhraseScope.PRIVATE: pb.PHRASE_SCOPE_PRIVATE,
     PhraseScope.OFF: pb.PHRASE_SCOPE_OFF,
+    PhraseScope.READ_ONLY: pb.PHRASE_SCOPE_READ_ONLY,
 }
 _SCOPES_BY_NUMBER: dict[int, PhraseScope] = {number: scope for scope, number in _SCOPES.items()}
 _PLAIN_OUROBOROS = ("draft_by_phrases", "lengthen", "harvest", "history", "lengthening_phrases")
@@ -37,6 +38,26 @@ def scope_from_pb(number: int) -> PhraseScope:
         rule = f"must be one of {', '.join(PhraseScope)}"
         raise InvalidInput("speculation.phrases", rule, number)
     return _SCOPES_BY_NUMBER[number]
+
+
+def access_to_pb(access: PhraseAccess) -> drafter_pb2.PhraseAccess:
+    """Whose phrases a request uses, for the wire."""
+    return drafter_pb2.PhraseAccess(
+        scope=scope_to_pb(access.scope),
+        target_fingerprint=access.target_fingerprint,
+        tenant=access.tenant,
+        origin=access.origin,
+    )
+
+
+def access_from_pb(message: drafter_pb2.PhraseAccess) -> PhraseAccess:
+    """Whose phrases a request uses. Raises InvalidInput for an unknown scope."""
+    return PhraseAccess(
+        scope=scope_from_pb(message.scope),
+        target_fingerprint=message.target_fingerprint,
+        tenant=message.tenant,
+        origin=message.origin,
+    )
 
 
 def ouroboros_to_pb(parameters: OuroborosParameters) -> pb.OuroborosParameters:
