@@ -19,9 +19,10 @@ from rich.table import Table
 from rich.text import Text
 
 from benchmarks.outcome import Outcome
+from benchmarks.prompts import Prompt, held_out_prompts
 from benchmarks.services import Services, running
 from benchmarks.systems import PLAIN
-from benchmarks.workload import Case, Prompt, held_out_prompts
+from benchmarks.workload import Case
 from draftloop.errors import DraftloopError
 from orchestrator.launcher import StackConfig, interruptible
 from orchestrator.terminal import TextPrinter

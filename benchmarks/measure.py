@@ -55,6 +55,7 @@ def samples(profile: str, case: Case, outcomes: Mapping[str, Outcome]) -> list[S
     return [
         Sample(
             profile=profile,
+            workload=case.workload,
             method=name,
             temperature=case.temperature,
             file=case.prompt.file,

@@ -31,13 +31,13 @@ RC: dict[Any, Any] = {
 
 def draw(rows: Sequence[Row], file: Path) -> None:
     """Writes the picture; its format follows the file's suffix."""
-    profiles = list(dict.fromkeys(row.profile for row in rows))
+    panels_of = list(dict.fromkeys((row.profile, row.workload) for row in rows))
     with pyplot.rc_context(RC):
         figure, panels = pyplot.subplots(
-            1, len(profiles), figsize=(PANEL_WIDTH * len(profiles), PANEL_HEIGHT), squeeze=False
+            1, len(panels_of), figsize=(PANEL_WIDTH * len(panels_of), PANEL_HEIGHT), squeeze=False
         )
-        for axes, profile in zip(panels[0], profiles, strict=True):
-            _panel(axes, [row for row in rows if row.profile == profile])
+        for axes, cell in zip(panels[0], panels_of, strict=True):
+            _panel(axes, [row for row in rows if (row.profile, row.workload) == cell])
         figure.tight_layout()
         file.parent.mkdir(parents=True, exist_ok=True)
         figure.savefig(file, metadata={"Date": None} if file.suffix == ".svg" else None)
@@ -71,4 +71,4 @@ def _panel(axes: Axes, rows: Sequence[Row]) -> None:
         frameon=False,
     )
     axes.set_xlabel("tokens/s (ratio to our plain decoding)")
-    axes.set_title(PROFILES[rows[0].profile].title, fontsize=11)
+    axes.set_title(f"{rows[0].workload}, {PROFILES[rows[0].profile].title}", fontsize=11)

@@ -21,6 +21,7 @@ class Sample:
     """
 
     profile: str
+    workload: str
     method: str
     temperature: float
     file: str
@@ -31,7 +32,7 @@ class Sample:
 
     def as_json(self) -> dict[str, Any]:
         """Everything but the tokens."""
-        names = ("profile", "method", "temperature", "file", "seed", "equal")
+        names = ("profile", "workload", "method", "temperature", "file", "seed", "equal")
         plain = {name: getattr(self, name) for name in names}
         return {**plain, "ratio": round(self.ratio, 3), **self.outcome.as_json()}
 
@@ -41,6 +42,7 @@ class Row:
     """Medians over the samples of one method, at one temperature, on one profile."""
 
     profile: str
+    workload: str
     temperature: float
     method: str
     runs: int
@@ -55,16 +57,16 @@ class Row:
 
 
 def rows(samples: Iterable[Sample]) -> list[Row]:
-    """One row per profile, temperature and method, in the order of their first samples."""
-    groups: dict[tuple[str, float, str], list[Sample]] = {}
+    """One row per profile, workload, temperature and method, in the order of first samples."""
+    groups: dict[tuple[str, str, float, str], list[Sample]] = {}
     for sample in samples:
-        key = (sample.profile, sample.temperature, sample.method)
+        key = (sample.profile, sample.workload, sample.temperature, sample.method)
         groups.setdefault(key, []).append(sample)
-    order = {key: index for index, key in enumerate(groups)}
-    profiles = list(dict.fromkeys(profile for profile, _, _ in groups))
-    temperatures = list(dict.fromkeys(temperature for _, temperature, _ in groups))
+    # A value's place in an order is where it came first; dicts keep that.
+    orders = [list(dict.fromkeys(values)) for values in zip(*groups, strict=True)]
+    places = [{value: place for place, value in enumerate(order)} for order in orders]
     sorted_keys = sorted(
-        groups, key=lambda k: (profiles.index(k[0]), temperatures.index(k[1]), order[k])
+        groups, key=lambda key: [place[part] for place, part in zip(places, key, strict=True)]
     )
     return [row(groups[key]) for key in sorted_keys]
 
@@ -76,6 +78,7 @@ def row(samples: Sequence[Sample]) -> Row:
     first = samples[0]
     return Row(
         profile=first.profile,
+        workload=first.workload,
         temperature=first.temperature,
         method=first.method,
         runs=len(samples),

@@ -23,11 +23,12 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from benchmarks import plot, table
 from benchmarks.machine import available_cores, describe_machine, describe_model
 from benchmarks.measure import measure
+from benchmarks.prompts import WORKLOADS, Missing
 from benchmarks.results import Results, Sample, rows
 from benchmarks.services import Services, running
-from benchmarks.systems import METHODS, PLAIN, PROFILES, Profile, System
+from benchmarks.systems import ABLATION, METHODS, PLAIN, PROFILES, Profile, System
 from benchmarks.transformers_system import loaded
-from benchmarks.workload import Workload, held_out_prompts
+from benchmarks.workload import Workload
 from draftloop.config import REPOSITORY
 from draftloop.errors import DraftloopError
 from orchestrator.launcher import StackConfig, interruptible
@@ -35,6 +36,7 @@ from orchestrator.launcher import StackConfig, interruptible
 RESULTS = REPOSITORY / "benchmarks" / "results"
 QUICK = {"minutes": 1.5, "prompts": 2, "tokens": 32}
 FULL = {"minutes": 8.0, "prompts": 8, "tokens": 64}
+COMPARED = [name for name in METHODS if not name.startswith(ABLATION)]
 INTERRUPTED = 130  # what shells report after Ctrl-C
 
 
@@ -58,6 +60,7 @@ class Bench:
 
     def _measure(self, profile: Profile, deadline: float) -> None:
         settings = self.settings
+        workloads = self._workloads(profile)
         config = StackConfig(
             port=0,
             drafter_port=0,
@@ -65,11 +68,6 @@ class Bench:
             dtype=settings.dtype,
             inflate=profile.inflate,
             verifier_flags=("--threads", str(settings.threads)),
-        )
-        workload = Workload(
-            prompts=held_out_prompts(settings.prompts),
-            tokens=settings.tokens,
-            temperatures=tuple(settings.temperature),
         )
         self.console.print(f"[bold]{profile.title}[/]: starting the services ...")
         with contextlib.ExitStack() as stack:
@@ -86,11 +84,43 @@ class Bench:
             def tick(doing: str) -> None:
                 progress.update(task, completed=time.monotonic() - began, doing=doing)
 
-            measured = measure(
-                profile, systems, settings.strategies, workload, deadline=deadline, tick=tick
-            )
-            self.samples.extend(measured)
+            for done, workload in enumerate(workloads):
+                now = time.monotonic()
+                until = now + (deadline - now) / (len(workloads) - done)
+                methods = methods_for(workload.name, settings.strategies)
+                if any(METHODS[name].pool == "warm" for name in methods):
+                    for case in workload.warming():
+                        tick(f"filling a pool: {workload.name}, {case.prompt.file}")
+                        services.warm(case)
+                measured = measure(profile, systems, methods, workload, deadline=until, tick=tick)
+                self.samples.extend(measured)
             progress.update(task, total=1, completed=1, doing="done")
+
+    def _workloads(self, profile: Profile) -> list[Workload]:
+        """Those asked for that are at hand; by default the as-is pair only completes."""
+        settings = self.settings
+        known = ["completion"] if not profile.inflate else list(WORKLOADS)
+        found: list[Workload] = []
+        for name in settings.workloads or known:
+            try:
+                material = WORKLOADS[name](settings.prompts)
+            except Missing as missing:
+                self.console.print(f"{name} is left out: {missing}")
+                continue
+            temperatures = tuple(settings.temperature)
+            found.append(
+                Workload(
+                    name=name, material=material, tokens=settings.tokens, temperatures=temperatures
+                )
+            )
+        return found
+
+
+def methods_for(workload: str, chosen: Sequence[str]) -> list[str]:
+    """transformers is compared on completion only: the other workloads compare strategies."""
+    if workload == "completion":
+        return list(chosen)
+    return [name for name in chosen if METHODS[name].system == "draftloop"]
 
 
 def describe_pair(profile: Profile, services: Services) -> dict[str, Any]:
@@ -145,8 +175,12 @@ def read_settings(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--temperature", type=float, action="append",
                         help="repeatable; the first is the main one (default: 0.7, 0)")  # fmt: skip
     parser.add_argument("--profiles", type=_names(PROFILES), default=["bundled", "300M"])
-    parser.add_argument("--strategies", type=_names(METHODS), default=list(METHODS),
+    parser.add_argument("--workloads", type=_names(WORKLOADS),
+                        help=f"of: {', '.join(WORKLOADS)}")  # fmt: skip
+    parser.add_argument("--strategies", type=_names(METHODS), default=COMPARED,
                         help=f"of: {', '.join(METHODS)}")  # fmt: skip
+    parser.add_argument("--ablation", action="store_true",
+                        help="Ouroboros' four parts one by one, and nothing else")  # fmt: skip
     parser.add_argument("--dtype", default="bfloat16", choices=["bfloat16", "float32"])
     parser.add_argument("--threads", type=int, default=available_cores(),
                         help="CPU threads of the target model, in both systems")  # fmt: skip
@@ -157,6 +191,8 @@ def read_settings(arguments: Sequence[str] | None) -> argparse.Namespace:
         if getattr(settings, name) is None:
             setattr(settings, name, value)
     settings.temperature = settings.temperature or [0.7, 0.0]
+    if settings.ablation:
+        settings.strategies = [name for name in METHODS if name.startswith(ABLATION)]
     settings.strategies = [name for name in METHODS if name in {*settings.strategies, PLAIN}]
     return settings
 

@@ -8,10 +8,11 @@ import time
 from collections.abc import Callable, Iterator
 
 from benchmarks.outcome import Outcome, RoundSplit
+from benchmarks.systems import METHODS
 from benchmarks.workload import Case
 from draftloop.request import GenerationParameters, SamplingParameters
 from draftloop.rpc.generation_client import DeploymentInfo, GenerationClient, Piece, Summary
-from draftloop.speculation import Speculation
+from draftloop.speculation import OUROBOROS, Speculation
 from orchestrator.launcher import Stack, StackConfig
 
 NS_PER_MS = 1e6
@@ -31,7 +32,16 @@ class Services:
 
     def run(self, method: str, case: Case, show: Show | None = None) -> Outcome:
         """Continues the prompt; `show` gets every piece as it comes."""
-        return self._runner.run(self._generate(parameters(method, case), show))
+        chosen = METHODS[method]
+        tenant = f"{case.workload}, {chosen.pool}"
+        request = parameters(chosen.speculation, tenant, case)
+        return self._runner.run(self._generate(request, show))
+
+    def warm(self, case: Case) -> None:
+        """Continues the prompt for its phrases' sake, which warm methods of its workload read."""
+        speculation = Speculation(strategy=OUROBOROS)
+        request = parameters(speculation, f"{case.workload}, warm", case)
+        self._runner.run(self._generate(request, None))
 
     def close(self) -> None:
         """Leaves the stack as it is."""
@@ -66,7 +76,7 @@ def running(config: StackConfig, on_ready: Callable[[str], None]) -> Iterator[Se
             services.close()
 
 
-def parameters(strategy: str, case: Case) -> GenerationParameters:
+def parameters(speculation: Speculation, tenant: str, case: Case) -> GenerationParameters:
     """The case as a request."""
     return GenerationParameters(
         token_ids=case.prompt.token_ids,
@@ -74,7 +84,8 @@ def parameters(strategy: str, case: Case) -> GenerationParameters:
         seed=case.seed,
         max_tokens=case.tokens,
         ignore_eos=True,
-        speculation=Speculation(strategy=strategy),
+        speculation=speculation,
+        tenant=tenant,
     )
 
 

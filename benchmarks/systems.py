@@ -2,13 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
 from benchmarks.outcome import Outcome
 from benchmarks.workload import Case
+from draftloop.phrase import PhraseScope
+from draftloop.speculation import (
+    AUTOREGRESSIVE,
+    LOOKAHEAD,
+    OUROBOROS,
+    PROMPT_LOOKUP,
+    SPECULATIVE,
+    OuroborosParameters,
+    Speculation,
+)
 
-PLAIN = "autoregressive"
+PLAIN = AUTOREGRESSIVE
+ABLATION = "ouroboros:"
+ALL_PARTS = OuroborosParameters()
+NO_SPECULATION = Speculation(strategy=PLAIN, phrases=PhraseScope.OFF)
 TRANSFORMERS_PLAIN = "transformers"
 
 
@@ -29,9 +43,35 @@ class Method:
 
     name: str
     system: Literal["draftloop", "transformers"]
-    # the method's plain decoding, which its tokens are held against; None: only when greedy
-    reference: str
-    compares_samples: bool
+    # the method's plain decoding, which its tokens are held against
+    reference: str = PLAIN
+    # whether sampled tokens are to be equal too
+    compares_samples: bool = True
+    # how our services draft; nothing to transformers
+    speculation: Speculation = NO_SPECULATION
+    # whose phrases it reads: nobody's, or those of requests like the measured ones
+    pool: Literal["cold", "warm"] = "cold"
+
+
+def _of(strategy: str, ouroboros: OuroborosParameters = ALL_PARTS) -> Speculation:
+    """Reads phrases and shares none: what is measured must not help what is measured next."""
+    return Speculation(strategy=strategy, phrases=PhraseScope.READ_ONLY, ouroboros=ouroboros)
+
+
+def _ablation() -> Iterator[Method]:
+    """Ouroboros' parts one by one; harvest and history are worth what lengthening makes of them."""
+    off = {"draft_by_phrases": False, "lengthen": False, "harvest": False, "history": False}
+    for name, on in (
+        ("no part", ()),
+        ("drafting", ("draft_by_phrases",)),
+        ("lengthening", ("lengthen",)),
+        ("harvest", ("lengthen", "harvest")),
+        ("history", ("lengthen", "history")),
+    ):
+        parts = OuroborosParameters(**{**off, **dict.fromkeys(on, True)})  # type: ignore[arg-type]
+        pool: Literal["cold", "warm"] = "warm" if name == "history" else "cold"
+        method = f"{ABLATION} {name}"
+        yield Method(method, "draftloop", speculation=_of(OUROBOROS, parts), pool=pool)
 
 
 PROFILES = {
@@ -45,13 +85,18 @@ PROFILES = {
 METHODS = {
     method.name: method
     for method in (
-        Method(PLAIN, "draftloop", PLAIN, True),
-        Method("speculative", "draftloop", PLAIN, True),
-        Method("prompt_lookup", "draftloop", PLAIN, True),
+        Method(PLAIN, "draftloop"),
+        Method(SPECULATIVE, "draftloop", speculation=_of(SPECULATIVE)),
+        Method(PROMPT_LOOKUP, "draftloop", speculation=_of(PROMPT_LOOKUP)),
+        Method(LOOKAHEAD, "draftloop", speculation=_of(LOOKAHEAD)),
+        Method("ouroboros cold", "draftloop", speculation=_of(OUROBOROS)),
+        Method("ouroboros warm", "draftloop", speculation=_of(OUROBOROS), pool="warm"),
+        *_ablation(),
         # transformers draws from a generator that each method advances differently
-        Method(TRANSFORMERS_PLAIN, "transformers", TRANSFORMERS_PLAIN, False),
-        Method("transformers assisted", "transformers", TRANSFORMERS_PLAIN, False),
-        Method("transformers lookup", "transformers", TRANSFORMERS_PLAIN, False),
+        *(
+            Method(name, "transformers", TRANSFORMERS_PLAIN, False)
+            for name in (TRANSFORMERS_PLAIN, "transformers assisted", "transformers lookup")
+        ),
     )
 }
 

@@ -63,7 +63,7 @@ ROUND_LEGEND = (
 def heading(row: Row) -> str:
     """What the rows of one table have in common."""
     chosen = f"T = {row.temperature:g}" if row.temperature else "greedy"
-    return f"{PROFILES[row.profile].title}, {chosen}"
+    return f"{row.workload}, {PROFILES[row.profile].title}, {chosen}"
 
 
 def grouped(rows: Sequence[Row]) -> dict[str, list[Row]]:

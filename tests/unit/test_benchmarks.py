@@ -6,6 +6,7 @@ import io
 import json
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 from rich.console import Console
@@ -15,10 +16,12 @@ from benchmarks.looping import is_looping
 from benchmarks.machine import describe_machine
 from benchmarks.measure import measure, samples
 from benchmarks.outcome import Outcome, RoundSplit
+from benchmarks.prompts import WORKLOADS, Material, Missing, Prompt, held_out_prompts
 from benchmarks.results import Results, Row, Sample, row, rows
 from benchmarks.run import read_settings
 from benchmarks.systems import METHODS, PLAIN, PROFILES, System
-from benchmarks.workload import Case, Prompt, Workload, held_out_prompts
+from benchmarks.workload import Case, Workload
+from draftloop.phrase import PhraseScope
 
 PROMPT = Prompt("file.py", "import os", (1, 2, 3))
 SPLIT = RoundSplit(draft_forward=1.0, verify_forward=5.0, wire=0.5, rest=0.25, overhead=0.75)
@@ -43,6 +46,11 @@ def case(temperature: float = 0.7) -> Case:
     return Case(prompt=PROMPT, tokens=5, temperature=temperature, seed=1)
 
 
+def workload(**values: Any) -> Workload:
+    material = Material(measured=[PROMPT], warming=[])
+    return Workload(name="completion", material=material, tokens=5, **values)
+
+
 class Scripted:
     """A system that answers at once and notes what it was asked."""
 
@@ -57,6 +65,7 @@ class Scripted:
 def sample(method: str = PLAIN, ratio: float = 1.0, equal: bool | None = True) -> Sample:
     return Sample(
         profile="bundled",
+        workload="completion",
         method=method,
         temperature=0.7,
         file="file.py",
@@ -116,14 +125,14 @@ def test_methods_take_turns_in_a_shifting_order() -> None:
     """The first method after another process's pause must not always be the same."""
     system = Scripted()
     systems: dict[str, System] = {"draftloop": system}
-    workload = Workload(prompts=[PROMPT], tokens=5, temperatures=(0.7,), passes=2)
+    once = workload(temperatures=(0.7,), passes=2)
     methods = [PLAIN, "speculative"]
     found = list(
         measure(
             PROFILES["bundled"],
             systems,
             methods,
-            workload,
+            once,
             deadline=time.monotonic() + 60,
             tick=lambda _: None,
         )
@@ -134,12 +143,12 @@ def test_methods_take_turns_in_a_shifting_order() -> None:
 
 
 def test_one_repetition_always_runs() -> None:
-    workload = Workload(prompts=[PROMPT], tokens=5, temperatures=(0.7, 0.0), passes=9)
+    once = workload(temperatures=(0.7, 0.0), passes=9)
     found = measure(
         PROFILES["bundled"],
         {"draftloop": Scripted()},
         [PLAIN],
-        workload,
+        once,
         deadline=time.monotonic() - 1,
         tick=lambda _: None,
     )
@@ -195,6 +204,25 @@ def test_prompts_come_tokenized() -> None:
     assert prompt.token_ids
     with pytest.raises(ValueError, match="must be from 1 to"):
         held_out_prompts(0)
+
+
+@pytest.mark.parametrize("name", WORKLOADS)
+def test_no_pool_is_filled_from_what_is_measured(name: str) -> None:
+    """A warm pool that has seen the answer measures nothing."""
+    try:
+        material = WORKLOADS[name](6)
+    except Missing as missing:
+        pytest.skip(str(missing))
+    assert len(material.measured) == 6 and material.warming
+    measured = {prompt.token_ids for prompt in material.measured}
+    assert len(measured) == 6
+    assert measured.isdisjoint(prompt.token_ids for prompt in material.warming)
+
+
+def test_what_is_measured_shares_no_phrase() -> None:
+    """Or the first method would help the second one."""
+    ours = [method.speculation for method in METHODS.values() if method.system == "draftloop"]
+    assert ours and all(chosen.phrases is not PhraseScope.SHARED for chosen in ours)
 
 
 def test_the_demo_tells_where_tokens_differ() -> None:

@@ -1,0 +1,138 @@
+"""What is continued: four kinds of work, each with prompts to measure and others to warm up on."""
+
+from __future__ import annotations
+
+import json
+import keyword
+import re
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cache
+
+from draftloop.config import REPOSITORY, bundled_model
+from orchestrator.tokenizer import Tokenizer
+
+PROMPTS_FILE = REPOSITORY / "models" / "held_out_prompts.jsonl"
+SPEC_BENCH = REPOSITORY.parent / "shared" / "data" / "spec_bench.jsonl"
+WARM_PROMPTS = 8
+LONGEST_PROMPT = 900
+# An edited file is begun so far, and the rest is to be carried on.
+BEGUN = 0.35
+LONGEST_ORIGINAL = 400
+
+
+class Missing(Exception):
+    """The prompts of a workload are not on this machine."""
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """The beginning of a text that no bundled model was trained on."""
+
+    file: str
+    text: str
+    token_ids: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Material:
+    """Prompts to measure, and prompts of the same kind that a warm pool is filled from.
+
+    No measured prompt is among the others.
+    """
+
+    measured: list[Prompt]
+    warming: list[Prompt]
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A piece of a held-out file and how it goes on."""
+
+    file: str
+    text: str
+    reference: str
+
+
+def held_out_prompts(count: int) -> list[Prompt]:
+    """The first prompts of the list; raises ValueError where it has fewer."""
+    entries = _entries()
+    if not 1 <= count <= len(entries):
+        raise ValueError(f"prompts: must be from 1 to {len(entries)}, got {count}")
+    return [_prompt(entry.file, entry.text) for entry in entries[:count]]
+
+
+def completion(count: int) -> Material:
+    """Held-out Python files; warm: by other files."""
+    known = _entries()
+    measured = held_out_prompts(min(count, len(known) - WARM_PROMPTS))
+    files = {prompt.file for prompt in measured}
+    others = [entry for entry in known[::-1] if entry.file not in files]
+    return Material(measured, [_prompt(e.file, e.text) for e in others[:WARM_PROMPTS]])
+
+
+def editing(count: int) -> Material:
+    """A held-out file, then its second version with a renaming begun; warm: by other files."""
+    edits = [edit for entry in _entries() if (edit := _renamed(entry)) is not None]
+    return Material(edits[:count], edits[count : count + WARM_PROMPTS])
+
+
+def agent(count: int) -> Material:
+    """A module's functions completed one after another; warm: by the module's earlier ones."""
+    by_file: dict[str, list[Entry]] = {}
+    for entry in _entries():
+        by_file.setdefault(entry.file, []).append(entry)
+    modules = [entries for entries in by_file.values() if len(entries) >= 3][:count]
+    measured = [_prompt(entries[-1].file, entries[-1].text) for entries in modules]
+    earlier = [entry for entries in modules for entry in entries[:-1]]
+    return Material(measured, [_prompt(entry.file, entry.text) for entry in earlier])
+
+
+def chat(count: int) -> Material:
+    """First turns of Spec-Bench questions; raises Missing where they are not at hand."""
+    if not SPEC_BENCH.exists():
+        raise Missing("Spec-Bench prompts are not on this machine")
+    lines = SPEC_BENCH.read_text(encoding="utf-8").splitlines()
+    stride = max(1, len(lines) // (count + WARM_PROMPTS))
+    questions = [json.loads(line) for line in lines[::stride]]
+    prompts = [_prompt(str(q["question_id"]), q["turns"][0]) for q in questions]
+    return Material(prompts[:count], prompts[count : count + WARM_PROMPTS])
+
+
+WORKLOADS: dict[str, Callable[[int], Material]] = {
+    "completion": completion,
+    "editing": editing,
+    "agent": agent,
+    "chat": chat,
+}
+
+
+@cache
+def _tokenizer() -> Tokenizer:
+    return Tokenizer(bundled_model("verifier"))
+
+
+@cache
+def _entries() -> Sequence[Entry]:
+    lines = PROMPTS_FILE.read_text(encoding="utf-8").splitlines()
+    return [Entry(e["file"], e["prompt"], e["reference"]) for e in map(json.loads, lines)]
+
+
+def _prompt(file: str, text: str) -> Prompt:
+    return Prompt(file, text, tuple(_tokenizer().encode(text)[-LONGEST_PROMPT:]))
+
+
+def _renamed(entry: Entry) -> Prompt | None:
+    """The text, and again its beginning with its commonest name changed."""
+    ids = _tokenizer().encode(entry.text + entry.reference)[:LONGEST_ORIGINAL]
+    original = _tokenizer().decode(ids)
+    words = Counter(re.findall(r"\b[a-z_]{4,}\b", original))
+    names = [word for word, _ in words.most_common() if not keyword.iskeyword(word)]
+    lines = original.splitlines(keepends=True)
+    if not names or len(lines) < 8:
+        return None
+    name = names[0]
+    changed = re.sub(rf"\b{name}\b", f"new_{name}", original).splitlines(keepends=True)
+    begun = "".join(changed[: max(2, int(BEGUN * len(changed)))])
+    return _prompt(entry.file, f"{original}\n\n# {name} renamed to new_{name}\n{begun}")
