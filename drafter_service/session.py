@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -70,4 +71,4 @@ class DrafterSession:
         """The budget cut to what context and cache hold."""
         room = max(0, self.model.context_length - len(self.committed))
         nodes = min(budget.max_nodes, self.model.options.max_draft_nodes)
-        return DraftBudget(max_nodes=nodes, max_depth=min(budget.max_depth, room))
+        return dataclasses.replace(budget, max_nodes=nodes, max_depth=min(budget.max_depth, room))
