@@ -1,0 +1,112 @@
+"""Calibration: scores become hit rates, source by source, and follow the text."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from draftloop.calibration import DEPTH_EDGES, MEMORY, PRIOR_TRIALS, SCORE_EDGES, Calibration
+from draftloop.tree import ROOT, DraftTree, TokenSource, Verdict
+from phrase_store import growth
+from phrase_store.index import correction_of
+
+PHRASE, DRAFT = TokenSource.PHRASE, TokenSource.DRAFT_MODEL
+scores = st.floats(0, 1) | st.sampled_from(SCORE_EDGES)
+depths = st.integers(1, 12) | st.sampled_from(DEPTH_EDGES)
+
+
+def one(source: TokenSource = PHRASE) -> DraftTree:
+    return DraftTree.chain([7], source)
+
+
+def verdict(*accepted: int) -> Verdict:
+    return Verdict(accepted, (0,) * (len(accepted) + 1), root_prediction=0)
+
+
+HIT, MISS = verdict(0), verdict()
+
+
+@given(st.sampled_from(list(TokenSource)), scores, depths)
+def test_a_score_stands_for_itself_at_first(source: TokenSource, score: float, depth: int) -> None:
+    assert Calibration().correct(source, score, depth) == pytest.approx(score)
+
+
+@pytest.mark.parametrize("rate", [0.0, 0.25, 1.0])
+def test_what_is_measured_takes_over(rate: float) -> None:
+    calibration = Calibration()
+    for number in range(800):
+        hit = number % 4 < 4 * rate
+        calibration.observe(one(), [0.6], HIT if hit else MISS)
+    trials = 1 / (1 - MEMORY)
+    expected = (rate * trials + PRIOR_TRIALS * 0.6) / (trials + PRIOR_TRIALS)
+    assert calibration.correct(PHRASE, 0.6, 1) == pytest.approx(expected, abs=0.02)
+
+
+def test_trials_fade_so_that_the_correction_follows_the_text() -> None:
+    calibration = Calibration()
+    for _ in range(5000):
+        calibration.observe(one(), [0.6], HIT)
+    assert max(calibration.trials) <= 1 / (1 - MEMORY)
+    high = calibration.correct(PHRASE, 0.6, 1)
+    for _ in range(200):
+        calibration.observe(one(), [0.6], MISS)
+    assert calibration.correct(PHRASE, 0.6, 1) < 0.25 < high
+
+
+def test_only_nodes_whose_parent_was_accepted_are_trials() -> None:
+    """What hangs on a rejected node says nothing about its own score."""
+    tree = DraftTree((1, 2, 3, 4), (ROOT, 0, ROOT, 2), (0.5,) * 4, (PHRASE,) * 4)
+    calibration = Calibration()
+    calibration.observe(tree, [0.15, 0.25, 0.35, 0.45], verdict(0))
+    assert sum(calibration.trials) == 3 and sum(calibration.hits) == 1
+    assert calibration.correct(PHRASE, 0.15, 1) > 0.15
+    assert calibration.correct(PHRASE, 0.25, 2) < 0.25
+    assert calibration.correct(PHRASE, 0.35, 1) < 0.35
+    assert calibration.correct(PHRASE, 0.45, 2) == pytest.approx(0.45)
+
+
+def test_sources_scores_and_depths_are_judged_apart() -> None:
+    calibration = Calibration()
+    for _ in range(50):
+        calibration.observe(one(), [0.6], MISS)
+    assert calibration.correct(PHRASE, 0.6, 1) < 0.2
+    assert calibration.correct(DRAFT, 0.6, 1) == pytest.approx(0.6)
+    assert calibration.correct(PHRASE, 0.75, 1) == pytest.approx(0.75)
+    assert calibration.correct(PHRASE, 0.6, 2) == pytest.approx(0.6)
+
+
+def test_a_bucket_ends_before_its_edge() -> None:
+    for edge in SCORE_EDGES:
+        calibration = Calibration()
+        calibration.observe(one(), [edge], MISS)
+        below = edge - 1e-9
+        assert calibration.correct(PHRASE, edge, 1) < edge
+        assert calibration.correct(PHRASE, below, 1) == pytest.approx(below)
+
+
+def test_every_node_needs_its_score() -> None:
+    with pytest.raises(ValueError, match="argument"):
+        Calibration().observe(one(), [], MISS)
+
+
+outcomes = st.lists(
+    st.tuples(st.sampled_from([PHRASE, TokenSource.PROMPT_LOOKUP]), scores, st.booleans()),
+    max_size=40,
+)
+
+
+@settings(deadline=None)
+@given(outcomes, scores, depths)
+def test_corrections_are_probabilities_and_the_compiled_ones_the_same(
+    seen: list[tuple[TokenSource, float, bool]], score: float, depth: int
+) -> None:
+    calibration = Calibration()
+    correction = correction_of(calibration)  # a view: made before, it sees what comes later
+    for source, raw, hit in seen:
+        calibration.observe(one(source), [raw], HIT if hit else MISS)
+    for source in (PHRASE, TokenSource.PROMPT_LOOKUP):
+        corrected = calibration.correct(source, score, depth)
+        assert 0 <= corrected <= 1
+        own = source is TokenSource.PROMPT_LOOKUP
+        assert growth.corrected(correction, own, score, depth) == pytest.approx(corrected)

@@ -1,0 +1,202 @@
+"""Harvest: every phrase is what the target says of one and the same text, and none is lost."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from draftloop.phrase import MAX_CONTEXT, MAX_PHRASE_TOKENS, Phrase
+from draftloop.request import SamplingParameters
+from draftloop.runtime.acceptance import accept
+from draftloop.runtime.sampling import Sampler
+from draftloop.tree import EMPTY_TREE, ROOT, DraftTree, TokenSource, Verdict
+from phrase_store.harvest import harvest
+from tests.support.toy_model import TableModel
+
+# Text so short that a phrase's context is all of it, and tells which node it belongs to.
+COMMITTED = (3, 1)
+MAX_DEPTH = MAX_CONTEXT - len(COMMITTED)
+CHAIN = TokenSource.DRAFT_MODEL
+
+
+@st.composite
+def trees(draw: st.DrawFn, *, vocabulary: int = 4, max_nodes: int = 12) -> DraftTree:
+    """Any tree with distinct siblings over a small vocabulary, its sources mixed."""
+    nodes: dict[tuple[int, int], int] = {}
+    depths: list[int] = []
+    for _ in range(draw(st.integers(0, max_nodes))):
+        parent = draw(st.integers(ROOT, len(nodes) - 1))
+        depth = 1 if parent == ROOT else depths[parent] + 1
+        place = (parent, draw(st.integers(0, vocabulary - 1)))
+        if depth <= MAX_DEPTH and place not in nodes:
+            nodes[place] = len(nodes)
+            depths.append(depth)
+    sources = st.sampled_from([TokenSource.PHRASE, CHAIN, TokenSource.LOOKAHEAD])
+    return DraftTree(
+        token_ids=tuple(token for _, token in nodes),
+        parents=tuple(parent for parent, _ in nodes),
+        estimates=(0.5,) * len(nodes),
+        sources=tuple(draw(sources) for _ in nodes),
+    )
+
+
+class Target:
+    """A scripted target that samples: what it says after any text."""
+
+    def __init__(self, seed: int, temperature: float = 1.0) -> None:
+        self._table = TableModel(seed=seed)
+        parameters = SamplingParameters(temperature=temperature, seed=seed)
+        self._sampler = Sampler(parameters, self._table.vocabulary_size, torch.device("cpu"))
+        self._sampler.observe_prompt(COMMITTED)
+
+    def verdict(self, tree: DraftTree, stop: set[int]) -> Verdict:
+        return self._table.verify(self._sampler, COMMITTED, tree, sorted(stop))
+
+    def says(self, text: tuple[int, ...], count: int) -> tuple[int, ...]:
+        """Its next tokens after `text`, one at a time; `text` begins with what is committed."""
+        said: tuple[int, ...] = ()
+        for _ in range(count):
+            path = (*text[len(COMMITTED) :], *said)
+            prefix = (*COMMITTED, *path)
+            logits = self._table.logits(prefix)[None]
+            said += (self._sampler.choose(logits, [len(prefix)], [path])[0],)
+        return said
+
+
+cases = given(
+    trees(),
+    st.integers(0, 10**6),
+    st.sampled_from([0.0, 1.0]),
+    st.sets(st.integers(0, 3), max_size=1),
+)
+
+
+@settings(max_examples=150, deadline=None)
+@cases
+def test_every_phrase_is_what_the_target_says_token_by_token(
+    tree: DraftTree, seed: int, temperature: float, stop: set[int]
+) -> None:
+    """A corrected suffix in the reference mixes conditions: its later tokens have another past."""
+    target = Target(seed, temperature)
+    for phrase in harvest(COMMITTED, tree, target.verdict(tree, stop), stop):
+        assert phrase.context[: len(COMMITTED)] == COMMITTED
+        assert phrase.tokens == target.says(phrase.context, len(phrase.tokens))
+
+
+@settings(max_examples=150, deadline=None)
+@cases
+def test_nothing_the_target_said_on_text_is_lost(
+    tree: DraftTree, seed: int, temperature: float, stop: set[int]
+) -> None:
+    tree = replace(tree, sources=(CHAIN,) * len(tree))
+    verdict = Target(seed, temperature).verdict(tree, stop)
+    texts = [phrase.context + phrase.tokens for phrase in harvest(COMMITTED, tree, verdict, stop)]
+    for node, said in enumerate(verdict.node_predictions):
+        past = tuple(tree.token_ids[index] for index in tree.path(node))
+        if stop.isdisjoint(past):
+            text = (*COMMITTED, *past, said)
+            assert any(known[: len(text)] == text for known in texts)
+
+
+@settings(max_examples=150, deadline=None)
+@cases
+def test_stop_tokens_end_phrases_and_are_no_past(
+    tree: DraftTree, seed: int, temperature: float, stop: set[int]
+) -> None:
+    """The reference emits and keeps tokens after the end-of-text token."""
+    verdict = Target(seed, temperature).verdict(tree, stop)
+    for phrase in harvest(COMMITTED, tree, verdict, stop):
+        assert stop.isdisjoint((*phrase.context[len(COMMITTED) :], *phrase.tokens[:-1]))
+
+
+@settings(max_examples=100, deadline=None)
+@cases
+def test_phrases_differ_and_one_is_committed(
+    tree: DraftTree, seed: int, temperature: float, stop: set[int]
+) -> None:
+    verdict = Target(seed, temperature).verdict(tree, stop)
+    phrases = harvest(COMMITTED, tree, verdict, stop)
+    assert [phrase.committed for phrase in phrases] == [True] + [False] * (len(phrases) - 1)
+    assert phrases[0] == Phrase(COMMITTED, verdict.emitted_token_ids)
+    assert len(set(phrases)) == len(phrases)
+
+
+def test_runs_of_any_length_are_kept() -> None:
+    """The reference keeps runs of exactly N - 1 tokens, so short drafts teach it nothing."""
+    tree = DraftTree.chain([5, 6, 7], CHAIN)
+    lengths = set()
+    for agreeing in range(3):
+        said = [6, 7, 8][:agreeing] + [40 + place for place in range(agreeing, 3)]
+        verdict = accept(tree, 1, said)
+        first = harvest((), tree, verdict)[1]
+        assert first == Phrase((5,), tuple(said[: agreeing + 1]), committed=False)
+        lengths.add(len(first.tokens))
+    assert lengths == {1, 2, 3}
+
+
+def test_a_corrected_branch_ends_with_its_first_change() -> None:
+    """After `5` the target says 9 where the draft says 6: what follows 6 does not follow 9."""
+    tree = DraftTree.chain([5, 6, 7], CHAIN)
+    verdict = accept(tree, 1, [9, 7, 8])
+    assert harvest((2,), tree, verdict) == [
+        Phrase((2,), (1,)),
+        Phrase((2, 5), (9,), committed=False),
+        Phrase((2, 5, 6), (7, 8), committed=False),  # where draft and target meet again
+    ]
+
+
+def test_a_draft_accepted_whole_keeps_its_bonus_token() -> None:
+    """The reference loses the token after a phrase or suffix that matched to its end."""
+    tree = DraftTree.chain([5, 6], CHAIN)
+    assert harvest((2,), tree, accept(tree, 5, [6, 7])) == [Phrase((2,), (5, 6, 7))]
+    rejected = accept(tree, 1, [6, 7])  # a match to the end of a branch that was not taken
+    assert harvest((2,), tree, rejected)[1] == Phrase((2, 5), (6, 7), committed=False)
+
+
+def test_nothing_is_taken_from_beyond_the_end_of_the_text() -> None:
+    tree = DraftTree.chain([5, 9, 6, 9], CHAIN)
+    committed = harvest((2,), tree, accept(tree, 5, [9, 6, 9, 1], {9}), {9})
+    assert committed == [Phrase((2,), (5, 9))]
+    rejected = harvest((2,), tree, accept(tree, 1, [9, 6, 9, 1], {9}), {9})
+    assert rejected[1:] == [Phrase((2, 5), (9,), committed=False)]
+
+
+def test_the_first_tokens_of_a_text_are_harvested() -> None:
+    """Output on prompts of 1 to 3 tokens is cut short by the reference."""
+    for context in ((), (2,), (2, 3)):
+        assert harvest(context, EMPTY_TREE, accept(EMPTY_TREE, 4, [])) == [Phrase(context, (4,))]
+
+
+def test_every_sibling_is_read_under_its_own_past() -> None:
+    tree = DraftTree((5, 6, 7), (ROOT, ROOT, 1), (0.5,) * 3, (CHAIN,) * 3)
+    verdict = accept(tree, 5, [1, 2, 3])
+    assert harvest((), tree, verdict) == [
+        Phrase((), (5, 1)),
+        Phrase((6,), (2,), committed=False),
+        Phrase((6, 7), (3,), committed=False),
+    ]
+
+
+def test_a_lookahead_window_is_no_text() -> None:
+    tree = DraftTree.chain([5, 6], TokenSource.LOOKAHEAD)
+    assert harvest((), tree, accept(tree, 1, [2, 3])) == [Phrase((), (1,))]
+    assert harvest((), tree, accept(tree, 5, [6, 3])) == [Phrase((), (5, 6, 3))]  # but if accepted
+
+
+def test_a_verdict_without_predictions_teaches_what_was_committed() -> None:
+    tree = DraftTree.chain([5, 6], CHAIN)
+    verdict = Verdict((), (1,), root_prediction=1)
+    assert harvest((4,), tree, verdict) == [Phrase((4,), (1,))]
+
+
+def test_contexts_and_runs_are_bounded() -> None:
+    long = tuple(range(100, 200))
+    tree = DraftTree.chain(long, CHAIN)
+    accepted = harvest(long, tree, accept(tree, 100, [*long[1:], 7]))
+    assert accepted == [Phrase(long[-MAX_CONTEXT:], long[:MAX_PHRASE_TOKENS])]
+    rejected = harvest(long, tree, accept(tree, 1, [*long[1:], 7]))[1]
+    assert rejected.context == (*long[-MAX_CONTEXT + 1 :], 100)
+    assert rejected.tokens == long[1 : MAX_PHRASE_TOKENS + 1]

@@ -1,0 +1,312 @@
+"""The phrase index: valid drafts in any case, the likelier text first, bounded memory."""
+
+from __future__ import annotations
+
+import math
+import os
+import random
+import subprocess
+import sys
+from collections.abc import Sequence
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from draftloop.calibration import Calibration
+from draftloop.phrase import MAX_CONTEXT, Phrase
+from draftloop.tree import ROOT, DraftBudget, DraftTree, TokenSource, Verdict
+from phrase_store.counts import MOST_CONTINUATIONS, WAYS
+from phrase_store.index import Grown, PhraseIndex, correction_of, grow, warm_up
+
+VOCABULARY = 6
+MIB = 1 << 20
+ROOT_FOLDER = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def compiled() -> None:
+    warm_up()
+
+
+def new_index(*texts: Sequence[int], max_bytes: int = MIB, **options: int) -> PhraseIndex:
+    index = PhraseIndex(max_bytes=max_bytes, **options)
+    for text in texts:
+        index.extend((), text)
+    return index
+
+
+def grown(
+    context: Sequence[int],
+    *,
+    shared: PhraseIndex | None = None,
+    own: PhraseIndex | None = None,
+    nodes: int = 8,
+    depth: int = 8,
+    least: float = 0.0,
+    leaves: int | None = None,
+    calibration: Calibration | None = None,
+) -> Grown:
+    budget = DraftBudget(max_nodes=nodes, max_depth=depth, least_path_probability=least)
+    correction = correction_of(calibration or Calibration())
+    return grow(context, budget, shared=shared, own=own, correction=correction, most_leaves=leaves)
+
+
+def first(
+    context: Sequence[int], *, shared: PhraseIndex | None = None, own: PhraseIndex | None = None
+) -> int:
+    """The likeliest next token."""
+    return grown(context, shared=shared, own=own, nodes=1).tree.token_ids[0]
+
+
+def leaves_of(tree: DraftTree) -> int:
+    return len(set(range(len(tree))) - set(tree.parents))
+
+
+texts = st.lists(st.integers(0, VOCABULARY - 1), max_size=60)
+phrases = st.builds(
+    Phrase,
+    st.lists(st.integers(0, VOCABULARY - 1), max_size=MAX_CONTEXT).map(tuple),
+    st.lists(st.integers(0, VOCABULARY - 1), min_size=1, max_size=5).map(tuple),
+    st.booleans(),
+)
+
+
+@st.composite
+def calibrations(draw: st.DrawFn) -> Calibration:
+    """One that has seen anything."""
+    calibration = Calibration()
+    sources = st.sampled_from([TokenSource.PHRASE, TokenSource.PROMPT_LOOKUP])
+    for _ in range(draw(st.integers(0, 20))):
+        accepted = (0,) if draw(st.booleans()) else ()
+        verdict = Verdict(accepted, (0,), root_prediction=0)
+        tree = DraftTree.chain([1], draw(sources))
+        calibration.observe(tree, [draw(st.floats(0, 1))], verdict)
+    return calibration
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    own_text=texts,
+    shared_text=texts,
+    known=st.lists(phrases, max_size=10),
+    context=texts,
+    nodes=st.integers(0, 24),
+    depth=st.integers(0, 6),
+    leaves=st.integers(1, 5) | st.none(),
+    least=st.sampled_from([0.0, 0.01, 0.2, 0.9]),
+    calibration=calibrations(),
+    max_bytes=st.sampled_from([256, 4096, MIB]),
+)
+def test_drafts_are_valid_trees_within_their_budget(
+    own_text: list[int],
+    shared_text: list[int],
+    known: list[Phrase],
+    context: list[int],
+    nodes: int,
+    depth: int,
+    leaves: int | None,
+    least: float,
+    calibration: Calibration,
+    max_bytes: int,
+) -> None:
+    own = new_index(own_text, max_bytes=max_bytes)
+    shared = new_index(shared_text, max_bytes=max_bytes)
+    shared.insert(known)
+    made = grown(
+        context, shared=shared, own=own, nodes=nodes, depth=depth, least=least, leaves=leaves,
+        calibration=calibration,
+    )  # fmt: skip
+    tree = made.tree
+    tree.validate(vocabulary_size=VOCABULARY, max_nodes=nodes)  # parents first; no nan
+    assert all(1 <= level <= depth for level in tree.depths())
+    assert leaves is None or leaves_of(tree) <= leaves
+    sums: dict[int, float] = {}
+    for parent, estimate in zip(tree.parents, tree.estimates, strict=True):
+        sums[parent] = sums.get(parent, 0.0) + estimate
+    assert all(total <= 1 + 1e-9 for total in sums.values())
+    reached = tree.path_probabilities()
+    assert all(value >= least - 1e-9 for value in reached)
+    assert all(math.isfinite(score) and 0 <= score <= 1 for score in made.scores)
+    assert len(made.scores) == len(tree)
+    if leaves is None:  # best first
+        assert all(later <= earlier + 1e-9 for earlier, later in pairwise(reached))
+
+
+def test_nothing_known_is_no_draft() -> None:
+    assert len(grown((1, 2)).tree) == 0
+    assert len(grown((1, 2), shared=new_index(), own=new_index()).tree) == 0
+    assert len(grown((), own=new_index([1, 2, 3])).tree) == 0
+    assert len(grown((8, 9), own=new_index([1, 2, 3])).tree) == 0
+
+
+def test_the_longest_context_wins_when_it_is_certain() -> None:
+    index = new_index()
+    index.insert([Phrase((7, 1, 2), (5,))] * 10 + [Phrase((8, 1, 2), (6,))] * 50)
+    assert first((7, 1, 2), shared=index) == 5
+    assert first((8, 1, 2), shared=index) == 6
+    assert first((9, 1, 2), shared=index) == 6  # unknown: the shorter context decides
+
+
+def test_a_long_context_that_was_seen_once_is_not_certain() -> None:
+    index = new_index()
+    index.insert([Phrase((7, 1, 2), (5,))] + [Phrase((1, 2), (6,))] * 50)
+    assert max(grown((7, 1, 2), shared=index).tree.estimates) < 0.9
+
+
+def test_own_text_outweighs_shared_phrases_four_times() -> None:
+    own = new_index([1, 2, 5])
+    shared = new_index()
+    shared.insert([Phrase((1, 2), (6,))] * 3)
+    assert first((1, 2), own=own, shared=shared) == 5
+    shared.insert([Phrase((1, 2), (6,))] * 2)
+    assert first((1, 2), own=own, shared=shared) == 6
+
+
+def test_sources_tell_whose_text_it_was() -> None:
+    own, shared = new_index([1, 2, 5]), new_index([1, 2, 6])
+    tree = grown((1, 2), own=own, shared=shared, nodes=2, depth=1).tree
+    sources = dict(zip(tree.token_ids, tree.sources, strict=True))
+    assert sources == {5: TokenSource.PROMPT_LOOKUP, 6: TokenSource.PHRASE}
+
+
+def test_predictions_count_less_than_text() -> None:
+    index = new_index()
+    index.insert([Phrase((1,), (5,), committed=False)] + [Phrase((1,), (6,))])
+    assert first((1,), shared=index) == 6
+    index.insert([Phrase((1,), (5,), committed=False)] * 2)
+    assert first((1,), shared=index) == 5
+
+
+def test_among_equals_the_lower_token_comes_first() -> None:
+    for order in ([3, 4], [4, 3]):
+        index = new_index(half_life_tokens=10**18)
+        index.insert([Phrase((1,), (token,)) for token in order])
+        assert first((1,), shared=index) == 3
+        index = new_index()  # but where counts decay, the later one is a little ahead
+        index.insert([Phrase((1,), (token,)) for token in order])
+        assert first((1,), shared=index) == order[1]
+
+
+def test_counts_decay() -> None:
+    """What was said long ago gives way to what is said now."""
+    index = new_index(half_life_tokens=100)
+    index.insert([Phrase((1, 2), (5,))] * 3)
+    index.insert([Phrase((1, 2), (6,))])
+    assert first((1, 2), shared=index) == 5
+    index.extend((), range(100, 1100))
+    index.insert([Phrase((1, 2), (6,))])
+    assert first((1, 2), shared=index) == 6
+
+
+@pytest.mark.parametrize("max_bytes", [256, 4096])
+def test_eviction_keeps_what_is_counted_again_and_again(max_bytes: int) -> None:
+    index = new_index(max_bytes=max_bytes)
+    numbers = random.Random(1)
+    kept = Phrase((1,), (2,))
+    for _ in range(4 * max_bytes // WAYS):
+        index.insert([kept] * 2)
+        noise = Phrase((numbers.randrange(100, 10**6),), (numbers.randrange(10**6),))
+        index.insert([noise])
+    assert index.evictions > 0
+    assert first((1,), shared=index) == 2
+    assert index.entries <= max_bytes // 16
+
+
+def test_one_context_keeps_its_best_continuations() -> None:
+    index = new_index()
+    for token in range(20):
+        index.insert([Phrase((1,), (token,))] * (2 if token in (3, 4) else 1))
+    tokens = grown((1,), shared=index, nodes=20, depth=1).tree.token_ids
+    assert len(tokens) <= MOST_CONTINUATIONS and set(tokens[:2]) == {3, 4}
+
+
+def test_what_is_cleared_is_forgotten() -> None:
+    index = new_index([1, 2, 3])
+    index.clear()
+    assert index.entries == 0 and len(grown((1, 2), shared=index).tree) == 0
+    index.extend((), [1, 2, 4])
+    assert first((1, 2), shared=index) == 4
+
+
+@given(texts, st.integers(0, 60))
+@settings(max_examples=50, deadline=None)
+def test_a_text_may_come_in_pieces(text: list[int], cut: int) -> None:
+    whole, pieces = new_index(text), new_index(text[:cut])
+    pieces.extend(text[:cut], text[cut:])
+    assert grown(text, own=whole) == grown(text, own=pieces)
+
+
+def test_prompt_lookup_copies_on_from_an_earlier_place() -> None:
+    """With one branch and own text only, the index is prompt lookup."""
+    text = [*range(50), 10, 11, 12]
+    tree = grown(text, own=new_index(text), leaves=1, nodes=6).tree
+    assert tree.token_ids == (13, 14, 15, 16, 17, 18)
+    assert tree.parents == (ROOT, 0, 1, 2, 3, 4)
+    assert set(tree.sources) == {TokenSource.PROMPT_LOOKUP}
+
+
+def test_prompt_lookup_follows_the_longest_match() -> None:
+    text = [1, 2, 3, 7, 7, 5, 2, 3, 8, 8, 6, 1, 2, 3]
+    assert grown(text, own=new_index(text), leaves=1, nodes=2).tree.token_ids == (7, 7)
+
+
+FRESH = """
+from tests.unit import test_phrase_index as here
+print(here.sample())
+"""
+
+
+def sample() -> str:
+    """A draft after a text with many ties, from an index that had to evict."""
+    numbers = random.Random(5)
+    text = [numbers.randrange(8) for _ in range(3000)]
+    return repr(grown(text, shared=new_index(text, max_bytes=16384), nodes=16))
+
+
+def run_fresh(code: str, **environment: str) -> str:
+    run = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=ROOT_FOLDER,
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert run.returncode == 0, run.stderr
+    return run.stdout.strip()
+
+
+@pytest.mark.parametrize("seed", ["0", "1"])
+def test_another_process_drafts_the_same(seed: str) -> None:
+    """Replicas that read the same log agree: nothing depends on Python's hash()."""
+    assert run_fresh(FRESH, PYTHONHASHSEED=seed) == sample()
+
+
+MILLION = """
+import numpy, psutil
+from draftloop.phrase import Phrase
+from phrase_store.index import PhraseIndex, warm_up
+warm_up()
+def insert(count):
+    numbers = numpy.random.default_rng(count)
+    for _ in range(count // 1000):
+        rows = numbers.integers(0, 1 << 31, (1000, 3)).tolist()
+        index.insert([Phrase((a, b), (c,)) for a, b, c in rows])
+index = PhraseIndex(max_bytes=1 << 12)
+insert(5000)
+process = psutil.Process()
+before = process.memory_info().rss
+index = PhraseIndex(max_bytes=16 << 20)
+insert(1_000_000)
+assert index.evictions > 0
+print(process.memory_info().rss - before)
+"""
+
+
+def test_a_million_inserts_stay_within_the_budget() -> None:
+    slack = 4 * MIB
+    assert new_index(max_bytes=16 * MIB).bytes <= 16 * MIB
+    assert int(run_fresh(MILLION)) <= 16 * MIB + slack
