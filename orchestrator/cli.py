@@ -15,6 +15,7 @@ from rich.console import Console
 from draftloop import __version__
 from draftloop.config import DEFAULT_PORTS, LOOPBACK
 from draftloop.errors import DraftloopError, InvalidInput
+from draftloop.phrase import PhraseScope
 from draftloop.request import GenerationParameters, SamplingParameters
 from draftloop.rpc.generation_client import GenerationClient, Summary
 from draftloop.speculation import AUTOREGRESSIVE, STRATEGIES, Speculation
@@ -67,12 +68,15 @@ def up(
     dtype: Annotated[str | None, typer.Option(help="bfloat16 or float32.")] = None,
     device: Annotated[str | None, typer.Option(help="cpu, cuda or cuda:N.")] = None,
     port: Annotated[int | None, typer.Option(help="Public port; 0 takes a free one.")] = None,
+    phrases_url: Annotated[
+        str | None, typer.Option(help="Phrase log, such as redis://host; memory:// without.")
+    ] = None,
 ) -> None:
     """Start verifier, drafter and orchestrator on this machine; Ctrl-C stops them."""
     try:
         stack_config = StackConfig.read(
             config, target=target, draft=draft, inflate=inflate, dtype=dtype, device=device,
-            port=port,
+            port=port, phrases_url=phrases_url,
         )  # fmt: skip
         with interruptible():
             _run_stack(stack_config)
@@ -110,6 +114,10 @@ def generate(
     max_draft_tokens: Annotated[
         int | None, typer.Option(help="Fixed draft length; measured costs decide without it.")
     ] = None,
+    phrases: Annotated[
+        PhraseScope, typer.Option(help="Which phrases it reads and writes.")
+    ] = PhraseScope.SHARED,
+    tenant: Annotated[str, typer.Option(help="Whose phrases; empty without tenants.")] = "",
     stop: Annotated[list[str] | None, typer.Option(help="Text that ends the output.")] = None,
     compare: Annotated[
         bool, typer.Option("--compare", help="Show plain decoding beside it.")
@@ -126,7 +134,10 @@ def generate(
             sampling=SamplingParameters(temperature=temperature, top_p=top_p, top_k=top_k),
             seed=seed,
             max_tokens=max_tokens,
-            speculation=Speculation(strategy=strategy, max_draft_tokens=max_draft_tokens),
+            speculation=Speculation(
+                strategy=strategy, max_draft_tokens=max_draft_tokens, phrases=phrases
+            ),
+            tenant=tenant,
             stop=tuple(stop or ()),
         )
         if compare:

@@ -19,7 +19,7 @@ from typing import Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from draftloop.config import DEFAULT_PORTS, LOOPBACK, bundled_model, explain
+from draftloop.config import DEFAULT_PORTS, ENVIRONMENT_PREFIX, LOOPBACK, bundled_model, explain
 from draftloop.errors import StartupFailure
 
 POLL_S = 0.05
@@ -48,8 +48,8 @@ class StackConfig(BaseModel):
     drafter_port: int = Field(DEFAULT_PORTS["drafter"], ge=0, le=65535)
     verifier_port: int = Field(DEFAULT_PORTS["verifier"], ge=0, le=65535)
     default_strategy: str = Field("speculative", description="strategy of a request naming none")
-    phrase_store: Literal["memory://"] = Field(
-        "memory://", description="phrase log; only the in-process one exists so far"
+    phrases_url: str = Field(
+        "memory://", description="phrase log; memory:// needs no Redis, and each role keeps its own"
     )
     start_timeout_s: float = Field(180.0, gt=0, description="seconds until everything is warm")
     verifier_flags: tuple[str, ...] = Field((), description="further flags of the verifier")
@@ -85,8 +85,11 @@ def lifeline() -> int:
 class RoleProcess:
     """One role's process, its log file and, once it is ready, its address."""
 
-    def __init__(self, role: str, flags: list[str], folder: Path) -> None:
+    def __init__(
+        self, role: str, flags: list[str], folder: Path, secrets: dict[str, str] | None = None
+    ) -> None:
         self.role = role
+        self._environment = {**os.environ, **(secrets or {})}  # flags would show in `ps`
         self.flags = flags
         self.log_file = folder / f"{role}.log"
         self._address_file = folder / f"{role}.address"
@@ -103,8 +106,9 @@ class RoleProcess:
         with self.log_file.open("ab") as log:
             # A session of its own: Ctrl-C reaches the launcher alone, which stops all in order.
             self.process = subprocess.Popen(
-                command, stdout=log, stderr=log, stdin=lifeline(), start_new_session=True
-            )
+                command, stdout=log, stderr=log, stdin=lifeline(), start_new_session=True,
+                env=self._environment,
+            )  # fmt: skip
 
     def wait_until_ready(self, deadline: float) -> None:
         """Raises StartupFailure, with the service's own words, where it ends or takes too long."""
@@ -206,7 +210,10 @@ class Stack:
 
     def _add(self, role: str, port: int, flags: list[str], deadline: float) -> None:
         flags = ["--listen", f"{self.config.host}:{port}", *flags]
-        self.processes[role] = RoleProcess(role, flags, self.folder)
+        secrets = {}
+        if role != "verifier":
+            secrets = {f"{ENVIRONMENT_PREFIX}{role.upper()}_PHRASES_URL": self.config.phrases_url}
+        self.processes[role] = RoleProcess(role, flags, self.folder, secrets)
         self.processes[role].start()
         self.processes[role].wait_until_ready(deadline)
         self._on_ready(self.processes[role])

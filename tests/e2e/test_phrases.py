@@ -74,10 +74,9 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
 @pytest.fixture(scope="module")
 def replica(server: RedisServer) -> Iterator[Stack]:
     """A verifier, and the first orchestrator with its drafter."""
-    flags = ("--phrases-url", server.url)
     config = StackConfig(
         port=0, drafter_port=0, verifier_port=0, dtype="float32", start_timeout_s=240,
-        drafter_flags=flags, orchestrator_flags=flags,
+        phrases_url=server.url,
     )  # fmt: skip
     with Stack(config) as running:
         yield running
