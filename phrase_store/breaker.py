@@ -24,7 +24,7 @@ class BreakerPolicy:
 
     failures: int = 3  # in a row, until it opens
     first_pause_s: float = 0.1
-    longest_pause_s: float = 5.0
+    longest_pause_s: float = 2.0
     growth: float = 2.0  # of the pause, with every probe that fails
 
 

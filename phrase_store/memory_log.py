@@ -6,6 +6,7 @@ import threading
 from collections import deque
 from collections.abc import Sequence
 from itertools import islice
+from weakref import WeakValueDictionary
 
 from phrase_store.log import Entry, LogOptions, PhraseLog
 
@@ -50,7 +51,8 @@ class MemoryLog(PhraseLog):
         """Nothing to free: other stores of this process may share the log."""
 
 
-_logs: dict[str, dict[str, MemoryLog]] = {}
+# By URL and namespace, as long as anybody holds it: tenants without number come and go.
+_logs: WeakValueDictionary[tuple[str, str], MemoryLog] = WeakValueDictionary()
 _opening = threading.Lock()
 
 
@@ -61,12 +63,10 @@ def check(url: str) -> None:
 def connect(url: str, namespace: str, options: LogOptions) -> MemoryLog:
     """The process's log of that name; the first to open it sets its length."""
     with _opening:
-        logs = _logs.setdefault(url, {})
-        if namespace not in logs:
-            logs[namespace] = MemoryLog(options.max_length)
-        return logs[namespace]
+        return _logs.setdefault((url, namespace), MemoryLog(options.max_length))
 
 
 def namespaces(url: str, options: LogOptions) -> list[str]:
-    """Names of the namespaces opened so far."""
-    return sorted(_logs.get(url, ()))
+    """Names of the namespaces that are open."""
+    with _opening:
+        return sorted(namespace for opened, namespace in _logs if opened == url)

@@ -6,19 +6,20 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 from draftloop import logs
 from draftloop.phrase import Phrase
-from phrase_store.breaker import BreakerPolicy, CircuitBreaker
+from phrase_store.breaker import BreakerPolicy, BreakerState, CircuitBreaker
 from phrase_store.log import START, Entry, LogUnavailable, PhraseLog
-from phrase_store.records import Batch, decode, encode_all, encode_cleared, is_recordable
+from phrase_store.records import ORIGIN_LIMIT, encode_all, encode_cleared, is_recordable
 
 # Phrases waiting to be written; beyond it new ones are dropped and counted.
 MOST_WAITING = 10_000
 # One write for what comes in so many seconds: a round is not a write.
 GATHER_S = 0.02
-READ_RECORDS = 512
+READ_RECORDS = 1024
 FOLLOW_S = 1.0
 PROGRESS_S = 1.0
 
@@ -36,79 +37,129 @@ class LinkFigures:
     failures: int = 0  # calls to the log that failed
 
 
+class Link:
+    """What a thread needs to call the log: a breaker that tells people once, and the counts."""
+
+    def __init__(self, figures: LinkFigures, policy: BreakerPolicy, **named: str) -> None:
+        self._figures = figures
+        self._breaker = CircuitBreaker(policy)
+        self._log = log.bind(**named)
+
+    @property
+    def state(self) -> BreakerState:
+        """Whether calls go through."""
+        return self._breaker.state
+
+    def wait_s(self) -> float:
+        """Seconds until the next call makes sense."""
+        return self._breaker.wait_s()
+
+    def try_call(self, call: Callable[[], None]) -> bool:
+        """Whether the call was made and went well; it is not made while the breaker is open.
+
+        No error leaves: a thread that dies would take the phrases with it. One that a client
+        library is not known to raise is logged by its type alone, for its text may quote a record.
+        """
+        if not self._breaker.admits():
+            return False
+        try:
+            call()
+        except LogUnavailable as error:
+            self._failed(str(error))
+        except Exception as error:
+            self._failed(f"unexpected {type(error).__name__}")
+        else:
+            if self._breaker.succeeded():
+                self._log.info("phrase log back")
+            return True
+        return False
+
+    def _failed(self, reason: str) -> None:
+        self._figures.failures += 1
+        if self._breaker.failed():
+            self._log.warning("phrase log lost", reason=reason)
+
+
 class Publisher:
     """Writes phrases in the background, several requests' in one go."""
 
     def __init__(self, phrase_log: PhraseLog, figures: LinkFigures, name: str) -> None:
         self._log = phrase_log
         self._figures = figures
-        self._breaker = CircuitBreaker(BreakerPolicy())
+        self.link = Link(figures, BreakerPolicy(), namespace=name, task="write")
         self._waiting: deque[tuple[int, Phrase]] = deque()
         self._wanted = threading.Event()
         self._stopping = threading.Event()
-        self._cleared = threading.Event()
+        self._cleared_by: int | None = None  # the origin of a clear that is still to be told
         self._thread = threading.Thread(target=self._run, name=f"publish-{name}", daemon=True)
         self._thread.start()
 
+    @property
+    def waiting(self) -> int:
+        """Phrases to be written."""
+        return len(self._waiting)
+
     def put(self, origin: int, phrases: Sequence[Phrase]) -> None:
         """Queues phrases; returns at once."""
+        holds = 0 <= origin < ORIGIN_LIMIT and not self._stopping.is_set()
         for phrase in phrases:
-            if len(self._waiting) >= MOST_WAITING or not is_recordable(phrase):
-                self._figures.dropped += 1
-            else:
+            if holds and len(self._waiting) < MOST_WAITING and is_recordable(phrase):
                 self._waiting.append((origin, phrase))
+            else:
+                self._figures.dropped += 1
         self._wanted.set()
 
-    def put_cleared(self) -> None:
+    def put_cleared(self, origin: int) -> None:
         """Queues the word that all before is void; what waits is dropped."""
         self._waiting.clear()
-        self._cleared.set()
+        self._cleared_by = origin
+        self._wanted.set()
+
+    def ask_to_stop(self) -> None:
+        """From now on phrases are dropped."""
+        self._stopping.set()
         self._wanted.set()
 
     def stop(self, timeout_s: float) -> None:
         """Writes what waits, if that goes quickly, and ends the thread."""
-        self._stopping.set()
-        self._wanted.set()
+        self.ask_to_stop()
         self._thread.join(timeout_s)
 
     def _run(self) -> None:
         while not self._stopping.is_set():
             self._wanted.wait()
-            self._stopping.wait(max(GATHER_S, self._breaker.wait_s()))
+            self._stopping.wait(max(GATHER_S, self.link.wait_s()))
             self._wanted.clear()
             self._write()
         self._write()
 
     def _write(self) -> None:
+        cleared_by = self._cleared_by
+        records = [] if cleared_by is None else [encode_cleared(cleared_by)]
         batches: dict[int, list[Phrase]] = {}
         count = 0
         while self._waiting:
             origin, phrase = self._waiting.popleft()
             batches.setdefault(origin, []).append(phrase)
             count += 1
-        records = [record for origin, known in batches.items() for record in
-                   encode_all(origin, known)]  # fmt: skip
-        if self._cleared.is_set():
-            records.insert(0, encode_cleared())
-        if not records:
-            return
-        if not self._breaker.admits():
-            self._figures.dropped += count
-            return
-        try:
-            if self._cleared.is_set():
+        for origin, phrases in batches.items():
+            records += encode_all(origin, phrases)
+
+        def write() -> None:
+            if cleared_by is not None:
                 self._log.clear()
             self._log.append(records)
-        except LogUnavailable as error:
-            self._figures.dropped += count
-            self._figures.failures += 1
-            if self._breaker.failed():
-                log.warning("phrase log lost", reason=str(error))
+
+        if not records:
             return
-        self._cleared.clear()
+        if not self.link.try_call(write):
+            self._figures.dropped += count
+            if cleared_by is not None:
+                self._wanted.set()  # phrases may be lost, the word that they are void may not
+            return
         self._figures.published += count
-        if self._breaker.succeeded():
-            log.info("phrase log back")
+        if self._cleared_by == cleared_by:
+            self._cleared_by = None
 
 
 class Follower:
@@ -117,14 +168,14 @@ class Follower:
     def __init__(
         self,
         phrase_log: PhraseLog,
-        take: Callable[[Sequence[Batch]], None],
+        take: Callable[[Sequence[bytes]], None],
         figures: LinkFigures,
         name: str,
     ) -> None:
         self._log = phrase_log
         self._take = take
         self._figures = figures
-        self._breaker = CircuitBreaker(BreakerPolicy(failures=1))
+        self.link = Link(figures, BreakerPolicy(failures=1), namespace=name, task="read")
         self._position = START
         self._stopping = threading.Event()
         self.replayed = threading.Event()
@@ -132,40 +183,40 @@ class Follower:
         self._thread = threading.Thread(target=self._run, name=f"follow-{name}", daemon=True)
         self._thread.start()
 
+    def ask_to_stop(self) -> None:
+        """Ends the thread after the call to the log that it is in."""
+        self._stopping.set()
+
     def stop(self, timeout_s: float) -> None:
         """Ends the thread, which may hang in a last read for a moment."""
-        self._stopping.set()
+        self.ask_to_stop()
         self._thread.join(timeout_s)
 
     def _run(self) -> None:
         while not self._stopping.is_set():
-            if not self._breaker.admits():
-                self._stopping.wait(self._breaker.wait_s())
-                continue
-            try:
-                if self.replayed.is_set():
-                    self._take_all(self._log.follow(self._position, READ_RECORDS, FOLLOW_S))
-                else:
-                    self._replay()
-            except LogUnavailable:
-                self._figures.failures += 1
-                self._breaker.failed()
-                continue
-            self._breaker.succeeded()
+            if not self.link.try_call(self._follow if self.replayed.is_set() else self._replay):
+                self._stopping.wait(self.link.wait_s())
+
+    def _follow(self) -> None:
+        self._take_all(self._log.follow(self._position, READ_RECORDS, FOLLOW_S))
 
     def _replay(self) -> None:
-        """What was written before this process began, with a line a second of how it goes."""
+        """What was written before this process began, with a line a second of how it goes.
+
+        While some records are counted the next are read. After a failure it goes on where it was.
+        """
         total, records, began = self._log.length(), 0, time.monotonic()
         told = began
-        while not self._stopping.is_set():
+        with ThreadPoolExecutor(1, f"replay-{self._name}") as reader:
             entries = self._log.read(self._position, READ_RECORDS)
-            self._take_all(entries)
-            records += len(entries)
-            if len(entries) < READ_RECORDS:
-                break
-            if time.monotonic() - told > PROGRESS_S:
-                told = time.monotonic()
-                log.info("replaying phrases", namespace=self._name, records=records, of=total)
+            while entries and not self._stopping.is_set():
+                more = reader.submit(self._log.read, entries[-1].position, READ_RECORDS)
+                self._take_all(entries)
+                records += len(entries)
+                if time.monotonic() - told > PROGRESS_S:
+                    told = time.monotonic()
+                    log.info("replaying phrases", namespace=self._name, records=records, of=total)
+                entries = more.result()
         seconds = round(time.monotonic() - began, 2)
         self.replayed.set()
         if records:
@@ -173,10 +224,6 @@ class Follower:
                      phrases=self._figures.received)  # fmt: skip
 
     def _take_all(self, entries: Sequence[Entry]) -> None:
-        if not entries:
-            return
-        batches = [decode(entry.record) for entry in entries]
-        known = [batch for batch in batches if batch is not None]
-        self._figures.skipped += len(batches) - len(known)
-        self._take(known)
-        self._position = entries[-1].position
+        if entries:
+            self._take([entry.record for entry in entries])
+            self._position = entries[-1].position

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import dataclasses
 import threading
 from collections import OrderedDict
 from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 
 from draftloop.phrase import Phrase, PhraseAccess, PhraseScope
+from phrase_store import index, unpack
+from phrase_store.breaker import BreakerState
 from phrase_store.config import PhraseSettings
 from phrase_store.index import PhraseIndex
 from phrase_store.log import LogOptions, open_log
-from phrase_store.records import Batch
+from phrase_store.records import new_origin
 from phrase_store.replication import Follower, LinkFigures, Publisher
 from phrase_store.session import PhraseSession
 
@@ -26,13 +30,25 @@ def namespace_name(model_fingerprint: str, tenant: str) -> str:
     return f"{model_fingerprint}:{tenant}"
 
 
+@dataclass(slots=True, kw_only=True)
+class NamespaceFigures(LinkFigures):
+    """A namespace in this process: its index, and counts since it was first used."""
+
+    entries: int  # continuations known
+    bytes: int  # memory that the index may come to use
+    evictions: int
+    waiting: int  # phrases to be written to the log
+    replayed: bool  # what the log held at the start is here
+    reachable: bool  # the last calls to the log went well
+
+
 class Namespace:
     """Phrases of one model and tenant. `learn` and `publish` return at once, from any thread."""
 
     def __init__(self, name: str, settings: PhraseSettings) -> None:
         self.name = name
         self.index = PhraseIndex(max_bytes=settings.phrases_mib << 20)
-        self.figures = LinkFigures()
+        self._link_figures = LinkFigures()
         options = LogOptions(
             max_length=settings.phrases_records,
             connect_timeout_s=settings.phrases_timeout_s,
@@ -41,16 +57,12 @@ class Namespace:
         self._log = open_log(settings.phrases_url, name, options)
         self._origins: OrderedDict[int, None] = OrderedDict()
         self._door = threading.Lock()
-        self._publisher = Publisher(self._log, self.figures, name)
-        self._follower = Follower(self._log, self._take, self.figures, name)
+        self._publisher = Publisher(self._log, self._link_figures, name)
+        self._follower = Follower(self._log, self._take, self._link_figures, name)
 
     def learn(self, origin: int, phrases: Sequence[Phrase]) -> None:
-        """Takes phrases of request `origin` into this process."""
-        with self._door:
-            self._origins[origin] = None
-            self._origins.move_to_end(origin)
-            if len(self._origins) > REMEMBERED_ORIGINS:
-                self._origins.popitem(last=False)
+        """Takes phrases of request `origin` (64 bits) into this process."""
+        self._remember(origin)
         self.index.insert(phrases)
 
     def publish(self, origin: int, phrases: Sequence[Phrase]) -> None:
@@ -60,12 +72,32 @@ class Namespace:
 
     def clear(self) -> None:
         """Forgets all phrases, here and, in the background, everywhere."""
+        origin = new_origin()
+        self._remember(origin)  # what is learned here from now on outlives the word's coming back
         self.index.clear()
-        self._publisher.put_cleared()
+        self._publisher.put_cleared(origin)
 
     def wait_replayed(self, timeout_s: float) -> bool:
         """Whether what the log held at the start is here, waiting at most so long for it."""
         return self._follower.replayed.wait(timeout_s)
+
+    def figures(self) -> NamespaceFigures:
+        """For metrics."""
+        states = {self._publisher.link.state, self._follower.link.state}
+        return NamespaceFigures(
+            **dataclasses.asdict(self._link_figures),
+            entries=self.index.entries,
+            bytes=self.index.bytes,
+            evictions=self.index.evictions,
+            waiting=self._publisher.waiting,
+            replayed=self._follower.replayed.is_set(),
+            reachable=states == {BreakerState.CLOSED},
+        )
+
+    def ask_to_stop(self) -> None:
+        """Begins what `close` waits for."""
+        self._publisher.ask_to_stop()
+        self._follower.ask_to_stop()
 
     def close(self) -> None:
         """Ends the threads and frees the connections."""
@@ -73,18 +105,21 @@ class Namespace:
         self._follower.stop(STOP_S)
         self._log.close()
 
-    def _take(self, batches: Sequence[Batch]) -> None:
-        cleared = max((n + 1 for n, batch in enumerate(batches) if batch.cleared), default=0)
-        if cleared:
+    def _remember(self, origin: int) -> None:
+        with self._door:
+            self._origins[origin] = None
+            self._origins.move_to_end(origin)
+            if len(self._origins) > REMEMBERED_ORIGINS:
+                self._origins.popitem(last=False)
+
+    def _take(self, records: Sequence[bytes]) -> None:
+        """Counts what comes from the log, but for what this process learned at first hand."""
+        said = unpack.unpack(records, self._origins)
+        if said.cleared:
             self.index.clear()
-        phrases = [
-            phrase
-            for batch in batches[cleared:]
-            if batch.origin not in self._origins  # or this process learned it at first hand
-            for phrase in batch.phrases
-        ]
-        self.index.insert(phrases)
-        self.figures.received += len(phrases)
+        unpack.count_into(self.index, said.runs)
+        self._link_figures.skipped += said.skipped
+        self._link_figures.received += said.runs.contexts.size
 
 
 class PhraseStore:
@@ -148,6 +183,14 @@ class PhraseStore:
             return list(self._namespaces.values())
 
     def close(self) -> None:
-        """Ends all threads."""
+        """Ends all threads; phrases that wait are written if that goes quickly."""
+        for namespace in self.namespaces():
+            namespace.ask_to_stop()
         for namespace in self.namespaces():
             namespace.close()
+
+
+def warm_up() -> None:
+    """Compiles all loops, or loads them where that was done before: seconds the first time."""
+    index.warm_up()
+    unpack.warm_up()

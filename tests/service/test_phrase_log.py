@@ -15,7 +15,8 @@ import redis
 
 from draftloop.phrase import Phrase
 from phrase_store.log import START, LogOptions, LogUnavailable, PhraseLog, list_namespaces, open_log
-from phrase_store.records import decode, encode, encode_cleared
+from phrase_store.records import encode, encode_cleared
+from phrase_store.unpack import decode
 from tests.support.redis_server import RedisServer, free_port
 
 OPTIONS = LogOptions(max_length=1000, connect_timeout_s=1.0, operation_timeout_s=1.0)
@@ -150,7 +151,7 @@ def test_a_cleared_log_is_empty_and_goes_on(log: PhraseLog) -> None:
     (first,) = log.read(START, 10)
     log.clear()
     assert log.length() == 0 and log.read(START, 10) == []
-    log.append([encode_cleared(), record(2)])
+    log.append([encode_cleared(1), record(2)])
     found = log.read(first.position, 10)
     cleared, batch = (decode(entry.record) for entry in found)
     assert cleared is not None and cleared.cleared and batch is not None and batch.origin == 2
@@ -167,12 +168,13 @@ def test_the_length_is_bounded(log: PhraseLog) -> None:
 @pytest.mark.parametrize("kind", KINDS)
 def test_namespaces_are_listed_and_apart(kind: str, urls: Callable[[str], str]) -> None:
     names = sorted(f"model-{uuid.uuid4().hex}:{tenant}" for tenant in ("", "a", "b"))
-    for number, name in enumerate(names):
-        log = open_log(urls(kind), name, OPTIONS)
+    logs = [open_log(urls(kind), name, OPTIONS) for name in names]
+    for number, log in enumerate(logs):
         log.append([record(number)])
         assert log.length() == 1
-        log.close()
     assert set(names) <= set(list_namespaces(urls(kind), OPTIONS))
+    for log in logs:
+        log.close()
 
 
 def test_entries_that_others_wrote_are_passed_on_for_the_decoder_to_refuse(

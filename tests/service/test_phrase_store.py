@@ -87,9 +87,9 @@ def test_what_comes_back_to_who_learned_it_counts_once(
     drafter.learn(1, phrase(5))
     publisher.publish(1, phrase(5))
     publisher.publish(2, phrase(6))
-    until(lambda: other.figures.received == 2)
-    until(lambda: drafter.figures.received == 1)
-    assert publisher.figures.received == 0
+    until(lambda: other.figures().received == 2)
+    until(lambda: drafter.figures().received == 1)
+    assert publisher.figures().received == 0
 
 
 def test_models_and_tenants_are_apart(
@@ -131,7 +131,7 @@ def test_foreign_and_damaged_records_are_counted_and_passed_over(
             client.xadd(key, record)
     namespace = open_store(server.url).namespace("m")
     assert namespace.wait_replayed(10)
-    assert namespace.figures.skipped == 5 and says(namespace) == (5,)
+    assert namespace.figures().skipped == 5 and says(namespace) == (5,)
 
 
 @pytest.mark.parametrize("silent", [False, True], ids=["killed", "frozen"])
@@ -150,7 +150,7 @@ def test_without_redis_nothing_stalls_and_the_log_resumes(
         stalls.append(time.perf_counter() - began)
         time.sleep(0.005)
     assert sorted(stalls)[-5] < STALL_S  # a busy machine may stall anybody once
-    assert first.figures.failures and first.figures.failures < 60  # a breaker, no retry storm
+    assert first.figures().failures and first.figures().failures < 60  # a breaker, no retry storm
     server.thaw() if silent else server.start()
 
     def heard() -> bool:
@@ -173,7 +173,7 @@ def test_flushall_under_load_is_no_error(
             time.sleep(0.002)
     first.publish(999, [Phrase((5000,), (8,))])
     until(lambda: says(second, (5000,)) == (8,))
-    assert first.figures.failures == second.figures.failures == 0
+    assert first.figures().failures == second.figures().failures == 0
 
 
 def test_publishing_costs_the_caller_microseconds(
@@ -203,7 +203,7 @@ def test_thousands_of_records_are_replayed_at_start(
         pipeline.execute()
     namespace = open_store(server.url).namespace("m")
     assert namespace.wait_replayed(30)
-    assert namespace.figures.received == count
+    assert namespace.figures().received == count
 
 
 def test_tenants_beyond_the_limit_push_out_the_one_used_longest_ago(

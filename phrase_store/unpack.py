@@ -1,0 +1,221 @@
+"""Log records read in bulk, as the index counts them; `records` has their form.
+
+Records come from processes of other versions, and anybody may write to the log: what cannot be
+vouched for is passed over and counted. The loops are compiled and run without the GIL, because a
+process reads up to millions of records at its start while it serves already.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Container, Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from draftloop.phrase import MAX_CONTEXT, MAX_PHRASE_TOKENS, Phrase
+from phrase_store import records
+from phrase_store.counts import Integers, Totals, compiled, count_runs
+from phrase_store.index import PREDICTED_WEIGHT, PhraseIndex
+from phrase_store.records import Batch
+
+REFUSED = 0  # stands for the kind of a record that is foreign, damaged, cut short or too new
+# Runs counted in one go, and the pause after them: a lookup that waits for the index gets it then.
+COUNTED_AT_ONCE = 128
+PAUSE_S = 0.00002
+
+_VERSION, _NARROW, _WIDE, _CLEARED = (
+    records.VERSION, records.NARROW, records.WIDE, records.CLEARED
+)  # fmt: skip
+_CHECKSUM, _BODY = records.CHECKSUM_AT, records.BODY_AT
+_COMMITTED, _TOKEN_LIMIT = records.COMMITTED, records.TOKEN_LIMIT
+_NOTHING_KNOWN: frozenset[int] = frozenset()
+
+Bytes = NDArray[np.uint8]
+
+
+class Runs(NamedTuple):
+    """Phrases one after the other; number i is text[starts[i]:starts[i + 1]].
+
+    Its first contexts[i] tokens are its context.
+    """
+
+    text: Integers
+    starts: Totals
+    contexts: Totals
+    committed: NDArray[np.bool_]
+
+
+class Unpacked(NamedTuple):
+    """What some records say: first perhaps that all before is void, then these phrases."""
+
+    cleared: bool
+    runs: Runs
+    skipped: int  # records that were refused
+
+
+def _checksums() -> NDArray[np.uint32]:
+    table = np.arange(256, dtype=np.uint32)
+    for _ in range(8):
+        table = np.where(table & 1, (table >> 1) ^ np.uint32(0xEDB88320), table >> 1)
+    return table.astype(np.uint32)
+
+
+_CRC_TABLE = _checksums()
+
+
+@compiled
+def _number(data: Bytes, start: int, size: int) -> np.uint64:
+    """A little-endian number."""
+    value = np.uint64(0)
+    for place in range(start + size - 1, start - 1, -1):
+        value = (value << np.uint64(8)) | np.uint64(data[place])
+    return value
+
+
+@compiled
+def _checksum(data: Bytes, start: int, end: int) -> np.uint64:
+    """CRC-32 of a record without the place of its checksum."""
+    crc = np.uint32(0xFFFFFFFF)
+    for place in range(start, end):
+        if start + _CHECKSUM <= place < start + _BODY:
+            continue
+        crc = _CRC_TABLE[(crc ^ data[place]) & np.uint32(0xFF)] ^ (crc >> np.uint32(8))
+    return np.uint64(crc ^ np.uint32(0xFFFFFFFF))
+
+
+@compiled
+def _kind(data: Bytes, start: int, end: int) -> int:
+    """The kind of the record data[start:end], all of it checked."""
+    if end - start < _BODY or data[start] != _VERSION:
+        return REFUSED
+    if _number(data, start + _CHECKSUM, 4) != _checksum(data, start, end):
+        return REFUSED
+    kind = int(data[start + 1])
+    if kind == _CLEARED:
+        return kind
+    size = 2 if kind == _NARROW else 4
+    count = int(_number(data, start + 2, 2))
+    first = start + _BODY + 2 * count
+    if (kind != _NARROW and kind != _WIDE) or first > end:
+        return REFUSED
+    tokens = 0
+    for place in range(start + _BODY, first, 2):
+        context, length = int(data[place]), int(data[place + 1]) & ~_COMMITTED
+        if context > MAX_CONTEXT or length < 1 or length > MAX_PHRASE_TOKENS:
+            return REFUSED
+        tokens += context + length
+    if first + size * tokens != end:
+        return REFUSED
+    if kind == _WIDE:
+        for place in range(first, end, size):
+            if _number(data, place, size) >= _TOKEN_LIMIT:
+                return REFUSED
+    return kind
+
+
+@compiled
+def _judge(data: Bytes, ends: Totals, kinds: Integers, origins: NDArray[np.uint64]) -> None:
+    """Fills in kind and origin of every record."""
+    start = 0
+    for record in range(ends.size):
+        end = ends[record]
+        kinds[record] = _kind(data, start, end)
+        if kinds[record] != REFUSED:
+            origins[record] = _number(data, start + 4, 8)
+        start = end
+
+
+@compiled
+def _unpack(
+    data: Bytes,
+    ends: Totals,
+    kinds: Integers,
+    text: Integers,
+    starts: Totals,
+    contexts: Totals,
+    committed: NDArray[np.bool_],
+) -> int:
+    """Fills in the phrases of all records that are of a kind which has some; returns how many."""
+    runs = 0
+    filled = 0
+    start = 0
+    for record in range(ends.size):
+        end = ends[record]
+        if kinds[record] == _NARROW or kinds[record] == _WIDE:
+            size = 2 if kinds[record] == _NARROW else 4
+            shapes = start + _BODY
+            token = shapes + 2 * int(_number(data, start + 2, 2))
+            for shape in range(shapes, token, 2):
+                contexts[runs] = data[shape]
+                committed[runs] = data[shape + 1] >= _COMMITTED
+                length = int(data[shape]) + (int(data[shape + 1]) & ~_COMMITTED)
+                for _ in range(length):
+                    text[filled] = np.int32(_number(data, token, size))
+                    token += size
+                    filled += 1
+                runs += 1
+                starts[runs] = filled
+        start = end
+    return runs
+
+
+def unpack(encoded: Sequence[bytes], known_origins: Container[int] = _NOTHING_KNOWN) -> Unpacked:
+    """What the records say, without those whose origin is known here already."""
+    data = np.frombuffer(b"".join(encoded), np.uint8)
+    ends = np.cumsum(np.fromiter(map(len, encoded), np.int64, len(encoded)))
+    kinds, origins = np.zeros(len(encoded), np.int32), np.zeros(len(encoded), np.uint64)
+    _judge(data, ends, kinds, origins)
+    skipped = int(np.count_nonzero(kinds == REFUSED))
+    clears = np.flatnonzero(kinds == _CLEARED)
+    known = [place for place, origin in enumerate(origins.tolist()) if origin in known_origins]
+    kinds[known] = REFUSED
+    cleared = bool(np.any(kinds == _CLEARED))  # not by this process, which did so long ago
+    if clears.size:
+        kinds[: clears[-1] + 1] = REFUSED
+    most = data.size // 2 + 1  # a token takes two bytes or more, and so does a phrase
+    runs = Runs(
+        np.empty(most, np.int32), np.zeros(most + 1, np.int64), np.empty(most, np.int64),
+        np.empty(most, np.bool_),
+    )  # fmt: skip
+    count = _unpack(data, ends, kinds, *runs)
+    starts = runs.starts[: count + 1]
+    kept = Runs(runs.text[: starts[-1]], starts, runs.contexts[:count], runs.committed[:count])
+    return Unpacked(cleared, kept, skipped)
+
+
+def decode(record: bytes) -> Batch | None:
+    """One record's batch; None where it is refused."""
+    said = unpack([record])
+    if said.skipped:
+        return None
+    origin = int.from_bytes(record[records.ORIGIN_AT : records.CHECKSUM_AT], "little")
+    return Batch(origin, phrases_of(said.runs), said.cleared)
+
+
+def phrases_of(runs: Runs) -> tuple[Phrase, ...]:
+    """The same as values."""
+    text, starts, contexts = runs.text.tolist(), runs.starts.tolist(), runs.contexts.tolist()
+    return tuple(
+        Phrase(tuple(text[start : start + context]), tuple(text[start + context : end]), committed)
+        for start, end, context, committed in zip(
+            starts, starts[1:], contexts, runs.committed.tolist(), strict=False
+        )
+    )
+
+
+def count_into(index: PhraseIndex, runs: Runs) -> None:
+    """Counts phrases, leaving the index to others every few hundred microseconds."""
+    weights = np.where(runs.committed, 1.0, PREDICTED_WEIGHT)
+    for begin in range(0, weights.size, COUNTED_AT_ONCE):
+        end = min(begin + COUNTED_AT_ONCE, weights.size)
+        with index.lock:
+            count_runs(*index.table, runs.text, runs.starts, runs.contexts, weights, begin, end)
+        if end < weights.size:
+            time.sleep(PAUSE_S)  # a lock that is taken again at once never changes hands
+
+
+def warm_up() -> None:
+    """Compiles the loops, or loads them where that was done before: seconds the first time."""
+    decode(records.encode(0, [Phrase((1,), (2,))]))
