@@ -124,12 +124,16 @@ class ModelServiceSettings(ServiceSettings):
 
 
 def explain(error: ValidationError) -> str:
-    """One line per broken rule: setting, rule and value."""
+    """One line per broken rule: setting, rule and value.
+
+    A rule that tells the value itself has its reasons: it masks secrets.
+    """
     lines = []
     for problem in error.errors():
         name = ".".join(str(part) for part in problem["loc"]) or "settings"
         message = problem["msg"].removeprefix("Value error, ")
-        lines.append(f"{name}: {message}; got {problem['input']!r}")
+        told = "" if "; got " in message else f"; got {problem['input']!r}"
+        lines.append(f"{name}: {message}{told}")
     return "\n".join(lines)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from pydantic import Field, field_validator
-from pydantic_settings import BaseSettings
+from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from draftloop.errors import InvalidInput
 from phrase_store.log import check_url
@@ -15,8 +15,11 @@ from phrase_store.redis_url import masked
 class PhraseSettings(BaseSettings):
     """Where phrases are shared, and how much of them is kept."""
 
+    model_config = SettingsConfigDict(hide_input_in_errors=True)  # a URL may hold a password
+
     phrases_url: str = Field(
         "memory://",
+        repr=False,
         description="phrase log shared with other processes: memory://, redis://, rediss://, "
         "unix://, redis+cluster:// or redis+sentinel://",
     )
@@ -39,7 +42,7 @@ class PhraseSettings(BaseSettings):
         try:
             check_url(url)
         except InvalidInput as error:
-            raise ValueError(str(error)) from None
+            raise ValueError(error.description) from None  # which shows no secret
         return url
 
     def effective(self) -> dict[str, Any]:

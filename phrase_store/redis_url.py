@@ -30,10 +30,13 @@ _FIELD = "phrases_url"
 _PORT, _SENTINEL_PORT = 6379, 26379
 _TLS_PARAMETERS = ("ssl_ca_certs", "ssl_certfile", "ssl_keyfile", "ssl_cert_reqs",
                    "ssl_check_hostname")  # fmt: skip
+_SENTINEL_PARAMETERS = ("sentinel_username", "sentinel_password")
+_SOCKET_PARAMETERS = ("db",)
 _BOOLEANS = {"true": True, "false": False}
-# Greedy up to the last @: a password with an @ or / that nobody encoded must not show either.
-_CREDENTIALS = re.compile(r"://(?:([^:@/]*):)?.*@", re.DOTALL)
-_SECRET_PARAMETER = re.compile(r"(password=)[^&#]*", re.IGNORECASE)
+# Greedy up to the last @, with or without a scheme, and all that comes after a password parameter:
+# a secret with an @, /, & or # that nobody encoded must not show either.
+_CREDENTIALS = re.compile(r"^([\w+.-]*://)?(?:([^:@/]*):)?.*@", re.DOTALL)
+_SECRET_PARAMETER = re.compile(r"(password=).*", re.IGNORECASE | re.DOTALL)
 
 
 class Topology(StrEnum):
@@ -63,10 +66,13 @@ class RedisAddress:
 
 def masked(url: str) -> str:
     """The URL with stars for its secrets, valid or not."""
-    shown = _CREDENTIALS.sub(
-        lambda found: f"://{found[1]}:{STARS}@" if found[1] is not None else f"://{STARS}@", url
-    )
-    return _SECRET_PARAMETER.sub(rf"\1{STARS}", shown)
+    shown = _SECRET_PARAMETER.sub(rf"\1{STARS}", url)
+    return _CREDENTIALS.sub(_starred, shown)
+
+
+def _starred(found: re.Match[str]) -> str:
+    scheme, username = found[1] or "", found[2]
+    return f"{scheme}{STARS}@" if username is None else f"{scheme}{username}:{STARS}@"
 
 
 def parse(url: str) -> RedisAddress:
@@ -81,7 +87,10 @@ class _Parser:
     """One URL on its way; methods raise ValueError with the rule that it breaks."""
 
     def __init__(self, url: str) -> None:
-        self._parts: SplitResult = urlsplit(url)
+        try:
+            self._parts: SplitResult = urlsplit(url)
+        except ValueError:  # whose text may quote a password
+            raise ValueError("must be a URL, special characters percent-encoded") from None
         base, _, topology = self._parts.scheme.lower().partition("+")
         self._secure = base == "rediss"
         self._topology = (
@@ -111,8 +120,17 @@ class _Parser:
             sentinel_password=self._sentinel_parameter("sentinel_password"),
         )
         if self._parameters:
-            raise ValueError(f"must not have the parameter {min(self._parameters)}")
+            raise ValueError(self._parameter_rule())
         return address
+
+    def _parameter_rule(self) -> str:
+        """Without the name that was given: it may be the rest of a password with an & in it."""
+        known: tuple[str, ...] = _TLS_PARAMETERS if self._secure else ()
+        known += _SENTINEL_PARAMETERS if self._topology is Topology.SENTINEL else ()
+        known += _SOCKET_PARAMETERS if self._topology is Topology.SOCKET else ()
+        if not known:
+            return "must not have parameters"
+        return f"must not have parameters other than {', '.join(known)}"
 
     def _credentials(self) -> tuple[str | None, str | None]:
         user_info, separator, _ = self._parts.netloc.rpartition("@")

@@ -1,0 +1,97 @@
+"""The circuit breaker on a scripted clock."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pytest
+
+from phrase_store.breaker import BreakerPolicy, BreakerState, CircuitBreaker
+
+POLICY = BreakerPolicy(failures=3, first_pause_s=1.0, longest_pause_s=5.0, growth=2.0)
+
+
+@dataclass
+class Script:
+    """Time and chance as the test says."""
+
+    now: float = 100.0
+    chance: float = 0.0
+
+    def breaker(self, policy: BreakerPolicy = POLICY) -> CircuitBreaker:
+        return CircuitBreaker(policy, clock=lambda: self.now, chance=lambda: self.chance)
+
+
+def opened(script: Script) -> CircuitBreaker:
+    breaker = script.breaker()
+    assert [breaker.failed() for _ in range(3)] == [False, False, True]
+    return breaker
+
+
+def test_calls_go_through_at_first_and_after_single_failures() -> None:
+    breaker = Script().breaker()
+    for _ in range(5):
+        assert breaker.admits() and breaker.wait_s() == 0
+        assert not breaker.failed() and not breaker.failed()
+        assert not breaker.succeeded()  # in a row, or not at all
+    assert breaker.state is BreakerState.CLOSED
+
+
+def test_failures_in_a_row_open_it_and_only_the_last_one_tells() -> None:
+    script = Script()
+    breaker = opened(script)
+    assert breaker.state is BreakerState.OPEN
+    assert not breaker.admits() and breaker.wait_s() == 1.0
+    script.now += 0.75
+    assert not breaker.admits() and breaker.wait_s() == 0.25
+
+
+def test_after_the_pause_one_caller_finds_out_for_all() -> None:
+    script = Script()
+    breaker = opened(script)
+    script.now += 1.0
+    assert breaker.wait_s() == 0.0
+    assert breaker.admits() and breaker.state is BreakerState.HALF_OPEN
+    assert not breaker.admits() and breaker.wait_s() > 0
+    assert breaker.succeeded()
+    assert breaker.wait_s() == 0 and breaker.admits() and breaker.admits()
+
+
+def test_pauses_grow_up_to_the_longest_and_start_again_after_a_success() -> None:
+    script = Script()
+    breaker = opened(script)
+    pauses = []
+    for _ in range(5):
+        pauses.append(breaker.wait_s())
+        script.now += pauses[-1]
+        assert breaker.admits()
+        assert not breaker.failed()  # nobody is told twice
+    assert pauses == [1.0, 2.0, 4.0, 5.0, 5.0]
+    script.now += 5.0
+    assert breaker.admits() and breaker.succeeded()
+    assert [breaker.failed() for _ in range(3)] == [False, False, True]
+    assert breaker.wait_s() == 1.0
+
+
+def test_a_call_that_began_before_it_opened_changes_nothing_when_it_fails() -> None:
+    script = Script()
+    breaker = opened(script)
+    script.now += 0.5
+    assert not breaker.failed()
+    assert breaker.wait_s() == 0.5
+
+
+def test_a_call_that_began_before_it_opened_closes_it_when_it_succeeds() -> None:
+    breaker = opened(Script())
+    assert breaker.succeeded() and breaker.admits()
+
+
+@pytest.mark.parametrize("chance, pause", [(0.0, 1.0), (0.5, 0.75), (1.0, 0.5)])
+def test_pauses_are_cut_by_up_to_one_half(chance: float, pause: float) -> None:
+    """So that processes that lost the service together do not come back together."""
+    assert opened(Script(chance=chance)).wait_s() == pytest.approx(pause)
+
+
+def test_policies_are_values() -> None:
+    assert BreakerPolicy(failures=3) == BreakerPolicy()
+    assert "failures=1" in repr(BreakerPolicy(failures=1))

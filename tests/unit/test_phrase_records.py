@@ -1,0 +1,166 @@
+"""Log records: they come back as they were, or not at all."""
+
+from __future__ import annotations
+
+import struct
+import zlib
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from draftloop.phrase import MAX_CONTEXT, MAX_PHRASE_TOKENS, Phrase
+from phrase_store.records import (
+    MAX_RECORD_PHRASES,
+    TOKEN_LIMIT,
+    VERSION,
+    Batch,
+    encode,
+    encode_all,
+    encode_cleared,
+    is_recordable,
+)
+from phrase_store.unpack import decode, phrases_of, unpack, warm_up
+
+origins = st.integers(0, 2**64 - 1)
+narrow = st.integers(0, 2**16 - 1)
+wide = st.integers(0, TOKEN_LIMIT - 1)
+
+
+def phrases_over(tokens: st.SearchStrategy[int]) -> st.SearchStrategy[Phrase]:
+    return st.builds(
+        Phrase,
+        st.lists(tokens, max_size=MAX_CONTEXT).map(tuple),
+        st.lists(tokens, min_size=1, max_size=MAX_PHRASE_TOKENS).map(tuple),
+        st.booleans(),
+    )
+
+
+phrases = phrases_over(narrow) | phrases_over(wide)
+batches = st.lists(phrases, max_size=8)
+SAMPLE = encode(7, [Phrase((1, 2), (3, 4, 5)), Phrase((), (70_000,), committed=False)])
+
+
+@pytest.fixture(scope="module", autouse=True)
+def compiled() -> None:
+    warm_up()
+
+
+def sealed(header: bytes, body: bytes) -> bytes:
+    """Any content under a checksum that is right."""
+    return header + struct.pack("<I", zlib.crc32(body, zlib.crc32(header))) + body
+
+
+@settings(deadline=None)
+@given(origins, batches)
+def test_what_is_encoded_comes_back(origin: int, known: list[Phrase]) -> None:
+    assert all(is_recordable(phrase) for phrase in known)
+    assert decode(encode(origin, known)) == Batch(origin, tuple(known))
+
+
+@given(st.lists(phrases_over(narrow), max_size=4), st.integers(0, 700))
+@settings(max_examples=20, deadline=None)
+def test_many_phrases_take_as_few_records_as_hold_them(some: list[Phrase], count: int) -> None:
+    known = [Phrase((), (number,)) for number in range(count)] + some
+    records = list(encode_all(1, known))
+    decoded = [decode(record) for record in records]
+    assert [phrase for batch in decoded if batch for phrase in batch.phrases] == known
+    assert len(records) == -(-len(known) // MAX_RECORD_PHRASES)
+
+
+def test_small_vocabularies_take_two_bytes_a_token() -> None:
+    small = encode(1, [Phrase((1,) * 8, (2**16 - 1,) * 64)])
+    large = encode(1, [Phrase((1,) * 8, (2**16,) * 64)])
+    assert len(large) - len(small) == 72 * 2
+
+
+def test_cleared_says_that_all_before_is_void() -> None:
+    batch = decode(encode_cleared(9))
+    assert batch == Batch(9, (), cleared=True)
+
+
+@pytest.mark.parametrize("record", [SAMPLE, encode_cleared(9)], ids=["phrases", "cleared"])
+def test_no_truncation_passes(record: bytes) -> None:
+    assert all(decode(record[:length]) is None for length in range(len(record)))
+    assert decode(record + b"\0") is None
+
+
+@settings(deadline=None)
+@given(origins, batches, st.data())
+def test_no_truncation_of_any_batch_passes(
+    origin: int, known: list[Phrase], data: st.DataObject
+) -> None:
+    record = encode(origin, known)
+    assert decode(record[: data.draw(st.integers(0, len(record) - 1))]) is None
+
+
+@pytest.mark.parametrize("record", [SAMPLE, encode_cleared(9)], ids=["phrases", "cleared"])
+def test_no_flipped_bit_changes_a_phrase(record: bytes) -> None:
+    for place in range(8 * len(record)):
+        damaged = bytearray(record)
+        damaged[place // 8] ^= 1 << place % 8
+        assert decode(bytes(damaged)) in (None, decode(record))
+
+
+@pytest.mark.parametrize("version", [0, VERSION + 1, 255])
+def test_other_versions_are_not_read_even_where_the_checksum_fits(version: int) -> None:
+    assert decode(sealed(bytes([version]) + SAMPLE[1:12], SAMPLE[16:])) is None
+    assert decode(sealed(SAMPLE[:12], SAMPLE[16:])) is not None
+
+
+record_lists = st.lists(st.tuples(st.integers(0, 3), batches | st.none()), max_size=6)
+
+
+@settings(deadline=None)
+@given(record_lists, st.sets(st.integers(0, 3), max_size=2))
+def test_many_records_are_read_as_one_by_one(
+    sent: list[tuple[int, list[Phrase] | None]], known: set[int]
+) -> None:
+    """None stands for a clear: what came before it is void, whoever said so."""
+    encoded = [encode_cleared(origin) if said is None else encode(origin, said)
+               for origin, said in sent]  # fmt: skip
+    expected: list[Phrase] = []
+    cleared = False
+    for origin, said in sent:
+        if said is None:
+            expected = []
+            cleared |= origin not in known
+        elif origin not in known:
+            expected += said
+    unpacked = unpack([b"damaged", *encoded, SAMPLE[:-1]], known)
+    assert unpacked.skipped == 2 and unpacked.cleared == cleared
+    assert list(phrases_of(unpacked.runs)) == expected
+
+
+@settings(max_examples=500, deadline=None)
+@given(
+    st.binary(max_size=80)
+    | st.builds(
+        sealed,
+        st.builds(
+            struct.Struct("<BBHQ").pack,
+            st.just(VERSION), st.integers(0, 4), st.integers(0, 3), origins,
+        ),
+        st.binary(max_size=40),
+    )
+)  # fmt: skip
+def test_whatever_a_stranger_writes_is_refused_or_sound(record: bytes) -> None:
+    """Checksums are no signatures: what passes must still be within its limits."""
+    batch = decode(record)
+    assert batch is None or all(is_recordable(phrase) for phrase in batch.phrases)
+
+
+@pytest.mark.parametrize(
+    "phrase",
+    [
+        Phrase((), ()),
+        Phrase((), (1,) * (MAX_PHRASE_TOKENS + 1)),
+        Phrase((1,) * (MAX_CONTEXT + 1), (1,)),
+        Phrase((), (-1,)),
+        Phrase((), (TOKEN_LIMIT,)),
+        Phrase((-1,), (1,)),
+        Phrase((TOKEN_LIMIT,), (1,)),
+    ],
+)
+def test_what_no_record_can_hold_is_told(phrase: Phrase) -> None:
+    assert not is_recordable(phrase)
