@@ -19,7 +19,7 @@ from draftloop.phrase import PhraseScope
 from draftloop.request import GenerationParameters, SamplingParameters
 from draftloop.rpc.generation_client import GenerationClient, Summary
 from draftloop.speculation import AUTOREGRESSIVE, STRATEGIES, Speculation
-from orchestrator import terminal
+from orchestrator import cli_phrases, terminal
 from orchestrator.launcher import RoleProcess, Stack, StackConfig, exec_role, interruptible
 
 FAILED = 2
@@ -31,6 +31,7 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
+app.add_typer(cli_phrases.app, name="phrases")
 console = Console(highlight=False)
 complaints = Console(stderr=True, highlight=False)
 

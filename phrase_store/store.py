@@ -129,6 +129,8 @@ class PhraseStore:
         self._settings = settings
         self._namespaces: OrderedDict[str, Namespace] = OrderedDict()
         self._door = threading.Lock()
+        # Where nothing is compiled yet it takes seconds, which no request should find itself in.
+        threading.Thread(target=warm_up, name="warm-up-phrases").start()
 
     def namespace(self, model_fingerprint: str, tenant: str = "") -> Namespace:
         """The phrases of a model and tenant; the first use begins to read them from the log."""

@@ -1,0 +1,192 @@
+"""`draftloop phrases`: look into a phrase log, empty it, keep it in a file."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+from rich.filesize import decimal
+from rich.markup import escape
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+from draftloop.errors import DraftloopError, InvalidInput
+
+if TYPE_CHECKING:
+    from phrase_store.log import PhraseLog
+
+FAILED = 2
+
+app = typer.Typer(help="Look into a phrase log, empty it, keep it in a file.", no_args_is_help=True)
+console = Console(highlight=False)
+complaints = Console(stderr=True, highlight=False)
+
+Url = Annotated[
+    str,
+    typer.Option(
+        "--phrases-url",
+        "--phrase-log",
+        envvar=["DRAFTLOOP_PHRASES_URL", "DRAFTLOOP_PHRASE_LOG"],
+        show_envvar=True,
+        help="Phrase log of the deployment, such as redis://host.",
+    ),
+]
+Model = Annotated[str | None, typer.Option(help="Only this model's fingerprint.")]
+Tenant = Annotated[str | None, typer.Option(help='Only this tenant; "" is who names none.')]
+MEMORY = "memory://"
+
+
+@contextmanager
+def _clear_errors() -> Iterator[None]:
+    """One line and an exit status instead of a traceback."""
+    try:
+        yield
+    except (DraftloopError, OSError) as error:
+        complaints.print(f"draftloop: {error}", style="red", markup=False, soft_wrap=True)
+        raise typer.Exit(FAILED) from None
+    except KeyboardInterrupt:
+        complaints.print("cancelled")
+        raise typer.Exit(130) from None
+
+
+@contextmanager
+def _progress(what: str, total: int) -> Iterator[Callable[[int], None]]:
+    """Call what it gives with the number of records done since the last call."""
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(),
+               TimeRemainingColumn())  # fmt: skip
+    with Progress(*columns, console=complaints, transient=True) as progress:
+        task = progress.add_task(what, total=total)
+        yield lambda done: progress.advance(task, done)
+
+
+def _require_shared(url: str) -> None:
+    from phrase_store.log import check_url
+
+    if url.lower().startswith(MEMORY):
+        raise InvalidInput(
+            "phrases_url",
+            "must name a log that processes share: phrases of memory:// never leave the process "
+            "that holds them, so there is nothing to see or to change from here",
+            url,
+        )
+    check_url(url)
+
+
+@contextmanager
+def _logs(url: str, model: str | None, tenant: str | None) -> Iterator[dict[str, PhraseLog]]:
+    """The logs that the options mean, by the name of their namespace."""
+    from phrase_store.log import list_namespaces
+    from phrase_store.transfer import PATIENT, open_patiently
+
+    _require_shared(url)
+    names = [
+        name
+        for name in list_namespaces(url, PATIENT)
+        if (model is None or name.partition(":")[0] == model)
+        and (tenant is None or name.partition(":")[2] == tenant)
+    ]
+    logs = {name: open_patiently(url, name) for name in names}
+    try:
+        yield logs
+    finally:
+        for log in logs.values():
+            log.close()
+
+
+def _lengths(logs: dict[str, PhraseLog]) -> int:
+    return sum(log.length() for log in logs.values())
+
+
+@app.command()
+def stats(url: Url = MEMORY, model: Model = None, tenant: Tenant = None) -> None:
+    """Show what the log holds, by model and tenant."""
+    with _clear_errors(), _logs(url, model, tenant) as logs:
+        from phrase_store.transfer import count
+
+        table = Table(title="phrase log")
+        for column in ("model", "tenant"):
+            table.add_column(column, overflow="fold")
+        for column in ("records", "phrases", "tokens", "size", "damaged"):
+            table.add_column(column, justify="right")
+        with _progress("reading", _lengths(logs)) as told:
+            for name, log in logs.items():
+                census = count(log, told)
+                owner, _, of = name.partition(":")
+                table.add_row(
+                    escape(owner), escape(of) or "[dim]none[/]", f"{census.records:,}",
+                    f"{census.phrases:,}", f"{census.tokens:,}", decimal(census.bytes),
+                    f"{census.damaged:,}",
+                )  # fmt: skip
+        console.print(table if logs else "the log holds nothing of that")
+
+
+@app.command()
+def clear(
+    url: Url = MEMORY,
+    model: Model = None,
+    tenant: Tenant = None,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+) -> None:
+    """Empty the log; every process that follows it forgets its phrases too."""
+    with _clear_errors(), _logs(url, model, tenant) as logs:
+        from phrase_store.transfer import clear_log
+
+        if not logs:
+            console.print("the log holds nothing of that")
+            return
+        for name in logs:
+            console.print(f"  {name}", markup=False)
+        if not yes and not typer.confirm(
+            f"Forget {_lengths(logs):,} records in {len(logs)} namespaces?"
+        ):
+            console.print("nothing was changed")
+            raise typer.Exit(1)
+        for log in logs.values():
+            clear_log(log)
+        console.print(f"cleared {len(logs)} namespaces")
+
+
+@app.command(name="export")
+def export_(
+    file: Annotated[Path, typer.Argument(help="File to write; JSON Lines.")],
+    url: Url = MEMORY,
+    model: Model = None,
+    tenant: Tenant = None,
+    force: Annotated[bool, typer.Option("--force", help="Replace a file that exists.")] = False,
+) -> None:
+    """Write the log's phrases to a file. They are what users wrote and read: keep it safe."""
+    with _clear_errors(), _logs(url, model, tenant) as logs:
+        from phrase_store.transfer import export_log, write_header
+
+        if file.exists() and not force:
+            raise InvalidInput("file", "must not exist, or give --force to replace it", str(file))
+        file.touch(mode=0o600)  # nobody else's business
+        written = 0
+        with (
+            _progress("exporting", _lengths(logs)) as told,
+            file.open("w", encoding="utf-8") as target,
+        ):
+            write_header(target)
+            for name, log in logs.items():
+                written += export_log(log, name, target, told)
+        console.print(f"wrote {written:,} records of {len(logs)} namespaces to {file}",
+                      markup=False, soft_wrap=True)  # fmt: skip
+
+
+@app.command(name="import")
+def import_(
+    file: Annotated[Path, typer.Argument(help="File that `export` wrote.")], url: Url = MEMORY
+) -> None:
+    """Add a file's phrases to the log, where every process that follows it learns them."""
+    with _clear_errors():
+        from phrase_store.transfer import check_file, import_file
+
+        _require_shared(url)
+        total = check_file(file)  # all of it, so that a mistake leaves the log as it was
+        with _progress("importing", total) as told:
+            phrases = import_file(url, file, told)
+        console.print(f"imported {phrases:,} phrases in {total:,} records")

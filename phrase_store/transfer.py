@@ -1,0 +1,186 @@
+"""A phrase log as people handle it: counted, and written to and read from a file.
+
+The file has one JSON object a line. The first is {"format": "draftloop-phrases", "version": 1};
+the others are records: {"model": fingerprint, "tenant": name, "origin": 64 bits, "phrases":
+[[context, tokens, committed], …]}, contexts and tokens as lists of token ids.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Literal, TextIO, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from draftloop.errors import InvalidInput
+from draftloop.phrase import MAX_CONTEXT, MAX_PHRASE_TOKENS, Phrase
+from phrase_store.log import START, LogOptions, PhraseLog, open_log
+from phrase_store.records import (
+    ORIGIN_LIMIT,
+    TOKEN_LIMIT,
+    Batch,
+    encode_all,
+    encode_cleared,
+    new_origin,
+)
+from phrase_store.unpack import decode, unpack
+
+AT_ONCE = 500  # records read or written in one go
+# A person waits longer than a request may, and no length of ours cuts a log that is longer.
+PATIENT = LogOptions(max_length=2**31, connect_timeout_s=5.0, operation_timeout_s=10.0)
+
+Told = Callable[[int], object]  # called with the number of records done since the last call
+Token = Annotated[int, Field(ge=0, lt=TOKEN_LIMIT)]
+Form = TypeVar("Form", bound=BaseModel)
+
+
+class _Header(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    format: Literal["draftloop-phrases"]
+    version: Literal[1]
+
+
+class _Line(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    model: str = Field(pattern="^[^:]+$", max_length=200)
+    tenant: str = Field("", max_length=1000)
+    origin: int = Field(ge=0, lt=ORIGIN_LIMIT)
+    phrases: list[
+        tuple[
+            Annotated[list[Token], Field(max_length=MAX_CONTEXT)],
+            Annotated[list[Token], Field(min_length=1, max_length=MAX_PHRASE_TOKENS)],
+            bool,
+        ]
+    ] = Field(max_length=100_000)
+
+    def records(self) -> Iterator[bytes]:
+        """As the log has them."""
+        phrases = [Phrase(tuple(context), tuple(tokens), said)
+                   for context, tokens, said in self.phrases]  # fmt: skip
+        return encode_all(self.origin, phrases)
+
+
+@dataclass(slots=True)
+class Census:
+    """What a log holds."""
+
+    records: int = 0
+    phrases: int = 0
+    tokens: int = 0
+    bytes: int = 0
+    damaged: int = 0  # records that are foreign, damaged or of another version
+
+
+def open_patiently(url: str, namespace: str) -> PhraseLog:
+    """The log for a person's use; raises InvalidInput for a URL that breaks the rules."""
+    return open_log(url, namespace, PATIENT)
+
+
+def count(log: PhraseLog, told: Told) -> Census:
+    """Reads the whole log; raises LogUnavailable."""
+    census = Census()
+    for records in _read(log):
+        said = unpack(records)
+        census.records += len(records)
+        census.phrases += said.runs.contexts.size
+        census.tokens += said.runs.text.size - int(said.runs.contexts.sum())
+        census.bytes += sum(map(len, records))
+        census.damaged += said.skipped
+        told(len(records))
+    return census
+
+
+def write_header(file: TextIO) -> None:
+    """The first line of a file."""
+    _write(file, _Header(format="draftloop-phrases", version=1).model_dump())
+
+
+def export_log(log: PhraseLog, namespace: str, file: TextIO, told: Told) -> int:
+    """Adds a log to a file; returns how many records of it could be read."""
+    model, _, tenant = namespace.partition(":")
+    written = 0
+    for records in _read(log):
+        for batch in map(decode, records):
+            if batch is not None and batch.phrases:
+                written += 1
+                _write(file, _object(model, tenant, batch))
+        told(len(records))
+    return written
+
+
+def check_file(path: Path) -> int:
+    """How many records it has. Raises InvalidInput for the first mistake in it, OSError."""
+    return sum(1 for _ in _lines(path))
+
+
+def import_file(url: str, path: Path, told: Told) -> int:
+    """Adds a checked file's phrases to the logs that they name; returns how many.
+
+    Raises LogUnavailable: some may be there then, and importing again counts them twice.
+    """
+    logs: dict[str, PhraseLog] = {}
+    waiting: dict[str, list[bytes]] = {}
+    phrases = 0
+    try:
+        for line in _lines(path):
+            name = f"{line.model}:{line.tenant}"
+            if name not in logs:
+                logs[name] = open_patiently(url, name)
+            records = waiting.setdefault(name, [])
+            records += line.records()
+            phrases += len(line.phrases)
+            if len(records) >= AT_ONCE:
+                logs[name].append(waiting.pop(name))
+            told(1)
+        for name, records in waiting.items():
+            logs[name].append(records)
+    finally:
+        for log in logs.values():
+            log.close()
+    return phrases
+
+
+def clear_log(log: PhraseLog) -> None:
+    """Empties it, and tells everybody who follows it to forget."""
+    log.clear()
+    log.append([encode_cleared(new_origin())])
+
+
+def _read(log: PhraseLog) -> Iterator[Sequence[bytes]]:
+    position = START
+    while entries := log.read(position, AT_ONCE):
+        yield [entry.record for entry in entries]
+        position = entries[-1].position
+
+
+def _object(model: str, tenant: str, batch: Batch) -> dict[str, object]:
+    phrases = [[phrase.context, phrase.tokens, phrase.committed] for phrase in batch.phrases]
+    return {"model": model, "tenant": tenant, "origin": batch.origin, "phrases": phrases}
+
+
+def _write(file: TextIO, value: object) -> None:
+    file.write(json.dumps(value, ensure_ascii=False, separators=(",", ":")) + "\n")
+
+
+def _lines(path: Path) -> Iterator[_Line]:
+    with path.open(encoding="utf-8", errors="replace") as file:
+        _parsed(_Header, 1, file.readline())
+        for number, text in enumerate(file, start=2):
+            if text.strip():
+                yield _parsed(_Line, number, text)
+
+
+def _parsed(form: type[Form], number: int, text: str) -> Form:
+    try:
+        return form.model_validate_json(text)
+    except ValidationError as error:
+        problem = error.errors(include_url=False)[0]
+        name = ".".join(map(str, problem["loc"]))
+        rule = problem["msg"][0].lower() + problem["msg"][1:]
+        field = f"line {number}, {name}" if name else f"line {number}"
+        raise InvalidInput(field, rule, problem["input"]) from None

@@ -1,0 +1,156 @@
+"""`draftloop phrases` over a real Redis."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from draftloop.phrase import Phrase
+from orchestrator.cli import app
+from phrase_store import store
+from phrase_store.config import PhraseSettings
+from phrase_store.log import START, open_log
+from phrase_store.records import encode
+from phrase_store.unpack import decode
+from tests.support.redis_server import RedisServer
+
+ONE, OTHER = Phrase((1, 2), (3, 4)), Phrase((), (70_000,), committed=False)
+Run = Callable[..., Result]
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[RedisServer]:
+    with RedisServer(tmp_path) as running:
+        yield running
+
+
+@pytest.fixture
+def run(server: RedisServer) -> Run:
+    """Runs the command on the server's log."""
+
+    def ran(*arguments: str, answer: str = "") -> Result:
+        environment = {"DRAFTLOOP_PHRASE_LOG": server.url, "COLUMNS": "200"}
+        return CliRunner().invoke(app, ["phrases", *arguments], input=answer, env=environment)
+
+    return ran
+
+
+def write(url: str, name: str, *records: bytes) -> None:
+    log = open_log(url, name)
+    log.append(records)
+    log.close()
+
+
+def held(url: str, name: str) -> list[Phrase]:
+    log = open_log(url, name)
+    batches = [decode(entry.record) for entry in log.read(START, 1000)]
+    log.close()
+    return [phrase for batch in batches if batch for phrase in batch.phrases]
+
+
+def test_stats_count_by_model_and_tenant(server: RedisServer, run: Run) -> None:
+    write(server.url, "aaaa:", encode(1, [ONE, OTHER]), b"damaged")
+    write(server.url, "aaaa:[red]acme", encode(2, [ONE]))
+    result = run("stats")
+    assert result.exit_code == 0, result.output
+    rows = [line.split("│")[1:-1] for line in result.output.splitlines() if "aaaa" in line]
+    shown = [[cell.strip() for cell in row] for row in rows]
+    assert [row[:5] + row[6:] for row in shown] == [
+        ["aaaa", "none", "2", "2", "3", "1"],
+        ["aaaa", "[red]acme", "1", "1", "2", "0"],
+    ]
+    assert "acme" not in run("stats", "--tenant", "").output
+
+
+def test_what_is_exported_is_imported(server: RedisServer, run: Run, tmp_path: Path) -> None:
+    file = tmp_path / "phrases.jsonl"
+    write(server.url, "aaaa:", encode(1, [ONE, OTHER]), b"damaged", encode(2**64 - 1, [OTHER]))
+    write(server.url, "aaaa:acme", encode(2, [ONE]))
+    assert run("export", str(file)).exit_code == 0
+    assert file.stat().st_mode & 0o077 == 0
+    refused = run("export", str(file))
+    assert refused.exit_code == 2 and "file: must not exist" in refused.output
+    assert run("clear", "--yes").exit_code == 0 and held(server.url, "aaaa:") == []
+    result = run("import", str(file))
+    assert result.exit_code == 0 and "4 phrases in 3 records" in result.output
+    assert held(server.url, "aaaa:") == [ONE, OTHER, OTHER]
+    assert held(server.url, "aaaa:acme") == [ONE]
+
+
+def test_clear_asks_and_reaches_who_follows(server: RedisServer, run: Run) -> None:
+    following = store.PhraseStore(PhraseSettings(phrases_url=server.url, phrases_mib=1))
+    write(server.url, "aaaa:acme", encode(1, [ONE]))
+    write(server.url, "aaaa:", encode(1, [ONE]))
+    namespace = following.namespace("aaaa", "acme")
+    assert namespace.wait_replayed(20) and namespace.figures().entries
+    refused = run("clear", "--tenant", "acme", answer="n\n")
+    assert refused.exit_code == 1 and held(server.url, "aaaa:acme") == [ONE]
+    assert run("clear", "--tenant", "acme", answer="y\n").exit_code == 0
+    deadline = time.monotonic() + 10
+    while namespace.figures().entries and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert not namespace.figures().entries
+    assert held(server.url, "aaaa:") == [ONE]
+    following.close()
+
+
+GOOD = {"model": "aaaa", "tenant": "", "origin": 1, "phrases": [[[1], [2], True]]}
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"origin": -1}, "line 3, origin: input should be greater than or equal to 0; got -1"),
+        ({"origin": 2**64}, "line 3, origin: input should be less than"),
+        ({"model": "a:b"}, "line 3, model: string should match"),
+        ({"color": "red"}, "line 3, color: extra inputs are not permitted; got 'red'"),
+        ({"phrases": [[[1] * 9, [2], True]]}, "line 3, phrases.0.0: list should have at most 8"),
+        ({"phrases": [[[1], [], True]]}, "line 3, phrases.0.1: list should have at least 1"),
+        ({"phrases": [[[1], [2**31], True]]}, "line 3, phrases.0.1.0: input should be less than"),
+    ],
+)
+def test_a_mistake_in_a_file_is_named_and_nothing_imported(
+    server: RedisServer, run: Run, tmp_path: Path, change: dict[str, object], words: str
+) -> None:
+    file = tmp_path / "phrases.jsonl"
+    header = {"format": "draftloop-phrases", "version": 1}
+    lines = [json.dumps(value) for value in (header, GOOD, {**GOOD, **change})]
+    file.write_text("\n".join(lines))
+    result = run("import", str(file))
+    assert result.exit_code == 2 and words in result.output
+    assert held(server.url, "aaaa:") == []
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("", "line 1: "),
+        ("not json", "line 1: invalid JSON"),
+        ('{"format": "other", "version": 1}', "line 1, format: "),
+        ('{"format": "draftloop-phrases", "version": 2}', "line 1, version: "),
+    ],
+)
+def test_other_files_are_refused(run: Run, tmp_path: Path, text: str, words: str) -> None:
+    file = tmp_path / "phrases.jsonl"
+    file.write_text(text)
+    result = run("import", str(file))
+    assert result.exit_code == 2 and words in result.output
+
+
+def test_bad_circumstances_end_with_one_line(server: RedisServer, run: Run) -> None:
+    for arguments, words in (
+        (("stats", "--phrases-url", "memory://"), "must name a log that processes share"),
+        (("stats", "--phrase-log", "http://u:secret@h"), "must start with one of"),
+        (("import", "nowhere.jsonl"), "nowhere.jsonl"),
+    ):
+        result = run(*arguments)
+        assert result.exit_code == 2 and words in result.output and "secret" not in result.output
+    server.kill()
+    result = run("stats")
+    assert result.exit_code == 2 and "Traceback" not in result.output
+    assert len(result.output.strip().splitlines()) == 1
