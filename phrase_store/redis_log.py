@@ -154,7 +154,9 @@ def _as_unavailable(shown: str) -> Iterator[None]:
     try:
         yield
     except (RedisError, RedisClusterException, OSError) as error:
-        raise LogUnavailable(f"{shown}: {error or type(error).__name__}") from None
+        # Sentinels' errors go on with the representation of whole clients.
+        reason = str(error).partition(" : <")[0] or type(error).__name__
+        raise LogUnavailable(f"{shown}: {reason}") from None
 
 
 def _flat(stream: Any) -> list[Any]:

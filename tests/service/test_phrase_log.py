@@ -219,3 +219,14 @@ def test_positions_that_went_back_are_read_from_the_beginning(tmp_path: Path) ->
         found = log.follow("99999999999999-0", 10, 0.05)
         assert [entry.record for entry in found] == [record(1)]
         log.close()
+
+
+@pytest.mark.parametrize("form", ["redis://{}", "redis+cluster://{}", "redis+sentinel://{}/m"])
+def test_who_is_not_there_is_told_in_one_short_line(form: str) -> None:
+    url = form.format(f"127.0.0.1:{free_port()}")
+    log = open_log(url, "n", OPTIONS)
+    with pytest.raises(LogUnavailable) as caught:
+        log.length()
+    assert str(caught.value).startswith(f"{url}: ")
+    assert len(str(caught.value)) < 300 and "\n" not in str(caught.value)
+    log.close()
