@@ -9,9 +9,10 @@ from concurrent.futures import Future
 
 import grpc
 
-from drafter_service.calibrations import Calibrations
 from drafter_service.session import DrafterSession, SessionRequest
 from drafter_service.strategies import STRATEGIES, Strategy
+from draftloop.calibration import Calibration
+from draftloop.calibrations import Calibrations
 from draftloop.errors import InvalidInput
 from draftloop.rpc import convert
 from draftloop.rpc.convert_speculation import access_from_pb, ouroboros_from_pb
@@ -56,13 +57,14 @@ class DrafterServicer(drafter_pb2_grpc.DrafterServicer):
             return
         request = self._read_open(first)
         async with self._host.admission.slot() as slot:
+            calibration = self._calibrations.of(request.sampling.temperature)
             session = DrafterSession(
                 self._host.model,
                 slot,
                 request,
                 self._settings.prefill_chunk_tokens,
-                calibration=self._calibrations.of(request.sampling.temperature),
-                phrases=self._phrases(request),
+                calibration=calibration,
+                phrases=self._phrases(request, calibration),
             )
             strategy = STRATEGIES[request.strategy](session)
             prefilled = self._host.engine.submit(strategy.prefill())
@@ -101,7 +103,7 @@ class DrafterServicer(drafter_pb2_grpc.DrafterServicer):
         request.validate(self._host.model, info.strategies)
         return request
 
-    def _phrases(self, request: SessionRequest) -> PhraseSession | None:
+    def _phrases(self, request: SessionRequest, calibration: Calibration) -> PhraseSession | None:
         """What the session may know; the orchestrator publishes, so this side only learns."""
         if request.strategy != OUROBOROS:
             return None
@@ -112,6 +114,7 @@ class DrafterServicer(drafter_pb2_grpc.DrafterServicer):
             publishes=False,
             harvests=parts.harvest,
             stop_token_ids=self._host.model.stop_token_ids,
+            calibration=calibration,
         )
 
     async def _propose(

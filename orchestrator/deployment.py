@@ -7,6 +7,7 @@ import asyncio
 import grpc
 
 from draftloop import logs
+from draftloop.calibrations import Calibrations
 from draftloop.errors import Mismatch, StartupFailure, Unavailable
 from draftloop.model_info import ModelInfo
 from draftloop.request import GenerationRequest
@@ -49,6 +50,7 @@ class Deployment:
         self.settings = settings
         self.tokenizer = Tokenizer(settings.tokenizer)
         self.store = PhraseStore(settings)
+        self._calibrations = Calibrations()
         size = settings.max_message_bytes
         self._verifiers = Replicas(settings.verifier_addresses, size)
         self._drafters = Replicas(settings.drafter_addresses, size)
@@ -134,7 +136,8 @@ class Deployment:
             source = LookaheadSource(request.speculation.lookahead, request.prompt)
             return Drafting(source, phrases)
         if strategy == PROMPT_LOOKUP:
-            own = PhraseSession(request.prompt, request.max_tokens)
+            calibration = self._calibrations.of(request.sampling.temperature)
+            own = PhraseSession(request.prompt, request.max_tokens, calibration=calibration)
             return Drafting(PhraseSource(own, most_leaves=1), phrases)
         drafter = DrafterSession(
             self._drafters,
@@ -160,6 +163,7 @@ class Deployment:
             publishes=True,
             harvests=request.speculation.ouroboros.harvest,
             stop_token_ids=request.stop_token_ids,
+            calibration=self._calibrations.of(request.sampling.temperature),
         )
 
     def _controller(self, request: GenerationRequest) -> Controller:

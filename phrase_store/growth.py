@@ -28,6 +28,10 @@ from phrase_store.counts import (
 )
 
 MOST_BLENDED = 16  # tokens considered after one node
+LEAST_NEWS = 0.05  # counts below this are what decay left of nothing
+# How much a context of 1, 2, ... tokens doubts what it saw once: copying on from one token is right
+# one time in seven, from six or more three times in four.
+ESCAPES = np.array([6.0, 1.5, 0.8, 0.55, 0.43, 0.33, 0.3, 0.3])
 LEAST_MASS = 0.01  # what is left for shorter contexts when they are not asked any more
 SCORES, DEPTHS = np.array(SCORE_EDGES), np.array(DEPTH_EDGES, np.float64)
 OWN_SOURCE, SHARED_SOURCE = int(TokenSource.PROMPT_LOOKUP), int(TokenSource.PHRASE)
@@ -42,8 +46,19 @@ class Correction(NamedTuple):
     trials: Floats
 
 
-# A continuation with its weight and the part of it that the request's own text gave.
-GUESS = np.dtype([("token", np.int32), ("weight", np.float64), ("own", np.float64)], align=True)
+# A continuation: its counts in own text and in others' phrases, its blended probability, the part
+# of that which own text gave, and where a looked-up one stands among the blended ones.
+GUESS = np.dtype(
+    [
+        ("token", np.int32),
+        ("rank", np.int32),
+        ("own", np.float64),
+        ("others", np.float64),
+        ("weight", np.float64),
+        ("weight_of_own", np.float64),
+    ],
+    align=True,
+)
 # A node of a tree under construction, or an open end; `priority`: corrected path probability.
 NODE = np.dtype(
     [
@@ -60,9 +75,7 @@ Records = Any  # an array of GUESS or NODE: numba reads fields as attributes, nu
 
 
 @compiled
-def look_up(
-    table: Table, key: np.uint64, weight: float, own: bool, row: Records, known: int
-) -> int:
+def look_up(table: Table, key: np.uint64, own: bool, row: Records, known: int) -> int:
     """Adds one context's continuations to the `known` of the other table; returns how many now."""
     if table.words.size == 0:
         return known
@@ -82,13 +95,38 @@ def look_up(
             found = known
             known += 1
             row[found].token = token
-            row[found].weight = 0.0
             row[found].own = 0.0
-        count = weight * decayed(table, place)
-        row[found].weight += count
+            row[found].others = 0.0
         if own:
-            row[found].own += count
+            row[found].own += decayed(table, place)
+        else:
+            row[found].others += decayed(table, place)
     return known
+
+
+@compiled
+def news(row: Records, known: int, blended: Records, found: int) -> int:
+    """Takes from the counts of `row` what longer contexts have counted already.
+
+    Returns how many tokens of `blended`, at most MOST_BLENDED, there are now; `rank` says which.
+    """
+    for place in range(known):
+        rank = 0
+        while rank < found and blended[rank].token != row[place].token:
+            rank += 1
+        row[place].rank = rank
+        if rank == MOST_BLENDED:
+            continue  # shorter contexts' further tokens matter least
+        if rank == found:
+            found += 1
+            blended[rank].token = row[place].token
+            blended[rank].weight = blended[rank].weight_of_own = 0.0
+            blended[rank].own = blended[rank].others = 0.0
+        own, others = row[place].own, row[place].others
+        row[place].own = max(0.0, own - blended[rank].own)
+        row[place].others = max(0.0, others - blended[rank].others)
+        blended[rank].own, blended[rank].others = own, others
+    return found
 
 
 @compiled
@@ -98,7 +136,8 @@ def blend(
     """Prediction by partial matching over all contexts, the longest first; returns how many tokens.
 
     `recent` holds the last tokens, latest first, `length` of them. A context takes
-    total / (total + distinct) of the mass that longer ones left.
+    total / (total + escape x distinct) of the mass that longer ones left, by the counts that they
+    have not seen: whatever followed a long context was counted with its ends too.
     """
     keys = np.empty(MAX_CONTEXT, np.uint64)
     key = SEED
@@ -108,28 +147,25 @@ def blend(
     found = 0
     mass = CERTAINTY
     for level in range(length - 1, -1, -1):
-        known = look_up(own, keys[level], OWN_WEIGHT, True, row, 0)
-        known = look_up(shared, keys[level], 1.0, False, row, known)
-        if known == 0:
+        known = look_up(own, keys[level], True, row, 0)
+        known = look_up(shared, keys[level], False, row, known)
+        found = news(row, known, blended, found)
+        total = weighted = distinct = 0.0
+        for place in range(known):
+            count = row[place].own + row[place].others
+            total += count
+            weighted += OWN_WEIGHT * row[place].own + row[place].others
+            distinct += 1.0 if count > LEAST_NEWS else 0.0
+        if total < LEAST_NEWS:
             continue
-        total = 0.0
+        trust = mass * total / (total + ESCAPES[level] * distinct)
         for place in range(known):
-            total += row[place].weight
-        share = mass / (total + known)
-        for place in range(known):
-            rank = 0
-            while rank < found and blended[rank].token != row[place].token:
-                rank += 1
-            if rank == MOST_BLENDED:
-                continue  # shorter contexts' new tokens matter least
-            if rank == found:
-                found += 1
-                blended[rank].token = row[place].token
-                blended[rank].weight = 0.0
-                blended[rank].own = 0.0
-            blended[rank].weight += share * row[place].weight
-            blended[rank].own += share * row[place].own
-        mass = share * known
+            rank = row[place].rank
+            if rank < MOST_BLENDED:
+                of_own = trust * OWN_WEIGHT * row[place].own / weighted
+                blended[rank].weight += of_own + trust * row[place].others / weighted
+                blended[rank].weight_of_own += of_own
+        mass -= trust
         if mass < LEAST_MASS:
             break
     return found
@@ -176,7 +212,7 @@ def open_ends(
     for rank in range(count):
         end = ends[opened + rank]
         end.token, end.parent, end.depth = kept[rank].token, parent, depth
-        end.own = 2.0 * kept[rank].own > kept[rank].weight
+        end.own = 2.0 * kept[rank].weight_of_own > kept[rank].weight
         end.score = kept[rank].weight
         end.priority = corrected(correction, end.own, end.score, depth)
         total += end.priority

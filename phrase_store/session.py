@@ -24,7 +24,7 @@ class PhraseSession:
 
     `teach` takes what it learns, for others to read: `Namespace.publish`, `Namespace.learn`, or
     nothing. `harvests` tells whether predictions on rejected branches become phrases too; what
-    was committed always does.
+    was committed always does. Sessions of about the same temperature may share a calibration.
     """
 
     def __init__(
@@ -37,6 +37,7 @@ class PhraseSession:
         origin: int = 0,
         harvests: bool = True,
         stop_token_ids: Collection[int] = (),
+        calibration: Calibration | None = None,
     ) -> None:
         tokens = max(LEAST_TOKENS, len(text) + expected_tokens)
         self._own = PhraseIndex(max_bytes=tokens * BYTES_PER_TOKEN)
@@ -46,7 +47,7 @@ class PhraseSession:
         self._harvests = harvests
         self._teach = teach
         self._stop_token_ids = stop_token_ids
-        self._calibration = Calibration()
+        self._calibration = calibration or Calibration()
         self._correction = correction_of(self._calibration)
         self._last = Grown(EMPTY_TREE, [])
 
@@ -63,6 +64,11 @@ class PhraseSession:
             most_leaves=most_leaves,
         )
         return self._last.tree
+
+    @property
+    def last_scores(self) -> list[float]:
+        """Raw scores of the nodes of the last proposal."""
+        return self._last.scores
 
     def insert(self, phrases: Iterable[Phrase]) -> None:
         """Takes in phrases that nobody else is told of."""

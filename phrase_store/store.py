@@ -8,6 +8,7 @@ from collections import OrderedDict
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
+from draftloop.calibration import Calibration
 from draftloop.phrase import Phrase, PhraseAccess, PhraseScope
 from phrase_store import index, unpack
 from phrase_store.breaker import BreakerState
@@ -156,6 +157,7 @@ class PhraseStore:
         publishes: bool,
         harvests: bool = True,
         stop_token_ids: Collection[int] = (),
+        calibration: Calibration | None = None,
     ) -> PhraseSession | None:
         """The phrases of one request, as far as its scope goes; None where it wants none.
 
@@ -177,6 +179,7 @@ class PhraseStore:
             origin=access.origin,
             harvests=harvests,
             stop_token_ids=stop_token_ids,
+            calibration=calibration,
         )
 
     def namespaces(self) -> list[Namespace]:

@@ -65,7 +65,7 @@ class Chain(Strategy):
         super().__init__(session)
         self._economy = Economy(session.model.forward_seconds)
         self._last_draft = EMPTY_TREE
-        self._drafted = Drafted()
+        self._last_scores: list[float] = []
 
     def prefill(self) -> Task[None]:
         """Runs the prompt, but for its last token."""
@@ -76,8 +76,7 @@ class Chain(Strategy):
     def observe(self, new_token_ids: Sequence[int], verdict: Verdict | None) -> None:
         """Calibrates the estimates by what was accepted."""
         if verdict is not None and verdict.judges(self._last_draft):
-            chain = DraftTree.chain(self._drafted.token_ids, SOURCE)
-            self.session.calibration.observe(chain, self._drafted.scores, verdict)
+            self.session.calibration.observe(self._last_draft, self._last_scores, verdict)
 
     def propose(self, budget: DraftBudget) -> Task[DraftTree]:
         """The chain; keys and values of what was drafted ahead and came true are kept."""
@@ -92,8 +91,8 @@ class Chain(Strategy):
             gain = self._take(drafted, guesses, logits)
             self._economy.observe(time.perf_counter() - began, gain)
         drafted.cut(depth)
-        self._drafted = drafted
-        self._last_draft = self.lengthened(drafted, budget)
+        self._last_draft, more = self.lengthened(drafted, budget)
+        self._last_scores = drafted.scores + more
         return self._last_draft
 
     def _goes_on(self, drafted: Drafted, depth: int, budget: DraftBudget) -> bool:
@@ -113,9 +112,9 @@ class Chain(Strategy):
     def after(self, predictions: Sequence[int]) -> None:
         """Learns the draft model's own tokens after every node of the last guesses."""
 
-    def lengthened(self, drafted: Drafted, budget: DraftBudget) -> DraftTree:
-        """The finished draft."""
-        return DraftTree.chain(drafted.token_ids, SOURCE, drafted.estimates)
+    def lengthened(self, drafted: Drafted, budget: DraftBudget) -> tuple[DraftTree, list[float]]:
+        """The finished draft, and the raw scores of what hangs behind the chain."""
+        return DraftTree.chain(drafted.token_ids, SOURCE, drafted.estimates), []
 
     def _next_forward(self, token_ids: list[int], guesses: DraftTree) -> Forward:
         """The last token that was not run yet, and the guesses under it."""

@@ -73,11 +73,11 @@ class Ouroboros(Chain):
             ngrams = self._window.advance(predictions)
             self._phrases.insert(Phrase(ngram[:1], ngram[1:], committed=False) for ngram in ngrams)
 
-    def lengthened(self, drafted: Drafted, budget: DraftBudget) -> DraftTree:
+    def lengthened(self, drafted: Drafted, budget: DraftBudget) -> tuple[DraftTree, list[float]]:
         """The chain, and behind its end the K best phrases merged to a tree."""
-        chain = super().lengthened(drafted, budget)
+        chain, none = super().lengthened(drafted, budget)
         if self._phrases is None or not self._lengthens or drafted.ended or not drafted.reach:
-            return chain
+            return chain, none
         room = DraftBudget(
             max_nodes=budget.max_nodes - len(chain),
             max_depth=budget.max_depth - len(chain),
@@ -87,4 +87,4 @@ class Ouroboros(Chain):
         most = self._parameters.lengthening_phrases
         builder = TreeBuilder(chain)
         builder.graft(len(chain) - 1, self._phrases.propose(context, room, most_leaves=most))
-        return builder.build()
+        return builder.build(), self._phrases.last_scores

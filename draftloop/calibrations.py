@@ -1,4 +1,4 @@
-"""What this drafter's estimates are worth, learned over all of its sessions."""
+"""What a process's estimates are worth, learned over all of its sessions."""
 
 from __future__ import annotations
 
