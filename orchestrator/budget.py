@@ -20,6 +20,8 @@ COST_MEMORY = 0.8
 NO_DRAFT = DraftBudget(max_nodes=0, max_depth=0)
 # After so many rounds without a draft one is tried again: the text may have become easier.
 PROBE_ROUNDS = 16
+# A round with a draft model, as a first guess: so many drafted tokens and so many emitted.
+USUAL_DRAFT, USUAL_TOKENS, USUAL_ROUNDS = 3, 2, 4
 # Rounds with drafts before their pace is believed.
 TRUSTED_ROUNDS = 6
 
@@ -56,13 +58,20 @@ class Controller:
     verify_cost: VerifyCost
     draft_token_ns: float
     fixed: bool = False
-    modelled: Pace = field(default_factory=lambda: Pace(memory=0.9))
+    modelled: Pace = field(init=False)
     _drafted: Pace = field(default_factory=lambda: Pace(memory=0.9))
     _plain: Pace = field(default_factory=lambda: Pace(memory=0.9))
     _nodes: float = 0.0
     _accepted: float = PRIOR_ACCEPTANCE * PRIOR_WEIGHT
     _judged: float = PRIOR_WEIGHT
     _rounds_without: int = 0
+
+    def __post_init__(self) -> None:
+        # What draft models usually bring, until this one has shown what it does.
+        self.modelled = Pace(memory=0.95)
+        usual = self.verify_cost.nanoseconds(USUAL_DRAFT) + USUAL_DRAFT * self.draft_token_ns
+        for _ in range(USUAL_ROUNDS):
+            self.modelled.observe(USUAL_TOKENS, int(usual))
 
     @property
     def acceptance(self) -> float:

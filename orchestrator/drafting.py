@@ -22,6 +22,8 @@ from phrase_store.session import PhraseSession
 
 # Phrases alone must promise so much more than the drafter to be preferred.
 PHRASES_AHEAD = 1.05
+# After so many rounds of phrases alone the drafter is asked again.
+MOST_PHRASE_ROUNDS = 12
 
 
 class Source(Protocol):
@@ -92,6 +94,7 @@ class DrafterDrafting(Drafting):
         self._controller = controller
         self._figures = figures
         self._prefers_phrases = prefers_phrases
+        self._phrase_rounds_in_a_row = 0
         self._unjudged = False  # the drafter has not heard yet what became of its last draft
 
     def open(self, committed: Sequence[int]) -> None:
@@ -108,7 +111,9 @@ class DrafterDrafting(Drafting):
             own = self._own_draft(committed, budget)
             if self._promises_more(own.tree):
                 self._figures.phrase_rounds += 1
+                self._phrase_rounds_in_a_row += 1
                 return self._without_drafter(own)
+            self._phrase_rounds_in_a_row = 0
         try:
             heard = verdict if self._unjudged else None
             draft = await self._drafter.propose(committed, heard, budget)
@@ -127,5 +132,7 @@ class DrafterDrafting(Drafting):
         return draft
 
     def _promises_more(self, tree: DraftTree) -> bool:
+        if self._phrase_rounds_in_a_row >= MOST_PHRASE_ROUNDS:
+            return False  # or nobody would learn that the drafter does better by now
         known = self._controller.modelled.rate
-        return self._controller.promise(tree) > PHRASES_AHEAD * known > 0
+        return self._controller.promise(tree) > PHRASES_AHEAD * known
