@@ -21,7 +21,7 @@ def harvest(
     taken from beyond a stop token, nor from a lookahead window, whose branches are no text at all.
     """
     recent = tuple(context[-MAX_CONTEXT:])
-    phrases = [Phrase(recent, verdict.emitted_token_ids[:MAX_PHRASE_TOKENS])]
+    phrases = _committed(recent, verdict.emitted_token_ids)
     if not verdict.judges(draft):
         return phrases
     accepted = set(verdict.accepted_nodes)
@@ -37,6 +37,17 @@ def harvest(
         run = _run(node, children, verdict, stop_token_ids)
         phrases.append(Phrase((recent + past)[-MAX_CONTEXT:], run, committed=False))
     return phrases
+
+
+def _committed(recent: tuple[int, ...], emitted: tuple[int, ...]) -> list[Phrase]:
+    """All of `emitted`, the bonus token included: a phrase for every MAX_PHRASE_TOKENS."""
+    return [
+        Phrase(
+            (recent + emitted[:start])[-MAX_CONTEXT:],
+            emitted[start : start + MAX_PHRASE_TOKENS],
+        )
+        for start in range(0, len(emitted), MAX_PHRASE_TOKENS)
+    ]
 
 
 def _run(

@@ -118,9 +118,11 @@ def grow(
 ) -> Grown:
     """The likeliest continuations of `context`, best first, within the budget.
 
-    `most_leaves` bounds the branches: 1 is a chain. Own text counts four times.
+    `most_leaves` bounds the branches: 1 is a chain, 0 no draft. Own text counts four times.
+    `own` and `shared` are two indexes: both are locked for as long as it takes.
     """
-    if budget.max_nodes < 1 or budget.max_depth < 1:
+    leaves = budget.max_nodes if most_leaves is None else most_leaves
+    if min(budget.max_nodes, budget.max_depth, leaves) < 1:
         return Grown(DraftTree(), [])
     integers = np.empty((3, budget.max_nodes), np.int32)
     values = np.empty((2, budget.max_nodes))
@@ -133,12 +135,12 @@ def grow(
             integers,
             values,
             budget.max_depth,
-            most_leaves or budget.max_nodes,
-            budget.least_path_probability,
+            leaves,
+            float(budget.least_path_probability),  # an int would be compiled for, in seconds
         )
     token_ids, parents, owns = integers[:, :count].tolist()
     scores, estimates = values[:, :count].tolist()
-    sources = tuple([_SOURCES[own] for own in owns])
+    sources = tuple(map(_SOURCES.__getitem__, owns))
     return Grown(DraftTree(tuple(token_ids), tuple(parents), tuple(estimates), sources), scores)
 
 

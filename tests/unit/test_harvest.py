@@ -192,11 +192,22 @@ def test_a_verdict_without_predictions_teaches_what_was_committed() -> None:
     assert harvest((4,), tree, verdict) == [Phrase((4,), (1,))]
 
 
+def test_nothing_emitted_is_no_phrase() -> None:
+    assert harvest((4,), EMPTY_TREE, Verdict((), (), root_prediction=1)) == []
+
+
 def test_contexts_and_runs_are_bounded() -> None:
     long = tuple(range(100, 200))
     tree = DraftTree.chain(long, CHAIN)
     accepted = harvest(long, tree, accept(tree, 100, [*long[1:], 7]))
-    assert accepted == [Phrase(long[-MAX_CONTEXT:], long[:MAX_PHRASE_TOKENS])]
+    whole, rest = long[:MAX_PHRASE_TOKENS], (*long[MAX_PHRASE_TOKENS:], 7)
+    assert (
+        accepted
+        == [  # the bonus token 7 included
+            Phrase(long[-MAX_CONTEXT:], whole),
+            Phrase(whole[-MAX_CONTEXT:], rest),
+        ]
+    )
     rejected = harvest(long, tree, accept(tree, 1, [*long[1:], 7]))[1]
     assert rejected.context == (*long[-MAX_CONTEXT + 1 :], 100)
     assert rejected.tokens == long[1 : MAX_PHRASE_TOKENS + 1]

@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from draftloop.calibration import Calibration
 from draftloop.phrase import MAX_CONTEXT, Phrase
 from draftloop.tree import ROOT, DraftBudget, DraftTree, TokenSource, Verdict
+from phrase_store import growth
 from phrase_store.counts import MOST_CONTINUATIONS, WAYS
 from phrase_store.index import Grown, PhraseIndex, correction_of, grow, warm_up
 
@@ -140,6 +141,17 @@ def test_nothing_known_is_no_draft() -> None:
     assert len(grown((1, 2), shared=new_index(), own=new_index()).tree) == 0
     assert len(grown((), own=new_index([1, 2, 3])).tree) == 0
     assert len(grown((8, 9), own=new_index([1, 2, 3])).tree) == 0
+
+
+def test_no_branches_allowed_is_no_draft() -> None:
+    assert len(grown((1, 2), own=new_index([1, 2, 3]), leaves=0).tree) == 0
+
+
+def test_whole_numbers_in_a_budget_compile_nothing() -> None:
+    """Compiling takes seconds, with both indexes locked."""
+    known = list(growth.grow_into.signatures)
+    assert len(grown((1, 2), own=new_index([1, 2, 3]), least=0).tree) == 1
+    assert growth.grow_into.signatures == known
 
 
 def test_the_longest_context_wins_when_it_is_certain() -> None:
