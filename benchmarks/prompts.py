@@ -15,7 +15,7 @@ from orchestrator.tokenizer import Tokenizer
 
 PROMPTS_FILE = REPOSITORY / "models" / "held_out_prompts.jsonl"
 SPEC_BENCH = REPOSITORY.parent / "shared" / "data" / "spec_bench.jsonl"
-WARM_PROMPTS = 8
+WARM_PROMPTS = 4
 LONGEST_PROMPT = 900
 # An edited file is begun so far, and the rest is to be carried on.
 BEGUN = 0.35

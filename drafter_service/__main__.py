@@ -16,8 +16,7 @@ async def serve(settings: DrafterSettings) -> None:
     from drafter_service.strategies import STRATEGIES
     from draftloop.rpc.server import RoleServer
     from draftloop.runtime.service import ModelHost
-    from phrase_store.index import warm_up
-    from phrase_store.store import PhraseStore
+    from phrase_store.store import PhraseStore, warm_up
 
     server = RoleServer(SERVICE_NAME, settings)
     host = ModelHost(settings, strategies=list(STRATEGIES))

@@ -34,7 +34,7 @@ from orchestrator.text import TextStream
 from orchestrator.tokenizer import Tokenizer
 from orchestrator.verifier_session import VerifierSession
 from phrase_store.session import PhraseSession
-from phrase_store.store import PhraseStore
+from phrase_store.store import PhraseStore, warm_up
 
 LOOK_AGAIN_S = 0.5
 INFO_TIMEOUT_S = 5.0
@@ -77,13 +77,16 @@ class Deployment:
         """
         if not len(self._verifiers):
             raise StartupFailure("verifiers: must name at least one address; got none")
-        while self._verifier is None:
-            self._verifier = await self._ask_verifier()
+        await asyncio.gather(asyncio.to_thread(warm_up), self._find_verifier())
         if len(self._drafters):
             await self._ask_drafter()
             if self._drafter is None:
                 log.warning("no drafter yet", addresses=self.settings.drafters)
                 self._watch = asyncio.create_task(self._watch_for_drafter())
+
+    async def _find_verifier(self) -> None:
+        while self._verifier is None:
+            self._verifier = await self._ask_verifier()
 
     async def stop(self) -> None:
         """Closes all connections."""

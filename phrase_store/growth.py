@@ -153,10 +153,13 @@ def blend(
         total = weighted = distinct = 0.0
         for place in range(known):
             count = row[place].own + row[place].others
+            if count <= LEAST_NEWS:  # neither votes nor makes the others surer
+                row[place].own = row[place].others = 0.0
+                continue
             total += count
             weighted += OWN_WEIGHT * row[place].own + row[place].others
-            distinct += 1.0 if count > LEAST_NEWS else 0.0
-        if total < LEAST_NEWS:
+            distinct += 1.0
+        if distinct == 0.0:
             continue
         trust = mass * total / (total + ESCAPES[level] * distinct)
         for place in range(known):

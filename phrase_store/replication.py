@@ -44,6 +44,7 @@ class Link:
         self._figures = figures
         self._breaker = CircuitBreaker(policy)
         self._log = log.bind(**named)
+        self.closing = False  # failures are then nobody's business
 
     @property
     def state(self) -> BreakerState:
@@ -75,6 +76,8 @@ class Link:
         return False
 
     def _failed(self, reason: str) -> None:
+        if self.closing:
+            return
         self._figures.failures += 1
         if self._breaker.failed():
             self._log.warning("phrase log lost", reason=reason)
@@ -117,6 +120,7 @@ class Publisher:
 
     def ask_to_stop(self) -> None:
         """From now on phrases are dropped."""
+        self.link.closing = True
         self._stopping.set()
         self._wanted.set()
 
@@ -185,6 +189,7 @@ class Follower:
 
     def ask_to_stop(self) -> None:
         """Ends the thread after the call to the log that it is in."""
+        self.link.closing = True
         self._stopping.set()
 
     def stop(self, timeout_s: float) -> None:

@@ -130,8 +130,6 @@ class PhraseStore:
         self._settings = settings
         self._namespaces: OrderedDict[str, Namespace] = OrderedDict()
         self._door = threading.Lock()
-        # Where nothing is compiled yet it takes seconds, which no request should find itself in.
-        threading.Thread(target=warm_up, name="warm-up-phrases").start()
 
     def namespace(self, model_fingerprint: str, tenant: str = "") -> Namespace:
         """The phrases of a model and tenant; the first use begins to read them from the log."""
@@ -196,6 +194,9 @@ class PhraseStore:
 
 
 def warm_up() -> None:
-    """Compiles all loops, or loads them where that was done before: seconds the first time."""
+    """Compiles all loops, or loads them where that was done before: seconds the first time.
+
+    For the start of a service, before it says that it is ready.
+    """
     index.warm_up()
     unpack.warm_up()

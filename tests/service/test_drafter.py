@@ -92,6 +92,20 @@ async def test_a_repeated_proposal_gets_the_same_draft(serve_drafter: Start) -> 
         call.cancel()
 
 
+@pytest.mark.parametrize("strategy", ["speculative", "ouroboros"])
+async def test_drafting_stops_where_it_does_not_pay(serve_drafter: Start, strategy: str) -> None:
+    """Guards the way of the prices from the request to the strategy: they were lost once."""
+    async with serve_drafter() as (channel, _):
+        call: Any = DrafterStub(channel).Draft()
+        await call.write(open_drafter(strategy=strategy))
+        dear = {"tokens_per_second": 1e9, "least_path_probability": 1.0}
+        answer = await say(call, propose(LENGTH + 1, [5], 8, **dear))
+        assert answer.timings.forwards == 1
+        answer = await say(call, propose(LENGTH + 2, [6], 8))
+        assert answer.timings.forwards > 1 or len(answer.draft.token_ids) > 1
+        call.cancel()
+
+
 async def drafted(served: Served, strategy: str, budget: int = 12, **parts: Any) -> DraftTree:
     """The first draft after a prompt that says everything twice."""
     call: Any = DrafterStub(served[0]).Draft()

@@ -202,6 +202,14 @@ def test_among_equals_the_lower_token_comes_first() -> None:
         assert first((1,), shared=index) == order[1]
 
 
+def test_what_faded_away_makes_nothing_certain() -> None:
+    """Two faint counts of one context once gave each other certainty."""
+    index = new_index(half_life_tokens=100)
+    index.insert([Phrase((1,), (2,)), Phrase((1,), (3,))])
+    index.extend((), [50 + number % 40 for number in range(2100)])
+    assert max(grown((1,), shared=index).scores, default=0.0) < 0.05
+
+
 def test_counts_decay() -> None:
     """What was said long ago gives way to what is said now."""
     index = new_index(half_life_tokens=100)
