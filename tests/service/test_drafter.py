@@ -98,7 +98,7 @@ async def test_drafting_stops_where_it_does_not_pay(serve_drafter: Start, strate
     async with serve_drafter() as (channel, _):
         call: Any = DrafterStub(channel).Draft()
         await call.write(open_drafter(strategy=strategy))
-        dear = {"tokens_per_second": 1e9, "least_path_probability": 1.0}
+        dear: dict[str, Any] = {"tokens_per_second": 1e9, "least_path_probability": 1.0}
         answer = await say(call, propose(LENGTH + 1, [5], 8, **dear))
         assert answer.timings.forwards == 1
         answer = await say(call, propose(LENGTH + 2, [6], 8))
