@@ -6,6 +6,9 @@ from draftloop.tree import DraftBudget
 
 MEMORY = 0.9
 PRIOR_GAIN = 0.6
+# Forwards of each way at first, then every so many one of the way that lost.
+TRIALS, RETRY = 4, 16
+CHOICE_MEMORY = 0.95
 
 
 class Economy:
@@ -27,3 +30,32 @@ class Economy:
         """Whether to run another forward behind a draft that is accepted whole with `reach`."""
         price = budget.tokens_per_second * self._forward_s + budget.least_path_probability
         return reach * self._gain > price
+
+
+class Choice:
+    """Which of two ways to draft adds more tokens a second: the first one or the other.
+
+    Each is tried at first, and the one that lost again now and then.
+    """
+
+    def __init__(self) -> None:
+        self._tokens = [0.0, 0.0]
+        self._seconds = [0.0, 0.0]
+        self._taken = 0
+
+    def takes_first(self) -> bool:
+        """Whether the next forward is to go the first way."""
+        self._taken += 1
+        if self._taken <= 2 * TRIALS:
+            return self._taken <= TRIALS
+        better = self._rate(0) >= self._rate(1)
+        return better if self._taken % RETRY else not better
+
+    def observe(self, first: bool, tokens: int, seconds: float) -> None:
+        """Takes in a forward that went one of the ways."""
+        way = 0 if first else 1
+        self._tokens[way] = CHOICE_MEMORY * self._tokens[way] + tokens
+        self._seconds[way] = CHOICE_MEMORY * self._seconds[way] + seconds
+
+    def _rate(self, way: int) -> float:
+        return self._tokens[way] / self._seconds[way] if self._seconds[way] else 0.0

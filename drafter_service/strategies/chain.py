@@ -88,8 +88,11 @@ class Chain(Strategy):
             began = time.perf_counter()
             guesses = self.beside(drafted, budget)
             logits = yield self._next_forward(drafted.token_ids, guesses)
+            known = len(drafted)
             gain = self._take(drafted, guesses, logits)
-            self._economy.observe(time.perf_counter() - began, gain)
+            seconds = time.perf_counter() - began
+            self._economy.observe(seconds, gain)
+            self.took(len(drafted) - known, seconds)
         drafted.cut(depth)
         self._last_draft, more = self.lengthened(drafted, budget)
         self._last_scores = drafted.scores + more
@@ -108,6 +111,9 @@ class Chain(Strategy):
     def beside(self, drafted: Drafted, budget: DraftBudget) -> DraftTree:
         """Guesses at what follows the chain, for the draft model to check in its next forward."""
         return EMPTY_TREE
+
+    def took(self, tokens: int, seconds: float) -> None:
+        """Learns what the last forward added to the chain and how long it took, all told."""
 
     def after(self, predictions: Sequence[int]) -> None:
         """Learns the draft model's own tokens after every node of the last guesses."""

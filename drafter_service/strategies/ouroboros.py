@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from drafter_service.economy import Choice
 from drafter_service.session import DrafterSession
 from drafter_service.strategies.chain import Chain, Drafted
 from draftloop.lookahead import LookaheadWindow
@@ -30,6 +31,8 @@ class Ouroboros(Chain):
         self._parameters = session.request.ouroboros
         self._phrases: PhraseSession | None = session.phrases
         self._lengthens = self._phrases is not None and self._parameters.lengthen
+        self._choice = Choice()
+        self._guessed = False
         self._window: LookaheadWindow | None = None
         if self._phrases is not None and self._parameters.draft_by_phrases:
             self._window = LookaheadWindow(self._parameters.lookahead, session.committed)
@@ -52,8 +55,10 @@ class Ouroboros(Chain):
 
     def beside(self, drafted: Drafted, budget: DraftBudget) -> DraftTree:
         """Phrases that follow the chain, and the window."""
-        if self._window is None or self._phrases is None:
+        self._guessed = False
+        if self._window is None or self._phrases is None or not self._choice.takes_first():
             return EMPTY_TREE
+        self._guessed = True
         session, lookahead = self.session, self._parameters.lookahead
         room = session.model.options.max_draft_nodes - len(drafted) - 1
         deepest = session.model.context_length - len(session.committed) - len(drafted)
@@ -66,6 +71,11 @@ class Ouroboros(Chain):
         builder = TreeBuilder(phrases)
         self._window.place(builder, ROOT, deepest, room - len(builder))
         return builder.build()
+
+    def took(self, tokens: int, seconds: float) -> None:
+        """Guesses that ride along make a forward slower: they must make it longer too."""
+        if self._window is not None:
+            self._choice.observe(self._guessed, tokens, seconds)
 
     def after(self, predictions: Sequence[int]) -> None:
         """The window's n-grams become phrases of this request; nobody else is told of them."""

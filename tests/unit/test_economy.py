@@ -1,0 +1,50 @@
+"""Draft forwards that do not pay are not run, and ways to draft are compared by what they do."""
+
+from __future__ import annotations
+
+from drafter_service.economy import RETRY, TRIALS, Choice, Economy
+from draftloop.tree import DraftBudget
+
+
+def budget(**prices: float) -> DraftBudget:
+    return DraftBudget(max_nodes=8, max_depth=8, **prices)
+
+
+def test_a_forward_must_bring_in_what_its_time_brings_in_otherwise() -> None:
+    economy = Economy(first_forward_s=0.01)
+    assert economy.pays(1.0, budget())
+    assert economy.pays(1.0, budget(tokens_per_second=50.0))
+    assert not economy.pays(1.0, budget(tokens_per_second=70.0))
+    assert not economy.pays(0.5, budget(tokens_per_second=50.0))
+    assert not economy.pays(1.0, budget(least_path_probability=0.7))
+
+
+def test_time_and_gain_follow_what_forwards_do() -> None:
+    economy = Economy(first_forward_s=0.01)
+    for _ in range(100):
+        economy.observe(0.002, 0.9)
+    assert economy.pays(1.0, budget(tokens_per_second=400.0))
+    assert not economy.pays(1.0, budget(tokens_per_second=500.0))
+
+
+def taken(choice: Choice, count: int, first_tokens: int) -> list[bool]:
+    ways = []
+    for _ in range(count):
+        first = choice.takes_first()
+        choice.observe(first, first_tokens if first else 1, 0.01)
+        ways.append(first)
+    return ways
+
+
+def test_both_ways_are_tried_and_the_better_one_is_kept() -> None:
+    for tokens, better in ((3, True), (0, False)):
+        ways = taken(Choice(), 4 * RETRY, tokens)
+        assert ways[: 2 * TRIALS] == [True] * TRIALS + [False] * TRIALS
+        later = ways[2 * TRIALS :]
+        assert later.count(not better) == 4 and later.count(better) == len(later) - 4
+
+
+def test_a_way_that_became_better_is_found_again() -> None:
+    choice = Choice()
+    taken(choice, 3 * RETRY, 0)
+    assert all(taken(choice, 40 * RETRY, 5)[-RETRY:-1])
