@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from phrase_store.config import PhraseSettings
 from pydantic import Field
 
 from draftloop.config import (
@@ -14,6 +13,7 @@ from draftloop.config import (
     bundled_model,
     settings_config,
 )
+from phrase_store.config import PhraseSettings
 
 
 class DrafterSettings(PhraseSettings, ModelServiceSettings):
