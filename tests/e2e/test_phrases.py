@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from typing import Any
 
 import pytest
 import redis
@@ -113,8 +114,10 @@ def _started(process: RoleProcess) -> None:
     process.wait_until_ready(time.monotonic() + 240)
 
 
-def answer(client: Client, case: Case, way: Way, tenant: str = "") -> pb.GenerateOnceResponse:
-    parameters = case.parameters(way.strategy, tenant=tenant)
+def answer(
+    client: Client, case: Case, way: Way, tenant: str = "", **more: Any
+) -> pb.GenerateOnceResponse:
+    parameters = case.parameters(way.strategy, tenant=tenant, **more)
     parameters.speculation.MergeFrom(way.speculation())
     request = pb.GenerateOnceRequest(parameters=parameters)
     said: pb.GenerateOnceResponse = client.stub.GenerateOnce(request, timeout=CALL_TIMEOUT_S)
@@ -153,6 +156,22 @@ def test_no_phrase_changes_a_token(
     poison(server, f"poisoned {way.name}", chosen, said)
     for tenant in (way.name, way.name, f"poisoned {way.name}"):
         assert not first_difference(said, tokens(first, chosen, way, tenant)), tenant
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("way", [WAYS[2], WAYS[5], WAYS[6]], ids=lambda way: way.name)
+def test_nothing_comes_after_a_stop_token_and_short_prompts_are_whole(
+    first: Client, way: Way
+) -> None:
+    """The reference goes on behind an end that was drafted, and cuts prompts of 1 to 3 tokens."""
+    prompt = held_out_prompts(1, longest=40)[0]
+    for length in (1, 2, 3, 40):
+        case = Case(prompt[-length:], 48)
+        plain = list(answer(first, case, Way("", "autoregressive"), "stops").token_ids)
+        assert len(plain) == 48 and list(answer(first, case, way, "stops").token_ids) == plain
+        for stop in dict.fromkeys(plain[::9]):
+            stopped = answer(first, case, way, "stops", stop_token_ids=[stop])
+            assert list(stopped.token_ids) == plain[: plain.index(stop) + 1]
 
 
 @pytest.mark.timeout(600)
