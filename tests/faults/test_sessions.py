@@ -106,7 +106,7 @@ async def test_a_deadline_is_passed_on() -> None:
             await session.close()
     without, with_deadline = fake.times_given
     assert without is None
-    assert with_deadline is not None and 25 < with_deadline <= 30
+    assert with_deadline is not None and 25 < with_deadline < 31  # gRPC rounds it up a little
 
 
 async def test_a_deadline_ends_a_round_and_frees_the_session() -> None:
