@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from draftloop.pace import Pace
 from draftloop.tree import DraftBudget
 
 MEMORY = 0.9
@@ -39,8 +40,7 @@ class Choice:
     """
 
     def __init__(self) -> None:
-        self._tokens = [0.0, 0.0]
-        self._seconds = [0.0, 0.0]
+        self._first, self._other = Pace(CHOICE_MEMORY), Pace(CHOICE_MEMORY)
         self._taken = 0
 
     def takes_first(self) -> bool:
@@ -48,14 +48,9 @@ class Choice:
         self._taken += 1
         if self._taken <= 2 * TRIALS:
             return self._taken <= TRIALS
-        better = self._rate(0) >= self._rate(1)
+        better = self._first.rate >= self._other.rate
         return better if self._taken % RETRY else not better
 
     def observe(self, first: bool, tokens: int, seconds: float) -> None:
         """Takes in a forward that went one of the ways."""
-        way = 0 if first else 1
-        self._tokens[way] = CHOICE_MEMORY * self._tokens[way] + tokens
-        self._seconds[way] = CHOICE_MEMORY * self._seconds[way] + seconds
-
-    def _rate(self, way: int) -> float:
-        return self._tokens[way] / self._seconds[way] if self._seconds[way] else 0.0
+        (self._first if first else self._other).observe(tokens, seconds)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from draftloop.pace import Pace
 from draftloop.tree import DraftBudget, DraftTree
 from orchestrator.costs import VerifyCost
 
@@ -24,27 +25,6 @@ PROBE_ROUNDS = 16
 USUAL_DRAFT, USUAL_TOKENS, USUAL_ROUNDS = 3, 2, 4
 # Rounds with drafts before their pace is believed.
 TRUSTED_ROUNDS = 6
-
-
-@dataclass(slots=True)
-class Pace:
-    """Tokens and time of the latest rounds of one kind."""
-
-    memory: float
-    rounds: int = 0
-    _tokens: float = 0.0
-    _nanoseconds: float = 0.0
-
-    @property
-    def rate(self) -> float:
-        """Tokens per nanosecond; 0 before the first round."""
-        return self._tokens / self._nanoseconds if self._nanoseconds else 0.0
-
-    def observe(self, tokens: int, nanoseconds: int) -> None:
-        """Counts in a round."""
-        self.rounds += 1
-        self._tokens = self.memory * self._tokens + tokens
-        self._nanoseconds = self.memory * self._nanoseconds + nanoseconds
 
 
 @dataclass(slots=True)
@@ -71,7 +51,7 @@ class Controller:
         self.modelled = Pace(memory=0.95)
         usual = self.verify_cost.nanoseconds(USUAL_DRAFT) + USUAL_DRAFT * self.draft_token_ns
         for _ in range(USUAL_ROUNDS):
-            self.modelled.observe(USUAL_TOKENS, int(usual))
+            self.modelled.observe(USUAL_TOKENS, usual)
 
     @property
     def acceptance(self) -> float:

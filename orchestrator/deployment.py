@@ -158,10 +158,11 @@ class Deployment:
 
     def _phrases(self, request: GenerationRequest) -> PhraseSession | None:
         """What the request may read, and write for others."""
-        access = request.access(self.verifier.model_fingerprint)
+        # Other strategies only teach: they draft from nothing here, or from an index of their own.
+        drafts = request.strategy in DRAFTER_STRATEGIES
         return self.store.session(
-            access,
-            request.prompt,
+            request.access(self.verifier.model_fingerprint),
+            request.prompt if drafts else (),
             expected_tokens=request.max_tokens,
             publishes=True,
             harvests=request.speculation.ouroboros.harvest,

@@ -10,7 +10,6 @@ from contextlib import asynccontextmanager
 import pytest
 
 from draftloop.errors import DeadlineExceeded, Unavailable
-from draftloop.model_info import ModelInfo
 from draftloop.request import GenerationRequest, SamplingParameters
 from draftloop.speculation import SPECULATIVE, Speculation
 from draftloop.tree import EMPTY_TREE, DraftBudget
@@ -21,6 +20,7 @@ from orchestrator.terms import SessionTerms
 from orchestrator.verifier_session import VerifierSession
 from protos import drafter_pb2_grpc, verifier_pb2_grpc
 from tests.faults import fakes
+from tests.support.model_info import model_info
 
 PROMPT = (5, 6, 7)
 REQUEST = GenerationRequest(
@@ -30,19 +30,7 @@ REQUEST = GenerationRequest(
     max_tokens=8,
     speculation=Speculation(strategy=SPECULATIVE),
 )
-TARGET = ModelInfo(
-    model_name="target",
-    model_fingerprint="aa",
-    vocabulary_fingerprint="bb",
-    vocabulary_size=4096,
-    context_length=64,
-    parameters=1,
-    dtype="float32",
-    device="cpu",
-    max_sessions=1,
-    max_draft_nodes=8,
-    instance_id="here",
-)
+TARGET = model_info(context_length=64)
 BUDGET = DraftBudget(max_nodes=4, max_depth=4)
 DRAFT_TIMEOUT_S = 0.3
 AT_ONCE_S = 0.1

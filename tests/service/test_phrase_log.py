@@ -18,6 +18,7 @@ from phrase_store.log import START, LogOptions, LogUnavailable, PhraseLog, list_
 from phrase_store.records import encode, encode_cleared
 from phrase_store.unpack import decode
 from tests.support.redis_server import RedisServer, free_port
+from tests.support.waiting import until
 
 OPTIONS = LogOptions(max_length=1000, connect_timeout_s=1.0, operation_timeout_s=1.0)
 KINDS = ("memory", "server", "socket", "acl", "tls", "cluster", "sentinel")
@@ -109,13 +110,6 @@ MAKERS: dict[str, Callable[[Path, Start], str]] = {
     "memory": _memory, "server": _server, "socket": _socket, "acl": _acl, "tls": _tls,
     "cluster": _cluster, "sentinel": _sentinel,
 }  # fmt: skip
-
-
-def until(condition: Callable[[], object], seconds: float = 10.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "it never came true"
-        time.sleep(0.02)
 
 
 @pytest.fixture(params=KINDS)

@@ -19,6 +19,7 @@ from phrase_store.index import correction_of, grow, warm_up
 from phrase_store.records import encode
 from phrase_store.store import Namespace, PhraseStore
 from tests.support.redis_server import RedisServer
+from tests.support.waiting import until
 
 CONTEXT = (11, 12, 13)
 STALL_S = 0.05
@@ -47,13 +48,6 @@ def open_store() -> Iterator[Callable[..., PhraseStore]]:
     yield opened
     for store in stores:
         store.close()
-
-
-def until(condition: Callable[[], object], seconds: float = 10.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "it never came true"
-        time.sleep(0.01)
 
 
 def says(namespace: Namespace, context: tuple[int, ...] = CONTEXT) -> tuple[int, ...]:

@@ -10,25 +10,13 @@ import pytest
 
 from draftloop.errors import Mismatch, StartupFailure
 from draftloop.model_info import (
-    ModelInfo,
     model_fingerprint,
     require_model_folder,
     vocabulary_fingerprint,
 )
+from tests.support.model_info import model_info
 
-INFO = ModelInfo(
-    model_name="target",
-    model_fingerprint="aa",
-    vocabulary_fingerprint="bb",
-    vocabulary_size=8,
-    context_length=16,
-    parameters=100,
-    dtype="float32",
-    device="cpu",
-    max_sessions=1,
-    max_draft_nodes=4,
-    instance_id="one",
-)
+INFO = model_info(vocabulary_size=8, parameters=100, max_draft_nodes=4, instance_id="one")
 TOKENIZER = {"model": {"vocab": {"a": 0, "b": 1}, "merges": []}, "added_tokens": []}
 
 

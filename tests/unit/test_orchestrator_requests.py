@@ -9,27 +9,14 @@ import pytest
 
 from draftloop.config import bundled_model
 from draftloop.errors import InvalidInput
-from draftloop.model_info import ModelInfo
 from draftloop.request import GenerationParameters, SamplingParameters
 from draftloop.speculation import AUTOREGRESSIVE, SPECULATIVE, STRATEGIES, Speculation
 from orchestrator.config import OrchestratorSettings
 from orchestrator.requests import RequestReader
 from orchestrator.tokenizer import Tokenizer
+from tests.support.model_info import model_info
 
-MODEL = ModelInfo(
-    model_name="target",
-    model_fingerprint="aa",
-    vocabulary_fingerprint="bb",
-    vocabulary_size=4096,
-    context_length=16,
-    parameters=1,
-    dtype="float32",
-    device="cpu",
-    max_sessions=1,
-    max_draft_nodes=8,
-    instance_id="here",
-    stop_token_ids=(2,),
-)
+MODEL = model_info(stop_token_ids=(2,))
 SAID = GenerationParameters(token_ids=(5, 6, 7))
 
 

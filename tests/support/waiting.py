@@ -1,0 +1,14 @@
+"""Waiting for what other threads and processes do."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+
+def until(condition: Callable[[], object], seconds: float = 10.0) -> None:
+    """Returns once the condition holds; fails when it has not in time."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "it never came true"
+        time.sleep(0.01)
