@@ -1,7 +1,8 @@
 """Distils the draft model from the finished verifier model.
 
 `python -m models.distill --tokens 3000000` starts from the cross-entropy-trained draft model when
-there is one, and resumes like `models.train`.
+there is one, and resumes like `models.train`. `--sampled-share 0.5` makes half of the text what
+`models.sample` let the verifier model write.
 """
 
 from __future__ import annotations
@@ -11,6 +12,8 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy, kl_div
@@ -18,8 +21,10 @@ from transformers import AutoModelForCausalLM, LlamaForCausalLM
 
 from models.architecture import drafter_configuration
 from models.checkpoint import Checkpoint
-from models.layout import VERIFIER_DIR, checkpoint_file
+from models.layout import TRAIN_TOKENS, VERIFIER_DIR, checkpoint_file
 from models.muon import Rates, new_momenta
+from models.packing import BLOCK
+from models.sample import sampled_stream
 from models.schedule import Phase, Schedule
 from models.team import Setting
 from models.train import add_machine_options, run, setting_from, starting_state
@@ -81,18 +86,33 @@ def first_state(setting: Setting, start: str, seed: int) -> Checkpoint:
     return Checkpoint(model, new_momenta(model), tokens=0, step=0, seconds=0.0)
 
 
+def mixed_stream(sampled_share: float) -> npt.NDArray[np.int16]:
+    """Training text with `sampled_share` (0…1) of the verifier model's own, in blocks of each.
+
+    Windows are drawn from all over the stream, so the order of the two does not matter.
+    """
+    text: npt.NDArray[np.int16] = np.load(TRAIN_TOKENS)
+    if not sampled_share:
+        return text
+    sampled = sampled_stream()
+    room = round(len(sampled) * (1 / sampled_share - 1))
+    return np.concatenate([sampled, text[: room // BLOCK * BLOCK]])
+
+
 def main() -> None:
     """Parses the command line and distils."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--tokens", type=int, default=3_000_000)
     parser.add_argument("--matrix-rate", type=float, default=0.02)
     parser.add_argument("--other-rate", type=float, default=0.003)
+    parser.add_argument("--sampled-share", type=float, default=0.0, help="0 to 1")
     add_machine_options(parser)
     options = parser.parse_args()
     schedule = Schedule(tokens=options.tokens, phases=PHASES, decay=0.5)
     rates = Rates(matrix=options.matrix_rate, other=options.other_rate)
     objective = Distillation(teacher_from(VERIFIER_DIR, options.device))
-    setting = setting_from(options, schedule, rates, objective, "distilled")
+    stream = mixed_stream(options.sampled_share)
+    setting = setting_from(options, schedule, rates, objective, "distilled", stream)
     run(setting, first_state(setting, options.start_from or "drafter", options.seed))
 
 

@@ -12,6 +12,7 @@ import argparse
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
@@ -97,10 +98,15 @@ def add_machine_options(parser: argparse.ArgumentParser) -> None:
 
 
 def setting_from(
-    options: argparse.Namespace, schedule: Schedule, rates: Rates, objective: Objective, name: str
+    options: argparse.Namespace,
+    schedule: Schedule,
+    rates: Rates,
+    objective: Objective,
+    name: str,
+    stream: npt.NDArray[np.int16] | None = None,
 ) -> Setting:
-    """The setting that the machine options describe."""
-    stream = np.load(TRAIN_TOKENS)
+    """The setting that the machine options describe, on the training text if no stream is given."""
+    stream = np.load(TRAIN_TOKENS) if stream is None else stream
     return Setting(
         file=checkpoint_file(options.run or name),
         schedule=schedule,

@@ -31,10 +31,11 @@ from torch.nn import functional
 
 try:
     from draftloop.runtime import cpu_linear_kernel as kernel
+    from draftloop.runtime import llvm
 except ImportError:  # no llvmlite: torch's own kernels stay in use
     UNIT = None
 else:
-    UNIT = kernel.vector_unit() if kernel.bind_openmp() else None
+    UNIT = llvm.vector_unit() if llvm.bind_openmp() else None
 
 TRIAL_SHAPE = (2048, 1024)
 TRIAL_ROWS = (1, 8)

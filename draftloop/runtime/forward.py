@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 import numpy.typing as npt
-import torch
 from torch import Tensor
 
 from draftloop.runtime.kv_cache import Mask, Slot
@@ -54,11 +53,14 @@ class Segment:
     stored_from: int
     stored_to: int
     # [rows, stored_to] or None where the rows see everything before and, in a row, themselves
-    mask: Tensor | None
+    mask: Mask | None
     causal: bool
     # [stored_to] absolute position of every stored row; those of the new rows come last
     stored_positions: npt.NDArray[np.int64]
-    windowed_masks: dict[int, Tensor] = field(default_factory=dict)
+    # what attention derives from these once for all layers, by the layer's sliding window
+    windowed_masks: dict[int, Mask] = field(default_factory=dict)
+    biases: dict[int | None, npt.NDArray[np.float32]] = field(default_factory=dict)
+    masks_on_device: dict[int | None, Tensor] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -72,12 +74,12 @@ class Batch:
     logit_counts: list[int]
 
 
-def lay_out(forwards: Sequence[Forward], device: torch.device) -> Batch:
+def lay_out(forwards: Sequence[Forward]) -> Batch:
     """Reserves rows in the slots and lays the forwards out one after the other."""
     batch = Batch([], [], [], [], [])
     for forward in forwards:
         start = len(batch.token_ids)
-        segment = _segment(forward, start, device)
+        segment = _segment(forward, start)
         batch.segments.append(segment)
         batch.token_ids.extend(forward.committed_token_ids)
         batch.token_ids.extend(forward.node_token_ids)
@@ -87,7 +89,7 @@ def lay_out(forwards: Sequence[Forward], device: torch.device) -> Batch:
     return batch
 
 
-def _segment(forward: Forward, start: int, device: torch.device) -> Segment:
+def _segment(forward: Forward, start: int) -> Segment:
     slot = forward.slot
     assert forward.rows <= slot.room(), "the caller checks that the draft fits the context"
     stored_from = slot.length + slot.pending
@@ -102,7 +104,7 @@ def _segment(forward: Forward, start: int, device: torch.device) -> Segment:
         stop=start + forward.rows,
         stored_from=stored_from,
         stored_to=stored_from + forward.rows,
-        mask=None if mask is None else torch.from_numpy(mask).to(device),
+        mask=mask,
         causal=causal,
         stored_positions=_stored_positions(slot),
     )

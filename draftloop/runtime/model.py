@@ -95,7 +95,7 @@ class LanguageModel:
         """
         lengths = [forward.slot.length for forward in forwards]
         try:
-            return self._run(lay_out(forwards, self.device))
+            return self._run(lay_out(forwards))
         except Exception:
             for forward, length in zip(forwards, lengths, strict=True):
                 forward.slot.truncate(length)

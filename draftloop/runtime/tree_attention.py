@@ -15,10 +15,14 @@ from torch.nn import functional
 from transformers import AttentionInterface, PretrainedConfig
 
 from draftloop.errors import StartupFailure
+from draftloop.runtime import cpu_attention
 from draftloop.runtime.forward import Batch, Segment
-from draftloop.runtime.kv_cache import KVCache
+from draftloop.runtime.kv_cache import KVCache, Mask
 
 NAME = "draftloop"
+# Up to so many rows a CPU attends by `cpu_attention`: what is decoded or verified. For the rows of
+# a prompt torch's blocked product is faster, and every way of decoding prefills alike.
+FEW_ROWS = 96
 LAYER_TYPES = {"full_attention", "sliding_attention"}
 
 
@@ -60,38 +64,54 @@ def attend(
     layer = module.layer_idx
     assert isinstance(layer, int)
     keys, values = draftloop_cache.keys[layer], draftloop_cache.values[layer]
+    scale = query.shape[-1] ** -0.5 if scaling is None else scaling
     outputs = []
     for segment in draftloop_batch.segments:
         rows = slice(segment.start, segment.stop)
         stored = slice(segment.stored_from, segment.stored_to)
         keys[segment.slot, :, stored] = key[0, :, rows]
         values[segment.slot, :, stored] = value[0, :, rows]
-        outputs.append(
-            functional.scaled_dot_product_attention(
-                query[:, :, rows].to(keys.dtype),
-                keys[segment.slot : segment.slot + 1, :, : segment.stored_to],
-                values[segment.slot : segment.slot + 1, :, : segment.stored_to],
-                attn_mask=_windowed(segment, sliding_window, query.device),
-                is_causal=segment.causal and sliding_window is None,
-                scale=scaling,
-                enable_gqa=query.shape[1] != key.shape[1],
-            )
-        )
-    attended = outputs[0] if len(outputs) == 1 else torch.cat(outputs, dim=2)
-    return attended.transpose(1, 2).to(query.dtype), None
+        mine = query[:, :, rows].to(keys.dtype)
+        slot = keys[segment.slot], values[segment.slot]
+        outputs.append(_segment_attention(mine, *slot, segment, sliding_window, scale))
+    attended = outputs[0] if len(outputs) == 1 else torch.cat(outputs)
+    return attended[None].to(query.dtype), None
 
 
-def _windowed(segment: Segment, window: int | None, device: torch.device) -> Tensor | None:
+def _segment_attention(
+    query: Tensor, keys: Tensor, values: Tensor, segment: Segment, window: int | None, scale: float
+) -> Tensor:
+    """[rows, heads, head_dim] for a query [1, heads, rows, head_dim] and the slot's whole room."""
+    mask = _windowed(segment, window)
+    few = query.shape[2] == 1 or (query.shape[2] <= FEW_ROWS and mask is not None)
+    if few and cpu_attention.fits(query, keys):
+        if window not in segment.biases:
+            segment.biases[window] = cpu_attention.bias_of(mask, segment.stored_to)
+        bias = segment.biases[window]
+        return cpu_attention.attend(query[0], keys, values, bias, segment.stored_to, scale)
+    if mask is not None and window not in segment.masks_on_device:
+        segment.masks_on_device[window] = torch.from_numpy(mask).to(query.device)
+    return functional.scaled_dot_product_attention(
+        query,
+        keys[None, :, : segment.stored_to],
+        values[None, :, : segment.stored_to],
+        attn_mask=segment.masks_on_device.get(window),
+        is_causal=segment.causal and window is None,
+        scale=scale,
+        enable_gqa=query.shape[1] != keys.shape[0],
+    )[0].transpose(0, 1)
+
+
+def _windowed(segment: Segment, window: int | None) -> Mask | None:
     """The segment's mask without what lies `window` or more positions back."""
     if window is None:
         return segment.mask
     if window not in segment.windowed_masks:
         positions = segment.stored_positions
         near = positions[None, :] > positions[segment.stored_from :, None] - window
-        mask = np.tri(len(near), len(positions), k=segment.stored_from, dtype=np.bool_) & near
-        windowed = torch.from_numpy(mask).to(device)
+        windowed = np.tri(len(near), len(positions), k=segment.stored_from, dtype=np.bool_) & near
         if segment.mask is not None:
-            windowed = segment.mask & windowed
+            windowed &= segment.mask
         segment.windowed_masks[window] = windowed
     return segment.windowed_masks[window]
 

@@ -107,8 +107,8 @@ def test_narrow_vectors_give_the_same_bits(
     weight, bias = random_layer(203, 64, dtype)
     x = torch.randn(15, 64).to(dtype)
     expected = PackedLinear(weight, bias)(x)
-    kernel = pytest.importorskip("draftloop.runtime.cpu_linear_kernel")
-    monkeypatch.setattr(cpu_linear, "UNIT", kernel.AVX2)
+    llvm = pytest.importorskip("draftloop.runtime.llvm")
+    monkeypatch.setattr(cpu_linear, "UNIT", llvm.AVX2)
     assert same_bits(PackedLinear(weight, bias)(x), expected)
 
 

@@ -1,0 +1,65 @@
+"""Attention on CPUs for the few rows of a round, bit-identical for a row alone and among others.
+
+Torch's attention computes one row by another order of sums than several, so a token verified in a
+draft could differ from the same token decoded alone where two tokens are nearly as likely. Here
+every row has one chain per score (over the dimensions), one over the visible keys for the sum of
+weights and one per dimension of the result, whatever rows are computed beside it. Keys that a row
+does not see weigh exactly 0, and adding 0 changes no bit, so it does not matter where in the
+cache the branches of a draft tree lie. See docs/decisions/0006-cpu-attention.md.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from draftloop.runtime.cpu_linear import UNIT
+
+if UNIT is not None:
+    from draftloop.runtime import cpu_attention_kernel as kernel
+
+Bias = npt.NDArray[np.float32]
+
+
+def fits(query: Tensor, keys: Tensor) -> bool:
+    """Whether the kernel takes queries [1, heads, rows, dim] for a cache of these keys."""
+    return (
+        UNIT is not None
+        and keys.is_cpu
+        and keys.dtype is torch.float32
+        and kernel.lanes_for(UNIT, query.shape[-1]) > 0
+    )
+
+
+def bias_of(mask: npt.NDArray[np.bool_] | None, stored: int) -> Bias:
+    """What is added to scores: 0 where a row sees a key, else -inf; [rows, at least stored].
+
+    mask: [rows, stored]; None for one row that sees everything.
+    """
+    assert UNIT is not None, "fits() comes first"
+    rows = 1 if mask is None else len(mask)
+    bias = np.full((rows, -(-stored // UNIT.lanes) * UNIT.lanes), -np.inf, np.float32)
+    bias[:, :stored][... if mask is None else mask] = 0
+    return bias
+
+
+def attend(
+    query: Tensor, keys: Tensor, values: Tensor, bias: Bias, stored: int, scale: float
+) -> Tensor:
+    """The result [rows, heads, dim], float32.
+
+    query: [heads, rows, dim], the last stride 1; keys, values: a slot's [kv_heads, room, dim],
+    contiguous but for the first stride, of which the first `stored` rows are seen as `bias` says.
+    """
+    assert UNIT is not None, "fits() comes first"
+    heads, rows, dim = query.shape
+    out = query.new_empty(rows, heads, dim)
+    call = kernel.CALL.pack(
+        query.data_ptr(), keys.data_ptr(), values.data_ptr(), bias.ctypes.data, out.data_ptr(),
+        rows, stored, bias.shape[1], heads, heads // keys.shape[0],
+        query.stride(0), query.stride(1), keys.stride(0), scale, torch.get_num_threads(),
+    )  # fmt: skip
+    kernel.compiled(UNIT, dim)(call)
+    return out

@@ -1,0 +1,210 @@
+"""What the compiled CPU kernels share: vector units, LLVM IR in small pieces, compiling, OpenMP.
+
+Importing this module requires llvmlite; `cpu_linear` and `cpu_attention` are the ways in.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import platform
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from llvmlite import binding as llvm  # type: ignore[import-untyped]
+from llvmlite import ir
+
+if llvm.llvm_version_info[0] < 16:
+    raise ImportError("llvmlite before 0.45 has typed pointers, which this module does not write")
+
+I1, I16, I32, I64 = (ir.IntType(bits) for bits in (1, 16, 32, 64))
+F32, PTR, VOID = ir.FloatType(), ir.PointerType(), ir.VoidType()
+
+STRIP_VECTORS = 4  # a strip, the unit of work of a thread, is this many vectors of outputs
+OPENMP_FUNCTIONS = ("GOMP_parallel", "omp_get_thread_num", "omp_get_num_threads")
+
+
+class VectorUnit(NamedTuple):
+    """What the generator must know of a CPU's vector registers."""
+
+    lanes: int
+    registers: int
+
+    @property
+    def strip(self) -> int:
+        """Outputs in a strip; weights and bias are padded to a multiple of it."""
+        return STRIP_VECTORS * self.lanes
+
+    def vectors(self, rows: int) -> int:
+        """Widest tile for `rows` rows whose sums, weights and one activation fit the registers."""
+        for vectors in (4, 2):
+            if rows * vectors + vectors + 1 < self.registers:
+                return vectors
+        return 1
+
+    @property
+    def max_rows(self) -> int:
+        """Rows of the largest tile two vectors wide, less what the compiler needs for itself."""
+        return 12 if self.registers == 32 else 6
+
+
+AVX512 = VectorUnit(lanes=16, registers=32)
+AVX2 = VectorUnit(lanes=8, registers=16)
+
+
+@functools.cache
+def vector_unit() -> VectorUnit | None:
+    """The vector unit to generate for; None where no kernel of this module can run."""
+    if sys.platform != "linux" or platform.machine() != "x86_64":
+        return None
+    features = llvm.get_host_cpu_features()
+    if all(features.get(name) for name in ("avx512f", "avx512bw", "avx512vl", "avx512dq")):
+        return AVX512
+    return AVX2 if features.get("avx2") and features.get("fma") else None
+
+
+def i64(value: int) -> Any:
+    return ir.Constant(I64, value)
+
+
+def at(b: Any, base: Any, index: Any, element: Any) -> Any:
+    return b.gep(base, [index], source_etype=element)
+
+
+def ceil(b: Any, dividend: Any, divisor: Any) -> Any:
+    return b.sdiv(b.add(dividend, b.sub(divisor, i64(1))), divisor)
+
+
+def maximum(b: Any, left: Any, right: Any) -> Any:
+    return b.select(b.icmp_signed(">", left, right), left, right)
+
+
+def minimum(b: Any, left: Any, right: Any) -> Any:
+    return b.select(b.icmp_signed("<", left, right), left, right)
+
+
+@contextmanager
+def loop(b: Any, start: Any, stop: Any, step: Any = None) -> Iterator[Any]:
+    """Emit `for i in range(start, stop, step)` around the code emitted inside; yields `i`."""
+    with b.goto_entry_block():
+        counter = b.alloca(I64)  # becomes a register: only allocas of the entry block do
+    head, body, done = (b.append_basic_block(name) for name in ("head", "body", "done"))
+    b.store(start, counter)
+    b.branch(head)
+    b.position_at_end(head)
+    i = b.load(counter, typ=I64)
+    b.cbranch(b.icmp_signed("<", i, stop), body, done)
+    b.position_at_end(body)
+    yield i
+    b.store(b.add(i, i64(1) if step is None else step), counter)
+    b.branch(head)
+    b.position_at_end(done)
+
+
+class Emitter:
+    """An LLVM module under construction for one vector unit; `entry` is its public function."""
+
+    entry: str
+
+    def __init__(self, unit: VectorUnit) -> None:
+        self.unit = unit
+        self.floats = ir.VectorType(F32, unit.lanes)
+        self.ints = ir.VectorType(I32, unit.lanes)
+        self.module = ir.Module(f"draftloop_{self.entry}")
+        self.fma = self.declare(f"llvm.fma.v{unit.lanes}f32", self.floats, [self.floats] * 3)
+
+    def declare(self, name: str, result: Any, arguments: list[Any]) -> Any:
+        """A function that is defined elsewhere, or later."""
+        return ir.Function(self.module, ir.FunctionType(result, arguments), name)
+
+    def define(self, name: str, arguments: list[Any]) -> tuple[Any, Any]:
+        """A function of the module returning nothing, and the builder of its body."""
+        function = self.declare(name, VOID, arguments)
+        if name != self.entry:
+            function.linkage = "internal"
+            function.attributes.add("noinline")
+        return function, ir.IRBuilder(function.append_basic_block())
+
+    def splat(self, b: Any, scalar: Any, vector: Any) -> Any:
+        """A vector whose lanes all hold `scalar`."""
+        undefined = ir.Constant(vector, ir.Undefined)
+        first = b.insert_element(undefined, scalar, ir.Constant(I32, 0))
+        return b.shuffle_vector(first, undefined, ir.Constant(self.ints, None))
+
+    def fields(
+        self, b: Any, record: Any, names: Sequence[str], pointers: Sequence[str]
+    ) -> list[Any]:
+        """Loads a record of 64-bit fields."""
+        return [
+            b.load(at(b, record, i64(i), I64), typ=PTR if name in pointers else I64)
+            for i, name in enumerate(names)
+        ]
+
+    def call_one_of(
+        self, b: Any, functions: dict[int, Any], key: Any, arguments: list[Any]
+    ) -> None:
+        """Calls the one of `functions` whose key it is; none where none is."""
+        done = b.append_basic_block("done")
+        choice = b.switch(key, done)
+        for value, function in functions.items():
+            choice.add_case(i64(value), case := b.append_basic_block(f"case{value}"))
+            b.position_at_end(case)
+            b.call(function, arguments)
+            b.branch(done)
+        b.position_at_end(done)
+
+    def call_in_team(self, b: Any, share: Any, job: Any, threads: Any) -> None:
+        """share(job) by so many threads of torch's pool, or by this one."""
+        parallel = self.declare("GOMP_parallel", VOID, [PTR, PTR, I32, I32])
+        with b.if_else(b.icmp_signed(">", threads, i64(1))) as (in_team, alone):
+            with in_team:
+                members = b.trunc(threads, I32)
+                b.call(parallel, [share, job, members, ir.Constant(I32, 0)])
+            with alone:
+                b.call(share, [job])
+
+    def own_part(self, b: Any, units: Any) -> tuple[Any, Any]:
+        """First and end of the units of work that fall to this thread of a team."""
+        number = self.declare("omp_get_thread_num", I32, [])
+        size = self.declare("omp_get_num_threads", I32, [])
+        thread, threads = (b.zext(b.call(query, []), I64) for query in (number, size))
+        ends = (thread, b.add(thread, i64(1)))
+        start, stop = (b.sdiv(b.mul(units, end), threads) for end in ends)
+        return start, stop
+
+
+@functools.cache
+def bind_openmp() -> bool:
+    """Let compiled code call the OpenMP runtime torch is linked with; False if there is none."""
+    try:
+        torch_library = ctypes.CDLL(str(Path(torch.__file__).parent / "lib" / "libtorch_cpu.so"))
+        for name in OPENMP_FUNCTIONS:
+            # A symbol lookup through a library also searches the libraries it was linked with.
+            llvm.add_symbol(name, ctypes.cast(torch_library[name], ctypes.c_void_p).value)
+    except (OSError, AttributeError):
+        return False
+    return True
+
+
+def compile_module(text: str, entry: str) -> Callable[[bytes], None]:
+    """The function `entry(record)` of a module, which releases the GIL while it runs."""
+    llvm.initialize_native_target()
+    llvm.initialize_native_asmprinter()
+    machine = llvm.Target.from_default_triple().create_target_machine(
+        cpu=llvm.get_host_cpu_name(), features=llvm.get_host_cpu_features().flatten(), jit=True
+    )
+    module = llvm.parse_assembly(text)
+    options = llvm.create_pipeline_tuning_options(speed_level=2)
+    # The loops are written out by hand; the optimiser has only registers to assign.
+    options.loop_vectorization = options.slp_vectorization = options.loop_unrolling = False
+    passes = llvm.create_pass_builder(machine, options)
+    passes.getModulePassManager().run(module, passes)
+    engine = llvm.create_mcjit_compiler(module, machine)
+    engine.finalize_object()
+    function = ctypes.CFUNCTYPE(None, ctypes.c_char_p)(engine.get_function_address(entry))
+    function.engine = engine  # type: ignore[attr-defined]  # it owns the code
+    return function

@@ -1,0 +1,89 @@
+"""Text that the verifier model writes itself, to distil the draft model on.
+
+`python -m models.sample --tokens 1000000` continues passages of the training files at temperature
+0.7; killed at any time, the same command goes on. What a draft model meets when it serves is text
+of the target's own, not of the corpus (on-policy distillation: DistillSpec, arXiv 2310.08461).
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+from torch.multiprocessing.spawn import spawn
+from tqdm import tqdm
+from transformers import AutoModelForCausalLM
+
+from models.evaluate import SAMPLING_TEMPERATURE
+from models.layout import SAMPLED_DIR, TRAIN_TOKENS, VERIFIER_DIR
+from models.tokenizer import END_OF_TEXT_ID
+
+LENGTH = 256  # tokens of a window, prompt and continuation
+PROMPT = 64  # tokens of the training text that a window begins with
+ROWS = 64  # windows sampled at once
+
+
+def prompts(stream: npt.NDArray[np.int16], batch: int) -> Tensor:
+    """The beginnings [ROWS, PROMPT] of batch number `batch`: a pure function of both."""
+    starts = np.random.default_rng((1, batch)).integers(0, len(stream) - PROMPT, ROWS)
+    rows = np.stack([stream[start : start + PROMPT] for start in starts])
+    return torch.from_numpy(rows.astype(np.int64))
+
+
+def file_of(batch: int) -> Path:
+    """Where batch number `batch` is kept."""
+    return SAMPLED_DIR / f"{batch:05d}.npy"
+
+
+def sampled_stream() -> npt.NDArray[np.int16]:
+    """All that has been sampled, in one stream.
+
+    Raises FileNotFoundError if nothing has been sampled yet.
+    """
+    files = sorted(SAMPLED_DIR.glob("*.npy"))
+    if not files:
+        raise FileNotFoundError("nothing is sampled yet: run python -m models.sample first")
+    return np.concatenate([np.load(file).reshape(-1) for file in files])
+
+
+def work(rank: int, workers: int, batches: int) -> None:
+    """Samples every `workers`-th batch that is not there yet."""
+    torch.set_num_threads(1)
+    torch.set_grad_enabled(False)
+    model = AutoModelForCausalLM.from_pretrained(VERIFIER_DIR, dtype=torch.float32).eval()
+    stream = np.load(TRAIN_TOKENS)
+    missing = [n for n in range(rank, batches, workers) if not file_of(n).exists()]
+    for number in tqdm(missing, desc=f"sampling {rank}", position=rank, mininterval=10):
+        torch.manual_seed(number)
+        rows = prompts(stream, number)
+        written = model.generate(
+            rows, attention_mask=torch.ones_like(rows), max_new_tokens=LENGTH - PROMPT,
+            do_sample=True, temperature=SAMPLING_TEMPERATURE, top_k=0,
+            pad_token_id=END_OF_TEXT_ID,
+        )  # fmt: skip
+        # Rows that have all ended leave the batch short; the rest is padding like theirs.
+        filled = torch.full((ROWS, LENGTH), END_OF_TEXT_ID)
+        filled[:, : written.shape[1]] = written
+        half = file_of(number).with_suffix(".part")
+        with half.open("wb") as file:
+            np.save(file, filled.numpy().astype(np.int16))
+        half.rename(file_of(number))
+
+
+def main() -> None:
+    """Parses the command line and samples."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--tokens", type=int, default=1_000_000)
+    parser.add_argument("--workers", type=int, default=2, help="processes, one thread each")
+    options = parser.parse_args()
+    SAMPLED_DIR.mkdir(parents=True, exist_ok=True)
+    batches = -(-options.tokens // (ROWS * LENGTH))
+    spawn(work, args=(options.workers, batches), nprocs=options.workers)
+
+
+if __name__ == "__main__":
+    main()

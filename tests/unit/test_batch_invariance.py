@@ -1,0 +1,117 @@
+"""On a CPU with our kernels a row's logits do not depend on what is computed beside it, bit by bit.
+
+What makes plain decoding and every draft agree in bfloat16 too, where near ties are common.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+from torch.nn import functional
+
+from draftloop.runtime import cpu_attention, cpu_linear
+from draftloop.runtime.forward import Forward
+from draftloop.runtime.model import LanguageModel, ModelOptions
+from draftloop.tree import ROOT
+from models.layout import DRAFTER_DIR, VERIFIER_DIR
+
+pytestmark = pytest.mark.skipif(cpu_linear.UNIT is None, reason="no kernel for this machine")
+TEXT = [17, 940, 33, 5, 221, 1033, 87, 402, 9, 11, 870, 2048, 77, 3, 641, 50, 51, 1200, 4, 8]
+
+
+@pytest.fixture(
+    scope="module",
+    params=[(VERIFIER_DIR, "bfloat16"), (VERIFIER_DIR, "float32"), (DRAFTER_DIR, "bfloat16")],
+    ids=lambda param: f"{param[0].name}-{param[1]}",
+)
+def model(request: pytest.FixtureRequest) -> LanguageModel:
+    folder, dtype = request.param
+    return LanguageModel(ModelOptions(folder=folder, dtype=dtype, max_sessions=3))
+
+
+def run(model: LanguageModel, *forwards: tuple[int, Sequence[int], Sequence[int]]) -> list[Tensor]:
+    """Logits of nodes (tokens, parents) behind TEXT[:length], all in one forward."""
+    slots = [model.acquire() for _ in forwards]
+    try:
+        for slot, (length, _, _) in zip(slots, forwards, strict=True):
+            model.forward([Forward(model, slot, TEXT[: length - 1])])
+        return model.forward(
+            [
+                Forward(model, slot, TEXT[length - 1 : length], nodes, parents)
+                for slot, (length, nodes, parents) in zip(slots, forwards, strict=True)
+            ]
+        )
+    finally:
+        for slot in slots:
+            model.cache.release(slot)
+
+
+@settings(max_examples=25, deadline=None)
+@given(data=st.data())
+def test_a_path_verified_as_a_tree_is_the_path_decoded_token_by_token(
+    model: LanguageModel, data: st.DataObject
+) -> None:
+    count = data.draw(st.integers(1, 24))
+    tokens = data.draw(st.lists(st.integers(1, 4000), min_size=count, max_size=count))
+    parents = [data.draw(st.integers(-1, node - 1)) for node in range(count)]
+    length = data.draw(st.integers(2, len(TEXT)))
+    other = (len(TEXT), [5, 6, 7], [ROOT, ROOT, 1])  # another session shares the forward
+    verified = run(model, (length, tokens, parents), other)[0]
+    path: list[int] = []
+    node = data.draw(st.integers(0, count - 1))
+    while node != ROOT:
+        path.insert(0, node)
+        node = parents[node]
+    slot = model.acquire()
+    try:
+        model.forward([Forward(model, slot, TEXT[: length - 1])])
+        decoded = [
+            model.forward([Forward(model, slot, [token])])[0][0]
+            for token in [TEXT[length - 1], *(tokens[node] for node in path)]
+        ]
+    finally:
+        model.cache.release(slot)
+    for row, logits in zip([0, *(node + 1 for node in path)], decoded, strict=True):
+        assert torch.equal(verified[row], logits)
+
+
+@pytest.fixture
+def threads(request: pytest.FixtureRequest) -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(request.param)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize("threads", [1, 2], indirect=True)
+@pytest.mark.parametrize(("heads", "kv_heads", "dim"), [(4, 4, 96), (6, 2, 24), (2, 1, 160)])
+@pytest.mark.parametrize("rows", [1, 5, 33])
+def test_attention_is_torchs_within_rounding(
+    heads: int, kv_heads: int, dim: int, rows: int, threads: None
+) -> None:
+    torch.manual_seed(rows)
+    stored, room = 301, 320
+    query = torch.randn(1, rows, heads, dim).transpose(1, 2)
+    keys, values = torch.randn(2, kv_heads, room, dim)
+    mask = np.random.default_rng(rows).random((rows, stored)) < 0.7
+    mask[:, 0] = True
+    wanted = functional.scaled_dot_product_attention(
+        query, keys[None, :, :stored], values[None, :, :stored],
+        attn_mask=torch.from_numpy(mask), enable_gqa=True,
+    )  # fmt: skip
+    bias = cpu_attention.bias_of(mask, stored)
+    got = cpu_attention.attend(query[0], keys, values, bias, stored, dim**-0.5)
+    torch.testing.assert_close(got.transpose(0, 1), wanted[0], rtol=1e-5, atol=2e-6)
+
+
+def test_heads_that_no_vector_divides_stay_with_torch() -> None:
+    keys = torch.zeros(2, 8, 6)
+    assert not cpu_attention.fits(torch.zeros(1, 2, 1, 6), keys)
+    assert not cpu_attention.fits(torch.zeros(1, 2, 1, 8), keys.bfloat16())
+    assert cpu_attention.fits(torch.zeros(1, 2, 1, 8), keys)
