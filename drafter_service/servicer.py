@@ -15,11 +15,16 @@ from draftloop.calibration import Calibration
 from draftloop.calibrations import Calibrations
 from draftloop.errors import InvalidInput
 from draftloop.rpc import convert
-from draftloop.rpc.convert_speculation import access_from_pb, ouroboros_from_pb
+from draftloop.rpc.convert_speculation import (
+    access_from_pb,
+    cascade_from_pb,
+    opt_tree_from_pb,
+    ouroboros_from_pb,
+)
 from draftloop.rpc.sessions import next_message, require_open, require_vocabulary
 from draftloop.runtime.service import ModelHost
 from draftloop.speculation import OUROBOROS
-from draftloop.tree import DraftBudget, ServiceTimings
+from draftloop.tree import EMPTY_TREE, DraftBudget, DraftTree, ServiceTimings
 from phrase_store.session import PhraseSession
 from phrase_store.store import PhraseStore
 from protos import drafter_pb2 as pb
@@ -99,6 +104,8 @@ class DrafterServicer(drafter_pb2_grpc.DrafterServicer):
             strategy=opened.strategy,
             access=access_from_pb(opened.phrases),
             ouroboros=ouroboros_from_pb(opened.ouroboros),
+            opt_tree=opt_tree_from_pb(opened.opt_tree),
+            cascade=cascade_from_pb(opened.cascade),
         )
         request.validate(self._host.model, info.strategies)
         return request
@@ -134,6 +141,7 @@ class DrafterServicer(drafter_pb2_grpc.DrafterServicer):
             least_path_probability=asked.least_path_probability,
             tokens_per_second=asked.tokens_per_second,
         )
+        strategy.offer(self._offer(asked))
         task = strategy.propose(budget)
         tree = await asyncio.wrap_future(self._host.engine.submit(task, timings))
         timings.service_ns = time.perf_counter_ns() - received
@@ -141,4 +149,16 @@ class DrafterServicer(drafter_pb2_grpc.DrafterServicer):
             committed_length=asked.committed_length,
             draft=convert.tree_to_pb(tree),
             timings=convert.timings_to_pb(timings),
+            proposed_nodes=strategy.proposed_nodes,
+            end=strategy.end,  # type: ignore[arg-type]
         )
+
+    def _offer(self, asked: pb.ProposeDraft) -> DraftTree:
+        if not asked.HasField("offer"):
+            return EMPTY_TREE
+        offer = convert.tree_from_pb(asked.offer)
+        model = self._host.model
+        offer.validate(
+            vocabulary_size=model.vocabulary_size, max_nodes=model.options.max_draft_nodes
+        )
+        return offer

@@ -14,7 +14,12 @@ from draftloop.runtime.kv_cache import Slot
 from draftloop.runtime.model import LanguageModel
 from draftloop.runtime.sampling import Sampler
 from draftloop.runtime.sessions import Opening
-from draftloop.speculation import OuroborosParameters
+from draftloop.speculation import (
+    MAX_WINDOW_NODES,
+    CascadeParameters,
+    OptTreeParameters,
+    OuroborosParameters,
+)
 from draftloop.tree import DraftBudget
 from phrase_store.session import PhraseSession
 
@@ -26,6 +31,8 @@ class SessionRequest(Opening):
     strategy: str
     access: PhraseAccess = PhraseAccess()
     ouroboros: OuroborosParameters = OuroborosParameters()
+    opt_tree: OptTreeParameters = OptTreeParameters()
+    cascade: CascadeParameters = CascadeParameters()
 
     def validate(self, model: LanguageModel, strategies: Sequence[str]) -> None:
         """Raises InvalidInput naming what breaks which rule."""
@@ -33,6 +40,8 @@ class SessionRequest(Opening):
         if self.strategy not in strategies:
             raise InvalidInput("strategy", f"must be one of {', '.join(strategies)}", self.strategy)
         self.ouroboros.validate("ouroboros")
+        self.opt_tree.validate("opt_tree", MAX_WINDOW_NODES)
+        self.cascade.validate("cascade")
 
 
 @dataclass(slots=True)

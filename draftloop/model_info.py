@@ -15,10 +15,12 @@ PROTOCOL_VERSION = 1
 
 @dataclass(frozen=True, slots=True)
 class CostPoint:
-    """Median time of one forward pass with so many new tokens."""
+    """Time of one forward pass: `batch` sessions, each with `tokens` new ones behind `context`."""
 
     tokens: int
     forward_ns: int
+    context: int = 0
+    batch: int = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

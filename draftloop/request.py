@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 
 from draftloop.errors import InvalidInput
 from draftloop.phrase import PhraseAccess
-from draftloop.speculation import OUROBOROS, Speculation
+from draftloop.speculation import FUSED, OUROBOROS, TOKEN_RECYCLING, Speculation
+from draftloop.tree import MOST_SUCCESSORS
 
 MAX_SEED = 2**64 - 1
 MAX_TOP_K = 2**31 - 1
@@ -115,6 +116,12 @@ class GenerationRequest:
     def strategy(self) -> str:
         """Name of its strategy."""
         return self.speculation.strategy
+
+    @property
+    def successors(self) -> int:
+        """How many of the target's likeliest successors of every node its drafts are made of."""
+        recycles = self.strategy == FUSED and self.speculation.fused.recycling
+        return MOST_SUCCESSORS if recycles or self.strategy == TOKEN_RECYCLING else 0
 
     def access(self, target_fingerprint: str) -> PhraseAccess:
         """Whose phrases it uses; its origin is a hash of its id."""

@@ -10,15 +10,31 @@ from draftloop.phrase import PhraseScope
 
 MAX_LENGTHENING_PHRASES = 16
 MAX_WINDOW_NODES = 1024
+MAX_TREE_DEPTH = 64
+MAX_CASCADE_TOKENS = 64
 
 AUTOREGRESSIVE = "autoregressive"
 SPECULATIVE = "speculative"
 PROMPT_LOOKUP = "prompt_lookup"
 LOOKAHEAD = "lookahead"
 OUROBOROS = "ouroboros"
+OPT_TREE = "opt_tree"
+CASCADE = "cascade"
+TOKEN_RECYCLING = "token_recycling"
+FUSED = "fused"
 # Those that ask the drafter service; the others draft beside the loop.
-DRAFTER_STRATEGIES = (SPECULATIVE, OUROBOROS)
-STRATEGIES = (AUTOREGRESSIVE, SPECULATIVE, PROMPT_LOOKUP, LOOKAHEAD, OUROBOROS)
+DRAFTER_STRATEGIES = (SPECULATIVE, OUROBOROS, OPT_TREE, CASCADE, FUSED)
+STRATEGIES = (
+    AUTOREGRESSIVE,
+    SPECULATIVE,
+    PROMPT_LOOKUP,
+    LOOKAHEAD,
+    OUROBOROS,
+    OPT_TREE,
+    CASCADE,
+    TOKEN_RECYCLING,
+    FUSED,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,6 +60,67 @@ class OuroborosParameters:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class OptTreeParameters:
+    """OPT-Tree (2406.17276, sections 3.2 and 3.3): most nodes n, threshold delta, most depth.
+
+    No `nodes` means as many as a draft may have, no `delta` the price of a draft forward.
+    """
+
+    nodes: int | None = None
+    delta: float | None = None
+    depth: int = 10
+
+    def validate(self, field: str, max_nodes: int) -> None:
+        """Raises InvalidInput for the first field that breaks its rule."""
+        if self.nodes is not None and not 1 <= self.nodes <= max_nodes:
+            raise InvalidInput(f"{field}.nodes", f"must be from 1 to {max_nodes}", self.nodes)
+        if self.delta is not None and not 0 <= self.delta <= 1:
+            raise InvalidInput(f"{field}.delta", "must be from 0 to 1", self.delta)
+        if not 1 <= self.depth <= MAX_TREE_DEPTH:
+            raise InvalidInput(f"{field}.depth", f"must be from 1 to {MAX_TREE_DEPTH}", self.depth)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CascadeParameters:
+    """Cascade Speculative Drafting (2312.11462, section 3): matrix K and leniency.
+
+    Row 0 of the matrix says how many tokens of the target's chunk each drafter contributes, row i
+    how many each contributes to what drafter i reviews; the last column is the statistical one.
+    An empty matrix means a default for the drafters that there are.
+    """
+
+    matrix: tuple[tuple[int, ...], ...] = ()
+    leniency: float = 1.0
+
+    def validate(self, field: str) -> None:
+        """Raises InvalidInput for the first field that breaks its rule."""
+        for index, row in enumerate(self.matrix):
+            name = f"{field}.matrix[{index}]"
+            if len(row) != len(self.matrix):
+                rule = f"must have {len(self.matrix)} entries: the matrix is square"
+                raise InvalidInput(name, rule, list(row))
+            if any(row[:index]):
+                rule = f"must begin with {index} zeros: nobody reviews a larger drafter"
+                raise InvalidInput(name, rule, list(row))
+            if not 1 <= sum(row) <= MAX_CASCADE_TOKENS:
+                rule = f"must have a sum from 1 to {MAX_CASCADE_TOKENS}"
+                raise InvalidInput(name, rule, list(row))
+        if not 1 <= self.leniency <= MAX_CASCADE_TOKENS:
+            rule = f"must be from 1 to {MAX_CASCADE_TOKENS}"
+            raise InvalidInput(f"{field}.leniency", rule, self.leniency)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FusedParameters:
+    """Sources of `fused`, each with a switch; with none of them it decodes plainly."""
+
+    draft_model: bool = True
+    phrases: bool = True
+    own_text: bool = True
+    recycling: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Speculation:
     """What a client may say about drafting; an empty strategy is the server's default.
 
@@ -55,6 +132,9 @@ class Speculation:
     phrases: PhraseScope = PhraseScope.SHARED
     lookahead: LookaheadParameters = LookaheadParameters()
     ouroboros: OuroborosParameters = OuroborosParameters()
+    opt_tree: OptTreeParameters = OptTreeParameters()
+    cascade: CascadeParameters = CascadeParameters()
+    fused: FusedParameters = FusedParameters()
 
     def validate(self, max_draft_nodes: int) -> None:
         """Raises InvalidInput for the first field that breaks its rule."""
@@ -66,3 +146,5 @@ class Speculation:
         most = max_draft_nodes if self.strategy == LOOKAHEAD else MAX_WINDOW_NODES
         self.lookahead.validate("speculation.lookahead", most)
         self.ouroboros.validate("speculation.ouroboros")
+        self.opt_tree.validate("speculation.opt_tree", max_draft_nodes)
+        self.cascade.validate("speculation.cascade")

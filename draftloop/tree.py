@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
 
 from draftloop.errors import InvalidInput
 
 ROOT = -1
+# Likeliest successors of a node that a verdict may carry (2408.08696 takes 8).
+MOST_SUCCESSORS = 8
 
 
 class TokenSource(IntEnum):
@@ -19,6 +21,18 @@ class TokenSource(IntEnum):
     PROMPT_LOOKUP = 3
     PHRASE = 4
     LOOKAHEAD = 5
+    RECYCLED = 6
+
+
+class DraftEnd(IntEnum):
+    """What ended a draft; the values are those of the wire."""
+
+    NONE = 0
+    NODES = 1
+    DEPTH = 2
+    DRAFT_COST = 3
+    VERIFY_COST = 4
+    TEXT = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +137,7 @@ class Verdict:
     root_prediction: int
     node_predictions: tuple[int, ...] = ()
     stopped: bool = False
+    successor_ids: tuple[int, ...] = ()
 
     def judges(self, draft: DraftTree) -> bool:
         """Whether this can be the verdict on `draft`."""
@@ -162,11 +177,17 @@ class ServiceTimings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Draft:
-    """A proposed tree, the committed length it continues and what it cost."""
+    """A proposed tree, the committed length it continues and what it cost.
+
+    `proposed`: nodes that each source proposed before the draft was cut to size, where that is
+    more than the tree has of it.
+    """
 
     tree: DraftTree
     committed_length: int
     timings: ServiceTimings = field(default_factory=ServiceTimings)
+    proposed: Mapping[TokenSource, int] = field(default_factory=dict)
+    end: DraftEnd = DraftEnd.NONE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

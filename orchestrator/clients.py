@@ -9,8 +9,21 @@ import grpc
 from draftloop.errors import Unavailable
 from draftloop.model_info import ModelInfo
 from draftloop.rpc import convert
-from draftloop.rpc.convert_speculation import access_to_pb, ouroboros_to_pb
-from draftloop.tree import Draft, DraftBudget, DraftTree, Verdict, Verification
+from draftloop.rpc.convert_speculation import (
+    access_to_pb,
+    cascade_to_pb,
+    opt_tree_to_pb,
+    ouroboros_to_pb,
+)
+from draftloop.tree import (
+    EMPTY_TREE,
+    Draft,
+    DraftBudget,
+    DraftTree,
+    TokenSource,
+    Verdict,
+    Verification,
+)
 from orchestrator.stream import Stream
 from orchestrator.terms import SessionTerms
 from protos import drafter_pb2, drafter_pb2_grpc, verifier_pb2, verifier_pb2_grpc
@@ -35,6 +48,7 @@ class VerifierStream(Stream):
             prompt_length=len(request.prompt),
             sampling=convert.sampling_to_pb(request.sampling),
             stop_token_ids=sorted(request.stop_token_ids),
+            successors=request.successors,
         )
         answer = await self.ask(verifier_pb2.VerifyRequest(open=message))
         return _verification(answer, len(committed))
@@ -69,6 +83,8 @@ class DrafterStream(Stream):
             strategy=request.strategy,
             phrases=access_to_pb(request.access(target_fingerprint)),
             ouroboros=ouroboros_to_pb(request.speculation.ouroboros),
+            opt_tree=opt_tree_to_pb(request.speculation.opt_tree),
+            cascade=cascade_to_pb(request.speculation.cascade),
         )
         await self.tell(drafter_pb2.DraftRequest(open=message))
 
@@ -78,6 +94,7 @@ class DrafterStream(Stream):
         new_token_ids: Sequence[int],
         verdict: Verdict | None,
         budget: DraftBudget,
+        offer: DraftTree = EMPTY_TREE,
     ) -> Draft:
         """A draft as it came, still to be checked."""
         message = drafter_pb2.ProposeDraft(
@@ -88,12 +105,15 @@ class DrafterStream(Stream):
             max_depth=budget.max_depth,
             least_path_probability=budget.least_path_probability,
             tokens_per_second=budget.tokens_per_second,
+            offer=convert.tree_to_pb(offer) if len(offer) else None,
         )
         answer = await self.ask(drafter_pb2.DraftRequest(propose=message))
         return Draft(
             tree=convert.tree_from_pb(answer.draft),
             committed_length=answer.committed_length,
             timings=convert.timings_from_pb(answer.timings),
+            proposed={TokenSource.DRAFT_MODEL: answer.proposed_nodes},
+            end=convert.draft_end_from_pb(answer.end),
         )
 
 

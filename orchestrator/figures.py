@@ -6,7 +6,7 @@ import statistics
 from collections import Counter
 from dataclasses import dataclass, field
 
-from draftloop.tree import Draft, DraftTree, ServiceTimings, TokenSource, Verdict, Verification
+from draftloop.tree import Draft, DraftEnd, ServiceTimings, TokenSource, Verdict, Verification
 
 
 @dataclass(slots=True)
@@ -24,15 +24,23 @@ class SpeculationFigures:
     accepted_per_position: list[int] = field(default_factory=list)
     drafted_by_source: Counter[TokenSource] = field(default_factory=Counter)
     accepted_by_source: Counter[TokenSource] = field(default_factory=Counter)
+    proposed_by_source: Counter[TokenSource] = field(default_factory=Counter)
+    expected_by_source: Counter[TokenSource] = field(default_factory=Counter)
+    ends: Counter[DraftEnd] = field(default_factory=Counter)
 
     @property
     def tokens_per_round(self) -> float:
         """Emitted tokens per verification round; 0 before the first round."""
         return self.round_tokens / self.rounds if self.rounds else 0.0
 
-    def observe(self, draft: DraftTree, verdict: Verdict, emitted: int) -> None:
+    def observe(self, proposal: Draft, verdict: Verdict, emitted: int) -> None:
         """Counts in a round of which `emitted` tokens were kept."""
+        draft = proposal.tree
         nodes = verdict.accepted_nodes[:emitted]
+        self.ends[proposal.end] += 1
+        self.proposed_by_source.update(Counter(draft.sources) | Counter(proposal.proposed))
+        for source, reached in zip(draft.sources, draft.path_probabilities(), strict=True):
+            self.expected_by_source[source] += reached  # type: ignore[assignment]
         accepted = len(nodes)
         self.drafted_by_source.update(draft.sources)
         self.accepted_by_source.update(draft.sources[node] for node in nodes)

@@ -140,7 +140,7 @@ class Generation:
 
     def _learn(self, draft: Draft, answer: Verification, kept: int, round_ns: int) -> None:
         accepted = len(answer.verdict.accepted_nodes)
-        self.figures.observe(draft.tree, answer.verdict, kept)
+        self.figures.observe(draft, answer.verdict, kept)
         self.timings.observe_round(round_ns, draft, answer)
         if self._reopened():  # says nothing about drafts, nor about the pace without
             self.figures.reopened_sessions = self.verifier.reopened

@@ -148,10 +148,16 @@ def _summary(generation: Generation) -> pb.GenerationSummary:
             sources=[
                 pb.SourceFigures(
                     source=source,  # type: ignore[arg-type]
-                    draft_tokens=drafted,
+                    draft_tokens=figures.drafted_by_source[source],
                     accepted_tokens=figures.accepted_by_source[source],
+                    proposed_tokens=proposed,
+                    expected_tokens=figures.expected_by_source[source],
                 )
-                for source, drafted in sorted(figures.drafted_by_source.items())
+                for source, proposed in sorted(figures.proposed_by_source.items())
+            ],
+            ends=[
+                pb.EndFigures(reason=end.name.lower(), rounds=rounds)
+                for end, rounds in sorted(figures.ends.items())
             ],
         ),
         timings=pb.GenerationTimings(

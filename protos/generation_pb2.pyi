@@ -47,18 +47,24 @@ class TokenIds(_message.Message):
     def __init__(self, ids: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class SpeculationParameters(_message.Message):
-    __slots__ = ("strategy", "max_draft_tokens", "phrases", "lookahead", "ouroboros")
+    __slots__ = ("strategy", "max_draft_tokens", "phrases", "lookahead", "ouroboros", "opt_tree", "cascade", "fused")
     STRATEGY_FIELD_NUMBER: _ClassVar[int]
     MAX_DRAFT_TOKENS_FIELD_NUMBER: _ClassVar[int]
     PHRASES_FIELD_NUMBER: _ClassVar[int]
     LOOKAHEAD_FIELD_NUMBER: _ClassVar[int]
     OUROBOROS_FIELD_NUMBER: _ClassVar[int]
+    OPT_TREE_FIELD_NUMBER: _ClassVar[int]
+    CASCADE_FIELD_NUMBER: _ClassVar[int]
+    FUSED_FIELD_NUMBER: _ClassVar[int]
     strategy: str
     max_draft_tokens: int
     phrases: _speculation_pb2.PhraseScope
     lookahead: _speculation_pb2.LookaheadParameters
     ouroboros: _speculation_pb2.OuroborosParameters
-    def __init__(self, strategy: _Optional[str] = ..., max_draft_tokens: _Optional[int] = ..., phrases: _Optional[_Union[_speculation_pb2.PhraseScope, str]] = ..., lookahead: _Optional[_Union[_speculation_pb2.LookaheadParameters, _Mapping]] = ..., ouroboros: _Optional[_Union[_speculation_pb2.OuroborosParameters, _Mapping]] = ...) -> None: ...
+    opt_tree: _speculation_pb2.OptTreeParameters
+    cascade: _speculation_pb2.CascadeParameters
+    fused: _speculation_pb2.FusedParameters
+    def __init__(self, strategy: _Optional[str] = ..., max_draft_tokens: _Optional[int] = ..., phrases: _Optional[_Union[_speculation_pb2.PhraseScope, str]] = ..., lookahead: _Optional[_Union[_speculation_pb2.LookaheadParameters, _Mapping]] = ..., ouroboros: _Optional[_Union[_speculation_pb2.OuroborosParameters, _Mapping]] = ..., opt_tree: _Optional[_Union[_speculation_pb2.OptTreeParameters, _Mapping]] = ..., cascade: _Optional[_Union[_speculation_pb2.CascadeParameters, _Mapping]] = ..., fused: _Optional[_Union[_speculation_pb2.FusedParameters, _Mapping]] = ...) -> None: ...
 
 class GenerateRequest(_message.Message):
     __slots__ = ("parameters",)
@@ -115,7 +121,7 @@ class GenerationSummary(_message.Message):
     def __init__(self, request_id: _Optional[str] = ..., finish_reason: _Optional[_Union[FinishReason, str]] = ..., prompt_tokens: _Optional[int] = ..., output_tokens: _Optional[int] = ..., seed: _Optional[int] = ..., speculation: _Optional[_Union[SpeculationFigures, _Mapping]] = ..., timings: _Optional[_Union[GenerationTimings, _Mapping]] = ...) -> None: ...
 
 class SpeculationFigures(_message.Message):
-    __slots__ = ("strategy", "rounds", "draft_tokens", "accepted_tokens", "accepted_tokens_per_position", "tokens_per_round", "draft_forwards", "fallback_rounds", "reopened_sessions", "phrase_rounds", "sources")
+    __slots__ = ("strategy", "rounds", "draft_tokens", "accepted_tokens", "accepted_tokens_per_position", "tokens_per_round", "draft_forwards", "fallback_rounds", "reopened_sessions", "phrase_rounds", "sources", "ends")
     STRATEGY_FIELD_NUMBER: _ClassVar[int]
     ROUNDS_FIELD_NUMBER: _ClassVar[int]
     DRAFT_TOKENS_FIELD_NUMBER: _ClassVar[int]
@@ -127,6 +133,7 @@ class SpeculationFigures(_message.Message):
     REOPENED_SESSIONS_FIELD_NUMBER: _ClassVar[int]
     PHRASE_ROUNDS_FIELD_NUMBER: _ClassVar[int]
     SOURCES_FIELD_NUMBER: _ClassVar[int]
+    ENDS_FIELD_NUMBER: _ClassVar[int]
     strategy: str
     rounds: int
     draft_tokens: int
@@ -138,17 +145,30 @@ class SpeculationFigures(_message.Message):
     reopened_sessions: int
     phrase_rounds: int
     sources: _containers.RepeatedCompositeFieldContainer[SourceFigures]
-    def __init__(self, strategy: _Optional[str] = ..., rounds: _Optional[int] = ..., draft_tokens: _Optional[int] = ..., accepted_tokens: _Optional[int] = ..., accepted_tokens_per_position: _Optional[_Iterable[int]] = ..., tokens_per_round: _Optional[float] = ..., draft_forwards: _Optional[int] = ..., fallback_rounds: _Optional[int] = ..., reopened_sessions: _Optional[int] = ..., phrase_rounds: _Optional[int] = ..., sources: _Optional[_Iterable[_Union[SourceFigures, _Mapping]]] = ...) -> None: ...
+    ends: _containers.RepeatedCompositeFieldContainer[EndFigures]
+    def __init__(self, strategy: _Optional[str] = ..., rounds: _Optional[int] = ..., draft_tokens: _Optional[int] = ..., accepted_tokens: _Optional[int] = ..., accepted_tokens_per_position: _Optional[_Iterable[int]] = ..., tokens_per_round: _Optional[float] = ..., draft_forwards: _Optional[int] = ..., fallback_rounds: _Optional[int] = ..., reopened_sessions: _Optional[int] = ..., phrase_rounds: _Optional[int] = ..., sources: _Optional[_Iterable[_Union[SourceFigures, _Mapping]]] = ..., ends: _Optional[_Iterable[_Union[EndFigures, _Mapping]]] = ...) -> None: ...
+
+class EndFigures(_message.Message):
+    __slots__ = ("reason", "rounds")
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    ROUNDS_FIELD_NUMBER: _ClassVar[int]
+    reason: str
+    rounds: int
+    def __init__(self, reason: _Optional[str] = ..., rounds: _Optional[int] = ...) -> None: ...
 
 class SourceFigures(_message.Message):
-    __slots__ = ("source", "draft_tokens", "accepted_tokens")
+    __slots__ = ("source", "draft_tokens", "accepted_tokens", "proposed_tokens", "expected_tokens")
     SOURCE_FIELD_NUMBER: _ClassVar[int]
     DRAFT_TOKENS_FIELD_NUMBER: _ClassVar[int]
     ACCEPTED_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    PROPOSED_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    EXPECTED_TOKENS_FIELD_NUMBER: _ClassVar[int]
     source: _speculation_pb2.TokenSource
     draft_tokens: int
     accepted_tokens: int
-    def __init__(self, source: _Optional[_Union[_speculation_pb2.TokenSource, str]] = ..., draft_tokens: _Optional[int] = ..., accepted_tokens: _Optional[int] = ...) -> None: ...
+    proposed_tokens: int
+    expected_tokens: float
+    def __init__(self, source: _Optional[_Union[_speculation_pb2.TokenSource, str]] = ..., draft_tokens: _Optional[int] = ..., accepted_tokens: _Optional[int] = ..., proposed_tokens: _Optional[int] = ..., expected_tokens: _Optional[float] = ...) -> None: ...
 
 class GenerationTimings(_message.Message):
     __slots__ = ("time_to_first_token_ns", "decode_ns", "draft_ns", "verify_ns", "draft_forward_ns", "verify_forward_ns", "wire_ns", "overhead_per_round_ns")

@@ -14,7 +14,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18protos/speculation.proto\x12\x0c\x64raftloop.v1\"n\n\tDraftTree\x12\x11\n\ttoken_ids\x18\x01 \x03(\x05\x12\x0f\n\x07parents\x18\x02 \x03(\x11\x12\x11\n\testimates\x18\x03 \x03(\x02\x12*\n\x07sources\x18\x04 \x03(\x0e\x32\x19.draftloop.v1.TokenSource\"\x80\x01\n\x07Verdict\x12\x16\n\x0e\x61\x63\x63\x65pted_nodes\x18\x01 \x03(\x05\x12\x19\n\x11\x65mitted_token_ids\x18\x02 \x03(\x05\x12\x17\n\x0froot_prediction\x18\x03 \x01(\x05\x12\x18\n\x10node_predictions\x18\x04 \x03(\x05\x12\x0f\n\x07stopped\x18\x05 \x01(\x08\"\xa1\x01\n\x13LookaheadParameters\x12\x13\n\x06window\x18\x01 \x01(\rH\x00\x88\x01\x01\x12\x12\n\x05ngram\x18\x02 \x01(\rH\x01\x88\x01\x01\x12\x17\n\ncandidates\x18\x03 \x01(\rH\x02\x88\x01\x01\x12\x16\n\tpool_size\x18\x04 \x01(\rH\x03\x88\x01\x01\x42\t\n\x07_windowB\x08\n\x06_ngramB\r\n\x0b_candidatesB\x0c\n\n_pool_size\"\xb4\x02\n\x13OuroborosParameters\x12\x1d\n\x10\x64raft_by_phrases\x18\x01 \x01(\x08H\x00\x88\x01\x01\x12\x15\n\x08lengthen\x18\x02 \x01(\x08H\x01\x88\x01\x01\x12\x14\n\x07harvest\x18\x03 \x01(\x08H\x02\x88\x01\x01\x12\x14\n\x07history\x18\x04 \x01(\x08H\x03\x88\x01\x01\x12 \n\x13lengthening_phrases\x18\x05 \x01(\rH\x04\x88\x01\x01\x12\x39\n\tlookahead\x18\x06 \x01(\x0b\x32!.draftloop.v1.LookaheadParametersH\x05\x88\x01\x01\x42\x13\n\x11_draft_by_phrasesB\x0b\n\t_lengthenB\n\n\x08_harvestB\n\n\x08_historyB\x16\n\x14_lengthening_phrasesB\x0c\n\n_lookahead\"\xba\x02\n\x12SamplingParameters\x12\x13\n\x0btemperature\x18\x01 \x01(\x02\x12\r\n\x05top_k\x18\x02 \x01(\r\x12\r\n\x05top_p\x18\x03 \x01(\x02\x12\r\n\x05min_p\x18\x04 \x01(\x02\x12\x1a\n\x12repetition_penalty\x18\x05 \x01(\x02\x12\x18\n\x10presence_penalty\x18\x06 \x01(\x02\x12\x19\n\x11\x66requency_penalty\x18\x07 \x01(\x02\x12\x43\n\nlogit_bias\x18\x08 \x03(\x0b\x32/.draftloop.v1.SamplingParameters.LogitBiasEntry\x12\x11\n\x04seed\x18\t \x01(\x04H\x00\x88\x01\x01\x1a\x30\n\x0eLogitBiasEntry\x12\x0b\n\x03key\x18\x01 \x01(\x05\x12\r\n\x05value\x18\x02 \x01(\x02:\x02\x38\x01\x42\x07\n\x05_seed\"\x8d\x03\n\tModelInfo\x12\x18\n\x10protocol_version\x18\x01 \x01(\r\x12\x12\n\nmodel_name\x18\x02 \x01(\t\x12\x19\n\x11model_fingerprint\x18\x03 \x01(\t\x12\x1e\n\x16vocabulary_fingerprint\x18\x04 \x01(\t\x12\x17\n\x0fvocabulary_size\x18\x05 \x01(\r\x12\x16\n\x0e\x63ontext_length\x18\x06 \x01(\r\x12\x12\n\nparameters\x18\x07 \x01(\x04\x12\r\n\x05\x64type\x18\x08 \x01(\t\x12\x0e\n\x06\x64\x65vice\x18\t \x01(\t\x12\x16\n\x0e\x63ost_inflation\x18\n \x01(\t\x12\x14\n\x0cmax_sessions\x18\x0b \x01(\r\x12\x17\n\x0fmax_draft_nodes\x18\x0c \x01(\r\x12\x12\n\nstrategies\x18\r \x03(\t\x12\x16\n\x0estop_token_ids\x18\x0e \x03(\x05\x12+\n\ncost_curve\x18\x0f \x03(\x0b\x32\x17.draftloop.v1.CostPoint\x12\x13\n\x0binstance_id\x18\x10 \x01(\t\"/\n\tCostPoint\x12\x0e\n\x06tokens\x18\x01 \x01(\r\x12\x12\n\nforward_ns\x18\x02 \x01(\x04\"p\n\x0eServiceTimings\x12\x12\n\nservice_ns\x18\x01 \x01(\x04\x12\x12\n\nforward_ns\x18\x02 \x01(\x04\x12\x10\n\x08queue_ns\x18\x03 \x01(\x04\x12\x10\n\x08\x66orwards\x18\x04 \x01(\r\x12\x12\n\nbatch_size\x18\x05 \x01(\r*\xb7\x01\n\x0bTokenSource\x12\x1c\n\x18TOKEN_SOURCE_UNSPECIFIED\x10\x00\x12\x17\n\x13TOKEN_SOURCE_TARGET\x10\x01\x12\x1c\n\x18TOKEN_SOURCE_DRAFT_MODEL\x10\x02\x12\x1e\n\x1aTOKEN_SOURCE_PROMPT_LOOKUP\x10\x03\x12\x17\n\x13TOKEN_SOURCE_PHRASE\x10\x04\x12\x1a\n\x16TOKEN_SOURCE_LOOKAHEAD\x10\x05*\x90\x01\n\x0bPhraseScope\x12\x1c\n\x18PHRASE_SCOPE_UNSPECIFIED\x10\x00\x12\x17\n\x13PHRASE_SCOPE_SHARED\x10\x01\x12\x18\n\x14PHRASE_SCOPE_PRIVATE\x10\x02\x12\x14\n\x10PHRASE_SCOPE_OFF\x10\x03\x12\x1a\n\x16PHRASE_SCOPE_READ_ONLY\x10\x04\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18protos/speculation.proto\x12\x0c\x64raftloop.v1\"n\n\tDraftTree\x12\x11\n\ttoken_ids\x18\x01 \x03(\x05\x12\x0f\n\x07parents\x18\x02 \x03(\x11\x12\x11\n\testimates\x18\x03 \x03(\x02\x12*\n\x07sources\x18\x04 \x03(\x0e\x32\x19.draftloop.v1.TokenSource\"\x97\x01\n\x07Verdict\x12\x16\n\x0e\x61\x63\x63\x65pted_nodes\x18\x01 \x03(\x05\x12\x19\n\x11\x65mitted_token_ids\x18\x02 \x03(\x05\x12\x17\n\x0froot_prediction\x18\x03 \x01(\x05\x12\x18\n\x10node_predictions\x18\x04 \x03(\x05\x12\x0f\n\x07stopped\x18\x05 \x01(\x08\x12\x15\n\rsuccessor_ids\x18\x06 \x03(\x05\"\xa1\x01\n\x13LookaheadParameters\x12\x13\n\x06window\x18\x01 \x01(\rH\x00\x88\x01\x01\x12\x12\n\x05ngram\x18\x02 \x01(\rH\x01\x88\x01\x01\x12\x17\n\ncandidates\x18\x03 \x01(\rH\x02\x88\x01\x01\x12\x16\n\tpool_size\x18\x04 \x01(\rH\x03\x88\x01\x01\x42\t\n\x07_windowB\x08\n\x06_ngramB\r\n\x0b_candidatesB\x0c\n\n_pool_size\"\xb4\x02\n\x13OuroborosParameters\x12\x1d\n\x10\x64raft_by_phrases\x18\x01 \x01(\x08H\x00\x88\x01\x01\x12\x15\n\x08lengthen\x18\x02 \x01(\x08H\x01\x88\x01\x01\x12\x14\n\x07harvest\x18\x03 \x01(\x08H\x02\x88\x01\x01\x12\x14\n\x07history\x18\x04 \x01(\x08H\x03\x88\x01\x01\x12 \n\x13lengthening_phrases\x18\x05 \x01(\rH\x04\x88\x01\x01\x12\x39\n\tlookahead\x18\x06 \x01(\x0b\x32!.draftloop.v1.LookaheadParametersH\x05\x88\x01\x01\x42\x13\n\x11_draft_by_phrasesB\x0b\n\t_lengthenB\n\n\x08_harvestB\n\n\x08_historyB\x16\n\x14_lengthening_phrasesB\x0c\n\n_lookahead\"m\n\x11OptTreeParameters\x12\x12\n\x05nodes\x18\x01 \x01(\rH\x00\x88\x01\x01\x12\x12\n\x05\x64\x65lta\x18\x02 \x01(\x02H\x01\x88\x01\x01\x12\x12\n\x05\x64\x65pth\x18\x03 \x01(\rH\x02\x88\x01\x01\x42\x08\n\x06_nodesB\x08\n\x06_deltaB\x08\n\x06_depth\"\x1c\n\nCascadeRow\x12\x0e\n\x06tokens\x18\x01 \x03(\r\"a\n\x11\x43\x61scadeParameters\x12(\n\x06matrix\x18\x01 \x03(\x0b\x32\x18.draftloop.v1.CascadeRow\x12\x15\n\x08leniency\x18\x02 \x01(\x02H\x00\x88\x01\x01\x42\x0b\n\t_leniency\"\xa7\x01\n\x0f\x46usedParameters\x12\x18\n\x0b\x64raft_model\x18\x01 \x01(\x08H\x00\x88\x01\x01\x12\x14\n\x07phrases\x18\x02 \x01(\x08H\x01\x88\x01\x01\x12\x15\n\x08own_text\x18\x03 \x01(\x08H\x02\x88\x01\x01\x12\x16\n\trecycling\x18\x04 \x01(\x08H\x03\x88\x01\x01\x42\x0e\n\x0c_draft_modelB\n\n\x08_phrasesB\x0b\n\t_own_textB\x0c\n\n_recycling\"\xba\x02\n\x12SamplingParameters\x12\x13\n\x0btemperature\x18\x01 \x01(\x02\x12\r\n\x05top_k\x18\x02 \x01(\r\x12\r\n\x05top_p\x18\x03 \x01(\x02\x12\r\n\x05min_p\x18\x04 \x01(\x02\x12\x1a\n\x12repetition_penalty\x18\x05 \x01(\x02\x12\x18\n\x10presence_penalty\x18\x06 \x01(\x02\x12\x19\n\x11\x66requency_penalty\x18\x07 \x01(\x02\x12\x43\n\nlogit_bias\x18\x08 \x03(\x0b\x32/.draftloop.v1.SamplingParameters.LogitBiasEntry\x12\x11\n\x04seed\x18\t \x01(\x04H\x00\x88\x01\x01\x1a\x30\n\x0eLogitBiasEntry\x12\x0b\n\x03key\x18\x01 \x01(\x05\x12\r\n\x05value\x18\x02 \x01(\x02:\x02\x38\x01\x42\x07\n\x05_seed\"\x8d\x03\n\tModelInfo\x12\x18\n\x10protocol_version\x18\x01 \x01(\r\x12\x12\n\nmodel_name\x18\x02 \x01(\t\x12\x19\n\x11model_fingerprint\x18\x03 \x01(\t\x12\x1e\n\x16vocabulary_fingerprint\x18\x04 \x01(\t\x12\x17\n\x0fvocabulary_size\x18\x05 \x01(\r\x12\x16\n\x0e\x63ontext_length\x18\x06 \x01(\r\x12\x12\n\nparameters\x18\x07 \x01(\x04\x12\r\n\x05\x64type\x18\x08 \x01(\t\x12\x0e\n\x06\x64\x65vice\x18\t \x01(\t\x12\x16\n\x0e\x63ost_inflation\x18\n \x01(\t\x12\x14\n\x0cmax_sessions\x18\x0b \x01(\r\x12\x17\n\x0fmax_draft_nodes\x18\x0c \x01(\r\x12\x12\n\nstrategies\x18\r \x03(\t\x12\x16\n\x0estop_token_ids\x18\x0e \x03(\x05\x12+\n\ncost_curve\x18\x0f \x03(\x0b\x32\x17.draftloop.v1.CostPoint\x12\x13\n\x0binstance_id\x18\x10 \x01(\t\"O\n\tCostPoint\x12\x0e\n\x06tokens\x18\x01 \x01(\r\x12\x12\n\nforward_ns\x18\x02 \x01(\x04\x12\x0f\n\x07\x63ontext\x18\x03 \x01(\r\x12\r\n\x05\x62\x61tch\x18\x04 \x01(\r\"p\n\x0eServiceTimings\x12\x12\n\nservice_ns\x18\x01 \x01(\x04\x12\x12\n\nforward_ns\x18\x02 \x01(\x04\x12\x10\n\x08queue_ns\x18\x03 \x01(\x04\x12\x10\n\x08\x66orwards\x18\x04 \x01(\r\x12\x12\n\nbatch_size\x18\x05 \x01(\r*\xd2\x01\n\x0bTokenSource\x12\x1c\n\x18TOKEN_SOURCE_UNSPECIFIED\x10\x00\x12\x17\n\x13TOKEN_SOURCE_TARGET\x10\x01\x12\x1c\n\x18TOKEN_SOURCE_DRAFT_MODEL\x10\x02\x12\x1e\n\x1aTOKEN_SOURCE_PROMPT_LOOKUP\x10\x03\x12\x17\n\x13TOKEN_SOURCE_PHRASE\x10\x04\x12\x1a\n\x16TOKEN_SOURCE_LOOKAHEAD\x10\x05\x12\x19\n\x15TOKEN_SOURCE_RECYCLED\x10\x06*\x90\x01\n\x0bPhraseScope\x12\x1c\n\x18PHRASE_SCOPE_UNSPECIFIED\x10\x00\x12\x17\n\x13PHRASE_SCOPE_SHARED\x10\x01\x12\x18\n\x14PHRASE_SCOPE_PRIVATE\x10\x02\x12\x14\n\x10PHRASE_SCOPE_OFF\x10\x03\x12\x1a\n\x16PHRASE_SCOPE_READ_ONLY\x10\x04\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -23,26 +23,34 @@ if _descriptor._USE_C_DESCRIPTORS == False:
   DESCRIPTOR._options = None
   _globals['_SAMPLINGPARAMETERS_LOGITBIASENTRY']._options = None
   _globals['_SAMPLINGPARAMETERS_LOGITBIASENTRY']._serialized_options = b'8\001'
-  _globals['_TOKENSOURCE']._serialized_start=1641
-  _globals['_TOKENSOURCE']._serialized_end=1824
-  _globals['_PHRASESCOPE']._serialized_start=1827
-  _globals['_PHRASESCOPE']._serialized_end=1971
+  _globals['_TOKENSOURCE']._serialized_start=2106
+  _globals['_TOKENSOURCE']._serialized_end=2316
+  _globals['_PHRASESCOPE']._serialized_start=2319
+  _globals['_PHRASESCOPE']._serialized_end=2463
   _globals['_DRAFTTREE']._serialized_start=42
   _globals['_DRAFTTREE']._serialized_end=152
   _globals['_VERDICT']._serialized_start=155
-  _globals['_VERDICT']._serialized_end=283
-  _globals['_LOOKAHEADPARAMETERS']._serialized_start=286
-  _globals['_LOOKAHEADPARAMETERS']._serialized_end=447
-  _globals['_OUROBOROSPARAMETERS']._serialized_start=450
-  _globals['_OUROBOROSPARAMETERS']._serialized_end=758
-  _globals['_SAMPLINGPARAMETERS']._serialized_start=761
-  _globals['_SAMPLINGPARAMETERS']._serialized_end=1075
-  _globals['_SAMPLINGPARAMETERS_LOGITBIASENTRY']._serialized_start=1018
-  _globals['_SAMPLINGPARAMETERS_LOGITBIASENTRY']._serialized_end=1066
-  _globals['_MODELINFO']._serialized_start=1078
-  _globals['_MODELINFO']._serialized_end=1475
-  _globals['_COSTPOINT']._serialized_start=1477
-  _globals['_COSTPOINT']._serialized_end=1524
-  _globals['_SERVICETIMINGS']._serialized_start=1526
-  _globals['_SERVICETIMINGS']._serialized_end=1638
+  _globals['_VERDICT']._serialized_end=306
+  _globals['_LOOKAHEADPARAMETERS']._serialized_start=309
+  _globals['_LOOKAHEADPARAMETERS']._serialized_end=470
+  _globals['_OUROBOROSPARAMETERS']._serialized_start=473
+  _globals['_OUROBOROSPARAMETERS']._serialized_end=781
+  _globals['_OPTTREEPARAMETERS']._serialized_start=783
+  _globals['_OPTTREEPARAMETERS']._serialized_end=892
+  _globals['_CASCADEROW']._serialized_start=894
+  _globals['_CASCADEROW']._serialized_end=922
+  _globals['_CASCADEPARAMETERS']._serialized_start=924
+  _globals['_CASCADEPARAMETERS']._serialized_end=1021
+  _globals['_FUSEDPARAMETERS']._serialized_start=1024
+  _globals['_FUSEDPARAMETERS']._serialized_end=1191
+  _globals['_SAMPLINGPARAMETERS']._serialized_start=1194
+  _globals['_SAMPLINGPARAMETERS']._serialized_end=1508
+  _globals['_SAMPLINGPARAMETERS_LOGITBIASENTRY']._serialized_start=1451
+  _globals['_SAMPLINGPARAMETERS_LOGITBIASENTRY']._serialized_end=1499
+  _globals['_MODELINFO']._serialized_start=1511
+  _globals['_MODELINFO']._serialized_end=1908
+  _globals['_COSTPOINT']._serialized_start=1910
+  _globals['_COSTPOINT']._serialized_end=1989
+  _globals['_SERVICETIMINGS']._serialized_start=1991
+  _globals['_SERVICETIMINGS']._serialized_end=2103
 # @@protoc_insertion_point(module_scope)

@@ -14,6 +14,7 @@ class TokenSource(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     TOKEN_SOURCE_PROMPT_LOOKUP: _ClassVar[TokenSource]
     TOKEN_SOURCE_PHRASE: _ClassVar[TokenSource]
     TOKEN_SOURCE_LOOKAHEAD: _ClassVar[TokenSource]
+    TOKEN_SOURCE_RECYCLED: _ClassVar[TokenSource]
 
 class PhraseScope(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
@@ -28,6 +29,7 @@ TOKEN_SOURCE_DRAFT_MODEL: TokenSource
 TOKEN_SOURCE_PROMPT_LOOKUP: TokenSource
 TOKEN_SOURCE_PHRASE: TokenSource
 TOKEN_SOURCE_LOOKAHEAD: TokenSource
+TOKEN_SOURCE_RECYCLED: TokenSource
 PHRASE_SCOPE_UNSPECIFIED: PhraseScope
 PHRASE_SCOPE_SHARED: PhraseScope
 PHRASE_SCOPE_PRIVATE: PhraseScope
@@ -47,18 +49,20 @@ class DraftTree(_message.Message):
     def __init__(self, token_ids: _Optional[_Iterable[int]] = ..., parents: _Optional[_Iterable[int]] = ..., estimates: _Optional[_Iterable[float]] = ..., sources: _Optional[_Iterable[_Union[TokenSource, str]]] = ...) -> None: ...
 
 class Verdict(_message.Message):
-    __slots__ = ("accepted_nodes", "emitted_token_ids", "root_prediction", "node_predictions", "stopped")
+    __slots__ = ("accepted_nodes", "emitted_token_ids", "root_prediction", "node_predictions", "stopped", "successor_ids")
     ACCEPTED_NODES_FIELD_NUMBER: _ClassVar[int]
     EMITTED_TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
     ROOT_PREDICTION_FIELD_NUMBER: _ClassVar[int]
     NODE_PREDICTIONS_FIELD_NUMBER: _ClassVar[int]
     STOPPED_FIELD_NUMBER: _ClassVar[int]
+    SUCCESSOR_IDS_FIELD_NUMBER: _ClassVar[int]
     accepted_nodes: _containers.RepeatedScalarFieldContainer[int]
     emitted_token_ids: _containers.RepeatedScalarFieldContainer[int]
     root_prediction: int
     node_predictions: _containers.RepeatedScalarFieldContainer[int]
     stopped: bool
-    def __init__(self, accepted_nodes: _Optional[_Iterable[int]] = ..., emitted_token_ids: _Optional[_Iterable[int]] = ..., root_prediction: _Optional[int] = ..., node_predictions: _Optional[_Iterable[int]] = ..., stopped: bool = ...) -> None: ...
+    successor_ids: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, accepted_nodes: _Optional[_Iterable[int]] = ..., emitted_token_ids: _Optional[_Iterable[int]] = ..., root_prediction: _Optional[int] = ..., node_predictions: _Optional[_Iterable[int]] = ..., stopped: bool = ..., successor_ids: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class LookaheadParameters(_message.Message):
     __slots__ = ("window", "ngram", "candidates", "pool_size")
@@ -87,6 +91,42 @@ class OuroborosParameters(_message.Message):
     lengthening_phrases: int
     lookahead: LookaheadParameters
     def __init__(self, draft_by_phrases: bool = ..., lengthen: bool = ..., harvest: bool = ..., history: bool = ..., lengthening_phrases: _Optional[int] = ..., lookahead: _Optional[_Union[LookaheadParameters, _Mapping]] = ...) -> None: ...
+
+class OptTreeParameters(_message.Message):
+    __slots__ = ("nodes", "delta", "depth")
+    NODES_FIELD_NUMBER: _ClassVar[int]
+    DELTA_FIELD_NUMBER: _ClassVar[int]
+    DEPTH_FIELD_NUMBER: _ClassVar[int]
+    nodes: int
+    delta: float
+    depth: int
+    def __init__(self, nodes: _Optional[int] = ..., delta: _Optional[float] = ..., depth: _Optional[int] = ...) -> None: ...
+
+class CascadeRow(_message.Message):
+    __slots__ = ("tokens",)
+    TOKENS_FIELD_NUMBER: _ClassVar[int]
+    tokens: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, tokens: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class CascadeParameters(_message.Message):
+    __slots__ = ("matrix", "leniency")
+    MATRIX_FIELD_NUMBER: _ClassVar[int]
+    LENIENCY_FIELD_NUMBER: _ClassVar[int]
+    matrix: _containers.RepeatedCompositeFieldContainer[CascadeRow]
+    leniency: float
+    def __init__(self, matrix: _Optional[_Iterable[_Union[CascadeRow, _Mapping]]] = ..., leniency: _Optional[float] = ...) -> None: ...
+
+class FusedParameters(_message.Message):
+    __slots__ = ("draft_model", "phrases", "own_text", "recycling")
+    DRAFT_MODEL_FIELD_NUMBER: _ClassVar[int]
+    PHRASES_FIELD_NUMBER: _ClassVar[int]
+    OWN_TEXT_FIELD_NUMBER: _ClassVar[int]
+    RECYCLING_FIELD_NUMBER: _ClassVar[int]
+    draft_model: bool
+    phrases: bool
+    own_text: bool
+    recycling: bool
+    def __init__(self, draft_model: bool = ..., phrases: bool = ..., own_text: bool = ..., recycling: bool = ...) -> None: ...
 
 class SamplingParameters(_message.Message):
     __slots__ = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty", "presence_penalty", "frequency_penalty", "logit_bias", "seed")
@@ -154,12 +194,16 @@ class ModelInfo(_message.Message):
     def __init__(self, protocol_version: _Optional[int] = ..., model_name: _Optional[str] = ..., model_fingerprint: _Optional[str] = ..., vocabulary_fingerprint: _Optional[str] = ..., vocabulary_size: _Optional[int] = ..., context_length: _Optional[int] = ..., parameters: _Optional[int] = ..., dtype: _Optional[str] = ..., device: _Optional[str] = ..., cost_inflation: _Optional[str] = ..., max_sessions: _Optional[int] = ..., max_draft_nodes: _Optional[int] = ..., strategies: _Optional[_Iterable[str]] = ..., stop_token_ids: _Optional[_Iterable[int]] = ..., cost_curve: _Optional[_Iterable[_Union[CostPoint, _Mapping]]] = ..., instance_id: _Optional[str] = ...) -> None: ...
 
 class CostPoint(_message.Message):
-    __slots__ = ("tokens", "forward_ns")
+    __slots__ = ("tokens", "forward_ns", "context", "batch")
     TOKENS_FIELD_NUMBER: _ClassVar[int]
     FORWARD_NS_FIELD_NUMBER: _ClassVar[int]
+    CONTEXT_FIELD_NUMBER: _ClassVar[int]
+    BATCH_FIELD_NUMBER: _ClassVar[int]
     tokens: int
     forward_ns: int
-    def __init__(self, tokens: _Optional[int] = ..., forward_ns: _Optional[int] = ...) -> None: ...
+    context: int
+    batch: int
+    def __init__(self, tokens: _Optional[int] = ..., forward_ns: _Optional[int] = ..., context: _Optional[int] = ..., batch: _Optional[int] = ...) -> None: ...
 
 class ServiceTimings(_message.Message):
     __slots__ = ("service_ns", "forward_ns", "queue_ns", "forwards", "batch_size")

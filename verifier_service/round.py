@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
+
+from torch import Tensor
+
 from draftloop.runtime.acceptance import accept
 from draftloop.runtime.forward import Forward, Task
 from draftloop.runtime.prefill import prefill
@@ -24,8 +28,15 @@ def verify(session: VerifierSession, draft: DraftTree, *, chunk_tokens: int) -> 
     paths = _paths(session, draft)
     root_prediction, *node_predictions = session.sampler.choose(logits, positions, paths)
     verdict = accept(draft, root_prediction, node_predictions, session.request.stop_token_ids)
+    if session.request.successors:
+        verdict = dataclasses.replace(verdict, successor_ids=_successors(session, logits))
     session.commit(verdict.emitted_token_ids)
     return verdict
+
+
+def _successors(session: VerifierSession, logits: Tensor) -> tuple[int, ...]:
+    count = min(session.request.successors, logits.shape[-1])
+    return tuple(logits.topk(count, dim=-1).indices.flatten().tolist())
 
 
 def _paths(session: VerifierSession, draft: DraftTree) -> list[list[int]]:

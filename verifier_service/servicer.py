@@ -83,7 +83,9 @@ class VerifierServicer(verifier_pb2_grpc.VerifierServicer):
             prompt_length=opened.prompt_length,
             sampling=convert.sampling_from_pb(opened.sampling),
             stop_token_ids=frozenset(opened.stop_token_ids),
+            successors=opened.successors,
         )
+        request.require_successors()
         request.require_fit(self._host.model)
         return request
 

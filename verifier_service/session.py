@@ -10,7 +10,7 @@ from draftloop.runtime.kv_cache import Slot
 from draftloop.runtime.model import LanguageModel
 from draftloop.runtime.sampling import Sampler
 from draftloop.runtime.sessions import Opening
-from draftloop.tree import DraftTree, Verification
+from draftloop.tree import MOST_SUCCESSORS, DraftTree, Verification
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -18,6 +18,13 @@ class SessionRequest(Opening):
     """What opens a session."""
 
     stop_token_ids: frozenset[int] = frozenset()
+    successors: int = 0
+
+    def require_successors(self) -> None:
+        """Raises InvalidInput where more successors are asked for than verdicts carry."""
+        if self.successors > MOST_SUCCESSORS:
+            rule = f"must be at most {MOST_SUCCESSORS}"
+            raise InvalidInput("successors", rule, self.successors)
 
 
 @dataclass(slots=True)

@@ -8,7 +8,7 @@ from typing import ClassVar
 
 from drafter_service.session import DrafterSession
 from draftloop.runtime.forward import Task
-from draftloop.tree import DraftBudget, DraftTree, Verdict
+from draftloop.tree import DraftBudget, DraftEnd, DraftTree, Verdict
 
 
 class Strategy(ABC):
@@ -23,6 +23,12 @@ class Strategy(ABC):
 
     def __init__(self, session: DrafterSession) -> None:
         self.session = session
+        # Of the last draft: nodes that were looked at before it was cut, and what ended it.
+        self.proposed_nodes = 0
+        self.end = DraftEnd.NONE
+
+    def offer(self, tree: DraftTree) -> None:  # noqa: B027
+        """Hears what cheaper sources propose for the next draft; by default nobody listens."""
 
     def prefill(self) -> Task[None]:
         """Prepares for the first `propose`; by default nothing."""

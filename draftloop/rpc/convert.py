@@ -6,7 +6,7 @@ from draftloop.errors import InvalidInput
 from draftloop.model_info import CostPoint, ModelInfo
 from draftloop.request import GenerationParameters, SamplingParameters
 from draftloop.rpc.convert_speculation import speculation_from_pb, speculation_to_pb
-from draftloop.tree import DraftTree, ServiceTimings, TokenSource, Verdict
+from draftloop.tree import DraftEnd, DraftTree, ServiceTimings, TokenSource, Verdict
 from protos import generation_pb2
 from protos import speculation_pb2 as pb
 
@@ -38,6 +38,11 @@ def _source(value: int) -> TokenSource:
         raise InvalidInput("draft.sources", "must be a known token source", value) from None
 
 
+def draft_end_from_pb(value: int) -> DraftEnd:
+    """What ended a draft; NONE where this side does not know the reason."""
+    return DraftEnd(value) if value in DraftEnd.__members__.values() else DraftEnd.NONE
+
+
 def verdict_to_pb(verdict: Verdict) -> pb.Verdict:
     """A verdict for the wire."""
     return pb.Verdict(
@@ -46,6 +51,7 @@ def verdict_to_pb(verdict: Verdict) -> pb.Verdict:
         root_prediction=verdict.root_prediction,
         node_predictions=verdict.node_predictions,
         stopped=verdict.stopped,
+        successor_ids=verdict.successor_ids,
     )
 
 
@@ -57,6 +63,7 @@ def verdict_from_pb(message: pb.Verdict) -> Verdict:
         root_prediction=message.root_prediction,
         node_predictions=tuple(message.node_predictions),
         stopped=message.stopped,
+        successor_ids=tuple(message.successor_ids),
     )
 
 
@@ -130,7 +137,12 @@ def model_info_to_pb(info: ModelInfo) -> pb.ModelInfo:
         strategies=info.strategies,
         stop_token_ids=info.stop_token_ids,
         cost_curve=[
-            pb.CostPoint(tokens=point.tokens, forward_ns=point.forward_ns)
+            pb.CostPoint(
+                tokens=point.tokens,
+                forward_ns=point.forward_ns,
+                context=point.context,
+                batch=point.batch,
+            )
             for point in info.cost_curve
         ],
         instance_id=info.instance_id,
@@ -154,7 +166,10 @@ def model_info_from_pb(message: pb.ModelInfo) -> ModelInfo:
         max_draft_nodes=message.max_draft_nodes,
         strategies=tuple(message.strategies),
         stop_token_ids=tuple(message.stop_token_ids),
-        cost_curve=tuple(CostPoint(p.tokens, p.forward_ns) for p in message.cost_curve),
+        cost_curve=tuple(
+            CostPoint(point.tokens, point.forward_ns, point.context, point.batch)
+            for point in message.cost_curve
+        ),
         instance_id=message.instance_id,
     )
 

@@ -8,11 +8,24 @@ from typing import Any, TypeVar
 from draftloop.errors import InvalidInput
 from draftloop.lookahead import LookaheadParameters
 from draftloop.phrase import PhraseAccess, PhraseScope
-from draftloop.speculation import OuroborosParameters, Speculation
+from draftloop.speculation import (
+    CascadeParameters,
+    FusedParameters,
+    OptTreeParameters,
+    OuroborosParameters,
+    Speculation,
+)
 from protos import drafter_pb2, generation_pb2
 from protos import speculation_pb2 as pb
 
-Parameters = TypeVar("Parameters", LookaheadParameters, OuroborosParameters)
+Parameters = TypeVar(
+    "Parameters",
+    LookaheadParameters,
+    OuroborosParameters,
+    OptTreeParameters,
+    CascadeParameters,
+    FusedParameters,
+)
 
 _SCOPES = {
     PhraseScope.SHARED: pb.PHRASE_SCOPE_SHARED,
@@ -22,6 +35,8 @@ _SCOPES = {
 }
 _SCOPES_BY_NUMBER: dict[int, PhraseScope] = {number: scope for scope, number in _SCOPES.items()}
 _PLAIN_OUROBOROS = ("draft_by_phrases", "lengthen", "harvest", "history", "lengthening_phrases")
+_OPT_TREE = ("nodes", "delta", "depth")
+_FUSED = ("draft_model", "phrases", "own_text", "recycling")
 _LOOKAHEAD = ("window", "ngram", "candidates", "pool_size")
 
 
@@ -76,6 +91,28 @@ def ouroboros_from_pb(message: pb.OuroborosParameters) -> OuroborosParameters:
     return _replaced(default, {**said, "lookahead": lookahead})
 
 
+def opt_tree_to_pb(parameters: OptTreeParameters) -> pb.OptTreeParameters:
+    """OPT-Tree's parameters for the wire."""
+    return pb.OptTreeParameters(**{name: getattr(parameters, name) for name in _OPT_TREE})
+
+
+def opt_tree_from_pb(message: pb.OptTreeParameters) -> OptTreeParameters:
+    """OPT-Tree's parameters as they came; what is not said has its default."""
+    return _replaced(OptTreeParameters(), _said(message, _OPT_TREE))
+
+
+def cascade_to_pb(parameters: CascadeParameters) -> pb.CascadeParameters:
+    """The cascade's parameters for the wire."""
+    rows = [pb.CascadeRow(tokens=row) for row in parameters.matrix]
+    return pb.CascadeParameters(matrix=rows, leniency=parameters.leniency)
+
+
+def cascade_from_pb(message: pb.CascadeParameters) -> CascadeParameters:
+    """The cascade's parameters as they came; what is not said has its default."""
+    matrix = tuple(tuple(row.tokens) for row in message.matrix)
+    return _replaced(CascadeParameters(matrix=matrix), _said(message, ("leniency",)))
+
+
 def speculation_to_pb(speculation: Speculation) -> generation_pb2.SpeculationParameters:
     """Wishes about drafting for the wire."""
     return generation_pb2.SpeculationParameters(
@@ -84,6 +121,9 @@ def speculation_to_pb(speculation: Speculation) -> generation_pb2.SpeculationPar
         phrases=scope_to_pb(speculation.phrases),
         lookahead=_lookahead_to_pb(speculation.lookahead),
         ouroboros=ouroboros_to_pb(speculation.ouroboros),
+        opt_tree=opt_tree_to_pb(speculation.opt_tree),
+        cascade=cascade_to_pb(speculation.cascade),
+        fused=pb.FusedParameters(**{name: getattr(speculation.fused, name) for name in _FUSED}),
     )
 
 
@@ -96,6 +136,9 @@ def speculation_from_pb(message: generation_pb2.SpeculationParameters) -> Specul
         phrases=scope_from_pb(message.phrases),
         lookahead=_lookahead_from_pb(message.lookahead, LookaheadParameters()),
         ouroboros=ouroboros_from_pb(message.ouroboros),
+        opt_tree=opt_tree_from_pb(message.opt_tree),
+        cascade=cascade_from_pb(message.cascade),
+        fused=_replaced(FusedParameters(), _said(message.fused, _FUSED)),
     )
 
 

@@ -23,6 +23,17 @@ FINISH_REASONS = {pb.FINISH_REASON_STOP: "stop", pb.FINISH_REASON_LENGTH: "lengt
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SourceFigures:
+    """Nodes of one source: proposed, verified, accepted, and how many the estimates promised."""
+
+    source: TokenSource
+    proposed: int
+    drafted: int
+    accepted: int
+    expected: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Summary:
     """What a generation did and cost; times in nanoseconds."""
 
@@ -39,6 +50,9 @@ class Summary:
     draft_forwards: int
     fallback_rounds: int
     reopened_sessions: int
+    phrase_rounds: int
+    sources: tuple[SourceFigures, ...]
+    ends: dict[str, int]
     time_to_first_token_ns: int
     decode_ns: int
     draft_ns: int
@@ -171,6 +185,18 @@ def _summary(message: pb.GenerationSummary) -> Summary:
         draft_forwards=figures.draft_forwards,
         fallback_rounds=figures.fallback_rounds,
         reopened_sessions=figures.reopened_sessions,
+        phrase_rounds=figures.phrase_rounds,
+        sources=tuple(
+            SourceFigures(
+                source=TokenSource(part.source),
+                proposed=part.proposed_tokens,
+                drafted=part.draft_tokens,
+                accepted=part.accepted_tokens,
+                expected=part.expected_tokens,
+            )
+            for part in figures.sources
+        ),
+        ends={part.reason: part.rounds for part in figures.ends},
         time_to_first_token_ns=timings.time_to_first_token_ns,
         decode_ns=timings.decode_ns,
         draft_ns=timings.draft_ns,

@@ -65,7 +65,7 @@ def propose(
     new_token_ids: Sequence[int] = (),
     nodes: int = 4,
     verdict: Verdict | None = None,
-    **prices: float,
+    **more: Any,
 ) -> drafter_pb2.DraftRequest:
     asked = drafter_pb2.ProposeDraft(
         committed_length=committed_length,
@@ -73,7 +73,7 @@ def propose(
         verdict=convert.verdict_to_pb(verdict) if verdict else None,
         max_nodes=nodes,
         max_depth=nodes,
-        **prices,
+        **more,
     )
     return drafter_pb2.DraftRequest(propose=asked)
 

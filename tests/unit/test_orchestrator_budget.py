@@ -6,7 +6,7 @@ import pytest
 
 from draftloop.errors import Overloaded
 from draftloop.model_info import CostPoint
-from draftloop.tree import DraftTree, TokenSource, Verdict
+from draftloop.tree import Draft, DraftTree, TokenSource, Verdict
 from orchestrator.admission import RequestLimit
 from orchestrator.budget import PROBE_ROUNDS, Controller
 from orchestrator.costs import VerifyCost
@@ -87,7 +87,7 @@ def test_figures_add_up() -> None:
     for accepted in (3, 1, 0):
         emitted = tuple(range(1, accepted + 2))
         verdict = Verdict(tuple(range(accepted)), emitted, emitted[0], (0, 0, 0))
-        figures.observe(tree, verdict, len(emitted))
+        figures.observe(Draft(tree=tree, committed_length=0), verdict, len(emitted))
     assert figures.accepted_per_position == [2, 1, 1]
     assert sum(figures.accepted_per_position) == figures.accepted_tokens == 4
     assert figures.draft_tokens == 9
