@@ -32,8 +32,16 @@ class Calibration:
 
     def correct(self, source: TokenSource, score: float, depth: int) -> float:
         """Probability, 0 to 1, that a child with this score is accepted once its parent was."""
-        cell = _cell(source, score, depth)
-        return (self.hits[cell] + PRIOR_TRIALS * score) / (self.trials[cell] + PRIOR_TRIALS)
+        return self.estimate(cell_of(source, score, depth), score)
+
+    def estimate(self, cell: int, prior: float) -> float:
+        """The hit rate of a cell, which `prior` stands for until it has trials."""
+        return (self.hits[cell] + PRIOR_TRIALS * prior) / (self.trials[cell] + PRIOR_TRIALS)
+
+    def count(self, cell: int, *, hit: bool) -> None:
+        """Takes in one trial."""
+        self.hits[cell] = MEMORY * self.hits[cell] + hit
+        self.trials[cell] = MEMORY * self.trials[cell] + 1
 
     def observe(self, draft: DraftTree, scores: Sequence[float], verdict: Verdict) -> None:
         """Takes in a verdict on `draft`, whose nodes had these raw scores."""
@@ -41,11 +49,11 @@ class Calibration:
         depths = draft.depths()
         for node, (parent, score) in enumerate(zip(draft.parents, scores, strict=True)):
             if parent in accepted:
-                cell = _cell(draft.sources[node], score, depths[node])
-                self.hits[cell] = MEMORY * self.hits[cell] + (node in accepted)
-                self.trials[cell] = MEMORY * self.trials[cell] + 1
+                cell = cell_of(draft.sources[node], score, depths[node])
+                self.count(cell, hit=node in accepted)
 
 
-def _cell(source: TokenSource, score: float, depth: int) -> int:
+def cell_of(source: TokenSource, score: float, depth: int) -> int:
+    """Where trials of such a node are counted."""
     bucket = bisect_right(SCORE_EDGES, score)
     return (source * SHAPE[1] + bucket) * SHAPE[2] + bisect_right(DEPTH_EDGES, depth)

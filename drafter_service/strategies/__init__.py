@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from drafter_service.strategies.base import Strategy
 from drafter_service.strategies.chain import Chain
+from drafter_service.strategies.opt_tree import OptTree
 from drafter_service.strategies.ouroboros import Ouroboros
 
-STRATEGIES: dict[str, type[Strategy]] = {kind.name: kind for kind in (Chain, Ouroboros)}
+STRATEGIES: dict[str, type[Strategy]] = {kind.name: kind for kind in (Chain, Ouroboros, OptTree)}
 
 __all__ = ["STRATEGIES", "Strategy"]

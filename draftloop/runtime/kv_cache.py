@@ -131,11 +131,13 @@ class Slot:
         self.length += len(path)
 
     def keep(self, rows: Sequence[int]) -> None:
-        """Keeps the given pending rows, a path from the root, and drops the others."""
+        """Keeps the given pending rows, which hold their parents too, and drops the others."""
+        places = {row: place for place, row in enumerate(rows)} | {ROOT: ROOT}
         token_ids = [self.pending_token_ids[row] for row in rows]
+        parents = [places[self.pending_parents[row]] for row in rows]
         self.cache.move(self.index, [self.length + row for row in rows], self.length)
         self.drop_pending()
-        self.branch(token_ids, range(ROOT, len(rows) - 1))
+        self.branch(token_ids, parents)
 
     def drop_pending(self) -> None:
         """Forgets the draft."""

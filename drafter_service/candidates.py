@@ -1,0 +1,208 @@
+"""A draft tree that grows over several forwards of the draft model, and knows what of it was run.
+
+Children of a node are ranked by the draft model's law with the target's own noise on it, so the
+few best hold the target's token far more often than the likeliest (ALGORITHMS section 0).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+from torch import Tensor
+
+from drafter_service.session import DrafterSession
+from draftloop.calibration import Calibration, cell_of
+from draftloop.runtime.forward import Forward
+from draftloop.tree import ROOT, DraftTree, TokenSource
+
+SOURCE = TokenSource.DRAFT_MODEL
+NOT_RUN = -1
+
+Floats = npt.NDArray[np.float64]
+
+
+@dataclass(slots=True)
+class Candidate:
+    """A node. `reach`: probability that it is accepted, its ancestors included.
+
+    `cell` of the calibration counts whether it was the target's token once its parent was; `row`
+    is its place among the slot's pending rows, NOT_RUN before its forward.
+    """
+
+    token: int
+    parent: int
+    depth: int
+    source: TokenSource
+    estimate: float
+    reach: float
+    calibration: Calibration
+    cell: int
+    row: int = NOT_RUN
+
+
+class Candidates:
+    """Nodes, parents before children; the same token under the same parent is one node."""
+
+    def __init__(self, session: DrafterSession) -> None:
+        self.session = session
+        self.nodes: list[Candidate] = []
+        self._places: dict[tuple[int, int], int] = {}
+        self._root_run = False
+
+    def __len__(self) -> int:
+        return len(self.nodes)
+
+    def reach(self, node: int) -> float:
+        """Probability that a node is accepted; the root's is 1."""
+        return 1.0 if node == ROOT else self.nodes[node].reach
+
+    def depth(self, node: int) -> int:
+        """Depth of a node; the root's is 0."""
+        return 0 if node == ROOT else self.nodes[node].depth
+
+    def child(self, parent: int, token: int) -> int | None:
+        """The node for a token under a parent, if there is one."""
+        return self._places.get((parent, token))
+
+    def add(self, candidate: Candidate) -> int:
+        """A new node; its parent has no such child yet."""
+        self._places[candidate.parent, candidate.token] = len(self.nodes)
+        self.nodes.append(candidate)
+        return len(self.nodes) - 1
+
+    def run(self, nodes: Sequence[int]) -> Forward:
+        """The forward over nodes that were not run yet, and over the root before all others.
+
+        Their parents were run, or stand among them. The answer's rows: the root's, if it was not
+        run before, then those of `nodes` in order.
+        """
+        session, slot = self.session, self.session.slot
+        tail = () if self._root_run else session.committed[slot.length :]
+        parents = []
+        for place, node in enumerate(nodes):
+            candidate = self.nodes[node]
+            candidate.row = slot.pending + place
+            parent = candidate.parent
+            parents.append(ROOT if parent == ROOT else self.nodes[parent].row)
+        self._root_run = True
+        token_ids = [self.nodes[node].token for node in nodes]
+        first = max(len(tail) - 1, 0)
+        return Forward(session.model, slot, tail, token_ids, parents, logits_from=first)
+
+    def perturbed(self, nodes: Sequence[int], logits: Tensor) -> Tensor:
+        """The draft model's scores with the target's noise behind every one of `nodes`, or ROOT."""
+        session = self.session
+        start = len(session.committed)
+        paths: list[list[int]] = [[]] * len(nodes)
+        if session.request.sampling.penalized:
+            paths = [self.path_tokens(node) for node in nodes]
+        shaped = session.sampler.shape(logits, paths)
+        return session.sampler.perturbed(shaped, [start + self.depth(node) for node in nodes])
+
+    def path_tokens(self, node: int) -> list[int]:
+        """Tokens from the root's child down to `node`."""
+        tokens: list[int] = []
+        while node != ROOT:
+            tokens.append(self.nodes[node].token)
+            node = self.nodes[node].parent
+        return tokens[::-1]
+
+    def widen(
+        self,
+        parents: Sequence[int],
+        tokens: Sequence[Sequence[int]],
+        scores: Floats,
+        *,
+        most: int,
+        least: float,
+    ) -> list[int]:
+        """Adds the draft model's children, [parents, k] tokens and scores, as they pay.
+
+        Of all of them the `most` with the greatest reach that is at least `least`, ties by order.
+        Returns the new nodes.
+        """  # fmt: skip
+        depths = [self.depth(parent) + 1 for parent in parents]
+        estimates = self._calibrated(scores, depths)
+        reaches = np.array([self.reach(parent) for parent in parents])[:, None] * estimates
+        flat = reaches.ravel()
+        order = np.argsort(-flat, kind="stable")[:most]
+        new = []
+        calibration, width = self.session.calibration, scores.shape[1]
+        for place in order.tolist():
+            reach = float(flat[place])
+            if reach <= 0 or reach < least:
+                break
+            row, rank = divmod(place, width)
+            if (parents[row], tokens[row][rank]) in self._places:
+                continue
+            cell = cell_of(SOURCE, float(scores[row, rank]), depths[row])
+            candidate = Candidate(
+                tokens[row][rank], parents[row], depths[row], SOURCE,
+                float(estimates[row, rank]), reach, calibration, cell,
+            )  # fmt: skip
+            new.append(self.add(candidate))
+        return new
+
+    def _calibrated(self, scores: Floats, depths: Sequence[int]) -> Floats:
+        """Estimates, of which those of siblings sum to at most 1."""
+        calibration = self.session.calibration
+        estimates = np.array(
+            [
+                [calibration.correct(SOURCE, score, depth) if score > 0 else 0.0 for score in row]
+                for row, depth in zip(scores.tolist(), depths, strict=True)
+            ]
+        ).reshape(scores.shape)
+        return np.asarray(estimates / np.maximum(1.0, estimates.sum(axis=1, keepdims=True)))
+
+    def best(self, count: int, least: float = 0.0) -> list[int]:
+        """The `count` nodes with the greatest reach, at least `least`, parents before children.
+
+        Ties go by depth, then order, so no node stands without its parent.
+        """
+        fitting = (node for node, known in enumerate(self.nodes) if known.reach >= least)
+        order = sorted(fitting, key=lambda n: (-self.nodes[n].reach, self.nodes[n].depth, n))
+        return order[:count]
+
+    def retain(self, nodes: Iterable[int]) -> None:
+        """Drops keys and values of all but these nodes, which hold their parents too."""
+        kept = sorted((n for n in nodes if self.nodes[n].row != NOT_RUN), key=self._row)
+        rows = [self._row(node) for node in kept]
+        for candidate in self.nodes:
+            candidate.row = NOT_RUN
+        self.session.slot.keep(rows)
+        for place, node in enumerate(kept):
+            self.nodes[node].row = place
+
+    def _row(self, node: int) -> int:
+        return self.nodes[node].row
+
+    def build(self, nodes: Sequence[int]) -> DraftTree:
+        """The tree of these nodes, in their order: parents come before children."""
+        places = {node: place for place, node in enumerate(nodes)} | {ROOT: ROOT}
+        chosen = [self.nodes[node] for node in nodes]
+        return DraftTree(
+            token_ids=tuple(known.token for known in chosen),
+            parents=tuple(places[known.parent] for known in chosen),
+            estimates=tuple(min(1.0, known.estimate) for known in chosen),
+            sources=tuple(known.source for known in chosen),
+        )
+
+    def judge(self, emitted: Sequence[int]) -> None:
+        """Learns from the target's tokens: each child of a node that was reached was right or not.
+
+        So what was proposed and not verified is judged too.
+        """
+        children: dict[int, list[Candidate]] = {}
+        for candidate in self.nodes:
+            children.setdefault(candidate.parent, []).append(candidate)
+        node = ROOT
+        for token in emitted:
+            for candidate in children.get(node, ()):
+                candidate.calibration.count(candidate.cell, hit=candidate.token == token)
+            found = self.child(node, token)
+            if found is None:
+                return
+            node = found

@@ -1,0 +1,206 @@
+"""OPT-Tree against brute force over all trees, and against each fault of the reference code."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from drafter_service.session import DrafterSession
+from drafter_service.strategies.opt_tree import OptTree
+from draftloop.request import SamplingParameters
+from draftloop.speculation import OptTreeParameters
+from draftloop.tree import ROOT, DraftBudget, DraftEnd, DraftTree
+from tests.support.scripted_drafter import ScriptedModel, finish, session_of
+from tests.support.toy_model import TableModel
+
+PROMPT = [1, 0, 2]
+GREEDY = SamplingParameters(temperature=0.0, seed=1)
+Path = tuple[int, ...]
+
+
+def drafting(
+    model: ScriptedModel, sampling: SamplingParameters = GREEDY, **parameters: float
+) -> tuple[OptTree, DrafterSession]:
+    opt_tree = OptTreeParameters(**parameters)  # type: ignore[arg-type]
+    session = session_of(model, PROMPT, sampling, opt_tree=opt_tree)
+    return OptTree(session), session
+
+
+def draft(strategy: OptTree, nodes: int = 64, depth: int = 64, **prices: float) -> DraftTree:
+    budget = DraftBudget(max_nodes=nodes, max_depth=depth, **prices)
+    tree = finish(strategy.propose(budget), strategy.session)
+    tree.validate(vocabulary_size=strategy.session.model.vocabulary_size, max_nodes=nodes)
+    return tree
+
+
+def path_laws(table: TableModel, depth: int) -> dict[Path, float]:
+    """Path probability of every node of the whole tree down to `depth`."""
+    laws: dict[Path, float] = {(): 1.0}
+    for length in range(depth):
+        for path in itertools.product(range(table.vocabulary_size), repeat=length):
+            law = table.logits([*PROMPT, *path]).softmax(-1).tolist()
+            for token, share in enumerate(law):
+                laws[(*path, token)] = laws[path] * share
+    return laws
+
+
+def best_by_brute_force(laws: dict[Path, float], nodes: int) -> float:
+    """The greatest sum over all trees of so many nodes, each grown from a smaller one."""
+    trees: set[frozenset[Path]] = {frozenset()}
+    for _ in range(nodes):
+        trees = {
+            tree | {path}
+            for tree in trees
+            for path in laws
+            if path and path not in tree and (len(path) == 1 or path[:-1] in tree)
+        } or trees
+    return max(sum(laws[path] for path in tree) for tree in trees)
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    seed=st.integers(0, 10_000), vocabulary=st.integers(2, 3), nodes=st.integers(1, 4),
+    depth=st.integers(1, 3),
+)  # fmt: skip
+def test_no_tree_of_as_many_nodes_promises_more(
+    seed: int, vocabulary: int, nodes: int, depth: int
+) -> None:
+    table = TableModel(vocabulary_size=vocabulary, seed=seed)
+    strategy, _ = drafting(
+        ScriptedModel(table.logits, vocabulary), nodes=nodes, delta=0, depth=depth
+    )
+    tree = draft(strategy)
+    found = sum(tree.path_probabilities())
+    assert found == pytest.approx(best_by_brute_force(path_laws(table, depth), nodes), abs=1e-5)
+
+
+def uniform(prefix: Sequence[int]) -> Tensor:
+    return torch.zeros(4)
+
+
+def certain(prefix: Sequence[int]) -> Tensor:
+    """One token has all of the probability, and all nodes of the path the same."""
+    row = torch.full((4,), float("-inf"))
+    row[len(prefix) % 4] = 0.0
+    return row
+
+
+@pytest.mark.parametrize("nodes", [1, 3, 7, 16, 30])
+def test_ties_never_orphan_a_child(nodes: int) -> None:
+    """The reference crashes where a confident drafter gives parent and child the same weight."""
+    for logits in (uniform, certain):
+        strategy, _ = drafting(ScriptedModel(logits, 4), nodes=nodes, delta=0, depth=12)
+        tree = draft(strategy)
+        assert len(tree) == (nodes if logits is uniform else min(nodes, 12))
+
+
+def test_the_last_layer_is_not_run() -> None:
+    """The reference drafts one layer more than it uses."""
+    model = ScriptedModel(TableModel(seed=5).logits, 4)
+    strategy, _ = drafting(model, nodes=16, delta=0, depth=3)
+    tree = draft(strategy)
+    assert max(tree.depths()) == 3
+    assert len(model.rows_of_forwards) == 3  # root, layer 1, layer 2
+    assert strategy.end is DraftEnd.DEPTH
+
+
+def test_what_cannot_lead_into_the_best_is_not_run() -> None:
+    model = ScriptedModel(TableModel(seed=5, spread=3).logits, 4)
+    strategy, _ = drafting(model, nodes=4, delta=0, depth=10)
+    draft(strategy)
+    layers = model.rows_of_forwards[1:]
+    assert max(layers) <= 4 and sum(layers) < 4 * len(layers)
+    assert len(layers) < 9
+    assert strategy.end is DraftEnd.NODES
+
+
+@pytest.mark.parametrize(("delta", "forwards"), [(1.0, 1), (0.0, 6)])
+def test_a_layer_must_bring_in_delta(delta: float, forwards: int) -> None:
+    model = ScriptedModel(certain, 4)
+    strategy, _ = drafting(model, nodes=30, delta=delta, depth=6)
+    draft(strategy)
+    assert len(model.rows_of_forwards) == forwards
+    assert strategy.end is (DraftEnd.DRAFT_COST if delta else DraftEnd.DEPTH)
+
+
+def test_without_a_delta_the_price_of_a_forward_decides() -> None:
+    for rate, forwards in ((0.0, 6), (1e6, 1)):
+        model = ScriptedModel(certain, 4)
+        strategy, _ = drafting(model, nodes=30, depth=6)
+        draft(strategy, tokens_per_second=rate)
+        assert len(model.rows_of_forwards) == forwards
+
+
+def test_nodes_that_are_not_worth_their_verification_are_cut() -> None:
+    strategy, _ = drafting(ScriptedModel(uniform, 4), delta=0)
+    tree = draft(strategy, least_path_probability=0.1)
+    assert len(tree) == 4  # 16 nodes of layer 2 would be reached with 1 / 16 each
+    assert strategy.end is DraftEnd.VERIFY_COST
+
+
+def test_siblings_estimates_sum_to_at_most_one() -> None:
+    table = TableModel(vocabulary_size=4, seed=9)
+    strategy, session = drafting(ScriptedModel(table.logits, 4), nodes=20, delta=0, depth=3)
+    for _ in range(60):  # a target that always agrees makes every bucket look certain
+        tree = draft(strategy)
+        strategy.candidates.judge([tree.token_ids[0]])
+    totals: dict[int, float] = {}
+    for parent, estimate in zip(tree.parents, tree.estimates, strict=True):
+        totals[parent] = totals.get(parent, 0.0) + estimate
+    assert max(totals.values()) <= 1 + 1e-9
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.8])
+def test_keys_and_values_of_accepted_nodes_are_kept(temperature: float) -> None:
+    """The reference computes them again."""
+    model = ScriptedModel(TableModel(seed=2).logits, 4)
+    sampling = SamplingParameters(temperature=temperature, seed=3)
+    strategy, session = drafting(model, sampling, nodes=12, delta=0, depth=4)
+    tree = draft(strategy)
+    by_path = tree.children()
+    first = by_path[ROOT, tree.token_ids[0]]
+    second = next(node for node, parent in enumerate(tree.parents) if parent == first)
+    session.commit([tree.token_ids[first], tree.token_ids[second], 3], len(PROMPT) + 3)
+    model.rows_of_forwards.clear()
+    again = draft(strategy)
+    assert model.rows_of_forwards[0] == 1  # the bonus token alone
+    fresh, other = drafting(ScriptedModel(model.logits, 4), sampling, nodes=12, delta=0, depth=4)
+    other.commit([tree.token_ids[first], tree.token_ids[second], 3], len(PROMPT) + 3)
+    assert draft(fresh).token_ids == again.token_ids
+
+
+def test_a_deep_tree_fits_a_small_cache() -> None:
+    """Keys and values that lead nowhere any more make room for the next layer."""
+    model = ScriptedModel(TableModel(seed=7, spread=2.5).logits, 4, max_draft_nodes=8)
+    strategy, _ = drafting(model, delta=0, depth=10)
+    tree = draft(strategy, nodes=8)
+    wide = ScriptedModel(model.logits, 4)
+    other, _ = drafting(wide, nodes=8, delta=0, depth=10)
+    assert tree == draft(other)
+
+
+def test_nothing_follows_a_stop_token_and_the_context_ends() -> None:
+    model = ScriptedModel(uniform, 4, stop_token_ids=(2,), context_length=len(PROMPT) + 3)
+    strategy, _ = drafting(model, delta=0, nodes=60)
+    tree = draft(strategy)
+    assert all(parent == ROOT or tree.token_ids[parent] != 2 for parent in tree.parents)
+    assert max(tree.depths()) == 3
+
+
+def test_noise_shared_with_the_target_ranks_the_children() -> None:
+    """With the target's own law in the drafter the first child is the target's token, always."""
+    table = TableModel(vocabulary_size=4, seed=11)
+    sampling = SamplingParameters(temperature=1.0, seed=42)
+    strategy, session = drafting(ScriptedModel(table.logits, 4), sampling, nodes=1, delta=0)
+    for _ in range(30):
+        tree = draft(strategy)
+        verdict = table.verify(session.sampler, session.committed, tree)
+        assert verdict.accepted_nodes == (0,)
+        new = list(verdict.emitted_token_ids)
+        session.commit(new, len(session.committed) + len(new))
