@@ -6,6 +6,7 @@ few best hold the target's token far more often than the likeliest (ALGORITHMS s
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -20,6 +21,10 @@ from draftloop.tree import ROOT, DraftTree, TokenSource
 
 SOURCE = TokenSource.DRAFT_MODEL
 NOT_RUN = -1
+# What the draft model says of an offered node, in five levels. They stand where a calibration has
+# depths: both scores together tell more of a reviewed node than its depth does.
+LEVEL_EDGES = (0.02, 0.15, 0.5, 0.85)
+LEVEL_DEPTHS = (1, 2, 3, 5, 9)
 
 Floats = npt.NDArray[np.float64]
 
@@ -28,8 +33,9 @@ Floats = npt.NDArray[np.float64]
 class Candidate:
     """A node. `reach`: probability that it is accepted, its ancestors included.
 
-    `cell` of the calibration counts whether it was the target's token once its parent was; `row`
-    is its place among the slot's pending rows, NOT_RUN before its forward.
+    `cell` of the calibration counts whether it was the target's token once its parent was; what
+    others offered has none before the draft model saw it. `row` is its place among the slot's
+    pending rows, NOT_RUN before its forward.
     """
 
     token: int
@@ -38,8 +44,8 @@ class Candidate:
     source: TokenSource
     estimate: float
     reach: float
-    calibration: Calibration
-    cell: int
+    calibration: Calibration | None = None
+    cell: int = 0
     row: int = NOT_RUN
 
 
@@ -49,6 +55,8 @@ class Candidates:
     def __init__(self, session: DrafterSession) -> None:
         self.session = session
         self.nodes: list[Candidate] = []
+        self.has_offer = False
+        self.drafted = 0  # nodes that the draft model proposed
         self._places: dict[tuple[int, int], int] = {}
         self._root_run = False
 
@@ -70,6 +78,7 @@ class Candidates:
     def add(self, candidate: Candidate) -> int:
         """A new node; its parent has no such child yet."""
         self._places[candidate.parent, candidate.token] = len(self.nodes)
+        self.has_offer |= candidate.source is not SOURCE
         self.nodes.append(candidate)
         return len(self.nodes) - 1
 
@@ -110,6 +119,38 @@ class Candidates:
             node = self.nodes[node].parent
         return tokens[::-1]
 
+    def review(self, nodes: Sequence[int], perturbed: Tensor) -> None:
+        """Re-weighs what was offered under `nodes` by the draft model's scores there.
+
+        How often an offered node with both scores was right before decides; nothing is known of
+        that at first, then the mean of both stands for it.
+        """
+        rows = {node: row for row, node in enumerate(nodes)}
+        offered = [candidate for candidate in self.nodes if candidate.parent in rows]
+        if not offered:
+            return
+        at = [rows[candidate.parent] for candidate in offered]
+        scores = perturbed[at, [candidate.token for candidate in offered]]
+        shares = (scores - perturbed.logsumexp(-1)[at]).exp().nan_to_num().tolist()
+        reviews = self.session.reviews
+        for candidate, share in zip(offered, shares, strict=True):
+            level = LEVEL_DEPTHS[bisect_right(LEVEL_EDGES, share)]
+            candidate.cell = cell_of(candidate.source, candidate.estimate, level)
+            candidate.calibration = reviews
+            prior = (candidate.estimate + share) / 2
+            candidate.estimate = reviews.estimate(candidate.cell, prior)
+        self.settle()
+
+    def settle(self) -> None:
+        """Makes siblings' estimates sum to at most 1, and every reach the product of its path."""
+        totals: dict[int, float] = {}
+        for candidate in self.nodes:
+            total = totals.get(candidate.parent, 0.0) + candidate.estimate
+            totals[candidate.parent] = total
+        for candidate in self.nodes:
+            candidate.estimate /= max(1.0, totals[candidate.parent])
+            candidate.reach = self.reach(candidate.parent) * candidate.estimate
+
     def widen(
         self,
         parents: Sequence[int],
@@ -144,6 +185,7 @@ class Candidates:
                 float(estimates[row, rank]), reach, calibration, cell,
             )  # fmt: skip
             new.append(self.add(candidate))
+        self.drafted += len(new)
         return new
 
     def _calibrated(self, scores: Floats, depths: Sequence[int]) -> Floats:
@@ -201,7 +243,8 @@ class Candidates:
         node = ROOT
         for token in emitted:
             for candidate in children.get(node, ()):
-                candidate.calibration.count(candidate.cell, hit=candidate.token == token)
+                if candidate.calibration is not None:
+                    candidate.calibration.count(candidate.cell, hit=candidate.token == token)
             found = self.child(node, token)
             if found is None:
                 return

@@ -41,6 +41,7 @@ class DrafterServicer(drafter_pb2_grpc.DrafterServicer):
         self._host = host
         self._store = store
         self._calibrations = Calibrations()
+        self._reviews = Calibrations()
         self._settings = host.settings
 
     async def Info(
@@ -69,6 +70,7 @@ class DrafterServicer(drafter_pb2_grpc.DrafterServicer):
                 request,
                 self._settings.prefill_chunk_tokens,
                 calibration=calibration,
+                reviews=self._reviews.of(request.sampling.temperature),
                 phrases=self._phrases(request, calibration),
             )
             strategy = STRATEGIES[request.strategy](session)

@@ -53,6 +53,8 @@ class DrafterSession:
     request: SessionRequest
     prefill_chunk_tokens: int
     calibration: Calibration
+    # Of what other sources offered and the draft model reviewed.
+    reviews: Calibration = field(default_factory=Calibration)
     phrases: PhraseSession | None = None
     sampler: Sampler = field(init=False)
     committed: list[int] = field(init=False)

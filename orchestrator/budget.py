@@ -31,13 +31,15 @@ TRUSTED_ROUNDS = 6
 class Controller:
     """Prices the next draft, down to none at all; `fixed` drafts as much as is allowed.
 
-    `draft_token_ns` is what a draft forward takes, waiting included.
+    `draft_token_ns` is what a draft forward takes, waiting included. `gated` leaves rounds without
+    a draft where drafts have not paid; strategies that weigh every draft themselves need no gate.
     """
 
     max_nodes: int
     verify_cost: VerifyCost
     draft_token_ns: float
     fixed: bool = False
+    gated: bool = True
     modelled: Pace = field(init=False)
     _drafted: Pace = field(default_factory=lambda: Pace(memory=0.9))
     _plain: Pace = field(default_factory=lambda: Pace(memory=0.9))
@@ -85,7 +87,7 @@ class Controller:
             return NO_DRAFT
         if self.fixed:
             return DraftBudget(max_nodes=nodes, max_depth=depth)
-        if not self._pays() and self._rounds_without < PROBE_ROUNDS:
+        if self.gated and not self._pays() and self._rounds_without < PROBE_ROUNDS:
             self._rounds_without += 1
             return NO_DRAFT
         self._rounds_without = 0
@@ -103,7 +105,7 @@ class Controller:
 
         `modelled`: a draft model made the draft.
         """
-        if not nodes:
+        if not nodes and not modelled:
             self._plain.observe(emitted, round_ns)
             return
         self._drafted.observe(emitted, round_ns)

@@ -14,9 +14,11 @@ from draftloop.request import GenerationRequest
 from draftloop.speculation import (
     AUTOREGRESSIVE,
     DRAFTER_STRATEGIES,
+    FUSED,
     LOOKAHEAD,
     OUROBOROS,
     PROMPT_LOOKUP,
+    TOKEN_RECYCLING,
 )
 from orchestrator.budget import Controller
 from orchestrator.clients import drafter_info, verifier_info
@@ -24,8 +26,9 @@ from orchestrator.config import OrchestratorSettings
 from orchestrator.costs import VerifyCost
 from orchestrator.deadline import Deadline
 from orchestrator.drafter_session import DrafterSession
-from orchestrator.drafting import DrafterDrafting, Drafting
+from orchestrator.drafting import DrafterDrafting, Drafting, RecyclingDrafting
 from orchestrator.figures import SpeculationFigures
+from orchestrator.fused import FusedDrafting
 from orchestrator.loop import Generation
 from orchestrator.replicas import Replicas
 from orchestrator.sources import LookaheadSource, PhraseSource
@@ -34,7 +37,7 @@ from orchestrator.text import TextStream
 from orchestrator.tokenizer import Tokenizer
 from orchestrator.verifier_session import VerifierSession
 from phrase_store.session import PhraseSession
-from phrase_store.store import PhraseStore, warm_up
+from phrase_store.store import DraftsFrom, PhraseStore, warm_up
 
 LOOK_AGAIN_S = 0.5
 INFO_TIMEOUT_S = 5.0
@@ -142,11 +145,21 @@ class Deployment:
             calibration = self._calibrations.of(request.sampling.temperature)
             own = PhraseSession(request.prompt, request.max_tokens, calibration=calibration)
             return Drafting(PhraseSource(own, most_leaves=1), phrases)
+        if strategy == TOKEN_RECYCLING:
+            return RecyclingDrafting(PhraseSource(phrases) if phrases else None, phrases)
         drafter = DrafterSession(
             self._drafters,
             self._terms(request, self.settings.draft_timeout_s, deadline),
             target=self.verifier,
         )
+        if strategy == FUSED:
+            uses_model = request.speculation.fused.draft_model and len(self._drafters) > 0
+            return FusedDrafting(
+                phrases,
+                drafter=drafter if uses_model else None,
+                controller=controller,
+                figures=figures,
+            )
         return DrafterDrafting(
             PhraseSource(phrases) if phrases else None,
             phrases,
@@ -158,17 +171,27 @@ class Deployment:
 
     def _phrases(self, request: GenerationRequest) -> PhraseSession | None:
         """What the request may read, and write for others."""
-        # Other strategies only teach: they draft from nothing here, or from an index of their own.
-        drafts = request.strategy in DRAFTER_STRATEGIES
+        # Some strategies only teach: they draft from nothing here, or from an index of their own.
+        reads = request.strategy in DRAFTER_STRATEGIES
         return self.store.session(
             request.access(self.verifier.model_fingerprint),
-            request.prompt if drafts else (),
+            request.prompt if reads else (),
             expected_tokens=request.max_tokens,
             publishes=True,
             harvests=request.speculation.ouroboros.harvest,
             stop_token_ids=request.stop_token_ids,
             calibration=self._calibrations.of(request.sampling.temperature),
+            drafts_from=self._drafts_from(request),
         )
+
+    def _drafts_from(self, request: GenerationRequest) -> DraftsFrom:
+        size = self.verifier.vocabulary_size if request.successors else 0
+        if request.strategy == TOKEN_RECYCLING:
+            return DraftsFrom(shared=False, own_text=False, recycles=size)
+        if request.strategy == FUSED:
+            sources = request.speculation.fused
+            return DraftsFrom(shared=sources.phrases, own_text=sources.own_text, recycles=size)
+        return DraftsFrom()
 
     def _controller(self, request: GenerationRequest) -> Controller:
         info, drafter = self.verifier, self._drafter
@@ -185,6 +208,7 @@ class Deployment:
             verify_cost=VerifyCost(info.cost_curve),
             draft_token_ns=cost,
             fixed=limit is not None,
+            gated=request.strategy != FUSED,
         )
 
     async def _ask_verifier(self) -> ModelInfo | None:

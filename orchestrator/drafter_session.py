@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from draftloop import logs
 from draftloop.errors import DraftloopError, InvalidInput, Unavailable
 from draftloop.model_info import ModelInfo
-from draftloop.tree import Draft, DraftBudget, Verdict
+from draftloop.tree import EMPTY_TREE, Draft, DraftBudget, DraftTree, Verdict
 from orchestrator.clients import DrafterStream
 from orchestrator.replicas import Replica, Replicas
 from orchestrator.session import Session
@@ -36,7 +36,11 @@ class DrafterSession(Session[DrafterStream]):
         self._opening = asyncio.create_task(self._open_on(replica, tuple(committed)))
 
     async def propose(
-        self, committed: Sequence[int], verdict: Verdict | None, budget: DraftBudget
+        self,
+        committed: Sequence[int],
+        verdict: Verdict | None,
+        budget: DraftBudget,
+        offer: DraftTree = EMPTY_TREE,
     ) -> Draft:
         """A checked draft within the budget. Raises Unavailable where none came in time."""
         if self._opening is None:
@@ -46,7 +50,7 @@ class DrafterSession(Session[DrafterStream]):
             raise Unavailable("drafter: the session is not open yet")
         try:
             new = committed[self._told :]
-            draft = await self._stream.propose(len(committed), new, verdict, budget)
+            draft = await self._stream.propose(len(committed), new, verdict, budget, offer)
             self._check(draft, len(committed), budget)
         except DraftloopError as error:
             self._lose(error)

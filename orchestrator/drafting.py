@@ -76,6 +76,18 @@ class Drafting:
         return Draft(tree=tree, committed_length=len(committed), timings=spent)
 
 
+class RecyclingDrafting(Drafting):
+    """Drafts from `source`, which the target's successors in each verdict feed."""
+
+    def observe(
+        self, committed: Sequence[int], new: int, draft: DraftTree, verdict: Verdict
+    ) -> None:
+        """Takes in tokens and successors."""
+        super().observe(committed, new, draft, verdict)
+        if self._phrases is not None:
+            self._phrases.recycle(committed[-new - 1], draft, verdict)
+
+
 class DrafterDrafting(Drafting):
     """Drafts from the drafter; from phrases where it is gone or not worth its time."""
 

@@ -27,7 +27,8 @@ class PhraseSource:
         return self._phrases.propose(committed, budget, most_leaves=self._most_leaves)
 
     def observe(self, committed: Sequence[int], new: int, draft: DraftTree, said: Verdict) -> None:
-        """Indexes the new tokens."""
+        """Indexes the new tokens, and learns what the last proposal was worth."""
+        self._phrases.judge(committed[len(committed) - new :])
         start = len(committed) - new
         self._phrases.extend(committed[max(0, start - MAX_CONTEXT) : start], committed[start:])
 

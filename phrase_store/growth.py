@@ -35,6 +35,9 @@ ESCAPES = np.array([6.0, 1.5, 0.8, 0.55, 0.43, 0.33, 0.3, 0.3])
 LEAST_MASS = 0.01  # what is left for shorter contexts when they are not asked any more
 SCORES, DEPTHS = np.array(SCORE_EDGES), np.array(DEPTH_EDGES, np.float64)
 OWN_SOURCE, SHARED_SOURCE = int(TokenSource.PROMPT_LOOKUP), int(TokenSource.PHRASE)
+RECYCLED_SOURCE = int(TokenSource.RECYCLED)
+# First guesses at how often the target's n-th likeliest successor at an earlier place comes again.
+RANK_SCORES = np.array([0.45, 0.25, 0.15, 0.09, 0.06, 0.04, 0.03, 0.015])
 OWN_WEIGHT = 4.0  # of the request's own text against shared phrases
 CERTAINTY = 1.0 - 1e-6  # siblings' estimates sum to less than one whatever is rounded
 
@@ -65,12 +68,13 @@ NODE = np.dtype(
         ("token", np.int32),
         ("parent", np.int32),
         ("depth", np.int32),
-        ("own", np.bool_),
+        ("source", np.int32),
         ("score", np.float64),
         ("priority", np.float64),
     ],
     align=True,
 )
+Successors = NDArray[np.int32]  # [vocabulary, ranks], -1 where unknown; [0, ranks] for none
 Records = Any  # an array of GUESS or NODE: numba reads fields as attributes, numpy's types do not
 
 
@@ -190,9 +194,8 @@ def likeliest(blended: Records, found: int, kept: Records) -> int:
 
 
 @compiled
-def corrected(correction: Correction, own: bool, score: float, depth: int) -> float:
+def corrected(correction: Correction, source: int, score: float, depth: int) -> float:
     """`Calibration.correct`, compiled."""
-    source = OWN_SOURCE if own else SHARED_SOURCE
     bucket = np.searchsorted(SCORES, score, side="right")
     level = np.searchsorted(DEPTHS, depth, side="right")
     hits = correction.hits[source, bucket, level] + PRIOR_TRIALS * score
@@ -203,6 +206,7 @@ def corrected(correction: Correction, own: bool, score: float, depth: int) -> fl
 def open_ends(
     kept: Records,
     count: int,
+    recycled: Integers,
     parent: int,
     depth: int,
     reach: float,
@@ -210,17 +214,38 @@ def open_ends(
     ends: Records,
     opened: int,
 ) -> int:
-    """Appends a node's children to the open ends; returns the new number of ends."""
+    """Appends a node's children to the open ends; returns the new number of ends.
+
+    Those in `recycled`, best first, share what the others leave of the probability.
+    """
     total = 0.0
     for rank in range(count):
         end = ends[opened + rank]
         end.token, end.parent, end.depth = kept[rank].token, parent, depth
-        end.own = 2.0 * kept[rank].weight_of_own > kept[rank].weight
+        of_own = 2.0 * kept[rank].weight_of_own > kept[rank].weight
+        end.source = OWN_SOURCE if of_own else SHARED_SOURCE
         end.score = kept[rank].weight
-        end.priority = corrected(correction, end.own, end.score, depth)
+        end.priority = corrected(correction, end.source, end.score, depth)
         total += end.priority
-    for rank in range(count):
-        ends[opened + rank].priority *= reach / max(1.0, total)
+    left = max(0.0, 1.0 - total)
+    known = count
+    for rank in range(recycled.size):
+        if recycled[rank] < 0:
+            break
+        place = 0
+        while place < known and kept[place].token != recycled[rank]:
+            place += 1
+        if place < known:
+            continue
+        end = ends[opened + count]
+        end.token, end.parent, end.depth = recycled[rank], parent, depth
+        end.source = RECYCLED_SOURCE
+        end.score = RANK_SCORES[rank] * left
+        end.priority = corrected(correction, RECYCLED_SOURCE, end.score, depth)
+        total += end.priority
+        count += 1
+    for place in range(opened, opened + count):
+        ends[place].priority *= reach / max(1.0, total)
     return opened + count
 
 
@@ -248,6 +273,7 @@ def best_end(ends: Records, opened: int, leaf_allowed: bool, has_child: NDArray[
 def grow_nodes(
     own: Table,
     shared: Table,
+    successors: Successors,
     correction: Correction,
     context: Integers,
     nodes: Records,
@@ -263,7 +289,9 @@ def grow_nodes(
     row = np.empty(2 * MOST_CONTINUATIONS, GUESS)
     blended = np.empty(MOST_BLENDED, GUESS)
     kept = np.empty(MOST_CONTINUATIONS, GUESS)
-    ends = np.empty((nodes.size + 1) * MOST_CONTINUATIONS, NODE)
+    nothing = np.empty(0, np.int32)
+    # Every node opens so many ends at most and takes one away.
+    ends = np.empty((nodes.size + 1) * (MOST_CONTINUATIONS + successors.shape[1]), NODE)
     has_child = np.zeros(nodes.size + 1, np.bool_)
     recent = np.empty(MAX_CONTEXT, np.int32)
     count = opened = leaves = 0
@@ -283,7 +311,12 @@ def grow_nodes(
                 length += 1
             found = blend(own, shared, recent, length, row, blended)
             best = likeliest(blended, found, kept)
-            opened = open_ends(kept, best, node, depth + 1, reach, correction, ends, opened)
+            recycled = nothing
+            if successors.shape[0] > 0 and length > 0:
+                recycled = successors[recent[0]]
+            opened = open_ends(
+                kept, best, recycled, node, depth + 1, reach, correction, ends, opened
+            )
         end = best_end(ends, opened, leaves < most_leaves, has_child)
         if end < 0 or ends[end].priority < least:
             return count
@@ -308,6 +341,7 @@ def grow_into(
     shared_words: Words,
     shared_state: Totals,
     shared_decay: float,
+    successors: Successors,
     hits: Floats,
     trials: Floats,
     context: Integers,
@@ -319,17 +353,19 @@ def grow_into(
 ) -> int:
     """`grow_nodes` with arguments that numba takes over in microseconds; returns the nodes.
 
-    Written are integers[token, parent, own] and values[score, estimate], node by node.
+    Written are integers[token, parent, source] and values[score, estimate], node by node.
     """
     nodes = np.empty(integers.shape[1], NODE)
     own = Table(own_words, own_state, own_decay)
     shared = Table(shared_words, shared_state, shared_decay)
     correction = Correction(hits, trials)
-    count = grow_nodes(own, shared, correction, context, nodes, max_depth, most_leaves, least)
+    count = grow_nodes(
+        own, shared, successors, correction, context, nodes, max_depth, most_leaves, least
+    )
     for node in range(count):
         integers[0, node] = nodes[node].token
         integers[1, node] = nodes[node].parent
-        integers[2, node] = nodes[node].own
+        integers[2, node] = nodes[node].source
         values[0, node] = nodes[node].score
         parent = nodes[node].parent
         above = 1.0 if parent < 0 else nodes[parent].priority

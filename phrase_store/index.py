@@ -16,7 +16,7 @@ import numpy as np
 
 from draftloop.calibration import SHAPE, Calibration
 from draftloop.phrase import MAX_CONTEXT, Phrase
-from draftloop.tree import DraftBudget, DraftTree, TokenSource
+from draftloop.tree import MOST_SUCCESSORS, DraftBudget, DraftTree, TokenSource
 from phrase_store import counts, growth
 
 # Inserted tokens after which a count is worth half.
@@ -29,7 +29,8 @@ BATCH = 256
 _ONE = np.ones(1)
 _NO_LOCK = contextlib.nullcontext()
 _NOTHING = counts.Table(words=np.zeros(0, np.uint32), state=np.zeros(3, np.int64), decay=0.0)
-_SOURCES = (TokenSource.PHRASE, TokenSource.PROMPT_LOOKUP)
+_NO_SUCCESSORS = np.zeros((0, MOST_SUCCESSORS), np.int32)
+_SOURCES = {int(source): source for source in TokenSource}
 
 
 class PhraseIndex:
@@ -114,12 +115,14 @@ def grow(
     shared: PhraseIndex | None,
     own: PhraseIndex | None,
     correction: growth.Correction,
+    successors: growth.Successors | None = None,
     most_leaves: int | None = None,
 ) -> Grown:
     """The likeliest continuations of `context`, best first, within the budget.
 
     `most_leaves` bounds the branches: 1 is a chain, 0 no draft. Own text counts four times.
-    `own` and `shared` are two indexes: both are locked for as long as it takes.
+    `own` and `shared` are two indexes: both are locked for as long as it takes. `successors`
+    [vocabulary, MOST_SUCCESSORS] are the target's own after each token, best first, -1 for none.
     """
     leaves = budget.max_nodes if most_leaves is None else most_leaves
     if min(budget.max_nodes, budget.max_depth, leaves) < 1:
@@ -130,6 +133,7 @@ def grow(
         count = growth.grow_into(
             *(own.table if own else _NOTHING),
             *(shared.table if shared else _NOTHING),
+            _NO_SUCCESSORS if successors is None else successors,
             *correction,
             np.array(context[-MAX_CONTEXT:], np.int32),
             integers,
@@ -138,10 +142,10 @@ def grow(
             leaves,
             float(budget.least_path_probability),  # an int would be compiled for, in seconds
         )
-    token_ids, parents, owns = integers[:, :count].tolist()
+    token_ids, parents, sources = integers[:, :count].tolist()
     scores, estimates = values[:, :count].tolist()
-    sources = tuple(map(_SOURCES.__getitem__, owns))
-    return Grown(DraftTree(tuple(token_ids), tuple(parents), tuple(estimates), sources), scores)
+    named = tuple(map(_SOURCES.__getitem__, sources))
+    return Grown(DraftTree(tuple(token_ids), tuple(parents), tuple(estimates), named), scores)
 
 
 def warm_up() -> None:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Sequence
 
-from draftloop.calibration import Calibration
+from draftloop.calibration import Calibration, cell_of
 from draftloop.phrase import MAX_CONTEXT, Phrase
-from draftloop.tree import EMPTY_TREE, DraftBudget, DraftTree, Verdict
+from draftloop.tree import EMPTY_TREE, ROOT, DraftBudget, DraftTree, Verdict
 from phrase_store.harvest import harvest
 from phrase_store.index import Grown, PhraseIndex, correction_of, grow
+from phrase_store.successors import SuccessorTable
 
 # Up to 8 entries of 16 bytes a token, in a table that is half full at the end.
 BYTES_PER_TOKEN = 256
@@ -25,6 +26,7 @@ class PhraseSession:
     `teach` takes what it learns, for others to read: `Namespace.publish`, `Namespace.learn`, or
     nothing. `harvests` tells whether predictions on rejected branches become phrases too; what
     was committed always does. Sessions of about the same temperature may share a calibration.
+    `drafts_from_text` tells whether its own text is drafted from, `successors` is drafted from too.
     """
 
     def __init__(
@@ -38,10 +40,14 @@ class PhraseSession:
         harvests: bool = True,
         stop_token_ids: Collection[int] = (),
         calibration: Calibration | None = None,
+        drafts_from_text: bool = True,
+        successors: SuccessorTable | None = None,
     ) -> None:
         tokens = max(LEAST_TOKENS, len(text) + expected_tokens)
         self._own = PhraseIndex(max_bytes=tokens * BYTES_PER_TOKEN)
         self._own.extend((), text)
+        self._drafts_from_text = drafts_from_text
+        self._successors = successors
         self._shared = shared
         self._origin = origin
         self._harvests = harvests
@@ -59,7 +65,8 @@ class PhraseSession:
             context,
             budget,
             shared=self._shared,
-            own=self._own,
+            own=self._own if self._drafts_from_text else None,
+            successors=self._successors.rows if self._successors else None,
             correction=self._correction,
             most_leaves=most_leaves,
         )
@@ -78,13 +85,38 @@ class PhraseSession:
         """Takes in tokens that were committed after `context`."""
         self._own.extend(context[-MAX_CONTEXT:], token_ids)
 
+    def judge(self, emitted: Sequence[int]) -> None:
+        """Learns from the target's tokens what the last proposal was worth, verified or not.
+
+        Every node whose parent the target's text reached was right or wrong.
+        """
+        tree, scores = self._last
+        self._last = Grown(EMPTY_TREE, [])
+        node, depth = ROOT, 1
+        children: dict[int, list[int]] = {}
+        for index, parent in enumerate(tree.parents):
+            children.setdefault(parent, []).append(index)
+        for token in emitted:
+            found = None
+            for child in children.get(node, ()):
+                hit = tree.token_ids[child] == token
+                found = child if hit else found
+                cell = cell_of(tree.sources[child], scores[child], depth)
+                self._calibration.count(cell, hit=hit)
+            if found is None:
+                return
+            node, depth = found, depth + 1
+
+    def recycle(self, last: int, draft: DraftTree, verdict: Verdict) -> None:
+        """Takes in the target's successors of the token `last` and of the draft's tokens."""
+        if self._successors is not None and verdict.successor_ids:
+            self._successors.learn([last, *draft.token_ids], verdict.successor_ids)
+
     def learn(self, context: Sequence[int], draft: DraftTree, verdict: Verdict) -> None:
         """Harvests a verdict on a draft that followed `context`."""
         phrases = harvest(context[-MAX_CONTEXT:], draft, verdict, self._stop_token_ids)
         if not self._harvests:
             phrases = [phrase for phrase in phrases if phrase.committed]
         self._own.insert(phrase for phrase in phrases if not phrase.committed)
-        if draft is self._last.tree and verdict.judges(draft):
-            self._calibration.observe(draft, self._last.scores, verdict)
         if self._teach is not None and phrases:
             self._teach(self._origin, phrases)

@@ -18,6 +18,7 @@ from phrase_store.log import LogOptions, open_log
 from phrase_store.records import new_origin
 from phrase_store.replication import Follower, LinkFigures, Publisher
 from phrase_store.session import PhraseSession
+from phrase_store.successors import SuccessorTable
 
 # Requests whose phrases were learned here before they come back through the log.
 REMEMBERED_ORIGINS = 4096
@@ -49,6 +50,7 @@ class Namespace:
     def __init__(self, name: str, settings: PhraseSettings) -> None:
         self.name = name
         self.index = PhraseIndex(max_bytes=settings.phrases_mib << 20)
+        self._successors: SuccessorTable | None = None
         self._link_figures = LinkFigures()
         options = LogOptions(
             max_length=settings.phrases_records,
@@ -95,6 +97,12 @@ class Namespace:
             reachable=states == {BreakerState.CLOSED},
         )
 
+    def successors(self, vocabulary_size: int) -> SuccessorTable:
+        """The target's successors of every token, as this process's requests have seen them."""
+        if self._successors is None:
+            self._successors = SuccessorTable(vocabulary_size)
+        return self._successors
+
     def ask_to_stop(self) -> None:
         """Begins what `close` waits for."""
         self._publisher.ask_to_stop()
@@ -121,6 +129,21 @@ class Namespace:
         unpack.count_into(self.index, said.runs)
         self._link_figures.skipped += said.skipped
         self._link_figures.received += said.runs.contexts.size
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DraftsFrom:
+    """What a session's drafts are made of; what it learns is another matter.
+
+    `recycles` is the size of the vocabulary where the target's successors are used too.
+    """
+
+    shared: bool = True
+    own_text: bool = True
+    recycles: int = 0
+
+
+ALL_PHRASES = DraftsFrom()
 
 
 class PhraseStore:
@@ -156,22 +179,31 @@ class PhraseStore:
         harvests: bool = True,
         stop_token_ids: Collection[int] = (),
         calibration: Calibration | None = None,
+        drafts_from: DraftsFrom = ALL_PHRASES,
     ) -> PhraseSession | None:
         """The phrases of one request, as far as its scope goes; None where it wants none.
 
         Only one process of those that serve a request publishes what it says.
         """
-        if access.scope is PhraseScope.OFF:
+        scope = access.scope
+        if scope is PhraseScope.OFF and not drafts_from.recycles:
             return None
-        shared, teach = None, None
-        if access.scope.reads:
+        shared, teach, table = None, None, None
+        if drafts_from.recycles:
+            table = SuccessorTable(drafts_from.recycles)
+        if scope.reads:
             namespace = self.namespace(access.target_fingerprint, access.tenant)
-            shared = namespace.index
-            if access.scope is PhraseScope.SHARED:
+            shared = namespace.index if drafts_from.shared else None
+            if scope is PhraseScope.SHARED:
                 teach = namespace.publish if publishes else namespace.learn
+            if drafts_from.recycles:
+                table = namespace.successors(drafts_from.recycles)
+                table = table if scope is PhraseScope.SHARED else table.copy()
         return PhraseSession(
             text,
             expected_tokens,
+            drafts_from_text=drafts_from.own_text and scope is not PhraseScope.OFF,
+            successors=table,
             shared=shared,
             teach=teach,
             origin=access.origin,

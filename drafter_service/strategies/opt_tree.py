@@ -47,7 +47,7 @@ class OptTree(TreeStrategy):
                 break
             if self.session.slot.pending + len(layer) > self.session.model.options.max_draft_nodes:
                 known.retain(chosen)
-        self.proposed_nodes = len(known)
+        self.proposed_nodes = known.drafted
         return known.build(known.best(most))
 
     def _goes_on(self, layer: list[int], grown: float, budget: DraftBudget) -> bool:

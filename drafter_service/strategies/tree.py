@@ -47,8 +47,12 @@ class TreeStrategy(Strategy):
         known = self.candidates
         logits = yield known.run([node for node in nodes if node != ROOT])
         perturbed = known.perturbed(nodes, logits)
+        if known.has_offer:
+            known.review(nodes, perturbed)
         tokens, scores = likeliest(perturbed, children)
         new = known.widen(nodes, tokens, scores, most=most, least=least)
+        if known.has_offer:
+            known.settle()
         reached = sum(known.reach(node) for node in nodes)
         gain = sum(known.reach(node) for node in new) / reached if reached else 0.0
         self.economy.observe(time.perf_counter() - began, gain)

@@ -19,7 +19,10 @@ from protos import generation_pb2_grpc
 from protos import speculation_pb2 as shared
 
 CALL_TIMEOUT_S = 120.0
-STRATEGIES = ("autoregressive", "speculative", "prompt_lookup", "lookahead", "ouroboros")
+STRATEGIES = (
+    "autoregressive", "speculative", "prompt_lookup", "lookahead", "ouroboros", "opt_tree",
+    "token_recycling", "fused",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)

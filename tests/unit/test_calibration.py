@@ -108,5 +108,4 @@ def test_corrections_are_probabilities_and_the_compiled_ones_the_same(
     for source in (PHRASE, TokenSource.PROMPT_LOOKUP):
         corrected = calibration.correct(source, score, depth)
         assert 0 <= corrected <= 1
-        own = source is TokenSource.PROMPT_LOOKUP
-        assert growth.corrected(correction, own, score, depth) == pytest.approx(corrected)
+        assert growth.corrected(correction, int(source), score, depth) == pytest.approx(corrected)

@@ -1,0 +1,82 @@
+"""The drafter's part of `fused`: it reviews what cheaper sources offer and grows where it pays.
+
+One forward of the draft model scores a whole offered tree, re-weighs its nodes and adds its own
+best siblings at every place: the vertical cascade (2312.11462, section 3.1) without throwing the
+distributions away. Then the best open ends grow, several in a forward, while what they promise
+exceeds what the forward costs: OPT-Tree (2406.17276) with nodes and forwards priced.
+"""
+
+from __future__ import annotations
+
+from drafter_service.candidates import NOT_RUN, Candidate, Candidates
+from drafter_service.session import DrafterSession
+from drafter_service.strategies.tree import TreeStrategy
+from draftloop.runtime.forward import Task
+from draftloop.speculation import FUSED
+from draftloop.tree import EMPTY_TREE, ROOT, DraftBudget, DraftEnd, DraftTree
+
+# Children of the draft model at one node: with shared noise four hold the target's token 84 to 95 %
+# of the time (ALGORITHMS section 0).
+CHILDREN = 6
+# Open ends that grow in one forward, and offered nodes that are reviewed in one.
+TOGETHER, REVIEWED = 8, 24
+
+
+class Fused(TreeStrategy):
+    """`fused`, as far as it needs the draft model; sources and sizes are the orchestrator's."""
+
+    name = FUSED
+
+    def __init__(self, session: DrafterSession) -> None:
+        super().__init__(session)
+        self._offer = EMPTY_TREE
+
+    def offer(self, tree: DraftTree) -> None:
+        """The next draft begins with a review of this."""
+        self._offer = tree
+
+    def propose(self, budget: DraftBudget) -> Task[DraftTree]:
+        """Offer and own nodes merged, those that are worth their verification."""
+        budget = self.session.within_limits(budget)
+        yield from self.prefill()
+        known = self.candidates = Candidates(self.session)
+        if not min(budget.max_nodes, budget.max_depth):
+            return EMPTY_TREE
+        most, least = budget.max_nodes, budget.least_path_probability
+        self._take_offer(budget)
+        reviewed = self.open_ends(known.best(min(REVIEWED, most), least), budget)
+        ends = [ROOT, *sorted(reviewed)]
+        while ends:
+            yield from self.expand(ends, children=CHILDREN, most=most, least=least)
+            ends = self._ends_that_pay(budget)
+            room = self.session.model.options.max_draft_nodes - self.session.slot.pending
+            if len(ends) > room:
+                known.retain(known.best(most, least))
+        self.proposed_nodes = known.drafted
+        return known.build(known.best(most, least))
+
+    def _take_offer(self, budget: DraftBudget) -> None:
+        """Adds the offered nodes as far as they are within the budget's depth."""
+        offer, self._offer = self._offer, EMPTY_TREE
+        reached = offer.path_probabilities()
+        for node, depth in enumerate(offer.depths()):
+            self.candidates.add(
+                Candidate(
+                    offer.token_ids[node], offer.parents[node], depth, offer.sources[node],
+                    offer.estimates[node], reached[node],
+                )
+            )  # fmt: skip
+
+    def _ends_that_pay(self, budget: DraftBudget) -> list[int]:
+        """Open ends for the next forward; none where it would bring in less than it costs."""
+        known = self.candidates
+        best = known.best(budget.max_nodes, budget.least_path_probability)
+        fresh = [node for node in best if known.nodes[node].row == NOT_RUN]
+        ends = self.open_ends(fresh, budget)[:TOGETHER]
+        if not ends:
+            full = len(best) == budget.max_nodes
+            self.end = DraftEnd.NODES if full else DraftEnd.VERIFY_COST
+        elif not self.economy.pays(sum(known.reach(node) for node in ends), budget):
+            self.end = DraftEnd.DRAFT_COST
+            return []
+        return sorted(ends)

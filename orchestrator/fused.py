@@ -1,0 +1,130 @@
+"""`fused`: all sources in one tree, each node and each draft forward priced, none at all included.
+
+Phrases, the request's own text and the target's recycled successors grow one tree in microseconds.
+The draft model reviews and extends it where its forwards are worth their time. What is verified is
+the part of the result that brings in most at the present pace (ALGORITHMS, section 6).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections import Counter
+from collections.abc import Sequence
+
+from draftloop.errors import Unavailable
+from draftloop.tree import EMPTY_TREE, Draft, DraftBudget, DraftEnd, DraftTree, Verdict
+from orchestrator.budget import Controller
+from orchestrator.drafter_session import DrafterSession
+from orchestrator.drafting import RecyclingDrafting
+from orchestrator.figures import SpeculationFigures
+from orchestrator.gains import USUAL_FORWARDS, ModelGain, Patience
+from orchestrator.selection import Selection, select
+from orchestrator.sources import PhraseSource
+from phrase_store.session import PhraseSession
+
+# Rounds after which free sources, or the draft model, are tried again at the latest.
+LONGEST_WITHOUT_PLAN, LONGEST_WITHOUT_MODEL = 8, 64
+
+
+class FusedDrafting(RecyclingDrafting):
+    """Chooses, round by round, between no draft, free sources alone, and the draft model on top.
+
+    No `drafter` means that the draft model is switched off.
+    """
+
+    def __init__(
+        self,
+        phrases: PhraseSession | None,
+        *,
+        drafter: DrafterSession | None,
+        controller: Controller,
+        figures: SpeculationFigures,
+    ) -> None:
+        super().__init__(PhraseSource(phrases) if phrases else None, phrases)
+        self._drafter = drafter
+        self._controller = controller
+        self._figures = figures
+        self._gain = ModelGain(USUAL_FORWARDS * controller.draft_token_ns)
+        self._plans = Patience(LONGEST_WITHOUT_PLAN)
+        self._models = Patience(LONGEST_WITHOUT_MODEL)
+        self._of_model: tuple[float, int] | None = None  # this round's offer and draft time
+        self._unjudged = False  # the drafter has not heard yet what became of its last draft
+
+    def open(self, committed: Sequence[int]) -> None:
+        """Lets the drafter prefill."""
+        if self._drafter is not None:
+            self._drafter.open(committed)
+
+    async def propose(
+        self, committed: Sequence[int], verdict: Verdict | None, budget: DraftBudget
+    ) -> Draft:
+        """The draft that is worth most of the three."""
+        heard, self._unjudged, self._of_model = verdict if self._unjudged else None, False, None
+        free = self._free_draft(committed, budget)
+        chosen = self._select(free.tree, budget)
+        offered = sum(free.tree.path_probabilities())
+        if self._drafter is None or not self._asks_the_model(offered, chosen, budget):
+            return self._without_model(free, chosen)
+        began = time.perf_counter_ns()
+        try:
+            draft = await self._drafter.propose(committed, heard, budget, free.tree)
+        except Unavailable:
+            self._figures.fallback_rounds += 1
+            return self._without_model(free, chosen)
+        self._unjudged = True
+        self._of_model = offered, time.perf_counter_ns() - began
+        draft = dataclasses.replace(
+            draft, proposed=Counter(free.tree.sources) + Counter(draft.proposed)
+        )
+        return _cut(draft, self._select(draft.tree, budget))
+
+    def observe(
+        self, committed: Sequence[int], new: int, draft: DraftTree, verdict: Verdict
+    ) -> None:
+        """Learns text, successors, and what the draft model brought."""
+        super().observe(committed, new, draft, verdict)
+        if self._of_model is not None:
+            offered, draft_ns = self._of_model
+            self._gain.observe(offered, len(verdict.accepted_nodes), len(draft), draft_ns)
+
+    async def close(self) -> None:
+        """Frees the drafter's session."""
+        if self._drafter is not None:
+            await self._drafter.close()
+
+    def _free_draft(self, committed: Sequence[int], budget: DraftBudget) -> Draft:
+        """What phrases, own text and successors propose; nothing while that has not paid."""
+        if self._controller.fixed or self._plans.due():
+            return self._own_draft(committed, budget)
+        return Draft(tree=EMPTY_TREE, committed_length=len(committed))
+
+    def _select(self, tree: DraftTree, budget: DraftBudget) -> Selection:
+        controller = self._controller
+        rate = 0.0 if controller.fixed else controller.rate
+        return select(tree, controller.verify_cost, rate, budget.max_nodes)
+
+    def _asks_the_model(self, offered: float, free: Selection, budget: DraftBudget) -> bool:
+        """Whether a round with the draft model is worth more than the best one without."""
+        if not budget.max_nodes or self._controller.fixed:
+            return budget.max_nodes > 0
+        pays = self._gain.worth(offered, self._controller) > free.worth
+        due = self._models.due()
+        if pays or due:
+            self._models.paid(pays)
+        return pays or due
+
+    def _without_model(self, draft: Draft, chosen: Selection) -> Draft:
+        if len(draft.tree):
+            self._plans.paid(len(chosen.tree) > 0)
+        self._figures.phrase_rounds += len(chosen.tree) > 0
+        return _cut(draft, chosen)
+
+
+def _cut(draft: Draft, chosen: Selection) -> Draft:
+    """The draft cut to what was chosen of it."""
+    end = DraftEnd.VERIFY_COST if chosen.cut else draft.end
+    proposed = draft.proposed or Counter(draft.tree.sources)
+    return dataclasses.replace(
+        draft, tree=chosen.tree, proposed=proposed, end=end if len(chosen.tree) else DraftEnd.NONE
+    )

@@ -1,0 +1,59 @@
+"""What choices of `fused` brought of late, and when to try again what did not pay."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from orchestrator.budget import Controller
+
+MEMORY = 0.9
+# What free sources promise is partly what the draft model would have found as well.
+SHARE_OF_OFFER = 0.6
+# First guesses of a round with a draft model: accepted tokens, nodes, draft forwards.
+USUAL_TOKENS, USUAL_NODES, USUAL_FORWARDS = 1.2, 6.0, 3.0
+
+
+@dataclass(slots=True)
+class ModelGain:
+    """Rounds with the draft model: means of accepted tokens, of the offer, of nodes and time."""
+
+    draft_ns: float
+    tokens: float = USUAL_TOKENS
+    offered: float = 0.0
+    nodes: float = USUAL_NODES
+
+    def worth(self, offered: float, controller: Controller) -> float:
+        """Expected tokens of a round, beyond those that its time brings in anyway.
+
+        `offered`: accepted tokens that the free sources promise for this round.
+        """
+        expected = self.tokens + SHARE_OF_OFFER * (offered - self.offered)
+        cost = controller.verify_cost.nanoseconds(self.nodes) + self.draft_ns
+        return 1 + max(expected, offered) - controller.rate * cost
+
+    def observe(self, offered: float, accepted: int, nodes: int, draft_ns: int) -> None:
+        """Takes in a round with the draft model."""
+        share = 1 - MEMORY
+        self.tokens += share * (accepted - self.tokens)
+        self.offered += share * (offered - self.offered)
+        self.nodes += share * (nodes - self.nodes)
+        self.draft_ns += share * (draft_ns - self.draft_ns)
+
+
+@dataclass(slots=True)
+class Patience:
+    """When to try again what did not pay: after 1, 2, 4, ... rounds, at most `longest`."""
+
+    longest: int
+    _wait: int = 1
+    _left: int = 0
+
+    def due(self) -> bool:
+        """Whether this round is one to try it; to be asked once a round."""
+        self._left -= 1
+        return self._left < 0
+
+    def paid(self, did: bool) -> None:
+        """Takes in whether a try paid."""
+        self._wait = 1 if did else min(2 * self._wait, self.longest)
+        self._left = 0 if did else self._wait

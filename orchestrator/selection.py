@@ -1,0 +1,52 @@
+"""How much of a draft is worth verifying: the nodes that bring in most at the present pace."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from draftloop.tree import ROOT, DraftTree
+from orchestrator.costs import VerifyCost
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """A part of a draft and what it is worth.
+
+    `worth`: expected tokens of its round beyond those that the verification's time brings in
+    anyway. `cut`: whether nodes were left out.
+    """
+
+    tree: DraftTree
+    worth: float
+    cut: bool
+
+
+def select(tree: DraftTree, cost: VerifyCost, rate: float, most: int) -> Selection:
+    """The likeliest nodes, at most `most`, so many that E(n) - rate x T(n) is greatest.
+
+    E: 1 and the sum of path probabilities; T: the verify curve, which need not be convex; rate in
+    tokens per nanosecond. Any number of the likeliest nodes is a tree: no child is likelier than
+    its parent, and ties go by order, parents first.
+    """
+    reached = tree.path_probabilities()
+    order = sorted(range(len(tree)), key=lambda node: -reached[node])[:most]
+    expected, best, count = 1.0, 1.0 - rate * cost.nanoseconds(0), 0
+    for taken, node in enumerate(order, start=1):
+        expected += reached[node]
+        worth = expected - rate * cost.nanoseconds(taken)
+        if worth > best:
+            best, count = worth, taken
+    if count == len(tree):
+        return Selection(tree, best, cut=False)
+    return Selection(part(tree, sorted(order[:count])), best, cut=True)
+
+
+def part(tree: DraftTree, nodes: list[int]) -> DraftTree:
+    """The tree of these nodes, in ascending order; with a node they hold its parent."""
+    places = {node: place for place, node in enumerate(nodes)} | {ROOT: ROOT}
+    return DraftTree(
+        token_ids=tuple(tree.token_ids[node] for node in nodes),
+        parents=tuple(places[tree.parents[node]] for node in nodes),
+        estimates=tuple(tree.estimates[node] for node in nodes),
+        sources=tuple(tree.sources[node] for node in nodes),
+    )
