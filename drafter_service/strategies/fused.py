@@ -58,14 +58,15 @@ class Fused(TreeStrategy):
     def _take_offer(self, budget: DraftBudget) -> None:
         """Adds the offered nodes as far as they are within the budget's depth."""
         offer, self._offer = self._offer, EMPTY_TREE
-        reached = offer.path_probabilities()
+        reached, places = offer.path_probabilities(), {ROOT: ROOT}
         for node, depth in enumerate(offer.depths()):
-            self.candidates.add(
-                Candidate(
-                    offer.token_ids[node], offer.parents[node], depth, offer.sources[node],
-                    offer.estimates[node], reached[node],
+            if depth <= budget.max_depth:
+                parent = places[offer.parents[node]]
+                source, estimate = offer.sources[node], offer.estimates[node]
+                offered = Candidate(
+                    offer.token_ids[node], parent, depth, source, estimate, reached[node]
                 )
-            )  # fmt: skip
+                places[node] = self.candidates.add(offered)
 
     def _ends_that_pay(self, budget: DraftBudget) -> list[int]:
         """Open ends for the next forward; none where it would bring in less than it costs."""

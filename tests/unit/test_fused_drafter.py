@@ -1,0 +1,170 @@
+"""The drafter's part of `fused`: review, merge and growth on scripted models."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from drafter_service.session import DrafterSession
+from drafter_service.strategies.fused import Fused
+from draftloop.request import SamplingParameters
+from draftloop.tree import EMPTY_TREE, ROOT, DraftBudget, DraftEnd, DraftTree, TokenSource, Verdict
+from tests.support.scripted_drafter import ScriptedModel, finish, session_of
+from tests.support.toy_model import TableModel
+
+PROMPT = [1, 0, 2]
+VOCABULARY = 5
+PHRASE = TokenSource.PHRASE
+HIT = Verdict((0,), (0, 0), 0)
+
+
+def drafting(
+    seed: int = 0, temperature: float = 0.0, **options: int
+) -> tuple[Fused, DrafterSession]:
+    table = TableModel(vocabulary_size=VOCABULARY, seed=seed)
+    model = ScriptedModel(table.logits, VOCABULARY, **options)  # type: ignore[arg-type]
+    sampling = SamplingParameters(temperature=temperature, seed=7)
+    session = session_of(model, PROMPT, sampling, strategy="fused")
+    return Fused(session), session
+
+
+def draft(
+    strategy: Fused, offer: DraftTree = EMPTY_TREE, nodes: int = 16, depth: int = 8, **prices: float
+) -> DraftTree:
+    strategy.offer(offer)
+    budget = DraftBudget(max_nodes=nodes, max_depth=depth, **prices)
+    tree = finish(strategy.propose(budget), strategy.session)
+    tree.validate(vocabulary_size=VOCABULARY, max_nodes=nodes)
+    return tree
+
+
+@st.composite
+def offers(draw: st.DrawFn) -> DraftTree:
+    """Trees with ties, zeros and ones, and siblings whose estimates sum to more than 1."""
+    tokens: list[int] = []
+    parents: list[int] = []
+    for node in range(draw(st.integers(0, 12))):
+        parent = draw(st.integers(-1, node - 1))
+        taken = {t for t, p in zip(tokens, parents, strict=True) if p == parent}
+        free = [token for token in range(VOCABULARY) if token not in taken]
+        if free:
+            tokens.append(draw(st.sampled_from(free)))
+            parents.append(parent)
+    # A skipped node leaves later parents one too far: they are brought back.
+    parents = [min(parent, index - 1) for index, parent in enumerate(parents)]
+    estimates = tuple(draw(st.sampled_from((0.0, 0.25, 0.5, 1.0))) for _ in tokens)
+    tree = DraftTree(tuple(tokens), tuple(parents), estimates, (PHRASE,) * len(tokens))
+    return tree if len(tree.children()) == len(tree) else EMPTY_TREE
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    offer=offers(), seed=st.integers(0, 50), temperature=st.sampled_from((0.0, 1.0)),
+    nodes=st.integers(1, 16), depth=st.integers(1, 6),
+    least=st.sampled_from((0.0, 0.1, 0.25, 1.0)),
+)  # fmt: skip
+def test_a_merged_tree_is_a_tree_whose_siblings_share_one(
+    offer: DraftTree, seed: int, temperature: float, nodes: int, depth: int, least: float
+) -> None:
+    strategy, _ = drafting(seed, temperature)
+    tree = draft(strategy, offer, nodes, depth, least_path_probability=least)
+    totals: dict[int, float] = {}
+    for parent, estimate in zip(tree.parents, tree.estimates, strict=True):
+        totals[parent] = totals.get(parent, 0.0) + estimate
+    assert all(total <= 1 + 1e-9 for total in totals.values())
+    assert max(tree.depths(), default=0) <= depth
+    assert all(reach >= least - 1e-9 for reach in tree.path_probabilities())
+
+
+def test_one_forward_reviews_a_whole_offer_and_adds_siblings_everywhere() -> None:
+    strategy, session = drafting()
+    offer = DraftTree.chain([3, 3, 3, 3], PHRASE, [0.9] * 4)
+    tree = draft(strategy, offer, tokens_per_second=1e9)
+    rows = session.model.rows_of_forwards  # type: ignore[attr-defined]
+    assert rows == [len(PROMPT) + 4]
+    assert strategy.end is DraftEnd.DRAFT_COST
+    reviewed = {ROOT, *(node for node, source in enumerate(tree.sources) if source is PHRASE)}
+    drafted_under = {
+        parent for parent, source in zip(tree.parents, tree.sources, strict=True)
+        if source is TokenSource.DRAFT_MODEL
+    }  # fmt: skip
+    assert drafted_under <= reviewed and len(drafted_under) >= 2
+
+
+def test_the_same_token_from_two_sources_is_one_node() -> None:
+    strategy, session = drafting()
+    logits = session.model.logits(PROMPT)  # type: ignore[attr-defined]
+    likeliest = int(logits.argmax())
+    tree = draft(strategy, DraftTree.chain([likeliest], PHRASE, [0.9]), depth=1)
+    assert sorted(tree.token_ids) == sorted(set(tree.token_ids))
+    assert tree.sources[tree.token_ids.index(likeliest)] is PHRASE
+
+
+def test_a_review_learns_whom_to_believe() -> None:
+    """Phrases that the draft model finds unlikely are right here, ten times out of ten."""
+    strategy, session = drafting()
+    unlikely = int(session.model.logits(PROMPT).argmin())  # type: ignore[attr-defined]
+    offer = DraftTree.chain([unlikely], PHRASE, [0.5])
+    first = draft(strategy, offer)
+    for _ in range(40):
+        draft(strategy, offer)
+        strategy.observe([unlikely, 0], HIT)
+    later = draft(strategy, offer)
+    of = {tree: tree.estimates[tree.token_ids.index(unlikely)] for tree in (first, later)}
+    assert of[first] < 0.5 < 0.8 < of[later]
+
+
+def test_what_was_not_verified_is_judged_too() -> None:
+    strategy, session = drafting()
+    tree = draft(strategy, depth=1, nodes=5)
+    cells = session.calibration.trials
+    strategy.observe([tree.token_ids[-1], 0], HIT)
+    assert sum(cells) == pytest.approx(len(tree), abs=0.1)
+    before = list(cells)
+    strategy.observe([0], None)  # nobody verified anything
+    assert list(cells) == before
+
+
+def test_open_ends_grow_together_while_they_pay() -> None:
+    strategy, session = drafting()
+    tree = draft(strategy, nodes=24, depth=4)
+    rows = session.model.rows_of_forwards[1:]  # type: ignore[attr-defined]
+    assert max(rows) > 1
+    assert len(tree) == 24 and strategy.end is DraftEnd.NODES
+    dear, other = drafting()
+    assert len(draft(dear, nodes=24, depth=4, tokens_per_second=1e9)) < 24
+    assert len(other.model.rows_of_forwards) == 1  # type: ignore[attr-defined]
+
+
+def test_keys_and_values_make_room_in_a_small_cache() -> None:
+    strategy, _ = drafting(max_draft_nodes=10)
+    wide, _ = drafting()
+    assert draft(strategy, nodes=10, depth=8) == draft(wide, nodes=10, depth=8)
+
+
+def test_no_offer_is_kept_for_a_later_round() -> None:
+    strategy, _ = drafting()
+    draft(strategy, DraftTree.chain([3, 3], PHRASE, [0.9, 0.9]))
+    assert PHRASE not in draft(strategy).sources
+
+
+def test_an_offer_deeper_than_the_budget_is_not_run_beyond_it() -> None:
+    strategy, _ = drafting()
+    tree = draft(strategy, DraftTree.chain([3] * 6, PHRASE, [1.0] * 6), depth=2)
+    assert max(tree.depths()) <= 2
+
+
+@pytest.mark.parametrize("value", [float("-inf"), 50.0])
+def test_scores_of_nothing_and_of_certainty(value: float) -> None:
+    """Filtered-out tokens have no probability, and certain ones all of it."""
+    row = torch.full((VOCABULARY,), value)
+    row[2] = 100.0
+    model = ScriptedModel(lambda prefix: row, VOCABULARY)
+    session = session_of(model, PROMPT, SamplingParameters(temperature=0.0, seed=1))
+    tree = draft(Fused(session), DraftTree.chain([1, 2], PHRASE, [0.0, 1.0]))
+    assert not any(math.isnan(estimate) for estimate in tree.estimates)
+    assert 2 in tree.token_ids

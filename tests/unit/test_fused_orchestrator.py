@@ -1,0 +1,205 @@
+"""The orchestrator's part of `fused`: what is verified, and whether the draft model is asked."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from draftloop.errors import Unavailable
+from draftloop.model_info import CostPoint
+from draftloop.tree import (
+    EMPTY_TREE,
+    ROOT,
+    Draft,
+    DraftBudget,
+    DraftEnd,
+    DraftTree,
+    ServiceTimings,
+    TokenSource,
+    Verdict,
+)
+from orchestrator.budget import Controller
+from orchestrator.costs import VerifyCost
+from orchestrator.figures import SpeculationFigures
+from orchestrator.fused import FusedDrafting
+from orchestrator.gains import Patience
+from orchestrator.selection import select
+from phrase_store.session import PhraseSession
+
+PLAIN_NS = 1e6
+MODEL = TokenSource.DRAFT_MODEL
+LINE = VerifyCost((CostPoint(1, 1_000_000), CostPoint(33, 2_000_000)))
+STEP = VerifyCost(
+    (
+        CostPoint(1, 1_000_000),
+        CostPoint(4, 1_000_000),
+        CostPoint(5, 3_000_000),
+        CostPoint(33, 3_000_000),
+    )
+)
+
+
+@st.composite
+def trees(draw: st.DrawFn) -> DraftTree:
+    count = draw(st.integers(0, 7))
+    parents = [draw(st.integers(-1, node - 1)) for node in range(count)]
+    estimates = [draw(st.sampled_from((0.0, 0.3, 0.5, 1.0))) for _ in range(count)]
+    return DraftTree(tuple(range(count)), tuple(parents), tuple(estimates), (MODEL,) * count)
+
+
+@settings(max_examples=200, deadline=None)
+@given(tree=trees(), cost=st.sampled_from((LINE, STEP)), rate=st.sampled_from((0.0, 1e-6, 4e-6)))
+def test_no_other_part_of_a_draft_is_worth_more(
+    tree: DraftTree, cost: VerifyCost, rate: float
+) -> None:
+    chosen = select(tree, cost, rate, most=32)
+    chosen.tree.validate(vocabulary_size=32, max_nodes=32)
+    reached = tree.path_probabilities()
+    subsets = itertools.chain.from_iterable(
+        itertools.combinations(range(len(tree)), size) for size in range(len(tree) + 1)
+    )
+    best = max(
+        1 + sum(reached[node] for node in nodes) - rate * cost.nanoseconds(len(nodes))
+        for nodes in subsets
+        if all(tree.parents[node] == ROOT or tree.parents[node] in nodes for node in nodes)
+    )
+    assert chosen.worth == pytest.approx(best)
+    assert chosen.cut == (len(chosen.tree) < len(tree))
+
+
+class ScriptedDrafter:
+    """Answers with a chain, or is gone; notes what it was offered."""
+
+    def __init__(self, length: int = 4, estimate: float = 0.9, gone: bool = False) -> None:
+        self.length, self.estimate, self.gone = length, estimate, gone
+        self.offers: list[DraftTree] = []
+        self.verdicts: list[Verdict | None] = []
+
+    def open(self, committed: Sequence[int]) -> None: ...
+
+    async def propose(
+        self,
+        committed: Sequence[int],
+        verdict: Verdict | None,
+        budget: DraftBudget,
+        offer: DraftTree,
+    ) -> Draft:
+        self.offers.append(offer)
+        self.verdicts.append(verdict)
+        if self.gone:
+            raise Unavailable("gone")
+        tree = DraftTree.chain([7] * self.length, MODEL, [self.estimate] * self.length)
+        return Draft(
+            tree=tree, committed_length=len(committed), timings=ServiceTimings(forwards=3),
+            end=DraftEnd.DEPTH, proposed={MODEL: 9},
+        )  # fmt: skip
+
+    async def close(self) -> None: ...
+
+
+def made(
+    drafter: ScriptedDrafter | None, text: Sequence[int], *, draft_ns: float, fixed: bool = False
+) -> tuple[FusedDrafting, Controller]:
+    controller = Controller(
+        max_nodes=16, verify_cost=LINE, draft_token_ns=draft_ns, fixed=fixed, gated=False
+    )
+    known: Any = drafter
+    phrases = PhraseSession(text, 64)
+    figures = SpeculationFigures()
+    return FusedDrafting(phrases, drafter=known, controller=controller, figures=figures), controller
+
+
+def rounds(
+    drafting: FusedDrafting, controller: Controller, committed: Sequence[int], count: int,
+    accepted: int = 0,
+) -> list[Draft]:  # fmt: skip
+    """Plays rounds in which so many nodes of every draft are accepted."""
+
+    async def play() -> list[Draft]:
+        drafts = []
+        verdict: Verdict | None = None
+        for _ in range(count):
+            draft = await drafting.propose(committed, verdict, controller.next_budget(50))
+            taken = min(accepted, len(draft.tree))
+            emitted = (*draft.tree.token_ids[:taken], 1)
+            verdict = Verdict(tuple(range(taken)), emitted, emitted[0], (0,) * len(draft.tree))
+            drafting.observe([*committed, *emitted], len(emitted), draft.tree, verdict)
+            drafts.append(draft)
+        return drafts
+
+    return asyncio.run(play())
+
+
+COPIED = list(range(2, 14)) * 2 + [2, 3, 4]
+
+
+def test_text_that_repeats_needs_no_draft_model() -> None:
+    drafting, controller = made(ScriptedDrafter(), COPIED, draft_ns=2e6)
+    draft = rounds(drafting, controller, COPIED, 1)[0]
+    assert not draft.timings.forwards or len(draft.tree)
+    alone, priced = made(None, COPIED, draft_ns=0.0)
+    draft = rounds(alone, priced, COPIED, 1)[0]
+    assert draft.tree.token_ids[:3] == (5, 6, 7)
+    assert set(draft.tree.sources) == {TokenSource.PROMPT_LOOKUP}
+
+
+def test_a_draft_model_that_pays_is_asked_and_is_offered_what_is_known() -> None:
+    drafter = ScriptedDrafter()
+    drafting, controller = made(drafter, [1, 2, 3, 1, 2], draft_ns=1000.0)
+    drafts = rounds(drafting, controller, [1, 2, 3, 1, 2], 12, accepted=4)
+    asked = [draft for draft in drafts if draft.timings.forwards]
+    assert len(asked) >= 10
+    assert any(len(offer) for offer in drafter.offers)
+    assert asked[0].proposed[MODEL] == 9 and asked[0].end is DraftEnd.DEPTH
+
+
+def test_a_draft_model_that_does_not_pay_is_asked_ever_less_often() -> None:
+    drafter = ScriptedDrafter(estimate=0.01)
+    drafting, controller = made(drafter, [1], draft_ns=5e6)
+    rounds(drafting, controller, [1], 100)
+    assert 1 <= len(drafter.offers) <= 10
+
+
+def test_the_drafter_hears_only_verdicts_on_its_own_drafts() -> None:
+    drafter = ScriptedDrafter(estimate=0.01)
+    drafting, controller = made(drafter, [1], draft_ns=5e6)
+    rounds(drafting, controller, [1], 100)
+    assert all(verdict is None for verdict in drafter.verdicts)  # plain rounds lay between
+
+
+def test_a_drafter_that_is_gone_leaves_the_free_sources() -> None:
+    drafting, controller = made(ScriptedDrafter(gone=True), COPIED, draft_ns=0.0, fixed=True)
+    draft = rounds(drafting, controller, COPIED, 1)[0]
+    assert set(draft.tree.sources) == {TokenSource.PROMPT_LOOKUP}
+
+
+def test_nothing_known_is_nothing_drafted() -> None:
+    drafting, controller = made(None, [1], draft_ns=0.0)
+    draft = rounds(drafting, controller, [1], 1)[0]
+    assert draft.tree == EMPTY_TREE and draft.end is DraftEnd.NONE
+
+
+def test_no_budget_is_no_draft() -> None:
+    drafter = ScriptedDrafter()
+    drafting, _ = made(drafter, COPIED, draft_ns=0.0)
+    nothing = DraftBudget(max_nodes=0, max_depth=0)
+    assert not len(asyncio.run(drafting.propose(COPIED, None, nothing)).tree)
+    assert not drafter.offers
+
+
+def test_patience_doubles_to_its_limit_and_ends_with_success() -> None:
+    patience = Patience(4)
+    tries = []
+    for number in range(20):
+        if patience.due():
+            tries.append(number)
+            patience.paid(False)
+    assert tries == [0, 3, 8, 13, 18]
+    patience.paid(True)
+    assert patience.due()

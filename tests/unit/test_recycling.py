@@ -1,0 +1,144 @@
+"""Token recycling: the table of successors, and drafts that grow from it alone or with phrases."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+
+from draftloop.calibration import Calibration, cell_of
+from draftloop.phrase import PhraseAccess, PhraseScope
+from draftloop.tree import MOST_SUCCESSORS, ROOT, DraftBudget, DraftTree, TokenSource, Verdict
+from phrase_store.config import PhraseSettings
+from phrase_store.growth import RANK_SCORES
+from phrase_store.index import PhraseIndex, correction_of, grow
+from phrase_store.session import PhraseSession
+from phrase_store.store import DraftsFrom, PhraseStore
+from phrase_store.successors import UNKNOWN, SuccessorTable
+
+VOCABULARY = 32
+RECYCLED = TokenSource.RECYCLED
+BUDGET = DraftBudget(max_nodes=8, max_depth=4)
+
+
+def table_of(**rows: Sequence[int]) -> SuccessorTable:
+    table = SuccessorTable(VOCABULARY)
+    for token, successors in rows.items():
+        table.learn([int(token[1:])], successors)
+    return table
+
+
+def session_of(table: SuccessorTable | None, text: Sequence[int] = ()) -> PhraseSession:
+    return PhraseSession(text, 16, successors=table)
+
+
+def test_a_table_keeps_the_newest_successors_of_every_token() -> None:
+    table = SuccessorTable(VOCABULARY)
+    table.learn([3, 4], [5, 6, 7, 8])
+    table.learn([3], [9])
+    assert table.rows[3, :3].tolist() == [9, UNKNOWN, UNKNOWN]
+    assert table.rows[4, :3].tolist() == [7, 8, UNKNOWN]
+    assert table.rows.nbytes == VOCABULARY * 4 * MOST_SUCCESSORS  # bounded whatever is learned
+
+
+@pytest.mark.parametrize(
+    ("tokens", "successors"),
+    [([3, 4], [5, 6, 7]), ([3], [VOCABULARY]), ([3], [-5]), ([3], range(9)), ([], [1]), ([3], [])],
+)
+def test_what_makes_no_sense_is_left_out(tokens: list[int], successors: Sequence[int]) -> None:
+    table = SuccessorTable(VOCABULARY)
+    table.learn(tokens, successors)
+    assert (table.rows == UNKNOWN).all()
+
+
+def test_a_draft_grows_from_successors_alone_best_first() -> None:
+    session = session_of(table_of(t1=[2, 3], t2=[4], t4=[1]))
+    tree = session.propose([9, 1], BUDGET)
+    tree.validate(vocabulary_size=VOCABULARY, max_nodes=8)
+    assert set(tree.sources) == {RECYCLED}
+    assert (tree.token_ids[0], tree.parents[0]) == (2, ROOT)
+    assert tree.estimates[0] == pytest.approx(RANK_SCORES[0])
+    assert {(ROOT, 2), (ROOT, 3)} <= set(zip(tree.parents, tree.token_ids, strict=True))
+    reached = tree.path_probabilities()
+    assert reached == sorted(reached, reverse=True)
+
+
+def test_phrases_and_successors_grow_one_tree() -> None:
+    """Text that is copied goes first; successors share what it leaves, under phrases too."""
+    session = session_of(table_of(t1=[2, 7], t2=[8]), text=[5, 1, 2, 3, 5, 1, 2, 3])
+    tree = session.propose([3, 5, 1], BUDGET)
+    found = tree.children()
+    copied = found[ROOT, 2]
+    assert tree.sources[copied] is TokenSource.PROMPT_LOOKUP
+    assert tree.sources[found[ROOT, 7]] is RECYCLED
+    assert tree.sources[found[copied, 8]] is RECYCLED
+    siblings = [e for e, parent in zip(tree.estimates, tree.parents, strict=True) if parent == ROOT]
+    assert sum(siblings) <= 1
+
+
+def test_every_proposed_node_under_a_reached_one_is_a_trial() -> None:
+    calibration = Calibration()
+    session = PhraseSession(
+        [], 16, successors=table_of(t1=[2, 3], t2=[4], t3=[5]), calibration=calibration
+    )
+    tree = session.propose([1], DraftBudget(max_nodes=4, max_depth=2))
+    assert len(tree) == 4
+    session.judge([2, 9])  # 2 was right and 3 wrong; under 2 the 4 was wrong; 5 was never reached
+    assert sum(calibration.trials) == 3 and sum(calibration.hits) == 1
+    assert calibration.hits[cell_of(RECYCLED, RANK_SCORES[0], 1)] == 1
+    session.judge([2, 4])  # nothing was proposed since
+    assert sum(calibration.trials) == 3
+
+
+def test_verdicts_feed_the_table() -> None:
+    table = SuccessorTable(VOCABULARY)
+    session = session_of(table)
+    draft = DraftTree.chain([6, 7], RECYCLED)
+    verdict = Verdict((), (1,), 1, (2, 3), successor_ids=(10, 11, 12, 13, 14, 15))
+    session.recycle(5, draft, verdict)
+    assert table.rows[[5, 6, 7], :2].tolist() == [[10, 11], [12, 13], [14, 15]]
+    session.recycle(5, draft, Verdict((), (1,), 1, (2, 3)))  # a verifier that says none
+    assert table.rows[5, 0] == 10
+
+
+def test_a_table_is_shared_as_far_as_phrases_are() -> None:
+    store = PhraseStore(PhraseSettings())
+    recycles = DraftsFrom(shared=False, own_text=False, recycles=VOCABULARY)
+    teaching = Verdict((), (1,), 1, (), successor_ids=(9,))
+
+    def session(scope: PhraseScope, tenant: str = "a") -> PhraseSession:
+        access = PhraseAccess(scope=scope, target_fingerprint="f", tenant=tenant, origin=1)
+        made = store.session(access, (), publishes=False, drafts_from=recycles)
+        assert made is not None
+        return made
+
+    def knows(made: PhraseSession) -> bool:
+        return len(made.propose([5], BUDGET)) > 0
+
+    try:
+        for scope in (PhraseScope.READ_ONLY, PhraseScope.PRIVATE, PhraseScope.OFF):
+            alone = session(scope)
+            alone.recycle(5, DraftTree(), teaching)
+            assert knows(alone) and not knows(session(PhraseScope.SHARED))
+        session(PhraseScope.SHARED).recycle(5, DraftTree(), teaching)
+        assert knows(session(PhraseScope.SHARED)) and knows(session(PhraseScope.READ_ONLY))
+        assert not knows(session(PhraseScope.PRIVATE))
+        assert not knows(session(PhraseScope.SHARED, tenant="b"))
+    finally:
+        store.close()
+
+
+def test_own_text_that_is_switched_off_is_not_drafted_from() -> None:
+    text = [1, 2, 3, 1, 2, 3]
+    assert len(PhraseSession(text, 16).propose([3, 1], BUDGET))
+    assert not len(PhraseSession(text, 16, drafts_from_text=False).propose([3, 1], BUDGET))
+
+
+def test_unknown_successors_end_a_row() -> None:
+    rows = np.full((VOCABULARY, MOST_SUCCESSORS), UNKNOWN, np.int32)
+    grown = grow(
+        [1], BUDGET, shared=PhraseIndex(max_bytes=1 << 12), own=None,
+        correction=correction_of(Calibration()), successors=rows,
+    )  # fmt: skip
+    assert not len(grown.tree)
