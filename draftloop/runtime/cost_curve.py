@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from itertools import groupby
 
-from draftloop.cost_line import CostLine, cost_line
+from draftloop.cost_line import cost_line
 from draftloop.model_info import CostPoint
 
 GAIN = 0.1
@@ -23,7 +23,11 @@ SHARED = 0.5
 MOST_SURPRISE = 0.5
 # Forwards beyond the largest one measured, by this factor, say nothing about it: prefills.
 REACH = 1.25
-CONTEXT_STEP = 64
+# Contexts are told apart in such steps, and all beyond so many steps are one.
+CONTEXT_STEP, MOST_STEPS = 128, 16
+
+Spot = tuple[int, int, float, float]
+"""The points before and behind a forward, its share of the way, logarithm of its measured time."""
 
 
 class CostCurve:
@@ -35,32 +39,39 @@ class CostCurve:
         self._own = [0.0] * len(self._measured)
         # forwards that corrected each point, and the start's measurement
         self._weights = [1.0] * len(self._measured)
-        self._lines: dict[tuple[int, int], CostLine] = {}
+        self._most_rows = REACH * max(cost_line(self._measured).rows, default=0)
+        self._spots: dict[tuple[int, int, int], Spot] = {}
 
     def observe(self, rows: int, context: int, batch: int, nanoseconds: int) -> None:
         """Takes in a forward of `batch` sessions with `rows` new tokens in all behind `context`."""
-        if not self._measured:
+        if rows > self._most_rows:
             return
-        line = self._lines.get((context // CONTEXT_STEP, batch)) or self._line(context, batch)
-        last = len(line.rows) - 1
-        if rows > REACH * line.rows[last]:
-            return
-        right = min(bisect_left(line.rows, rows), last)
-        left = max(right - 1, 0)
-        distance = line.rows[right] - line.rows[left]
-        share = min(max((rows - line.rows[left]) / distance, 0.0), 1.0) if distance else 0.0
-        own, low, high = self._own, line.points[left], line.points[right]
-        expected = math.exp(self._common) * (
-            (1 - share) * line.times[left] * math.exp(own[low])
-            + share * line.times[right] * math.exp(own[high])
-        )
-        surprise = math.log(max(nanoseconds, 1) / expected)
+        # few enough to remember all: this runs after every forward and must take no time
+        key = rows, min(context // CONTEXT_STEP, MOST_STEPS), batch
+        spot = self._spots.get(key) or self._find(key, context)
+        low, high, share, logarithm = spot
+        own, weights = self._own, self._weights
+        expected = logarithm + self._common + (1 - share) * own[low] + share * own[high]
+        surprise = math.log(nanoseconds or 1) - expected
         step = GAIN * min(max(surprise, -MOST_SURPRISE), MOST_SURPRISE)
         self._common += SHARED * step
         own[low] += (1 - SHARED) * (1 - share) * step
         own[high] += (1 - SHARED) * share * step
-        self._weights[low] += 1 - share
-        self._weights[high] += share
+        weights[low] += 1 - share
+        weights[high] += share
+
+    def _find(self, key: tuple[int, int, int], context: int) -> Spot:
+        rows, _, batch = key
+        line = cost_line(self._measured, context, batch)
+        last = len(line.rows) - 1
+        right = min(bisect_left(line.rows, rows), last)
+        left = max(right - 1, 0)
+        distance = line.rows[right] - line.rows[left]
+        share = min(max((rows - line.rows[left]) / distance, 0.0), 1.0) if distance else 0.0
+        time = (1 - share) * line.times[left] + share * line.times[right]
+        spot = line.points[left], line.points[right], share, math.log(max(time, 1.0))
+        self._spots[key] = spot
+        return spot
 
     def points(self) -> tuple[CostPoint, ...]:
         """The corrected curve; at one context and batch more tokens never cost less."""
@@ -84,11 +95,6 @@ class CostCurve:
 
     def _corrected(self, index: int) -> float:
         return self._measured[index].forward_ns * math.exp(self._common + self._own[index])
-
-    def _line(self, context: int, batch: int) -> CostLine:
-        line = cost_line(self._measured, context, batch)
-        self._lines[context // CONTEXT_STEP, batch] = line
-        return line
 
 
 def _place(point: CostPoint) -> tuple[int, int]:

@@ -47,6 +47,13 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> LanguageModel:
     return load_model(save_model(tmp_path_factory.mktemp("long"), config))
 
 
+@pytest.fixture
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Measures everything, however busy the machine is."""
+    monkeypatch.setattr(cost_measurement, "TOTAL_NS", 10**12)
+
+
+@pytest.mark.usefixtures("patient")
 def test_the_grid_is_as_wide_as_the_model_allows(model: LanguageModel) -> None:
     model.measure_costs()
     everything = [(1, 128, tokens) for tokens in (1, 2, 4, 8, 12, 16, 24, 32)]
@@ -58,6 +65,7 @@ def test_the_grid_is_as_wide_as_the_model_allows(model: LanguageModel) -> None:
     assert model.forward_seconds > 0
 
 
+@pytest.mark.usefixtures("patient")
 def test_short_contexts_and_few_sessions_are_measured_as_far_as_they_go(tmp_path: Path) -> None:
     short = load_model(save_model(tmp_path), context_length=8, max_draft_nodes=4, max_sessions=3)
     short.measure_costs()
@@ -166,13 +174,14 @@ def test_prefills_correct_nothing_and_nothing_is_corrected_before_measuring() ->
 
 
 def test_forwards_of_the_model_correct_its_curve(model: LanguageModel) -> None:
-    model.costs = CostCurve(MEASURED)  # far slower than this model is
+    measured = 60_000 * MS  # far slower than this model is
+    model.costs = CostCurve((CostPoint(1, measured, 128),))
     slot = model.acquire()
     for _ in range(20):
         model.forward([Forward(model, slot, [1])])
     model.cache.release(slot)
-    assert model.forward_seconds < 0.010
-    assert model.info().cost_curve[0].forward_ns < 10 * MS
+    assert model.forward_seconds < measured / 1e9 / 2
+    assert model.info().cost_curve[0].forward_ns < measured / 2
 
 
 def test_a_line_goes_on_like_the_fullest_one_where_it_was_not_measured() -> None:
