@@ -13,6 +13,7 @@ import psutil
 
 from draftloop import __version__
 from draftloop.config import REPOSITORY
+from draftloop.cost_line import cost_line
 from draftloop.model_info import ModelInfo
 
 CPU_FILE = Path("/proc/cpuinfo")
@@ -48,6 +49,7 @@ def describe_machine() -> dict[str, Any]:
 
 def describe_model(info: ModelInfo) -> dict[str, Any]:
     """A served model and what its forwards cost."""
+    line = cost_line(info.cost_curve)
     return {
         "name": info.model_name,
         "fingerprint": info.model_fingerprint,
@@ -56,7 +58,8 @@ def describe_model(info: ModelInfo) -> dict[str, Any]:
         "dtype": info.dtype,
         "device": info.device,
         "forward_ms_by_tokens": {
-            str(point.tokens): round(point.forward_ns / 1e6, 3) for point in info.cost_curve
+            str(rows): round(time / 1e6, 3)
+            for rows, time in zip(line.rows, line.times, strict=True)
         },
     }
 

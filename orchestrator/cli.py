@@ -10,20 +10,16 @@ from pathlib import Path
 from typing import Annotated, NoReturn
 
 import typer
-from rich.console import Console
 
 from draftloop import __version__
-from draftloop.config import DEFAULT_PORTS, LOOPBACK
 from draftloop.errors import DraftloopError, InvalidInput
 from draftloop.phrase import PhraseScope
 from draftloop.request import GenerationParameters, SamplingParameters
 from draftloop.rpc.generation_client import GenerationClient, Summary
 from draftloop.speculation import AUTOREGRESSIVE, STRATEGIES, Speculation
-from orchestrator import cli_phrases, terminal
+from orchestrator import cli_phrases, cli_profile, terminal
+from orchestrator.cli_common import DEFAULT_SERVER, FAILED, Server, complaints, console
 from orchestrator.launcher import RoleProcess, Stack, StackConfig, exec_role, interruptible
-
-FAILED = 2
-DEFAULT_SERVER = f"{LOOPBACK}:{DEFAULT_PORTS['orchestrator']}"
 
 app = typer.Typer(
     help="Lossless speculative decoding: the same tokens, sooner.",
@@ -32,10 +28,6 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.add_typer(cli_phrases.app, name="phrases")
-console = Console(highlight=False)
-complaints = Console(stderr=True, highlight=False)
-
-Server = Annotated[str, typer.Option(help="Address of a running orchestrator.")]
 
 
 class Role(StrEnum):
@@ -199,6 +191,9 @@ def info(server: Server = DEFAULT_SERVER) -> None:
         asyncio.run(show())
     except DraftloopError as error:
         _fail(error)
+
+
+app.command()(cli_profile.profile)
 
 
 @app.command(

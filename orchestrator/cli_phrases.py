@@ -8,22 +8,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
 from rich.filesize import decimal
 from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from draftloop.errors import DraftloopError, InvalidInput
+from draftloop.errors import InvalidInput
+from orchestrator.cli_common import clear_errors, complaints, console
 
 if TYPE_CHECKING:
     from phrase_store.log import PhraseLog
 
-FAILED = 2
-
 app = typer.Typer(help="Look into a phrase log, empty it, keep it in a file.", no_args_is_help=True)
-console = Console(highlight=False)
-complaints = Console(stderr=True, highlight=False)
 
 Url = Annotated[
     str,
@@ -38,19 +34,6 @@ Url = Annotated[
 Model = Annotated[str | None, typer.Option(help="Only this model's fingerprint.")]
 Tenant = Annotated[str | None, typer.Option(help='Only this tenant; "" is who names none.')]
 MEMORY = "memory://"
-
-
-@contextmanager
-def _clear_errors() -> Iterator[None]:
-    """One line and an exit status instead of a traceback."""
-    try:
-        yield
-    except (DraftloopError, OSError) as error:
-        complaints.print(f"draftloop: {error}", style="red", markup=False, soft_wrap=True)
-        raise typer.Exit(FAILED) from None
-    except KeyboardInterrupt:
-        complaints.print("cancelled")
-        raise typer.Exit(130) from None
 
 
 @contextmanager
@@ -104,7 +87,7 @@ def _lengths(logs: dict[str, PhraseLog]) -> int:
 @app.command()
 def stats(url: Url = MEMORY, model: Model = None, tenant: Tenant = None) -> None:
     """Show what the log holds, by model and tenant."""
-    with _clear_errors(), _logs(url, model, tenant) as logs:
+    with clear_errors(), _logs(url, model, tenant) as logs:
         from phrase_store.transfer import count
 
         table = Table(title="phrase log")
@@ -132,7 +115,7 @@ def clear(
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
 ) -> None:
     """Empty the log; every process that follows it forgets its phrases too."""
-    with _clear_errors(), _logs(url, model, tenant) as logs:
+    with clear_errors(), _logs(url, model, tenant) as logs:
         from phrase_store.transfer import clear_log
 
         if not logs:
@@ -159,7 +142,7 @@ def export_(
     force: Annotated[bool, typer.Option("--force", help="Replace a file that exists.")] = False,
 ) -> None:
     """Write the log's phrases to a file. They are what users wrote and read: keep it safe."""
-    with _clear_errors(), _logs(url, model, tenant) as logs:
+    with clear_errors(), _logs(url, model, tenant) as logs:
         from phrase_store.transfer import export_log, write_header
 
         if file.exists() and not force:
@@ -182,7 +165,7 @@ def import_(
     file: Annotated[Path, typer.Argument(help="File that `export` wrote.")], url: Url = MEMORY
 ) -> None:
     """Add a file's phrases to the log, where every process that follows it learns them."""
-    with _clear_errors():
+    with clear_errors():
         from phrase_store.transfer import check_file, import_file
 
         _require_shared(url)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+from draftloop.cost_line import CostLine, cost_line
 from draftloop.model_info import CostPoint
 
 MEMORY = 0.8
@@ -17,10 +17,16 @@ class VerifyCost:
 
     curve: tuple[CostPoint, ...]
     scale: float = 1.0
+    # about how many tokens the session holds; the fullest part of the curve without
+    context: int | None = None
+    _line: CostLine = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        self._line = cost_line(self.curve, self.context)
 
     def nanoseconds(self, nodes: float) -> float:
         """Expected time of verifying so many nodes."""
-        return self._on_curve(nodes + 1) * self.scale
+        return self._line.nanoseconds(nodes + 1) * self.scale
 
     def node_nanoseconds(self, nodes: float) -> float:
         """What one more node costs beyond so many, as the mean of the next few."""
@@ -29,18 +35,5 @@ class VerifyCost:
 
     def observe(self, nodes: int, nanoseconds: int) -> None:
         """Takes in what a verification took."""
-        ratio = nanoseconds / max(self._on_curve(nodes + 1), 1.0)
+        ratio = nanoseconds / max(self._line.nanoseconds(nodes + 1), 1.0)
         self.scale = MEMORY * self.scale + (1 - MEMORY) * ratio
-
-    def _on_curve(self, tokens: float) -> float:
-        points = self.curve
-        if not points:
-            return 1.0
-        at = bisect_left([point.tokens for point in points], tokens)
-        if at == 0:
-            return float(points[0].forward_ns)
-        if at == len(points):
-            return points[-1].forward_ns * tokens / points[-1].tokens
-        left, right = points[at - 1], points[at]
-        share = (tokens - left.tokens) / (right.tokens - left.tokens)
-        return left.forward_ns + share * (right.forward_ns - left.forward_ns)

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable
 
 import grpc
 
 from draftloop import logs
 from draftloop.calibrations import Calibrations
+from draftloop.cost_line import cost_line
 from draftloop.errors import Mismatch, StartupFailure, Unavailable
 from draftloop.model_info import ModelInfo
 from draftloop.request import GenerationRequest
@@ -41,6 +44,8 @@ from phrase_store.store import DraftsFrom, PhraseStore, warm_up
 
 LOOK_AGAIN_S = 0.5
 INFO_TIMEOUT_S = 5.0
+# Services correct their cost curves while they run; requests use those of so long ago at most.
+REFRESH_S = 10.0
 UNMEASURED_DRAFT_TOKEN_NS = 2_000_000.0
 
 log = logs.get(__name__)
@@ -60,6 +65,7 @@ class Deployment:
         self._verifier: ModelInfo | None = None
         self._drafter: ModelInfo | None = None
         self._watch: asyncio.Task[None] | None = None
+        self._refreshing: asyncio.Task[None] | None = None
 
     @property
     def verifier(self) -> ModelInfo:
@@ -86,6 +92,7 @@ class Deployment:
             if self._drafter is None:
                 log.warning("no drafter yet", addresses=self.settings.drafters)
                 self._watch = asyncio.create_task(self._watch_for_drafter())
+        self._refreshing = asyncio.create_task(self._refresh())
 
     async def _find_verifier(self) -> None:
         while self._verifier is None:
@@ -93,8 +100,9 @@ class Deployment:
 
     async def stop(self) -> None:
         """Closes all connections."""
-        if self._watch is not None:
-            self._watch.cancel()
+        for task in (self._watch, self._refreshing):
+            if task is not None:
+                task.cancel()
         await self._verifiers.close()
         await self._drafters.close()
         await asyncio.to_thread(self.store.close)
@@ -195,17 +203,18 @@ class Deployment:
 
     def _controller(self, request: GenerationRequest) -> Controller:
         info, drafter = self.verifier, self._drafter
+        context = len(request.prompt) + request.max_tokens // 2  # halfway through
         cost = 0.0
         if request.strategy in DRAFTER_STRATEGIES:
             curve = drafter.cost_curve if drafter is not None else ()
-            cost = float(curve[0].forward_ns) if curve else UNMEASURED_DRAFT_TOKEN_NS
+            cost = cost_line(curve, context).nanoseconds(1) if curve else UNMEASURED_DRAFT_TOKEN_NS
         limit = request.speculation.max_draft_tokens
         most = self.settings.max_draft_tokens
         if request.strategy == LOOKAHEAD:  # its parameters say how much
             most = request.speculation.lookahead.most_nodes
         return Controller(
             max_nodes=min(limit or most, info.max_draft_nodes),
-            verify_cost=VerifyCost(info.cost_curve),
+            verify_cost=VerifyCost(info.cost_curve, context=context),
             draft_token_ns=cost,
             fixed=limit is not None,
             gated=request.strategy != FUSED,
@@ -233,6 +242,14 @@ class Deployment:
             self.verifier.require_same_vocabulary(info)
             self._drafter = info
 
+    async def _refresh(self) -> None:
+        while True:
+            await asyncio.sleep(REFRESH_S)
+            if self._verifier is not None:
+                self._verifier = await _asked_again(self._verifiers, verifier_info, self._verifier)
+            if self._drafter is not None:
+                self._drafter = await _asked_again(self._drafters, drafter_info, self._drafter)
+
     def _require_fit(self, info: ModelInfo, role: str, address: str) -> None:
         info.require_protocol()
         if role == "verifier" and info.vocabulary_fingerprint != self.tokenizer.fingerprint:
@@ -251,3 +268,18 @@ class Deployment:
                 log.error("drafter refused", reason=str(error))
                 return
         log.info("drafter found", model=self._drafter.model_name)
+
+
+async def _asked_again(
+    replicas: Replicas,
+    ask: Callable[[grpc.aio.Channel, float], Awaitable[ModelInfo]],
+    known: ModelInfo,
+) -> ModelInfo:
+    """What the preferred replica says of itself now; what is known where it does not say it."""
+    replica = replicas.by_preference()[0]
+    # Quiet: who needs the service finds out by itself that it is gone.
+    with contextlib.suppress(grpc.aio.AioRpcError):
+        info = await ask(replica.channel, INFO_TIMEOUT_S)
+        if info.model_fingerprint == known.model_fingerprint:
+            return info
+    return known

@@ -9,6 +9,7 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
+from draftloop.cost_line import cost_line
 from draftloop.model_info import ModelInfo
 from draftloop.rpc.generation_client import DeploymentInfo, Piece, Summary
 from draftloop.tree import TokenSource
@@ -113,7 +114,9 @@ def show_info(console: Console, info: DeploymentInfo) -> None:
 
 
 def _curve(model: ModelInfo) -> str:
-    return "  ".join(f"{point.tokens}: {point.forward_ns / 1e6:.1f}" for point in model.cost_curve)
+    line = cost_line(model.cost_curve)
+    pairs = zip(line.rows, line.times, strict=True)
+    return "  ".join(f"{rows}: {time / 1e6:.1f}" for rows, time in pairs)
 
 
 ROWS = {

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import statistics
 import time
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,13 +22,11 @@ from draftloop.model_info import (
     require_model_folder,
     vocabulary_fingerprint,
 )
-from draftloop.runtime import cpu_linear, tree_attention
+from draftloop.runtime import cost_measurement, cpu_linear, tree_attention
+from draftloop.runtime.cost_curve import CostCurve
 from draftloop.runtime.forward import Batch, Forward, lay_out
 from draftloop.runtime.inflate import count_parameters, inflate, parse_size
 from draftloop.runtime.kv_cache import CacheShape, KVCache, Slot
-
-COST_CURVE_TOKENS = (1, 2, 4, 8, 16, 32)
-COST_REPEATS = 5
 
 log = logs.get(__name__)
 
@@ -65,7 +62,7 @@ class LanguageModel:
         if self.device.type == "cpu" and cpu_linear.should_replace_torch(self.network.dtype):
             cpu_linear.replace_linears(self.network)
         self.cache = KVCache(self._cache_shape(), dtype=self._cache_dtype(), device=self.device)
-        self.cost_curve: tuple[CostPoint, ...] = ()
+        self.costs = CostCurve()
 
     def _cache_dtype(self) -> torch.dtype:
         # Without bfloat16 arithmetic torch's attention takes four times as long for one row.
@@ -94,12 +91,17 @@ class LanguageModel:
         When it fails, the slots hold their committed rows of before and no draft.
         """
         lengths = [forward.slot.length for forward in forwards]
+        started = time.perf_counter_ns()
         try:
-            return self._run(lay_out(forwards))
+            logits = self._run(lay_out(forwards))
         except Exception:
             for forward, length in zip(forwards, lengths, strict=True):
                 forward.slot.truncate(length)
             raise
+        elapsed = time.perf_counter_ns() - started
+        rows, sessions = sum(forward.rows for forward in forwards), len(forwards)
+        self.costs.observe(rows, sum(lengths) // sessions, sessions, elapsed)
+        return logits
 
     def _run(self, batch: Batch) -> list[Tensor]:
         # transformers takes no empty choice of rows: one is computed and thrown away
@@ -118,35 +120,19 @@ class LanguageModel:
         logits = output.logits[0, : len(batch.logit_rows)].float()
         return list(logits.split(batch.logit_counts))
 
-    def measure_costs(self, context: int = 128) -> tuple[CostPoint, ...]:
-        """Times forwards of 1 to 32 new tokens behind `context` tokens; also the warm-up."""
-        slot = self.acquire()
-        try:
-            context = min(context, self.context_length // 2)
-            self.forward([Forward(self, slot, [0] * context, logits_from=context - 1)])
-            fitting = [tokens for tokens in COST_CURVE_TOKENS if tokens <= slot.room()]
-            points = [self._measure(slot, tokens) for tokens in fitting]
-        finally:
-            self.cache.release(slot)
-        # More tokens never cost less: what says otherwise is noise.
-        best = 0
-        self.cost_curve = tuple(
-            CostPoint(point.tokens, best := max(best, point.forward_ns)) for point in points
-        )
-        return self.cost_curve
+    def measure_costs(self) -> None:
+        """Measures the cost curve anew; also the warm-up. See `cost_measurement.measure`."""
+        self.costs = CostCurve(cost_measurement.measure(self))
+
+    @property
+    def cost_curve(self) -> tuple[CostPoint, ...]:
+        """The cost curve as it is now: corrected by every forward since it was measured."""
+        return self.costs.points()
 
     @property
     def forward_seconds(self) -> float:
-        """Measured time of a forward with one token; 0 where none was measured."""
-        return self.cost_curve[0].forward_ns / 1e9 if self.cost_curve else 0.0
-
-    def _measure(self, slot: Slot, tokens: int) -> CostPoint:
-        def once() -> None:
-            length = slot.length
-            self.forward([Forward(self, slot, [0] * tokens)])
-            slot.truncate(length)
-
-        return CostPoint(tokens, median_ns(once, COST_REPEATS))
+        """Time of a forward with one token, as of late; 0 where none was measured."""
+        return self.costs.forward_seconds
 
     def info(self, *, strategies: Sequence[str] = ()) -> ModelInfo:
         """What the service tells its clients."""
@@ -198,17 +184,6 @@ def load_network(options: ModelOptions, device: torch.device) -> PreTrainedModel
     if size:
         inflate(network, size)
     return network.eval().requires_grad_(False).to(device)
-
-
-def median_ns(function: Callable[[], None], repeats: int) -> int:
-    """Median time of a call in nanoseconds, after one that does not count."""
-    function()
-    times = []
-    for _ in range(repeats):
-        started = time.perf_counter_ns()
-        function()
-        times.append(time.perf_counter_ns() - started)
-    return int(statistics.median(times))
 
 
 def _device(name: str) -> torch.device:

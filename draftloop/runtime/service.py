@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TypeVar
 
 from draftloop import logs
 from draftloop.config import ModelServiceSettings
+from draftloop.cost_line import cost_line
 from draftloop.errors import Unavailable
 from draftloop.model_info import ModelInfo
 from draftloop.runtime.admission import Admission
@@ -37,8 +39,8 @@ class ModelHost:
 
     @property
     def info(self) -> ModelInfo:
-        """What the service says of itself."""
-        return self._loaded(self._info)
+        """What the service says of itself; its cost curve is the one of this moment."""
+        return replace(self._loaded(self._info), cost_curve=self.model.cost_curve)
 
     @property
     def admission(self) -> Admission:
@@ -53,7 +55,10 @@ class ModelHost:
         self._model = model
         self._info = model.info(strategies=self._strategies)
         self._admission = Admission(model, self.engine, max_waiting=settings.max_waiting)
-        milliseconds = {point.tokens: point.forward_ns / 1e6 for point in model.cost_curve}
+        line = cost_line(model.cost_curve)
+        milliseconds = {
+            rows: round(time / 1e6, 3) for rows, time in zip(line.rows, line.times, strict=True)
+        }
         log.info("warm", parameters=model.parameters, forward_ms_by_tokens=milliseconds)
 
     async def stop(self) -> None:

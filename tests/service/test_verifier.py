@@ -51,7 +51,7 @@ async def test_a_session_speaks_the_protocol(serve_verifier: Start) -> None:
         stub = VerifierStub(channel)
         info = (await stub.Info(verifier_pb2.VerifierInfoRequest())).model
         assert info.vocabulary_fingerprint == FINGERPRINT
-        assert [point.tokens for point in info.cost_curve][:3] == [1, 2, 4]
+        assert {1, 8, 32} <= {point.tokens for point in info.cost_curve}
         expected = await plain(stub, 8)
         call = stub.Verify()
         first = await say(call, open_verifier())

@@ -33,20 +33,6 @@ def test_what_the_service_says_of_itself(model: LanguageModel, folder: Path) -> 
     assert info.instance_id != model.info().instance_id
 
 
-def test_the_cost_curve_never_falls_and_leaves_no_slot_taken(model: LanguageModel) -> None:
-    curve = model.measure_costs(context=16)
-    assert [point.tokens for point in curve] == [1, 2, 4, 8, 16, 32]
-    times = [point.forward_ns for point in curve]
-    assert times == sorted(times)
-    assert times[0] > 0
-    assert model.cache.free_slots == 4
-
-
-def test_a_short_context_is_measured_as_far_as_it_goes(folder: Path) -> None:
-    short = load_model(folder, context_length=8, max_draft_nodes=4)
-    assert [point.tokens for point in short.measure_costs()] == [1, 2, 4, 8]
-
-
 def test_the_trained_context_is_the_limit(folder: Path) -> None:
     assert load_model(folder).context_length == 128
     with pytest.raises(InvalidInput) as caught:

@@ -1,0 +1,117 @@
+"""A model's cost curve while it runs: what was measured at the start, held to what forwards take.
+
+Every forward compares its time with the curve's. The difference corrects the two points between
+which it lies, and by a share all points at once, as when the machine has become slower. Corrections
+are logarithms, so that twice and half weigh the same; old forwards fade by GAIN.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_left
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import groupby
+
+from draftloop.cost_line import cost_line
+from draftloop.model_info import CostPoint
+
+GAIN = 0.1
+# Part of a correction that all points share.
+SHARED = 0.5
+# No single forward, however late, counts for more than a factor of e^0.5.
+MOST_SURPRISE = 0.5
+# Forwards beyond the largest one measured, by this factor, say nothing about it: prefills.
+REACH = 1.25
+# Contexts are told apart in such steps, and all beyond so many steps are one.
+CONTEXT_STEP, MOST_STEPS = 128, 16
+
+Spot = tuple[int, int, float, float]
+"""The points before and behind a forward, its share of the way, logarithm of its measured time."""
+
+
+class CostCurve:
+    """Corrected by the engine's thread, read by any: a reader may see half of one correction."""
+
+    def __init__(self, measured: Sequence[CostPoint] = ()) -> None:
+        self._measured = tuple(measured)
+        self._common = 0.0
+        self._own = [0.0] * len(self._measured)
+        # forwards that corrected each point, and the start's measurement
+        self._weights = [1.0] * len(self._measured)
+        self._most_rows = REACH * max(cost_line(self._measured).rows, default=0)
+        self._spots: dict[tuple[int, int, int], Spot] = {}
+
+    def observe(self, rows: int, context: int, batch: int, nanoseconds: int) -> None:
+        """Takes in a forward of `batch` sessions with `rows` new tokens in all behind `context`."""
+        if rows > self._most_rows:
+            return
+        # few enough to remember all: this runs after every forward and must take no time
+        key = rows, min(context // CONTEXT_STEP, MOST_STEPS), batch
+        spot = self._spots.get(key) or self._find(key, context)
+        low, high, share, logarithm = spot
+        own, weights = self._own, self._weights
+        expected = logarithm + self._common + (1 - share) * own[low] + share * own[high]
+        surprise = math.log(nanoseconds or 1) - expected
+        step = GAIN * min(max(surprise, -MOST_SURPRISE), MOST_SURPRISE)
+        self._common += SHARED * step
+        own[low] += (1 - SHARED) * (1 - share) * step
+        own[high] += (1 - SHARED) * share * step
+        weights[low] += 1 - share
+        weights[high] += share
+
+    def _find(self, key: tuple[int, int, int], context: int) -> Spot:
+        rows, _, batch = key
+        line = cost_line(self._measured, context, batch)
+        last = len(line.rows) - 1
+        right = min(bisect_left(line.rows, rows), last)
+        left = max(right - 1, 0)
+        distance = line.rows[right] - line.rows[left]
+        share = min(max((rows - line.rows[left]) / distance, 0.0), 1.0) if distance else 0.0
+        time = (1 - share) * line.times[left] + share * line.times[right]
+        spot = line.points[left], line.points[right], share, math.log(max(time, 1.0))
+        self._spots[key] = spot
+        return spot
+
+    def points(self) -> tuple[CostPoint, ...]:
+        """The corrected curve; at one context and batch more tokens never cost less."""
+        points: list[CostPoint] = []
+        indices = range(len(self._measured))
+        for _, members in groupby(indices, key=lambda index: _place(self._measured[index])):
+            line = list(members)
+            times = [self._corrected(index) for index in line]
+            # what many forwards have shown stays as it is, and what none has gives way
+            level = never_falling(times, [self._weights[index] for index in line])
+            points += [
+                replace(self._measured[index], forward_ns=round(time))
+                for index, time in zip(line, level, strict=True)
+            ]
+        return tuple(points)
+
+    @property
+    def forward_seconds(self) -> float:
+        """Corrected time of a forward with one token; 0 where none was measured."""
+        return self._corrected(0) / 1e9 if self._measured else 0.0
+
+    def _corrected(self, index: int) -> float:
+        return self._measured[index].forward_ns * math.exp(self._common + self._own[index])
+
+
+def _place(point: CostPoint) -> tuple[int, int]:
+    return point.batch, point.context
+
+
+def never_falling(values: Sequence[float], weights: Sequence[float]) -> list[float]:
+    """The nearest values, by weighted squares, that never fall.
+
+    Pool adjacent violators (Ayer et al. 1955).
+    """
+    blocks: list[tuple[float, float, int]] = []
+    for value, weight in zip(values, weights, strict=True):
+        mean, total, count = value, weight, 1
+        while blocks and blocks[-1][0] > mean:
+            before, other, number = blocks.pop()
+            mean = (before * other + mean * total) / (other + total)
+            total, count = total + other, count + number
+        blocks.append((mean, total, count))
+    return [mean for mean, _, count in blocks for _ in range(count)]

@@ -1,0 +1,131 @@
+"""Measuring at the start what a model's forwards cost; it warms the model up too."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
+
+from draftloop.model_info import CostPoint
+from draftloop.runtime.forward import Forward
+from draftloop.runtime.kv_cache import Slot
+
+if TYPE_CHECKING:
+    from draftloop.runtime.model import LanguageModel
+
+TOKENS = (1, 2, 4, 8, 12, 16, 24, 32)
+CONTEXT = 128
+FEW_TOKENS = (1, 8)
+LONG_CONTEXTS = (512, 1024)
+BATCHES = (2, 4)
+# The fewest that make a curve: measured whatever they take.
+ESSENTIAL_TOKENS = (1, 8, 32)
+REPEATS = 5
+# One point is repeated for so long at most, and points that are not essential wait for this start.
+POINT_NS = 60_000_000
+TOTAL_NS = 2_000_000_000
+
+Place = tuple[int, int, int]
+"""Sessions, tokens that each holds, new tokens of each: the order of the curve's points."""
+
+
+def measure(model: LanguageModel) -> tuple[CostPoint, ...]:
+    """Times forwards by new tokens, context and sessions, as far as the model's limits go.
+
+    Fewer times where a forward is slow; what is left out then are the points between others, then
+    batches and long contexts. The first point is one token of one session at the usual context.
+    Leaves the cache as it was. On the engine's thread, with enough free slots or fewer batches.
+    """
+    slots = [model.acquire() for _ in range(min(max(BATCHES), model.cache.free_slots))]
+    times: dict[Place, int] = {}
+    try:
+        warm_up(model, slots)
+        started = time.perf_counter_ns()
+        for place in _grid(model, len(slots)):
+            late = time.perf_counter_ns() - started > TOTAL_NS
+            if not late or _is_essential(place):
+                times[place] = _measure(model, slots, place)
+    finally:
+        for slot in slots:
+            model.cache.release(slot)
+    return tuple(
+        CostPoint(tokens, nanoseconds, context, batch)
+        for (batch, context, tokens), nanoseconds in sorted(times.items())
+    )
+
+
+def warm_up(model: LanguageModel, slots: list[Slot]) -> None:
+    """One forward of real rows, which then stand for a context of any length in all slots."""
+    rows = min(max(TOKENS), max(1, model.context_length // 2))
+    model.forward([Forward(model, slots[0], [0] * rows)])
+    for tensor in (*model.cache.keys, *model.cache.values):
+        row = tensor[slots[0].index, :, :1].clone()
+        for slot in slots:
+            # Prefilling would take most of the start; attention takes as long over equal rows.
+            tensor[slot.index, :, : _longest(model)] = row
+
+
+def _grid(model: LanguageModel, sessions: int) -> Iterator[Place]:
+    """Every place to measure, the most telling first."""
+    context = _usual_context(model)
+    fitting = [tokens for tokens in TOKENS if tokens <= _room(model, context)]
+    first = [tokens for tokens in fitting if tokens in ESSENTIAL_TOKENS]
+    yield from ((1, context, tokens) for tokens in first)
+    few = [tokens for tokens in FEW_TOKENS if tokens in fitting]
+    yield from (
+        (1, longer, tokens)
+        for longer in LONG_CONTEXTS
+        if longer <= _longest(model) and longer > context
+        for tokens in few
+    )
+    batches = [batch for batch in BATCHES if batch <= sessions]
+    yield from ((batch, context, tokens) for batch in batches for tokens in few)
+    yield from ((1, context, tokens) for tokens in fitting if tokens not in first)
+
+
+def _is_essential(place: Place) -> bool:
+    batch, context, tokens = place
+    return batch == 1 and context <= CONTEXT and tokens in ESSENTIAL_TOKENS
+
+
+def _usual_context(model: LanguageModel) -> int:
+    return min(CONTEXT, max(1, model.context_length // 2))
+
+
+def _longest(model: LanguageModel) -> int:
+    """The longest context that is measured."""
+    most = model.context_length - max(FEW_TOKENS)
+    return max(_usual_context(model), *(longer for longer in (0, *LONG_CONTEXTS) if longer <= most))
+
+
+def _room(model: LanguageModel, context: int) -> int:
+    return model.cache.shape.rows - context
+
+
+def _measure(model: LanguageModel, slots: list[Slot], place: Place) -> int:
+    batch, context, tokens = place
+    chosen = slots[:batch]
+
+    def once() -> None:
+        for slot in chosen:
+            slot.length = context
+        model.forward([Forward(model, slot, [0] * tokens) for slot in chosen])
+
+    return typical_ns(once)
+
+
+def typical_ns(function: Callable[[], None]) -> int:
+    """Median time of the calls that fit in POINT_NS after a first one that does not count.
+
+    The first one's time where it alone takes longer: little of that is warming up.
+    """
+    first = _timed(function)
+    repeats = min(REPEATS, POINT_NS // max(first, 1))
+    return int(statistics.median([_timed(function) for _ in range(repeats)] or [first]))
+
+
+def _timed(function: Callable[[], None]) -> int:
+    started = time.perf_counter_ns()
+    function()
+    return time.perf_counter_ns() - started

@@ -1,0 +1,97 @@
+"""`draftloop profile`: what forwards cost on a running deployment, in a table or picture."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.markup import escape
+from rich.table import Table
+
+from draftloop.errors import InvalidInput
+from draftloop.model_info import ModelInfo
+from draftloop.rpc.generation_client import DeploymentInfo, GenerationClient
+from orchestrator.cli_common import DEFAULT_SERVER, Server, clear_errors, console
+from orchestrator.cost_plot import draw
+from orchestrator.cost_table import break_even, cost_rows, verdicts
+
+BAR_WIDTH = 24
+DRAFTS = (3, 7, 15)
+
+
+def profile(
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")] = False,
+    plot: Annotated[Path | None, typer.Option(help="Draw the curves into this .svg file.")] = None,
+    server: Server = DEFAULT_SERVER,
+) -> None:
+    """Show what a forward costs by tokens, context and batch: measured, and corrected since."""
+    with clear_errors():
+        if plot is not None and plot.suffix.lower() != ".svg":
+            raise InvalidInput("plot", "must end in .svg, the one format that is drawn", str(plot))
+        info = asyncio.run(_ask(server))
+        models = {"verifier": info.verifier}
+        if info.drafter is not None:
+            models["drafter"] = info.drafter
+        if plot is not None:
+            plot.write_text(draw(models), encoding="utf-8")
+        if as_json:
+            typer.echo(json.dumps({role: _as_json(model) for role, model in models.items()}))
+            return
+        for role, model in models.items():
+            _show(role, model)
+        _show_break_even(info.verifier)
+        if plot is not None:
+            console.print(f"drawn: {plot}", markup=False, soft_wrap=True)
+
+
+async def _ask(server: str) -> DeploymentInfo:
+    async with GenerationClient(server) as client:
+        return await client.info()
+
+
+def _as_json(model: ModelInfo) -> dict[str, object]:
+    return {
+        "model": model.model_name,
+        "device": model.device,
+        "dtype": model.dtype,
+        "parameters": model.parameters,
+        "cost_inflation": model.cost_inflation,
+        "points": [dataclasses.asdict(row) for row in cost_rows(model)],
+    }
+
+
+def _show(role: str, model: ModelInfo) -> None:
+    rows = cost_rows(model)
+    if not rows:
+        console.print(f"{role}: nothing was measured")
+        return
+    table = Table(title=f"{role}: {escape(model.model_name)}, {model.dtype}, {model.device}")
+    for name in ("tokens", "context", "batch", "ms", "tokens/ms", "of the first"):
+        table.add_column(name, justify="right")
+    table.add_column("")
+    longest = max(row.ms for row in rows)
+    place = (rows[0].context, rows[0].batch)
+    for row in rows:
+        if (row.context, row.batch) != place:
+            table.add_section()
+            place = (row.context, row.batch)
+        table.add_row(
+            str(row.tokens), str(row.context), str(row.batch), f"{row.ms:.2f}",
+            f"{row.tokens_per_ms:.3f}", f"{row.relative:.2f}x",
+            "█" * max(1, round(BAR_WIDTH * row.ms / longest)),
+        )  # fmt: skip
+    console.print(table)
+    console.print(f"[dim]{role}: {', '.join(verdicts(model))}[/]", soft_wrap=True)
+
+
+def _show_break_even(verifier: ModelInfo) -> None:
+    if verifier.cost_curve:
+        pays = ", ".join(f"{nodes} from {break_even(verifier, nodes):.2f}" for nodes in DRAFTS)
+        console.print(
+            f"verifying a draft pays from so many accepted tokens a round, by its size: {pays}",
+            soft_wrap=True,
+        )

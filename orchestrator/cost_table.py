@@ -1,0 +1,55 @@
+"""Cost curves for people: rows with ratios, and what they mean for a draft."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from draftloop.cost_line import cost_line
+from draftloop.model_info import ModelInfo
+
+
+@dataclass(frozen=True, slots=True)
+class CostRow:
+    """One forward: `batch` sessions, each with `tokens` new ones behind `context`."""
+
+    tokens: int
+    context: int
+    batch: int
+    ms: float
+    tokens_per_ms: float
+    # against the fewest tokens at this context and batch: one
+    relative: float
+
+
+def cost_rows(model: ModelInfo) -> list[CostRow]:
+    """The curve's points in its order."""
+    first: dict[tuple[int, int], float] = {}
+    rows = []
+    for point in model.cost_curve:
+        ms = max(point.forward_ns, 1) / 1e6
+        rows.append(
+            CostRow(
+                tokens=point.tokens,
+                context=point.context,
+                batch=point.batch,
+                ms=ms,
+                tokens_per_ms=point.tokens * point.batch / ms,
+                relative=ms / first.setdefault((point.context, point.batch), ms),
+            )
+        )
+    return rows
+
+
+def verdicts(model: ModelInfo) -> list[str]:
+    """How much several tokens cost in terms of one, by the fullest part of the curve."""
+    line = cost_line(model.cost_curve)
+    one = line.nanoseconds(1)
+    return [
+        f"{rows} tokens cost {line.nanoseconds(rows) / one:.2f} times one" for rows in line.rows[1:]
+    ]
+
+
+def break_even(verifier: ModelInfo, nodes: int) -> float:
+    """Accepted tokens a round from which a draft of `nodes` pays for its own verification."""
+    line = cost_line(verifier.cost_curve)
+    return line.nanoseconds(nodes + 1) / line.nanoseconds(1) - 1

@@ -1,0 +1,125 @@
+"""`draftloop profile` against a server that says what it is told to say."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import grpc
+import pytest
+from typer.testing import CliRunner, Result
+
+from draftloop.model_info import CostPoint, ModelInfo
+from draftloop.rpc import convert
+from orchestrator.cli import app
+from protos import generation_pb2 as pb
+from protos import generation_pb2_grpc
+from tests.support.model_info import model_info
+
+MS = 1_000_000
+CURVE = (
+    CostPoint(1, 10 * MS, 128),
+    CostPoint(8, 13 * MS, 128),
+    CostPoint(32, 40 * MS, 128),
+    CostPoint(1, 12 * MS, 512),
+    CostPoint(1, 11 * MS, 128, 2),
+)
+SVG = "{http://www.w3.org/2000/svg}"
+
+
+class Telling(generation_pb2_grpc.GenerationServicer):
+    """Answers Info and nothing else."""
+
+    def __init__(self) -> None:
+        self.verifier: ModelInfo = model_info(model_name="big <one>", cost_curve=CURVE)
+        self.drafter: ModelInfo | None = model_info(model_name="small", cost_curve=CURVE[:1])
+
+    def Info(self, request: pb.GenerationInfoRequest, context: Any) -> pb.GenerationInfoResponse:
+        drafter = convert.model_info_to_pb(self.drafter) if self.drafter else None
+        return pb.GenerationInfoResponse(
+            verifier=convert.model_info_to_pb(self.verifier), drafter=drafter
+        )
+
+
+@pytest.fixture
+def told() -> Iterator[tuple[Telling, str]]:
+    """What the server says, and its address."""
+    telling = Telling()
+    server = grpc.server(ThreadPoolExecutor(1))
+    generation_pb2_grpc.add_GenerationServicer_to_server(telling, server)
+    port = server.add_insecure_port("127.0.0.1:0")
+    server.start()
+    yield telling, f"127.0.0.1:{port}"
+    server.stop(None).wait()
+
+
+def run(server: str, *arguments: str) -> Result:
+    environment = {"COLUMNS": "200"}
+    return CliRunner().invoke(app, ["profile", *arguments, "--server", server], env=environment)
+
+
+def test_tables_say_what_every_forward_costs(told: tuple[Telling, str]) -> None:
+    result = run(told[1])
+    assert result.exit_code == 0, result.output
+    rows = [line.split("│")[1:-1] for line in result.output.splitlines() if "█" in line]
+    cells = [[cell.strip() for cell in row] for row in rows]
+    assert [row[:6] for row in cells] == [
+        ["1", "128", "1", "10.00", "0.100", "1.00x"],
+        ["8", "128", "1", "13.00", "0.615", "1.30x"],
+        ["32", "128", "1", "40.00", "0.800", "4.00x"],
+        ["1", "512", "1", "12.00", "0.083", "1.00x"],
+        ["1", "128", "2", "11.00", "0.182", "1.00x"],
+        ["1", "128", "1", "10.00", "0.100", "1.00x"],
+    ]
+    assert len(cells[2][6]) > len(cells[1][6]) > len(cells[0][6])
+    assert "8 tokens cost 1.30 times one, 32 tokens cost 4.00 times one" in result.output
+    assert "7 from 0.30" in result.output
+    assert "big <one>" in result.output and "small" in result.output
+
+
+def test_json_has_every_point(told: tuple[Telling, str]) -> None:
+    said = json.loads(run(told[1], "--json").output)
+    assert set(said) == {"verifier", "drafter"}
+    assert said["verifier"]["model"] == "big <one>"
+    assert len(said["verifier"]["points"]) == len(CURVE)
+    point = {"tokens": 1, "context": 128, "batch": 2, "ms": 11.0, "relative": 1.0}
+    assert said["verifier"]["points"][4].items() >= point.items()
+
+
+def test_the_picture_has_a_line_for_every_context_and_batch(
+    told: tuple[Telling, str], tmp_path: Path
+) -> None:
+    file = tmp_path / "costs.svg"
+    result = run(told[1], "--plot", str(file))
+    assert result.exit_code == 0 and f"drawn: {file}" in result.output
+    picture = ElementTree.parse(file)
+    assert len(list(picture.iter(f"{SVG}polyline"))) == 3 + 1
+    assert len(list(picture.iter(f"{SVG}circle"))) == len(CURVE) + 1
+    words = " ".join(text.text or "" for text in picture.iter(f"{SVG}text"))
+    assert "big <one>" in words and "2 sessions, each holding 128 tokens" in words
+
+
+def test_without_drafter_or_measurements_there_is_less_to_see(
+    told: tuple[Telling, str], tmp_path: Path
+) -> None:
+    telling, address = told
+    telling.drafter, telling.verifier = None, model_info()
+    result = run(address, "--plot", str(tmp_path / "empty.svg"))
+    assert result.exit_code == 0, result.output
+    assert "verifier: nothing was measured" in result.output
+    assert set(json.loads(run(address, "--json").output)) == {"verifier"}
+
+
+def test_mistakes_end_with_one_line(told: tuple[Telling, str], tmp_path: Path) -> None:
+    for server, arguments, words in (
+        (told[1], ["--plot", "costs.png"], "plot: must end in .svg"),
+        (told[1], ["--plot", str(tmp_path / "no" / "where.svg")], "where.svg"),
+        ("127.0.0.1:1", [], "no server at 127.0.0.1:1: start one with `draftloop up`"),
+    ):
+        result = run(server, *arguments)
+        assert result.exit_code == 2 and words in result.output
+        assert len(result.output.strip().splitlines()) == 1

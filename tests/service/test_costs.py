@@ -1,0 +1,95 @@
+"""Corrected cost curves on their way: from forwards to Info, and on to the orchestrator."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Callable
+
+import pytest
+
+from draftloop.model_info import CostPoint
+from draftloop.runtime.cost_curve import CostCurve
+from orchestrator import deployment
+from orchestrator.config import OrchestratorSettings
+from protos import drafter_pb2, verifier_pb2
+from protos.drafter_pb2_grpc import DrafterStub
+from protos.verifier_pb2_grpc import VerifierStub
+from tests.service.conftest import MODEL, Start
+from tests.service.sessions import PROMPT, open_drafter, open_verifier, propose, say, verify
+
+# Slower by far than the model is, so that every forward corrects it downwards.
+SLOW = (CostPoint(1, 60_000_000_000, 128), CostPoint(32, 90_000_000_000, 128))
+ROUNDS = 4
+
+
+async def test_the_verifier_reports_what_its_forwards_took(serve_verifier: Start) -> None:
+    async with serve_verifier() as (channel, host):
+        stub = VerifierStub(channel)
+        host.model.costs = CostCurve(SLOW)
+        call = stub.Verify()
+        answer = await say(call, open_verifier())
+        seen = []
+        for length in range(len(PROMPT) + 1, len(PROMPT) + 1 + ROUNDS):
+            info = (await stub.Info(verifier_pb2.VerifierInfoRequest())).model
+            seen.append([point.forward_ns for point in info.cost_curve])
+            answer = await say(call, verify(length))
+            assert len(answer.verdict.emitted_token_ids) == 1
+        assert seen == sorted(seen, reverse=True) and seen[0] != seen[-1]
+        assert seen[-1][0] < SLOW[0].forward_ns
+
+
+async def test_the_drafter_reports_what_its_forwards_took(serve_drafter: Start) -> None:
+    async with serve_drafter() as (channel, host):
+        stub = DrafterStub(channel)
+        host.model.costs = CostCurve(SLOW)
+        call = stub.Draft()
+        await call.write(open_drafter())
+        await say(call, propose(len(PROMPT), nodes=2))
+        info = (await stub.Info(drafter_pb2.DrafterInfoRequest())).model
+        assert info.cost_curve[0].forward_ns < SLOW[0].forward_ns
+        assert info.instance_id == host.info.instance_id
+
+
+def free_ports(count: int) -> list[int]:
+    """Ports that nobody listens on."""
+    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
+    ports: list[int] = [listening.getsockname()[1] for listening in sockets]
+    for listening in sockets:
+        listening.close()
+    return ports
+
+
+async def eventually(condition: Callable[[], bool]) -> None:
+    for _ in range(500):
+        if condition():
+            return
+        await asyncio.sleep(0.02)
+    raise AssertionError("it never came true")
+
+
+async def test_the_orchestrator_asks_again_and_keeps_what_it_knows(
+    serve_verifier: Start, serve_drafter: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(deployment, "REFRESH_S", 0.05)
+    monkeypatch.setattr(deployment, "INFO_TIMEOUT_S", 0.5)
+    listen = [f"127.0.0.1:{port}" for port in free_ports(2)]
+    chosen = OrchestratorSettings(verifiers=listen[0], drafters=listen[1], tokenizer=MODEL)
+    started = deployment.Deployment(chosen)
+
+    def curves() -> list[tuple[CostPoint, ...]]:
+        return [model.cost_curve for model in (started.verifier, started.drafter) if model]
+
+    try:
+        async with (
+            serve_verifier(listen=listen[0]) as (_, verifier),
+            serve_drafter(listen=listen[1]) as (_, drafter),
+        ):
+            await started.start()
+            for host in (verifier, drafter):
+                host.model.costs = CostCurve(SLOW)
+            await eventually(lambda: curves() == [SLOW, SLOW])
+        await asyncio.sleep(0.2)  # several times nobody answers
+        assert curves() == [SLOW, SLOW]
+    finally:
+        await started.stop()

@@ -1,0 +1,208 @@
+"""Cost curves: what is measured, how it is corrected, and how it is read."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from torch import Tensor
+
+from draftloop.cost_line import cost_line
+from draftloop.model_info import CostPoint
+from draftloop.runtime import cost_measurement
+from draftloop.runtime.cost_curve import CostCurve, never_falling
+from draftloop.runtime.forward import Forward
+from draftloop.runtime.model import LanguageModel
+from orchestrator.costs import VerifyCost
+from tests.support.toy_model import llama_config, load_model, save_model
+
+MS = 1_000_000
+MEASURED = (
+    CostPoint(1, 10 * MS, 128),
+    CostPoint(8, 12 * MS, 128),
+    CostPoint(16, 20 * MS, 128),
+    CostPoint(32, 40 * MS, 128),
+    CostPoint(1, 20 * MS, 1024),
+    CostPoint(8, 24 * MS, 1024),
+    CostPoint(1, 11 * MS, 128, 4),
+    CostPoint(8, 44 * MS, 128, 4),
+)
+Place = tuple[int, int, int]
+
+
+def places(curve: tuple[CostPoint, ...]) -> list[Place]:
+    return [(point.batch, point.context, point.tokens) for point in curve]
+
+
+def milliseconds(curve: CostCurve) -> dict[Place, float]:
+    times = [point.forward_ns / MS for point in curve.points()]
+    return dict(zip(places(curve.points()), times, strict=True))
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> LanguageModel:
+    """Room for 1024 tokens and more."""
+    config = llama_config(max_position_embeddings=1100)
+    return load_model(save_model(tmp_path_factory.mktemp("long"), config))
+
+
+@pytest.fixture
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Measures everything, however busy the machine is."""
+    monkeypatch.setattr(cost_measurement, "TOTAL_NS", 10**12)
+
+
+@pytest.mark.usefixtures("patient")
+def test_the_grid_is_as_wide_as_the_model_allows(model: LanguageModel) -> None:
+    model.measure_costs()
+    everything = [(1, 128, tokens) for tokens in (1, 2, 4, 8, 12, 16, 24, 32)]
+    everything += [(1, context, tokens) for context in (512, 1024) for tokens in (1, 8)]
+    everything += [(batch, 128, tokens) for batch in (2, 4) for tokens in (1, 8)]
+    assert places(model.cost_curve) == everything
+    assert all(point.forward_ns > 0 for point in model.cost_curve)
+    assert model.cache.free_slots == 4
+    assert model.forward_seconds > 0
+
+
+@pytest.mark.usefixtures("patient")
+def test_short_contexts_and_few_sessions_are_measured_as_far_as_they_go(tmp_path: Path) -> None:
+    short = load_model(save_model(tmp_path), context_length=8, max_draft_nodes=4, max_sessions=3)
+    short.measure_costs()
+    expected = [(1, 4, tokens) for tokens in (1, 2, 4, 8)] + [(2, 4, 1), (2, 4, 8)]
+    assert places(short.cost_curve) == expected
+
+
+def test_a_slow_model_is_measured_at_few_points_once(
+    model: LanguageModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: list[int] = []
+    forward = model.forward
+
+    def counted(forwards: list[Forward]) -> list[Tensor]:
+        calls.append(len(forwards))
+        return forward(forwards)
+
+    monkeypatch.setattr(cost_measurement, "TOTAL_NS", -1)
+    monkeypatch.setattr(cost_measurement, "POINT_NS", 0)
+    monkeypatch.setattr(model, "forward", counted)
+    points = cost_measurement.measure(model)
+    assert places(points) == [(1, 128, 1), (1, 128, 8), (1, 128, 32)]
+    assert calls == [1] * 4  # one to warm up
+
+
+@pytest.mark.parametrize(
+    ("values", "weights", "expected"),
+    [
+        ([], [], []),
+        ([1.0, 2.0, 2.0], [1, 1, 1], [1.0, 2.0, 2.0]),
+        ([1.0, 9.0, 3.0, 12.0], [1, 1, 1, 1], [1.0, 6.0, 6.0, 12.0]),
+        ([1.0, 9.0, 3.0, 12.0], [1, 5, 1, 1], [1.0, 8.0, 8.0, 12.0]),
+        ([3.0, 2.0, 1.0], [1, 1, 1], [2.0, 2.0, 2.0]),
+    ],
+)
+def test_the_nearest_line_that_never_falls(
+    values: list[float], weights: list[float], expected: list[float]
+) -> None:
+    assert never_falling(values, weights) == expected
+
+
+def test_more_tokens_never_cost_less() -> None:
+    times = (1, 9, 3, 12)
+    curve = CostCurve(tuple(CostPoint(1 << at, time * MS) for at, time in enumerate(times)))
+    assert list(milliseconds(curve).values()) == [1, 6, 6, 12]
+    for _ in range(150):
+        curve.observe(4, 0, 1, 3 * MS)
+        curve.observe(1, 0, 1, 8 * MS)
+    seen = [point.forward_ns for point in curve.points()]
+    assert seen == sorted(seen)
+
+
+def test_corrections_converge_to_what_forwards_take() -> None:
+    curve = CostCurve(MEASURED)
+    for _ in range(150):
+        curve.observe(1, 100, 1, 30 * MS)
+        curve.observe(12, 100, 1, 36 * MS)
+    assert curve.forward_seconds == pytest.approx(0.030, rel=0.02)
+    assert cost_line(curve.points()).nanoseconds(12) == pytest.approx(36 * MS, rel=0.05)
+
+
+def test_a_slower_machine_makes_dearer_what_was_not_seen_too() -> None:
+    curve = CostCurve(MEASURED)
+    for _ in range(150):
+        curve.observe(1, 128, 1, 20 * MS)
+    corrected = milliseconds(curve)
+    assert corrected[1, 128, 1] == pytest.approx(20, rel=0.02)
+    assert corrected[1, 1024, 8] == pytest.approx(24 * 2**0.5, rel=0.02)
+    assert curve.points()[0].forward_ns == pytest.approx(curve.forward_seconds * 1e9, rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ("rows", "context", "batch", "corrected"),
+    [(1, 1000, 1, (1, 1024, 1)), (32, 200, 4, (4, 128, 8)), (32, 5000, 16, (4, 128, 8))],
+)
+def test_the_nearest_context_and_batch_are_corrected(
+    rows: int, context: int, batch: int, corrected: Place
+) -> None:
+    curve = CostCurve(MEASURED)
+    before = milliseconds(curve)
+    for _ in range(150):
+        curve.observe(rows, context, batch, 80 * MS)
+    after = milliseconds(curve)
+    assert after[corrected] == pytest.approx(80, rel=0.02)
+    ratios = {place: after[place] / before[place] for place in after}
+    assert max(ratios.values()) == ratios[corrected]
+
+
+def test_one_late_forward_hardly_counts() -> None:
+    curve = CostCurve(MEASURED)
+    curve.observe(8, 128, 1, 12_000 * MS)
+    assert milliseconds(curve)[1, 128, 8] == pytest.approx(12, rel=0.06)
+    for _ in range(50):
+        curve.observe(8, 128, 1, 12 * MS)
+    assert milliseconds(curve)[1, 128, 8] == pytest.approx(12, rel=0.01)
+
+
+def test_prefills_correct_nothing_and_nothing_is_corrected_before_measuring() -> None:
+    curve = CostCurve(MEASURED)
+    for rows, batch in ((65, 1), (256, 1), (2048, 8)):
+        curve.observe(rows, 0, batch, 900 * MS)
+    assert curve.points() == MEASURED
+    empty = CostCurve()
+    empty.observe(1, 0, 1, MS)
+    assert empty.points() == () and empty.forward_seconds == 0.0
+
+
+def test_forwards_of_the_model_correct_its_curve(model: LanguageModel) -> None:
+    measured = 60_000 * MS  # far slower than this model is
+    model.costs = CostCurve((CostPoint(1, measured, 128),))
+    slot = model.acquire()
+    for _ in range(20):
+        model.forward([Forward(model, slot, [1])])
+    model.cache.release(slot)
+    assert model.forward_seconds < measured / 1e9 / 2
+    assert model.info().cost_curve[0].forward_ns < measured / 2
+
+
+def test_a_line_goes_on_like_the_fullest_one_where_it_was_not_measured() -> None:
+    assert cost_line(MEASURED).rows == (1, 8, 16, 32)
+    long = cost_line(MEASURED, context=900)
+    assert (long.rows, long.points) == ((1, 8, 16, 32), (4, 5, 2, 3))
+    assert [time / MS for time in long.times] == [20, 24, 40, 80]
+    assert cost_line(MEASURED, 1024, batch=3).rows == (4, 32)
+    assert cost_line(()).nanoseconds(5) == 1.0
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({}, [10, 12, 16, 80]),
+        ({"context": 100}, [10, 12, 16, 80]),
+        ({"context": 2000}, [20, 24, 32, 160]),
+    ],
+)
+def test_a_verification_costs_what_the_nearest_context_says(
+    options: dict[str, Any], expected: list[float]
+) -> None:
+    cost = VerifyCost(MEASURED, **options)
+    assert [cost.nanoseconds(nodes) / MS for nodes in (0, 7, 11, 63)] == expected
