@@ -19,7 +19,7 @@ from protos import generation_pb2_grpc
 from protos import speculation_pb2 as shared
 
 CALL_TIMEOUT_S = 120.0
-STRATEGIES = ("autoregressive", "speculative", "prompt_lookup", "lookahead", "ouroboros")
+STRATEGIES = ("autoregressive", "speculative", "prompt_lookup", "lookahead", "ouroboros", "cascade")
 
 
 @dataclass(frozen=True)
