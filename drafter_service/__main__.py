@@ -19,7 +19,9 @@ async def serve(settings: DrafterSettings) -> None:
     from phrase_store.store import PhraseStore, warm_up
 
     server = RoleServer(SERVICE_NAME, settings)
-    host = ModelHost(settings, strategies=list(STRATEGIES))
+    host = ModelHost(
+        settings, strategies=list(STRATEGIES), smaller_models=settings.smaller_model_folders
+    )
     store = PhraseStore(settings)
     register(DrafterServicer(host, store), server.server)
 

@@ -11,6 +11,7 @@ from draftloop.config import (
     LOOPBACK,
     ModelServiceSettings,
     bundled_model,
+    comma_separated,
     settings_config,
 )
 from phrase_store.config import PhraseSettings
@@ -23,3 +24,13 @@ class DrafterSettings(PhraseSettings, ModelServiceSettings):
 
     listen: str = Field(f"{LOOPBACK}:{DEFAULT_PORTS['drafter']}", description="host:port")
     model: Path = Field(bundled_model("drafter"), description="folder of the draft model")
+    smaller_models: str = Field(
+        "",
+        description="folders of further draft models for `cascade`, larger ones first, separated "
+        "by commas; all with the vocabulary and the context of the first",
+    )
+
+    @property
+    def smaller_model_folders(self) -> list[Path]:
+        """One entry per further model."""
+        return [Path(folder) for folder in comma_separated(self.smaller_models)]

@@ -9,7 +9,7 @@ from concurrent.futures import Future
 
 import grpc
 
-from drafter_service.session import DrafterSession, SessionRequest
+from drafter_service.session import DrafterSession, SessionRequest, SmallerModel
 from drafter_service.strategies import STRATEGIES, Strategy
 from draftloop.calibration import Calibration
 from draftloop.calibrations import Calibrations
@@ -23,7 +23,7 @@ from draftloop.rpc.convert_speculation import (
 )
 from draftloop.rpc.sessions import next_message, require_open, require_vocabulary
 from draftloop.runtime.service import ModelHost
-from draftloop.speculation import OUROBOROS
+from draftloop.speculation import CASCADE, OUROBOROS
 from draftloop.tree import EMPTY_TREE, DraftBudget, DraftTree, ServiceTimings
 from phrase_store.session import PhraseSession
 from phrase_store.store import PhraseStore
@@ -62,7 +62,8 @@ class DrafterServicer(drafter_pb2_grpc.DrafterServicer):
         if first is None:
             return
         request = self._read_open(first)
-        async with self._host.admission.slot() as slot:
+        smaller = self._host.smaller_models if request.strategy == CASCADE else []
+        async with self._host.admission.slots(smaller) as [slot, *more]:
             calibration = self._calibrations.of(request.sampling.temperature)
             session = DrafterSession(
                 self._host.model,
@@ -72,6 +73,7 @@ class DrafterServicer(drafter_pb2_grpc.DrafterServicer):
                 calibration=calibration,
                 reviews=self._reviews.of(request.sampling.temperature),
                 phrases=self._phrases(request, calibration),
+                smaller=[SmallerModel(*pair) for pair in zip(smaller, more, strict=True)],
             )
             strategy = STRATEGIES[request.strategy](session)
             prefilled = self._host.engine.submit(strategy.prefill())
@@ -110,6 +112,8 @@ class DrafterServicer(drafter_pb2_grpc.DrafterServicer):
             cascade=cascade_from_pb(opened.cascade),
         )
         request.validate(self._host.model, info.strategies)
+        if request.strategy == CASCADE:
+            request.cascade.matrix_for("cascade", 1 + len(self._host.smaller_models))
         return request
 
     def _phrases(self, request: SessionRequest, calibration: Calibration) -> PhraseSession | None:

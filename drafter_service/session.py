@@ -44,9 +44,20 @@ class SessionRequest(Opening):
         self.cascade.validate("cascade")
 
 
+@dataclass(frozen=True, slots=True)
+class SmallerModel:
+    """A further draft model, and the session's slot in its cache."""
+
+    model: LanguageModel
+    slot: Slot
+
+
 @dataclass(slots=True)
 class DrafterSession:
-    """What a strategy works with. The slot holds a prefix of `committed`, then its own draft."""
+    """What a strategy works with. The slot holds a prefix of `committed`, then its own draft.
+
+    `smaller` are the other models of a cascade, larger ones first; all have one vocabulary.
+    """
 
     model: LanguageModel
     slot: Slot
@@ -56,6 +67,7 @@ class DrafterSession:
     # Of what other sources offered and the draft model reviewed.
     reviews: Calibration = field(default_factory=Calibration)
     phrases: PhraseSession | None = None
+    smaller: Sequence[SmallerModel] = ()
     sampler: Sampler = field(init=False)
     committed: list[int] = field(init=False)
 

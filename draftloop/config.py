@@ -137,6 +137,11 @@ def explain(error: ValidationError) -> str:
     return "\n".join(lines)
 
 
+def comma_separated(text: str) -> list[str]:
+    """The entries of a setting that is a list."""
+    return [entry.strip() for entry in text.split(",") if entry.strip()]
+
+
 def bundled_model(name: str) -> Path:
     """Folder of a model of the bundled pair: `verifier` or `drafter`."""
     return REPOSITORY / "models" / name

@@ -109,6 +109,36 @@ class CascadeParameters:
             rule = f"must be from 1 to {MAX_CASCADE_TOKENS}"
             raise InvalidInput(f"{field}.leniency", rule, self.leniency)
 
+    def matrix_for(self, field: str, draft_models: int) -> tuple[tuple[int, ...], ...]:
+        """The matrix for so many draft models and the statistical drafter behind them.
+
+        Raises InvalidInput where the one that was given is for another number of drafters.
+        """
+        if not self.matrix:
+            return default_cascade(draft_models)
+        size = draft_models + 1
+        if len(self.matrix) != size:
+            rule = (
+                f"must have {size} rows of {size} entries: the drafter serves {draft_models} "
+                f"draft model{'s' * (draft_models > 1)}, and the statistical drafter comes last"
+            )
+            raise InvalidInput(f"{field}.matrix", rule, [list(row) for row in self.matrix])
+        return self.matrix
+
+
+def default_cascade(draft_models: int) -> tuple[tuple[int, ...], ...]:
+    """A matrix K for so many draft models; ((3, 4), (0, 6)) for one.
+
+    The largest writes the early tokens, and each reviews one review of the next and a copy.
+    """
+    rows = [(3, *(2,) * (draft_models - 1), 4)]
+    for reviewer in range(1, draft_models + 1):
+        contributes = [0] * draft_models + [6]
+        if reviewer < draft_models:
+            contributes[reviewer] = 1
+        rows.append(tuple(contributes))
+    return tuple(rows)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FusedParameters:

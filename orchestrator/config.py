@@ -11,6 +11,7 @@ from draftloop.config import (
     LOOPBACK,
     ServiceSettings,
     bundled_model,
+    comma_separated,
     settings_config,
 )
 from draftloop.speculation import STRATEGIES
@@ -58,13 +59,9 @@ class OrchestratorSettings(PhraseSettings, ServiceSettings):
     @property
     def verifier_addresses(self) -> list[str]:
         """One entry per replica."""
-        return _split(self.verifiers)
+        return comma_separated(self.verifiers)
 
     @property
     def drafter_addresses(self) -> list[str]:
         """One entry per replica."""
-        return _split(self.drafters)
-
-
-def _split(addresses: str) -> list[str]:
-    return [address.strip() for address in addresses.split(",") if address.strip()]
+        return comma_separated(self.drafters)

@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 from torch import Tensor
 
 from drafter_service.economy import Economy
+from drafter_service.review import review
 from drafter_service.session import DrafterSession
 from drafter_service.strategies.base import Strategy
-from draftloop.runtime.acceptance import accept
 from draftloop.runtime.forward import Forward, Task
 from draftloop.runtime.prefill import prefill
 from draftloop.speculation import SPECULATIVE
@@ -31,25 +31,44 @@ class Drafted:
     token_ids: list[int] = field(default_factory=list)
     scores: list[float] = field(default_factory=list)
     estimates: list[float] = field(default_factory=list)
+    sources: list[TokenSource] = field(default_factory=list)
     reach: float = 1.0
     ended: bool = False
 
     def __len__(self) -> int:
         return len(self.token_ids)
 
-    def add(self, token: int, score: float, estimate: float) -> None:
+    def add(self, token: int, score: float, estimate: float, source: TokenSource = SOURCE) -> None:
         """Adds a token that is accepted with `estimate` once all before it are.
 
-        `score` is the draft model's own probability.
+        `score` is the draft model's own probability, or what another source says of itself.
         """
         self.token_ids.append(token)
         self.scores.append(score)
         self.estimates.append(estimate)
+        self.sources.append(source)
         self.reach *= estimate
 
     def cut(self, depth: int) -> None:
         """Drops what is deeper than allowed."""
-        del self.token_ids[depth:], self.scores[depth:], self.estimates[depth:]
+        del self.token_ids[depth:], self.scores[depth:]
+        del self.estimates[depth:], self.sources[depth:]
+
+    def copy(self) -> Drafted:
+        """One that grows on its own."""
+        return Drafted(
+            [*self.token_ids], [*self.scores], [*self.estimates], [*self.sources],
+            self.reach, self.ended,
+        )  # fmt: skip
+
+    def tree(self, start: int = 0) -> DraftTree:
+        """The chain as it is now, from the token at `start` on."""
+        return DraftTree(
+            token_ids=tuple(self.token_ids[start:]),
+            parents=tuple(range(ROOT, len(self) - start - 1)),
+            estimates=tuple(self.estimates[start:]),
+            sources=tuple(self.sources[start:]),
+        )
 
 
 class Chain(Strategy):
@@ -120,7 +139,7 @@ class Chain(Strategy):
 
     def lengthened(self, drafted: Drafted, budget: DraftBudget) -> tuple[DraftTree, list[float]]:
         """The finished draft, and the raw scores of what hangs behind the chain."""
-        return DraftTree.chain(drafted.token_ids, SOURCE, drafted.estimates), []
+        return drafted.tree(), []
 
     def _next_forward(self, token_ids: list[int], guesses: DraftTree) -> Forward:
         """The last token that was not run yet, and the guesses under it."""
@@ -143,35 +162,25 @@ class Chain(Strategy):
 
         Returns how many of them are expected to be accepted where their start is.
         """
-        session, before = self.session, len(drafted)
-        law, choices = self._read(drafted, guesses, logits)
-        verdict = accept(guesses, choices[0], choices[1:], session.model.stop_token_ids)
+        before = len(drafted)
+        verdict, scores = review(self.session, logits, drafted.token_ids, guesses)
+        gain = self.adopt(drafted, verdict, scores)
+        if len(guesses):
+            accepted = (before + node for node in verdict.accepted_nodes)
+            self.session.slot.keep([*range(before), *accepted])
+            self.after(verdict.node_predictions)
+        return gain
+
+    def adopt(self, drafted: Drafted, verdict: Verdict, scores: Sequence[float]) -> float:
+        """Adds what a draft model's own verdict emits, with its probabilities of these tokens.
+
+        Returns how many of them are expected to be accepted where their start is.
+        """
         drafted.ended = verdict.stopped  # nothing is ever emitted after a stop token
-        rows = [0, *(node + 1 for node in verdict.accepted_nodes)]
         gain, reach = 0.0, 1.0
-        for row, token in zip(rows, verdict.emitted_token_ids, strict=False):
-            score = float((law[row, token] - law[row].logsumexp(0)).exp())
-            estimate = session.calibration.correct(SOURCE, score, len(drafted) + 1)
+        for token, score in zip(verdict.emitted_token_ids, scores, strict=True):
+            estimate = self.session.calibration.correct(SOURCE, score, len(drafted) + 1)
             drafted.add(token, score, estimate)
             reach *= estimate
             gain += reach
-        if len(guesses):
-            accepted = (before + node for node in verdict.accepted_nodes)
-            session.slot.keep([*range(before), *accepted])
-            self.after(choices[1:])
         return gain
-
-    def _read(
-        self, drafted: Drafted, guesses: DraftTree, logits: Tensor
-    ) -> tuple[Tensor, list[int]]:
-        """The draft model's law, [1 + guesses, vocabulary], and its token, after every row."""
-        sampler, greedy = self.session.sampler, self.session.request.sampling.greedy
-        start = len(self.session.committed) + len(drafted)
-        positions = [start, *(start + depth for depth in guesses.depths())]
-        paths = [drafted.token_ids] * len(positions)
-        if self.session.request.sampling.penalized:
-            behind = (guesses.path(node) for node in range(ROOT, len(guesses)))
-            paths = [drafted.token_ids + [guesses.token_ids[n] for n in path] for path in behind]
-        shaped = sampler.shape(logits, paths)
-        choices: list[int] = sampler.perturbed(shaped, positions).argmax(dim=-1).tolist()
-        return logits if greedy else shaped, choices

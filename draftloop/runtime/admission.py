@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 
 from draftloop.errors import Overloaded
 from draftloop.runtime.engine import Engine
@@ -31,6 +31,16 @@ class Admission:
     @contextlib.asynccontextmanager
     async def slot(self) -> AsyncIterator[Slot]:
         """A slot for as long as the session lives. Raises Overloaded past the queue limit."""
+        async with self.slots() as [slot]:
+            yield slot
+
+    @contextlib.asynccontextmanager
+    async def slots(self, smaller: Sequence[LanguageModel] = ()) -> AsyncIterator[list[Slot]]:
+        """A slot, and one in each of the further models, taken and freed together.
+
+        The place is what is waited for: whoever holds it has a slot in any model with as many, so
+        sessions that take several never wait for each other. Raises Overloaded as `slot` does.
+        """
         if self._places.locked() and self._waiting >= self._max_waiting:
             raise Overloaded(
                 f"sessions: at most {self._model.options.max_sessions} are held and "
@@ -41,16 +51,23 @@ class Admission:
             await self._places.acquire()
         finally:
             self._waiting -= 1
-        slot = self._model.acquire()
+        held: list[Slot] = []
         self._open += 1
         try:
-            yield slot
+            for model in (self._model, *smaller):
+                held.append(model.acquire())
+            yield held
         finally:
             # Freed on the engine's thread: a cancelled task may be inside a forward right now.
-            self._engine.call(lambda: self._model.cache.release(slot)).add_done_callback(
+            self._engine.call(lambda: _release(held)).add_done_callback(
                 _on_loop(self._places.release)
             )
             self._open -= 1
+
+
+def _release(slots: Sequence[Slot]) -> None:
+    for slot in slots:
+        slot.cache.release(slot)
 
 
 def _on_loop(release):  # type: ignore[no-untyped-def]

@@ -139,11 +139,11 @@ class Slot:
         self.drop_pending()
         self.branch(token_ids, parents)
 
-    def drop_pending(self) -> None:
-        """Forgets the draft."""
-        self.pending_token_ids.clear()
-        self.pending_parents.clear()
-        self.pending_depths.clear()
+    def drop_pending(self, keep: int = 0) -> None:
+        """Forgets the draft, but for the `keep` pending rows that were added first."""
+        del self.pending_token_ids[keep:]
+        del self.pending_parents[keep:]
+        del self.pending_depths[keep:]
 
     def truncate(self, length: int) -> None:
         """Drops everything at and beyond position `length`."""

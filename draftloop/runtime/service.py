@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
+import functools
 from collections.abc import Sequence
-from dataclasses import replace
+from pathlib import Path
 from typing import TypeVar
 
 from draftloop import logs
 from draftloop.config import ModelServiceSettings
 from draftloop.cost_line import cost_line
-from draftloop.errors import Unavailable
-from draftloop.model_info import ModelInfo
+from draftloop.errors import InvalidInput, StartupFailure, Unavailable
+from draftloop.model_info import ModelInfo, vocabulary_fingerprint
 from draftloop.runtime.admission import Admission
 from draftloop.runtime.engine import Engine
 from draftloop.runtime.model import LanguageModel, ModelOptions
@@ -22,12 +24,23 @@ log = logs.get(__name__)
 
 
 class ModelHost:
-    """Loads a model on its engine's thread; until then every use raises Unavailable."""
+    """Loads its models on its engine's thread; until then every use raises Unavailable.
 
-    def __init__(self, settings: ModelServiceSettings, strategies: Sequence[str] = ()) -> None:
+    `smaller_models` are folders of further models with the first one's vocabulary and context;
+    each has a cache of its own.
+    """
+
+    def __init__(
+        self,
+        settings: ModelServiceSettings,
+        strategies: Sequence[str] = (),
+        smaller_models: Sequence[Path] = (),
+    ) -> None:
         self.settings = settings
         self.engine = Engine()
         self._strategies = strategies
+        self._smaller_folders = smaller_models
+        self.smaller_models: list[LanguageModel] = []
         self._model: LanguageModel | None = None
         self._info: ModelInfo | None = None
         self._admission: Admission | None = None
@@ -40,7 +53,7 @@ class ModelHost:
     @property
     def info(self) -> ModelInfo:
         """What the service says of itself; its cost curve is the one of this moment."""
-        return replace(self._loaded(self._info), cost_curve=self.model.cost_curve)
+        return dataclasses.replace(self._loaded(self._info), cost_curve=self.model.cost_curve)
 
     @property
     def admission(self) -> Admission:
@@ -52,6 +65,10 @@ class ModelHost:
         settings = self.settings
         log.info("loading", model=str(settings.model), dtype=settings.dtype)
         model = await asyncio.wrap_future(self.engine.call(self._load))
+        for folder in self._smaller_folders:
+            log.info("loading", model=str(folder), dtype=settings.dtype)
+            load = functools.partial(self._load_smaller, folder, model)
+            self.smaller_models.append(await asyncio.wrap_future(self.engine.call(load)))
         self._model = model
         self._info = model.info(strategies=self._strategies)
         self._admission = Admission(model, self.engine, max_waiting=settings.max_waiting)
@@ -82,8 +99,34 @@ class ModelHost:
         model.measure_costs()
         return model
 
+    def _load_smaller(self, folder: Path, first: LanguageModel) -> LanguageModel:
+        _require_one_vocabulary(first.options.folder, folder)
+        options = dataclasses.replace(
+            first.options, folder=folder, inflate="", context_length=first.context_length
+        )
+        try:
+            model = LanguageModel(options)
+        except InvalidInput as error:
+            raise StartupFailure(f"smaller_models: {folder}: {error}") from error
+        if model.vocabulary_size != first.vocabulary_size:
+            raise StartupFailure(
+                f"smaller_models: {folder} has {model.vocabulary_size} tokens, "
+                f"{first.options.folder} has {first.vocabulary_size}; they must be as many"
+            )
+        model.measure_costs()
+        return model
+
     @staticmethod
     def _loaded(part: Part | None) -> Part:
         if part is None:
             raise Unavailable("the model is still loading")
         return part
+
+
+def _require_one_vocabulary(first: Path, smaller: Path) -> None:
+    expected, found = vocabulary_fingerprint(first), vocabulary_fingerprint(smaller)
+    if found != expected:
+        raise StartupFailure(
+            f"smaller_models: {smaller} has the vocabulary {found}, {first} has {expected}; "
+            f"give models with one tokenizer"
+        )

@@ -21,7 +21,7 @@ from protos import speculation_pb2 as shared
 CALL_TIMEOUT_S = 120.0
 STRATEGIES = (
     "autoregressive", "speculative", "prompt_lookup", "lookahead", "ouroboros", "opt_tree",
-    "token_recycling", "fused",
+    "cascade", "token_recycling", "fused",
 )  # fmt: skip
 
 

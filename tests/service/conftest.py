@@ -72,7 +72,9 @@ def serve_drafter() -> Start:
     async def start(**settings: Any) -> AsyncIterator[Served]:
         chosen = DrafterSettings(**{**SMALL, **settings})
         server = RoleServer(drafter.SERVICE_NAME, chosen)
-        host = ModelHost(chosen, strategies=list(STRATEGIES))
+        host = ModelHost(
+            chosen, strategies=list(STRATEGIES), smaller_models=chosen.smaller_model_folders
+        )
         store = PhraseStore(chosen)
         drafter.register(drafter.DrafterServicer(host, store), server.server)
         try:

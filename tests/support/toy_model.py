@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -14,10 +14,13 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM, LlamaConfig, PretrainedConfig
 
 from draftloop.runtime.acceptance import accept
-from draftloop.runtime.forward import Forward
+from draftloop.runtime.forward import Forward, Segment, Task, lay_out
+from draftloop.runtime.kv_cache import CacheShape, KVCache, Slot
 from draftloop.runtime.model import LanguageModel, ModelOptions
 from draftloop.runtime.sampling import Sampler
 from draftloop.tree import DraftTree, Verdict
+
+T = TypeVar("T")
 
 VOCABULARY_SIZE = 96
 SIZES: dict[str, Any] = {
@@ -126,3 +129,75 @@ class FakeModel:
         if self.failure is not None:
             raise self.failure
         return [torch.zeros(forward.rows - forward.logits_from, 1) for forward in forwards]
+
+
+class ScriptedModel:
+    """Stands where a LanguageModel would and says what `law` says of a prefix.
+
+    Its keys are the token ids themselves: every row's prefix is read from a real cache through the
+    real layout, so a row that was kept, moved or masked wrongly is a wrong prefix.
+    """
+
+    device = torch.device("cpu")
+    forward_seconds = 0.0
+
+    def __init__(
+        self,
+        law: Callable[[Sequence[int]], Tensor],
+        vocabulary_size: int,
+        *,
+        context_length: int = 128,
+        max_draft_nodes: int = 24,
+        stop_token_ids: tuple[int, ...] = (),
+    ) -> None:
+        self.law = law
+        self.vocabulary_size = vocabulary_size
+        self.context_length = context_length
+        self.stop_token_ids = stop_token_ids
+        self.options = ModelOptions(folder=Path(), max_draft_nodes=max_draft_nodes)
+        rows = context_length + max_draft_nodes
+        shape = CacheShape(layers=1, slots=4, kv_heads=1, rows=rows, head_dim=1)
+        self.cache = KVCache(shape, dtype=torch.float32, device=self.device)
+        # of every forward: the text up to its last row, new rows, rows whose logits were wanted
+        self.read: list[tuple[list[int], int, int]] = []
+
+    def acquire(self) -> Slot:
+        """A slot of the cache."""
+        return self.cache.acquire(self.options.max_draft_nodes)
+
+    def forward(self, forwards: Sequence[Forward]) -> list[Tensor]:
+        """For each its wanted logits, float32 [rows, vocabulary]."""
+        batch = lay_out(forwards)
+        return [
+            self._answer(forward, segment, batch.token_ids[segment.start : segment.stop])
+            for forward, segment in zip(forwards, batch.segments, strict=True)
+        ]
+
+    def _answer(self, forward: Forward, segment: Segment, new: list[int]) -> Tensor:
+        keys = self.cache.keys[0][segment.slot, 0, :, 0]
+        keys[segment.stored_from : segment.stored_to] = torch.tensor(new, dtype=torch.float32)
+        prefixes: list[list[int]] = []
+        for row in range(forward.rows):
+            newest = segment.stored_from + row
+            seen = np.arange(segment.stored_to) <= newest
+            places = np.nonzero(seen if segment.mask is None else segment.mask[row])[0]
+            places = places[np.argsort(segment.stored_positions[places])]
+            assert segment.stored_positions[places].tolist() == list(range(len(places)))
+            assert len(places) <= self.context_length
+            prefixes.append([int(token) for token in keys[places]])
+        wanted = prefixes[forward.logits_from :]
+        self.read.append((prefixes[-1], forward.rows, len(wanted)))
+        if not wanted:
+            return torch.zeros(0, self.vocabulary_size)
+        return torch.stack([self.law(prefix) for prefix in wanted])
+
+
+def run(task: Task[T]) -> T:
+    """Runs a task alone, as the engine would; what it returns."""
+    try:
+        wish = next(task)
+        while True:
+            wish = task.send(wish.model.forward([wish])[0])
+    except StopIteration as finished:
+        result: T = finished.value
+        return result

@@ -70,6 +70,16 @@ def test_a_new_draft_forgets_the_old_one(slot: Slot) -> None:
     assert slot.ancestors[1, :2].tolist() == [False, True]
 
 
+def test_the_rows_of_a_draft_that_were_added_first_can_be_kept(slot: Slot) -> None:
+    grow(slot)
+    slot.drop_pending(keep=2)
+    assert slot.pending_token_ids == [10, 11] and slot.pending_depths == [1, 2]
+    slot.branch([30], [1])
+    assert slot.ancestors[2, :3].tolist() == [True, True, True]
+    slot.advance([1, 2, 3, 4, 10, 11, 30])
+    assert rows(slot) == [0, 1, 2, 3, 4, 5, 6]
+
+
 def test_truncate_drops_the_draft_too_and_never_lengthens(slot: Slot) -> None:
     grow(slot)
     slot.truncate(9)

@@ -1,0 +1,160 @@
+"""The cascade over gRPC: one model and two in one drafter, refusals, slots that come back."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+
+from drafter_service.config import DrafterSettings
+from draftloop.errors import StartupFailure
+from draftloop.runtime.service import ModelHost
+from protos.drafter_pb2_grpc import DrafterStub
+from protos.speculation_pb2 import CascadeParameters, CascadeRow
+from protos.verifier_pb2_grpc import VerifierStub
+from tests.service.conftest import MODEL, SMALL, Start
+from tests.service.sessions import (
+    PROMPT,
+    BadRequest,
+    all_free,
+    detail,
+    open_drafter,
+    open_verifier,
+    propose,
+    sampling,
+    say,
+    verify,
+)
+from tests.support.toy_model import save_model
+
+LENGTH = len(PROMPT)
+TWICE: dict[str, Any] = {"smaller_models": str(MODEL)}
+
+
+def matrix(*rows: tuple[int, ...], leniency: float = 1.0) -> CascadeParameters:
+    return CascadeParameters(matrix=[CascadeRow(tokens=row) for row in rows], leniency=leniency)
+
+
+async def all_slots_free(host: ModelHost) -> None:
+    """Of every model."""
+    await all_free(host)
+    slots = host.model.options.max_sessions
+    assert [model.cache.free_slots for model in host.smaller_models] == [slots] * len(
+        host.smaller_models
+    )
+
+
+@pytest.mark.parametrize("settings", [{}, TWICE], ids=["one model", "two models"])
+@pytest.mark.parametrize("temperature", [0.0, 0.9])
+async def test_models_that_are_the_target_are_always_right(
+    serve_drafter: Start, serve_verifier: Start, settings: dict[str, Any], temperature: float
+) -> None:
+    """Without a copied tail every token is a draft model's, and that is the target itself.
+
+    Guards keys and values kept in both caches, across reviews and across rounds.
+    """
+    rows = [(6, 0), (0, 4)] if not settings else [(4, 3, 0), (0, 2, 3), (0, 0, 3)]
+    chosen: dict[str, Any] = {"sampling": sampling(temperature=temperature)}
+    async with serve_drafter(**settings) as (near, host), serve_verifier() as (far, _):
+        drafter, verifier = DrafterStub(near).Draft(), VerifierStub(far).Verify()
+        await drafter.write(open_drafter(strategy="cascade", cascade=matrix(*rows), **chosen))
+        committed = list(PROMPT)
+        new = list((await say(verifier, open_verifier(**chosen))).verdict.emitted_token_ids)
+        for round_number in range(6):
+            committed += new
+            nodes = 1 + 2 * round_number % 7
+            answer = await say(drafter, propose(len(committed), new, nodes))
+            draft = answer.draft
+            assert 1 <= len(draft.token_ids) <= nodes
+            assert answer.proposed_nodes >= len(draft.token_ids) and answer.end
+            verdict = await say(verifier, verify(len(committed), draft.token_ids, draft.parents))
+            assert len(verdict.verdict.accepted_nodes) == len(draft.token_ids)
+            new = list(verdict.verdict.emitted_token_ids)
+        drafter.cancel()
+        verifier.cancel()
+        await all_slots_free(host)
+
+
+async def test_only_a_cascade_takes_slots_of_the_smaller_model(serve_drafter: Start) -> None:
+    async with serve_drafter(**TWICE) as (channel, host):
+        smaller = host.smaller_models[0].cache
+        for strategy, free in (("speculative", 4), ("cascade", 3)):
+            call: Any = DrafterStub(channel).Draft()
+            await call.write(open_drafter(strategy=strategy))
+            await say(call, propose(LENGTH + 1, [5]))
+            assert smaller.free_slots == free
+            call.cancel()
+            await all_slots_free(host)
+
+
+async def test_slots_come_back_however_sessions_end(serve_drafter: Start) -> None:
+    """Four times as many sessions as slots: closed, cancelled, refused and left waiting."""
+
+    async def one(channel: grpc.aio.Channel, number: int) -> None:
+        call: Any = DrafterStub(channel).Draft()
+        await call.write(open_drafter(strategy="cascade"))
+        if number % 4 == 0:
+            call.cancel()
+            return
+        await say(call, propose(LENGTH + 1, [5], 8))
+        if number % 4 == 1:
+            with pytest.raises(grpc.aio.AioRpcError):
+                await say(call, propose(LENGTH + 9, [5]))
+        elif number % 4 == 2:
+            await call.done_writing()
+            await call.read()
+        else:
+            await call.write(propose(LENGTH + 2, [6], 16))
+            call.cancel()
+
+    async with serve_drafter(**TWICE, max_sessions=2, max_waiting=16) as (channel, host):
+        await asyncio.wait_for(asyncio.gather(*(one(channel, n) for n in range(8))), 60)
+        await all_slots_free(host)
+
+
+@pytest.mark.parametrize(
+    ("parameters", "field", "said"),
+    [
+        (matrix((5, 10), (0, 10)), "cascade.matrix", "must have 3 rows of 3 entries"),
+        (matrix((5, 1, 1), (1, 1, 1), (0, 0, 1)), "cascade.matrix[1]", "must begin with 1 zeros"),
+        (CascadeParameters(leniency=0.5), "cascade.leniency", "must be from 1 to 64; got 0.5"),
+    ],
+)
+async def test_wrong_parameters_name_field_rule_and_value(
+    serve_drafter: Start, parameters: CascadeParameters, field: str, said: str
+) -> None:
+    async with serve_drafter(**TWICE) as (channel, host):
+        call = DrafterStub(channel).Draft()
+        with pytest.raises(grpc.aio.AioRpcError) as refused:
+            await say(call, open_drafter(strategy="cascade", cascade=parameters))
+        assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+        violation = detail(refused.value, BadRequest).field_violations[0]
+        assert violation.field == field and said in violation.description
+        assert "got" in violation.description
+        await all_slots_free(host)
+
+
+async def test_drafting_stops_where_it_does_not_pay(serve_drafter: Start) -> None:
+    async with serve_drafter(**TWICE) as (channel, _):
+        call: Any = DrafterStub(channel).Draft()
+        await call.write(open_drafter(strategy="cascade"))
+        dear: dict[str, Any] = {"tokens_per_second": 1e9, "least_path_probability": 1.0}
+        answer = await say(call, propose(LENGTH + 1, [5], 8, **dear))
+        assert answer.timings.forwards == 1
+        call.cancel()
+
+
+async def test_models_of_another_vocabulary_are_refused_at_start(tmp_path: Path) -> None:
+    other = save_model(tmp_path)
+    settings = DrafterSettings(**{**SMALL, "smaller_models": f"{MODEL},{other}"})
+    host = ModelHost(settings, smaller_models=settings.smaller_model_folders)
+    try:
+        with pytest.raises(StartupFailure) as refused:
+            await host.start()
+    finally:
+        await host.stop()
+    assert "smaller_models" in str(refused.value)
+    assert str(MODEL) in str(refused.value) and str(other) in str(refused.value)

@@ -1,0 +1,355 @@
+"""The cascade against its definition, written down plainly and without any cache."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from drafter_service.session import DrafterSession, SessionRequest, SmallerModel
+from drafter_service.strategies.cascade import Cascade
+from drafter_service.strategies.chain import Drafted
+from draftloop.calibration import Calibration
+from draftloop.errors import InvalidInput
+from draftloop.max_gram import MaxGram
+from draftloop.request import SamplingParameters
+from draftloop.runtime.sampling import Sampler
+from draftloop.speculation import CascadeParameters, default_cascade
+from draftloop.tree import DraftBudget, DraftEnd, DraftTree, TokenSource, Verdict
+from tests.support.toy_model import ScriptedModel, TableModel, run
+
+VOCABULARY = 5
+STOP = 4
+PROMPT = [0, 1, 2, 3, 0, 1, 2, 0, 1]
+AMPLE = DraftBudget(max_nodes=20, max_depth=20)
+
+Matrix = tuple[tuple[int, ...], ...]
+
+
+def law(seed: int, own: float) -> Callable[[Sequence[int]], Tensor]:
+    """A model that goes by two tokens, as the others do, and for `own` parts by its own mind."""
+    shared, mind = TableModel(VOCABULARY, seed=1, memory=2), TableModel(VOCABULARY, seed=seed)
+
+    def logits(prefix: Sequence[int]) -> Tensor:
+        said = shared.logits([0, *prefix[-2:]]) + own * mind.logits(prefix)
+        said[STOP] -= 2.0
+        return said
+
+    return logits
+
+
+@dataclass
+class Setting:
+    """A target and draft models that agree with it more or less often."""
+
+    models: int = 1
+    seed: int = 0
+    matrix: Matrix = ()
+    leniency: float = 1.0
+    temperature: float = 0.0
+    repetition_penalty: float = 1.0
+    stops: tuple[int, ...] = ()
+    context_length: int = 128
+    laws: list[Callable[[Sequence[int]], Tensor]] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.laws = [law(10 * self.seed + index, 0.3 * (1 + index)) for index in range(4)]
+        self.sampling = SamplingParameters(
+            temperature=self.temperature,
+            repetition_penalty=self.repetition_penalty,
+            seed=self.seed,
+        )
+        self.sampler = Sampler(self.sampling, VOCABULARY, torch.device("cpu"))
+        self.sampler.observe_prompt(PROMPT)
+
+    def open(self, text: Sequence[int] = PROMPT) -> Cascade:
+        """The strategy in a fresh session, its prompt read."""
+        models: list[Any] = [
+            ScriptedModel(
+                law,
+                VOCABULARY,
+                stop_token_ids=self.stops,
+                context_length=self.context_length,
+            )
+            for law in self.laws[1 : 1 + self.models]
+        ]
+        parameters = CascadeParameters(matrix=self.matrix, leniency=self.leniency)
+        parameters.validate("cascade")
+        request = SessionRequest(
+            session_id="",
+            token_ids=tuple(text),
+            prompt_length=len(PROMPT),
+            sampling=self.sampling,
+            strategy="cascade",
+            cascade=parameters,
+        )
+        smaller = [SmallerModel(model, model.acquire()) for model in models[1:]]
+        slot = models[0].acquire()
+        session = DrafterSession(models[0], slot, request, 4, Calibration(), smaller=smaller)
+        strategy = Cascade(session)
+        run(strategy.prefill())
+        return strategy
+
+    def scores(self, model: int, text: Sequence[int]) -> Tensor:
+        """[vocabulary] what the target (0) or a draft model maximises after the text."""
+        path = text[len(PROMPT) :]
+        return self.sampler.scores(self.laws[model](text)[None], [len(text)], [path])[0]
+
+    def row(self, text: list[int], row: int, limit: int, committed: int) -> list[int]:
+        """What the drafters of a row write after the text: the paper's algorithm 1."""
+        matrix, written, total = self.matrix or default_cascade(self.models), list[int](), 0
+        for drafter, count in enumerate(matrix[row]):
+            total += count
+            while count and len(written) < min(total, limit) and not self.ended(written):
+                here = text + written
+                if drafter == self.models:
+                    most = min(total, limit) - len(written)
+                    known = MaxGram(here[:committed], self.stops)
+                    written += [token for token, _ in known.propose(here[committed:], most)]
+                    break
+                room = limit - len(written) - 1
+                proposal = self.row(here, drafter + 1, room, committed)
+                written += self.reviewed(drafter + 1, here, proposal, self.leniency)
+        return written
+
+    def ended(self, written: Sequence[int]) -> bool:
+        """Whether a stop token was written."""
+        return bool(written) and written[-1] in self.stops
+
+    def reviewed(
+        self, model: int, text: list[int], proposal: Sequence[int], leniency: float
+    ) -> list[int]:
+        """The proposal as far as the model goes along, and its own next token."""
+        kept: list[int] = []
+        for token in [*proposal, None]:
+            scores = self.scores(model, text + kept)
+            best = int(scores.argmax())
+            lenient = token is not None and leniency > 1
+            if lenient and scores[token] >= scores[best] - math.log(leniency):
+                best = int(token or 0)
+            kept.append(best)
+            if best != token or best in self.stops:
+                break
+        return kept
+
+
+def verdict_on(setting: Setting, text: list[int], draft: DraftTree) -> Verdict:
+    emitted = setting.reviewed(0, text, draft.token_ids, 1.0)
+    accepted = tuple(
+        node
+        for node, (drafted, said) in enumerate(zip(draft.token_ids, emitted, strict=False))
+        if drafted == said
+    )
+    return Verdict(accepted, tuple(emitted), emitted[0], (0,) * len(draft), setting.ended(emitted))
+
+
+@dataclass
+class Generation:
+    """Rounds of drafting and verifying in one session."""
+
+    setting: Setting
+    strategy: Cascade
+    text: list[int] = field(default_factory=lambda: [*PROMPT])
+
+    def round(self, budget: DraftBudget = AMPLE) -> DraftTree:
+        draft = run(self.strategy.propose(budget))
+        verdict = verdict_on(self.setting, self.text, draft)
+        self.text += verdict.emitted_token_ids
+        self.strategy.session.commit(verdict.emitted_token_ids, len(self.text))
+        self.strategy.observe(verdict.emitted_token_ids, verdict)
+        return draft
+
+
+@st.composite
+def matrices(draw: st.DrawFn, models: int) -> Matrix:
+    rows = []
+    for row in range(models + 1):
+        counts = draw(st.lists(st.integers(0, 4), min_size=models + 1, max_size=models + 1))
+        rows.append(
+            (0,) * row + tuple(counts[row:-1]) + (counts[-1] or int(not any(counts[row:])),)
+        )
+    return tuple(rows)
+
+
+@pytest.mark.parametrize("models", [1, 2, 3])
+@settings(max_examples=12, deadline=None)
+@given(st.data())
+def test_every_draft_is_that_of_the_definition(models: int, data: st.DataObject) -> None:
+    """Round after round in one session: what is kept in the slots is as good as a fresh reading.
+
+    The definition keeps nothing; the scripted models read their prefixes out of the caches.
+    """
+    setting = Setting(
+        models=models,
+        seed=data.draw(st.integers(0, 1000)),
+        matrix=data.draw(st.just(()) | matrices(models)),
+        leniency=data.draw(st.sampled_from([1.0, 1.5, 4.0])),
+        temperature=data.draw(st.sampled_from([0.0, 0.8])),
+        repetition_penalty=data.draw(st.sampled_from([1.0, 1.3])),
+        stops=data.draw(st.sampled_from([(), (STOP,)])),
+    )
+    generation = Generation(setting, setting.open())
+    for _ in range(5):
+        most, start = data.draw(st.integers(1, 20)), list(generation.text)
+        draft = generation.round(DraftBudget(max_nodes=most, max_depth=20))
+        expected = setting.row(start, 0, most, len(start))
+        assert list(draft.token_ids) == expected
+        assert draft.parents == tuple(range(-1, len(draft) - 1))
+        assert not set(draft.token_ids[:-1]) & set(setting.stops)
+        fresh = setting.open(start)
+        assert run(fresh.propose(DraftBudget(max_nodes=most, max_depth=20))).token_ids == tuple(
+            expected
+        )
+        if setting.ended(generation.text):
+            break
+
+
+def common(one: Sequence[int], other: Sequence[int]) -> int:
+    pairs = enumerate(zip(one, other, strict=False))
+    return next((at for at, (left, right) in pairs if left != right), min(len(one), len(other)))
+
+
+@pytest.mark.parametrize("models", [1, 2, 3])
+def test_no_forward_reads_again_what_its_slot_holds(models: int) -> None:
+    setting = Setting(models=models, seed=3, temperature=0.5)
+    generation = Generation(setting, setting.open())
+    for _ in range(12):
+        generation.round()
+    session = generation.strategy.session
+    for model in (session.model, *(further.model for further in session.smaller)):
+        read = model.read  # type: ignore[attr-defined]
+        assert len(read) > 12
+        before: list[int] = []
+        for text, rows, wanted in read:
+            guesses = max(0, wanted - 1)
+            assert rows <= len(text) - common(before, text) + 1 + guesses
+            before = text
+
+
+def test_one_model_without_a_tail_runs_its_last_token_and_the_guesses() -> None:
+    setting = Setting(seed=5, matrix=((4, 0), (0, 5)))
+    generation = Generation(setting, setting.open())
+    for _ in range(10):
+        generation.round()
+    read = generation.strategy.session.model.read  # type: ignore[attr-defined]
+    in_rounds = [(rows, wanted) for _, rows, wanted in read if wanted][1:]
+    assert len(in_rounds) > 10
+    # The last token of all; at a round's start also the model's own last one, if it was accepted.
+    assert all(rows - (wanted - 1) <= 2 for rows, wanted in in_rounds)
+
+
+def test_leniency_accepts_more_from_the_drafters_behind() -> None:
+    def forwards(leniency: float) -> int:
+        strategy = Setting(seed=2, matrix=((8, 0), (0, 6)), leniency=leniency).open()
+        run(strategy.propose(AMPLE))
+        wanted = [wanted for _, _, wanted in strategy.session.model.read]  # type: ignore[attr-defined]
+        return len([count for count in wanted if count])
+
+    assert forwards(1.0) > forwards(64.0) >= 2
+
+
+def test_sources_say_who_wrote_what() -> None:
+    strategy = Setting(matrix=((2, 9), (0, 1))).open()
+    draft = run(strategy.propose(AMPLE))
+    model = draft.sources.count(TokenSource.DRAFT_MODEL)
+    assert draft.sources[:2] == (TokenSource.DRAFT_MODEL,) * 2 and model <= 3
+    assert set(draft.sources[model:]) == {TokenSource.PROMPT_LOOKUP}
+    assert strategy.proposed_nodes == model
+    assert all(0 < estimate < 1 for estimate in draft.estimates)
+
+
+def test_matrix_rules_name_the_field() -> None:
+    with pytest.raises(InvalidInput, match=r"cascade\.matrix: must have 3 rows of 3 entries.*\[\["):
+        Setting(models=2, matrix=((1, 1), (0, 1))).open()
+
+
+@pytest.mark.parametrize("models", [1, 2, 3, 4])
+def test_the_default_matrix_follows_its_own_rules(models: int) -> None:
+    CascadeParameters(matrix=default_cascade(models)).validate("cascade")
+    assert default_cascade(1) == ((3, 4), (0, 6))
+    assert default_cascade(2) == ((3, 2, 4), (0, 1, 6), (0, 0, 6))
+
+
+def test_a_forward_that_does_not_pay_is_not_run() -> None:
+    strategy = Setting(models=2, matrix=((6, 0, 0), (0, 3, 3), (0, 0, 3))).open()
+    for level in strategy._levels:
+        level.economy.observe(1.0, 0.5)
+    draft = run(strategy.propose(DraftBudget(max_nodes=20, max_depth=20, tokens_per_second=100.0)))
+    reads = [level.model.read for level in strategy._levels]  # type: ignore[attr-defined]
+    # The first one of all was decided by who asked; the smaller model's reviews did not pay.
+    assert [len([1 for _, _, wanted in read if wanted]) for read in reads] == [1, 0]
+    assert len(draft) < 6 and strategy.end == DraftEnd.DRAFT_COST
+
+
+def test_ends_are_told() -> None:
+    def end(
+        matrix: Matrix = ((2, 2), (0, 2)), stop: tuple[int, ...] = (), **limits: Any
+    ) -> DraftEnd:
+        strategy = Setting(matrix=matrix, stops=stop).open()
+        run(strategy.propose(DraftBudget(**{"max_nodes": 20, "max_depth": 20, **limits})))
+        return strategy.end
+
+    assert end(max_nodes=1) is DraftEnd.NODES
+    assert end(max_depth=1) is DraftEnd.DEPTH
+    assert end() is DraftEnd.NODES  # as many as the matrix has
+    assert end(stop=tuple(range(VOCABULARY))) is DraftEnd.TEXT
+    assert end(((1, 9), (0, 1)), least_path_probability=0.999) is DraftEnd.VERIFY_COST
+
+
+def test_drafts_stay_inside_the_context() -> None:
+    """The scripted models fail when they are to read beyond theirs."""
+    full = Setting(models=2).row([*PROMPT], 0, 20, len(PROMPT))
+    for room in range(len(full) + 2):
+        strategy = Setting(models=2, context_length=len(PROMPT) + room).open()
+        assert list(run(strategy.propose(AMPLE)).token_ids) == full[:room] or room < len(full)
+        assert len(strategy._last_draft) <= room
+        assert strategy.end is DraftEnd.DEPTH or room > len(full)
+
+
+class CoinModel:
+    """Laws whose greedy token is 0 with probability `rate`, else 1."""
+
+    def __init__(self, rate: float) -> None:
+        self._random = random.Random(7)
+        self._rate = rate
+
+    def __call__(self, prefix: Sequence[int]) -> Tensor:
+        heads = self._random.random() < self._rate
+        return torch.tensor([float(heads), float(not heads)])
+
+
+@pytest.mark.parametrize(
+    ("alpha", "a", "n", "k"), [(0.8, 0.6, 1, 5), (0.8, 0.6, 2, 4), (0.9, 0.5, 3, 3)]
+)
+def test_expected_tokens_are_those_of_the_papers_formula(
+    alpha: float, a: float, n: int, k: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """(1 - alpha phi(alpha)^n) / ((1 - alpha) (1 + n c1 + n k c2)): n reviews of k tokens."""
+    setting = Setting(matrix=((1, 0), (0, k)))
+    setting.laws[1] = CoinModel(a)
+    strategy = setting.open()
+    monkeypatch.setattr(strategy._max_gram, "propose", lambda tail, most: [(0, 0.5)] * most)
+    c1, c2, tokens, cost = 0.1, 0.001, [], []
+    model: Any = strategy.session.model
+    for _ in range(1000):
+        run(strategy.prefill())
+        model.read.clear()
+        draft = Drafted()
+        for _ in range(n):
+            run(strategy._row(0, draft, 20, AMPLE))
+        # The target accepts each token with probability alpha: its expectation, not a sample.
+        tokens.append((1 - alpha ** (len(draft) + 1)) / (1 - alpha))
+        copied = sum(wanted - 1 for _, _, wanted in model.read)
+        cost.append(1 + c1 * len(model.read) + c2 * copied)
+    phi = 1 + (alpha - 1) * (1 - (a * alpha) ** (k + 1)) / (1 - a * alpha)
+    ewif = (1 - alpha * phi**n) / ((1 - alpha) * (1 + n * c1 + n * k * c2))
+    assert np.mean(tokens) / np.mean(cost) == pytest.approx(ewif, rel=0.015)

@@ -1,0 +1,79 @@
+"""Max-gram: the longest known suffix copied on, then bigrams; the same by a naive search."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from draftloop.max_gram import LONGEST_SUFFIX, MOST_COPIED, MaxGram
+
+TOKENS = st.lists(st.integers(0, 3), max_size=40)
+
+
+def naive(text: Sequence[int], tail: Sequence[int], most: int, stops: Sequence[int]) -> list[int]:
+    """The definition, by searching the whole text for every token."""
+    written = [*text, *tail]
+    places = [
+        (length, place)
+        for place in range(1, len(text))
+        for length in range(1, min(LONGEST_SUFFIX, place, len(written)) + 1)
+        if list(text[place - length : place]) == written[len(written) - length :]
+    ]
+    if not places:
+        return []
+    source = max(places)[1]
+    proposed: list[int] = []
+    while len(proposed) < most and not (proposed and proposed[-1] in stops):
+        if len(proposed) < MOST_COPIED:
+            token = written[source + len(proposed)]
+        else:
+            pairs = list(zip(text, text[1:], strict=False))
+            known = [place for place, pair in enumerate(pairs) if pair[0] == written[-1]]
+            if not known:
+                break
+            token = pairs[max(known, key=lambda place: (pairs.count(pairs[place]), place))][1]
+        proposed.append(token)
+        written.append(token)
+    return proposed
+
+
+@given(TOKENS, TOKENS, st.lists(st.integers(0, 3), max_size=4), st.integers(0, 25))
+def test_it_is_what_a_naive_search_finds(
+    prompt: list[int], output: list[int], tail: list[int], most: int
+) -> None:
+    max_gram = MaxGram(prompt, stop_token_ids=[3])
+    for token in output:
+        max_gram.extend([token])
+    proposed = max_gram.propose(tail, most)
+    assert [token for token, _ in proposed] == naive([*prompt, *output], tail, most, [3])
+    assert all(0 < score < 1 for _, score in proposed)
+
+
+def test_the_longest_suffix_wins_over_a_later_shorter_one() -> None:
+    max_gram = MaxGram([1, 2, 3, 50, 9, 3, 60, 1, 2])
+    assert max_gram.propose([3], 1) == [(50, 3 / 4)]
+
+
+def test_it_copies_ten_tokens_and_goes_on_by_bigrams() -> None:
+    text = [*range(100, 114), 110, 200, 110, 200, 110, 100]
+    tokens = [token for token, _ in MaxGram(text).propose([], 13)]
+    assert tokens == [*range(101, 111), 200, 110, 200]
+
+
+def test_a_period_repeats_beyond_the_end_of_the_text() -> None:
+    assert [token for token, _ in MaxGram([7, 8, 9, 7, 8, 9]).propose([], 7)] == [7, 8, 9] * 2 + [7]
+
+
+def test_nothing_follows_a_stop_token_or_an_unknown_one() -> None:
+    max_gram = MaxGram([1, 0, 5, 6, 1], stop_token_ids=[0])
+    assert [token for token, _ in max_gram.propose([], 8)] == [0]
+    assert max_gram.propose([77], 8) == []
+    assert MaxGram([]).propose([], 8) == []
+
+
+def test_bigrams_end_at_a_stop_token_too() -> None:
+    text = [*range(100, 111), 0, 100]
+    tokens = [token for token, _ in MaxGram(text, stop_token_ids=[0]).propose([], 20)]
+    assert tokens == [*range(101, 111), 0]
