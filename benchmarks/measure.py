@@ -32,13 +32,13 @@ class Plan:
         repetitions = enumerate(self.workload.repetitions())
         self.waiting = [(n, cases) for n, cases in repetitions if cases[0].seed not in self.done]
 
-    def fits(self, now: float, deadline: float) -> bool:
+    def fits(self, now: float, deadline: float, last_call: float) -> bool:
         """Whether the next repetition ends before the deadline, judged by those before it.
 
-        The first one always fits while there is time at all: a cell has few runs rather than none.
+        The first one fits until the last call: a cell has few runs rather than none.
         """
         if not self.cases_run:
-            return now < deadline
+            return now < last_call
         per_case = self.seconds / self.cases_run
         return now + per_case * len(self.waiting[0][1]) <= deadline
 
@@ -49,17 +49,19 @@ def measure(
     plans: Sequence[Plan],
     *,
     deadline: float,
+    last_call: float,
     tick: Tick,
 ) -> Iterator[list[Sample]]:
     """Samples, one repetition at a time; the workloads take turns.
 
     So every cell has its first runs before any has its last, and as many as the others where the
-    time ends early. A workload ends when it is through or its next repetition does not fit.
+    time ends early. A workload ends when it is through or its next repetition does not fit before
+    `deadline`; its first one begins until `last_call`, when the time of the whole run is up.
     """
     open_plans = [plan for plan in plans if plan.waiting]
     while open_plans:
         for plan in list(open_plans):
-            if not plan.fits(time.monotonic(), deadline):
+            if not plan.fits(time.monotonic(), deadline, last_call):
                 open_plans.remove(plan)
                 continue
             number, cases = plan.waiting.pop(0)

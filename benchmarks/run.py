@@ -79,7 +79,9 @@ class Bench:
 
             self._warm_up(systems, plans, tick)
             fill_pools(services, plans, tick)
-            for repetition in measure(profile, systems, plans, deadline=deadline, tick=tick):
+            for repetition in measure(
+                profile, systems, plans, deadline=deadline, last_call=self.deadline, tick=tick
+            ):
                 self.journal.add(repetition)
             progress.update(task, total=1, completed=1, doing="done")
 
@@ -223,6 +225,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         status = 1
     if bench.journal.samples:
         write(bench.results(machine), settings.out, console)
+    elif not status:
+        console.print("[red]--minutes: the time was up before anything was measured[/]")
+        status = 1
     if status:
         console.print(f"go on with --resume: {journal_file} is kept", highlight=False)
     else:

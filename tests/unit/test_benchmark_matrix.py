@@ -72,12 +72,17 @@ class Scripted:
         return sample().outcome
 
 
-def asked(plans: list[Plan], seconds: float) -> list[str]:
-    system = Scripted()
-    deadline = time.monotonic() + seconds
-    profile = PROFILES["bundled"]
-    found = measure(profile, {"draftloop": system}, plans, deadline=deadline, tick=lambda _: None)
-    list(found)
+def asked(plans: list[Plan], share_s: float, whole_s: float) -> list[str]:
+    system, now = Scripted(), time.monotonic()
+    repetitions = measure(
+        PROFILES["bundled"],
+        {"draftloop": system},
+        plans,
+        deadline=now + share_s,
+        last_call=now + whole_s,
+        tick=lambda _: None,
+    )
+    list(repetitions)
     return system.asked
 
 
@@ -85,19 +90,24 @@ def test_every_cell_comes_before_any_comes_again() -> None:
     """A run that ends early must have few runs everywhere, not all of them in the first cells."""
     plans = [Plan(workload(name, prompts=2), [PLAIN]) for name in ("completion", "editing")]
     both = ["completion", "completion", "editing", "editing"]
-    assert asked(plans, 60) == [*both, "completion", "editing"]
+    assert asked(plans, 60, 60) == [*both, "completion", "editing"]
 
 
 def test_nothing_begins_when_the_time_is_up() -> None:
-    assert asked([Plan(workload(), [PLAIN])], -1) == []
+    assert asked([Plan(workload(), [PLAIN])], -2, -1) == []
+
+
+def test_a_share_that_start_up_ate_leaves_one_repetition() -> None:
+    assert asked([Plan(workload(passes=9), [PLAIN])], -1, 60) == ["completion"] * 2
 
 
 def test_a_first_repetition_fits_and_a_further_one_only_by_what_the_others_took() -> None:
     plan = Plan(workload(prompts=2), [PLAIN])
-    assert plan.fits(now=0, deadline=0.1)
-    assert not plan.fits(now=0.1, deadline=0.1)
+    assert plan.fits(now=2, deadline=1, last_call=3)
+    assert not plan.fits(now=3, deadline=1, last_call=3)
     plan.cases_run, plan.seconds = 2, 10.0
-    assert plan.fits(now=0, deadline=10) and not plan.fits(now=1, deadline=10)
+    assert plan.fits(now=0, deadline=10, last_call=0)
+    assert not plan.fits(now=1, deadline=10, last_call=99)
 
 
 def test_what_is_measured_already_is_not_measured_again() -> None:

@@ -124,7 +124,12 @@ def test_without_a_reference_nothing_is_said_of_equality() -> None:
 def measured(systems: dict[str, System], plans: list[Plan], seconds: float) -> list[Sample]:
     deadline = time.monotonic() + seconds
     repetitions = measure(
-        PROFILES["bundled"], systems, plans, deadline=deadline, tick=lambda _: None
+        PROFILES["bundled"],
+        systems,
+        plans,
+        deadline=deadline,
+        last_call=deadline,
+        tick=lambda _: None,
     )
     return [sample for repetition in repetitions for sample in repetition]
 
