@@ -9,10 +9,10 @@ PROTOS_VENV := .venv-protos
 PROTOS_INSTALLED := $(PROTOS_VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test check bench protos docs clean
+.PHONY: help install demo test check bench bench-full protos docs clean
 
 help: ## this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 install: $(INSTALLED) ## the environment alone, in .venv; the other targets do this by themselves
 
@@ -28,8 +28,14 @@ check: $(INSTALLED) ## style, types, and the rules of the house
 	$(RUN) mypy
 	$(RUN) pytest -q tests/contract
 
-bench: $(INSTALLED) ## speed against plain decoding and transformers' generate; writes benchmarks/results/
+bench: $(INSTALLED) ## speed of the main strategies in under five minutes; writes benchmarks/results/
 	$(RUN) benchmarks.run
+
+bench-full: $(INSTALLED) ## the record, in hours: all cells, both ablations, the oracle
+	$(RUN) benchmarks.run --full --resume
+	$(RUN) benchmarks.run --ablation fused --profiles 300M --prompts 8 --minutes 40 --resume
+	$(RUN) benchmarks.run --ablation ouroboros --profiles 300M --prompts 8 --minutes 30 --resume
+	$(RUN) benchmarks.oracle --costs benchmarks/results/full.json
 
 docs: $(INSTALLED) ## rewrites the settings' table in docs/configuration.md from the code
 	$(RUN) tests.contract.configuration_page

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from benchmarks.outcome import Outcome
 from benchmarks.results import Sample
@@ -13,40 +14,86 @@ from benchmarks.workload import Case, Workload
 Tick = Callable[[str], None]
 
 
+@dataclass(slots=True)
+class Plan:
+    """A workload, the methods that continue it, and how far it has come.
+
+    `done` has the seeds of repetitions that an interrupted run has measured already.
+    """
+
+    workload: Workload
+    methods: Sequence[str]
+    done: frozenset[int] = frozenset()
+    cases_run: int = 0
+    seconds: float = 0.0
+    waiting: list[tuple[int, list[Case]]] = field(init=False)
+
+    def __post_init__(self) -> None:
+        repetitions = enumerate(self.workload.repetitions())
+        self.waiting = [(n, cases) for n, cases in repetitions if cases[0].seed not in self.done]
+
+    def fits(self, now: float, deadline: float, last_call: float) -> bool:
+        """Whether the next repetition ends before the deadline, judged by those before it.
+
+        The first one fits until the last call: a cell has few runs rather than none.
+        """
+        if not self.cases_run:
+            return now < last_call
+        per_case = self.seconds / self.cases_run
+        return now + per_case * len(self.waiting[0][1]) <= deadline
+
+
 def measure(
     profile: Profile,
     systems: Mapping[str, System],
-    methods: Sequence[str],
-    workload: Workload,
+    plans: Sequence[Plan],
     *,
     deadline: float,
+    last_call: float,
     tick: Tick,
-) -> Iterator[Sample]:
-    """Samples until the workload is through or no further repetition fits before `deadline`.
+) -> Iterator[list[Sample]]:
+    """Samples, one repetition at a time; the workloads take turns.
 
-    The methods take turns in an order that shifts by one each repetition, so that a machine that
-    slows down or speeds up favours none. One repetition always runs.
+    So every cell has its first runs before any has its last, and as many as the others where the
+    time ends early. A workload ends when it is through or its next repetition does not fit before
+    `deadline`; its first one begins until `last_call`, when the time of the whole run is up.
     """
-    for method in methods:
-        tick(f"warming up {method}")
-        systems[METHODS[method].system].run(method, workload.warm_up())
-    began = time.monotonic()
-    for number, cases in enumerate(workload.repetitions()):
-        if number and _too_late(began, number, deadline):
-            return
-        shift = number % len(methods)
-        for case in cases:
-            turns = [*methods[shift:], *methods[:shift]]
-            outcomes: dict[str, Outcome] = {}
-            for method in turns:
-                tick(f"{case.prompt.file} T={case.temperature:g}, {method}")
-                outcomes[method] = systems[METHODS[method].system].run(method, case)
-            yield from samples(profile.name, case, {name: outcomes[name] for name in methods})
+    open_plans = [plan for plan in plans if plan.waiting]
+    while open_plans:
+        for plan in list(open_plans):
+            if not plan.fits(time.monotonic(), deadline, last_call):
+                open_plans.remove(plan)
+                continue
+            number, cases = plan.waiting.pop(0)
+            began = time.monotonic()
+            yield _repetition(profile, systems, plan.methods, number, cases, tick)
+            plan.seconds += time.monotonic() - began
+            plan.cases_run += len(cases)
+            if not plan.waiting:
+                open_plans.remove(plan)
 
 
-def _too_late(began: float, repetitions: int, deadline: float) -> bool:
-    now = time.monotonic()
-    return now + (now - began) / repetitions > deadline
+def _repetition(
+    profile: Profile,
+    systems: Mapping[str, System],
+    methods: Sequence[str],
+    number: int,
+    cases: Sequence[Case],
+    tick: Tick,
+) -> list[Sample]:
+    """The methods take turns in an order that shifts by one each repetition.
+
+    So a machine that slows down or speeds up favours none.
+    """
+    shift = number % len(methods)
+    found: list[Sample] = []
+    for case in cases:
+        outcomes: dict[str, Outcome] = {}
+        for method in [*methods[shift:], *methods[:shift]]:
+            tick(f"{case.workload}, {case.prompt.file} T={case.temperature:g}, {method}")
+            outcomes[method] = systems[METHODS[method].system].run(method, case)
+        found += samples(profile.name, case, {name: outcomes[name] for name in methods})
+    return found
 
 
 def samples(profile: str, case: Case, outcomes: Mapping[str, Outcome]) -> list[Sample]:

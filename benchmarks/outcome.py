@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
+
+from draftloop.rpc.generation_client import SourceFigures
+from draftloop.tree import TokenSource
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,12 +23,18 @@ class RoundSplit:
     overhead: float
 
 
+def source_name(source: TokenSource) -> str:
+    """For tables and files."""
+    return source.name.lower().replace("_", " ")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
     """Times are seen by the caller: `decode_s` from the first tokens to the last ones.
 
-    `first_tokens` came together at the beginning and are not counted in the speed. `drafted` and
-    `accepted` are None where a system does not say.
+    `first_tokens` came together at the beginning and are not counted in the speed. `drafted`,
+    `accepted` and `draft_forwards` are None where a system does not say. `ends` counts rounds by
+    what ended their draft.
     """
 
     token_ids: tuple[int, ...]
@@ -35,7 +44,10 @@ class Outcome:
     rounds: int
     drafted: int | None = None
     accepted: int | None = None
+    draft_forwards: int | None = None
     split: RoundSplit | None = None
+    sources: tuple[SourceFigures, ...] = ()
+    ends: dict[str, int] = field(default_factory=dict)
 
     @property
     def tokens_per_second(self) -> float:
@@ -61,6 +73,18 @@ class Outcome:
             rounds=len(steps) - 1,
         )
 
+    @classmethod
+    def of_record(cls, record: dict[str, Any]) -> Outcome:
+        """What `dataclasses.asdict` gave, after a detour through JSON."""
+        split = record["split"]
+        parts = [{**part, "source": TokenSource(part["source"])} for part in record["sources"]]
+        taken = {
+            "token_ids": tuple(record["token_ids"]),
+            "split": RoundSplit(**split) if split else None,
+            "sources": tuple(SourceFigures(**part) for part in parts),
+        }
+        return cls(**{**record, **taken})
+
     def as_json(self) -> dict[str, Any]:
         """The figures without the tokens."""
         split = self.split
@@ -71,6 +95,17 @@ class Outcome:
             "first_token_ms": round(1e3 * self.first_token_s, 3),
             "drafted": self.drafted,
             "accepted": self.accepted,
+            "draft_forwards": self.draft_forwards,
+            "sources": {
+                source_name(part.source): [
+                    part.proposed,
+                    part.drafted,
+                    part.accepted,
+                    part.expected,
+                ]
+                for part in self.sources
+            },
+            "ends": self.ends,
             "round_ms": {name: round(getattr(split, name), 3) for name in RoundSplit.__slots__}
             if split
             else None,

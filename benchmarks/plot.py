@@ -1,74 +1,83 @@
-"""Results as a picture: tokens per second by method, one panel per profile."""
+"""Results of one profile as a picture: speed over plain decoding, one panel per workload."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
-import matplotlib
+from matplotlib import pyplot
+from matplotlib.axes import Axes
+from matplotlib.lines import Line2D
+from matplotlib.patches import Patch
 
-matplotlib.use("Agg")  # no display needed
-
-from matplotlib import pyplot  # noqa: E402
-from matplotlib.axes import Axes  # noqa: E402
-from matplotlib.patches import Patch  # noqa: E402
-
-from benchmarks.results import Row  # noqa: E402
-from benchmarks.systems import METHODS, PROFILES  # noqa: E402
+from benchmarks.figure import RC, save
+from benchmarks.results import Row
+from benchmarks.systems import METHODS, PROFILES
+from benchmarks.table import sampling
 
 COLOURS = {"draftloop": "#1b7f5c", "transformers": "#8a8f98"}
 NEUTRAL = "#444444"
 FADED = 0.4
-PANEL_WIDTH, PANEL_HEIGHT = 6.2, 4.2
-RC: dict[Any, Any] = {
-    "svg.hashsalt": "draftloop",  # the same results give the same file
-    "font.size": 10,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-}
+PANELS_PER_LINE = 2
+PANEL_WIDTH, METHOD_HEIGHT, FRAME_HEIGHT = 7.0, 0.42, 1.2
 
 
 def draw(rows: Sequence[Row], file: Path) -> None:
-    """Writes the picture; its format follows the file's suffix."""
-    panels_of = list(dict.fromkeys((row.profile, row.workload) for row in rows))
-    with pyplot.rc_context(RC):
-        figure, panels = pyplot.subplots(
-            1, len(panels_of), figsize=(PANEL_WIDTH * len(panels_of), PANEL_HEIGHT), squeeze=False
-        )
-        for axes, cell in zip(panels[0], panels_of, strict=True):
-            _panel(axes, [row for row in rows if (row.profile, row.workload) == cell])
-        figure.tight_layout()
-        file.parent.mkdir(parents=True, exist_ok=True)
-        figure.savefig(file, metadata={"Date": None} if file.suffix == ".svg" else None)
-        pyplot.close(figure)
-
-
-def _panel(axes: Axes, rows: Sequence[Row]) -> None:
+    """Writes the picture of one profile's rows; all its panels have the same axis, from 0."""
+    workloads = list(dict.fromkeys(row.workload for row in rows))
     methods = list(dict.fromkeys(row.method for row in rows))
     temperatures = list(dict.fromkeys(row.temperature for row in rows))
+    across = min(PANELS_PER_LINE, len(workloads))
+    down = -(-len(workloads) // across)
+    size = (PANEL_WIDTH * across, (FRAME_HEIGHT + METHOD_HEIGHT * len(methods)) * down)
+    with pyplot.rc_context(RC):
+        figure, panels = pyplot.subplots(
+            down, across, figsize=size, squeeze=False, sharex=True, layout="constrained"
+        )
+        for axes, workload in zip(panels.flat, workloads, strict=False):
+            _panel(axes, [row for row in rows if row.workload == workload], temperatures)
+        for axes in panels.flat[len(workloads) :]:
+            axes.set_visible(False)
+        panels.flat[0].set_xlim(0, 1.25 * max(row.most_ratio or row.ratio for row in rows))
+        shades = [Patch(color=NEUTRAL, alpha=_alpha(t, temperatures)) for t in temperatures]
+        names = [sampling(temperature) for temperature in temperatures]
+        spread = Line2D([], [], color=NEUTRAL, linewidth=1)
+        systems = [Patch(color=colour) for colour in COLOURS.values()]
+        figure.legend(
+            [*shades, spread, *systems],
+            [*names, "least and most of single runs", *COLOURS],
+            loc="outside lower center",
+            ncols=len(names) + 1 + len(COLOURS),
+            frameon=False,
+        )
+        figure.suptitle(f"speed over plain decoding: {PROFILES[rows[0].profile].title}")
+        save(figure, file)
+
+
+def _alpha(temperature: float, temperatures: Sequence[float]) -> float:
+    return FADED if temperatures.index(temperature) else 1
+
+
+def _panel(axes: Axes, rows: Sequence[Row], temperatures: Sequence[float]) -> None:
+    methods = list(dict.fromkeys(row.method for row in rows))
     height = 0.8 / len(temperatures)
     for row in rows:
         turn = temperatures.index(row.temperature)
         place = methods.index(row.method) + (turn - (len(temperatures) - 1) / 2) * height
         axes.barh(
             place,
-            row.tokens_per_second,
+            row.ratio,
             height=height,
             color=COLOURS[METHODS[row.method].system],
-            alpha=FADED if turn else 1,
+            alpha=_alpha(row.temperature, temperatures),
         )
-        label = f" {row.tokens_per_second:.0f} ({row.ratio:.2f}x)"
-        axes.text(row.tokens_per_second, place, label, va="center", fontsize=8)
+        most = row.most_ratio or row.ratio
+        axes.plot([row.least_ratio or row.ratio, most], [place, place], color=NEUTRAL, linewidth=1)
+        label = f" {row.ratio:.2f}x, {row.tokens_per_second:.0f}/s, n = {row.runs}"
+        axes.text(max(most, row.ratio), place, label, va="center", fontsize=7)
+    axes.axvline(1, color=NEUTRAL, linewidth=0.8, linestyle=":")
     axes.set_yticks(range(len(methods)), methods)
     axes.invert_yaxis()
-    axes.margins(x=0.22)
-    shades = [f"T = {t:g}" if t else "greedy" for t in temperatures]
-    axes.legend(
-        [Patch(color=NEUTRAL, alpha=FADED if turn else 1) for turn in range(len(shades))],
-        shades,
-        loc="lower right",
-        frameon=False,
-    )
-    axes.set_xlabel("tokens/s (ratio to our plain decoding)")
-    axes.set_title(f"{rows[0].workload}, {PROFILES[rows[0].profile].title}", fontsize=11)
+    axes.tick_params(labelbottom=True)
+    axes.set_xlabel("speed over plain decoding (label: median, tokens/s, runs)")
+    axes.set_title(rows[0].workload, fontsize=11)

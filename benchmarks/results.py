@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 import statistics
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from benchmarks.calibration import Estimates
 from benchmarks.looping import is_looping
 from benchmarks.outcome import Outcome, RoundSplit
 
@@ -30,6 +31,15 @@ class Sample:
     ratio: float
     equal: bool | None
 
+    def record(self) -> dict[str, Any]:
+        """Everything, for JSON; `of_record` takes it back."""
+        return asdict(self)
+
+    @classmethod
+    def of_record(cls, record: dict[str, Any]) -> Sample:
+        """What `record` gave."""
+        return cls(**{**record, "outcome": Outcome.of_record(record["outcome"])})
+
     def as_json(self) -> dict[str, Any]:
         """Everything but the tokens."""
         names = ("profile", "workload", "method", "temperature", "file", "seed", "equal")
@@ -39,7 +49,11 @@ class Sample:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """Medians over the samples of one method, at one temperature, on one profile."""
+    """Medians over the samples of one method, at one temperature, on one profile.
+
+    `least_ratio` and `most_ratio` are those of single runs. Per token and not per round are the
+    `draft_forwards`; None where a system does not say.
+    """
 
     profile: str
     workload: str
@@ -54,6 +68,9 @@ class Row:
     equality: float | None
     first_token_ms: float
     round_ms: RoundSplit | None
+    least_ratio: float | None = None
+    most_ratio: float | None = None
+    draft_forwards: float | None = None
 
 
 def rows(samples: Iterable[Sample]) -> list[Row]:
@@ -90,6 +107,9 @@ def row(samples: Sequence[Sample]) -> Row:
         equality=statistics.fmean(judged) if judged else None,
         first_token_ms=1e3 * statistics.median(o.first_token_s for o in outcomes),
         round_ms=_median_split([o.split for o in outcomes if o.split]),
+        least_ratio=min(sample.ratio for sample in samples),
+        most_ratio=max(sample.ratio for sample in samples),
+        draft_forwards=_draft_forwards(outcomes),
     )
 
 
@@ -97,6 +117,12 @@ def _acceptance(outcomes: Sequence[Outcome]) -> float | None:
     drafted = sum(outcome.drafted or 0 for outcome in outcomes)
     accepted = sum(outcome.accepted or 0 for outcome in outcomes)
     return accepted / drafted if drafted else None
+
+
+def _draft_forwards(outcomes: Sequence[Outcome]) -> float | None:
+    counts = [outcome.draft_forwards for outcome in outcomes if outcome.draft_forwards is not None]
+    tokens = sum(len(outcome.token_ids) - outcome.first_tokens for outcome in outcomes)
+    return sum(counts) / tokens if counts and tokens else None
 
 
 def _median_split(splits: Sequence[RoundSplit]) -> RoundSplit | None:
@@ -111,13 +137,18 @@ def _median_split(splits: Sequence[RoundSplit]) -> RoundSplit | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Results:
-    """A whole run. `settings` and `machine` say how and on what it was measured."""
+    """A whole run. `settings` and `machine` say how and on what it was measured.
+
+    `left_out` names what was asked for and could not be measured, with the reason.
+    """
 
     settings: dict[str, Any]
     machine: dict[str, Any]
     profiles: dict[str, dict[str, Any]]
     rows: list[Row]
     samples: list[dict[str, Any]]
+    calibration: list[Estimates] = field(default_factory=list)
+    left_out: list[str] = field(default_factory=list)
 
     def write(self, file: Path) -> None:
         """As JSON, one sample a line."""
@@ -125,7 +156,9 @@ class Results:
             "settings": self.settings,
             "machine": self.machine,
             "profiles": self.profiles,
+            "left_out": self.left_out,
             "rows": [_rounded(asdict(row)) for row in self.rows],
+            "calibration": [_rounded(asdict(entry)) for entry in self.calibration],
         }
         text = json.dumps(head, indent=2, ensure_ascii=False)
         lines = ",\n".join(f"    {json.dumps(sample)}" for sample in self.samples)
@@ -137,6 +170,7 @@ class Results:
         """What `write` wrote."""
         content = json.loads(file.read_text(encoding="utf-8"))
         content["rows"] = [_row_from_json(entry) for entry in content["rows"]]
+        content["calibration"] = [Estimates(**e) for e in content.get("calibration", [])]
         return cls(**content)
 
 

@@ -1,9 +1,9 @@
-"""`make bench`: our services against transformers' own `generate`, in one run.
+"""`make bench`: our strategies and transformers' own `generate` against plain decoding.
 
-    python -m benchmarks.run [--quick] [--minutes 8] [--profiles bundled,300M]
+    python -m benchmarks.run [--full] [--minutes 4] [--profiles bundled,300M] [--resume]
 
-Writes a table to the terminal and OUT.json and OUT.svg beside each other. docs/benchmarks.md says
-what the columns mean.
+Writes tables to the terminal and, beside each other, OUT.json, OUT.md, a picture per profile and
+one of the estimates. docs/benchmarks.md says what the columns mean.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import argparse
 import contextlib
 import sys
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,63 +20,56 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-from benchmarks import plot, table
-from benchmarks.machine import available_cores, describe_machine, describe_model
-from benchmarks.measure import measure
+from benchmarks import calibration_plot, plot, table
+from benchmarks.calibration import estimates
+from benchmarks.journal import Journal
+from benchmarks.machine import describe_machine, describe_model
+from benchmarks.measure import Plan, Tick, measure
 from benchmarks.prompts import WORKLOADS, Missing
-from benchmarks.results import Results, Sample, rows
+from benchmarks.results import Results, rows
 from benchmarks.services import Services, running
-from benchmarks.systems import ABLATION, METHODS, PLAIN, PROFILES, Profile, System
+from benchmarks.settings import read_settings, said
+from benchmarks.systems import METHODS, PROFILES, Profile, System
 from benchmarks.transformers_system import loaded
 from benchmarks.workload import Workload
-from draftloop.config import REPOSITORY
-from draftloop.errors import DraftloopError
+from draftloop.errors import DraftloopError, InvalidInput
 from orchestrator.launcher import StackConfig, interruptible
 
-RESULTS = REPOSITORY / "benchmarks" / "results"
-QUICK = {"minutes": 1.5, "prompts": 2, "tokens": 32}
-FULL = {"minutes": 8.0, "prompts": 8, "tokens": 64}
-COMPARED = [name for name in METHODS if not name.startswith(ABLATION)]
 INTERRUPTED = 130  # what shells report after Ctrl-C
 
 
 @dataclass(slots=True)
 class Bench:
-    """A run under way: what was asked for, what has been measured."""
+    """A run under way: what was asked for, what has been measured, what could not be."""
 
     settings: argparse.Namespace
     console: Console
+    journal: Journal
     deadline: float
-    samples: list[Sample] = field(default_factory=list)
-    profiles: dict[str, dict[str, Any]] = field(default_factory=dict)
+    left_out: list[str] = field(default_factory=list)
 
     def run(self) -> None:
         """Profile by profile; each may use its share of the time that is left."""
+        workloads = self._workloads()
         profiles = [PROFILES[name] for name in self.settings.profiles]
         for done, profile in enumerate(profiles):
+            plans = self._plans(profile, workloads)
             share = profile.weight / sum(other.weight for other in profiles[done:])
             now = time.monotonic()
-            self._measure(profile, now + share * (self.deadline - now))
+            if now < self.deadline and any(plan.waiting for plan in plans):
+                self._measure(profile, plans, now + share * (self.deadline - now))
 
-    def _measure(self, profile: Profile, deadline: float) -> None:
-        settings = self.settings
-        workloads = self._workloads(profile)
-        config = StackConfig(
-            port=0,
-            drafter_port=0,
-            verifier_port=0,
-            dtype=settings.dtype,
-            inflate=profile.inflate,
-            verifier_flags=("--threads", str(settings.threads)),
-        )
+    def _measure(self, profile: Profile, plans: list[Plan], deadline: float) -> None:
+        """Starts the services once and measures every cell of the profile."""
         self.console.print(f"[bold]{profile.title}[/]: starting the services ...")
+        config = self._stack(profile)
         with contextlib.ExitStack() as stack:
             services = stack.enter_context(running(config, lambda _: None))
-            self.profiles[profile.name] = describe_pair(profile, services)
+            self.journal.add_profile(profile.name, describe_pair(profile, services))
             systems: dict[str, System] = {"draftloop": services}
-            if any(METHODS[name].system == "transformers" for name in settings.strategies):
+            if any(METHODS[name].system == "transformers" for name in self.settings.strategies):
                 self.console.print("loading the models into transformers ...")
-                systems["transformers"] = stack.enter_context(loaded(config, settings.threads))
+                systems["transformers"] = stack.enter_context(loaded(config, self.settings.threads))
             progress = stack.enter_context(_progress(self.console))
             task = progress.add_task(profile.name, total=deadline - time.monotonic(), doing="")
             began = time.monotonic()
@@ -84,36 +77,83 @@ class Bench:
             def tick(doing: str) -> None:
                 progress.update(task, completed=time.monotonic() - began, doing=doing)
 
-            for done, workload in enumerate(workloads):
-                now = time.monotonic()
-                until = now + (deadline - now) / (len(workloads) - done)
-                methods = methods_for(workload.name, settings.strategies)
-                if any(METHODS[name].pool == "warm" for name in methods):
-                    for case in workload.warming():
-                        tick(f"filling a pool: {workload.name}, {case.prompt.file}")
-                        services.warm(case)
-                measured = measure(profile, systems, methods, workload, deadline=until, tick=tick)
-                self.samples.extend(measured)
+            self._warm_up(systems, plans, tick)
+            fill_pools(services, plans, tick)
+            for repetition in measure(
+                profile, systems, plans, deadline=deadline, last_call=self.deadline, tick=tick
+            ):
+                self.journal.add(repetition)
             progress.update(task, total=1, completed=1, doing="done")
 
-    def _workloads(self, profile: Profile) -> list[Workload]:
-        """Those asked for that are at hand; by default the as-is pair only completes."""
-        settings = self.settings
-        known = ["completion"] if not profile.inflate else list(WORKLOADS)
-        found: list[Workload] = []
-        for name in settings.workloads or known:
+    def _warm_up(self, systems: dict[str, System], plans: list[Plan], tick: Tick) -> None:
+        """One short request per method; a method that the server does not know is left out."""
+        for method in dict.fromkeys(name for plan in plans for name in plan.methods):
+            tick(f"warming up {method}")
+            workload = next(plan.workload for plan in plans if method in plan.methods)
             try:
-                material = WORKLOADS[name](settings.prompts)
+                systems[METHODS[method].system].run(method, workload.warm_up())
+            except InvalidInput as error:
+                self._leave_out(f"{method}: {error}")
+                for plan in plans:
+                    plan.methods = [name for name in plan.methods if name != method]
+
+    def _plans(self, profile: Profile, workloads: list[Workload]) -> list[Plan]:
+        return [
+            Plan(
+                workload,
+                methods_for(workload.name, self.settings.strategies),
+                self.journal.seeds(profile.name, workload.name),
+            )
+            for workload in workloads
+        ]
+
+    def _stack(self, profile: Profile) -> StackConfig:
+        return StackConfig(
+            port=0,
+            drafter_port=0,
+            verifier_port=0,
+            dtype=self.settings.dtype,
+            inflate=profile.inflate,
+            verifier_flags=("--threads", str(self.settings.threads)),
+        )
+
+    def _workloads(self) -> list[Workload]:
+        """Those asked for that are at hand."""
+        found: list[Workload] = []
+        for name in self.settings.workloads:
+            try:
+                material = WORKLOADS[name](self.settings.prompts)
             except Missing as missing:
-                self.console.print(f"{name} is left out: {missing}")
+                self._leave_out(f"{name}: {missing}")
                 continue
-            temperatures = tuple(settings.temperature)
+            temperatures = tuple(self.settings.temperature)
+            tokens = self.settings.tokens
             found.append(
-                Workload(
-                    name=name, material=material, tokens=settings.tokens, temperatures=temperatures
-                )
+                Workload(name=name, material=material, tokens=tokens, temperatures=temperatures)
             )
         return found
+
+    def _leave_out(self, reason: str) -> None:
+        if reason not in self.left_out:
+            self.left_out.append(reason)
+            self.console.print(f"left out: {reason}", highlight=False)
+
+    def results(self, machine: dict[str, Any]) -> Results:
+        """What there is, and which cells are empty."""
+        samples = self.journal.samples
+        empty = empty_cells(
+            self.settings, {(s.profile, s.workload, s.temperature) for s in samples}
+        )
+        load = describe_machine()["load_average"]
+        return Results(
+            settings=said(self.settings),
+            machine={**machine, "load_average_at_end": load},
+            profiles=self.journal.profiles,
+            rows=rows(samples),
+            samples=[sample.as_json() for sample in samples],
+            calibration=estimates(samples),
+            left_out=[*self.left_out, *empty],
+        )
 
 
 def methods_for(workload: str, chosen: Sequence[str]) -> list[str]:
@@ -121,6 +161,26 @@ def methods_for(workload: str, chosen: Sequence[str]) -> list[str]:
     if workload == "completion":
         return list(chosen)
     return [name for name in chosen if METHODS[name].system == "draftloop"]
+
+
+def fill_pools(services: Services, plans: Sequence[Plan], tick: Tick) -> None:
+    """Fills the pools that warm methods read, from prompts that are not measured."""
+    for plan in plans:
+        if any(METHODS[name].pool == "warm" for name in plan.methods):
+            for case in plan.workload.warming():
+                tick(f"filling a pool: {case.workload}, {case.prompt.file}")
+                services.warm(case)
+
+
+def empty_cells(settings: argparse.Namespace, measured: set[tuple[str, str, float]]) -> list[str]:
+    """Cells that were asked for and have no run, in words."""
+    return [
+        f"{PROFILES[profile].title}, {workload}, {table.sampling(temperature)}: n = 0"
+        for profile in settings.profiles
+        for workload in settings.workloads
+        for temperature in settings.temperature
+        if (profile, workload, temperature) not in measured
+    ]
 
 
 def describe_pair(profile: Profile, services: Services) -> dict[str, Any]:
@@ -135,81 +195,59 @@ def describe_pair(profile: Profile, services: Services) -> dict[str, Any]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Measures, shows, writes. Returns the exit status."""
+    """Measures, shows, writes; the exit status. Interrupted, it writes what there is."""
     console = Console()
-    settings = read_settings(arguments)
+    settings = read_settings(arguments, __doc__.splitlines()[0])
     machine = describe_machine()
-    bench = Bench(settings, console, time.monotonic() + 60 * settings.minutes)
+    # The names may hold dots, so suffixes are appended and not replaced.
+    journal_file = Path(f"{settings.out}.partial.jsonl")
+    unbounded = {name: value for name, value in said(settings).items() if name != "minutes"}
+    identity = {**unbounded, "commit": machine["commit"], "cpu": machine["cpu"]}
+    status = 0
+    try:
+        open_journal = Journal.resume if settings.resume else Journal.begin
+        bench = Bench(
+            settings,
+            console,
+            open_journal(journal_file, identity),
+            time.monotonic() + 60 * settings.minutes,
+        )
+    except DraftloopError as error:
+        console.print(f"[red]{error}[/]", highlight=False)
+        return 1
     try:
         with interruptible():
             bench.run()
     except KeyboardInterrupt:
-        return INTERRUPTED
+        status = INTERRUPTED
     except DraftloopError as error:
         console.print(f"[red]{error}[/]", highlight=False)
-        return 1
-    summary = rows(bench.samples)
-    table.show(console, summary)
-    results = Results(
-        settings={key: value for key, value in vars(settings).items() if key != "out"},
-        machine={**machine, "load_average_at_end": describe_machine()["load_average"]},
-        profiles=bench.profiles,
-        rows=summary,
-        samples=[sample.as_json() for sample in bench.samples],
-    )
-    # The name may hold dots, so the suffix is appended and not replaced.
-    json_file, plot_file = (Path(f"{settings.out}{suffix}") for suffix in (".json", ".svg"))
-    results.write(json_file)
-    plot.draw(summary, plot_file)
-    console.print(f"written: {json_file} and {plot_file}", highlight=False)
-    return 0
+        status = 1
+    if bench.journal.samples:
+        write(bench.results(machine), settings.out, console)
+    elif not status:
+        console.print("[red]--minutes: the time was up before anything was measured[/]")
+        status = 1
+    if status:
+        console.print(f"go on with --resume: {journal_file} is kept", highlight=False)
+    else:
+        journal_file.unlink()
+    return status
 
 
-def read_settings(arguments: Sequence[str] | None) -> argparse.Namespace:
-    """The command line; what it leaves open follows `--quick`."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--quick", action="store_true", help="a look in a minute or two")
-    parser.add_argument("--minutes", type=float, help="time for everything (default: 8)")
-    parser.add_argument("--prompts", type=int, help="held-out prompts (default: 8)")
-    parser.add_argument("--tokens", type=int, help="tokens per continuation (default: 64)")
-    parser.add_argument("--temperature", type=float, action="append",
-                        help="repeatable; the first is the main one (default: 0.7, 0)")  # fmt: skip
-    parser.add_argument("--profiles", type=_names(PROFILES), default=["bundled", "300M"])
-    parser.add_argument("--workloads", type=_names(WORKLOADS),
-                        help=f"of: {', '.join(WORKLOADS)}")  # fmt: skip
-    parser.add_argument("--strategies", type=_names(METHODS), default=COMPARED,
-                        help=f"of: {', '.join(METHODS)}")  # fmt: skip
-    parser.add_argument("--ablation", action="store_true",
-                        help="Ouroboros' four parts one by one, and nothing else")  # fmt: skip
-    parser.add_argument("--dtype", default="bfloat16", choices=["bfloat16", "float32"])
-    parser.add_argument("--threads", type=int, default=available_cores(),
-                        help="CPU threads of the target model, in both systems")  # fmt: skip
-    parser.add_argument("--out", default=str((RESULTS / "bench").relative_to(REPOSITORY)),
-                        help="path of the results without suffix")  # fmt: skip
-    settings = parser.parse_args(arguments)
-    for name, value in (QUICK if settings.quick else FULL).items():
-        if getattr(settings, name) is None:
-            setattr(settings, name, value)
-    settings.temperature = settings.temperature or [0.7, 0.0]
-    if settings.ablation:
-        settings.strategies = [name for name in METHODS if name.startswith(ABLATION)]
-    settings.strategies = [name for name in METHODS if name in {*settings.strategies, PLAIN}]
-    return settings
-
-
-def _names(known: Iterable[str]) -> Any:
-    allowed = list(known)
-
-    def split(text: str) -> list[str]:
-        names = [name.strip() for name in text.split(",")]
-        unknown = [name for name in names if name not in allowed]
-        if unknown:
-            raise argparse.ArgumentTypeError(
-                f"must be of {', '.join(allowed)}, separated by commas; got {', '.join(unknown)}"
-            )
-        return names
-
-    return split
+def write(results: Results, out: str, console: Console) -> None:
+    """Tables to the terminal, files beside each other."""
+    table.show(console, results.rows)
+    for entry in results.left_out:
+        console.print(f"not measured: {entry}", highlight=False)
+    results.write(Path(f"{out}.json"))
+    Path(f"{out}.md").write_text(table.markdown(results.rows, results.left_out), encoding="utf-8")
+    for profile in dict.fromkeys(row.profile for row in results.rows):
+        found = [row for row in results.rows if row.profile == profile]
+        plot.draw(found, Path(f"{out}-{profile}.svg"))
+    if results.calibration:
+        calibration_plot.draw(results.calibration, Path(f"{out}-calibration.svg"))
+    console.print(f"written: {out}.json, .md and pictures", highlight=False)
 
 
 def _progress(console: Console) -> Progress:

@@ -105,6 +105,9 @@ def _outcome(
         rounds=summary.rounds,
         drafted=summary.draft_tokens,
         accepted=summary.accepted_tokens,
+        draft_forwards=summary.draft_forwards,
+        sources=summary.sources,
+        ends=summary.ends,
         split=_split(summary),
     )
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Literal, Protocol
 
 from benchmarks.outcome import Outcome
@@ -11,17 +11,25 @@ from benchmarks.workload import Case
 from draftloop.phrase import PhraseScope
 from draftloop.speculation import (
     AUTOREGRESSIVE,
+    CASCADE,
+    FUSED,
     LOOKAHEAD,
+    OPT_TREE,
     OUROBOROS,
     PROMPT_LOOKUP,
     SPECULATIVE,
+    TOKEN_RECYCLING,
+    FusedParameters,
     OuroborosParameters,
     Speculation,
 )
 
 PLAIN = AUTOREGRESSIVE
-ABLATION = "ouroboros:"
+# Methods that take one strategy apart, by the beginning of their names.
+ABLATIONS = {strategy: f"{strategy}:" for strategy in (OUROBOROS, FUSED)}
 ALL_PARTS = OuroborosParameters()
+ALL_SOURCES = FusedParameters()
+SOURCES = tuple(field.name for field in fields(FusedParameters))
 NO_SPECULATION = Speculation(strategy=PLAIN, phrases=PhraseScope.OFF)
 TRANSFORMERS_PLAIN = "transformers"
 
@@ -53,12 +61,18 @@ class Method:
     pool: Literal["cold", "warm"] = "cold"
 
 
-def _of(strategy: str, ouroboros: OuroborosParameters = ALL_PARTS) -> Speculation:
+def _of(
+    strategy: str,
+    ouroboros: OuroborosParameters = ALL_PARTS,
+    fused: FusedParameters = ALL_SOURCES,
+) -> Speculation:
     """Reads phrases and shares none: what is measured must not help what is measured next."""
-    return Speculation(strategy=strategy, phrases=PhraseScope.READ_ONLY, ouroboros=ouroboros)
+    return Speculation(
+        strategy=strategy, phrases=PhraseScope.READ_ONLY, ouroboros=ouroboros, fused=fused
+    )
 
 
-def _ablation() -> Iterator[Method]:
+def _ouroboros_by_part() -> Iterator[Method]:
     """Ouroboros' parts one by one; harvest and history are worth what lengthening makes of them."""
     off = {"draft_by_phrases": False, "lengthen": False, "harvest": False, "history": False}
     for name, on in (
@@ -70,8 +84,20 @@ def _ablation() -> Iterator[Method]:
     ):
         parts = OuroborosParameters(**{**off, **dict.fromkeys(on, True)})  # type: ignore[arg-type]
         pool: Literal["cold", "warm"] = "warm" if name == "history" else "cold"
-        method = f"{ABLATION} {name}"
+        method = f"{ABLATIONS[OUROBOROS]} {name}"
         yield Method(method, "draftloop", speculation=_of(OUROBOROS, parts), pool=pool)
+
+
+def _fused_by_source() -> Iterator[Method]:
+    """All sources, all but one, and one alone; the pool is warm, or phrases could not show."""
+    cases = {"all": set(SOURCES)}
+    cases |= {f"without {source}": set(SOURCES) - {source} for source in SOURCES}
+    cases |= {f"only {source}": {source} for source in SOURCES}
+    for name, on in cases.items():
+        switches = FusedParameters(**{source: source in on for source in SOURCES})
+        method = f"{ABLATIONS[FUSED]} {name}"
+        chosen = _of(FUSED, fused=switches)
+        yield Method(method, "draftloop", speculation=chosen, pool="warm")
 
 
 PROFILES = {
@@ -91,7 +117,13 @@ METHODS = {
         Method(LOOKAHEAD, "draftloop", speculation=_of(LOOKAHEAD)),
         Method("ouroboros cold", "draftloop", speculation=_of(OUROBOROS)),
         Method("ouroboros warm", "draftloop", speculation=_of(OUROBOROS), pool="warm"),
-        *_ablation(),
+        Method(OPT_TREE, "draftloop", speculation=_of(OPT_TREE)),
+        Method(CASCADE, "draftloop", speculation=_of(CASCADE)),
+        Method(TOKEN_RECYCLING, "draftloop", speculation=_of(TOKEN_RECYCLING)),
+        Method("fused cold", "draftloop", speculation=_of(FUSED)),
+        Method("fused warm", "draftloop", speculation=_of(FUSED), pool="warm"),
+        *_ouroboros_by_part(),
+        *_fused_by_source(),
         # transformers draws from a generator that each method advances differently
         *(
             Method(name, "transformers", TRANSFORMERS_PLAIN, False)
@@ -99,6 +131,27 @@ METHODS = {
         ),
     )
 }
+
+
+COMPARED = [name for name in METHODS if not name.startswith(tuple(ABLATIONS.values()))]
+# What a short run can afford; all that each paper is about is among them.
+MAIN = [
+    PLAIN,
+    SPECULATIVE,
+    PROMPT_LOOKUP,
+    "ouroboros cold",
+    OPT_TREE,
+    CASCADE,
+    TOKEN_RECYCLING,
+    "fused cold",
+    "fused warm",
+]
+
+
+def by_part(strategy: str) -> list[str]:
+    """The methods that take `strategy` apart, and plain decoding."""
+    prefix = ABLATIONS[strategy]
+    return [PLAIN, *(name for name in METHODS if name.startswith(prefix))]
 
 
 class System(Protocol):

@@ -30,15 +30,25 @@ def _split(part: str) -> Callable[[Row], str]:
     return lambda row: f"{getattr(row.round_ms, part):.2f}" if row.round_ms else NONE
 
 
+def _spread(row: Row) -> str:
+    if row.least_ratio is None or row.most_ratio is None:
+        return NONE
+    return f"{row.least_ratio:.2f}, {row.most_ratio:.2f}"
+
+
 SPEED: Columns = {
     "method": lambda row: row.method,
     "tokens/s": lambda row: f"{row.tokens_per_second:.1f}",
     "ratio": lambda row: f"{row.ratio:.2f}x",
+    "from, to": _spread,
     "tokens/round": lambda row: f"{row.tokens_per_round:.2f}",
-    "accepted": lambda row: _percent(row.acceptance),
+    "accepted/node": lambda row: _percent(row.acceptance),
+    "forwards/token": lambda row: (
+        NONE if row.draft_forwards is None else f"{row.draft_forwards:.2f}"
+    ),
     "looping": lambda row: _percent(row.looping),
     "equal": lambda row: _percent(row.equality),
-    "runs": lambda row: str(row.runs),
+    "n": lambda row: str(row.runs),
 }
 ROUND: Columns = {
     "method": lambda row: row.method,
@@ -49,10 +59,12 @@ ROUND: Columns = {
     "overhead": _split("overhead"),
 }
 SPEED_LEGEND = (
-    "tokens/s: after the first token. ratio: to our plain decoding in the same repetition. "
-    "accepted: share of the drafted tokens. "
+    "tokens/s: after the first token. ratio: to our plain decoding in the same repetition; from, "
+    "to: of single runs. tokens/round: per forward of the target model. accepted/node: share of "
+    "the verified nodes. forwards/token: of the draft model. "
     f"looping: {DEFINITION}. "
-    "equal: the same tokens as plain decoding of the same system. All are medians or shares."
+    "equal: the same tokens as plain decoding of the same system. n: runs. "
+    "All are medians or shares."
 )
 ROUND_LEGEND = (
     "Milliseconds of a round: forwards of the draft and the target model, wire, rest. "
@@ -60,10 +72,14 @@ ROUND_LEGEND = (
 )
 
 
+def sampling(temperature: float) -> str:
+    """A temperature in words."""
+    return f"T = {temperature:g}" if temperature else "greedy"
+
+
 def heading(row: Row) -> str:
     """What the rows of one table have in common."""
-    chosen = f"T = {row.temperature:g}" if row.temperature else "greedy"
-    return f"{row.workload}, {PROFILES[row.profile].title}, {chosen}"
+    return f"{row.workload}, {PROFILES[row.profile].title}, {sampling(row.temperature)}"
 
 
 def grouped(rows: Sequence[Row]) -> dict[str, list[Row]]:
@@ -82,6 +98,24 @@ def tables(rows: Sequence[Row]) -> Iterator[tuple[str, Columns, list[Row]]]:
         yield f"a round, {title}", ROUND, group
 
 
+def matrices(rows: Sequence[Row]) -> Iterator[tuple[str, list[str], list[list[str]]]]:
+    """Title, column names and lines, per profile: every method by workload and temperature."""
+    for profile in dict.fromkeys(row.profile for row in rows):
+        found = [row for row in rows if row.profile == profile]
+        cells = {(row.method, row.workload, row.temperature): row for row in found}
+        columns = list(dict.fromkeys((row.workload, row.temperature) for row in found))
+        names = ["method", *(f"{workload}, {sampling(t)}" for workload, t in columns)]
+        lines = [
+            [method, *(_matrix_cell(cells.get((method, *column))) for column in columns)]
+            for method in dict.fromkeys(row.method for row in found)
+        ]
+        yield f"speed over plain decoding, {PROFILES[profile].title}", names, lines
+
+
+def _matrix_cell(row: Row | None) -> str:
+    return f"{row.ratio:.2f}x (n = {row.runs})" if row else NONE
+
+
 def show(console: Console, rows: Sequence[Row]) -> None:
     """On the terminal."""
     for title, columns, group in tables(rows):
@@ -96,16 +130,23 @@ def show(console: Console, rows: Sequence[Row]) -> None:
         console.print(legend, style="dim", highlight=False)
 
 
-def markdown(rows: Sequence[Row]) -> str:
-    """The same as Markdown."""
-    parts = []
+def markdown(rows: Sequence[Row], left_out: Sequence[str] = ()) -> str:
+    """The same as Markdown, behind a matrix per profile and what could not be measured."""
+    parts = [markdown_table(*matrix) for matrix in matrices(rows)]
+    if left_out:
+        parts.append("\n".join(["Not measured:", "", *(f"- {entry}" for entry in left_out)]))
     for title, columns, group in tables(rows):
-        lines = [f"**{title}**", "", f"| {' | '.join(columns)} |"]
-        lines.append("|---|" + "---:|" * (len(columns) - 1))
-        lines += [f"| {' | '.join(cell(row) for cell in columns.values())} |" for row in group]
-        parts.append("\n".join(lines))
-    return "\n\n".join([*parts, SPEED_LEGEND, ROUND_LEGEND])
+        lines = [[cell(row) for cell in columns.values()] for row in group]
+        parts.append(markdown_table(title, list(columns), lines))
+    return "\n\n".join([*parts, SPEED_LEGEND, ROUND_LEGEND]) + "\n"
+
+
+def markdown_table(title: str, names: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
+    """A table whose first column is text and whose others are figures."""
+    head = [f"**{title}**", "", f"| {' | '.join(names)} |", "|---|" + "---:|" * (len(names) - 1)]
+    return "\n".join([*head, *(f"| {' | '.join(line)} |" for line in lines)])
 
 
 if __name__ == "__main__":
-    print(markdown(Results.read(Path(sys.argv[1])).rows))
+    results = Results.read(Path(sys.argv[1]))
+    print(markdown(results.rows, results.left_out), end="")

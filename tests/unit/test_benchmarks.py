@@ -14,11 +14,11 @@ from rich.console import Console
 from benchmarks import demo, table
 from benchmarks.looping import is_looping
 from benchmarks.machine import describe_machine
-from benchmarks.measure import measure, samples
+from benchmarks.measure import Plan, measure, samples
 from benchmarks.outcome import Outcome, RoundSplit
 from benchmarks.prompts import WORKLOADS, Material, Missing, Prompt, held_out_prompts
 from benchmarks.results import Results, Row, Sample, row, rows
-from benchmarks.run import read_settings
+from benchmarks.settings import read_settings
 from benchmarks.systems import METHODS, PLAIN, PROFILES, System
 from benchmarks.workload import Case, Workload
 from draftloop.phrase import PhraseScope
@@ -121,38 +121,28 @@ def test_without_a_reference_nothing_is_said_of_equality() -> None:
     assert samples("bundled", case(0.0), outcomes)[1].equal is None
 
 
+def measured(systems: dict[str, System], plans: list[Plan], seconds: float) -> list[Sample]:
+    deadline = time.monotonic() + seconds
+    repetitions = measure(
+        PROFILES["bundled"],
+        systems,
+        plans,
+        deadline=deadline,
+        last_call=deadline,
+        tick=lambda _: None,
+    )
+    return [sample for repetition in repetitions for sample in repetition]
+
+
 def test_methods_take_turns_in_a_shifting_order() -> None:
     """The first method after another process's pause must not always be the same."""
     system = Scripted()
     systems: dict[str, System] = {"draftloop": system}
     once = workload(temperatures=(0.7,), passes=2)
     methods = [PLAIN, "speculative"]
-    found = list(
-        measure(
-            PROFILES["bundled"],
-            systems,
-            methods,
-            once,
-            deadline=time.monotonic() + 60,
-            tick=lambda _: None,
-        )
-    )
-    warm_up, first, second = methods, methods, methods[::-1]
-    assert system.asked == [*warm_up, *first, *second]
+    found = measured(systems, [Plan(once, methods)], 60)
+    assert system.asked == [*methods, *methods[::-1]]
     assert [s.method for s in found] == methods * 2, "rows keep the methods' order"
-
-
-def test_one_repetition_always_runs() -> None:
-    once = workload(temperatures=(0.7, 0.0), passes=9)
-    found = measure(
-        PROFILES["bundled"],
-        {"draftloop": Scripted()},
-        [PLAIN],
-        once,
-        deadline=time.monotonic() - 1,
-        tick=lambda _: None,
-    )
-    assert len(list(found)) == 2
 
 
 def test_a_row_has_medians_and_shares() -> None:
@@ -183,13 +173,12 @@ def test_tables_name_cost_inflation_and_every_method() -> None:
     assert all(name in text for name in METHODS)
     assert "looping" in text
     assert all("cost-inflated" in p.title for p in PROFILES.values() if p.inflate)
-    assert table.markdown(shown).count("| speculative |") == 2
+    assert table.markdown(shown).count("| speculative |") == 3
 
 
 def test_plain_decoding_is_always_measured() -> None:
-    settings = read_settings(["--strategies", "transformers,speculative", "--quick"])
+    settings = read_settings(["--strategies", "transformers,speculative"])
     assert settings.strategies == [PLAIN, "speculative", "transformers"]
-    assert (settings.tokens, settings.temperature) == (32, [0.7, 0.0])
 
 
 def test_unknown_names_are_refused(capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,0 +1,141 @@
+"""What each source offers along the true path of a text."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from draftloop.calibration import Calibration
+from draftloop.phrase import MAX_CONTEXT
+from draftloop.request import SamplingParameters
+from draftloop.runtime.forward import Forward
+from draftloop.runtime.model import LanguageModel
+from draftloop.runtime.sampling import Sampler
+from draftloop.tree import MOST_SUCCESSORS, ROOT, DraftBudget
+from phrase_store.index import PhraseIndex, correction_of, grow
+from phrase_store.session import BYTES_PER_TOKEN, LEAST_TOKENS
+
+MOST_OFFERS = 8
+
+
+class Ranked:
+    """The draft model: its ranking with the request's own noise, from one forward over the text."""
+
+    forwards = 1
+
+    def __init__(self, ranking: Sequence[Sequence[int]]) -> None:
+        self._ranking = ranking
+
+    def offers(self, position: int, width: int) -> Sequence[int]:
+        """By the ranking at the position."""
+        return self._ranking[position][:width]
+
+    def commit(self, start: int, end: int) -> None:
+        """Nothing is learned: the model sees the path itself."""
+
+
+class Phrases:
+    """A phrase index: the request's own text as far as it is final, or the texts of others."""
+
+    forwards = 0
+
+    def __init__(self, text: Sequence[int], others: PhraseIndex | None = None) -> None:
+        self._text = text
+        self._others = others
+        tokens = max(LEAST_TOKENS, len(text))
+        self._own = None if others else PhraseIndex(max_bytes=tokens * BYTES_PER_TOKEN)
+        self._correction = correction_of(Calibration())
+
+    def offers(self, position: int, width: int) -> Sequence[int]:
+        """The likeliest children by blended counts."""
+        context = self._text[max(0, position - MAX_CONTEXT) : position]
+        # Depth 1 would do, but its best-first order is that of all open ends: siblings all the same
+        budget = DraftBudget(max_nodes=width, max_depth=1)
+        tree = grow(
+            context, budget, shared=self._others, own=self._own, correction=self._correction
+        ).tree
+        pairs = zip(tree.token_ids, tree.parents, strict=True)
+        return [token for token, parent in pairs if parent == ROOT]
+
+    def commit(self, start: int, end: int) -> None:
+        """Own text is indexed; the texts of others stay as they are."""
+        if self._own:
+            before = self._text[max(0, start - MAX_CONTEXT) : start]
+            self._own.extend(before, self._text[start:end])
+
+
+class Recycled:
+    """Token recycling: what the target held likeliest after the same token when it last came."""
+
+    forwards = 0
+
+    def __init__(
+        self, text: Sequence[int], prompt_length: int, successors: Sequence[Sequence[int]]
+    ) -> None:
+        self._text = text
+        self._prompt_length = prompt_length
+        self._successors = successors
+        self._latest: dict[int, Sequence[int]] = {}
+
+    def offers(self, position: int, width: int) -> Sequence[int]:
+        """The successors of the token before."""
+        return self._latest.get(self._text[position - 1], ())[:width]
+
+    def commit(self, start: int, end: int) -> None:
+        """Verdicts tell the successors of the last token before a round and of its accepted ones.
+
+        Of the prompt none are told. `successors[i]` follows the token at `prompt_length - 1 + i`.
+        """
+        for position in range(max(start, self._prompt_length), end):
+            before = position - 1
+            self._latest[self._text[before]] = self._successors[position - self._prompt_length]
+
+
+@torch.inference_mode()
+def decode(
+    model: LanguageModel, prompt: Sequence[int], sampling: SamplingParameters, tokens: int
+) -> tuple[list[int], list[list[int]]]:
+    """The prompt and its plain continuation, and the likeliest successors at each of its steps."""
+    sampler = Sampler(sampling, model.vocabulary_size, model.device)
+    slot = model.acquire()
+    text, successors = list(prompt), []
+    try:
+        while len(text) < len(prompt) + tokens:
+            new = text[slot.length :]
+            (logits,) = model.forward([Forward(model, slot, new, logits_from=len(new) - 1)])
+            successors.append(logits[0].topk(MOST_SUCCESSORS).indices.tolist())
+            text += sampler.choose(logits, [len(text)], [[]])
+    finally:
+        model.cache.release(slot)
+    return text, successors
+
+
+@torch.inference_mode()
+def rankings(
+    model: LanguageModel, text: Sequence[int], sampling: SamplingParameters
+) -> list[list[int]]:
+    """For every position of the text the model's best tokens; none for the first one."""
+    sampler = Sampler(sampling, model.vocabulary_size, model.device)
+    slot = model.acquire()
+    try:
+        (logits,) = model.forward([Forward(model, slot, text[:-1])])
+    finally:
+        model.cache.release(slot)
+    return [[], *(_best(sampler, row, position) for position, row in enumerate(logits, 1))]
+
+
+def _best(sampler: Sampler, logits: Tensor, position: int) -> list[int]:
+    scores = sampler.scores(logits[None], [position], [[]])
+    best: list[int] = scores[0].topk(MOST_OFFERS).indices.tolist()
+    return best
+
+
+def index_of(texts: Sequence[tuple[Sequence[int], int]]) -> PhraseIndex:
+    """The continuations of other prompts, each given as its text and where the prompt ends."""
+    tokens = max(LEAST_TOKENS, sum(len(text) for text, _ in texts))
+    index = PhraseIndex(max_bytes=tokens * BYTES_PER_TOKEN)
+    for text, prompt_length in texts:
+        index.extend(text[:prompt_length], text[prompt_length:])
+    return index

@@ -1,0 +1,78 @@
+"""What a run has measured so far, in a file that outlives it: one line per repetition."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from benchmarks.results import Sample
+from draftloop.errors import StartupFailure
+
+
+@dataclass(slots=True)
+class Journal:
+    """Opened new or to be continued; `identity` is what two runs must share to be one.
+
+    Whole repetitions are written, so that whatever is found can be used.
+    """
+
+    file: Path
+    identity: Mapping[str, Any]
+    samples: list[Sample] = field(default_factory=list)
+    profiles: dict[str, dict[str, Any]] = field(default_factory=dict)
+
+    @classmethod
+    def begin(cls, file: Path, identity: Mapping[str, Any]) -> Journal:
+        """An empty one; what an earlier run left under this name is gone."""
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(json.dumps({"identity": identity}) + "\n", encoding="utf-8")
+        return cls(file, identity)
+
+    @classmethod
+    def resume(cls, file: Path, identity: Mapping[str, Any]) -> Journal:
+        """The one that an interrupted run left, or an empty one.
+
+        Raises StartupFailure where it was measured otherwise: such runs must not be mixed.
+        """
+        if not file.exists():
+            return cls.begin(file, identity)
+        head, *lines = file.read_text(encoding="utf-8").splitlines()
+        found = json.loads(head)["identity"]
+        expected = json.loads(json.dumps(identity))
+        differing = sorted(name for name in {*found, *expected}
+                           if found.get(name) != expected.get(name))  # fmt: skip
+        if differing:
+            raise StartupFailure(
+                f"resume: {file.name} was measured with another {', '.join(differing)}"
+            )
+        journal = cls(file, identity)
+        for line in lines:
+            entry = json.loads(line)
+            journal.profiles |= entry.get("profiles", {})
+            journal.samples += [Sample.of_record(record) for record in entry.get("samples", [])]
+        return journal
+
+    def add_profile(self, name: str, described: dict[str, Any]) -> None:
+        """Notes the models behind the samples that follow."""
+        self.profiles[name] = described
+        self._write({"profiles": {name: described}})
+
+    def add(self, repetition: Sequence[Sample]) -> None:
+        """Notes a whole repetition."""
+        self.samples += repetition
+        self._write({"samples": [sample.record() for sample in repetition]})
+
+    def seeds(self, profile: str, workload: str) -> frozenset[int]:
+        """Which repetitions are there."""
+        return frozenset(
+            sample.seed
+            for sample in self.samples
+            if (sample.profile, sample.workload) == (profile, workload)
+        )
+
+    def _write(self, entry: dict[str, Any]) -> None:
+        with self.file.open("a", encoding="utf-8") as lines:
+            lines.write(json.dumps(entry) + "\n")

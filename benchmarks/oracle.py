@@ -1,0 +1,231 @@
+"""How far a tree of the sources of `fused` could go, with a perfect choice among candidates.
+
+    python -m benchmarks.oracle [--workloads editing] [--costs benchmarks/results/full.json]
+
+Decodes prompts plainly with the bundled pair, in this process, and asks of every token whether
+it was among the candidates. Speeds follow from the costs of forwards that a benchmark's results
+hold, so that they stand beside its figures. Upper bounds: nothing but forwards takes time.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.progress import track
+from rich.table import Table
+
+from benchmarks.candidates import MOST_OFFERS, Phrases, Ranked, Recycled, decode, index_of, rankings
+from benchmarks.machine import describe_machine
+from benchmarks.perfect_tree import CandidateSource, PerfectRound, perfect_rounds
+from benchmarks.prompts import WORKLOADS, Missing, Prompt
+from benchmarks.settings import RESULTS
+from benchmarks.systems import SOURCES
+from benchmarks.table import sampling as in_words
+from benchmarks.workload import FIRST_SEED
+from draftloop.config import REPOSITORY, bundled_model
+from draftloop.model_info import CostPoint
+from draftloop.request import SamplingParameters
+from draftloop.runtime.model import LanguageModel, ModelOptions
+from orchestrator.costs import VerifyCost
+from phrase_store.index import PhraseIndex, warm_up
+
+WIDTHS = (1, 4, MOST_OFFERS)
+DEPTHS = (1, 2, 4, 8, 16)
+CHOICES = {"all": SOURCES, **{f"only {source}": (source,) for source in SOURCES}}
+Rounds = dict[tuple[str, int, int], list[PerfectRound]]
+
+
+@dataclass(frozen=True, slots=True)
+class Costs:
+    """What forwards take on one profile."""
+
+    verify: VerifyCost
+    draft_ns: float
+
+    @classmethod
+    def of_json(cls, pair: Mapping[str, Any]) -> Costs:
+        """From what a benchmark's results say of a profile."""
+        curves = [
+            tuple(CostPoint(int(tokens), int(1e6 * ms))
+                  for tokens, ms in pair[role]["forward_ms_by_tokens"].items())
+            for role in ("verifier", "drafter")
+        ]  # fmt: skip
+        return cls(VerifyCost(curves[0]), curves[1][0].forward_ns)
+
+    def ratio(self, rounds: Sequence[PerfectRound]) -> float:
+        """Speed over plain decoding, which needs a verification without nodes per token."""
+        spent = sum(
+            self.verify.nanoseconds(round.accepted) + round.forwards * self.draft_ns
+            for round in rounds
+        )
+        return sum(round.tokens for round in rounds) * self.verify.nanoseconds(0) / spent
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bound:
+    """The best that sources allow in one workload, at the depth that is fastest there."""
+
+    profile: str
+    workload: str
+    temperature: float
+    sources: str
+    width: int
+    depth: int
+    prompts: int
+    tokens_per_round: float
+    draft_forwards_per_token: float
+    ratio: float
+
+
+class Pair:
+    """The bundled models, loaded in this process."""
+
+    def __init__(self, threads: int | None) -> None:
+        folders = [bundled_model(role) for role in ("verifier", "drafter")]
+        options = [ModelOptions(folder=folder, threads=threads) for folder in folders]
+        self._target, self._draft = (LanguageModel(option) for option in options)
+
+    def text(
+        self, prompt: Prompt, sampling: SamplingParameters, tokens: int
+    ) -> tuple[list[int], list[list[int]]]:
+        """See `decode`."""
+        return decode(self._target, prompt.token_ids, sampling, tokens)
+
+    def rounds(
+        self, prompt: Prompt, sampling: SamplingParameters, tokens: int, others: PhraseIndex
+    ) -> Rounds:
+        """Perfect rounds of one prompt by sources, width and depth."""
+        text, successors = self.text(prompt, sampling, tokens)
+        ranking = rankings(self._draft, text, sampling)
+        length = len(prompt.token_ids)
+
+        def fresh() -> dict[str, CandidateSource]:
+            return {
+                "draft_model": Ranked(ranking),
+                "phrases": Phrases(text, others),
+                "own_text": Phrases(text),
+                "recycling": Recycled(text, length, successors),
+            }
+
+        return {
+            (name, width, depth): perfect_rounds(
+                text, length, [fresh()[source] for source in chosen], width=width, depth=depth
+            )
+            for name, chosen in CHOICES.items()
+            for width in WIDTHS
+            for depth in DEPTHS
+        }
+
+
+def merged(parts: Sequence[Rounds]) -> Rounds:
+    """The rounds of all prompts together."""
+    return {key: [round for part in parts for round in part[key]] for key in parts[0]}
+
+
+def bounds(
+    rounds: Rounds, costs: Mapping[str, Costs], workload: str, temperature: float, prompts: int
+) -> Iterator[Bound]:
+    """Per profile, sources and width the fastest depth."""
+    for profile, cost in costs.items():
+        for name, width in dict.fromkeys(key[:2] for key in rounds):
+            depths = [key[2] for key in rounds if key[:2] == (name, width)]
+            depth = max(depths, key=lambda depth: cost.ratio(rounds[name, width, depth]))
+            best = rounds[name, width, depth]
+            tokens = sum(round.tokens for round in best)
+            yield Bound(
+                profile=profile,
+                workload=workload,
+                temperature=temperature,
+                sources=name,
+                width=width,
+                depth=depth,
+                prompts=prompts,
+                tokens_per_round=round(tokens / len(best), 4),
+                draft_forwards_per_token=round(sum(r.forwards for r in best) / tokens, 4),
+                ratio=round(cost.ratio(best), 4),
+            )
+
+
+def measure(settings: argparse.Namespace, costs: Mapping[str, Costs]) -> Iterator[Bound]:
+    """Workload by workload; those whose prompts are not at hand are left out."""
+    pair = Pair(settings.threads)
+    for workload in settings.workloads:
+        try:
+            material = WORKLOADS[workload](settings.prompts)
+        except Missing:
+            continue
+        for temperature in settings.temperature:
+            sampling = [
+                SamplingParameters(temperature=temperature, seed=FIRST_SEED + number)
+                for number in range(len(material.measured) + len(material.warming))
+            ]
+            others = index_of(
+                [
+                    (pair.text(prompt, chosen, settings.tokens)[0], len(prompt.token_ids))
+                    for prompt, chosen in zip(material.warming, sampling, strict=False)
+                ]
+            )
+            cases = list(zip(material.measured, sampling, strict=False))
+            label = f"{workload}, {in_words(temperature)}"
+            parts = [
+                pair.rounds(prompt, chosen, settings.tokens, others)
+                for prompt, chosen in track(cases, label)
+            ]
+            yield from bounds(merged(parts), costs, workload, temperature, len(parts))
+
+
+def show(console: Console, found: Sequence[Bound]) -> None:
+    """On the terminal, the widest choice only: the file has all."""
+    table = Table(title=f"bounds with {MOST_OFFERS} candidates per node", title_justify="left")
+    for name in ("profile", "workload", "temperature", "sources"):
+        table.add_column(name)
+    for name in ("tokens/round", "forwards/token", "depth", "ratio", "n"):
+        table.add_column(name, justify="right")
+    for bound in (bound for bound in found if bound.width == MOST_OFFERS):
+        table.add_row(
+            bound.profile,
+            bound.workload,
+            in_words(bound.temperature),
+            bound.sources,
+            f"{bound.tokens_per_round:.2f}",
+            f"{bound.draft_forwards_per_token:.2f}",
+            str(bound.depth),
+            f"{bound.ratio:.2f}x",
+            str(bound.prompts),
+        )
+    console.print(table)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Measures, shows, writes."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--workloads", nargs="+", choices=list(WORKLOADS), default=list(WORKLOADS))
+    parser.add_argument("--temperature", type=float, nargs="+", default=[0.8, 0.0])
+    parser.add_argument("--prompts", type=int, default=8)
+    parser.add_argument("--tokens", type=int, default=64)
+    parser.add_argument("--threads", type=int)
+    parser.add_argument("--costs", default=str((RESULTS / "bench.json").relative_to(REPOSITORY)),
+                        help="results whose costs of forwards count")  # fmt: skip
+    parser.add_argument("--out", default=str((RESULTS / "oracle.json").relative_to(REPOSITORY)))
+    settings = parser.parse_args(arguments)
+    profiles = json.loads(Path(settings.costs).read_text(encoding="utf-8"))["profiles"]
+    costs = {name: Costs.of_json(pair) for name, pair in profiles.items()}
+    warm_up()
+    found = list(measure(settings, costs))
+    show(Console(), found)
+    said = {"settings": vars(settings), "machine": describe_machine()}
+    content = {**said, "profiles": profiles, "bounds": [asdict(bound) for bound in found]}
+    Path(settings.out).parent.mkdir(parents=True, exist_ok=True)
+    Path(settings.out).write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

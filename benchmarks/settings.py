@@ -1,0 +1,95 @@
+"""The command line of a run."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from benchmarks.machine import available_cores
+from benchmarks.prompts import WORKLOADS
+from benchmarks.systems import ABLATIONS, COMPARED, MAIN, METHODS, PLAIN, PROFILES, by_part
+from draftloop.config import REPOSITORY
+
+RESULTS = REPOSITORY / "benchmarks" / "results"
+# What the command line leaves open. The short run ends within five minutes, start-up included.
+SHORT: dict[str, Any] = {
+    "minutes": 4.0,
+    "prompts": 3,
+    "tokens": 48,
+    "temperature": [0.8],
+    "profiles": ["bundled", "300M"],
+    "workloads": ["completion", "editing"],
+    "strategies": MAIN,
+    "out": "bench",
+}
+FULL: dict[str, Any] = {
+    "minutes": 240.0,
+    "prompts": 8,
+    "tokens": 64,
+    "temperature": [0.8, 0.0],
+    "profiles": list(PROFILES),
+    "workloads": list(WORKLOADS),
+    "strategies": COMPARED,
+    "out": "full",
+}
+
+
+def read_settings(arguments: Sequence[str] | None, description: str = "") -> argparse.Namespace:
+    """What the command line says; what it leaves open follows `--full`."""
+    parser = argparse.ArgumentParser(description=description)
+    parser.add_argument("--full", action="store_true",
+                        help="the whole matrix, for the record; else a short run")  # fmt: skip
+    parser.add_argument("--minutes", type=float,
+                        help="time for everything (default: 4, full 240)")  # fmt: skip
+    parser.add_argument("--resume", action="store_true",
+                        help="go on where a run with these settings was interrupted")  # fmt: skip
+    parser.add_argument("--prompts", type=int, help="prompts per workload (default: 3, full 8)")
+    parser.add_argument("--tokens", type=int,
+                        help="tokens per continuation (default: 48, full 64)")  # fmt: skip
+    parser.add_argument("--temperature", type=float, action="append",
+                        help="repeatable; the first has most runs (0.8, full 0.8, 0)")  # fmt: skip
+    parser.add_argument("--profiles", type=_names(PROFILES), help=f"of: {', '.join(PROFILES)}")
+    parser.add_argument("--workloads", type=_names(WORKLOADS), help=f"of: {', '.join(WORKLOADS)}")
+    parser.add_argument("--strategies", type=_names(METHODS), help=f"of: {', '.join(METHODS)}")
+    parser.add_argument("--ablation", choices=list(ABLATIONS),
+                        help="a strategy part by part, and nothing else")  # fmt: skip
+    parser.add_argument("--dtype", default="bfloat16", choices=["bfloat16", "float32"])
+    parser.add_argument("--threads", type=int, default=available_cores(),
+                        help="CPU threads of the target model, in both systems")  # fmt: skip
+    parser.add_argument("--out", help="path of the results without suffix")
+    settings = parser.parse_args(arguments)
+    return _completed(settings)
+
+
+def _completed(settings: argparse.Namespace) -> argparse.Namespace:
+    preset = dict(FULL if settings.full else SHORT)
+    if settings.ablation:
+        preset["strategies"] = by_part(settings.ablation)
+        preset["out"] = f"ablation-{settings.ablation}"
+    preset["out"] = str((RESULTS / preset["out"]).relative_to(REPOSITORY))
+    for name, value in preset.items():
+        if getattr(settings, name) is None:
+            setattr(settings, name, value)
+    settings.strategies = [name for name in METHODS if name in {*settings.strategies, PLAIN}]
+    return settings
+
+
+def said(settings: argparse.Namespace) -> dict[str, Any]:
+    """The settings that results carry."""
+    return {key: value for key, value in vars(settings).items() if key not in ("out", "resume")}
+
+
+def _names(known: Iterable[str]) -> Any:
+    allowed = list(known)
+
+    def split(text: str) -> list[str]:
+        names = [name.strip() for name in text.split(",")]
+        unknown = [name for name in names if name not in allowed]
+        if unknown:
+            raise argparse.ArgumentTypeError(
+                f"must be of {', '.join(allowed)}, separated by commas; got {', '.join(unknown)}"
+            )
+        return names
+
+    return split

@@ -1,0 +1,230 @@
+"""The matrix: what is measured in which time, what survives an interruption, what is shown."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks import calibration_plot, plot, table
+from benchmarks.calibration import Estimates, estimates
+from benchmarks.journal import Journal
+from benchmarks.measure import Plan, measure
+from benchmarks.outcome import Outcome, RoundSplit
+from benchmarks.prompts import Material, Prompt
+from benchmarks.results import Results, Sample, row, rows
+from benchmarks.run import empty_cells, methods_for
+from benchmarks.settings import FULL, SHORT, read_settings
+from benchmarks.systems import COMPARED, MAIN, METHODS, PLAIN, PROFILES, SOURCES, by_part
+from benchmarks.workload import Case, Workload
+from draftloop.errors import StartupFailure
+from draftloop.rpc.generation_client import SourceFigures
+from draftloop.speculation import FUSED, OUROBOROS, STRATEGIES
+from draftloop.tree import TokenSource
+
+PROMPT = Prompt("file.py", "import os", (1, 2, 3))
+OTHER = Prompt("other.py", "import re", (1, 2, 4))
+SPLIT = RoundSplit(draft_forward=1.0, verify_forward=5.0, wire=0.5, rest=0.25, overhead=0.75)
+
+
+def figures(
+    source: TokenSource = TokenSource.PHRASE, drafted: int = 4, expected: float = 3.0
+) -> SourceFigures:
+    return SourceFigures(
+        source=source, proposed=9, drafted=drafted, accepted=drafted // 2, expected=expected
+    )
+
+
+def sample(method: str = PLAIN, **values: Any) -> Sample:
+    outcome = Outcome(
+        token_ids=(1, 2, 3, 4, 5),
+        first_tokens=1,
+        first_token_s=0.1,
+        decode_s=2.0,
+        rounds=2,
+        drafted=4,
+        accepted=2,
+        draft_forwards=6,
+        split=SPLIT,
+        sources=values.pop("sources", (figures(),)),
+        ends={"nodes": 2},
+    )
+    plain: dict[str, Any] = {"profile": "bundled", "workload": "completion", "temperature": 0.8}
+    chosen = {**plain, "file": "file.py", "seed": 1, "ratio": 1.0, "equal": True, **values}
+    return Sample(method=method, outcome=outcome, **chosen)
+
+
+def workload(name: str = "completion", prompts: int = 1, passes: int = 1) -> Workload:
+    material = Material(measured=[PROMPT, OTHER][:prompts], warming=[])
+    return Workload(name=name, material=material, tokens=5, temperatures=(0.8, 0.0), passes=passes)
+
+
+class Scripted:
+    """A system that answers at once, and notes of which workload the prompt was."""
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+
+    def run(self, method: str, case: Case) -> Outcome:
+        self.asked.append(case.workload)
+        return sample().outcome
+
+
+def asked(plans: list[Plan], share_s: float, whole_s: float) -> list[str]:
+    system, now = Scripted(), time.monotonic()
+    repetitions = measure(
+        PROFILES["bundled"],
+        {"draftloop": system},
+        plans,
+        deadline=now + share_s,
+        last_call=now + whole_s,
+        tick=lambda _: None,
+    )
+    list(repetitions)
+    return system.asked
+
+
+def test_every_cell_comes_before_any_comes_again() -> None:
+    """A run that ends early must have few runs everywhere, not all of them in the first cells."""
+    plans = [Plan(workload(name, prompts=2), [PLAIN]) for name in ("completion", "editing")]
+    both = ["completion", "completion", "editing", "editing"]
+    assert asked(plans, 60, 60) == [*both, "completion", "editing"]
+
+
+def test_nothing_begins_when_the_time_is_up() -> None:
+    assert asked([Plan(workload(), [PLAIN])], -2, -1) == []
+
+
+def test_a_share_that_start_up_ate_leaves_one_repetition() -> None:
+    assert asked([Plan(workload(passes=9), [PLAIN])], -1, 60) == ["completion"] * 2
+
+
+def test_a_first_repetition_fits_and_a_further_one_only_by_what_the_others_took() -> None:
+    plan = Plan(workload(prompts=2), [PLAIN])
+    assert plan.fits(now=2, deadline=1, last_call=3)
+    assert not plan.fits(now=3, deadline=1, last_call=3)
+    plan.cases_run, plan.seconds = 2, 10.0
+    assert plan.fits(now=0, deadline=10, last_call=0)
+    assert not plan.fits(now=1, deadline=10, last_call=99)
+
+
+def test_what_is_measured_already_is_not_measured_again() -> None:
+    whole = Plan(workload(prompts=2), [PLAIN])
+    first = whole.waiting[0][1][0].seed
+    rest = Plan(workload(prompts=2), [PLAIN], frozenset({first}))
+    assert rest.waiting == whole.waiting[1:]
+
+
+def test_an_interrupted_run_goes_on(tmp_path: Path) -> None:
+    file = tmp_path / "new" / "x.partial.jsonl"
+    journal = Journal.begin(file, {"tokens": 5, "names": ("a",)})
+    journal.add_profile("bundled", {"title": "pair"})
+    journal.add([sample(), sample("speculative", seed=2, equal=None)])
+    found = Journal.resume(file, {"tokens": 5, "names": ("a",)})
+    assert (found.samples, found.profiles) == (journal.samples, journal.profiles)
+    assert found.seeds("bundled", "completion") == {1, 2}
+    assert not found.seeds("300M", "completion")
+
+
+def test_runs_of_other_settings_are_not_mixed(tmp_path: Path) -> None:
+    file = tmp_path / "x.partial.jsonl"
+    assert not Journal.resume(file, {"tokens": 5}).samples, "nothing to resume is a beginning"
+    with pytest.raises(StartupFailure, match="another tokens"):
+        Journal.resume(file, {"tokens": 6})
+
+
+def test_empty_cells_are_named() -> None:
+    settings = read_settings(["--workloads", "chat", "--profiles", "1B", "--full"])
+    empty = empty_cells(settings, {("1B", "chat", 0.8)})
+    assert empty == [f"{PROFILES['1B'].title}, chat, greedy: n = 0"]
+
+
+def test_presets() -> None:
+    short, full = read_settings([]), read_settings(["--full", "--minutes", "9"])
+    assert short.minutes == SHORT["minutes"] < 5
+    assert (full.minutes, full.temperature) == (9, [0.8, 0.0])
+    assert full.strategies == COMPARED and full.workloads == FULL["workloads"]
+    assert set(short.strategies) == set(MAIN)
+
+
+def test_every_strategy_is_compared() -> None:
+    assert {METHODS[name].speculation.strategy for name in COMPARED} == set(STRATEGIES)
+
+
+@pytest.mark.parametrize("strategy", [OUROBOROS, FUSED])
+def test_an_ablation_has_its_strategy_and_plain_decoding(strategy: str) -> None:
+    settings = read_settings(["--ablation", strategy])
+    assert settings.strategies == by_part(strategy)
+    assert {METHODS[name].speculation.strategy for name in by_part(strategy)} == {PLAIN, strategy}
+
+
+def test_fused_is_taken_apart_source_by_source() -> None:
+    switched = {name: METHODS[name].speculation.fused for name in by_part(FUSED)}
+    without, only = switched["fused: without phrases"], switched["fused: only phrases"]
+    assert [getattr(without, source) for source in SOURCES].count(False) == 1
+    assert [getattr(only, source) for source in SOURCES].count(True) == 1
+    assert not without.phrases and only.phrases
+    assert all(METHODS[name].pool == "warm" for name in by_part(FUSED)[1:])
+
+
+def test_transformers_is_compared_on_completion_only() -> None:
+    assert methods_for("completion", COMPARED) == COMPARED
+    assert not [name for name in methods_for("chat", COMPARED) if "transformers" in name]
+
+
+def test_a_row_tells_spread_and_forwards() -> None:
+    summed = row([sample(ratio=1.0), sample(ratio=3.0), sample(ratio=1.5)])
+    assert (summed.least_ratio, summed.ratio, summed.most_ratio) == (1.0, 1.5, 3.0)
+    assert summed.draft_forwards == 1.5, "18 forwards for 12 tokens after the first ones"
+
+
+def test_the_matrix_states_runs_and_gaps() -> None:
+    """A method that one workload lacks must show as a gap, not shift the line."""
+    shown = rows(
+        [sample(), sample("speculative", ratio=1.25), sample(workload="chat", temperature=0.0)]
+    )
+    ((title, names, lines),) = table.matrices(shown)
+    assert "the bundled pair" in title
+    assert names == ["method", "completion, T = 0.8", "chat, greedy"]
+    assert lines[1] == ["speculative", "1.25x (n = 1)", table.NONE]
+    text = table.markdown(shown, ["1B, chat: n = 0"])
+    assert "- 1B, chat: n = 0" in text and "| speculative | 1.25x (n = 1) | - |" in text
+
+
+def test_estimates_are_summed_by_cell_and_source() -> None:
+    none = figures(TokenSource.DRAFT_MODEL, drafted=0, expected=0)
+    entries = estimates([sample(sources=(figures(), none)), sample(), sample("speculative")])
+    assert [(e.method, e.source) for e in entries] == [(PLAIN, "phrase"), ("speculative", "phrase")]
+    first = entries[0]
+    assert (first.proposed, first.drafted, first.accepted, first.expected) == (18, 8, 4, 6.0)
+    assert (first.estimated_share, first.real_share) == (0.75, 0.5)
+
+
+def test_results_carry_estimates_and_gaps(tmp_path: Path) -> None:
+    found = [sample()]
+    results = Results(
+        settings={},
+        machine={},
+        profiles={},
+        rows=rows(found),
+        samples=[entry.as_json() for entry in found],
+        calibration=estimates(found),
+        left_out=["chat: n = 0"],
+    )
+    results.write(tmp_path / "x.json")
+    assert Results.read(tmp_path / "x.json") == results
+    assert results.samples[0]["sources"] == {"phrase": [9, 4, 2, 3.0]}
+
+
+def test_pictures_are_the_same_for_the_same_results(tmp_path: Path) -> None:
+    shown = rows([sample(), sample("speculative", ratio=1.5), sample(temperature=0.0)])
+    points: list[Estimates] = estimates([sample(), sample("speculative")])
+    pictures = []
+    for name in ("a", "b"):
+        plot.draw(shown, tmp_path / f"{name}.svg")
+        calibration_plot.draw(points, tmp_path / f"{name}-c.svg")
+        pictures.append([(tmp_path / f"{name}{end}.svg").read_bytes() for end in ("", "-c")])
+    assert pictures[0] == pictures[1]
+    assert all(picture.startswith(b"<?xml") for picture in pictures[0])
