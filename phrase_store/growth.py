@@ -270,6 +270,22 @@ def best_end(ends: Records, opened: int, leaf_allowed: bool, has_child: NDArray[
 
 
 @compiled
+def last_tokens(nodes: Records, node: int, context: Integers, recent: Integers) -> int:
+    """Writes the tokens before a node's children, latest first; returns how many, at most 8."""
+    length = 0
+    while node >= 0 and length < MAX_CONTEXT:
+        recent[length] = nodes[node].token
+        node = nodes[node].parent
+        length += 1
+    place = context.size - 1
+    while place >= 0 and length < MAX_CONTEXT:
+        recent[length] = context[place]
+        place -= 1
+        length += 1
+    return length
+
+
+@compiled
 def grow_nodes(
     own: Table,
     shared: Table,
@@ -298,17 +314,7 @@ def grow_nodes(
     node, depth, reach = -1, 0, 1.0
     while True:
         if depth < max_depth:
-            length = 0
-            ancestor = node
-            while ancestor >= 0 and length < MAX_CONTEXT:
-                recent[length] = nodes[ancestor].token
-                ancestor = nodes[ancestor].parent
-                length += 1
-            place = context.size - 1
-            while place >= 0 and length < MAX_CONTEXT:
-                recent[length] = context[place]
-                place -= 1
-                length += 1
+            length = last_tokens(nodes, node, context, recent)
             found = blend(own, shared, recent, length, row, blended)
             best = likeliest(blended, found, kept)
             recycled = nothing
