@@ -46,6 +46,7 @@ SPEED: Columns = {
     "forwards/token": lambda row: (
         NONE if row.draft_forwards is None else f"{row.draft_forwards:.2f}"
     ),
+    "fallback": lambda row: _percent(row.fallback),
     "looping": lambda row: _percent(row.looping),
     "equal": lambda row: _percent(row.equality),
     "n": lambda row: str(row.runs),
@@ -62,6 +63,7 @@ SPEED_LEGEND = (
     "tokens/s: after the first token. ratio: to our plain decoding in the same repetition; from, "
     "to: of single runs. tokens/round: per forward of the target model. accepted/node: share of "
     "the verified nodes. forwards/token: of the draft model. "
+    "fallback: rounds without the drafter's answer. "
     f"looping: {DEFINITION}. "
     "equal: the same tokens as plain decoding of the same system. n: runs. "
     "All are medians or shares."
