@@ -229,7 +229,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     # The names may hold dots, so suffixes are appended and not replaced.
     journal_file = Path(f"{settings.out}.partial.jsonl")
     unbounded = {name: value for name, value in said(settings).items() if name != "minutes"}
-    identity = {**unbounded, "commit": machine["commit"], "cpu": machine["cpu"]}
+    # The run's own results, where they are tracked, make the tree dirty.
+    commit = machine["commit"].removesuffix("-dirty")
+    identity = {**unbounded, "commit": commit, "cpu": machine["cpu"]}
     status = 0
     try:
         open_journal = Journal.resume if settings.resume else Journal.begin
