@@ -57,6 +57,7 @@ def _panel(axes: Axes, source: str, entries: Sequence[Estimates], methods: Seque
             marker=_marker(place),
             color=_colour(place),
             alpha=0.7,
+            clip_on=False,  # shares of 0 and 1 lie on the frame
         )
     axes.set(xlim=(0, 1), ylim=(0, 1), aspect="equal", xlabel="estimated", ylabel="real")
     axes.set_title(source, fontsize=11)

@@ -13,7 +13,7 @@ from draftloop.request import SamplingParameters
 from draftloop.runtime.forward import Forward
 from draftloop.runtime.model import LanguageModel
 from draftloop.runtime.sampling import Sampler
-from draftloop.tree import MOST_SUCCESSORS, ROOT, DraftBudget
+from draftloop.tree import MOST_SUCCESSORS, DraftBudget
 from phrase_store.index import PhraseIndex, correction_of, grow
 from phrase_store.session import BYTES_PER_TOKEN, LEAST_TOKENS
 
@@ -51,13 +51,11 @@ class Phrases:
     def offers(self, position: int, width: int) -> Sequence[int]:
         """The likeliest children by blended counts."""
         context = self._text[max(0, position - MAX_CONTEXT) : position]
-        # Depth 1 would do, but its best-first order is that of all open ends: siblings all the same
         budget = DraftBudget(max_nodes=width, max_depth=1)
         tree = grow(
             context, budget, shared=self._others, own=self._own, correction=self._correction
         ).tree
-        pairs = zip(tree.token_ids, tree.parents, strict=True)
-        return [token for token, parent in pairs if parent == ROOT]
+        return tree.token_ids
 
     def commit(self, start: int, end: int) -> None:
         """Own text is indexed; the texts of others stay as they are."""

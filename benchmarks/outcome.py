@@ -33,8 +33,8 @@ class Outcome:
     """Times are seen by the caller: `decode_s` from the first tokens to the last ones.
 
     `first_tokens` came together at the beginning and are not counted in the speed. `drafted`,
-    `accepted` and `draft_forwards` are None where a system does not say. `ends` counts rounds by
-    what ended their draft.
+    `accepted`, `draft_forwards` and `fallback_rounds` are None where a system does not say. `ends`
+    counts rounds by what ended their draft.
     """
 
     token_ids: tuple[int, ...]
@@ -45,6 +45,7 @@ class Outcome:
     drafted: int | None = None
     accepted: int | None = None
     draft_forwards: int | None = None
+    fallback_rounds: int | None = None
     split: RoundSplit | None = None
     sources: tuple[SourceFigures, ...] = ()
     ends: dict[str, int] = field(default_factory=dict)
@@ -96,6 +97,7 @@ class Outcome:
             "drafted": self.drafted,
             "accepted": self.accepted,
             "draft_forwards": self.draft_forwards,
+            "fallback_rounds": self.fallback_rounds,
             "sources": {
                 source_name(part.source): [
                     part.proposed,

@@ -42,12 +42,12 @@ def draw(rows: Sequence[Row], file: Path) -> None:
         shades = [Patch(color=NEUTRAL, alpha=_alpha(t, temperatures)) for t in temperatures]
         names = [sampling(temperature) for temperature in temperatures]
         spread = Line2D([], [], color=NEUTRAL, linewidth=1)
-        systems = [Patch(color=colour) for colour in COLOURS.values()]
+        systems = list(dict.fromkeys(METHODS[method].system for method in methods))
         figure.legend(
-            [*shades, spread, *systems],
-            [*names, "least and most of single runs", *COLOURS],
+            [*shades, spread, *(Patch(color=COLOURS[system]) for system in systems)],
+            [*names, "least and most of single runs", *systems],
             loc="outside lower center",
-            ncols=len(names) + 1 + len(COLOURS),
+            ncols=len(names) + 1 + len(systems),
             frameon=False,
         )
         figure.suptitle(f"speed over plain decoding: {PROFILES[rows[0].profile].title}")

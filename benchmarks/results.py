@@ -52,7 +52,8 @@ class Row:
     """Medians over the samples of one method, at one temperature, on one profile.
 
     `least_ratio` and `most_ratio` are those of single runs. Per token and not per round are the
-    `draft_forwards`; None where a system does not say.
+    `draft_forwards`; `fallback` is the share of rounds whose drafter did not answer. Both are None
+    where a system does not say.
     """
 
     profile: str
@@ -71,6 +72,7 @@ class Row:
     least_ratio: float | None = None
     most_ratio: float | None = None
     draft_forwards: float | None = None
+    fallback: float | None = None
 
 
 def rows(samples: Iterable[Sample]) -> list[Row]:
@@ -110,6 +112,7 @@ def row(samples: Sequence[Sample]) -> Row:
         least_ratio=min(sample.ratio for sample in samples),
         most_ratio=max(sample.ratio for sample in samples),
         draft_forwards=_draft_forwards(outcomes),
+        fallback=_fallback(outcomes),
     )
 
 
@@ -123,6 +126,14 @@ def _draft_forwards(outcomes: Sequence[Outcome]) -> float | None:
     counts = [outcome.draft_forwards for outcome in outcomes if outcome.draft_forwards is not None]
     tokens = sum(len(outcome.token_ids) - outcome.first_tokens for outcome in outcomes)
     return sum(counts) / tokens if counts and tokens else None
+
+
+def _fallback(outcomes: Sequence[Outcome]) -> float | None:
+    counts = [
+        outcome.fallback_rounds for outcome in outcomes if outcome.fallback_rounds is not None
+    ]
+    rounds = sum(outcome.rounds for outcome in outcomes)
+    return sum(counts) / rounds if counts and rounds else None
 
 
 def _median_split(splits: Sequence[RoundSplit]) -> RoundSplit | None:

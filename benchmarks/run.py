@@ -12,7 +12,7 @@ import argparse
 import contextlib
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -33,6 +33,7 @@ from benchmarks.systems import METHODS, PROFILES, Profile, System
 from benchmarks.transformers_system import loaded
 from benchmarks.workload import Workload
 from draftloop.errors import DraftloopError, InvalidInput
+from draftloop.speculation import DRAFTER_STRATEGIES
 from orchestrator.launcher import StackConfig, interruptible
 
 INTERRUPTED = 130  # what shells report after Ctrl-C
@@ -66,6 +67,8 @@ class Bench:
         with contextlib.ExitStack() as stack:
             services = stack.enter_context(running(config, lambda _: None))
             self.journal.add_profile(profile.name, describe_pair(profile, services))
+            served = services.info().drafter
+            self._drop(unserved(plans, served.strategies if served else ()), plans)
             systems: dict[str, System] = {"draftloop": services}
             if any(METHODS[name].system == "transformers" for name in self.settings.strategies):
                 self.console.print("loading the models into transformers ...")
@@ -91,11 +94,18 @@ class Bench:
             tick(f"warming up {method}")
             workload = next(plan.workload for plan in plans if method in plan.methods)
             try:
-                systems[METHODS[method].system].run(method, workload.warm_up())
+                outcome = systems[METHODS[method].system].run(method, workload.warm_up())
             except InvalidInput as error:
-                self._leave_out(f"{method}: {error}")
-                for plan in plans:
-                    plan.methods = [name for name in plan.methods if name != method]
+                self._drop({method: str(error)}, plans)
+                continue
+            if outcome.fallback_rounds and not _asks_drafter(method):
+                self._drop({method: "the server has other drafts for this strategy"}, plans)
+
+    def _drop(self, reasons: Mapping[str, str], plans: Sequence[Plan]) -> None:
+        for method, reason in reasons.items():
+            self._leave_out(f"{method}: {reason}")
+        for plan in plans:
+            plan.methods = [name for name in plan.methods if name not in reasons]
 
     def _plans(self, profile: Profile, workloads: list[Workload]) -> list[Plan]:
         return [
@@ -163,6 +173,23 @@ def methods_for(workload: str, chosen: Sequence[str]) -> list[str]:
     return [name for name in chosen if METHODS[name].system == "draftloop"]
 
 
+def unserved(plans: Sequence[Plan], by_drafter: Sequence[str]) -> dict[str, str]:
+    """Methods whose strategy the drafter lacks, and why they are left out.
+
+    Their requests would be answered all the same, by phrases alone: figures of something else.
+    """
+    names = dict.fromkeys(name for plan in plans for name in plan.methods)
+    return {
+        name: "the drafter does not serve this strategy"
+        for name in names
+        if _asks_drafter(name) and METHODS[name].speculation.strategy not in by_drafter
+    }
+
+
+def _asks_drafter(method: str) -> bool:
+    return METHODS[method].speculation.strategy in DRAFTER_STRATEGIES
+
+
 def fill_pools(services: Services, plans: Sequence[Plan], tick: Tick) -> None:
     """Fills the pools that warm methods read, from prompts that are not measured."""
     for plan in plans:
@@ -202,7 +229,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     # The names may hold dots, so suffixes are appended and not replaced.
     journal_file = Path(f"{settings.out}.partial.jsonl")
     unbounded = {name: value for name, value in said(settings).items() if name != "minutes"}
-    identity = {**unbounded, "commit": machine["commit"], "cpu": machine["cpu"]}
+    # The run's own results, where they are tracked, make the tree dirty.
+    commit = machine["commit"].removesuffix("-dirty")
+    identity = {**unbounded, "commit": commit, "cpu": machine["cpu"]}
     status = 0
     try:
         open_journal = Journal.resume if settings.resume else Journal.begin

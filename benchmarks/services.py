@@ -106,6 +106,7 @@ def _outcome(
         drafted=summary.draft_tokens,
         accepted=summary.accepted_tokens,
         draft_forwards=summary.draft_forwards,
+        fallback_rounds=summary.fallback_rounds,
         sources=summary.sources,
         ends=summary.ends,
         split=_split(summary),

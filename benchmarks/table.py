@@ -46,6 +46,7 @@ SPEED: Columns = {
     "forwards/token": lambda row: (
         NONE if row.draft_forwards is None else f"{row.draft_forwards:.2f}"
     ),
+    "fallback": lambda row: _percent(row.fallback),
     "looping": lambda row: _percent(row.looping),
     "equal": lambda row: _percent(row.equality),
     "n": lambda row: str(row.runs),
@@ -58,10 +59,14 @@ ROUND: Columns = {
     "rest": _split("rest"),
     "overhead": _split("overhead"),
 }
+# A terminal is narrower than a page.
+TERMINAL = {name: cell for name, cell in SPEED.items()
+            if name not in ("from, to", "forwards/token", "fallback", "looping")}  # fmt: skip
 SPEED_LEGEND = (
     "tokens/s: after the first token. ratio: to our plain decoding in the same repetition; from, "
     "to: of single runs. tokens/round: per forward of the target model. accepted/node: share of "
     "the verified nodes. forwards/token: of the draft model. "
+    "fallback: rounds without the drafter's answer. "
     f"looping: {DEFINITION}. "
     "equal: the same tokens as plain decoding of the same system. n: runs. "
     "All are medians or shares."
@@ -117,8 +122,9 @@ def _matrix_cell(row: Row | None) -> str:
 
 
 def show(console: Console, rows: Sequence[Row]) -> None:
-    """On the terminal."""
-    for title, columns, group in tables(rows):
+    """On the terminal, without the columns that do not fit there."""
+    for title, all_columns, group in tables(rows):
+        columns = TERMINAL if all_columns is SPEED else all_columns
         shown = Table(title=title, title_justify="left")
         for name in columns:
             is_text = name == "method"

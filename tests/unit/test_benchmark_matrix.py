@@ -15,7 +15,7 @@ from benchmarks.measure import Plan, measure
 from benchmarks.outcome import Outcome, RoundSplit
 from benchmarks.prompts import Material, Prompt
 from benchmarks.results import Results, Sample, row, rows
-from benchmarks.run import empty_cells, methods_for
+from benchmarks.run import empty_cells, methods_for, unserved
 from benchmarks.settings import FULL, SHORT, read_settings
 from benchmarks.systems import COMPARED, MAIN, METHODS, PLAIN, PROFILES, SOURCES, by_part
 from benchmarks.workload import Case, Workload
@@ -47,6 +47,7 @@ def sample(method: str = PLAIN, **values: Any) -> Sample:
         drafted=4,
         accepted=2,
         draft_forwards=6,
+        fallback_rounds=1,
         split=SPLIT,
         sources=values.pop("sources", (figures(),)),
         ends={"nodes": 2},
@@ -174,10 +175,17 @@ def test_transformers_is_compared_on_completion_only() -> None:
     assert not [name for name in methods_for("chat", COMPARED) if "transformers" in name]
 
 
+def test_what_the_drafter_lacks_is_left_out() -> None:
+    """The orchestrator would draft from phrases instead, and the figures bear a wrong name."""
+    plans = [Plan(workload(), [PLAIN, "speculative", "token_recycling", "fused warm"])]
+    assert set(unserved(plans, ["speculative"])) == {"fused warm"}
+
+
 def test_a_row_tells_spread_and_forwards() -> None:
     summed = row([sample(ratio=1.0), sample(ratio=3.0), sample(ratio=1.5)])
     assert (summed.least_ratio, summed.ratio, summed.most_ratio) == (1.0, 1.5, 3.0)
     assert summed.draft_forwards == 1.5, "18 forwards for 12 tokens after the first ones"
+    assert summed.fallback == 0.5
 
 
 def test_the_matrix_states_runs_and_gaps() -> None:

@@ -83,7 +83,7 @@ def test_own_text_is_offered_once_it_is_final() -> None:
 
 def test_phrases_of_others_are_offered() -> None:
     others = Phrases([1, 2], index_of([([1, 2, 9], 2)]))
-    assert others.offers(2, 8) == [9]
+    assert list(others.offers(2, 8)) == [9]
 
 
 def test_successors_are_offered_after_the_same_token() -> None:
