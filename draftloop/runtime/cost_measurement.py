@@ -56,7 +56,10 @@ def measure(model: LanguageModel) -> tuple[CostPoint, ...]:
 
 
 def warm_up(model: LanguageModel, slots: list[Slot]) -> None:
-    """One forward of real rows, which then stand for a context of any length in all slots."""
+    """Every kernel once, and real rows, which then stand for a context of any length in all slots.
+
+    What decodes is compiled at first use, like what prefills.
+    """
     rows = min(max(TOKENS), max(1, model.context_length // 2))
     model.forward([Forward(model, slots[0], [0] * rows)])
     for tensor in (*model.cache.keys, *model.cache.values):
@@ -64,6 +67,7 @@ def warm_up(model: LanguageModel, slots: list[Slot]) -> None:
         for slot in slots:
             # Prefilling would take most of the start; attention takes as long over equal rows.
             tensor[slot.index, :, : _longest(model)] = row
+    model.forward([Forward(model, slots[0], [0])])
 
 
 def _grid(model: LanguageModel, sessions: int) -> Iterator[Place]:
