@@ -121,6 +121,11 @@ class PackedLinear(nn.Module):
         return f"in_features={self.in_features}, out_features={self.out_features}, {self.dtype}"
 
 
+def packed(layer: nn.Linear) -> nn.Module:
+    """The same layer packed, where this machine has a kernel for it."""
+    return PackedLinear(layer.weight, layer.bias) if packable(layer.weight) else layer
+
+
 def replace_linears(model: nn.Module) -> int:
     """Swap the packable `nn.Linear`s of `model` for `PackedLinear`s in place; returns how many.
 

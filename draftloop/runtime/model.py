@@ -27,6 +27,7 @@ from draftloop.runtime.cost_curve import CostCurve
 from draftloop.runtime.forward import Batch, Forward, lay_out
 from draftloop.runtime.inflate import count_parameters, inflate, parse_size
 from draftloop.runtime.kv_cache import CacheShape, KVCache, Slot
+from draftloop.runtime.lean import LeanDecoder, is_lean
 
 log = logs.get(__name__)
 
@@ -59,8 +60,13 @@ class LanguageModel:
         self.vocabulary_size = int(config.vocab_size)
         self.context_length = _context_length(options, int(config.max_position_embeddings))
         self.stop_token_ids = _stop_token_ids(self.network)
+        self._lean: LeanDecoder | None = None
         if self.device.type == "cpu" and cpu_linear.should_replace_torch(self.network.dtype):
-            cpu_linear.replace_linears(self.network)
+            if is_lean(self.network):
+                rows = self.context_length + options.max_draft_nodes
+                self._lean = LeanDecoder(self.network, positions=rows)
+            else:
+                cpu_linear.replace_linears(self.network)
         self.cache = KVCache(self._cache_shape(), dtype=self._cache_dtype(), device=self.device)
         self.costs = CostCurve()
 
@@ -79,6 +85,11 @@ class LanguageModel:
             rows=self.context_length + self.options.max_draft_nodes,
             head_dim=int(getattr(config, "head_dim", None) or config.hidden_size // heads),
         )
+
+    @property
+    def is_lean(self) -> bool:
+        """Whether forwards go past transformers' Python."""
+        return self._lean is not None
 
     def acquire(self) -> Slot:
         """A slot of the cache for a new session."""
@@ -106,6 +117,9 @@ class LanguageModel:
     def _run(self, batch: Batch) -> list[Tensor]:
         # transformers takes no empty choice of rows: one is computed and thrown away
         rows = batch.logit_rows or [0]
+        if self._lean is not None:
+            lean = self._lean.logits(batch, self.cache, rows)
+            return list(lean[: len(batch.logit_rows)].float().split(batch.logit_counts))
         every_row = len(rows) == len(batch.token_ids)
         output = self.network(
             input_ids=torch.tensor([batch.token_ids], device=self.device),

@@ -177,11 +177,11 @@ def test_a_failed_forward_leaves_the_committed_rows(
     slot = llama.model.acquire()
     llama.run(slot, PROMPT[:-1])
 
-    def fail(**_: object) -> None:
+    def fail(_: object) -> None:
         raise RuntimeError("out of memory")
 
     with monkeypatch.context() as patch:
-        patch.setattr(llama.model, "network", fail)
+        patch.setattr(llama.model, "_run", fail)
         with pytest.raises(RuntimeError, match="out of memory"):
             llama.run(slot, PROMPT[-1:], node_token_ids=[1], node_parents=[ROOT])
     assert (slot.length, slot.pending) == (len(PROMPT) - 1, 0)

@@ -1,0 +1,167 @@
+"""Decoders of Llama's kind on the CPU, without the layers of Python around them.
+
+A decoding step of a small model is mostly transformers' own Python: wrappers, hooks, masks, shapes,
+more than a millisecond a layer. Here are the same operations in the same order on the same weights,
+the three matrices before a layer's attention joined to one, and the two before its activation.
+Models of other kinds and on other devices run through transformers as ever.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+from transformers import (
+    LlamaForCausalLM,
+    MistralForCausalLM,
+    PreTrainedModel,
+    Qwen2ForCausalLM,
+)
+
+from draftloop.runtime.cpu_linear import packed
+from draftloop.runtime.forward import Batch
+from draftloop.runtime.kv_cache import KVCache
+from draftloop.runtime.tree_attention import attend
+
+KINDS = (LlamaForCausalLM, MistralForCausalLM, Qwen2ForCausalLM)
+# RoPE whose angles depend on nothing but the position.
+FIXED_ROPE = ("default", "linear", "llama3", "yarn")
+BEFORE_ATTENTION, BEFORE_ACTIVATION = ("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj")
+
+
+def is_lean(model: PreTrainedModel) -> bool:
+    """Whether `LeanDecoder` computes what this model does."""
+    rope = (
+        getattr(model.get_decoder().rotary_emb, "rope_type", None) if type(model) in KINDS else ""
+    )
+    return rope in FIXED_ROPE and all(
+        type(module) is nn.Linear
+        for layer in model.get_decoder().layers
+        for name, module in layer.named_modules()
+        if name.endswith("_proj")
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Layer:
+    """One layer; `attention` is transformers' module, emptied: it knows its index and scaling."""
+
+    attention: Any
+    window: int | None
+    first_norm: Tensor
+    before_attention: nn.Module
+    after_attention: nn.Module
+    second_norm: Tensor
+    before_activation: nn.Module
+    activation: nn.Module
+    after_activation: nn.Module
+
+
+class LeanDecoder:
+    """Takes the projections out of `model`, which cannot be run any more by itself.
+
+    `positions` is the number of positions that may come up.
+    """
+
+    def __init__(self, model: PreTrainedModel, positions: int) -> None:
+        config, body = model.config, model.get_decoder()
+        self._heads, self._kv_heads = int(config.num_attention_heads), _kv_heads(config)
+        self._hidden, self._epsilon = int(config.hidden_size), float(config.rms_norm_eps)
+        self._embedding: Tensor = body.embed_tokens.weight
+        self._norm: Tensor = body.norm.weight
+        everywhere = torch.arange(positions)[None]
+        like = torch.zeros(1, dtype=model.dtype)
+        cosines, sines = body.rotary_emb(like, everywhere)
+        self._cosines, self._sines = cosines[0][:, None], sines[0][:, None]  # [positions, 1, dim]
+        self._layers = [_take_over(layer, config) for layer in body.layers]
+        self._head = packed(model.lm_head)
+
+    def logits(self, batch: Batch, cache: KVCache, rows: Sequence[int]) -> Tensor:
+        """The logits of some rows of the batch, [rows, vocabulary]; stores keys and values."""
+        x = functional.embedding(torch.tensor(batch.token_ids), self._embedding)
+        positions = torch.tensor(batch.positions)
+        cosines, sines = self._cosines[positions], self._sines[positions]
+        for layer in self._layers:
+            inside = self._normed(x, layer.first_norm)
+            x = x + layer.after_attention(
+                self._attended(layer, inside, cosines, sines, batch, cache)
+            )
+            gate, up = layer.before_activation(self._normed(x, layer.second_norm)).chunk(2, dim=-1)
+            x = x + layer.after_activation(layer.activation(gate) * up)
+        if len(rows) < len(batch.token_ids):
+            x = x[torch.tensor(rows)]
+        logits: Tensor = self._head(self._normed(x, self._norm))
+        return logits
+
+    def _normed(self, x: Tensor, weight: Tensor) -> Tensor:
+        wide = x.float()
+        wide = wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + self._epsilon)
+        return weight * wide.to(x.dtype)
+
+    def _attended(
+        self, layer: Layer, x: Tensor, cosines: Tensor, sines: Tensor, batch: Batch, cache: KVCache
+    ) -> Tensor:
+        heads = self._heads + self._kv_heads
+        joined = layer.before_attention(x).view(len(x), heads + self._kv_heads, -1)
+        turned = _rotated(joined[:, :heads], cosines, sines).transpose(0, 1)[None]
+        out, _ = attend(
+            layer.attention,
+            turned[:, : self._heads],
+            turned[:, self._heads :],
+            joined[:, heads:].transpose(0, 1)[None],
+            None,
+            layer.attention.scaling,
+            draftloop_batch=batch,
+            draftloop_cache=cache,
+            sliding_window=layer.window,
+        )
+        return out.reshape(len(x), -1)
+
+
+def _rotated(x: Tensor, cosines: Tensor, sines: Tensor) -> Tensor:
+    """RoPE on [rows, heads, dim]."""
+    low, high = x.chunk(2, dim=-1)
+    return x * cosines + torch.cat((-high, low), dim=-1) * sines
+
+
+def _take_over(layer: Any, config: Any) -> Layer:
+    attention, mlp = layer.self_attn, layer.mlp
+    # Qwen2 says it layer by layer, Mistral once for all; Llama has none.
+    window = getattr(attention, "sliding_window", getattr(config, "sliding_window", None))
+    taken = Layer(
+        attention=attention,
+        window=None if config.model_type == "llama" else window,
+        first_norm=layer.input_layernorm.weight,
+        before_attention=_joined([getattr(attention, name) for name in BEFORE_ATTENTION]),
+        after_attention=packed(attention.o_proj),
+        second_norm=layer.post_attention_layernorm.weight,
+        before_activation=_joined([getattr(mlp, name) for name in BEFORE_ACTIVATION]),
+        activation=mlp.act_fn,
+        after_activation=packed(mlp.down_proj),
+    )
+    for module, names in (
+        (attention, (*BEFORE_ATTENTION, "o_proj")),
+        (mlp, (*BEFORE_ACTIVATION, "down_proj")),
+    ):
+        for name in names:  # so that no matrix is held twice
+            delattr(module, name)
+    return taken
+
+
+def _joined(layers: Sequence[nn.Linear]) -> nn.Module:
+    """One layer whose outputs are those of all, one after the other."""
+    weight = torch.cat([layer.weight for layer in layers])
+    one = nn.Linear(weight.shape[1], weight.shape[0], bias=False, device="meta")
+    one.weight = nn.Parameter(weight, requires_grad=False)
+    if layers[0].bias is not None:  # of these layers either all have one or none
+        bias = torch.cat([layer.bias for layer in layers])
+        one.bias = nn.Parameter(bias, requires_grad=False)
+    return packed(one)
+
+
+def _kv_heads(config: Any) -> int:
+    return int(getattr(config, "num_key_value_heads", None) or config.num_attention_heads)
