@@ -16,8 +16,10 @@ from draftloop.tree import ROOT, DraftTree, TokenSource, Verdict
 # A bucket ends before its edge.
 SCORE_EDGES = (0.02, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.99)
 DEPTH_EDGES = (2, 3, 5, 9)
-SHAPE = (max(TokenSource) + 1, len(SCORE_EDGES) + 1, len(DEPTH_EDGES) + 1)
-# How many trials a score is worth by itself.
+# Behind a score's depths stands the sum over them: what a depth with few trials is judged by.
+DEPTHS_TOGETHER = len(DEPTH_EDGES) + 1
+SHAPE = (max(TokenSource) + 1, len(SCORE_EDGES) + 1, DEPTHS_TOGETHER + 1)
+# How many trials a first guess is worth.
 PRIOR_TRIALS = 8.0
 MEMORY = 0.99
 
@@ -32,7 +34,8 @@ class Calibration:
 
     def correct(self, source: TokenSource, score: float, depth: int) -> float:
         """Probability, 0 to 1, that a child with this score is accepted once its parent was."""
-        return self.estimate(cell_of(source, score, depth), score)
+        cell = cell_of(source, score, depth)
+        return self.estimate(cell, self.estimate(_together(cell), score))
 
     def estimate(self, cell: int, prior: float) -> float:
         """The hit rate of a cell, which `prior` stands for until it has trials."""
@@ -40,8 +43,9 @@ class Calibration:
 
     def count(self, cell: int, *, hit: bool) -> None:
         """Takes in one trial."""
-        self.hits[cell] = MEMORY * self.hits[cell] + hit
-        self.trials[cell] = MEMORY * self.trials[cell] + 1
+        for place in (cell, _together(cell)):
+            self.hits[place] = MEMORY * self.hits[place] + hit
+            self.trials[place] = MEMORY * self.trials[place] + 1
 
     def observe(self, draft: DraftTree, scores: Sequence[float], verdict: Verdict) -> None:
         """Takes in a verdict on `draft`, whose nodes had these raw scores."""
@@ -57,3 +61,8 @@ def cell_of(source: TokenSource, score: float, depth: int) -> int:
     """Where trials of such a node are counted."""
     bucket = bisect_right(SCORE_EDGES, score)
     return (source * SHAPE[1] + bucket) * SHAPE[2] + bisect_right(DEPTH_EDGES, depth)
+
+
+def _together(cell: int) -> int:
+    """The cell of all depths of the same source and score."""
+    return cell - cell % SHAPE[2] + DEPTHS_TOGETHER

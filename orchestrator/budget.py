@@ -11,6 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from draftloop.pace import Pace
+from draftloop.patience import Patience
 from draftloop.tree import DraftBudget, DraftTree
 from orchestrator.costs import VerifyCost
 
@@ -19,7 +20,7 @@ PRIOR_WEIGHT = 6.0
 MEMORY = 0.97
 COST_MEMORY = 0.8
 NO_DRAFT = DraftBudget(max_nodes=0, max_depth=0)
-# After so many rounds without a draft one is tried again: the text may have become easier.
+# After at most so many rounds without a draft one is tried again: the text may have become easier.
 PROBE_ROUNDS = 16
 # A round with a draft model, as a first guess: so many drafted tokens and so many emitted.
 USUAL_DRAFT, USUAL_TOKENS, USUAL_ROUNDS = 3, 2, 4
@@ -41,12 +42,14 @@ class Controller:
     fixed: bool = False
     gated: bool = True
     modelled: Pace = field(init=False)
-    _drafted: Pace = field(default_factory=lambda: Pace(memory=0.9))
+    _drafted: Pace = field(default_factory=lambda: Pace(memory=0.95))
     _plain: Pace = field(default_factory=lambda: Pace(memory=0.9))
     _nodes: float = 0.0
     _accepted: float = PRIOR_ACCEPTANCE * PRIOR_WEIGHT
     _judged: float = PRIOR_WEIGHT
-    _rounds_without: int = 0
+    # What costs say is sure, what a few rounds brought is partly luck, and tried again sooner.
+    _dear: Patience = field(default_factory=lambda: Patience(PROBE_ROUNDS, PROBE_ROUNDS))
+    _lost: Patience = field(default_factory=lambda: Patience(PROBE_ROUNDS))
 
     def __post_init__(self) -> None:
         # What draft models usually bring, until this one has shown what it does.
@@ -87,10 +90,10 @@ class Controller:
             return NO_DRAFT
         if self.fixed:
             return DraftBudget(max_nodes=nodes, max_depth=depth)
-        if self.gated and not self._pays() and self._rounds_without < PROBE_ROUNDS:
-            self._rounds_without += 1
+        if self.gated and not (
+            self._dear.takes(self._is_worth_its_price) and self._lost.takes(self._has_paid)
+        ):
             return NO_DRAFT
-        self._rounds_without = 0
         return DraftBudget(
             max_nodes=nodes,
             max_depth=depth,
@@ -121,9 +124,13 @@ class Controller:
             share = (1 - COST_MEMORY) * nanoseconds / forwards
             self.draft_token_ns = COST_MEMORY * self.draft_token_ns + share
 
-    def _pays(self) -> bool:
-        """Whether even one drafted node pays, and drafts have paid of late."""
-        if self.acceptance <= self.node_price + self.rate * self.draft_token_ns:
-            return False
+    @property
+    def _is_worth_its_price(self) -> bool:
+        """Whether even one drafted node is worth its time."""
+        return self.acceptance > self.node_price + self.rate * self.draft_token_ns
+
+    @property
+    def _has_paid(self) -> bool:
+        """Whether rounds with drafts were no slower than those without of late."""
         trusted = self._drafted.rounds >= TRUSTED_ROUNDS
         return not trusted or self._drafted.rate >= self.plain_rate

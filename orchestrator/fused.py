@@ -13,12 +13,13 @@ from collections import Counter
 from collections.abc import Sequence
 
 from draftloop.errors import Unavailable
+from draftloop.patience import Patience
 from draftloop.tree import EMPTY_TREE, Draft, DraftBudget, DraftEnd, DraftTree, Verdict
 from orchestrator.budget import Controller
 from orchestrator.drafter_session import DrafterSession
 from orchestrator.drafting import RecyclingDrafting
 from orchestrator.figures import SpeculationFigures
-from orchestrator.gains import USUAL_FORWARDS, ModelGain, Patience
+from orchestrator.gains import USUAL_FORWARDS, ModelGain
 from orchestrator.selection import Selection, select
 from orchestrator.sources import PhraseSource
 from phrase_store.session import PhraseSession
@@ -108,11 +109,7 @@ class FusedDrafting(RecyclingDrafting):
         """Whether a round with the draft model is worth more than the best one without."""
         if not budget.max_nodes or self._controller.fixed:
             return budget.max_nodes > 0
-        pays = self._gain.worth(offered, self._controller) > free.worth
-        due = self._models.due()
-        if pays or due:
-            self._models.paid(pays)
-        return pays or due
+        return self._models.takes(self._gain.worth(offered, self._controller) > free.worth)
 
     def _without_model(self, draft: Draft, chosen: Selection) -> Draft:
         if len(draft.tree):

@@ -1,4 +1,4 @@
-"""What choices of `fused` brought of late, and when to try again what did not pay."""
+"""What rounds with the draft model brought of late, for the choice that `fused` makes."""
 
 from __future__ import annotations
 
@@ -38,22 +38,3 @@ class ModelGain:
         self.offered += share * (offered - self.offered)
         self.nodes += share * (nodes - self.nodes)
         self.draft_ns += share * (draft_ns - self.draft_ns)
-
-
-@dataclass(slots=True)
-class Patience:
-    """When to try again what did not pay: after 1, 2, 4, ... rounds, at most `longest`."""
-
-    longest: int
-    _wait: int = 1
-    _left: int = 0
-
-    def due(self) -> bool:
-        """Whether this round is one to try it; to be asked once a round."""
-        self._left -= 1
-        return self._left < 0
-
-    def paid(self, did: bool) -> None:
-        """Takes in whether a try paid."""
-        self._wait = 1 if did else min(2 * self._wait, self.longest)
-        self._left = 0 if did else self._wait

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from draftloop.calibration import DEPTH_EDGES, PRIOR_TRIALS, SCORE_EDGES
+from draftloop.calibration import DEPTH_EDGES, DEPTHS_TOGETHER, PRIOR_TRIALS, SCORE_EDGES
 from draftloop.phrase import MAX_CONTEXT
 from draftloop.tree import TokenSource
 from phrase_store.counts import (
@@ -198,8 +198,11 @@ def corrected(correction: Correction, source: int, score: float, depth: int) -> 
     """`Calibration.correct`, compiled."""
     bucket = np.searchsorted(SCORES, score, side="right")
     level = np.searchsorted(DEPTHS, depth, side="right")
-    hits = correction.hits[source, bucket, level] + PRIOR_TRIALS * score
-    return float(hits / (correction.trials[source, bucket, level] + PRIOR_TRIALS))
+    guess = score
+    for place in (DEPTHS_TOGETHER, level):
+        hits = correction.hits[source, bucket, place] + PRIOR_TRIALS * guess
+        guess = hits / (correction.trials[source, bucket, place] + PRIOR_TRIALS)
+    return float(guess)
 
 
 @compiled

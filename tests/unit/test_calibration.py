@@ -39,7 +39,9 @@ def test_what_is_measured_takes_over(rate: float) -> None:
         hit = number % 4 < 4 * rate
         calibration.observe(one(), [0.6], HIT if hit else MISS)
     trials = 1 / (1 - MEMORY)
-    expected = (rate * trials + PRIOR_TRIALS * 0.6) / (trials + PRIOR_TRIALS)
+    expected = 0.6
+    for _ in range(2):  # all depths together, and then this one
+        expected = (rate * trials + PRIOR_TRIALS * expected) / (trials + PRIOR_TRIALS)
     assert calibration.correct(PHRASE, 0.6, 1) == pytest.approx(expected, abs=0.02)
 
 
@@ -59,21 +61,27 @@ def test_only_nodes_whose_parent_was_accepted_are_trials() -> None:
     tree = DraftTree((1, 2, 3, 4), (ROOT, 0, ROOT, 2), (0.5,) * 4, (PHRASE,) * 4)
     calibration = Calibration()
     calibration.observe(tree, [0.15, 0.25, 0.35, 0.45], verdict(0))
-    assert sum(calibration.trials) == 3 and sum(calibration.hits) == 1
+    # Each is counted at its depth and among all depths.
+    assert sum(calibration.trials) == 2 * 3 and sum(calibration.hits) == 2 * 1
     assert calibration.correct(PHRASE, 0.15, 1) > 0.15
     assert calibration.correct(PHRASE, 0.25, 2) < 0.25
     assert calibration.correct(PHRASE, 0.35, 1) < 0.35
     assert calibration.correct(PHRASE, 0.45, 2) == pytest.approx(0.45)
 
 
-def test_sources_scores_and_depths_are_judged_apart() -> None:
+def test_sources_and_scores_are_judged_apart_and_depths_as_they_show_themselves() -> None:
     calibration = Calibration()
     for _ in range(50):
         calibration.observe(one(), [0.6], MISS)
     assert calibration.correct(PHRASE, 0.6, 1) < 0.2
     assert calibration.correct(DRAFT, 0.6, 1) == pytest.approx(0.6)
     assert calibration.correct(PHRASE, 0.75, 1) == pytest.approx(0.75)
-    assert calibration.correct(PHRASE, 0.6, 2) == pytest.approx(0.6)
+    assert calibration.correct(PHRASE, 0.6, 2) < 0.2  # nothing is known of this depth alone
+    deeper = DraftTree.chain([7, 8], PHRASE)
+    for _ in range(50):
+        calibration.observe(deeper, [0.99, 0.6], verdict(0, 1))
+    assert calibration.correct(PHRASE, 0.6, 2) > 0.8
+    assert calibration.correct(PHRASE, 0.6, 1) < 0.3
 
 
 def test_a_bucket_ends_before_its_edge() -> None:

@@ -123,7 +123,8 @@ def test_what_was_not_verified_is_judged_too() -> None:
     tree = draft(strategy, depth=1, nodes=5)
     cells = session.calibration.trials
     strategy.observe([tree.token_ids[-1], 0], HIT)
-    assert sum(cells) == pytest.approx(len(tree), abs=0.1)
+    # Each is counted at its depth and among all depths; trials fade.
+    assert sum(cells) == pytest.approx(2 * len(tree), abs=0.1)
     before = list(cells)
     strategy.observe([0], None)  # nobody verified anything
     assert list(cells) == before

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from draftloop.errors import Unavailable
 from draftloop.model_info import CostPoint
+from draftloop.patience import Patience
 from draftloop.tree import (
     EMPTY_TREE,
     ROOT,
@@ -28,7 +29,6 @@ from orchestrator.budget import Controller
 from orchestrator.costs import VerifyCost
 from orchestrator.figures import SpeculationFigures
 from orchestrator.fused import FusedDrafting
-from orchestrator.gains import Patience
 from orchestrator.selection import select
 from phrase_store.session import PhraseSession
 

@@ -85,10 +85,13 @@ def test_every_proposed_node_under_a_reached_one_is_a_trial() -> None:
     tree = session.propose([1], DraftBudget(max_nodes=4, max_depth=2))
     assert len(tree) == 4
     session.judge([2, 9])  # 2 was right and 3 wrong; under 2 the 4 was wrong; 5 was never reached
-    assert sum(calibration.trials) == 3 and sum(calibration.hits) == 1
+    seen = sum(calibration.trials)
+    assert (
+        seen == pytest.approx(2 * 3, abs=0.1) and sum(calibration.hits) == 2 * 1
+    )  # by depth, and all depths together
     assert calibration.hits[cell_of(RECYCLED, RANK_SCORES[0], 1)] == 1
     session.judge([2, 4])  # nothing was proposed since
-    assert sum(calibration.trials) == 3
+    assert sum(calibration.trials) == seen
 
 
 def test_verdicts_feed_the_table() -> None:
