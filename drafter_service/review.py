@@ -22,9 +22,10 @@ def review(
     """The draft model's verdict on `guesses`, which follow the committed tokens and `path`.
 
     logits: float32 [1 + guesses, vocabulary], after the path and after every guess. The model
-    chooses with the target's own noise. The second part are its probabilities of the emitted
-    tokens. A leniency L above 1 lets a guess pass that is at most L times less likely, noise
-    included, than the model's own token (2312.11462, section 3); it takes guesses in a row.
+    chooses with the target's own noise. The second part are the emitted tokens' shares of its
+    scores, noise included, as trees have them too: all are calibrated together. A leniency L above
+    1 lets a guess pass that is at most L times less likely, noise included, than the model's own
+    token (2312.11462, section 3); it takes guesses in a row.
     """
     sampler, sampling = session.sampler, session.request.sampling
     start = len(session.committed) + len(path)
@@ -39,10 +40,9 @@ def review(
     if leniency > 1:
         choices = _lenient(choices, scores, guesses.token_ids, math.log(leniency))
     verdict = accept(guesses, choices[0], choices[1:], session.model.stop_token_ids)
-    law = logits if sampling.greedy else shaped
     rows = [0, *(node + 1 for node in verdict.accepted_nodes)]
     emitted = zip(rows, verdict.emitted_token_ids, strict=False)
-    return verdict, [float((law[r, t] - law[r].logsumexp(0)).exp()) for r, t in emitted]
+    return verdict, [float((scores[r, t] - scores[r].logsumexp(0)).exp()) for r, t in emitted]
 
 
 def _lenient(

@@ -14,7 +14,7 @@ from draftloop.config import (
     comma_separated,
     settings_config,
 )
-from draftloop.speculation import STRATEGIES
+from draftloop.speculation import FUSED, STRATEGIES
 from phrase_store.config import PhraseSettings
 
 
@@ -35,7 +35,7 @@ class OrchestratorSettings(PhraseSettings, ServiceSettings):
     tokenizer: Path = Field(
         bundled_model("verifier"), description="folder of the target model's tokenizer.json"
     )
-    default_strategy: str = Field("speculative", description="strategy of a request naming none")
+    default_strategy: str = Field(FUSED, description="strategy of a request naming none")
     default_max_tokens: int = Field(256, ge=1, description="limit of a request naming none")
     max_draft_tokens: int = Field(32, ge=1, le=1024, description="most nodes in a draft")
     max_requests: int = Field(64, ge=1, description="most requests running at once")

@@ -20,9 +20,16 @@ class VerifyCost:
     # about how many tokens the session holds; the fullest part of the curve without
     context: int | None = None
     _line: CostLine = field(init=False, repr=False)
+    _by_nodes: list[float] = field(default_factory=list, repr=False)  # unscaled
 
     def __post_init__(self) -> None:
         self._line = cost_line(self.curve, self.context)
+
+    def unscaled(self, most: int) -> list[float]:
+        """Times of 0 to `most` nodes at least, still to be multiplied by `scale`."""
+        known = self._by_nodes
+        known.extend(self._line.nanoseconds(nodes + 1) for nodes in range(len(known), most + 1))
+        return known
 
     def nanoseconds(self, nodes: float) -> float:
         """Expected time of verifying so many nodes."""

@@ -21,6 +21,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from draftloop.config import DEFAULT_PORTS, ENVIRONMENT_PREFIX, LOOPBACK, bundled_model, explain
 from draftloop.errors import StartupFailure
+from draftloop.speculation import FUSED
 
 POLL_S = 0.05
 STOP_GRACE_S = 15.0
@@ -47,7 +48,7 @@ class StackConfig(BaseModel):
     port: int = Field(DEFAULT_PORTS["orchestrator"], ge=0, le=65535, description="public port")
     drafter_port: int = Field(DEFAULT_PORTS["drafter"], ge=0, le=65535)
     verifier_port: int = Field(DEFAULT_PORTS["verifier"], ge=0, le=65535)
-    default_strategy: str = Field("speculative", description="strategy of a request naming none")
+    default_strategy: str = Field(FUSED, description="strategy of a request naming none")
     phrases_url: str = Field(
         "memory://", description="phrase log; memory:// needs no Redis, and each role keeps its own"
     )

@@ -29,11 +29,12 @@ def select(tree: DraftTree, cost: VerifyCost, rate: float, most: int) -> Selecti
     its parent, and ties go by order, parents first.
     """
     reached = tree.path_probabilities()
-    order = sorted(range(len(tree)), key=lambda node: -reached[node])[:most]
-    expected, best, count = 1.0, 1.0 - rate * cost.nanoseconds(0), 0
+    order = sorted(range(len(tree)), key=reached.__getitem__, reverse=True)[:most]
+    times, price = cost.unscaled(len(order)), rate * cost.scale
+    expected, best, count = 1.0, 1.0 - price * times[0], 0
     for taken, node in enumerate(order, start=1):
         expected += reached[node]
-        worth = expected - rate * cost.nanoseconds(taken)
+        worth = expected - price * times[taken]
         if worth > best:
             best, count = worth, taken
     if count == len(tree):

@@ -41,7 +41,7 @@ class Drafted:
     def add(self, token: int, score: float, estimate: float, source: TokenSource = SOURCE) -> None:
         """Adds a token that is accepted with `estimate` once all before it are.
 
-        `score` is the draft model's own probability, or what another source says of itself.
+        `score` is its share of the draft model's scores, or what another source says of itself.
         """
         self.token_ids.append(token)
         self.scores.append(score)

@@ -26,6 +26,7 @@ from tests.support.redis_server import RedisServer
 
 CALL_TIMEOUT_S = 120.0
 SIMILAR = 10
+SOURCES = ("draft_model", "phrases", "own_text", "recycling")
 OUROBOROS_OFF = {"draft_by_phrases": False, "lengthen": False, "harvest": False, "history": False}
 
 
@@ -49,6 +50,11 @@ def _window(window: int, ngram: int, candidates: int) -> shared.LookaheadParamet
     return shared.LookaheadParameters(window=window, ngram=ngram, candidates=candidates)
 
 
+def _source(name: str) -> dict[str, object]:
+    sources = shared.FusedParameters(**{other: other == name for other in SOURCES})
+    return {"fused": sources, "max_draft_tokens": 16}
+
+
 WAYS = (
     Way("speculative", "speculative"),
     Way("prompt_lookup", "prompt_lookup"),
@@ -63,6 +69,15 @@ WAYS = (
     Way("ouroboros, history only", "ouroboros", _part(history=True, lengthen=True)),
     Way("ouroboros, private", "ouroboros", {"phrases": shared.PHRASE_SCOPE_PRIVATE}),
     Way("ouroboros, off", "ouroboros", {"phrases": shared.PHRASE_SCOPE_OFF}),
+    Way("opt_tree", "opt_tree"),
+    Way("opt_tree, wide", "opt_tree", {"opt_tree": shared.OptTreeParameters(nodes=40, delta=0.2)}),
+    Way("cascade", "cascade"),
+    Way("token_recycling", "token_recycling"),
+    Way("token_recycling, large", "token_recycling", {"max_draft_tokens": 30}),
+    Way("fused", "fused"),
+    Way("fused, large", "fused", {"max_draft_tokens": 40}),
+    Way("fused, off", "fused", {"phrases": shared.PHRASE_SCOPE_OFF}),
+    *(Way(f"fused, {name} alone", "fused", _source(name)) for name in SOURCES),
 )
 
 

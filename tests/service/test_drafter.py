@@ -15,6 +15,7 @@ from protos.drafter_pb2_grpc import DrafterStub
 from protos.speculation_pb2 import (
     PHRASE_SCOPE_OFF,
     PHRASE_SCOPE_PRIVATE,
+    OptTreeParameters,
     OuroborosParameters,
 )
 from protos.verifier_pb2_grpc import VerifierStub
@@ -104,6 +105,74 @@ async def test_drafting_stops_where_it_does_not_pay(serve_drafter: Start, strate
         answer = await say(call, propose(LENGTH + 2, [6], 8))
         assert answer.timings.forwards > 1 or len(answer.draft.token_ids) > 1
         call.cancel()
+
+
+@pytest.mark.parametrize("strategy", ["opt_tree", "fused"])
+async def test_a_tree_says_why_it_ended_and_what_it_left_out(
+    serve_drafter: Start, strategy: str
+) -> None:
+    async with serve_drafter() as (channel, _):
+        call: Any = DrafterStub(channel).Draft()
+        await call.write(open_drafter(strategy=strategy))
+        answer = await say(call, propose(LENGTH + 1, [5], 6))
+        assert len(answer.draft.token_ids) == 6 < answer.proposed_nodes
+        assert answer.end in (drafter_pb2.DRAFT_END_NODES, drafter_pb2.DRAFT_END_DEPTH)
+        dear: dict[str, Any] = {"tokens_per_second": 1e9}
+        answer = await say(call, propose(LENGTH + 2, [6], 6, **dear))
+        assert answer.end == drafter_pb2.DRAFT_END_DRAFT_COST
+        call.cancel()
+
+
+async def test_an_offer_is_reviewed_in_the_first_forward(serve_drafter: Start) -> None:
+    offer = convert.tree_to_pb(DraftTree.chain([7, 8, 9], TokenSource.PHRASE, [0.9, 0.9, 0.9]))
+    async with serve_drafter() as (channel, _):
+        call: Any = DrafterStub(channel).Draft()
+        await call.write(open_drafter(strategy="fused"))
+        asked = propose(LENGTH + 1, [5], 16, offer=offer, tokens_per_second=1e9)
+        answer = await say(call, asked)
+        assert answer.timings.forwards == 1
+        assert TokenSource.PHRASE in answer.draft.sources
+        call.cancel()
+
+
+@pytest.mark.parametrize(
+    ("offer", "field"),
+    [
+        (DraftTree((-1,), (-1,), (0.5,), (TokenSource.PHRASE,)), "draft.token_ids[0]"),
+        (DraftTree((5, 6), (-1, 1), (0.5, 0.5), (TokenSource.PHRASE,) * 2), "draft.parents[1]"),
+        (DraftTree.chain([5], TokenSource.PHRASE, [float("nan")]), "draft.estimates[0]"),
+        (DraftTree.chain([5] * 200, TokenSource.PHRASE), "draft.token_ids"),
+    ],
+)
+async def test_an_offer_that_is_no_tree_is_refused(
+    serve_drafter: Start, offer: DraftTree, field: str
+) -> None:
+    async with serve_drafter() as (channel, _):
+        call: Any = DrafterStub(channel).Draft()
+        await call.write(open_drafter(strategy="fused"))
+        with pytest.raises(grpc.aio.AioRpcError) as refused:
+            await say(call, propose(LENGTH + 1, [5], 16, offer=convert.tree_to_pb(offer)))
+        assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+        assert field in str(refused.value.details())
+
+
+@pytest.mark.parametrize(
+    ("parameters", "field"),
+    [
+        ({"opt_tree": OptTreeParameters(nodes=0)}, "opt_tree.nodes"),
+        ({"opt_tree": OptTreeParameters(delta=1.5)}, "opt_tree.delta"),
+        ({"opt_tree": OptTreeParameters(depth=0)}, "opt_tree.depth"),
+    ],
+)
+async def test_parameters_of_trees_that_make_no_sense_are_refused(
+    serve_drafter: Start, parameters: dict[str, Any], field: str
+) -> None:
+    async with serve_drafter() as (channel, _):
+        call: Any = DrafterStub(channel).Draft()
+        with pytest.raises(grpc.aio.AioRpcError) as refused:
+            await say(call, open_drafter(strategy="opt_tree", **parameters))
+        assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+        assert field in str(refused.value.details())
 
 
 async def drafted(served: Served, strategy: str, budget: int = 12, **parts: Any) -> DraftTree:

@@ -74,6 +74,28 @@ async def test_a_session_speaks_the_protocol(serve_verifier: Start) -> None:
         await all_free(host)
 
 
+async def test_verdicts_carry_successors_where_they_are_asked_for(serve_verifier: Start) -> None:
+    async with serve_verifier() as (channel, _):
+        stub = VerifierStub(channel)
+        call = stub.Verify()
+        first = await say(call, open_verifier(successors=3, sampling=sampling(temperature=0)))
+        assert len(first.verdict.successor_ids) == 3
+        assert first.verdict.successor_ids[0] == first.verdict.root_prediction  # greedy
+        answer = await say(call, verify(LENGTH + 1, [5, 6], [-1, 0]))
+        verdict = answer.verdict
+        assert len(verdict.successor_ids) == 3 * 3
+        assert list(verdict.successor_ids)[::3] == [
+            verdict.root_prediction, *verdict.node_predictions,
+        ]  # fmt: skip
+        call.cancel()
+        plain_call = stub.Verify()
+        assert not (await say(plain_call, open_verifier())).verdict.successor_ids
+        plain_call.cancel()
+        with pytest.raises(grpc.aio.AioRpcError) as refused:
+            await say(stub.Verify(), open_verifier(successors=9))
+        assert "successors" in str(refused.value.details())
+
+
 async def test_a_reopened_session_goes_on_as_if_nothing_had_happened(
     serve_verifier: Start,
 ) -> None:

@@ -1,0 +1,101 @@
+"""What planning a draft costs: all sources of `fused` but forwards, and the choice of its nodes.
+
+`python -m benchmarks.planning` prints medians; the goal for 32 nodes is 300 microseconds.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import statistics
+import time
+
+from rich.console import Console
+from rich.table import Table
+
+from draftloop.model_info import CostPoint
+from draftloop.tree import MOST_SUCCESSORS, Verdict
+from orchestrator.budget import Controller
+from orchestrator.costs import VerifyCost
+from orchestrator.figures import SpeculationFigures
+from orchestrator.fused import FusedDrafting
+from phrase_store.index import PhraseIndex
+from phrase_store.session import PhraseSession
+from phrase_store.store import warm_up
+from phrase_store.successors import SuccessorTable
+
+VOCABULARY = 4096
+SHARED_TOKENS, OWN_TOKENS = 200_000, 800
+ROUNDS, WARM_UP = 400, 50
+SIZES = (8, 16, 32)
+# So cheap that every node pays: planning has the most to do.
+FREE = (CostPoint(1, 10_000_000), CostPoint(32, 10_000_000))
+
+
+def text_of(tokens: int, seed: int) -> list[int]:
+    """Text in which words come back as they do in code: rank r about 1 / r of the time."""
+    drawn = random.Random(seed)
+    words = [[drawn.randrange(VOCABULARY) for _ in range(drawn.randint(1, 6))] for _ in range(3000)]
+    weights = [1 / rank for rank in range(1, len(words) + 1)]
+    text: list[int] = []
+    while len(text) < tokens:
+        text += drawn.choices(words, weights)[0]
+    return text[:tokens]
+
+
+def drafting(own: list[int], nodes: int) -> tuple[FusedDrafting, Controller]:
+    """A session with everything to draft from but a draft model."""
+    shared = PhraseIndex(max_bytes=64 << 20)
+    shared.extend((), text_of(SHARED_TOKENS, seed=1))
+    table = SuccessorTable(VOCABULARY)
+    table.rows[:] = [
+        random.Random(token).sample(range(VOCABULARY), MOST_SUCCESSORS)
+        for token in range(VOCABULARY)
+    ]
+    phrases = PhraseSession(own, ROUNDS * 4, shared=shared, successors=table)
+    controller = Controller(
+        max_nodes=nodes, verify_cost=VerifyCost(FREE), draft_token_ns=0.0, gated=False
+    )
+    figures = SpeculationFigures()
+    made = FusedDrafting(phrases, drafter=None, controller=controller, figures=figures)
+    return made, controller
+
+
+async def rounds(nodes: int) -> tuple[list[float], list[float], float]:
+    """Microseconds of proposing and of learning, round by round, and nodes of a draft."""
+    going_on = text_of(OWN_TOKENS + 4 * (ROUNDS + WARM_UP), seed=2)
+    committed = going_on[:OWN_TOKENS]
+    plans, controller = drafting(committed, nodes)
+    proposing, learning, drafted = [], [], []
+    for number in range(ROUNDS + WARM_UP):
+        began = time.perf_counter()
+        draft = await plans.propose(committed, None, controller.next_budget(64))
+        proposed = time.perf_counter()
+        emitted = going_on[len(committed) : len(committed) + 1 + number % 4]
+        committed = committed + emitted
+        said = Verdict((), tuple(emitted), emitted[0], (0,) * len(draft.tree))
+        learnt = time.perf_counter()
+        plans.observe(committed, len(emitted), draft.tree, said)
+        if number >= WARM_UP:
+            proposing.append((proposed - began) * 1e6)
+            learning.append((time.perf_counter() - learnt) * 1e6)
+            drafted.append(len(draft.tree))
+    return proposing, learning, statistics.mean(drafted)
+
+
+def main() -> None:
+    """Prints the table."""
+    warm_up()
+    table = Table(title="planning a draft, microseconds")
+    for column in ("most nodes", "nodes on average", "median", "95 %", "learning, median"):
+        table.add_column(column, justify="right")
+    for nodes in SIZES:
+        proposing, learning, drafted = asyncio.run(rounds(nodes))
+        late = statistics.quantiles(proposing, n=20)[-1]
+        figures = (drafted, statistics.median(proposing), late, statistics.median(learning))
+        table.add_row(str(nodes), *(f"{figure:.0f}" for figure in figures))
+    Console().print(table)
+
+
+if __name__ == "__main__":
+    main()
