@@ -64,8 +64,7 @@ class FusedDrafting(RecyclingDrafting):
         heard, self._unjudged, self._of_model = verdict if self._unjudged else None, False, None
         free = self._free_draft(committed, budget)
         chosen = self._select(free.tree, budget)
-        offered = sum(free.tree.path_probabilities())
-        if self._drafter is None or not self._asks_the_model(offered, chosen, budget):
+        if self._drafter is None or not self._asks_the_model(chosen, budget):
             return self._without_model(free, chosen)
         began = time.perf_counter_ns()
         try:
@@ -74,7 +73,7 @@ class FusedDrafting(RecyclingDrafting):
             self._figures.fallback_rounds += 1
             return self._without_model(free, chosen)
         self._unjudged = True
-        self._of_model = offered, time.perf_counter_ns() - began
+        self._of_model = chosen.promised, time.perf_counter_ns() - began
         draft = dataclasses.replace(
             draft, proposed=Counter(free.tree.sources) + Counter(draft.proposed)
         )
@@ -105,11 +104,11 @@ class FusedDrafting(RecyclingDrafting):
         rate = 0.0 if controller.fixed else controller.rate
         return select(tree, controller.verify_cost, rate, budget.max_nodes)
 
-    def _asks_the_model(self, offered: float, free: Selection, budget: DraftBudget) -> bool:
+    def _asks_the_model(self, free: Selection, budget: DraftBudget) -> bool:
         """Whether a round with the draft model is worth more than the best one without."""
         if not budget.max_nodes or self._controller.fixed:
             return budget.max_nodes > 0
-        return self._models.takes(self._gain.worth(offered, self._controller) > free.worth)
+        return self._models.takes(self._gain.worth(free.promised, self._controller) > free.worth)
 
     def _without_model(self, draft: Draft, chosen: Selection) -> Draft:
         if len(draft.tree):
@@ -120,8 +119,11 @@ class FusedDrafting(RecyclingDrafting):
 
 def _cut(draft: Draft, chosen: Selection) -> Draft:
     """The draft cut to what was chosen of it."""
-    end = DraftEnd.VERIFY_COST if chosen.cut else draft.end
-    proposed = draft.proposed or Counter(draft.tree.sources)
+    if not chosen.cut:
+        return draft if len(draft.tree) else dataclasses.replace(draft, end=DraftEnd.NONE)
     return dataclasses.replace(
-        draft, tree=chosen.tree, proposed=proposed, end=end if len(chosen.tree) else DraftEnd.NONE
+        draft,
+        tree=chosen.tree,
+        proposed=draft.proposed or Counter(draft.tree.sources),
+        end=DraftEnd.VERIFY_COST if len(chosen.tree) else DraftEnd.NONE,
     )

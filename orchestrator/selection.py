@@ -13,11 +13,13 @@ class Selection:
     """A part of a draft and what it is worth.
 
     `worth`: expected tokens of its round beyond those that the verification's time brings in
-    anyway. `cut`: whether nodes were left out.
+    anyway. `promised`: accepted tokens that the whole draft promised. `cut`: whether nodes were
+    left out.
     """
 
     tree: DraftTree
     worth: float
+    promised: float
     cut: bool
 
 
@@ -37,9 +39,10 @@ def select(tree: DraftTree, cost: VerifyCost, rate: float, most: int) -> Selecti
         worth = expected - price * times[taken]
         if worth > best:
             best, count = worth, taken
+    promised = sum(reached)
     if count == len(tree):
-        return Selection(tree, best, cut=False)
-    return Selection(part(tree, sorted(order[:count])), best, cut=True)
+        return Selection(tree, best, promised, cut=False)
+    return Selection(part(tree, sorted(order[:count])), best, promised, cut=True)
 
 
 def part(tree: DraftTree, nodes: list[int]) -> DraftTree:
