@@ -1,6 +1,6 @@
 """Results as tables: for the terminal, or as Markdown.
 
-python -m benchmarks.table benchmarks/results/bench.json
+python -m benchmarks.table benchmarks/results/full.json
 """
 
 from __future__ import annotations

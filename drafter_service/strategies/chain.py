@@ -19,7 +19,7 @@ from drafter_service.strategies.base import Strategy
 from draftloop.runtime.forward import Forward, Task
 from draftloop.runtime.prefill import prefill
 from draftloop.speculation import SPECULATIVE
-from draftloop.tree import EMPTY_TREE, ROOT, DraftBudget, DraftTree, TokenSource, Verdict
+from draftloop.tree import EMPTY_TREE, ROOT, DraftBudget, DraftEnd, DraftTree, TokenSource, Verdict
 
 SOURCE = TokenSource.DRAFT_MODEL
 
@@ -119,8 +119,10 @@ class Chain(Strategy):
 
     def _goes_on(self, drafted: Drafted, depth: int, budget: DraftBudget) -> bool:
         if len(drafted) >= depth or drafted.ended:
+            self.end = DraftEnd.TEXT if drafted.ended else DraftEnd.DEPTH
             return False
         # Whether to draft at all was decided by who asked.
+        self.end = DraftEnd.DRAFT_COST
         return not len(drafted) or self._economy.pays(drafted.reach, budget)
 
     def chain_depth(self, budget: DraftBudget) -> int:
