@@ -164,7 +164,7 @@ class Candidates:
 
         Of all of them the `most` with the greatest reach that is at least `least`, ties by order.
         Returns the new nodes.
-        """  # fmt: skip
+        """
         depths = [self.depth(parent) + 1 for parent in parents]
         estimates = self._calibrated(scores, depths)
         reaches = np.array([self.reach(parent) for parent in parents])[:, None] * estimates

@@ -8,6 +8,7 @@ from typing import ClassVar
 
 from drafter_service.session import DrafterSession
 from draftloop.runtime.forward import Task
+from draftloop.runtime.prefill import prefill
 from draftloop.tree import DraftBudget, DraftEnd, DraftTree, Verdict
 
 
@@ -31,9 +32,10 @@ class Strategy(ABC):
         """Hears what cheaper sources propose for the next draft; by default nobody listens."""
 
     def prefill(self) -> Task[None]:
-        """Prepares for the first `propose`; by default nothing."""
-        return
-        yield
+        """Runs the committed tokens that were not run yet, but for the last one."""
+        session = self.session
+        chunk = session.prefill_chunk_tokens
+        yield from prefill(session.model, session.slot, session.committed, chunk_tokens=chunk)
 
     def observe(self, new_token_ids: Sequence[int], verdict: Verdict | None) -> None:  # noqa: B027
         """Learns which tokens were committed and what the verifier said of the last draft.

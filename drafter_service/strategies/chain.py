@@ -17,7 +17,6 @@ from drafter_service.review import review
 from drafter_service.session import DrafterSession
 from drafter_service.strategies.base import Strategy
 from draftloop.runtime.forward import Forward, Task
-from draftloop.runtime.prefill import prefill
 from draftloop.speculation import SPECULATIVE
 from draftloop.tree import EMPTY_TREE, ROOT, DraftBudget, DraftEnd, DraftTree, TokenSource, Verdict
 
@@ -85,12 +84,6 @@ class Chain(Strategy):
         self._economy = Economy(session.model.forward_seconds)
         self._last_draft = EMPTY_TREE
         self._last_scores: list[float] = []
-
-    def prefill(self) -> Task[None]:
-        """Runs the prompt, but for its last token."""
-        session = self.session
-        chunk = session.prefill_chunk_tokens
-        yield from prefill(session.model, session.slot, session.committed, chunk_tokens=chunk)
 
     def observe(self, new_token_ids: Sequence[int], verdict: Verdict | None) -> None:
         """Calibrates the estimates by what was accepted."""

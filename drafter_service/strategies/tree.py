@@ -12,8 +12,7 @@ from drafter_service.candidates import Candidates, Floats
 from drafter_service.economy import Economy
 from drafter_service.session import DrafterSession
 from drafter_service.strategies.base import Strategy
-from draftloop.runtime.forward import Forward, Task
-from draftloop.runtime.prefill import prefill
+from draftloop.runtime.forward import Forward
 from draftloop.tree import ROOT, DraftBudget, Verdict
 
 
@@ -24,12 +23,6 @@ class TreeStrategy(Strategy):
         super().__init__(session)
         self.candidates = Candidates(session)
         self.economy = Economy(session.model.forward_seconds)
-
-    def prefill(self) -> Task[None]:
-        """Runs the prompt, but for its last token."""
-        session = self.session
-        chunk = session.prefill_chunk_tokens
-        yield from prefill(session.model, session.slot, session.committed, chunk_tokens=chunk)
 
     def observe(self, new_token_ids: Sequence[int], verdict: Verdict | None) -> None:
         """Calibrates by what the target said, of nodes that were not verified too."""

@@ -35,12 +35,12 @@ BEFORE_ATTENTION, BEFORE_ACTIVATION = ("q_proj", "k_proj", "v_proj"), ("gate_pro
 
 def is_lean(model: PreTrainedModel) -> bool:
     """Whether `LeanDecoder` computes what this model does."""
-    rope = (
-        getattr(model.get_decoder().rotary_emb, "rope_type", None) if type(model) in KINDS else ""
-    )
-    return rope in FIXED_ROPE and all(
+    if type(model) not in KINDS:
+        return False
+    body = model.get_decoder()
+    return getattr(body.rotary_emb, "rope_type", None) in FIXED_ROPE and all(
         type(module) is nn.Linear
-        for layer in model.get_decoder().layers
+        for layer in body.layers
         for name, module in layer.named_modules()
         if name.endswith("_proj")
     )
@@ -70,7 +70,7 @@ class LeanDecoder:
     def __init__(self, model: PreTrainedModel, positions: int) -> None:
         config, body = model.config, model.get_decoder()
         self._heads, self._kv_heads = int(config.num_attention_heads), _kv_heads(config)
-        self._hidden, self._epsilon = int(config.hidden_size), float(config.rms_norm_eps)
+        self._epsilon = float(config.rms_norm_eps)
         self._embedding: Tensor = body.embed_tokens.weight
         self._norm: Tensor = body.norm.weight
         everywhere = torch.arange(positions)[None]
