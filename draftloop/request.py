@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from draftloop.errors import InvalidInput
+from draftloop.logprobs import MOST_TOP_LOGPROBS
 from draftloop.phrase import PhraseAccess
 from draftloop.speculation import FUSED, OUROBOROS, TOKEN_RECYCLING, Speculation
 from draftloop.tree import MOST_SUCCESSORS
@@ -83,7 +84,9 @@ class SamplingParameters:
 class GenerationParameters:
     """What a client says, unchecked: None where it says nothing. Give text or token_ids.
 
-    `seed` None means that one is drawn; `sampling.seed` is not looked at.
+    `seed` None means that one is drawn; `sampling.seed` is not looked at. `logprobs` asks for those
+    of the output and of so many likeliest tokens beside each. `prediction` is text that the output
+    may resemble: it is drafted from and changes nothing else.
     """
 
     text: str | None = None
@@ -97,6 +100,8 @@ class GenerationParameters:
     speculation: Speculation = Speculation()
     request_id: str = ""
     tenant: str = ""
+    logprobs: int | None = None
+    prediction: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,6 +116,8 @@ class GenerationRequest:
     tenant: str = ""
     stop: tuple[str, ...] = ()
     stop_token_ids: frozenset[int] = field(default_factory=frozenset)
+    logprobs: int | None = None
+    prediction: tuple[int, ...] = ()
 
     @property
     def strategy(self) -> str:
@@ -151,3 +158,9 @@ def check_length(field_name: str, count: int, context_length: int) -> None:
     if count >= context_length:
         rule = f"must have at most {context_length - 1} tokens (context length {context_length})"
         raise InvalidInput(field_name, rule, f"{count} tokens")
+
+
+def check_top_logprobs(count: int | None) -> None:
+    """Raises InvalidInput where more alternatives are asked for than are given."""
+    if count is not None and not 0 <= count <= MOST_TOP_LOGPROBS:
+        raise InvalidInput("logprobs", f"must be from 0 to {MOST_TOP_LOGPROBS}", count)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 
 from draftloop.errors import InvalidInput
+from draftloop.logprobs import TokenLogprobs
 
 ROOT = -1
 # Likeliest successors of a node that a verdict may carry (2408.08696 takes 8).
@@ -129,7 +130,8 @@ class Verdict:
 
     `emitted_token_ids` is the accepted path and, unless a stop token ended it, the bonus token.
     `root_prediction` and `node_predictions` are the target's own tokens after the last committed
-    token and after every node: what phrases are harvested from.
+    token and after every node: what phrases are harvested from. `logprobs` has an entry for every
+    emitted token where the request asked for them.
     """
 
     accepted_nodes: tuple[int, ...]
@@ -138,6 +140,7 @@ class Verdict:
     node_predictions: tuple[int, ...] = ()
     stopped: bool = False
     successor_ids: tuple[int, ...] = ()
+    logprobs: tuple[TokenLogprobs, ...] = ()
 
     def judges(self, draft: DraftTree) -> bool:
         """Whether this can be the verdict on `draft`."""

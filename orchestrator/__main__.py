@@ -13,11 +13,12 @@ async def serve(settings: OrchestratorSettings) -> None:
     # Importing the phrase index takes a second: a wrong flag is refused before that.
     from draftloop.rpc.server import RoleServer
     from orchestrator.deployment import Deployment
+    from orchestrator.front import Front
     from orchestrator.servicer import SERVICE_NAME, GenerationServicer, register
 
     server = RoleServer(SERVICE_NAME, settings)
     deployment = Deployment(settings)
-    register(GenerationServicer(deployment), server.server)
+    register(GenerationServicer(Front(deployment)), server.server)
     await server.run(deployment.start, deployment.stop)
 
 

@@ -49,6 +49,7 @@ class VerifierStream(Stream):
             sampling=convert.sampling_to_pb(request.sampling),
             stop_token_ids=sorted(request.stop_token_ids),
             successors=request.successors,
+            logprobs=request.logprobs,
         )
         answer = await self.ask(verifier_pb2.VerifyRequest(open=message))
         return _verification(answer, len(committed))

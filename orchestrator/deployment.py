@@ -151,7 +151,12 @@ class Deployment:
             return Drafting(source, phrases)
         if strategy == PROMPT_LOOKUP:
             calibration = self._calibrations.of(request.sampling.temperature)
-            own = PhraseSession(request.prompt, request.max_tokens, calibration=calibration)
+            own = PhraseSession(
+                request.prompt,
+                request.max_tokens,
+                calibration=calibration,
+                prediction=request.prediction,
+            )
             return Drafting(PhraseSource(own, most_leaves=1), phrases)
         if strategy == TOKEN_RECYCLING:
             return RecyclingDrafting(PhraseSource(phrases) if phrases else None, phrases)
@@ -190,6 +195,7 @@ class Deployment:
             stop_token_ids=request.stop_token_ids,
             calibration=self._calibrations.of(request.sampling.temperature),
             drafts_from=self._drafts_from(request),
+            prediction=request.prediction if reads else (),
         )
 
     def _drafts_from(self, request: GenerationRequest) -> DraftsFrom:

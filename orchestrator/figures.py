@@ -6,7 +6,17 @@ import statistics
 from collections import Counter
 from dataclasses import dataclass, field
 
-from draftloop.tree import Draft, DraftEnd, ServiceTimings, TokenSource, Verdict, Verification
+from draftloop.logprobs import TokenLogprobs
+from draftloop.tree import (
+    EMPTY_TREE,
+    Draft,
+    DraftEnd,
+    DraftTree,
+    ServiceTimings,
+    TokenSource,
+    Verdict,
+    Verification,
+)
 
 
 @dataclass(slots=True)
@@ -90,10 +100,22 @@ class Timings:
         self.overheads_ns.append(max(0, round_ns - forwards))
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Piece:
-    """Newly committed tokens, where each came from, and the text that is certain now."""
+    """What one round committed: per token its origin and the text that it made certain.
+
+    `logprobs` has an entry a token where the request asked for them, and is empty otherwise.
+    `draft` is the tree that the round verified, `accepted_nodes` those of it that were accepted.
+    """
 
     token_ids: tuple[int, ...]
     sources: tuple[TokenSource, ...]
-    text: str
+    texts: tuple[str, ...]
+    logprobs: tuple[TokenLogprobs, ...] = ()
+    draft: DraftTree = EMPTY_TREE
+    accepted_nodes: tuple[int, ...] = ()
+
+    @property
+    def text(self) -> str:
+        """The text that is certain now and was not before."""
+        return "".join(self.texts)

@@ -119,18 +119,25 @@ class Generation:
         """Makes the verdict's tokens final, up to the first reason to end."""
         sources = verdict.emitted_sources(tree) if len(tree) else []
         kept: list[int] = []
-        pieces: list[str] = []
+        texts: list[str] = []
         for token in verdict.emitted_token_ids:
             kept.append(token)
             self.committed.append(token)
-            pieces.append(self.text.push([token]))
+            texts.append(self.text.push([token]))
             self.finish_reason = self._reason_to_end(token)
             if self.finish_reason:
-                pieces.append(self.text.finish())
+                texts[-1] += self.text.finish()
                 break
         self.drafting.observe(self.committed, len(kept), tree, verdict)
         origins = (sources or [TokenSource.TARGET] * len(kept))[: len(kept)]
-        return Piece(tuple(kept), tuple(origins), "".join(pieces))
+        return Piece(
+            token_ids=tuple(kept),
+            sources=tuple(origins),
+            texts=tuple(texts),
+            logprobs=verdict.logprobs[: len(kept)],
+            draft=tree,
+            accepted_nodes=verdict.accepted_nodes,
+        )
 
     def _reason_to_end(self, token: int) -> str | None:
         if token in self.request.stop_token_ids or self.text.stopped:

@@ -15,6 +15,7 @@ from draftloop.request import (
     GenerationRequest,
     check_length,
     check_token_ids,
+    check_top_logprobs,
 )
 from draftloop.speculation import STRATEGIES, Speculation
 from orchestrator.config import OrchestratorSettings
@@ -39,6 +40,7 @@ class RequestReader:
             check_token_ids("stop_token_ids", sorted(stops), model.vocabulary_size)
         if not said.ignore_eos:
             stops |= frozenset(model.stop_token_ids)
+        check_top_logprobs(said.logprobs)
         return GenerationRequest(
             request_id=said.request_id or uuid.uuid4().hex[:12],
             prompt=prompt,
@@ -48,6 +50,8 @@ class RequestReader:
             tenant=_tenant(said.tenant),
             stop=_stop_texts(said.stop),
             stop_token_ids=stops,
+            logprobs=said.logprobs,
+            prediction=self._prediction(said.prediction, model),
         )
 
     def _prompt(self, said: GenerationParameters, model: ModelInfo) -> tuple[int, ...]:
@@ -60,6 +64,13 @@ class RequestReader:
             field, token_ids = "text", tuple(self._tokenizer.encode(said.text))
         check_token_ids(field, token_ids, model.vocabulary_size)
         check_length(field, len(token_ids), model.context_length)
+        return token_ids
+
+    def _prediction(self, text: str, model: ModelInfo) -> tuple[int, ...]:
+        token_ids = tuple(self._tokenizer.encode(text)) if text else ()
+        if len(token_ids) > model.context_length:
+            rule = f"must have at most {model.context_length} tokens"
+            raise InvalidInput("prediction", rule, f"{len(token_ids)} tokens")
         return token_ids
 
     def _max_tokens(self, value: int | None) -> int:

@@ -6,48 +6,43 @@ import contextlib
 from collections.abc import AsyncIterator
 
 import grpc
-import structlog
 
-from draftloop import __version__, logs
+from draftloop import __version__
+from draftloop.logprobs import TokenLogprobs
 from draftloop.request import check_token_ids
 from draftloop.rpc import convert
 from draftloop.speculation import STRATEGIES
 from draftloop.tree import TokenSource
-from orchestrator.admission import RequestLimit
 from orchestrator.ahead import ahead
-from orchestrator.deadline import Deadline
-from orchestrator.deployment import Deployment
+from orchestrator.front import Front
 from orchestrator.loop import STOP, Generation
-from orchestrator.requests import RequestReader
 from protos import generation_pb2 as pb
 from protos import generation_pb2_grpc
 
 SERVICE_NAME: str = pb.DESCRIPTOR.services_by_name["Generation"].full_name
 register = generation_pb2_grpc.add_GenerationServicer_to_server
 
-log = logs.get(__name__)
-
 
 class GenerationServicer(generation_pb2_grpc.GenerationServicer):
     """Speaks `draftloop.v1.Generation`."""
 
-    def __init__(self, deployment: Deployment) -> None:
-        self._deployment = deployment
-        self._reader = RequestReader(deployment.settings, deployment.tokenizer)
-        self._limit = RequestLimit(deployment.settings.max_requests)
+    def __init__(self, front: Front) -> None:
+        self._front = front
+        self._deployment = front.deployment
 
     async def Generate(
         self, request: pb.GenerateRequest, context: grpc.aio.ServicerContext
     ) -> AsyncIterator[pb.GenerateResponse]:
         """Streams pieces; the last message holds the summary."""
         generation = self._generation(request.parameters, context)
-        with self._limit.one_more(), _logged(generation):
+        with self._front.serving(generation):
             async with contextlib.aclosing(ahead(generation.run())) as pieces:
                 async for piece in pieces:
                     yield pb.GenerateResponse(
                         text=piece.text,
                         token_ids=piece.token_ids,
                         sources=piece.sources,  # type: ignore[arg-type]
+                        logprobs=convert.logprobs_to_pb(piece.logprobs),
                     )
             yield pb.GenerateResponse(summary=_summary(generation))
 
@@ -58,16 +53,19 @@ class GenerationServicer(generation_pb2_grpc.GenerationServicer):
         generation = self._generation(request.parameters, context)
         texts: list[str] = []
         sources: list[TokenSource] = []
-        with self._limit.one_more(), _logged(generation):
+        logprobs: list[TokenLogprobs] = []
+        with self._front.serving(generation):
             async with contextlib.aclosing(generation.run()) as pieces:
                 async for piece in pieces:
                     texts.append(piece.text)
                     sources.extend(piece.sources)
+                    logprobs.extend(piece.logprobs)
         return pb.GenerateOnceResponse(
             text="".join(texts),
             token_ids=generation.output,
             sources=sources,  # type: ignore[arg-type]
             summary=_summary(generation),
+            logprobs=convert.logprobs_to_pb(logprobs),
         )
 
     async def Tokenize(
@@ -104,24 +102,7 @@ class GenerationServicer(generation_pb2_grpc.GenerationServicer):
         self, parameters: pb.GenerationParameters, context: grpc.aio.ServicerContext
     ) -> Generation:
         said = convert.parameters_from_pb(parameters)
-        request = self._reader.read(said, self._deployment.verifier)
-        return self._deployment.generation(request, Deadline.after(context.time_remaining()))
-
-
-@contextlib.contextmanager
-def _logged(generation: Generation):  # type: ignore[no-untyped-def]
-    request = generation.request
-    with structlog.contextvars.bound_contextvars(request_id=request.request_id):
-        yield
-    log.info(
-        "generated",
-        request_id=request.request_id,
-        strategy=request.strategy,
-        prompt_tokens=len(request.prompt),
-        output_tokens=len(generation.output),
-        finish_reason=generation.finish_reason,
-        tokens_per_round=round(generation.figures.tokens_per_round, 2),
-    )
+        return self._front.generation(said, context.time_remaining())
 
 
 def _summary(generation: Generation) -> pb.GenerationSummary:

@@ -27,6 +27,7 @@ class PhraseSession:
     nothing. `harvests` tells whether predictions on rejected branches become phrases too; what
     was committed always does. Sessions of about the same temperature may share a calibration.
     `drafts_from_text` tells whether its own text is drafted from, `successors` is drafted from too.
+    `prediction` is what the client thinks that the output may say; it counts as text of its own.
     """
 
     def __init__(
@@ -42,9 +43,11 @@ class PhraseSession:
         calibration: Calibration | None = None,
         drafts_from_text: bool = True,
         successors: SuccessorTable | None = None,
+        prediction: Sequence[int] = (),
     ) -> None:
-        tokens = max(LEAST_TOKENS, len(text) + expected_tokens)
+        tokens = max(LEAST_TOKENS, len(text) + len(prediction) + expected_tokens)
         self._own = PhraseIndex(max_bytes=tokens * BYTES_PER_TOKEN)
+        self._own.extend((), prediction)  # first: what the text really says counts as newer
         self._own.extend((), text)
         self._drafts_from_text = drafts_from_text
         self._successors = successors

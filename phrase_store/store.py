@@ -180,6 +180,7 @@ class PhraseStore:
         stop_token_ids: Collection[int] = (),
         calibration: Calibration | None = None,
         drafts_from: DraftsFrom = ALL_PHRASES,
+        prediction: Sequence[int] = (),
     ) -> PhraseSession | None:
         """The phrases of one request, as far as its scope goes; None where it wants none.
 
@@ -210,6 +211,7 @@ class PhraseStore:
             harvests=harvests,
             stop_token_ids=stop_token_ids,
             calibration=calibration,
+            prediction=prediction,
         )
 
     def namespaces(self) -> list[Namespace]:

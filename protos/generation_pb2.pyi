@@ -17,7 +17,7 @@ FINISH_REASON_STOP: FinishReason
 FINISH_REASON_LENGTH: FinishReason
 
 class GenerationParameters(_message.Message):
-    __slots__ = ("text", "tokens", "sampling", "max_tokens", "stop", "stop_token_ids", "ignore_eos", "speculation", "request_id", "tenant")
+    __slots__ = ("text", "tokens", "sampling", "max_tokens", "stop", "stop_token_ids", "ignore_eos", "speculation", "request_id", "tenant", "logprobs", "prediction")
     TEXT_FIELD_NUMBER: _ClassVar[int]
     TOKENS_FIELD_NUMBER: _ClassVar[int]
     SAMPLING_FIELD_NUMBER: _ClassVar[int]
@@ -28,6 +28,8 @@ class GenerationParameters(_message.Message):
     SPECULATION_FIELD_NUMBER: _ClassVar[int]
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     TENANT_FIELD_NUMBER: _ClassVar[int]
+    LOGPROBS_FIELD_NUMBER: _ClassVar[int]
+    PREDICTION_FIELD_NUMBER: _ClassVar[int]
     text: str
     tokens: TokenIds
     sampling: _speculation_pb2.SamplingParameters
@@ -38,7 +40,9 @@ class GenerationParameters(_message.Message):
     speculation: SpeculationParameters
     request_id: str
     tenant: str
-    def __init__(self, text: _Optional[str] = ..., tokens: _Optional[_Union[TokenIds, _Mapping]] = ..., sampling: _Optional[_Union[_speculation_pb2.SamplingParameters, _Mapping]] = ..., max_tokens: _Optional[int] = ..., stop: _Optional[_Iterable[str]] = ..., stop_token_ids: _Optional[_Iterable[int]] = ..., ignore_eos: bool = ..., speculation: _Optional[_Union[SpeculationParameters, _Mapping]] = ..., request_id: _Optional[str] = ..., tenant: _Optional[str] = ...) -> None: ...
+    logprobs: int
+    prediction: str
+    def __init__(self, text: _Optional[str] = ..., tokens: _Optional[_Union[TokenIds, _Mapping]] = ..., sampling: _Optional[_Union[_speculation_pb2.SamplingParameters, _Mapping]] = ..., max_tokens: _Optional[int] = ..., stop: _Optional[_Iterable[str]] = ..., stop_token_ids: _Optional[_Iterable[int]] = ..., ignore_eos: bool = ..., speculation: _Optional[_Union[SpeculationParameters, _Mapping]] = ..., request_id: _Optional[str] = ..., tenant: _Optional[str] = ..., logprobs: _Optional[int] = ..., prediction: _Optional[str] = ...) -> None: ...
 
 class TokenIds(_message.Message):
     __slots__ = ("ids",)
@@ -73,16 +77,18 @@ class GenerateRequest(_message.Message):
     def __init__(self, parameters: _Optional[_Union[GenerationParameters, _Mapping]] = ...) -> None: ...
 
 class GenerateResponse(_message.Message):
-    __slots__ = ("text", "token_ids", "sources", "summary")
+    __slots__ = ("text", "token_ids", "sources", "summary", "logprobs")
     TEXT_FIELD_NUMBER: _ClassVar[int]
     TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
     SOURCES_FIELD_NUMBER: _ClassVar[int]
     SUMMARY_FIELD_NUMBER: _ClassVar[int]
+    LOGPROBS_FIELD_NUMBER: _ClassVar[int]
     text: str
     token_ids: _containers.RepeatedScalarFieldContainer[int]
     sources: _containers.RepeatedScalarFieldContainer[_speculation_pb2.TokenSource]
     summary: GenerationSummary
-    def __init__(self, text: _Optional[str] = ..., token_ids: _Optional[_Iterable[int]] = ..., sources: _Optional[_Iterable[_Union[_speculation_pb2.TokenSource, str]]] = ..., summary: _Optional[_Union[GenerationSummary, _Mapping]] = ...) -> None: ...
+    logprobs: _containers.RepeatedCompositeFieldContainer[_speculation_pb2.TokenLogprobs]
+    def __init__(self, text: _Optional[str] = ..., token_ids: _Optional[_Iterable[int]] = ..., sources: _Optional[_Iterable[_Union[_speculation_pb2.TokenSource, str]]] = ..., summary: _Optional[_Union[GenerationSummary, _Mapping]] = ..., logprobs: _Optional[_Iterable[_Union[_speculation_pb2.TokenLogprobs, _Mapping]]] = ...) -> None: ...
 
 class GenerateOnceRequest(_message.Message):
     __slots__ = ("parameters",)
@@ -91,16 +97,18 @@ class GenerateOnceRequest(_message.Message):
     def __init__(self, parameters: _Optional[_Union[GenerationParameters, _Mapping]] = ...) -> None: ...
 
 class GenerateOnceResponse(_message.Message):
-    __slots__ = ("text", "token_ids", "sources", "summary")
+    __slots__ = ("text", "token_ids", "sources", "summary", "logprobs")
     TEXT_FIELD_NUMBER: _ClassVar[int]
     TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
     SOURCES_FIELD_NUMBER: _ClassVar[int]
     SUMMARY_FIELD_NUMBER: _ClassVar[int]
+    LOGPROBS_FIELD_NUMBER: _ClassVar[int]
     text: str
     token_ids: _containers.RepeatedScalarFieldContainer[int]
     sources: _containers.RepeatedScalarFieldContainer[_speculation_pb2.TokenSource]
     summary: GenerationSummary
-    def __init__(self, text: _Optional[str] = ..., token_ids: _Optional[_Iterable[int]] = ..., sources: _Optional[_Iterable[_Union[_speculation_pb2.TokenSource, str]]] = ..., summary: _Optional[_Union[GenerationSummary, _Mapping]] = ...) -> None: ...
+    logprobs: _containers.RepeatedCompositeFieldContainer[_speculation_pb2.TokenLogprobs]
+    def __init__(self, text: _Optional[str] = ..., token_ids: _Optional[_Iterable[int]] = ..., sources: _Optional[_Iterable[_Union[_speculation_pb2.TokenSource, str]]] = ..., summary: _Optional[_Union[GenerationSummary, _Mapping]] = ..., logprobs: _Optional[_Iterable[_Union[_speculation_pb2.TokenLogprobs, _Mapping]]] = ...) -> None: ...
 
 class GenerationSummary(_message.Message):
     __slots__ = ("request_id", "finish_reason", "prompt_tokens", "output_tokens", "seed", "speculation", "timings")

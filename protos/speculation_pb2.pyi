@@ -49,20 +49,34 @@ class DraftTree(_message.Message):
     def __init__(self, token_ids: _Optional[_Iterable[int]] = ..., parents: _Optional[_Iterable[int]] = ..., estimates: _Optional[_Iterable[float]] = ..., sources: _Optional[_Iterable[_Union[TokenSource, str]]] = ...) -> None: ...
 
 class Verdict(_message.Message):
-    __slots__ = ("accepted_nodes", "emitted_token_ids", "root_prediction", "node_predictions", "stopped", "successor_ids")
+    __slots__ = ("accepted_nodes", "emitted_token_ids", "root_prediction", "node_predictions", "stopped", "successor_ids", "logprobs")
     ACCEPTED_NODES_FIELD_NUMBER: _ClassVar[int]
     EMITTED_TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
     ROOT_PREDICTION_FIELD_NUMBER: _ClassVar[int]
     NODE_PREDICTIONS_FIELD_NUMBER: _ClassVar[int]
     STOPPED_FIELD_NUMBER: _ClassVar[int]
     SUCCESSOR_IDS_FIELD_NUMBER: _ClassVar[int]
+    LOGPROBS_FIELD_NUMBER: _ClassVar[int]
     accepted_nodes: _containers.RepeatedScalarFieldContainer[int]
     emitted_token_ids: _containers.RepeatedScalarFieldContainer[int]
     root_prediction: int
     node_predictions: _containers.RepeatedScalarFieldContainer[int]
     stopped: bool
     successor_ids: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, accepted_nodes: _Optional[_Iterable[int]] = ..., emitted_token_ids: _Optional[_Iterable[int]] = ..., root_prediction: _Optional[int] = ..., node_predictions: _Optional[_Iterable[int]] = ..., stopped: bool = ..., successor_ids: _Optional[_Iterable[int]] = ...) -> None: ...
+    logprobs: _containers.RepeatedCompositeFieldContainer[TokenLogprobs]
+    def __init__(self, accepted_nodes: _Optional[_Iterable[int]] = ..., emitted_token_ids: _Optional[_Iterable[int]] = ..., root_prediction: _Optional[int] = ..., node_predictions: _Optional[_Iterable[int]] = ..., stopped: bool = ..., successor_ids: _Optional[_Iterable[int]] = ..., logprobs: _Optional[_Iterable[_Union[TokenLogprobs, _Mapping]]] = ...) -> None: ...
+
+class TokenLogprobs(_message.Message):
+    __slots__ = ("token_id", "logprob", "top_token_ids", "top_logprobs")
+    TOKEN_ID_FIELD_NUMBER: _ClassVar[int]
+    LOGPROB_FIELD_NUMBER: _ClassVar[int]
+    TOP_TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
+    TOP_LOGPROBS_FIELD_NUMBER: _ClassVar[int]
+    token_id: int
+    logprob: float
+    top_token_ids: _containers.RepeatedScalarFieldContainer[int]
+    top_logprobs: _containers.RepeatedScalarFieldContainer[float]
+    def __init__(self, token_id: _Optional[int] = ..., logprob: _Optional[float] = ..., top_token_ids: _Optional[_Iterable[int]] = ..., top_logprobs: _Optional[_Iterable[float]] = ...) -> None: ...
 
 class LookaheadParameters(_message.Message):
     __slots__ = ("window", "ngram", "candidates", "pool_size")

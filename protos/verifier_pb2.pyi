@@ -29,7 +29,7 @@ class VerifyRequest(_message.Message):
     def __init__(self, open: _Optional[_Union[OpenVerifierSession, _Mapping]] = ..., verify: _Optional[_Union[VerifyDraft, _Mapping]] = ..., close: _Optional[_Union[CloseVerifierSession, _Mapping]] = ...) -> None: ...
 
 class OpenVerifierSession(_message.Message):
-    __slots__ = ("session_id", "vocabulary_fingerprint", "token_ids", "prompt_length", "sampling", "stop_token_ids", "successors")
+    __slots__ = ("session_id", "vocabulary_fingerprint", "token_ids", "prompt_length", "sampling", "stop_token_ids", "successors", "logprobs")
     SESSION_ID_FIELD_NUMBER: _ClassVar[int]
     VOCABULARY_FINGERPRINT_FIELD_NUMBER: _ClassVar[int]
     TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
@@ -37,6 +37,7 @@ class OpenVerifierSession(_message.Message):
     SAMPLING_FIELD_NUMBER: _ClassVar[int]
     STOP_TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
     SUCCESSORS_FIELD_NUMBER: _ClassVar[int]
+    LOGPROBS_FIELD_NUMBER: _ClassVar[int]
     session_id: str
     vocabulary_fingerprint: str
     token_ids: _containers.RepeatedScalarFieldContainer[int]
@@ -44,7 +45,8 @@ class OpenVerifierSession(_message.Message):
     sampling: _speculation_pb2.SamplingParameters
     stop_token_ids: _containers.RepeatedScalarFieldContainer[int]
     successors: int
-    def __init__(self, session_id: _Optional[str] = ..., vocabulary_fingerprint: _Optional[str] = ..., token_ids: _Optional[_Iterable[int]] = ..., prompt_length: _Optional[int] = ..., sampling: _Optional[_Union[_speculation_pb2.SamplingParameters, _Mapping]] = ..., stop_token_ids: _Optional[_Iterable[int]] = ..., successors: _Optional[int] = ...) -> None: ...
+    logprobs: int
+    def __init__(self, session_id: _Optional[str] = ..., vocabulary_fingerprint: _Optional[str] = ..., token_ids: _Optional[_Iterable[int]] = ..., prompt_length: _Optional[int] = ..., sampling: _Optional[_Union[_speculation_pb2.SamplingParameters, _Mapping]] = ..., stop_token_ids: _Optional[_Iterable[int]] = ..., successors: _Optional[int] = ..., logprobs: _Optional[int] = ...) -> None: ...
 
 class VerifyDraft(_message.Message):
     __slots__ = ("committed_length", "draft")

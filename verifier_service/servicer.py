@@ -84,8 +84,9 @@ class VerifierServicer(verifier_pb2_grpc.VerifierServicer):
             sampling=convert.sampling_from_pb(opened.sampling),
             stop_token_ids=frozenset(opened.stop_token_ids),
             successors=opened.successors,
+            logprobs=opened.logprobs if opened.HasField("logprobs") else None,
         )
-        request.require_successors()
+        request.require_extras()
         request.require_fit(self._host.model)
         return request
 

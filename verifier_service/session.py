@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from draftloop.errors import InvalidInput, StaleSession
+from draftloop.request import check_top_logprobs
 from draftloop.runtime.kv_cache import Slot
 from draftloop.runtime.model import LanguageModel
 from draftloop.runtime.sampling import Sampler
@@ -19,12 +20,14 @@ class SessionRequest(Opening):
 
     stop_token_ids: frozenset[int] = frozenset()
     successors: int = 0
+    logprobs: int | None = None
 
-    def require_successors(self) -> None:
-        """Raises InvalidInput where more successors are asked for than verdicts carry."""
+    def require_extras(self) -> None:
+        """Raises InvalidInput where more is asked for than verdicts carry."""
         if self.successors > MOST_SUCCESSORS:
             rule = f"must be at most {MOST_SUCCESSORS}"
             raise InvalidInput("successors", rule, self.successors)
+        check_top_logprobs(self.logprobs)
 
 
 @dataclass(slots=True)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
+
 from draftloop.errors import InvalidInput
+from draftloop.logprobs import TokenLogprobs
 from draftloop.model_info import CostPoint, ModelInfo
 from draftloop.request import GenerationParameters, SamplingParameters
 from draftloop.rpc.convert_speculation import speculation_from_pb, speculation_to_pb
@@ -52,6 +55,7 @@ def verdict_to_pb(verdict: Verdict) -> pb.Verdict:
         node_predictions=verdict.node_predictions,
         stopped=verdict.stopped,
         successor_ids=verdict.successor_ids,
+        logprobs=logprobs_to_pb(verdict.logprobs),
     )
 
 
@@ -64,6 +68,32 @@ def verdict_from_pb(message: pb.Verdict) -> Verdict:
         node_predictions=tuple(message.node_predictions),
         stopped=message.stopped,
         successor_ids=tuple(message.successor_ids),
+        logprobs=logprobs_from_pb(message.logprobs),
+    )
+
+
+def logprobs_to_pb(logprobs: Sequence[TokenLogprobs]) -> list[pb.TokenLogprobs]:
+    """Log-probabilities for the wire."""
+    return [
+        pb.TokenLogprobs(
+            token_id=entry.token_id,
+            logprob=entry.logprob,
+            top_token_ids=[token for token, _ in entry.top],
+            top_logprobs=[logprob for _, logprob in entry.top],
+        )
+        for entry in logprobs
+    ]
+
+
+def logprobs_from_pb(messages: Iterable[pb.TokenLogprobs]) -> tuple[TokenLogprobs, ...]:
+    """Log-probabilities as they came."""
+    return tuple(
+        TokenLogprobs(
+            message.token_id,
+            message.logprob,
+            tuple(zip(message.top_token_ids, message.top_logprobs, strict=True)),
+        )
+        for message in messages
     )
 
 
@@ -189,6 +219,8 @@ def parameters_to_pb(said: GenerationParameters) -> generation_pb2.GenerationPar
         speculation=speculation_to_pb(said.speculation),
         request_id=said.request_id,
         tenant=said.tenant,
+        logprobs=said.logprobs,
+        prediction=said.prediction,
     )
     if said.text is not None:
         message.text = said.text
@@ -212,4 +244,6 @@ def parameters_from_pb(message: generation_pb2.GenerationParameters) -> Generati
         speculation=speculation_from_pb(message.speculation),
         request_id=message.request_id,
         tenant=message.tenant,
+        logprobs=message.logprobs if message.HasField("logprobs") else None,
+        prediction=message.prediction,
     )

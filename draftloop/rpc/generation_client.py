@@ -10,6 +10,7 @@ from typing import Self
 import grpc
 
 from draftloop.errors import DraftloopError, InvalidInput, Overloaded, Unavailable
+from draftloop.logprobs import TokenLogprobs
 from draftloop.model_info import ModelInfo
 from draftloop.request import GenerationParameters
 from draftloop.rpc import convert
@@ -75,6 +76,7 @@ class Piece:
     text: str = ""
     token_ids: tuple[int, ...] = ()
     sources: tuple[TokenSource, ...] = ()
+    logprobs: tuple[TokenLogprobs, ...] = ()
     summary: Summary | None = None
 
 
@@ -165,6 +167,7 @@ def _piece(response: pb.GenerateResponse) -> Piece:
         text=response.text,
         token_ids=tuple(response.token_ids),
         sources=tuple(TokenSource(source) for source in response.sources),
+        logprobs=convert.logprobs_from_pb(response.logprobs),
         summary=_summary(response.summary) if response.HasField("summary") else None,
     )
 

@@ -21,7 +21,7 @@ HEAVY_FOLDERS = ("draftloop/runtime", "drafter_service", "verifier_service", *TO
 GRPC = {"grpc", "google", "grpc_health", "grpc_reflection", "protos"}
 STUB_FILES = {"servicer.py", "clients.py"}
 STUB_FOLDERS = ("draftloop/rpc", "tests", "benchmarks")
-LIGHT = {"draftloop", "pydantic", "pydantic_settings", "structlog"}
+LIGHT = {"draftloop", "prometheus_client", "pydantic", "pydantic_settings", "structlog"}
 STANDARD = set(sys.stdlib_module_names)
 
 

@@ -11,6 +11,7 @@ import pytest
 from draftloop.rpc.server import RoleServer
 from orchestrator.config import OrchestratorSettings
 from orchestrator.deployment import Deployment
+from orchestrator.front import Front
 from orchestrator.launcher import Stack, StackConfig
 from orchestrator.servicer import SERVICE_NAME, GenerationServicer, register
 from tests.e2e.client import Case, Client, held_out_prompts
@@ -75,7 +76,7 @@ def orchestrator(stack: Stack) -> InProcess:
         chosen = OrchestratorSettings(**{**defaults, **settings})
         server = RoleServer(SERVICE_NAME, chosen)
         deployment = Deployment(chosen)
-        register(GenerationServicer(deployment), server.server)
+        register(GenerationServicer(Front(deployment)), server.server)
         await server.listen()
         await deployment.start()
         try:
