@@ -16,10 +16,9 @@ def main() -> None:
     with Client(arguments.server, timeout=60) as client:
         completion = client.generate(arguments.prompt, max_tokens=48, temperature=0.7, seed=1)
     print(arguments.prompt + completion.text)
-    print(
-        f"\n{completion.usage.completion_tokens} tokens, ended by {completion.finish_reason}; "
-        f"{completion.figures.tokens_per_round:.2f} tokens per round of {completion.figures.strategy}"
-    )
+    usage, figures = completion.usage, completion.figures
+    print(f"\n{usage.completion_tokens} tokens, ended by {completion.finish_reason}")
+    print(f"{figures.strategy}: {figures.tokens_per_round:.2f} tokens per round")
 
 
 if __name__ == "__main__":

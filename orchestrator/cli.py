@@ -11,13 +11,13 @@ from typing import Annotated, NoReturn
 import typer
 
 from draftloop import __version__
-from draftloop.client import Client, Summary
+from draftloop.client import DEFAULT_ADDRESS, Client, Summary
 from draftloop.errors import DraftloopError
 from draftloop.phrase import PhraseScope
 from draftloop.request import GenerationParameters, SamplingParameters
 from draftloop.speculation import AUTOREGRESSIVE, STRATEGIES, Speculation
 from orchestrator import cli_phrases, cli_profile, terminal
-from orchestrator.cli_common import DEFAULT_SERVER, FAILED, Server, complaints, console
+from orchestrator.cli_common import FAILED, Server, complaints, console
 from orchestrator.launcher import RoleProcess, Stack, StackConfig, exec_role, interruptible
 
 app = typer.Typer(
@@ -114,7 +114,7 @@ def generate(
     compare: Annotated[
         bool, typer.Option("--compare", help="Show plain decoding beside it.")
     ] = False,
-    server: Server = DEFAULT_SERVER,
+    server: Server = DEFAULT_ADDRESS,
 ) -> None:
     """Continue a prompt on a running deployment, streaming to the terminal."""
     try:
@@ -163,7 +163,7 @@ def _compare(client: Client, parameters: GenerationParameters) -> None:
 
 
 @app.command()
-def info(server: Server = DEFAULT_SERVER) -> None:
+def info(server: Server = DEFAULT_ADDRESS) -> None:
     """Show models, strategies and limits of a running deployment."""
     try:
         with Client(server) as client:

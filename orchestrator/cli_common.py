@@ -9,7 +9,6 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from draftloop.client import DEFAULT_ADDRESS as DEFAULT_SERVER
 from draftloop.errors import DraftloopError
 
 FAILED = 2

@@ -11,10 +11,10 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
-from draftloop.client import Client
+from draftloop.client import DEFAULT_ADDRESS, Client
 from draftloop.errors import InvalidInput
 from draftloop.model_info import ModelInfo
-from orchestrator.cli_common import DEFAULT_SERVER, Server, clear_errors, console
+from orchestrator.cli_common import Server, clear_errors, console
 from orchestrator.cost_plot import draw
 from orchestrator.cost_table import break_even, cost_rows, verdicts
 
@@ -25,7 +25,7 @@ DRAFTS = (3, 7, 15)
 def profile(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")] = False,
     plot: Annotated[Path | None, typer.Option(help="Draw the curves into this .svg file.")] = None,
-    server: Server = DEFAULT_SERVER,
+    server: Server = DEFAULT_ADDRESS,
 ) -> None:
     """Show what a forward costs by tokens, context and batch: measured, and corrected since."""
     with clear_errors():

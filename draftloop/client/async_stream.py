@@ -22,10 +22,8 @@ class AsyncStream:
     Leaving an `async for` over it, or an `async with`, cancels what is left.
     """
 
-    def __init__(
-        self, open_call: Callable[[], PieceCall], retry: Retry, deadline: Deadline
-    ) -> None:
-        self._open_call = open_call
+    def __init__(self, begin: Callable[[], PieceCall], retry: Retry, deadline: Deadline) -> None:
+        self._begin = begin
         self._retry = retry
         self._deadline = deadline
         self._call: PieceCall | None = None
@@ -72,7 +70,7 @@ class AsyncStream:
     async def _first(self) -> Piece | Summary:
         if self._cancelled.is_set():
             raise asyncio.CancelledError
-        self._call = self._open_call()
+        self._call = self._begin()
         return await self._call.read()
 
     async def _sleep(self, seconds: float) -> None:

@@ -111,6 +111,4 @@ def _sources(values: Iterable[int]) -> tuple[TokenSource, ...]:
     try:
         return tuple(TokenSource(value) for value in values)
     except ValueError as error:
-        raise Mismatch(
-            f"the server is newer than this client: {error}; update the client"
-        ) from None
+        raise Mismatch(f"the server is newer than this client ({error}): update it") from None
