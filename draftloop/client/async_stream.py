@@ -19,7 +19,8 @@ class AsyncStream:
 
     Nothing is sent before the first piece is asked for. Until that piece has come the request is
     made again as the retry policy says; after it never, since its tokens may have been used.
-    Leaving an `async for` over it, or an `async with`, cancels what is left.
+    Leaving an `async for` over it, or an `async with`, cancels what is left; whoever uses `read` or
+    `anext` alone cancels by `cancel`.
     """
 
     def __init__(self, begin: Callable[[], PieceCall], retry: Retry, deadline: Deadline) -> None:
