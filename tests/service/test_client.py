@@ -187,7 +187,7 @@ async def test_async_cancel_task_cancel_and_break(told: Told) -> None:
     servicer.stuck = True
     async with AsyncClient(address, retry=NO_RETRY) as client:
         stream = client.stream("x")
-        assert (await anext(stream)).text == "0"  # type: ignore[call-overload]
+        assert (await anext(stream)).text == "0"
         asyncio.get_running_loop().call_later(0.1, stream.cancel)
         assert await stream.read() is None
 

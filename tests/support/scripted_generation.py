@@ -11,10 +11,10 @@ import grpc
 from draftloop.client.loop_thread import LoopThread
 from draftloop.errors import DraftloopError
 from draftloop.rpc.interceptors import ErrorInterceptor
-from draftloop.tree import TokenSource
 from protos import generation_pb2 as pb
-from protos import generation_pb2_grpc
+from protos import generation_pb2_grpc, speculation_pb2
 
+DRAFT_MODEL = speculation_pb2.TOKEN_SOURCE_DRAFT_MODEL
 SUMMARY = pb.GenerationSummary(
     request_id="r", finish_reason=pb.FINISH_REASON_LENGTH, prompt_tokens=2, output_tokens=3, seed=7
 )
@@ -51,9 +51,7 @@ class ScriptedGeneration(generation_pb2_grpc.GenerationServicer):
         self.running += 1
         try:
             for token in range(3):
-                yield pb.GenerateResponse(
-                    text=str(token), token_ids=[token], sources=[TokenSource.DRAFT_MODEL.value]
-                )
+                yield pb.GenerateResponse(text=str(token), token_ids=[token], sources=[DRAFT_MODEL])
                 if self.midway is not None:
                     raise self.midway
                 if self.stuck:
@@ -70,7 +68,7 @@ class ScriptedGeneration(generation_pb2_grpc.GenerationServicer):
         return pb.GenerateOnceResponse(
             text="012",
             token_ids=[0, 1, 2],
-            sources=[TokenSource.DRAFT_MODEL.value] * 3,
+            sources=[DRAFT_MODEL] * 3,
             summary=SUMMARY,
         )
 
