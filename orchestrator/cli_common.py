@@ -9,11 +9,9 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from draftloop.config import DEFAULT_PORTS, LOOPBACK
 from draftloop.errors import DraftloopError
 
 FAILED = 2
-DEFAULT_SERVER = f"{LOOPBACK}:{DEFAULT_PORTS['orchestrator']}"
 
 console = Console(highlight=False)
 complaints = Console(stderr=True, highlight=False)

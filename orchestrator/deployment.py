@@ -11,6 +11,7 @@ import grpc
 from draftloop import logs
 from draftloop.calibrations import Calibrations
 from draftloop.cost_line import cost_line
+from draftloop.deadline import Deadline
 from draftloop.errors import Mismatch, StartupFailure, Unavailable
 from draftloop.model_info import ModelInfo
 from draftloop.request import GenerationRequest
@@ -27,7 +28,6 @@ from orchestrator.budget import Controller
 from orchestrator.clients import drafter_info, verifier_info
 from orchestrator.config import OrchestratorSettings
 from orchestrator.costs import VerifyCost
-from orchestrator.deadline import Deadline
 from orchestrator.drafter_session import DrafterSession
 from orchestrator.drafting import DrafterDrafting, Drafting, RecyclingDrafting
 from orchestrator.figures import SpeculationFigures

@@ -8,9 +8,9 @@ from collections.abc import Iterator
 import structlog
 
 from draftloop import logs
+from draftloop.deadline import Deadline
 from draftloop.request import GenerationParameters
 from orchestrator.admission import RequestLimit
-from orchestrator.deadline import Deadline
 from orchestrator.deployment import Deployment
 from orchestrator.loop import Generation
 from orchestrator.requests import RequestReader

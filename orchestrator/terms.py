@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from draftloop.deadline import Deadline
 from draftloop.request import GenerationRequest
-from orchestrator.deadline import Deadline
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -76,10 +76,29 @@ def test_grpc_stays_out_of_the_runtime() -> None:
 
 def test_shared_types_need_little() -> None:
     def shared(module: Module) -> bool:
-        folders = ("draftloop/rpc", "draftloop/runtime")
+        folders = ("draftloop/client", "draftloop/rpc", "draftloop/runtime")
         return module.package == "draftloop" and not module.under(*folders)
 
     assert not breaches(lambda module: module.packages - STANDARD - LIGHT, shared)
+
+
+def test_the_client_sees_no_wire() -> None:
+    """Its calls are made in draftloop/rpc; beside them it needs the retries alone."""
+
+    def foreign(module: Module) -> set[str]:
+        return module.packages - STANDARD - {"draftloop", "tenacity"}
+
+    assert not breaches(foreign, lambda module: module.under("draftloop/client"))
+
+
+def test_the_client_runs_on_a_plain_installation() -> None:
+    """Importing it imports no distribution but those that `draftloop` without extras asks for."""
+    code = "import sys, draftloop.client; sys.stdout.write(' '.join(sys.modules))"
+    run = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
+    assert run.returncode == 0, run.stderr
+    imported = {name.partition(".")[0] for name in run.stdout.split()}
+    assert {"grpc", "tenacity"} <= imported
+    assert not imported & (HEAVY | COMPILERS | {"numpy", "redis", *SERVICES, "phrase_store"})
 
 
 def edges() -> dict[str, set[str]]:

@@ -9,11 +9,11 @@ from contextlib import asynccontextmanager
 
 import pytest
 
+from draftloop.deadline import Deadline
 from draftloop.errors import DeadlineExceeded, Unavailable
 from draftloop.request import GenerationRequest, SamplingParameters
 from draftloop.speculation import SPECULATIVE, Speculation
 from draftloop.tree import EMPTY_TREE, DraftBudget
-from orchestrator.deadline import Deadline
 from orchestrator.drafter_session import DrafterSession
 from orchestrator.replicas import Replicas
 from orchestrator.terms import SessionTerms
