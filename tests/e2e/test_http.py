@@ -25,7 +25,7 @@ def tokenizer() -> Tokenizer:
 
 
 def by_grpc(client: Client, **said: Any) -> pb.GenerateOnceResponse:
-    sampling = {"temperature": 0.8, "seed": 11}
+    sampling: dict[str, Any] = {"temperature": 0.8, "seed": 11}
     parameters = pb.GenerationParameters(
         text=PROMPT, max_tokens=24, sampling=shared.SamplingParameters(**sampling), **said
     )
