@@ -6,7 +6,9 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any
 
+import httpx
 import pytest
+from openai import OpenAI
 
 from draftloop.rpc.server import RoleServer
 from orchestrator.config import OrchestratorSettings
@@ -14,7 +16,7 @@ from orchestrator.deployment import Deployment
 from orchestrator.front import Front
 from orchestrator.launcher import Stack, StackConfig
 from orchestrator.servicer import SERVICE_NAME, GenerationServicer, register
-from tests.e2e.client import Case, Client, held_out_prompts
+from tests.e2e.client import CALL_TIMEOUT_S, Case, Client, held_out_prompts
 
 SAMPLINGS: tuple[dict[str, Any], ...] = (
     {},
@@ -32,7 +34,7 @@ InProcess = Callable[..., AbstractAsyncContextManager[str]]
 def stack() -> Iterator[Stack]:
     """All three roles. Who kills one starts it again."""
     config = StackConfig(
-        port=0, drafter_port=0, verifier_port=0, dtype="float32", start_timeout_s=240
+        port=0, http_port=0, drafter_port=0, verifier_port=0, dtype="float32", start_timeout_s=240
     )
     with Stack(config) as running:
         yield running
@@ -44,6 +46,26 @@ def client(stack: Stack) -> Iterator[Client]:
     client = Client(stack.address)
     yield client
     client.channel.close()
+
+
+@pytest.fixture(scope="session")
+def base(stack: Stack) -> str:
+    """Address of the stack's HTTP API."""
+    return f"http://{stack.http_address}"
+
+
+@pytest.fixture(scope="session")
+def http(base: str) -> Iterator[httpx.Client]:
+    """A plain client of it."""
+    with httpx.Client(base_url=base, timeout=CALL_TIMEOUT_S) as client:
+        yield client
+
+
+@pytest.fixture(scope="session")
+def api(base: str) -> Iterator[OpenAI]:
+    """OpenAI's own client of it."""
+    with OpenAI(base_url=f"{base}/v1", api_key="none", max_retries=0) as client:
+        yield client
 
 
 @pytest.fixture(scope="session")
@@ -70,6 +92,7 @@ def orchestrator(stack: Stack) -> InProcess:
     async def started(**settings: Any) -> AsyncIterator[str]:
         defaults = {
             "listen": "127.0.0.1:0",
+            "http_listen": "",
             "verifiers": stack.processes["verifier"].address,
             "drafters": stack.processes["drafter"].address,
         }

@@ -1,0 +1,224 @@
+"""`python -m benchmarks.gateway`: what the HTTP door costs beside the gRPC door.
+
+Both doors of one running stack are measured in turn, so that a machine that slows down slows both
+down. Plain decoding sends one token a message, which is the dearest case a token.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import statistics
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import psutil
+from rich.console import Console
+
+from benchmarks.machine import describe_machine
+from draftloop.client import AsyncClient
+from draftloop.config import REPOSITORY
+from draftloop.request import GenerationParameters, SamplingParameters
+from draftloop.speculation import AUTOREGRESSIVE, Speculation
+from orchestrator.launcher import Stack, StackConfig
+
+PROMPT = "def main():\n    "
+GRPC, HTTP = "gRPC", "HTTP"
+CONCURRENCIES = (1, 8)
+GOAL_MS = 1.0
+RESULTS = REPOSITORY / "benchmarks" / "results"
+
+
+@dataclass(frozen=True, slots=True)
+class Stream:
+    """One stream as its client saw it, in seconds: until the first token, and a token after it."""
+
+    first_s: float
+    per_token_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """Medians over all streams of one door; `cpu_ms` is the orchestrator's time a token."""
+
+    door: str
+    concurrency: int
+    streams: int
+    first_ms: float
+    per_token_ms: float
+    cpu_ms: float
+
+
+Open = Callable[[int], Awaitable[Stream]]
+
+
+@dataclass(frozen=True, slots=True)
+class Doors:
+    """One stack, by both of its addresses."""
+
+    grpc: AsyncClient
+    http_address: str
+    tokens: int
+
+    async def by_grpc(self, seed: int) -> Stream:
+        """One stream of the gRPC API."""
+        said = GenerationParameters(
+            text=PROMPT,
+            sampling=SamplingParameters(temperature=0.8),
+            seed=seed,
+            max_tokens=self.tokens,
+            ignore_eos=True,
+            speculation=Speculation(strategy=AUTOREGRESSIVE),
+        )
+        asked, moments = time.perf_counter(), []
+        async for piece in self.grpc.stream(said):
+            if piece.token_ids:
+                moments.append(time.perf_counter())
+        return self._stream(asked, moments)
+
+    async def by_http(self, seed: int) -> Stream:
+        """One stream of server-sent events, on a connection of its own, each event parsed."""
+        body = json.dumps(
+            {
+                "prompt": PROMPT, "temperature": 0.8, "seed": seed, "max_tokens": self.tokens,
+                "ignore_eos": True, "stream": True, "speculative": {"strategy": AUTOREGRESSIVE},
+                "logprobs": None,
+            }
+        ).encode()  # fmt: skip
+        head = (
+            f"POST /v1/completions HTTP/1.1\r\nHost: {self.http_address}\r\n"
+            f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
+        )
+        host, _, port = self.http_address.rpartition(":")
+        reader, writer = await asyncio.open_connection(host, int(port))
+        asked, moments = time.perf_counter(), []
+        writer.write(head.encode() + body)
+        while (line := await reader.readline()) != b"data: [DONE]\n":
+            if line.startswith(b"data: "):
+                json.loads(line[6:])
+                moments.append(time.perf_counter())
+            elif not line:
+                raise ConnectionError("the stream ended without [DONE]")
+        writer.close()
+        return self._stream(asked, moments)
+
+    def _stream(self, asked: float, moments: Sequence[float]) -> Stream:
+        lasted = moments[-1] - moments[0]
+        return Stream(moments[0] - asked, lasted / (self.tokens - 1))
+
+
+async def measure(doors: Doors, process: psutil.Process, repeats: int) -> list[Row]:
+    """Both doors in turn at every concurrency, after a warm-up."""
+    ways: dict[str, Open] = {GRPC: doors.by_grpc, HTTP: doors.by_http}
+    rows: list[Row] = []
+    for way in ways.values():
+        await way(0)
+    for concurrency in CONCURRENCIES:
+        streams: dict[str, list[Stream]] = {door: [] for door in ways}
+        cpu_s = dict.fromkeys(ways, 0.0)
+        for repeat in range(repeats):
+            order = list(ways) if repeat % 2 else list(ways)[::-1]
+            for door in order:
+                before = _cpu(process)
+                seeds = range(repeat * concurrency, (repeat + 1) * concurrency)
+                streams[door] += await asyncio.gather(*map(ways[door], seeds))
+                cpu_s[door] += _cpu(process) - before
+        rows += [_row(door, concurrency, streams[door], cpu_s[door], doors.tokens) for door in ways]
+    return rows
+
+
+def _cpu(process: psutil.Process) -> float:
+    times = process.cpu_times()
+    return float(times.user + times.system)
+
+
+def _row(door: str, concurrency: int, streams: Sequence[Stream], cpu_s: float, tokens: int) -> Row:
+    return Row(
+        door=door,
+        concurrency=concurrency,
+        streams=len(streams),
+        first_ms=1e3 * statistics.median(stream.first_s for stream in streams),
+        per_token_ms=1e3 * statistics.median(stream.per_token_s for stream in streams),
+        cpu_ms=1e3 * cpu_s / (len(streams) * tokens),
+    )
+
+
+def overheads(rows: Sequence[Row]) -> dict[int, dict[str, float]]:
+    """By concurrency: what HTTP takes beyond gRPC, in milliseconds."""
+    by = {(row.door, row.concurrency): row for row in rows}
+    names = ("first_ms", "per_token_ms", "cpu_ms")
+    return {
+        concurrency: {
+            name: getattr(by[HTTP, concurrency], name) - getattr(by[GRPC, concurrency], name)
+            for name in names
+        }
+        for concurrency in CONCURRENCIES
+    }
+
+
+def page(rows: Sequence[Row], machine: dict[str, Any]) -> str:
+    """The tables as Markdown."""
+    lines = [
+        "# What the HTTP door costs\n",
+        f"`python -m benchmarks.gateway`, {machine['cores']} cores, load average "
+        f"{machine['load_average'][0]} at the end. Plain decoding, one token a message; medians "
+        "over the streams; *cpu* is the orchestrator's processor time a token, in all.\n",
+        "| door | concurrency | streams | first token ms | ms a token | cpu ms a token |",
+        "|---|---|---|---|---|---|",
+    ]
+    lines += [
+        f"| {row.door} | {row.concurrency} | {row.streams} | {row.first_ms:.2f} "
+        f"| {row.per_token_ms:.3f} | {row.cpu_ms:.3f} |"
+        for row in rows
+    ]
+    lines += [
+        "\nHTTP beyond gRPC:\n",
+        "| concurrency | first token ms | ms a token | cpu ms a token |",
+    ]
+    lines += ["|---|---|---|---|"]
+    lines += [
+        f"| {concurrency} | {more['first_ms']:+.2f} | {more['per_token_ms']:+.3f} "
+        f"| {more['cpu_ms']:+.3f} |"
+        for concurrency, more in overheads(rows).items()
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _write(rows: Sequence[Row], folder: Path) -> str:
+    machine = describe_machine()
+    told = {"machine": machine, "rows": [asdict(row) for row in rows],
+            "overheads": overheads(rows), "goal_ms_per_token": GOAL_MS}  # fmt: skip
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "gateway.json").write_text(json.dumps(told, indent=1) + "\n", encoding="utf-8")
+    text = page(rows, machine)
+    (folder / "gateway.md").write_text(text, encoding="utf-8")
+    return text
+
+
+def main() -> None:
+    """Starts a stack without a drafter, measures, writes, prints."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--tokens", type=int, default=64, help="tokens a stream")
+    parser.add_argument("--repeats", type=int, default=10, help="turns of each door")
+    parser.add_argument("--output", type=Path, default=RESULTS, help="folder of the results")
+    chosen = parser.parse_args()
+    config = StackConfig(port=0, http_port=0, verifier_port=0, draft=None, start_timeout_s=600)
+    with Stack(config) as stack:
+        process = stack.processes["orchestrator"].process
+        assert process is not None and stack.http_address is not None
+
+        async def run(http_address: str, pid: int) -> list[Row]:
+            async with AsyncClient(stack.address) as client:
+                doors = Doors(client, http_address, chosen.tokens)
+                return await measure(doors, psutil.Process(pid), chosen.repeats)
+
+        rows = asyncio.run(run(stack.http_address, process.pid))
+    Console().print(_write(rows, chosen.output), markup=False)
+
+
+if __name__ == "__main__":
+    main()

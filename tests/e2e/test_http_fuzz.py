@@ -1,0 +1,70 @@
+"""Requests that nobody would write, from the server's own OpenAPI document: no surprise answers."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import httpx
+import pytest
+import schemathesis
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+# A generated request may be a right one, then it is served; or there is no time for it.
+FORESEEN = {200, 400, 404, 405, 413, 429, 503, 504}
+FEW = settings(
+    max_examples=12, deadline=None, derandomize=True,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much,
+                           HealthCheck.function_scoped_fixture, HealthCheck.data_too_large],
+)  # fmt: skip
+HEADERS = {"X-Request-Timeout": "5"}
+
+
+@pytest.fixture(scope="module")
+def document(base: str) -> Any:
+    return schemathesis.openapi.from_url(f"{base}/openapi.json")
+
+
+described = schemathesis.pytest.from_fixture("document")
+
+
+def assert_foreseen(answer: Any) -> None:
+    assert answer.status_code in FORESEEN, answer.text
+    if answer.status_code >= 400:
+        error = json.loads(answer.content)["error"]
+        assert set(error) == {"message", "type", "param", "code"} and error["message"]
+
+
+@described.parametrize()
+@FEW
+def test_what_the_document_allows_and_forbids(case: Any) -> None:
+    if isinstance(case.body, dict) and isinstance(case.body.get("max_tokens"), int):
+        case.body["max_tokens"] = min(case.body["max_tokens"], 2)
+    assert_foreseen(case.call(headers=HEADERS))
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3)
+    ),
+    max_leaves=6,
+)
+FIELDS = st.sampled_from(
+    ["prompt", "messages", "n", "stop", "seed", "logit_bias", "logprobs", "stream", "speculative",
+     "prediction", "temperature", "top_k", "stop_token_ids", "stream_options", "tools", "model",
+     "response_format", "metadata", "user", "max_tokens"]
+)  # fmt: skip
+
+
+@FEW
+@given(st.sampled_from(["/v1/completions", "/v1/chat/completions", "/tokenize", "/detokenize"]),
+       st.dictionaries(FIELDS, JSON, max_size=3))  # fmt: skip
+def test_right_names_with_any_values(http: httpx.Client, path: str, changes: Any) -> None:
+    right = {"prompt": "x", "max_tokens": 1} if path != "/v1/chat/completions" else {
+        "messages": [{"role": "user", "content": "x"}], "max_tokens": 1,
+    }  # fmt: skip
+    body = json.dumps({**right, **changes})
+    answer = http.post(path, content=body, headers={**HEADERS, "Content-Type": "application/json"})
+    assert_foreseen(answer)

@@ -1,0 +1,204 @@
+"""What an HTTP client may send, what becomes of it, and what it is told of everything else."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from draftloop.errors import DeadlineExceeded, InvalidInput, Overloaded, Unavailable
+from draftloop.phrase import PhraseScope
+from orchestrator.gateway import parameters as reading
+from orchestrator.gateway.errors import Problem, UnknownModel, body_problem, problem
+from orchestrator.gateway.schemas import ChatBody, CompletionBody, Generating, TokenizeBody
+
+HELLO = [{"role": "user", "content": "hello"}]
+
+
+def completion(**body: Any) -> CompletionBody:
+    return CompletionBody.model_validate({"prompt": "x", **body})
+
+
+def chat(**body: Any) -> ChatBody:
+    return ChatBody.model_validate({"messages": HELLO, **body})
+
+
+def parameters(said: Generating, prompt: tuple[int, ...], tenant: str) -> Any:
+    return reading.parameters(said, prompt, tenant, reading.seed_of(said))
+
+
+def refusal(kind: type[Generating] | type[TokenizeBody], body: Any) -> Problem:
+    """What the client is told."""
+    try:
+        kind.model_validate(body)
+    except ValidationError as error:
+        problems = [{**one, "loc": ("body", *one["loc"])} for one in error.errors()]
+        return body_problem(problems)
+    except InvalidInput as error:
+        return problem(error)
+    raise AssertionError(f"{body} was accepted")
+
+
+def test_what_is_not_said_is_openais_choice() -> None:
+    (said,) = parameters(completion(), (5,), "")
+    assert said.sampling.temperature == 1 and said.sampling.top_p == 1
+    assert said.max_tokens is None and said.logprobs is None and said.stop == ()
+    assert said.speculation.strategy == "" and said.speculation.phrases is PhraseScope.SHARED
+
+
+def test_null_is_not_said() -> None:
+    fields = [name for name in CompletionBody.model_fields if name != "prompt"]
+    assert parameters(completion(seed=1, **dict.fromkeys(set(fields) - {"seed"})), (5,), "") == (
+        parameters(completion(seed=1), (5,), "")
+    )
+
+
+def test_what_is_said_arrives() -> None:
+    body = completion(
+        temperature=0.5, top_p=0.9, top_k=40, min_p=0.1, repetition_penalty=1.1,
+        presence_penalty=0.2, frequency_penalty=0.3, logit_bias={"7": -1}, max_tokens=9, seed=3,
+        stop="\n", stop_token_ids=[4], ignore_eos=True, logprobs=2, prediction={
+            "type": "content", "content": [{"type": "text", "text": "a"}]
+        }, speculative={"strategy": "fused", "max_draft_tokens": 4, "phrases": "private"},
+    )  # fmt: skip
+    (said,) = parameters(body, (5, 6), "team")
+    assert said.token_ids == (5, 6) and said.tenant == "team" and said.prediction == "a"
+    assert (said.sampling.temperature, said.sampling.top_k, said.sampling.min_p) == (0.5, 40, 0.1)
+    assert said.sampling.logit_bias == ((7, -1.0),) and said.seed == 3 and said.max_tokens == 9
+    assert said.stop == ("\n",) and said.stop_token_ids == (4,) and said.ignore_eos
+    assert said.logprobs == 2 and said.speculation.strategy == "fused"
+    assert said.speculation.max_draft_tokens == 4
+    assert said.speculation.phrases is PhraseScope.PRIVATE
+
+
+@pytest.mark.parametrize(("seed", "seeds"), [(5, [5, 6]), (2**64 - 1, [2**64 - 1, 0]),
+                                             (-1, [2**64 - 1, 0])])  # fmt: skip
+def test_choices_have_seeds_of_their_own(seed: int, seeds: list[int]) -> None:
+    assert [said.seed for said in parameters(completion(seed=seed, n=2), (5,), "")] == seeds
+
+
+def test_a_chat_has_a_newer_name_for_its_limit() -> None:
+    assert parameters(chat(max_completion_tokens=7), (5,), "")[0].max_tokens == 7
+    assert parameters(chat(max_completion_tokens=7, max_tokens=7), (5,), "")[0].max_tokens == 7
+
+
+@pytest.mark.parametrize(("body", "count"), [({}, None), ({"logprobs": False}, None),
+    ({"logprobs": True}, 0), ({"logprobs": True, "top_logprobs": 3}, 3)])  # fmt: skip
+def test_logprobs_of_a_chat(body: dict[str, Any], count: int | None) -> None:
+    assert parameters(chat(**body), (5,), "")[0].logprobs == count
+
+
+@pytest.mark.parametrize("body", [
+    {"suffix": ""}, {"suffix": None}, {"response_format": {"type": "text"}},
+    {"user": "me"}, {"metadata": {"a": "b"}}, {"best_of": 1}, {"top_k": -1},
+    {"prompt": ["a", "b"]}, {"prompt": [1, 2]}, {"prompt": [[1], [2, 3]]},
+])  # fmt: skip
+def test_completions_that_ask_for_nothing_unusual(body: dict[str, Any]) -> None:
+    completion(**body)
+
+
+@pytest.mark.parametrize("body", [
+    {"tools": []}, {"tool_choice": "none"}, {"modalities": ["text"]}, {"store": False},
+    {"service_tier": "auto"}, {"parallel_tool_calls": True},
+    {"messages": [{"role": "assistant", "content": "x", "tool_calls": None, "audio": None}]},
+    {"messages": [{"role": "developer", "content": [{"type": "text", "text": "x"}]}]},
+])  # fmt: skip
+def test_chats_that_ask_for_nothing_unusual(body: dict[str, Any]) -> None:
+    chat(**body)
+
+
+@pytest.mark.parametrize(("body", "param", "code"), [
+    ({}, "prompt", "missing_required_parameter"),
+    ({"prompt": None}, "prompt", "invalid_value"),
+    ({"prompt": []}, "prompt", "invalid_value"),
+    ({"prompt": [[]]}, "prompt", "invalid_value"),
+    ({"prompt": [1, 2.5]}, "prompt[1]", "invalid_value"),
+    ({"prompt": [True]}, "prompt[0]", "invalid_value"),
+    ({"prompt": [[1], "a"]}, "prompt[1]", "invalid_value"),
+    ({"prompt": "x", "temperatur": 1}, "temperatur", "unknown_parameter"),
+    ({"prompt": "x", "temperature": "1"}, "temperature", "invalid_value"),
+    ({"prompt": "x", "temperature": float("nan")}, "temperature", "invalid_value"),
+    ({"prompt": "x", "max_tokens": 0}, "max_tokens", "invalid_value"),
+    ({"prompt": "x", "max_tokens": 2**40}, "max_tokens", "invalid_value"),
+    ({"prompt": "x", "n": 0}, "n", "invalid_value"),
+    ({"prompt": "x", "n": True}, "n", "invalid_value"),
+    ({"prompt": "x", "best_of": 3}, "best_of", "invalid_value"),
+    ({"prompt": "x", "seed": 2**64}, "seed", "invalid_value"),
+    ({"prompt": "x", "stop": [1]}, "stop[0]", "invalid_value"),
+    ({"prompt": "x", "logprobs": 21}, "logprobs", "invalid_value"),
+    ({"prompt": "x", "echo": True, "logprobs": 1}, "echo", "invalid_value"),
+    ({"prompt": "x", "suffix": "y"}, "suffix", "unsupported_parameter"),
+    ({"prompt": "x", "skip_special_tokens": False}, "skip_special_tokens", "unsupported_parameter"),
+    ({"prompt": "x", "response_format": {"type": "json_object"}}, "response_format",
+     "unsupported_parameter"),
+    ({"prompt": "x", "stream_options": {}}, "stream_options", "invalid_value"),
+    ({"prompt": "x", "stream": True, "stream_options": {"a": 1}}, "stream_options.a",
+     "unknown_parameter"),
+    ({"prompt": "x", "speculative": {"strateg": "a"}}, "speculative.strateg", "unknown_parameter"),
+    ({"prompt": "x", "speculative": {"phrases": "a"}}, "speculative.phrases", "invalid_value"),
+    ({"prompt": "x", "prediction": {"type": "content"}}, "prediction.content",
+     "missing_required_parameter"),
+    ([], None, "invalid_json"),
+])  # fmt: skip
+def test_bad_completions_name_their_field(body: Any, param: str | None, code: str) -> None:
+    told = refusal(CompletionBody, body)
+    assert (told.status, told.param, told.code) == (400, param, code)
+    assert told.message.startswith(f"{param or 'body'}: ")
+
+
+@pytest.mark.parametrize(("body", "param", "code"), [
+    ({"messages": []}, "messages", "invalid_value"),
+    ({"messages": [{"role": "user"}]}, "messages[0].content", "missing_required_parameter"),
+    ({"messages": [{"role": "tool", "content": "x"}]}, "messages[0].role", "invalid_value"),
+    ({"messages": [{"role": "user", "content": 5}]}, "messages[0].content", "invalid_value"),
+    ({"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": "x"}]}]},
+     "messages[0].content[0].type", "invalid_value"),
+    ({"messages": [{"role": "assistant", "content": "x", "tool_calls": []}]},
+     "messages[0].tool_calls", "unknown_parameter"),
+    ({"messages": HELLO, "tools": [{}]}, "tools", "unsupported_parameter"),
+    ({"messages": HELLO, "functions": [{}]}, "functions", "unsupported_parameter"),
+    ({"messages": HELLO, "audio": {}}, "audio", "unsupported_parameter"),
+    ({"messages": HELLO, "modalities": ["audio"]}, "modalities", "unsupported_parameter"),
+    ({"messages": HELLO, "store": True}, "store", "unsupported_parameter"),
+    ({"messages": HELLO, "tool_choice": "required"}, "tool_choice", "unsupported_parameter"),
+    ({"messages": HELLO, "top_logprobs": 1}, "top_logprobs", "invalid_value"),
+    ({"messages": HELLO, "max_tokens": 1, "max_completion_tokens": 2}, "max_tokens",
+     "invalid_value"),
+    ({"messages": HELLO, "echo": True}, "echo", "unknown_parameter"),
+])  # fmt: skip
+def test_bad_chats_name_their_field(body: Any, param: str, code: str) -> None:
+    told = refusal(ChatBody, body)
+    assert (told.status, told.param, told.code) == (400, param, code)
+
+
+@pytest.mark.parametrize("body", [{}, {"prompt": "x", "messages": HELLO}])
+def test_tokenize_takes_one_of_two(body: dict[str, Any]) -> None:
+    assert refusal(TokenizeBody, body).param == "prompt"
+
+
+@pytest.mark.parametrize("key", ["a", "-1", "1.0", "", "٣", "9" * 30])
+def test_biases_are_for_token_ids(key: str) -> None:
+    with pytest.raises(InvalidInput, match="logit_bias: must have token ids as its names"):
+        parameters(completion(logit_bias={key: 1}), (5,), "")
+
+
+@pytest.mark.parametrize(("error", "status", "retry"), [
+    (InvalidInput("speculation.strategy", "must be known", "x"), 400, None),
+    (UnknownModel("model: must be 'a'; got 'b'"), 404, None),
+    (Overloaded("requests: at most 1 run at once", 0.2), 429, "1"),
+    (Unavailable("verifier: none", 2.5), 503, "3"),
+    (DeadlineExceeded(), 504, None),
+    (RuntimeError("a secret"), 500, None),
+])  # fmt: skip
+def test_every_error_has_a_status(error: Exception, status: int, retry: str | None) -> None:
+    told = problem(error)
+    assert told.status == status and told.headers.get("Retry-After") == retry
+    assert set(told.body["error"]) == {"message", "type", "param", "code"}
+    assert "secret" not in told.message
+
+
+def test_names_are_those_that_the_client_used() -> None:
+    told = problem(InvalidInput("speculation.strategy", "must be known", "x"))
+    assert told.param == "speculative.strategy"
+    assert told.message == "speculative.strategy: must be known; got 'x'"

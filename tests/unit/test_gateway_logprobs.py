@@ -1,0 +1,89 @@
+"""Tokens by their bytes, and log-probabilities in OpenAI's two forms."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+from tokenizers import Tokenizer as HuggingFaceTokenizer
+from tokenizers import decoders, models
+
+from draftloop.config import bundled_model
+from draftloop.logprobs import TokenLogprobs
+from orchestrator.gateway.logprobs import ChatLogprobs, CompletionLogprobs
+from orchestrator.text import TextStream
+from orchestrator.tokenizer import Tokenizer
+
+TOKENIZER = Tokenizer(bundled_model("verifier"))
+EMOJI = "a🙂é"
+
+
+def entries(text: str) -> list[TokenLogprobs]:
+    return [TokenLogprobs(token, -0.5, ((token, -0.5),)) for token in TOKENIZER.encode(text)]
+
+
+@given(st.text(max_size=40))
+def test_the_bytes_of_tokens_are_the_bytes_of_the_text(text: str) -> None:
+    data = b"".join(TOKENIZER.token_bytes(token) for token in TOKENIZER.encode(text))
+    assert data == text.encode()
+
+
+def test_bytes_of_a_sentencepiece_vocabulary(tmp_path_factory: object) -> None:
+    """Spaces are written as ▁, bytes without a token of their own as <0xNN>."""
+    vocabulary = {"<unk>": 0, "▁on": 1, "<0xF0>": 2, "e": 3}
+    library = HuggingFaceTokenizer(models.BPE(vocab=vocabulary, merges=[], byte_fallback=True))
+    library.decoder = decoders.Sequence([decoders.Replace("▁", " "), decoders.ByteFallback()])
+    folder = tmp_path_factory.mktemp("sentencepiece")  # type: ignore[attr-defined]
+    library.save(str(folder / "tokenizer.json"))
+    tokenizer = Tokenizer(folder)
+    assert [tokenizer.token_bytes(token) for token in (1, 2, 3)] == [b" on", b"\xf0", b"e"]
+
+
+def test_special_tokens_give_their_name() -> None:
+    assert TOKENIZER.token_bytes(0) == b"<|endoftext|>" and TOKENIZER.is_special(0)
+    assert not TOKENIZER.is_special(5)
+
+
+def test_offsets_count_characters() -> None:
+    written = CompletionLogprobs(TOKENIZER).of([*entries(EMOJI), *entries("\nx")])
+    assert written["text_offset"][0] == 0 and written["text_offset"][-1] == len(EMOJI) + 1
+    assert written["text_offset"] == sorted(written["text_offset"])
+    assert len(written["tokens"]) == len(written["token_logprobs"]) == len(written["top_logprobs"])
+
+
+def test_offsets_go_on_from_chunk_to_chunk() -> None:
+    parts, whole = CompletionLogprobs(TOKENIZER), CompletionLogprobs(TOKENIZER)
+    offsets = [offset for one in entries(EMOJI) for offset in parts.of([one])["text_offset"]]
+    assert offsets == whole.of(entries(EMOJI))["text_offset"]
+
+
+def test_parts_of_a_character_are_told_by_their_bytes() -> None:
+    written = CompletionLogprobs(TOKENIZER).of(entries("🙂"))
+    assert len(written["tokens"]) > 1
+    assert all(token.startswith("bytes:\\x") for token in written["tokens"])
+
+
+def test_a_chosen_token_is_always_among_the_top() -> None:
+    entry = TokenLogprobs(5, -9.0, ((6, -0.1), (7, -0.2)))
+    (top,) = CompletionLogprobs(TOKENIZER).of([entry])["top_logprobs"]
+    assert len(top) == 3 and top[TOKENIZER.token_bytes(5).decode()] == -9.0
+
+
+def test_a_chat_has_bytes() -> None:
+    content = ChatLogprobs(TOKENIZER).of(entries("🙂"))["content"]
+    assert bytes(byte for one in content for byte in one["bytes"]).decode() == "🙂"
+    assert all(one["top_logprobs"][0]["bytes"] == one["bytes"] for one in content)
+
+
+def test_json_has_no_infinity() -> None:
+    entry = TokenLogprobs(5, float("-inf"))
+    assert ChatLogprobs(TOKENIZER).of([entry])["content"][0]["logprob"] == -9999.0
+
+
+@given(st.text(alphabet=st.sampled_from("a🙂é中\n👩‍👩‍👧"), max_size=12), st.integers(1, 4))
+def test_pieces_of_any_size_join_to_the_text(text: str, size: int) -> None:
+    """Rounds commit several tokens: whatever the cuts, no broken character shows."""
+    token_ids = TOKENIZER.encode(text)
+    stream = TextStream(TOKENIZER, [], ())
+    pieces = [stream.push(token_ids[at : at + size]) for at in range(0, len(token_ids), size)]
+    assert "".join([*pieces, stream.finish()]) == text
+    assert "\ufffd" not in "".join(pieces)

@@ -1,0 +1,89 @@
+"""From messages to a prompt: where templates are found, what they may do, what users cannot."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from draftloop.config import bundled_model
+from draftloop.errors import InvalidInput, StartupFailure
+from orchestrator.gateway.chat_template import DEFAULT_TEMPLATE, ChatTemplate
+
+TALK = [{"role": "system", "content": "Be short."}, {"role": "user", "content": "Hi"}]
+CHATML = (
+    "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+
+
+def folder(path: Path, config: dict[str, Any], template: str | None = None) -> Path:
+    """A tokenizer's folder, as far as templates are concerned."""
+    (path / "tokenizer_config.json").write_text(json.dumps(config))
+    if template is not None:
+        (path / "chat_template.jinja").write_text(template)
+    return path
+
+
+def test_a_model_without_a_template_gets_the_plain_one() -> None:
+    template = ChatTemplate(bundled_model("verifier"))
+    assert template.source == DEFAULT_TEMPLATE
+    assert template.render(TALK) == "System: Be short.\n\nUser: Hi\n\nAssistant:"
+
+
+@pytest.mark.parametrize("told", [CHATML, [{"name": "tools", "template": "no"},
+                                           {"name": "default", "template": CHATML}]])  # fmt: skip
+def test_the_models_own_template(tmp_path: Path, told: Any) -> None:
+    template = ChatTemplate(folder(tmp_path, {"chat_template": told}))
+    assert template.render(TALK[1:]).endswith("Hi<|im_end|>\n<|im_start|>assistant\n")
+    assert "assistant" not in template.render(TALK, add_generation_prompt=False)
+
+
+def test_a_file_beside_wins_and_a_setting_wins_over_both(tmp_path: Path) -> None:
+    model = folder(tmp_path, {"chat_template": "config"}, "beside")
+    assert ChatTemplate(model).render(TALK) == "beside"
+    (tmp_path / "mine.jinja").write_text("mine")
+    assert ChatTemplate(model, tmp_path / "mine.jinja").render(TALK) == "mine"
+
+
+@pytest.mark.parametrize("token", ["<s>", {"content": "<s>"}])
+def test_special_tokens_are_at_hand(tmp_path: Path, token: Any) -> None:
+    model = folder(tmp_path, {"bos_token": token}, "{{ bos_token }}{{ messages[0].content }}")
+    assert ChatTemplate(model).render(TALK) == "<s>Be short."
+
+
+def test_what_hubs_templates_use(tmp_path: Path) -> None:
+    text = "{% for m in messages %}{% if loop.index > 1 %}{% break %}{% endif %}{{ m | tojson }}"
+    template = ChatTemplate(folder(tmp_path, {}, text + "{% endfor %}"))
+    assert template.render([{"role": "user", "content": "<ü>"}, *TALK]) == (
+        '{"role": "user", "content": "<ü>"}'
+    )
+
+
+@pytest.mark.parametrize("text", [
+    "{{ raise_exception('roles must alternate') }}", "{{ messages[7].content }}",
+    "{{ messages.append(1) }}", "{{ ''.__class__.__mro__ }}", "{{ 1 // 0 }}",
+    "{{ cycler.__init__.__globals__.os.system('true') }}", "{{ range(10000000) | list }}",
+])  # fmt: skip
+def test_what_a_template_refuses_or_must_not_do(tmp_path: Path, text: str) -> None:
+    template = ChatTemplate(folder(tmp_path, {}, text))
+    with pytest.raises(InvalidInput) as caught:
+        template.render(TALK)
+    assert caught.value.field == "messages"
+    if "raise_exception" in text:
+        assert "roles must alternate" in str(caught.value)
+
+
+@pytest.mark.parametrize("content", ["{{ 7 * 7 }}", "{% raise %}", "{#"])
+def test_what_users_say_is_never_a_template(content: str) -> None:
+    template = ChatTemplate(bundled_model("verifier"))
+    assert content in template.render([{"role": "user", "content": content}])
+
+
+def test_a_bad_template_is_found_at_the_start(tmp_path: Path) -> None:
+    with pytest.raises(StartupFailure, match="chat_template"):
+        ChatTemplate(folder(tmp_path, {}, "{% if %}"))
+    with pytest.raises(StartupFailure, match="cannot be read"):
+        ChatTemplate(tmp_path, tmp_path / "absent.jinja")
