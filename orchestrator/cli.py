@@ -17,7 +17,7 @@ from draftloop.phrase import PhraseScope
 from draftloop.request import GenerationParameters, SamplingParameters
 from draftloop.rpc.generation_client import GenerationClient, Summary
 from draftloop.speculation import AUTOREGRESSIVE, STRATEGIES, Speculation
-from orchestrator import cli_phrases, cli_profile, terminal
+from orchestrator import cli_keys, cli_phrases, cli_profile, terminal
 from orchestrator.cli_common import DEFAULT_SERVER, FAILED, Server, complaints, console
 from orchestrator.launcher import RoleProcess, Stack, StackConfig, exec_role, interruptible
 
@@ -28,6 +28,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.add_typer(cli_phrases.app, name="phrases")
+app.add_typer(cli_keys.app, name="keys")
 
 
 class Role(StrEnum):

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import grpc
 
 from draftloop import logs
-from draftloop.errors import Mismatch
+from draftloop.errors import Mismatch, StartupFailure
 from draftloop.load import ServiceLoad
 from draftloop.model_info import ModelInfo
 from orchestrator.addresses import Address, AddressBook
@@ -102,7 +102,10 @@ class Discovery:
                 if each.asking is None:
                     each.asking = asyncio.create_task(self._keep_asking(each))
             await asyncio.sleep(RESOLVE_S)
-            await self._read_addresses()
+            try:
+                await self._read_addresses()
+            except StartupFailure as problem:  # certificates, which may be whole again soon
+                log.error("no connection to a new replica", reason=str(problem))
             await self._close_the_left()
 
     async def _read_addresses(self) -> None:

@@ -98,7 +98,10 @@ class Services:
         )
 
     def _open_channel(self, address: Address) -> grpc.aio.Channel:
-        return open_channel(address.target, self._settings.max_message_bytes)
+        settings = self._settings
+        return open_channel(
+            address.target, settings.max_message_bytes, settings.services_tls, address.server_name
+        )
 
     def _require_verifier(self, info: ModelInfo, address: str) -> None:
         """The first one's model is the deployment's for as long as this process lives."""
