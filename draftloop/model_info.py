@@ -94,10 +94,15 @@ def model_fingerprint(model_folder: Path) -> str:
 
 
 def require_model_folder(folder: Path) -> None:
-    """Raises StartupFailure unless `folder` holds a model."""
+    """Raises StartupFailure unless `folder` holds a model with weights that are only data."""
     if not (folder / "config.json").is_file():
         raise StartupFailure(
             f"model: {folder} holds no config.json; give the folder of a Hugging Face model"
+        )
+    if not any(folder.glob("*.safetensors")):
+        raise StartupFailure(
+            f"model: {folder} holds no .safetensors file; pickled weights (.bin, .pt) can run code "
+            f"and are never read: convert them with `save_pretrained`"
         )
 
 

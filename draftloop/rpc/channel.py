@@ -34,7 +34,7 @@ def open_channel(
     options: list[tuple[str, int | str]] = [
         *shared_options(max_message_bytes),
         ("grpc.initial_reconnect_backoff_ms", 100),
-        # Despite its name the time that one attempt gets: a TLS handshake takes several round trips.
+        # Despite its name the time that one attempt gets: a TLS handshake takes its round trips.
         ("grpc.min_reconnect_backoff_ms", 2_000),
         ("grpc.max_reconnect_backoff_ms", 2_000),
         # One connection pool per channel: a test may start several services on one port in turn.
