@@ -16,7 +16,7 @@ from draftloop.errors import DraftloopError
 from draftloop.phrase import PhraseScope
 from draftloop.request import GenerationParameters, SamplingParameters
 from draftloop.speculation import AUTOREGRESSIVE, STRATEGIES, Speculation
-from orchestrator import cli_phrases, cli_profile, terminal
+from orchestrator import cli_keys, cli_phrases, cli_profile, terminal
 from orchestrator.cli_common import FAILED, Server, complaints, console
 from orchestrator.launcher import RoleProcess, Stack, StackConfig, exec_role, interruptible
 
@@ -27,6 +27,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.add_typer(cli_phrases.app, name="phrases")
+app.add_typer(cli_keys.app, name="keys")
 
 
 class Role(StrEnum):

@@ -31,7 +31,7 @@ def talk(api: OpenAI, **said: Any) -> Any:
 def open_sessions(stack: Stack) -> int:
     with grpc.insecure_channel(stack.processes["verifier"].address) as channel:
         stub = verifier_pb2_grpc.VerifierStub(channel)
-        return int(stub.Info(verifier_pb2.VerifierInfoRequest()).open_sessions)
+        return int(stub.Info(verifier_pb2.VerifierInfoRequest()).load.running_sessions)
 
 
 def wait_until_free(stack: Stack) -> None:

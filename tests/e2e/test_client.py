@@ -42,7 +42,7 @@ def door(stack: Stack) -> Iterator[Client]:
 def open_sessions(stack: Stack) -> int:
     with grpc.insecure_channel(stack.processes["verifier"].address) as channel:
         stub = verifier_pb2_grpc.VerifierStub(channel)
-        return int(stub.Info(verifier_pb2.VerifierInfoRequest()).open_sessions)
+        return int(stub.Info(verifier_pb2.VerifierInfoRequest()).load.running_sessions)
 
 
 def require_no_session(stack: Stack) -> None:

@@ -162,7 +162,7 @@ def test_a_cancelled_request_frees_its_sessions(stack: Stack, client: Client) ->
     with grpc.insecure_channel(stack.processes["verifier"].address) as channel:
         stub = verifier_pb2_grpc.VerifierStub(channel)
         for _ in range(60):
-            if not stub.Info(verifier_pb2.VerifierInfoRequest()).open_sessions:
+            if not stub.Info(verifier_pb2.VerifierInfoRequest()).load.running_sessions:
                 return
             time.sleep(0.05)
     pytest.fail("the verifier still holds a session")
