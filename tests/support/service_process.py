@@ -1,0 +1,134 @@
+"""Processes of the roles that are there within a second or two, however often they are killed.
+
+They are forked from one process that has imported what all of them need, which would otherwise be
+most of a start. Everything else is as `python -m` does it: flags, ports, signals, exit status.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import random
+import runpy
+import signal
+import socket
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from orchestrator.launcher import MODULES
+
+START_S = 240.0
+STOP_S = 60.0
+IMPORTED_BY_ALL = (
+    "torch", "transformers.models.llama.modeling_llama", "verifier_service.servicer",
+    "drafter_service.servicer", "draftloop.rpc.role", "draftloop.runtime.service",
+    "orchestrator.servicer", "orchestrator.doors",
+)  # fmt: skip
+
+_FORKING = multiprocessing.get_context("forkserver")
+_FORKING.set_forkserver_preload(list(IMPORTED_BY_ALL))
+
+
+def quiet_port() -> int:
+    """A free port of loopback below those that outgoing connections take: it stays free."""
+    while True:
+        port = random.randrange(20_000, 32_000)
+        with socket.socket() as probe:
+            if probe.connect_ex(("127.0.0.1", port)):
+                return port
+
+
+class ServiceProcess:
+    """One role on one port, to be killed and started again; its output goes to `log_file`."""
+
+    def __init__(
+        self, role: str, flags: Sequence[str], folder: Path, log_file: Path | None = None
+    ) -> None:
+        self.role = role
+        self.address = f"127.0.0.1:{quiet_port()}"
+        self.log_file = log_file or folder / "log"
+        self.starts = 0
+        self.ready_since = 0.0
+        self._flags = [*flags, "--listen", self.address]
+        self._address_file = folder / "address"
+        self._process: multiprocessing.context.ForkServerProcess | None = None
+        folder.mkdir(parents=True, exist_ok=True)
+
+    @property
+    def pid(self) -> int:
+        """Of the running process."""
+        assert self._process is not None and self._process.pid is not None
+        return self._process.pid
+
+    @property
+    def alive(self) -> bool:
+        """Whether the process exists, frozen or not."""
+        return self._process is not None and self._process.is_alive()
+
+    @property
+    def ready(self) -> bool:
+        """Whether it has been warm since its last start."""
+        if self.alive and not self.ready_since and self._address_file.exists():
+            self.ready_since = time.monotonic()
+        return self.alive and bool(self.ready_since)
+
+    def start(self) -> None:
+        """Returns at once."""
+        if self._process is not None:
+            self._process.join()
+        self._address_file.unlink(missing_ok=True)
+        self.ready_since = 0.0
+        self.starts += 1
+        flags = [*self._flags, "--address-file", str(self._address_file)]
+        self._process = _FORKING.Process(
+            target=_run, args=(MODULES[self.role], flags, str(self.log_file)), daemon=True
+        )
+        self._process.start()
+
+    def wait_until_ready(self, seconds: float = START_S) -> None:
+        """Fails with the end of its log where it is not ready in time, or has ended."""
+        deadline = time.monotonic() + seconds
+        while not self.ready:
+            assert self.alive and time.monotonic() < deadline, f"{self.role}: {self.log()[-2000:]}"
+            time.sleep(0.02)
+
+    def send(self, number: signal.Signals) -> None:
+        """SIGKILL, SIGSTOP, SIGCONT, SIGTERM; a dead process gets none."""
+        if self.alive:
+            os.kill(self.pid, number)
+
+    def kill(self) -> None:
+        """SIGKILL; returns when it is gone."""
+        self.send(signal.SIGKILL)
+        if self._process is not None:
+            self._process.join()
+
+    def ended(self, seconds: float = STOP_S) -> int | None:
+        """Exit status once it has ended; None where it has not in time."""
+        assert self._process is not None
+        self._process.join(seconds)
+        return self._process.exitcode
+
+    def log(self) -> str:
+        """All that it and its predecessors said."""
+        return self.log_file.read_text(errors="replace") if self.log_file.is_file() else ""
+
+
+def _run(module: str, flags: list[str], log_file: str) -> None:
+    output = os.open(log_file, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    os.dup2(output, sys.stdout.fileno())
+    os.dup2(output, sys.stderr.fileno())
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    sys.argv = [module, *flags]
+    runpy.run_module(module, run_name="__main__")
+
+
+def _end_with_parent() -> None:
+    """Whoever kills the test run leaves nothing behind."""
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+        os.kill(os.getpid(), signal.SIGKILL)
