@@ -154,10 +154,11 @@ class DrafterServicer(drafter_pb2_grpc.DrafterServicer):
         )
         strategy.offer(self._offer(asked))
         task = strategy.propose(budget)
-        with tracing.part("drafter.round", committed_length=asked.committed_length) as span:
+        length = asked.committed_length
+        with tracing.current().child("drafter.round", committed_length=length) as span:
             tree = await asyncio.wrap_future(self._host.engine.submit(task, timings))
             timings.service_ns = time.perf_counter_ns() - received
-            span.note(**timings.attributes(), nodes=len(tree))
+            span.note(nodes=len(tree), **timings.attributes())
         return pb.DraftResponse(
             committed_length=asked.committed_length,
             draft=convert.tree_to_pb(tree),

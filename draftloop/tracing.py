@@ -1,4 +1,4 @@
-"""Traces: one span a request and round, through all roles. Nothing happens until `install`.
+"""Traces: one span a request and round, through all roles. Nothing is traced until `installed`.
 
 Nobody here knows of OpenTelemetry: `rpc/otlp.py` does, and is loaded where an endpoint is set.
 """
@@ -8,7 +8,8 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterable, Iterator
 from contextvars import ContextVar
-from typing import Protocol
+from types import TracebackType
+from typing import Protocol, Self
 
 Value = str | int | float | bool
 Headers = Iterable[tuple[str, str | bytes]]
@@ -16,7 +17,11 @@ Headers = Iterable[tuple[str, str | bytes]]
 
 
 class Span(Protocol):
-    """A stretch of time in a trace. Attributes never hold text of prompts or outputs."""
+    """A stretch of time in a trace, from its making to the end of its `with`.
+
+    Attributes never hold text of prompts or outputs. Of an error that ends it only the type is
+    told.
+    """
 
     def child(self, name: str, **attributes: Value) -> Span:
         """A span within this one, beginning now."""
@@ -24,15 +29,21 @@ class Span(Protocol):
     def note(self, **attributes: Value) -> None:
         """Adds attributes."""
 
-    def end(self, error: BaseException | None = None) -> None:
-        """Ends it, once; of an error only the type is told."""
-
     def headers(self) -> tuple[tuple[str, str], ...]:
         """What makes another role's spans children of this one."""
 
+    def __enter__(self) -> Self: ...
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None: ...
+
 
 class NoSpan:
-    """What everything is while there are no traces."""
+    """What every span is while nothing is traced."""
 
     def child(self, name: str, **attributes: Value) -> Span:
         return self
@@ -40,11 +51,14 @@ class NoSpan:
     def note(self, **attributes: Value) -> None:
         pass
 
-    def end(self, error: BaseException | None = None) -> None:
-        pass
-
     def headers(self) -> tuple[tuple[str, str], ...]:
         return ()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
 
 
 class Tracer(Protocol):
@@ -79,34 +93,16 @@ def installed(tracer: Tracer) -> Iterator[None]:
 @contextlib.contextmanager
 def span(name: str, headers: Headers = (), **attributes: Value) -> Iterator[Span]:
     """A span for as long as this lasts, and the current one of this task and those it starts."""
-    here = _tracers[-1].span(name, headers, **attributes)
     outer = _current.get()
-    _current.set(here)
-    try:
-        with _ending(here):
+    with _tracers[-1].span(name, headers, **attributes) as here:
+        _current.set(here)
+        try:
             yield here
-    finally:
-        # not by a token: a generator may be closed from another task than the one that began it
-        _current.set(outer)
-
-
-@contextlib.contextmanager
-def part(name: str, of: Span | None = None, **attributes: Value) -> Iterator[Span]:
-    """A span within `of`, or within the current one, for as long as this lasts."""
-    with _ending((of or _current.get()).child(name, **attributes)) as span:
-        yield span
+        finally:
+            # not by a token: a generator may be closed from another task than the one it began in
+            _current.set(outer)
 
 
 def current() -> Span:
     """The span that this task is in."""
     return _current.get()
-
-
-@contextlib.contextmanager
-def _ending(span: Span) -> Iterator[Span]:
-    try:
-        yield span
-    except BaseException as error:
-        span.end(error)
-        raise
-    span.end()

@@ -103,10 +103,10 @@ class VerifierServicer(verifier_pb2_grpc.VerifierServicer):
         timings = ServiceTimings()
         length = len(session.committed)
         task = verify(session, draft, chunk_tokens=self._settings.prefill_chunk_tokens)
-        with tracing.part("verifier.round", committed_length=length, nodes=len(draft)) as span:
+        with tracing.current().child("verifier.round", committed_length=length) as span:
             verdict = await asyncio.wrap_future(self._host.engine.submit(task, timings))
             timings.service_ns = time.perf_counter_ns() - received
-            span.note(**timings.attributes(), accepted=len(verdict.accepted_nodes))
+            span.note(nodes=len(draft), **timings.attributes())
         session.last_draft = draft
         session.last_answer = Verification(
             verdict=verdict, committed_length=length, timings=timings

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Iterator
+from types import TracebackType
+from typing import Self
 
 from opentelemetry import trace
 from opentelemetry.context import Context
@@ -41,17 +43,25 @@ class OtlpSpan:
     def note(self, **attributes: Value) -> None:
         self._span.set_attributes(_named(attributes))
 
-    def end(self, error: BaseException | None = None) -> None:
-        if error is not None:
-            self._span.set_attribute("error.type", type(error).__name__)
-            if not isinstance(error, CALLED_OFF):
-                self._span.set_status(Status(StatusCode.ERROR))
-        self._span.end()
-
     def headers(self) -> tuple[tuple[str, str], ...]:
         carrier: dict[str, str] = {}
         PROPAGATOR.inject(carrier, trace.set_span_in_context(self._span, Context()))
         return tuple(carrier.items())
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if kind is not None:
+            self._span.set_attribute("error.type", kind.__name__)
+            if not issubclass(kind, CALLED_OFF):
+                self._span.set_status(Status(StatusCode.ERROR))
+        self._span.end()
 
 
 class OtlpTracer:
