@@ -35,6 +35,8 @@ from protos import drafter_pb2_grpc
 SERVICE_NAME: str = pb.DESCRIPTOR.services_by_name["Drafter"].full_name
 register = drafter_pb2_grpc.add_DrafterServicer_to_server
 
+log = logs.get(__name__)
+
 
 class DrafterServicer(drafter_pb2_grpc.DrafterServicer):
     """Speaks `draftloop.v1.Drafter`."""
@@ -66,6 +68,7 @@ class DrafterServicer(drafter_pb2_grpc.DrafterServicer):
         request = self._read_open(first)
         smaller = self._host.smaller_models if request.strategy == CASCADE else []
         logs.bind_request(request.session_id)
+        log.debug("session", committed=len(request.token_ids), strategy=request.strategy)
         with tracing.span("drafter.session", context.invocation_metadata() or ()):
             async with self._host.admission.slots(smaller) as [slot, *more]:
                 PREFILL_TOKENS.inc(len(request.token_ids))

@@ -24,6 +24,8 @@ from verifier_service.session import SessionRequest, VerifierSession
 SERVICE_NAME: str = pb.DESCRIPTOR.services_by_name["Verifier"].full_name
 register = verifier_pb2_grpc.add_VerifierServicer_to_server
 
+log = logs.get(__name__)
+
 
 class VerifierServicer(verifier_pb2_grpc.VerifierServicer):
     """Speaks `draftloop.v1.Verifier`."""
@@ -52,6 +54,7 @@ class VerifierServicer(verifier_pb2_grpc.VerifierServicer):
         received = time.perf_counter_ns()
         request = self._read_open(first)
         logs.bind_request(request.session_id)
+        log.debug("session", committed=len(request.token_ids))
         with tracing.span("verifier.session", context.invocation_metadata() or ()):
             async with self._host.admission.slot() as slot:
                 PREFILL_TOKENS.inc(len(request.token_ids))
