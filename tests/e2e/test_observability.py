@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import socket
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -18,6 +17,7 @@ from orchestrator.launcher import Stack, StackConfig
 from protos import generation_pb2 as pb
 from tests.e2e.client import Case, Client, held_out_prompts
 from tests.support.collector import Collector
+from tests.support.redis_server import free_port
 from tests.support.waiting import until
 
 ROLES = ("orchestrator", "drafter", "verifier")
@@ -39,7 +39,7 @@ class Watched:
         return httpx.get(f"http://127.0.0.1:{self.ports[role]}/metrics", timeout=30).text
 
     def metrics(self, role: str) -> dict[tuple[str, tuple[str, ...]], float]:
-        """Every sample by its name and its labels' values."""
+        """Every sample by its name and its labels' values, in the order of the labels' names."""
         return {
             (sample.name, tuple(sample.labels.values())): sample.value
             for family in text_string_to_metric_families(self.page(role))
@@ -51,18 +51,10 @@ class Watched:
         return [json.loads(line) for line in text.splitlines() if line.startswith("{")]
 
 
-def free_ports(count: int) -> list[int]:
-    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports = [each.getsockname()[1] for each in sockets]
-    for each in sockets:
-        each.close()
-    return ports
-
-
 @pytest.fixture(scope="module")
 def watched() -> Iterator[Watched]:
     """The smallest stack, telling all it can."""
-    ports = dict(zip(ROLES, free_ports(3), strict=True))
+    ports = {role: free_port() for role in ROLES}
     with Collector() as collector, pytest.MonkeyPatch.context() as environment:
         environment.setenv("OTEL_BSP_SCHEDULE_DELAY", "100")
         flags = {
@@ -166,7 +158,7 @@ def test_model_services_tell_of_sessions_and_forwards(
     assert seen["draftloop_kv_cache_usage_perc", ()] == 0
     assert any(name == "draftloop_forward_cost_seconds" for name, _ in seen)
     method = {"drafter": "Draft", "verifier": "Verify"}[role]
-    assert seen["draftloop_grpc_server_handled_total", (method, "OK")] == 1
+    assert seen["draftloop_grpc_server_handled_total", ("OK", method)] == 1
 
 
 def test_what_fails_and_who_leaves_is_counted(
@@ -190,8 +182,8 @@ def test_what_fails_and_who_leaves_is_counted(
     assert seen["draftloop_num_requests_running", ()] == 0
     assert seen["draftloop_num_requests_waiting", ()] == 0
     handled = "draftloop_grpc_server_handled_total"
-    assert seen[handled, ("GenerateOnce", "INVALID_ARGUMENT")] == 1
-    assert seen[handled, ("Generate", "CANCELLED")] == 1
+    assert seen[handled, ("INVALID_ARGUMENT", "GenerateOnce")] == 1
+    assert seen[handled, ("CANCELLED", "Generate")] == 1
 
 
 def test_log_lines_name_the_request_in_every_role(
