@@ -104,7 +104,8 @@ class Generation:
         with of.child("draft") as span:
             draft = await self.drafting.propose(self.committed, verdict, self._budget())
             span.note(nodes=len(draft.tree), **draft.timings.attributes())
-        waited = self._times.draft_ns = time.perf_counter_ns() - asked
+        waited = time.perf_counter_ns() - asked
+        self._times = RoundTimes(draft_ns=waited)
         self.timings.observe_draft(waited, draft.timings)
         self.figures.draft_forwards += draft.timings.forwards
         if draft.timings.forwards:
@@ -169,15 +170,15 @@ class Generation:
         self.figures.observe(draft, answer.verdict, kept)
         self.timings.observe_round(round_ns, draft, answer)
         self._times.round_ns = round_ns
-        self.meter.round(draft, answer, kept, self._times)
         if self._reopened():  # says nothing about drafts, nor about the pace without
             self.figures.reopened_sessions = self.verifier.reopened
         else:
             modelled = draft.timings.forwards > 0
             self.controller.observe(len(draft.tree), accepted, kept, round_ns, modelled=modelled)
-        # Harvesting waits for the moment in which this round's successor waits for a service.
+        # Harvesting and counting wait for the moment in which the next round waits for a service.
         context = self.committed[: len(self.committed) - kept]
         loop = asyncio.get_running_loop()
+        loop.call_soon(self.meter.round, draft, answer, kept, self._times)
         loop.call_soon(self.drafting.learn, context[-MAX_CONTEXT:], draft.tree, answer.verdict)
 
     async def _close(self) -> None:

@@ -147,7 +147,7 @@ ROUND_TIME = Histogram(
 )
 SERVICE_TIME = Histogram(
     "draftloop_round_service_time_seconds",
-    "Time that a round waited for an answer of the drafter or verifier; own drafts count as 0.",
+    "Time that a round waited for an answer of a drafter that ran its model, or of a verifier.",
     ["service"],
     buckets=ROUND_BUCKETS,
     registry=REGISTRY,
@@ -245,13 +245,14 @@ class RequestMeter:
         FIRST_TOKEN.observe(waited_ns / 1e9)
 
     def round(self, draft: Draft, answer: Verification, kept: int, times: RoundTimes) -> None:
-        """A round brought `kept` tokens."""
+        """A round brought `kept` tokens; for a quiet moment."""
         self._count_tokens(draft, answer, kept)
         seconds = times.round_ns / 1e9
         ROUND_TIME.observe(seconds)
         for _ in range(kept):
             INTER_TOKEN.observe(seconds / kept)
-        _DRAFTER.observe(times.draft_ns / 1e9 if draft.timings.forwards else 0.0)
+        if draft.timings.forwards:
+            _DRAFTER.observe(times.draft_ns / 1e9)
         _VERIFIER.observe(times.verify_ns / 1e9)
         for hop, nanoseconds in times.hops(draft.timings, answer.timings).items():
             _HOPS[hop].inc(nanoseconds / 1e9)

@@ -71,7 +71,7 @@ def watched() -> Iterator[Watched]:
             dtype="float32",
             start_timeout_s=240,
             target=bundled_model("drafter"),
-            **flags,  # type: ignore[arg-type]
+            **flags,
         )
         with Stack(config) as stack:
             client = Client(stack.address)

@@ -25,7 +25,7 @@ class CollectedSpan:
     failed: bool
 
 
-class Collector(trace_service_pb2_grpc.TraceServiceServicer):  # type: ignore[misc]
+class Collector(trace_service_pb2_grpc.TraceServiceServicer):
     """Serves on a free port; use as a context manager."""
 
     def __init__(self) -> None:

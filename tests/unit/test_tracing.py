@@ -42,7 +42,8 @@ def test_without_a_tracer_there_is_nothing() -> None:
 
 def test_headers_of_any_kind_go_on_with_a_trace(collector: Collector) -> None:
     """HTTP's are of any case, gRPC's metadata may hold bytes and other keys."""
-    headers = [("Traceparent", f"00-{TRACE_ID}-{PARENT_ID}-01"), ("user-agent-bin", b"\xff")]
+    begun = f"00-{TRACE_ID}-{PARENT_ID}-01"
+    headers: list[tuple[str, str | bytes]] = [("Traceparent", begun), ("other-bin", b"\xff")]
     with (
         otlp.exporting("orchestrator", collector.endpoint, 0.0),
         tracing.span("request", headers, strategy="fused") as span,
