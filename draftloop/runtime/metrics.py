@@ -32,7 +32,7 @@ ENGINE_QUEUE_TIME = Histogram(
     registry=REGISTRY,
 )
 ITERATION_TOKENS = Histogram(
-    "draftloop_iteration_tokens_total",
+    "draftloop_iteration_tokens",
     "Tokens of all sessions in one forward.",
     buckets=TOKEN_BUCKETS,
     registry=REGISTRY,

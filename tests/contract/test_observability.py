@@ -12,7 +12,9 @@ from typing import Any
 
 import pytest
 import yaml
+from prometheus_client import generate_latest
 
+from draftloop.metrics import REGISTRY
 from tests.contract import metrics_page
 from tests.contract.repository import ROOT
 
@@ -86,9 +88,17 @@ def test_dashboards_are_whole() -> None:
             assert panel["gridPos"]["x"] + panel["gridPos"]["w"] <= 24
 
 
-def promtool(*arguments: str) -> None:
-    run = subprocess.run(["promtool", *arguments], cwd=RULES, capture_output=True, text=True)
+def promtool(*arguments: str, given: str = "") -> None:
+    command = ["promtool", *arguments]
+    run = subprocess.run(command, cwd=RULES, input=given, capture_output=True, text=True)
     assert run.returncode == 0, run.stdout + run.stderr
+
+
+@needs_promtool
+def test_the_metrics_follow_the_conventions() -> None:
+    """Names, units and types, as Prometheus' own linter sees them."""
+    metrics_page.every_metric()  # imports all modules that declare some
+    promtool("check", "metrics", given=generate_latest(REGISTRY).decode())
 
 
 @needs_promtool

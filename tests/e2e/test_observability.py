@@ -152,9 +152,9 @@ def test_model_services_tell_of_sessions_and_forwards(
     seen = watched.metrics(role)
     forwards = seen["draftloop_forward_time_seconds_count", ()]
     assert seen["draftloop_prefill_tokens_total", ()] == answer.summary.prompt_tokens
-    assert forwards == seen["draftloop_iteration_tokens_total_count", ()] > 0
+    assert forwards == seen["draftloop_iteration_tokens_count", ()] > 0
     computed = sum(v for (name, _), v in seen.items() if name == "draftloop_forward_tokens_total")
-    assert computed == seen["draftloop_iteration_tokens_total_sum", ()]
+    assert computed == seen["draftloop_iteration_tokens_sum", ()]
     assert seen["draftloop_kv_cache_usage_perc", ()] == 0
     assert any(name == "draftloop_forward_cost_seconds" for name, _ in seen)
     method = {"drafter": "Draft", "verifier": "Verify"}[role]
