@@ -11,7 +11,7 @@ from draftloop.metrics import REGISTRY
 from draftloop.tree import DraftBudget
 from orchestrator.drafter_session import DrafterSession
 from orchestrator.replicas import Replicas
-from protos import drafter_pb2_grpc
+from protos import drafter_pb2, drafter_pb2_grpc
 from tests.faults import fakes
 from tests.faults.test_sessions import PROMPT, TARGET, terms
 
@@ -35,7 +35,7 @@ async def falls_back(session: DrafterSession) -> str:
 
 @pytest.mark.parametrize("reason", ["no_answer", "invalid_input"])
 async def test_a_drafter_that_hangs_or_answers_nonsense(reason: str) -> None:
-    def nonsense(asked: fakes.drafter_pb2.ProposeDraft, _: object) -> fakes.Reply:
+    def nonsense(asked: drafter_pb2.ProposeDraft, _: object) -> fakes.Reply:
         return fakes.draft(asked.committed_length, [1, 2], [5, 9])
 
     hangs = reason == "no_answer"
