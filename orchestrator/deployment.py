@@ -33,6 +33,7 @@ from orchestrator.drafting import DrafterDrafting, Drafting, RecyclingDrafting
 from orchestrator.figures import SpeculationFigures
 from orchestrator.fused import FusedDrafting
 from orchestrator.loop import Generation
+from orchestrator.metrics import DEPLOYMENTS
 from orchestrator.replicas import Replicas
 from orchestrator.sources import LookaheadSource, PhraseSource
 from orchestrator.terms import SessionTerms
@@ -66,6 +67,7 @@ class Deployment:
         self._drafter: ModelInfo | None = None
         self._watch: asyncio.Task[None] | None = None
         self._refreshing: asyncio.Task[None] | None = None
+        DEPLOYMENTS.watch(self)
 
     @property
     def verifier(self) -> ModelInfo:
@@ -78,6 +80,10 @@ class Deployment:
     def drafter(self) -> ModelInfo | None:
         """The draft model; None while no drafter has answered."""
         return self._drafter
+
+    def replicas(self) -> dict[str, Replicas]:
+        """Those of each role."""
+        return {"verifier": self._verifiers, "drafter": self._drafters}
 
     async def start(self) -> None:
         """Waits for a verifier, looks once for a drafter, and goes on looking in the background.
@@ -100,6 +106,7 @@ class Deployment:
 
     async def stop(self) -> None:
         """Closes all connections."""
+        DEPLOYMENTS.forget(self)
         for task in (self._watch, self._refreshing):
             if task is not None:
                 task.cancel()

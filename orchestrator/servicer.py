@@ -35,7 +35,7 @@ class GenerationServicer(generation_pb2_grpc.GenerationServicer):
     ) -> AsyncIterator[pb.GenerateResponse]:
         """Streams pieces; the last message holds the summary."""
         generation = self._generation(request.parameters, context)
-        with self._front.serving(generation):
+        with self._front.serving(generation, context.invocation_metadata() or ()):
             async with contextlib.aclosing(ahead(generation.run())) as pieces:
                 async for piece in pieces:
                     yield pb.GenerateResponse(
@@ -54,7 +54,7 @@ class GenerationServicer(generation_pb2_grpc.GenerationServicer):
         texts: list[str] = []
         sources: list[TokenSource] = []
         logprobs: list[TokenLogprobs] = []
-        with self._front.serving(generation):
+        with self._front.serving(generation, context.invocation_metadata() or ()):
             async with contextlib.aclosing(generation.run()) as pieces:
                 async for piece in pieces:
                     texts.append(piece.text)
