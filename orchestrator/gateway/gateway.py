@@ -117,6 +117,7 @@ class Gateway:
             generations=generations,
             prompt_tokens=sum(len(prompt.token_ids) for prompt in prompts),
             form=form,
+            headers=tuple(headers.items()),
             include_usage=bool(options and options.include_usage),
             traced=bool(said.stream and said.speculative and said.speculative.trace),
         )
