@@ -86,6 +86,9 @@ class Work:
             yield event(last)
         yield DONE
 
+    def _steps(self) -> AsyncGenerator[Step, None]:
+        return steps(self.front, self.generations, self.headers)
+
     def _worth_telling(self, step: Step) -> bool:
         """A round may make no text certain: half a character, or what may begin a stop text."""
         return bool(step.piece.text or step.piece.logprobs or step.finish_reason or self.traced)
