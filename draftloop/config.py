@@ -6,10 +6,11 @@ import os
 from pathlib import Path
 from typing import Any, Literal, Self
 
-from pydantic import Field, ValidationError, ValidationInfo, field_validator
+from pydantic import Field, ValidationError, ValidationInfo, field_validator, model_validator
 from pydantic_settings import BaseSettings, CliApp, SettingsConfigDict
 
 from draftloop.errors import StartupFailure
+from draftloop.tls import ServerTls, require_together
 
 LOOPBACK = "127.0.0.1"
 DEFAULT_PORTS = {"orchestrator": 50051, "drafter": 50052, "verifier": 50053}
@@ -51,6 +52,29 @@ class ServiceSettings(BaseSettings):
     max_message_bytes: int = Field(
         16 << 20, ge=1 << 16, le=1 << 30, description="largest message taken or sent"
     )
+    tls_certificate: Path | None = Field(
+        None, description="PEM file with this server's certificate chain; with it, all is TLS"
+    )
+    tls_key: Path | None = Field(None, description="PEM file with the certificate's key")
+    tls_client_ca: Path | None = Field(
+        None, description="PEM file with the CA of the clients; who shows no certificate is refused"
+    )
+
+    @model_validator(mode="after")
+    def _whole_tls(self) -> Self:
+        served = require_together(tls_certificate=self.tls_certificate, tls_key=self.tls_key)
+        if self.tls_client_ca is not None and not served:
+            raise ValueError("tls_certificate must be given together with tls_client_ca; got none")
+        return self
+
+    @property
+    def server_tls(self) -> ServerTls | None:
+        """How to encrypt what clients send; None is not at all."""
+        if self.tls_certificate is None or self.tls_key is None:
+            return None
+        return ServerTls(
+            certificate=self.tls_certificate, key=self.tls_key, client_ca=self.tls_client_ca
+        )
 
     metrics_listen: str = Field(
         "", description="address that serves Prometheus metrics over HTTP, host:port; empty: none"

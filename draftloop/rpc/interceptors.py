@@ -16,11 +16,13 @@ from draftloop import logs
 from draftloop.errors import (
     DeadlineExceeded,
     DraftloopError,
+    Forbidden,
     InvalidInput,
     Mismatch,
     Overloaded,
     SessionLost,
     StaleSession,
+    Unauthenticated,
     Unavailable,
 )
 from draftloop.rpc.metrics import handled
@@ -38,6 +40,10 @@ def to_status(error: DraftloopError) -> tuple[grpc.StatusCode, Message | None]:
         return grpc.StatusCode.INVALID_ARGUMENT, BadRequest(field_violations=[violation])
     if isinstance(error, Overloaded):
         return grpc.StatusCode.RESOURCE_EXHAUSTED, _retry(error.retry_after_s)
+    if isinstance(error, Unauthenticated):
+        return grpc.StatusCode.UNAUTHENTICATED, None
+    if isinstance(error, Forbidden):
+        return grpc.StatusCode.PERMISSION_DENIED, None
     if isinstance(error, Unavailable):
         return grpc.StatusCode.UNAVAILABLE, _retry(error.retry_after_s)
     if isinstance(error, DeadlineExceeded):

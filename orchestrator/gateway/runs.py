@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncGenerator, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
 from draftloop.tracing import Headers
+from orchestrator.access import Caller
 from orchestrator.figures import Piece
 from orchestrator.front import Front
 from orchestrator.loop import Generation
@@ -23,7 +25,10 @@ class Step:
 
 
 async def steps(
-    front: Front, generations: Sequence[Generation], headers: Headers
+    front: Front,
+    generations: Sequence[Generation],
+    headers: Headers,
+    caller: Caller | None,
 ) -> AsyncGenerator[Step, None]:
     """Yields until all have ended; the first error ends all of them.
 
@@ -35,7 +40,9 @@ async def steps(
     """
     queue: asyncio.Queue[Step | Exception | None] = asyncio.Queue()
     tasks = [
-        asyncio.create_task(_run(front, generation, headers, index, queue))
+        asyncio.create_task(
+            _run(front.serving(generation, headers, caller), generation, index, queue)
+        )
         for index, generation in enumerate(generations)
     ]
     try:
@@ -55,14 +62,13 @@ async def steps(
 
 
 async def _run(
-    front: Front,
+    serving: AbstractContextManager[None],
     generation: Generation,
-    headers: Headers,
     index: int,
     queue: asyncio.Queue[Step | Exception | None],
 ) -> None:
     try:
-        with front.serving(generation, headers):
+        with serving:
             async with contextlib.aclosing(generation.run()) as pieces:
                 async for piece in pieces:
                     queue.put_nowait(Step(index, piece, generation.finish_reason))

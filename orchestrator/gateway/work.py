@@ -11,6 +11,7 @@ from typing import Any
 
 from draftloop.logprobs import TokenLogprobs
 from draftloop.tracing import Headers
+from orchestrator.access import Caller
 from orchestrator.front import Front
 from orchestrator.gateway.answers import DONE, event
 from orchestrator.gateway.figures import metrics
@@ -32,6 +33,7 @@ class Work:
     prompt_tokens: int
     form: AnswerFormat
     headers: Headers = ()
+    caller: Caller | None = None
     include_usage: bool = False
     traced: bool = False
     answer_id: str = field(init=False)
@@ -48,7 +50,7 @@ class Work:
         texts: list[list[str]] = [[] for _ in self.generations]
         logprobs: list[list[TokenLogprobs]] = [[] for _ in self.generations]
         async with contextlib.aclosing(
-            steps(self.front, self.generations, self.headers)
+            steps(self.front, self.generations, self.headers, self.caller)
         ) as all_steps:
             async for step in all_steps:
                 texts[step.choice].append(step.piece.text)
@@ -68,7 +70,7 @@ class Work:
         opened: set[int] = set()
         left = len(self.generations)
         async with contextlib.aclosing(
-            steps(self.front, self.generations, self.headers)
+            steps(self.front, self.generations, self.headers, self.caller)
         ) as all_steps:
             async for step in all_steps:
                 choices = [] if step.choice in opened else self.form.opening(step.choice)
@@ -87,7 +89,7 @@ class Work:
         yield DONE
 
     def _steps(self) -> AsyncGenerator[Step, None]:
-        return steps(self.front, self.generations, self.headers)
+        return steps(self.front, self.generations, self.headers, self.caller)
 
     def _worth_telling(self, step: Step) -> bool:
         """A round may make no text certain: half a character, or what may begin a stop text."""

@@ -8,9 +8,10 @@ import pytest
 
 from draftloop.errors import Unavailable
 from draftloop.metrics import REGISTRY
+from draftloop.rpc.channel import open_channel
 from draftloop.tree import DraftBudget
 from orchestrator.drafter_session import DrafterSession
-from orchestrator.replicas import Replicas
+from orchestrator.replicas import Replica, Replicas
 from protos import drafter_pb2, drafter_pb2_grpc
 from tests.faults import fakes
 from tests.faults.test_sessions import PROMPT, TARGET, terms
@@ -42,7 +43,8 @@ async def test_a_drafter_that_hangs_or_answers_nonsense(reason: str) -> None:
     fake = fakes.FakeDrafter(None, nonsense, delay_s=3600 if hangs else 0)
     add = drafter_pb2_grpc.add_DrafterServicer_to_server
     async with fakes.listening(add, fake) as address:
-        known = Replicas([address], 1 << 20)
+        channel = open_channel(address, 1 << 20)
+        known = Replicas([Replica(address, channel)])
         session = DrafterSession(known, terms(answer_timeout_s=0.3), target=TARGET)
         assert await falls_back(session) == "no_session"
         while (found := await falls_back(session)) == "opening":
@@ -50,4 +52,4 @@ async def test_a_drafter_that_hangs_or_answers_nonsense(reason: str) -> None:
         assert found == reason
         assert await falls_back(session) == "no_session"
         await session.close()
-        await known.close()
+        await channel.close()

@@ -14,11 +14,13 @@ from google.rpc.status_pb2 import Status
 from draftloop.errors import (
     DeadlineExceeded,
     DraftloopError,
+    Forbidden,
     InvalidInput,
     Mismatch,
     Overloaded,
     SessionLost,
     StaleSession,
+    Unauthenticated,
     Unavailable,
 )
 from draftloop.rpc.interceptors import DETAILS_KEY, ErrorInterceptor, to_status
@@ -27,6 +29,8 @@ Code = grpc.StatusCode
 STATUSES = [
     (InvalidInput("top_p", "must be at most 1", 2), Code.INVALID_ARGUMENT, BadRequest),
     (Overloaded("full"), Code.RESOURCE_EXHAUSTED, RetryInfo),
+    (Unauthenticated("who"), Code.UNAUTHENTICATED, type(None)),
+    (Forbidden("no"), Code.PERMISSION_DENIED, type(None)),
     (Unavailable("gone"), Code.UNAVAILABLE, RetryInfo),
     (DeadlineExceeded(), Code.DEADLINE_EXCEEDED, type(None)),
     (StaleSession(assumed=3, actual=2), Code.FAILED_PRECONDITION, ErrorInfo),
