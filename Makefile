@@ -37,8 +37,9 @@ bench-full: $(INSTALLED) ## the record, in hours: all cells, both ablations, the
 	$(RUN) benchmarks.run --ablation ouroboros --profiles 300M --prompts 8 --minutes 30 --resume
 	$(RUN) benchmarks.oracle --costs benchmarks/results/full.json
 
-docs: $(INSTALLED) ## rewrites the settings' table in docs/configuration.md from the code
+docs: $(INSTALLED) ## rewrites the tables of settings and metrics in docs/ from the code
 	$(RUN) tests.contract.configuration_page
+	$(RUN) tests.contract.metrics_page
 
 protos: $(PROTOS_INSTALLED) ## rewrites the stubs beside the .proto files
 	$(PROTOS_VENV)/bin/python -m grpc_tools.protoc -I. \

@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 from typing import Any, Literal, Self
 
-from pydantic import Field, ValidationError, field_validator, model_validator
+from pydantic import Field, ValidationError, ValidationInfo, field_validator, model_validator
 from pydantic_settings import BaseSettings, CliApp, SettingsConfigDict
 
 from draftloop.errors import StartupFailure
@@ -76,10 +76,30 @@ class ServiceSettings(BaseSettings):
             certificate=self.tls_certificate, key=self.tls_key, client_ca=self.tls_client_ca
         )
 
-    @field_validator("listen")
+    metrics_listen: str = Field(
+        "", description="address that serves Prometheus metrics over HTTP, host:port; empty: none"
+    )
+    trace_endpoint: str = Field(
+        "",
+        description="OpenTelemetry collector for traces over OTLP gRPC, `http://host:4317`; "
+        "empty: no traces. Needs the extra `tracing`",
+    )
+    trace_ratio: float = Field(
+        1.0, ge=0, le=1, description="share of requests traced where their clients do not decide"
+    )
+
+    @field_validator("listen", "metrics_listen")
     @classmethod
-    def _host_and_port(cls, listen: str) -> str:
-        return host_and_port(listen)
+    def _host_and_port(cls, listen: str, info: ValidationInfo) -> str:
+        off = not listen and info.field_name == "metrics_listen"
+        return listen if off else host_and_port(listen)
+
+    @field_validator("trace_endpoint")
+    @classmethod
+    def _collector(cls, endpoint: str) -> str:
+        if endpoint and not endpoint.startswith(("http://", "https://")):
+            raise ValueError("must start with http:// or https://")
+        return endpoint
 
     def effective(self) -> dict[str, Any]:
         """All values for the start-up log line; secrets print as stars."""

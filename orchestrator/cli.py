@@ -17,7 +17,15 @@ from draftloop.phrase import PhraseScope
 from draftloop.request import GenerationParameters, SamplingParameters
 from draftloop.speculation import AUTOREGRESSIVE, STRATEGIES, Speculation
 from orchestrator import cli_keys, cli_phrases, cli_profile, terminal
-from orchestrator.cli_common import FAILED, Server, complaints, console
+from orchestrator.cli_common import (
+    FAILED,
+    ApiKey,
+    Server,
+    TlsCa,
+    client_of,
+    complaints,
+    console,
+)
 from orchestrator.launcher import RoleProcess, Stack, StackConfig, exec_role, interruptible
 
 app = typer.Typer(
@@ -121,6 +129,8 @@ def generate(
         bool, typer.Option("--compare", help="Show plain decoding beside it.")
     ] = False,
     server: Server = DEFAULT_ADDRESS,
+    api_key: ApiKey = None,
+    tls_ca: TlsCa = None,
 ) -> None:
     """Continue a prompt on a running deployment, streaming to the terminal."""
     try:
@@ -136,7 +146,7 @@ def generate(
             tenant=tenant,
             stop=tuple(stop or ()),
         )
-        with Client(server) as client:
+        with client_of(server, api_key, tls_ca) as client:
             (_compare if compare else _stream)(client, parameters)
     except DraftloopError as error:
         _fail(error)
@@ -169,10 +179,10 @@ def _compare(client: Client, parameters: GenerationParameters) -> None:
 
 
 @app.command()
-def info(server: Server = DEFAULT_ADDRESS) -> None:
+def info(server: Server = DEFAULT_ADDRESS, api_key: ApiKey = None, tls_ca: TlsCa = None) -> None:
     """Show models, strategies and limits of a running deployment."""
     try:
-        with Client(server) as client:
+        with client_of(server, api_key, tls_ca) as client:
             terminal.show_info(console, client.info())
     except DraftloopError as error:
         _fail(error)

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import grpc
 
+from draftloop import tracing
 from draftloop.errors import Unavailable
 from draftloop.load import ServiceLoad
 from draftloop.model_info import ModelInfo
@@ -36,7 +37,9 @@ class VerifierStream(Stream):
     """A session's stream to one verifier; raises what Stream does."""
 
     def __init__(self, channel: grpc.aio.Channel, terms: SessionTerms) -> None:
-        call = verifier_pb2_grpc.VerifierStub(channel).Verify(timeout=terms.deadline.remaining())
+        call = verifier_pb2_grpc.VerifierStub(channel).Verify(
+            timeout=terms.deadline.remaining(), metadata=tracing.current().headers()
+        )
         farewell = verifier_pb2.VerifyRequest(close=verifier_pb2.CloseVerifierSession())
         super().__init__(call, farewell, terms.answer_timeout_s)
         self._terms = terms
@@ -74,7 +77,9 @@ class DrafterStream(Stream):
     """A session's stream to one drafter; raises what Stream does."""
 
     def __init__(self, channel: grpc.aio.Channel, terms: SessionTerms) -> None:
-        call = drafter_pb2_grpc.DrafterStub(channel).Draft(timeout=terms.deadline.remaining())
+        call = drafter_pb2_grpc.DrafterStub(channel).Draft(
+            timeout=terms.deadline.remaining(), metadata=tracing.current().headers()
+        )
         farewell = drafter_pb2.DraftRequest(close=drafter_pb2.CloseDrafterSession())
         super().__init__(call, farewell, terms.answer_timeout_s)
         self._terms = terms

@@ -26,6 +26,8 @@ from orchestrator.drafting import DrafterDrafting, Drafting, RecyclingDrafting
 from orchestrator.figures import SpeculationFigures
 from orchestrator.fused import FusedDrafting
 from orchestrator.loop import Generation
+from orchestrator.metrics import DEPLOYMENTS
+from orchestrator.replicas import Replicas
 from orchestrator.services import Services
 from orchestrator.sources import LookaheadSource, PhraseSource
 from orchestrator.terms import SessionTerms
@@ -47,6 +49,7 @@ class Deployment:
         self.store = PhraseStore(settings)
         self._calibrations = Calibrations()
         self._services = Services(settings, self.tokenizer.fingerprint)
+        DEPLOYMENTS.watch(self)
 
     @property
     def verifier(self) -> ModelInfo:
@@ -63,6 +66,10 @@ class Deployment:
         """Whether some verifier takes new sessions now."""
         return len(self._services.verifiers) > 0
 
+    def replicas(self) -> dict[str, Replicas]:
+        """Those of each role."""
+        return {"verifier": self._services.verifiers, "drafter": self._services.drafters}
+
     async def start(self) -> None:
         """Waits for a verifier, looks once for drafters, and goes on looking in the background.
 
@@ -73,6 +80,7 @@ class Deployment:
 
     async def stop(self) -> None:
         """Closes all connections."""
+        DEPLOYMENTS.forget(self)
         await self._services.stop()
         await asyncio.to_thread(self.store.close)
 

@@ -37,7 +37,7 @@ class GenerationServicer(generation_pb2_grpc.GenerationServicer):
         """Streams pieces; the last message holds the summary."""
         caller = self._caller(context)
         generation = self._generation(request.parameters, context, caller)
-        with self._front.serving(generation, caller):
+        with self._front.serving(generation, context.invocation_metadata() or (), caller):
             async with contextlib.aclosing(ahead(generation.run())) as pieces:
                 async for piece in pieces:
                     yield pb.GenerateResponse(
@@ -57,7 +57,7 @@ class GenerationServicer(generation_pb2_grpc.GenerationServicer):
         texts: list[str] = []
         sources: list[TokenSource] = []
         logprobs: list[TokenLogprobs] = []
-        with self._front.serving(generation, caller):
+        with self._front.serving(generation, context.invocation_metadata() or (), caller):
             async with contextlib.aclosing(generation.run()) as pieces:
                 async for piece in pieces:
                     texts.append(piece.text)

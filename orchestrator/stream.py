@@ -21,6 +21,10 @@ from draftloop.load import ServiceLoad
 from draftloop.rpc.status import error_info
 
 
+class NoAnswer(Unavailable):
+    """The service said nothing within the time of one answer."""
+
+
 class Stream:
     """Raises Unavailable where the stream broke or no answer came within `timeout_s`.
 
@@ -68,7 +72,7 @@ def _our_errors() -> Iterator[None]:
     try:
         yield
     except TimeoutError:
-        raise Unavailable("no answer came in time") from None
+        raise NoAnswer("no answer came in time") from None
     except asyncio.InvalidStateError:
         raise Unavailable("the stream has ended") from None
     except grpc.aio.AioRpcError as error:

@@ -16,6 +16,7 @@ from draftloop.errors import (
 )
 from draftloop.tree import DraftTree, Verification
 from orchestrator.clients import VerifierStream
+from orchestrator.metrics import REOPENED
 from orchestrator.replicas import Replicas
 from orchestrator.session import Session
 from orchestrator.terms import SessionTerms
@@ -82,4 +83,5 @@ class VerifierSession(Session[VerifierStream]):
                 await asyncio.sleep(REOPEN_PAUSE_S)
                 continue
             self.reopened += 1
+            REOPENED.inc()
             return answer

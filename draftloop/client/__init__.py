@@ -21,15 +21,18 @@ from draftloop.completion import (
 from draftloop.errors import (
     DeadlineExceeded,
     DraftloopError,
+    Forbidden,
     InvalidInput,
     Mismatch,
     Overloaded,
+    Unauthenticated,
     Unavailable,
 )
 from draftloop.logprobs import TokenLogprobs
 from draftloop.phrase import PhraseScope
 from draftloop.request import GenerationParameters, SamplingParameters
 from draftloop.speculation import Speculation
+from draftloop.tls import ClientTls
 from draftloop.tree import TokenSource
 
 __all__ = [
@@ -39,11 +42,13 @@ __all__ = [
     "AsyncClient",
     "AsyncStream",
     "Client",
+    "ClientTls",
     "Completion",
     "DeadlineExceeded",
     "DeploymentInfo",
     "DraftloopError",
     "Figures",
+    "Forbidden",
     "GenerationParameters",
     "InvalidInput",
     "Mismatch",
@@ -61,6 +66,7 @@ __all__ = [
     "Timings",
     "TokenLogprobs",
     "TokenSource",
+    "Unauthenticated",
     "Unavailable",
     "Usage",
 ]

@@ -13,6 +13,7 @@ from draftloop.config import DEFAULT_PORTS, LOOPBACK
 from draftloop.deadline import Deadline
 from draftloop.errors import InvalidInput
 from draftloop.rpc.generation_client import GenerationClient
+from draftloop.tls import ClientTls
 
 DEFAULT_ADDRESS = f"{LOOPBACK}:{DEFAULT_PORTS['orchestrator']}"
 
@@ -23,7 +24,8 @@ class AsyncClient:
     """A client of one deployment; any number of calls may run at once.
 
     It connects at its first call and belongs to the event loop of that call. Use it as an async
-    context manager or `close` it. `api_key` is sent as a bearer token. `timeout` bounds a whole
+    context manager or `close` it. `api_key` is sent as a bearer token; `tls`
+    says whom to trust, None encrypts nothing. `timeout` bounds a whole
     call in seconds, waits between attempts included; None sets no limit, and in a call means the
     client's. Every call raises errors of `draftloop.errors` alone: InvalidInput, Overloaded,
     Unavailable, DeadlineExceeded, Mismatch, or their base DraftloopError.
@@ -34,12 +36,13 @@ class AsyncClient:
         address: str = DEFAULT_ADDRESS,
         *,
         api_key: str | None = None,
+        tls: ClientTls | None = None,
         timeout: float | None = None,
         retry: Retry = DEFAULT_RETRY,
     ) -> None:
         _require_positive(timeout)
         self._address = address
-        self._client = GenerationClient(address, api_key)
+        self._client = GenerationClient(address, api_key, tls)
         self._timeout = timeout
         self._retry = retry
 

@@ -11,6 +11,7 @@ from draftloop.client.loop_thread import LoopThread
 from draftloop.client.options import Options, Prompt
 from draftloop.client.retry import DEFAULT_RETRY, Retry
 from draftloop.completion import Completion, DeploymentInfo, Piece, Summary
+from draftloop.tls import ClientTls
 
 
 class Stream:
@@ -69,10 +70,11 @@ class Client:
         address: str = DEFAULT_ADDRESS,
         *,
         api_key: str | None = None,
+        tls: ClientTls | None = None,
         timeout: float | None = None,
         retry: Retry = DEFAULT_RETRY,
     ) -> None:
-        self._client = AsyncClient(address, api_key=api_key, timeout=timeout, retry=retry)
+        self._client = AsyncClient(address, api_key=api_key, tls=tls, timeout=timeout, retry=retry)
         self._thread = LoopThread()
 
     def __repr__(self) -> str:

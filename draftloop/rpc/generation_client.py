@@ -15,6 +15,7 @@ from draftloop.request import GenerationParameters
 from draftloop.rpc import convert, convert_generation
 from draftloop.rpc.channel import open_channel
 from draftloop.rpc.status import to_error
+from draftloop.tls import ClientTls
 from protos import generation_pb2 as pb
 from protos import generation_pb2_grpc
 
@@ -56,8 +57,11 @@ class GenerationClient:
     Every call raises our own errors, never gRPC's; `timeout_s` bounds it, None does not.
     """
 
-    def __init__(self, address: str, api_key: str | None = None) -> None:
+    def __init__(
+        self, address: str, api_key: str | None = None, tls: ClientTls | None = None
+    ) -> None:
         self._address = address
+        self._tls = tls
         self._channel: grpc.aio.Channel | None = None
         self._metadata: Metadata = ()
         if api_key is not None:
@@ -69,7 +73,7 @@ class GenerationClient:
     def _stub(self) -> generation_pb2_grpc.GenerationStub:
         if self._channel is None:
             asyncio.get_running_loop()  # a channel made outside would belong to another loop
-            self._channel = open_channel(self._address, MAX_MESSAGE_BYTES)
+            self._channel = open_channel(self._address, MAX_MESSAGE_BYTES, self._tls)
         return generation_pb2_grpc.GenerationStub(self._channel)
 
     async def close(self) -> None:

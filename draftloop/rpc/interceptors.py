@@ -25,6 +25,7 @@ from draftloop.errors import (
     Unauthenticated,
     Unavailable,
 )
+from draftloop.rpc.metrics import handled
 
 DETAILS_KEY = "grpc-status-details-bin"
 DOMAIN = "draftloop"
@@ -118,12 +119,13 @@ class ErrorInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]
 
 def _translate_unary(behavior: Callable[..., Any], method: str) -> Callable[..., Any]:
     async def translated(request: Any, context: grpc.aio.ServicerContext) -> Any:
-        try:
-            return await behavior(request, context)
-        except grpc.aio.AbortError:
-            raise
-        except Exception as error:
-            await abort(context, error, method)
+        with handled(method, context):
+            try:
+                return await behavior(request, context)
+            except grpc.aio.AbortError:
+                raise
+            except Exception as error:
+                await abort(context, error, method)
 
     return translated
 
@@ -131,14 +133,15 @@ def _translate_unary(behavior: Callable[..., Any], method: str) -> Callable[...,
 def _translate_stream(behavior: Callable[..., Any], method: str) -> Callable[..., Any]:
     async def translated(request: Any, context: grpc.aio.ServicerContext) -> AsyncIterator[Any]:
         responses = behavior(request, context)
-        try:
-            async for response in responses:
-                yield response
-        except grpc.aio.AbortError:
-            raise
-        except Exception as error:
-            await abort(context, error, method)
-        finally:
-            await responses.aclose()  # a cancelled call frees its session now, not at collection
+        with handled(method, context):
+            try:
+                async for response in responses:
+                    yield response
+            except grpc.aio.AbortError:
+                raise
+            except Exception as error:
+                await abort(context, error, method)
+            finally:
+                await responses.aclose()  # a cancelled call frees its session now, not later
 
     return translated

@@ -12,14 +12,23 @@ from google.rpc.status_pb2 import Status
 from draftloop.errors import (
     DeadlineExceeded,
     DraftloopError,
+    Forbidden,
     InvalidInput,
     Mismatch,
     Overloaded,
+    Unauthenticated,
     Unavailable,
 )
 from draftloop.rpc.interceptors import DETAILS_KEY
 
 Detail = TypeVar("Detail", bound=Message)
+
+# Errors that are no more than their text.
+PLAIN: dict[grpc.StatusCode, type[DraftloopError]] = {
+    grpc.StatusCode.FAILED_PRECONDITION: Mismatch,
+    grpc.StatusCode.UNAUTHENTICATED: Unauthenticated,
+    grpc.StatusCode.PERMISSION_DENIED: Forbidden,
+}
 
 
 def error_info(error: grpc.aio.AioRpcError) -> ErrorInfo | None:
@@ -49,10 +58,10 @@ def to_error(error: grpc.aio.AioRpcError, address: str) -> DraftloopError:
         return _exhausted(error, text)
     if code is grpc.StatusCode.UNAVAILABLE:
         return _unavailable(error, text, address)
+    if code in PLAIN:
+        return PLAIN[code](text)
     if code is grpc.StatusCode.DEADLINE_EXCEEDED:
         return DeadlineExceeded()
-    if code is grpc.StatusCode.FAILED_PRECONDITION:
-        return Mismatch(text)
     if code is grpc.StatusCode.UNIMPLEMENTED:
         return Mismatch(f"what answers at {address} is no Draftloop orchestrator: {text}")
     return DraftloopError(f"{code.name}: {text}")

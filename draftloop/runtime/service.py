@@ -15,6 +15,7 @@ from draftloop.cost_line import cost_line
 from draftloop.errors import InvalidInput, StartupFailure, Unavailable
 from draftloop.load import ServiceLoad
 from draftloop.model_info import ModelInfo, vocabulary_fingerprint
+from draftloop.runtime import metrics
 from draftloop.runtime.admission import Admission
 from draftloop.runtime.engine import Engine
 from draftloop.runtime.model import LanguageModel, ModelOptions
@@ -90,6 +91,7 @@ class ModelHost:
         self._model = model
         self._info = model.info(strategies=self._strategies)
         self._admission = Admission(model, self.engine, max_waiting=settings.max_waiting)
+        metrics.HOSTS.watch(self)
         line = cost_line(model.cost_curve)
         milliseconds = {
             rows: round(time / 1e6, 3) for rows, time in zip(line.rows, line.times, strict=True)
@@ -98,6 +100,7 @@ class ModelHost:
 
     async def stop(self) -> None:
         """Ends the engine's thread."""
+        metrics.HOSTS.forget(self)
         await asyncio.to_thread(self.engine.stop)
 
     def _load(self) -> LanguageModel:

@@ -23,6 +23,7 @@ STUB_FILES = {"servicer.py", "clients.py"}
 STUB_FOLDERS = ("draftloop/rpc", "tests", "benchmarks")
 LIGHT = {"draftloop", "prometheus_client", "pydantic", "pydantic_settings", "structlog"}
 STANDARD = set(sys.stdlib_module_names)
+TRACES = "draftloop/rpc/otlp.py"
 
 
 def breaches(
@@ -61,6 +62,11 @@ def test_compilers_stay_where_microseconds_count() -> None:
 def test_redis_stays_in_the_phrase_store() -> None:
     folders = ("phrase_store", "tests", "benchmarks")
     assert not breaches(lambda _: {"redis"}, lambda module: not module.under(*folders))
+
+
+def test_tracing_stays_optional() -> None:
+    product = (module for module in modules() if is_product(module))
+    assert [m.path for m in product if "opentelemetry" in m.packages] == [TRACES]
 
 
 def test_stubs_stay_at_the_door() -> None:
@@ -167,6 +173,8 @@ def declared(*extras: str) -> set[str]:
 
 def extras_of(module: Module) -> tuple[str, ...]:
     """Extras with which this module must be importable."""
+    if module.path == TRACES:
+        return ("tracing",)
     if module.under("draftloop/runtime"):
         return ("verifier",)
     if module.package in TOOLS:
