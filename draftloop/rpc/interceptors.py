@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any, NoReturn
 
@@ -25,6 +26,7 @@ from draftloop.errors import (
     Unauthenticated,
     Unavailable,
 )
+from draftloop.rpc.decoding import lenient, readable
 from draftloop.rpc.metrics import handled
 
 DETAILS_KEY = "grpc-status-details-bin"
@@ -99,29 +101,22 @@ class ErrorInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]
         if handler is None or not handler_call_details.method.startswith("/draftloop."):
             return handler
         method = handler_call_details.method
+        coding = (lenient(handler.request_deserializer), handler.response_serializer)
         if handler.unary_unary:
-            return grpc.unary_unary_rpc_method_handler(
-                _translate_unary(handler.unary_unary, method),
-                handler.request_deserializer,
-                handler.response_serializer,
-            )
-        wrap, make = (
-            (handler.unary_stream, grpc.unary_stream_rpc_method_handler)
-            if handler.unary_stream
-            else (handler.stream_stream, grpc.stream_stream_rpc_method_handler)
-        )
-        return make(
-            _translate_stream(wrap, method),
-            handler.request_deserializer,
-            handler.response_serializer,
-        )
+            translated = _translate_unary(handler.unary_unary, method)
+            return grpc.unary_unary_rpc_method_handler(translated, *coding)
+        if handler.unary_stream:
+            translated = _translate_stream(handler.unary_stream, method)
+            return grpc.unary_stream_rpc_method_handler(translated, *coding)
+        translated = _translate_stream(handler.stream_stream, method)
+        return grpc.stream_stream_rpc_method_handler(translated, *coding)
 
 
 def _translate_unary(behavior: Callable[..., Any], method: str) -> Callable[..., Any]:
     async def translated(request: Any, context: grpc.aio.ServicerContext) -> Any:
         with handled(method, context):
             try:
-                return await behavior(request, context)
+                return await behavior(readable(request), context)
             except grpc.aio.AbortError:
                 raise
             except Exception as error:
@@ -132,16 +127,15 @@ def _translate_unary(behavior: Callable[..., Any], method: str) -> Callable[...,
 
 def _translate_stream(behavior: Callable[..., Any], method: str) -> Callable[..., Any]:
     async def translated(request: Any, context: grpc.aio.ServicerContext) -> AsyncIterator[Any]:
-        responses = behavior(request, context)
         with handled(method, context):
             try:
-                async for response in responses:
-                    yield response
+                # A cancelled call frees its session now, not when memory is next collected.
+                async with contextlib.aclosing(behavior(readable(request), context)) as responses:
+                    async for response in responses:
+                        yield response
             except grpc.aio.AbortError:
                 raise
             except Exception as error:
                 await abort(context, error, method)
-            finally:
-                await responses.aclose()  # a cancelled call frees its session now, not later
 
     return translated

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 from typing import TypeVar
 
 from draftloop.errors import InvalidInput, Mismatch, SessionLost
+from draftloop.rpc.decoding import readable
 
 Message = TypeVar("Message")
 
@@ -14,11 +15,12 @@ Message = TypeVar("Message")
 async def next_message(messages: AsyncIterator[Message], idle_timeout_s: float) -> Message | None:
     """The next message; None when the client has sent its last.
 
-    Raises SessionLost when none came within the idle time, so that the memory is freed.
+    Raises SessionLost when none came within the idle time, so that the memory is freed, and
+    InvalidInput for bytes that are none.
     """
     try:
         async with asyncio.timeout(idle_timeout_s):
-            return await anext(messages, None)
+            return readable(await anext(messages, None))
     except TimeoutError:
         raise SessionLost(f"no message came for {idle_timeout_s:g} s") from None
 

@@ -50,7 +50,7 @@ class ServiceProcess:
         self.role = role
         self.address = f"127.0.0.1:{quiet_port()}"
         self.log_file = log_file or folder / "log"
-        self.starts = 0
+        self.kills = 0
         self.ready_since = 0.0
         self._flags = [*flags, "--listen", self.address]
         self._address_file = folder / "address"
@@ -81,7 +81,6 @@ class ServiceProcess:
             self._process.join()
         self._address_file.unlink(missing_ok=True)
         self.ready_since = 0.0
-        self.starts += 1
         flags = [*self._flags, "--address-file", str(self._address_file)]
         self._process = _FORKING.Process(
             target=_run, args=(MODULES[self.role], flags, str(self.log_file)), daemon=True
@@ -102,6 +101,7 @@ class ServiceProcess:
 
     def kill(self) -> None:
         """SIGKILL; returns when it is gone."""
+        self.kills += 1
         self.send(signal.SIGKILL)
         if self._process is not None:
             self._process.join()

@@ -1,0 +1,198 @@
+"""Two of every role on loopback, to be killed, frozen and started again."""
+
+from __future__ import annotations
+
+import signal
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Self
+
+import grpc
+import httpx
+import psutil
+
+from draftloop.config import bundled_model
+from protos import drafter_pb2, drafter_pb2_grpc, verifier_pb2, verifier_pb2_grpc
+from tests.support.service_process import ServiceProcess, quiet_port
+from tests.support.tcp_proxy import TcpProxy
+from tests.support.waiting import until
+
+ROLES = {"v": "verifier", "d": "drafter", "o": "orchestrator"}
+# The smaller model on both sides: what is tested is who answers, not how well.
+MODEL = str(bundled_model("drafter"))
+MODEL_FLAGS = ["--model", MODEL, "--dtype", "float32", "--threads", "1"]
+INFO_S = 20.0
+FREED_S = 60.0
+# By then every orchestrator has asked a replica that is back: a second, and gRPC's reconnecting.
+JOINED_S = 3.0
+RUNNING = "draftloop_num_requests_running"
+
+
+class Orchestrator(ServiceProcess):
+    """With the address of its other door."""
+
+    def __init__(self, flags: Sequence[str], folder: Path) -> None:
+        self.http_address = f"127.0.0.1:{quiet_port()}"
+        flags = [*flags, "--http-listen", self.http_address, "--tokenizer", MODEL]
+        super().__init__("orchestrator", flags, folder)
+
+
+class Fleet:
+    """v1, v2, d1, d2 and the orchestrators; use as a context manager.
+
+    With `wired` the orchestrators reach all others through the proxies in `wires`. `flags` are
+    further ones by role.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        orchestrators: int = 2,
+        wired: bool = False,
+        flags: Mapping[str, Sequence[str]] | None = None,
+    ) -> None:
+        self._folder = folder
+        self._flags = flags or {}
+        self._orchestrators = orchestrators
+        self._wired = wired
+        self._ending = ExitStack()
+        self.wires: dict[str, TcpProxy] = {}
+        self.processes: dict[str, ServiceProcess] = {}
+        self.orchestrators: list[Orchestrator] = []
+
+    def __enter__(self) -> Self:
+        with ExitStack() as stack:
+            stack.callback(self._kill_all)
+            for name in ("v1", "v2", "d1", "d2"):
+                role = ROLES[name[0]]
+                flags = [*MODEL_FLAGS, *self._flags.get(role, ())]
+                self.processes[name] = ServiceProcess(role, flags, self._folder / name)
+                if self._wired:
+                    proxy = TcpProxy(self.processes[name].address)
+                    self.wires[name] = stack.enter_context(proxy)
+                self.processes[name].start()
+            for process in self.processes.values():
+                process.wait_until_ready()
+            self._add_orchestrators()
+            self._ending = stack.pop_all()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ending.close()
+
+    def _add_orchestrators(self) -> None:
+        flags = ["--verifiers", self._listed("v1", "v2"), "--drafters", self._listed("d1", "d2")]
+        flags += self._flags.get("orchestrator", ())
+        for number in range(1, self._orchestrators + 1):
+            orchestrator = Orchestrator(flags, self._folder / f"o{number}")
+            self.processes[f"o{number}"] = orchestrator
+            self.orchestrators.append(orchestrator)
+            orchestrator.start()
+        for orchestrator in self.orchestrators:
+            orchestrator.wait_until_ready()
+
+    def _listed(self, *names: str) -> str:
+        return ",".join(
+            self.wires[name].address if self._wired else self.processes[name].address
+            for name in names
+        )
+
+    def _kill_all(self) -> None:
+        for process in reversed(self.processes.values()):
+            process.kill()
+
+    def spare(self) -> list[str]:
+        """Those whose twin could take over: every orchestrator knows it by now."""
+        known = {name for name, process in self.processes.items() if _joined(process)}
+        return sorted(name for name in known if _twin(name) in known)
+
+    def revive(self, *names: str) -> None:
+        """Starts those of them, or of all, that are dead; returns at once."""
+        for name in names or self.processes:
+            if not self.processes[name].alive:
+                self.processes[name].start()
+
+    def whole(self) -> None:
+        """Starts what is dead; returns when all are there and known to one another."""
+        self.revive()
+        for process in self.processes.values():
+            process.send(signal.SIGCONT)
+            process.wait_until_ready()
+        until(lambda: len(self.spare()) >= 4, 60)
+
+    def freeze(self, name: str, seconds: float) -> None:
+        """SIGSTOP, and SIGCONT so much later."""
+        self.processes[name].send(signal.SIGSTOP)
+        try:
+            time.sleep(seconds)
+        finally:
+            self.processes[name].send(signal.SIGCONT)
+
+    def sessions(self, name: str) -> int:
+        """Sessions that a model service has, with a slot or without, as it says itself."""
+        with grpc.insecure_channel(self.processes[name].address) as channel:
+            if name.startswith("v"):
+                verifier = verifier_pb2_grpc.VerifierStub(channel)
+                load = verifier.Info(verifier_pb2.VerifierInfoRequest(), timeout=INFO_S).load
+            else:
+                drafter = drafter_pb2_grpc.DrafterStub(channel)
+                load = drafter.Info(drafter_pb2.DrafterInfoRequest(), timeout=INFO_S).load
+        return int(load.running_sessions + load.waiting_sessions)
+
+    def requests(self, orchestrator: Orchestrator) -> float:
+        """Requests that run in an orchestrator, as its metrics say."""
+        text = httpx.get(f"http://{orchestrator.http_address}/metrics", timeout=INFO_S).text
+        lines = [line for line in text.splitlines() if line.startswith(RUNNING)]
+        return sum(float(line.rpartition(" ")[2]) for line in lines)
+
+    def wait_until_free(self) -> None:
+        """Fails where a session or a request is left on anybody alive."""
+        for name, process in self.processes.items():
+            if isinstance(process, Orchestrator):
+                until(lambda process=process: not self.requests(process), FREED_S)  # type: ignore[misc]
+            elif process.alive:
+                until(lambda name=name: not self.sessions(name), FREED_S)  # type: ignore[misc]
+
+    def log(self, role: str) -> str:
+        """What all processes of a role said."""
+        return "".join(each.log() for each in self.processes.values() if each.role == role)
+
+    def memory(self) -> dict[str, int]:
+        """Resident bytes by name."""
+        return {
+            name: psutil.Process(process.pid).memory_info().rss
+            for name, process in self.processes.items()
+        }
+
+
+class Supervisor:
+    """Starts again whoever dies, as a cluster would; use as a context manager."""
+
+    def __init__(self, fleet: Fleet) -> None:
+        self._fleet = fleet
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._watch)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        self._thread.join()
+
+    def _watch(self) -> None:
+        while not self._over.wait(0.05):
+            self._fleet.revive()
+
+
+def _joined(process: ServiceProcess) -> bool:
+    return process.ready and time.monotonic() - process.ready_since > JOINED_S
+
+
+def _twin(name: str) -> str:
+    return name[0] + {"1": "2", "2": "1"}[name[1]]

@@ -1,0 +1,217 @@
+"""Requests that never stop coming, through both doors, every answer compared token for token."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any, Self
+
+import grpc
+import httpx
+
+from protos import generation_pb2 as pb
+from protos import generation_pb2_grpc
+from tests.e2e.client import Case, held_out_prompts
+from tests.faults.fleet import Orchestrator
+
+CONCURRENCY = 16
+MAX_TOKENS = 32
+CALL_S = 180.0
+ATTEMPTS = 100
+AGAIN_S = 0.1
+STRATEGIES = ("fused", "speculative", "ouroboros", "autoregressive")
+SAMPLINGS: tuple[dict[str, Any], ...] = (
+    {},
+    {"temperature": 0.8},
+    {"temperature": 0.7, "top_p": 0.9},
+)
+OWN_CONNECTION = [("grpc.use_local_subchannel_pool", 1)]
+
+Pieces = Iterator[list[int]]
+Door = Callable[[Orchestrator, Case, str], Pieces]
+
+
+class Broken(Exception):
+    """The connection is gone: nobody has said why."""
+
+
+class Refused(Exception):
+    """The server has said why not."""
+
+
+def by_grpc(orchestrator: Orchestrator, case: Case, strategy: str) -> Pieces:
+    """Token ids as they come. Raises Broken or Refused."""
+    request = pb.GenerateRequest(parameters=case.parameters(strategy, ignore_eos=True))
+    with grpc.insecure_channel(orchestrator.address, options=OWN_CONNECTION) as channel:
+        stub = generation_pb2_grpc.GenerationStub(channel)
+        try:
+            for piece in stub.Generate(request, timeout=CALL_S):
+                yield list(piece.token_ids)
+        except grpc.RpcError as error:
+            keys = {key for key, _ in error.trailing_metadata() or ()}
+            lost = error.code() is grpc.StatusCode.UNAVAILABLE
+            unsaid = lost and "grpc-status-details-bin" not in keys
+            raise (Broken if unsaid else Refused)(f"{error.code()}: {error.details()}") from None
+
+
+def by_http(orchestrator: Orchestrator, case: Case, strategy: str) -> Pieces:
+    """Token ids as they come, taken from the trace of every round. Raises Broken or Refused."""
+    body = {
+        "prompt": list(case.prompt), "max_tokens": case.max_tokens, "stream": True,
+        "temperature": 0, "seed": 0, "ignore_eos": True, **case.sampling,
+        "speculative": {"strategy": strategy, "trace": True},
+    }  # fmt: skip
+    url = f"http://{orchestrator.http_address}/v1/completions"
+    try:
+        with httpx.stream("POST", url, json=body, timeout=CALL_S) as answer:
+            if answer.status_code != 200:
+                raise Refused(f"{answer.status_code}: {answer.read().decode()}")
+            yield from _events(answer)
+    except httpx.TransportError as error:
+        raise Broken(repr(error)) from None
+
+
+def _events(answer: httpx.Response) -> Pieces:
+    for line in answer.iter_lines():
+        data = line.removeprefix("data: ")
+        if data == "[DONE]":
+            return
+        if line:
+            event = json.loads(data)
+            if "error" in event:
+                raise Refused(str(event))
+            for choice in event["choices"]:
+                yield [token["token_id"] for token in choice.get("trace", {}).get("tokens", ())]
+    raise Broken("the stream ended before its end")
+
+
+DOORS: tuple[Door, ...] = (by_grpc, by_http)
+
+
+def make_cases(count: int = CONCURRENCY, max_tokens: int = MAX_TOKENS) -> list[Case]:
+    """Different prompts, three ways to choose tokens, a seed each."""
+    prompts = held_out_prompts(count, longest=48)
+    return [
+        Case(prompt, max_tokens, {**SAMPLINGS[index % 3], "seed": index})
+        for index, prompt in enumerate(prompts)
+    ]
+
+
+def plain(orchestrator: Orchestrator, cases: Sequence[Case]) -> list[list[int]]:
+    """What plain decoding says while nothing happens, one request at a time."""
+    return [list(itertools.chain(*by_grpc(orchestrator, case, "autoregressive"))) for case in cases]
+
+
+@dataclass(slots=True)
+class Tally:
+    """What became of the requests."""
+
+    answered: int = 0
+    asked_again: int = 0
+    lost: list[str] = field(default_factory=list)
+    differing: list[str] = field(default_factory=list)
+
+    def assert_none_lost(self) -> None:
+        """Nor any that differs."""
+        assert self.answered
+        assert not self.lost, self.lost[:5]
+        assert not self.differing, self.differing[:5]
+
+
+class Load:
+    """Sixteen clients that ask again and again from `__enter__` to `__exit__`.
+
+    A client whose orchestrator was killed asks another one, once more from the start; whatever
+    else fails is a request lost.
+    """
+
+    def __init__(
+        self,
+        orchestrators: Sequence[Orchestrator],
+        cases: Sequence[Case],
+        expected: Sequence[Sequence[int]],
+        doors: Sequence[Door] = DOORS,
+    ) -> None:
+        self._orchestrators = orchestrators
+        self._cases = cases
+        self._expected = [list(tokens) for tokens in expected]
+        self._doors = doors
+        self._over = threading.Event()
+        self._pool = ThreadPoolExecutor(len(cases))
+        self._counting = threading.Lock()
+        self.tally = Tally()
+        self.begun = threading.Semaphore(0)
+
+    def __enter__(self) -> Self:
+        self._running = [self._pool.submit(self._client, i) for i in range(len(self._cases))]
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Returns when the last answers are there."""
+        self._over.set()
+        for each in self._running:
+            each.result()
+        self._pool.shutdown()
+
+    def wait_until_under_way(self) -> None:
+        """Until every client has its first tokens."""
+        for _ in self._cases:
+            assert self.begun.acquire(timeout=CALL_S)
+
+    def _client(self, index: int) -> None:
+        for turn in itertools.count():
+            strategy = STRATEGIES[(index + turn) % len(STRATEGIES)]
+            self._ask(index, self._doors[(index + turn) % len(self._doors)], strategy, index + turn)
+            if self._over.is_set():
+                return
+
+    def _ask(self, index: int, door: Door, strategy: str, first: int) -> None:
+        for attempt in range(ATTEMPTS):
+            kills = {each: each.kills for each in self._orchestrators}  # before one is chosen
+            orchestrator = self._ready_one(first + attempt)
+            said: list[int] = []
+            problem = self._listen(door(orchestrator, self._cases[index], strategy), said)
+            self._compare(index, strategy, said, whole=problem is None)
+            if problem is None:
+                return
+            if orchestrator.kills == kills[orchestrator]:
+                break
+            self._count(asked_again=1)
+            time.sleep(AGAIN_S)
+        with self._counting:
+            at = time.strftime("%H:%M:%S")
+            self.tally.lost.append(f"{at} {door.__name__} {strategy} case {index}: {problem}")
+
+    def _ready_one(self, first: int) -> Orchestrator:
+        """As a balancer chooses: one that is ready, in turns."""
+        turn = first % len(self._orchestrators)
+        inturn = [*self._orchestrators[turn:], *self._orchestrators[:turn]]
+        return next((each for each in inturn if each.ready), inturn[0])
+
+    def _listen(self, pieces: Pieces, said: list[int]) -> Broken | Refused | None:
+        try:
+            for piece in pieces:
+                if not said:
+                    self.begun.release()
+                said += piece
+        except (Broken, Refused) as problem:
+            return problem
+        return None
+
+    def _compare(self, index: int, strategy: str, said: list[int], *, whole: bool) -> None:
+        """Half an answer must have been right as far as it went."""
+        expected = self._expected[index]
+        if said != (expected if whole else expected[: len(said)]):
+            with self._counting:
+                self.tally.differing.append(f"case {index}, {strategy}: {said} not {expected}")
+        self._count(answered=int(whole))
+
+    def _count(self, *, answered: int = 0, asked_again: int = 0) -> None:
+        with self._counting:
+            self.tally.answered += answered
+            self.tally.asked_again += asked_again

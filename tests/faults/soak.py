@@ -1,0 +1,120 @@
+"""`python -m tests.faults.soak --kills 200`: whoever dies, nobody's request does.
+
+Sixteen clients ask through both doors while processes of all roles are killed and frozen at random
+moments. A second replica is always there; a supervisor starts again whoever was killed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from draftloop.openmp import prefer_passive_waiting
+from tests.faults.fleet import Fleet, Supervisor
+from tests.faults.load import CONCURRENCY, Load, Tally, make_cases, plain
+
+KILLS = 200
+# One fault in so many is a freeze.
+FREEZES_EVERY = 4
+LONGEST_FREEZE_S = 1.5
+LONGEST_PAUSE_S = 0.5
+STALLED_S = 300.0
+
+
+def soak(
+    fleet: Fleet, load: Load, kills: int, chance: random.Random, told: Callable[[str], None]
+) -> Counter[str]:
+    """Kills so many, and freezes others between; returns how often what was done to which role.
+
+    `told` hears of every kill. Fails where no replica can be spared for minutes.
+    """
+    done: Counter[str] = Counter()
+    with Supervisor(fleet):
+        while done.total() - _freezes(done) < kills:
+            name = _victim(fleet, chance)
+            role = fleet.processes[name].role
+            if chance.randrange(FREEZES_EVERY) == 0:
+                fleet.freeze(name, chance.uniform(0.1, LONGEST_FREEZE_S))
+                done[f"{role} frozen"] += 1
+            else:
+                fleet.processes[name].kill()
+                done[f"{role} killed"] += 1
+                told(f"{role} killed")
+            time.sleep(chance.uniform(0, LONGEST_PAUSE_S))
+    return done
+
+
+def _freezes(done: Counter[str]) -> int:
+    return sum(count for what, count in done.items() if what.endswith("frozen"))
+
+
+def _victim(fleet: Fleet, chance: random.Random) -> str:
+    deadline = time.monotonic() + STALLED_S
+    while not (spare := fleet.spare()):
+        assert time.monotonic() < deadline, "nobody has come back"
+        time.sleep(0.02)
+    return chance.choice(spare)
+
+
+def summary(done: Counter[str], tally: Tally, seconds: float) -> str:
+    """What was done, and what the clients saw of it."""
+    faults = ", ".join(f"{count} times {what}" for what, count in sorted(done.items()))
+    return (
+        f"in {seconds:.0f} s: {faults}\n"
+        f"{tally.answered} requests answered, {CONCURRENCY} at a time; "
+        f"{tally.asked_again} connections lost with their orchestrator and asked again\n"
+        f"requests lost: {len(tally.lost)}; outputs that differ: {len(tally.differing)}"
+    )
+
+
+def run(kills: int, seed: int) -> int:
+    """The whole soak with a progress bar; returns the exit status."""
+    console = Console(stderr=True)
+    columns = (TextColumn("kills"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(),
+               TextColumn("{task.description}"))  # fmt: skip
+    with tempfile.TemporaryDirectory() as folder, Fleet(Path(folder)) as fleet:
+        cases = make_cases()
+        expected = plain(fleet.orchestrators[0], cases)
+        started = time.monotonic()
+        with (
+            Progress(*columns, console=console) as progress,
+            Load(fleet.orchestrators, cases, expected) as load,
+        ):
+            bar = progress.add_task("", total=kills)
+
+            def told(what: str) -> None:
+                tally = load.tally
+                text = f"{what}; {tally.answered} answered, {len(tally.lost)} lost"
+                progress.update(bar, advance=1, description=text)
+
+            done = soak(fleet, load, kills, random.Random(seed), told)
+        fleet.whole()
+        fleet.wait_until_free()
+        tally = load.tally
+        console.print(summary(done, tally, time.monotonic() - started), highlight=False)
+        for problem in [*tally.lost, *tally.differing][:20]:
+            console.print(problem, highlight=False)
+    return 1 if tally.lost or tally.differing else 0
+
+
+def main() -> int:
+    """Reads the flags."""
+    parser = argparse.ArgumentParser(prog="python -m tests.faults.soak", description=__doc__)
+    parser.add_argument("--kills", type=int, default=KILLS)
+    parser.add_argument("--seed", type=int, default=1)
+    chosen = parser.parse_args()
+    prefer_passive_waiting()
+    return run(chosen.kills, chosen.seed)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
