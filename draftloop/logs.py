@@ -6,7 +6,7 @@ import contextlib
 import io
 import logging
 import sys
-from typing import Any
+from typing import Any, TextIO, cast
 
 import structlog
 
@@ -30,7 +30,7 @@ class Output(io.TextIOBase):
 def configure(role: str, *, log_format: str, level: str) -> None:
     """Sends every log line of this process to standard error, marked with its role."""
     threshold = logging.getLevelNamesMapping()[level.upper()]
-    output = Output(sys.stderr.fileno())
+    output = cast(TextIO, Output(sys.stderr.fileno()))
     renderer: Any = structlog.processors.JSONRenderer()
     if log_format == "console":
         renderer = structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty())

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import Any, Self
+from typing import Any, Protocol, Self
 
 import grpc
 import httpx
@@ -33,7 +33,16 @@ SAMPLINGS: tuple[dict[str, Any], ...] = (
 OWN_CONNECTION = [("grpc.use_local_subchannel_pool", 1)]
 
 Pieces = Iterator[list[int]]
-Door = Callable[[Orchestrator, Case, str], Pieces]
+
+
+class Doors(Protocol):
+    """Where requests are taken."""
+
+    address: str
+    http_address: str
+
+
+Door = Callable[[Doors, Case, str], Pieces]
 
 
 class Broken(Exception):
@@ -44,10 +53,10 @@ class Refused(Exception):
     """The server has said why not."""
 
 
-def by_grpc(orchestrator: Orchestrator, case: Case, strategy: str) -> Pieces:
+def by_grpc(doors: Doors, case: Case, strategy: str) -> Pieces:
     """Token ids as they come. Raises Broken or Refused."""
     request = pb.GenerateRequest(parameters=case.parameters(strategy, ignore_eos=True))
-    with grpc.insecure_channel(orchestrator.address, options=OWN_CONNECTION) as channel:
+    with grpc.insecure_channel(doors.address, options=OWN_CONNECTION) as channel:
         stub = generation_pb2_grpc.GenerationStub(channel)
         try:
             for piece in stub.Generate(request, timeout=CALL_S):
@@ -59,14 +68,14 @@ def by_grpc(orchestrator: Orchestrator, case: Case, strategy: str) -> Pieces:
             raise (Broken if unsaid else Refused)(f"{error.code()}: {error.details()}") from None
 
 
-def by_http(orchestrator: Orchestrator, case: Case, strategy: str) -> Pieces:
+def by_http(doors: Doors, case: Case, strategy: str) -> Pieces:
     """Token ids as they come, taken from the trace of every round. Raises Broken or Refused."""
     body = {
         "prompt": list(case.prompt), "max_tokens": case.max_tokens, "stream": True,
         "temperature": 0, "seed": 0, "ignore_eos": True, **case.sampling,
         "speculative": {"strategy": strategy, "trace": True},
     }  # fmt: skip
-    url = f"http://{orchestrator.http_address}/v1/completions"
+    url = f"http://{doors.http_address}/v1/completions"
     try:
         with httpx.stream("POST", url, json=body, timeout=CALL_S) as answer:
             if answer.status_code != 200:
@@ -102,9 +111,9 @@ def make_cases(count: int = CONCURRENCY, max_tokens: int = MAX_TOKENS) -> list[C
     ]
 
 
-def plain(orchestrator: Orchestrator, cases: Sequence[Case]) -> list[list[int]]:
+def plain(doors: Doors, cases: Sequence[Case]) -> list[list[int]]:
     """What plain decoding says while nothing happens, one request at a time."""
-    return [list(itertools.chain(*by_grpc(orchestrator, case, "autoregressive"))) for case in cases]
+    return [list(itertools.chain(*by_grpc(doors, case, "autoregressive"))) for case in cases]
 
 
 @dataclass(slots=True)
@@ -127,7 +136,7 @@ class Load:
     """Sixteen clients that ask again and again from `__enter__` to `__exit__`.
 
     A client whose orchestrator was killed asks another one, once more from the start; whatever
-    else fails is a request lost.
+    else fails is a request lost. With `once` each client has one request.
     """
 
     def __init__(
@@ -135,13 +144,15 @@ class Load:
         orchestrators: Sequence[Orchestrator],
         cases: Sequence[Case],
         expected: Sequence[Sequence[int]],
-        doors: Sequence[Door] = DOORS,
+        *,
+        once: bool = False,
     ) -> None:
         self._orchestrators = orchestrators
         self._cases = cases
         self._expected = [list(tokens) for tokens in expected]
-        self._doors = doors
         self._over = threading.Event()
+        if once:
+            self._over.set()
         self._pool = ThreadPoolExecutor(len(cases))
         self._counting = threading.Lock()
         self.tally = Tally()
@@ -166,7 +177,7 @@ class Load:
     def _client(self, index: int) -> None:
         for turn in itertools.count():
             strategy = STRATEGIES[(index + turn) % len(STRATEGIES)]
-            self._ask(index, self._doors[(index + turn) % len(self._doors)], strategy, index + turn)
+            self._ask(index, DOORS[(index + turn) % len(DOORS)], strategy, index + turn)
             if self._over.is_set():
                 return
 

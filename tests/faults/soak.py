@@ -31,7 +31,7 @@ STALLED_S = 300.0
 
 
 def soak(
-    fleet: Fleet, load: Load, kills: int, chance: random.Random, told: Callable[[str], None]
+    fleet: Fleet, kills: int, chance: random.Random, told: Callable[[str], None] = lambda _: None
 ) -> Counter[str]:
     """Kills so many, and freezes others between; returns how often what was done to which role.
 
@@ -96,7 +96,7 @@ def run(kills: int, seed: int) -> int:
                 text = f"{what}; {tally.answered} answered, {len(tally.lost)} lost"
                 progress.update(bar, advance=1, description=text)
 
-            done = soak(fleet, load, kills, random.Random(seed), told)
+            done = soak(fleet, kills, random.Random(seed), told)
         fleet.whole()
         fleet.wait_until_free()
         tally = load.tally

@@ -1,0 +1,53 @@
+"""One fleet for the faults that mend within seconds; the others are for `make test-faults`."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+import pytest
+
+from tests.e2e.client import Case
+from tests.faults.fleet import Fleet
+from tests.faults.load import make_cases, plain
+
+WANTED = "TEST_FAULTS"
+TIMEOUT_S = 900
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """What takes minutes runs where it is asked for."""
+    for item in items:
+        if item.get_closest_marker("faults"):
+            item.add_marker(pytest.mark.timeout(TIMEOUT_S))
+            if not os.environ.get(WANTED):
+                item.add_marker(pytest.mark.skip(reason="takes minutes: run `make test-faults`"))
+
+
+@pytest.fixture(scope="session")
+def shared_fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
+    """Two of every role."""
+    with Fleet(tmp_path_factory.mktemp("fleet")) as fleet:
+        yield fleet
+
+
+@pytest.fixture
+def fleet(shared_fleet: Fleet) -> Iterator[Fleet]:
+    """The shared fleet, whole; afterwards no session, request or traceback may be left."""
+    shared_fleet.whole()
+    yield shared_fleet
+    shared_fleet.wait_until_free()
+    for role in ("orchestrator", "drafter", "verifier"):
+        assert "Traceback" not in shared_fleet.log(role)
+
+
+@pytest.fixture(scope="session")
+def requests() -> list[Case]:
+    """One for each of sixteen clients."""
+    return make_cases()
+
+
+@pytest.fixture(scope="session")
+def undisturbed(shared_fleet: Fleet, requests: list[Case]) -> list[list[int]]:
+    """What each must be answered, token for token."""
+    return plain(shared_fleet.orchestrators[0], requests)

@@ -1,0 +1,58 @@
+"""A full disk takes no log lines; the services go on as if it did."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+
+import pytest
+
+from draftloop.openmp import prefer_passive_waiting
+from tests.e2e.client import Case
+from tests.faults.fleet import MODEL, MODEL_FLAGS
+from tests.faults.load import DOORS
+from tests.support.service_process import ServiceProcess, quiet_port
+
+FULL = Path("/dev/full")
+
+prefer_passive_waiting()
+
+
+class Silent:
+    """Both doors of an orchestrator and the verifier behind it, none of which can log."""
+
+    def __init__(self, folder: Path) -> None:
+        self.verifier = ServiceProcess("verifier", MODEL_FLAGS, folder / "v", FULL)
+        self.http_address = f"127.0.0.1:{quiet_port()}"
+        flags = ["--verifiers", self.verifier.address, "--drafters", "", "--tokenizer", MODEL]
+        flags += ["--http-listen", self.http_address, "--log-level", "debug"]
+        self.orchestrator = ServiceProcess("orchestrator", flags, folder / "o", FULL)
+        self.address = self.orchestrator.address
+
+
+@pytest.mark.skipif(not FULL.exists(), reason="/dev/full is Linux's")
+def test_nobody_needs_the_log(
+    tmp_path: Path, requests: list[Case], undisturbed: list[list[int]]
+) -> None:
+    """Starts, answers, loses its verifier and finds it again, and ends with status 0."""
+    silent = Silent(tmp_path)
+    both = (silent.verifier, silent.orchestrator)
+    try:
+        for process in both:
+            process.start()
+        for process in both:
+            process.wait_until_ready()
+        for door in DOORS:
+            pieces = door(silent, requests[0], "ouroboros")
+            said = list(next(pieces))
+            silent.verifier.kill()
+            silent.verifier.start()
+            said += [token for piece in pieces for token in piece]
+            assert said == undisturbed[0]
+            silent.verifier.wait_until_ready()
+        for process in reversed(both):
+            process.send(signal.SIGTERM)
+            assert process.ended() == 0
+    finally:
+        for process in both:
+            process.kill()

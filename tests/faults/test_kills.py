@@ -1,0 +1,80 @@
+"""Processes of all roles die and stand still at random moments; the clients never notice."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+
+import grpc
+import httpx
+import pytest
+
+from protos import generation_pb2 as pb
+from protos import generation_pb2_grpc
+from tests.e2e.client import Case, RetryInfo, detail
+from tests.faults.fleet import Fleet
+from tests.faults.load import Load, by_grpc, by_http
+from tests.faults.soak import soak
+from tests.support.waiting import until
+
+KILLS = 4
+SEED = 4
+PATIENCE_S = 180.0
+
+
+def test_no_request_is_lost_and_no_token_differs(
+    fleet: Fleet, requests: list[Case], undisturbed: list[list[int]]
+) -> None:
+    """The soak of `make test-faults`, short."""
+    with Load(fleet.orchestrators, requests, undisturbed) as load:
+        load.wait_until_under_way()
+        done = soak(fleet, KILLS, random.Random(SEED))
+    load.tally.assert_none_lost()
+    assert done.total() >= KILLS
+
+
+def test_without_a_verifier_both_doors_say_so_at_once(
+    fleet: Fleet, requests: list[Case], undisturbed: list[list[int]]
+) -> None:
+    """With a hint when to return; and once one is back, all is as before."""
+    for name in ("v1", "v2"):
+        fleet.processes[name].kill()
+    orchestrator = fleet.orchestrators[0]
+    with grpc.insecure_channel(orchestrator.address) as channel:
+        stub = generation_pb2_grpc.GenerationStub(channel)
+        request = pb.GenerateOnceRequest(parameters=requests[0].parameters("fused"))
+        with pytest.raises(grpc.RpcError) as caught:
+            stub.GenerateOnce(request, timeout=PATIENCE_S)
+    assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
+    assert detail(caught.value, RetryInfo).retry_delay.ToMilliseconds() > 0
+    url = f"http://{orchestrator.http_address}"
+    answer = httpx.post(f"{url}/v1/completions", json={"prompt": "x"}, timeout=PATIENCE_S)
+    assert answer.status_code == 503 and int(answer.headers["Retry-After"]) > 0
+    until(lambda: httpx.get(f"{url}/ready").status_code == 503, PATIENCE_S)
+    fleet.whole()
+    until(lambda: httpx.get(f"{url}/ready").status_code == 200, PATIENCE_S)
+    for door in (by_grpc, by_http):
+        said = [token for piece in door(orchestrator, requests[0], "fused") for token in piece]
+        assert said == undisturbed[0]
+
+
+@pytest.fixture(scope="module")
+def hasty(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
+    """Gives a verifier up after three seconds."""
+    flags = {"orchestrator": ["--verify-timeout-s", "3", "--draft-timeout-s", "0.3"]}
+    with Fleet(tmp_path_factory.mktemp("hasty"), orchestrators=1, flags=flags) as fleet:
+        yield fleet
+
+
+@pytest.mark.faults
+def test_who_stands_still_is_given_up_and_taken_back(
+    hasty: Fleet, requests: list[Case], undisturbed: list[list[int]]
+) -> None:
+    """A verifier and a drafter, for longer than anybody waits for them."""
+    with Load(hasty.orchestrators, requests, undisturbed) as load:
+        load.wait_until_under_way()
+        hasty.freeze("d1", 10)
+        hasty.freeze("v1", 10)
+    load.tally.assert_none_lost()
+    assert "verifier session lost" in hasty.log("orchestrator")
+    hasty.wait_until_free()

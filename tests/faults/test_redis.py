@@ -1,0 +1,87 @@
+"""Redis behind a wire: gone, frozen, full and slow cost phrases, and nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import pytest
+
+from tests.e2e.client import Case
+from tests.faults.fleet import Fleet
+from tests.faults.load import Load
+from tests.support.redis_server import RedisServer
+from tests.support.tcp_proxy import TcpProxy
+from tests.support.waiting import until
+
+PATIENCE_S = 180.0
+# Ten times what a call to Redis may take.
+SLOW_S = 0.5
+MOST_GROWTH_BYTES = 128 << 20
+
+
+@dataclass(frozen=True)
+class Phrases:
+    """A fleet and its Redis."""
+
+    fleet: Fleet
+    server: RedisServer
+    wire: TcpProxy
+
+    def limit(self, memory: str) -> None:
+        """With `noeviction`: past the limit every write is an error."""
+        with self.server.client() as client:
+            client.config_set("maxmemory-policy", "noeviction")
+            client.config_set("maxmemory", memory)
+
+    def delay(self, seconds: float) -> None:
+        """Of every piece, both ways."""
+        self.wire.delay_s = seconds
+
+
+@pytest.fixture(scope="module")
+def phrases(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Phrases]:
+    folder = tmp_path_factory.mktemp("phrases")
+    with RedisServer(folder) as server, TcpProxy(f"127.0.0.1:{server.port}") as wire:
+        url = ["--phrases-url", f"redis://{wire.address}"]
+        flags = {"orchestrator": url, "drafter": url}
+        with Fleet(folder, orchestrators=1, flags=flags) as fleet:
+            yield Phrases(fleet, server, wire)
+
+
+Act = Callable[[Phrases], None]
+FAULTS: dict[str, tuple[Act, Act]] = {
+    "killed": (lambda it: it.server.kill(), lambda it: it.server.start()),
+    "frozen": (lambda it: it.server.freeze(), lambda it: it.server.thaw()),
+    "full": (lambda it: it.limit("1"), lambda it: it.limit("0")),
+    "slow": (lambda it: it.delay(SLOW_S), lambda it: it.delay(0)),
+}
+
+
+@pytest.mark.faults
+@pytest.mark.parametrize("fault", FAULTS)
+def test_the_same_tokens(
+    phrases: Phrases, requests: list[Case], undisturbed: list[list[int]], fault: str
+) -> None:
+    """While it lasts and after it; nothing is held back in memory for Redis's return."""
+    fleet, (begins, ends) = phrases.fleet, FAULTS[fault]
+    with Load(fleet.orchestrators, requests, undisturbed) as load:
+        load.wait_until_under_way()
+        before = fleet.memory()
+        begins(phrases)
+        try:
+            more_answers(load)
+        finally:
+            ends(phrases)
+        more_answers(load)
+    load.tally.assert_none_lost()
+    fleet.wait_until_free()
+    growth = {name: size - before[name] for name, size in fleet.memory().items()}
+    assert max(growth.values()) < MOST_GROWTH_BYTES, growth
+    assert '"level": "error"' not in fleet.log("orchestrator")
+
+
+def more_answers(load: Load) -> None:
+    """Returns when two rounds of clients have been answered, half of them begun after this."""
+    enough = load.tally.answered + 32
+    until(lambda: load.tally.answered >= enough, PATIENCE_S)
