@@ -20,6 +20,10 @@ class Output(io.TextIOBase):
     def __init__(self, number: int) -> None:
         self._file = io.FileIO(number, "w", closefd=False)
 
+    def fileno(self) -> int:
+        """The file's own."""
+        return self._file.fileno()
+
     def write(self, text: str) -> int:
         """Says that all is well, whatever became of it."""
         with contextlib.suppress(OSError):
@@ -28,12 +32,15 @@ class Output(io.TextIOBase):
 
 
 def configure(role: str, *, log_format: str, level: str) -> None:
-    """Sends every log line of this process to standard error, marked with its role."""
+    """Sends every log line of this process to standard error, marked with its role.
+
+    Whoever writes to standard error from now on, libraries included, never fails.
+    """
     threshold = logging.getLevelNamesMapping()[level.upper()]
-    output = cast(TextIO, Output(sys.stderr.fileno()))
     renderer: Any = structlog.processors.JSONRenderer()
     if log_format == "console":
         renderer = structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty())
+    sys.stderr = output = cast(TextIO, Output(sys.stderr.fileno()))
     structlog.configure(
         processors=[
             structlog.contextvars.merge_contextvars,

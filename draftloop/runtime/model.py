@@ -12,6 +12,7 @@ import torch
 from safetensors import SafetensorError
 from torch import Tensor
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
+from transformers.utils.logging import disable_progress_bar
 
 from draftloop import logs
 from draftloop.errors import InvalidInput, StartupFailure
@@ -178,6 +179,7 @@ def load_network(options: ModelOptions, device: torch.device) -> PreTrainedModel
     """
     require_model_folder(options.folder)
     size = parse_size(options.inflate)
+    disable_progress_bar()  # every line of the log is structured
     try:
         network: PreTrainedModel
         network, report = AutoModelForCausalLM.from_pretrained(

@@ -25,7 +25,7 @@ class Silent:
         self.verifier = ServiceProcess("verifier", MODEL_FLAGS, folder / "v", FULL)
         self.http_address = f"127.0.0.1:{quiet_port()}"
         flags = ["--verifiers", self.verifier.address, "--drafters", "", "--tokenizer", MODEL]
-        flags += ["--http-listen", self.http_address, "--log-level", "debug"]
+        flags += ["--http-listen", self.http_address, "--connect-timeout-s", "120"]
         self.orchestrator = ServiceProcess("orchestrator", flags, folder / "o", FULL)
         self.address = self.orchestrator.address
 

@@ -52,6 +52,7 @@ class ServiceProcess:
         self.log_file = log_file or folder / "log"
         self.kills = 0
         self.ready_since = 0.0
+        self._killed = False
         self._flags = [*flags, "--listen", self.address]
         self._address_file = folder / "address"
         self._process: multiprocessing.context.ForkServerProcess | None = None
@@ -70,10 +71,10 @@ class ServiceProcess:
 
     @property
     def ready(self) -> bool:
-        """Whether it has been warm since its last start."""
+        """Whether it has been warm since its last start, and nobody is killing it."""
         if self.alive and not self.ready_since and self._address_file.exists():
             self.ready_since = time.monotonic()
-        return self.alive and bool(self.ready_since)
+        return bool(self.ready_since) and self.alive and not self._killed
 
     def start(self) -> None:
         """Returns at once."""
@@ -81,6 +82,7 @@ class ServiceProcess:
             self._process.join()
         self._address_file.unlink(missing_ok=True)
         self.ready_since = 0.0
+        self._killed = False
         flags = [*self._flags, "--address-file", str(self._address_file)]
         self._process = _FORKING.Process(
             target=_run, args=(MODULES[self.role], flags, str(self.log_file)), daemon=True
@@ -101,6 +103,7 @@ class ServiceProcess:
 
     def kill(self) -> None:
         """SIGKILL; returns when it is gone."""
+        self._killed = True  # first: who saw it ready before will see that it was killed since
         self.kills += 1
         self.send(signal.SIGKILL)
         if self._process is not None:
