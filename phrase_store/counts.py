@@ -9,7 +9,6 @@ taken out, so the first fingerprint of 0 ends a bucket.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from typing import Any, NamedTuple, TypeVar, cast
 
@@ -18,8 +17,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from draftloop.phrase import MAX_CONTEXT
+from phrase_store.lanes import LANES, equal_lanes, fetch, how_many, least_lane, lowest
 
-WAYS = 16  # entries in a bucket
+WAYS = LANES  # entries in a bucket
+ALL_WAYS = np.uint32((1 << WAYS) - 1)
 BUCKET_WORDS = 4 * WAYS
 TOKEN, COUNT, TICK = WAYS, 2 * WAYS, 3 * WAYS  # where each field starts in its bucket
 MOST_CONTINUATIONS = 8  # of one context, and children of one node
@@ -57,9 +58,9 @@ class Table(NamedTuple):
 def compiled(function: Function) -> Function:
     """Compiled at first use, kept on disk where a folder can be written, without the GIL."""
     try:
-        return cast(Function, numba.njit(cache=True, nogil=True)(function))
+        return cast(Function, numba.njit(cache=True, nogil=True, error_model="numpy")(function))
     except RuntimeError:  # numba found no folder for its cache: a read-only container, say
-        return cast(Function, numba.njit(nogil=True)(function))
+        return cast(Function, numba.njit(nogil=True, error_model="numpy")(function))
 
 
 @compiled
@@ -95,30 +96,26 @@ def decayed(table: Table, place: int) -> float:
 
 
 @compiled
-def place_for(table: Table, start: int, fingerprint: np.uint32) -> int:
-    """Where a new entry goes: an empty place, else over the least count.
+def _way_for(table: Table, start: int, siblings: np.uint32) -> Any:
+    """Which way a new entry takes: an empty one, else that of the least count.
 
-    A context that has all the continuations it may have gives up one of its own.
+    `siblings`: the context's own ways. Where it has all the continuations that it may have, it
+    gives up one of its own.
     """
-    siblings = 0
-    filled = 0
-    for place in range(start, start + WAYS):
-        if table.words[place] == 0:
-            break
-        filled += 1
-        siblings += table.words[place] == fingerprint
-    if filled < WAYS and siblings < MOST_CONTINUATIONS:
+    empty = equal_lanes(table.words, start, 0)
+    complete = how_many(siblings) >= MOST_CONTINUATIONS
+    if empty and not complete:
         table.state[ENTRIES] += 1
-        return start + filled
+        return lowest(empty)
     table.state[EVICTIONS] += 1
-    least = math.inf
-    chosen = start
-    for place in range(start, start + filled):
-        if siblings < MOST_CONTINUATIONS or table.words[place] == fingerprint:
-            count = decayed(table, place)
-            if count < least:
-                least, chosen = count, place
-    return chosen
+    return least_lane(
+        table.words,
+        start + COUNT,
+        start + TICK,
+        np.uint32(table.state[CLOCK] & 0xFFFFFFFF),
+        np.float32(table.decay),
+        siblings if complete else ALL_WAYS,
+    )
 
 
 @compiled
@@ -126,20 +123,32 @@ def count_one(table: Table, key: np.uint64, token: int, weight: float) -> None:
     """Counts one continuation; an entry that is there is made young again."""
     start = bucket_of(table.words, key)
     fingerprint = fingerprint_of(key)
-    for place in range(start, start + WAYS):
-        if table.words[place] == 0:
-            break
-        if table.words[place] == fingerprint and table.words[place + TOKEN] == token:
-            table.words[place + COUNT] = np.uint32(
-                min((decayed(table, place) + weight) * UNIT, MOST_UNITS)
-            )
-            table.words[place + TICK] = table.state[CLOCK]
-            return
-    place = place_for(table, start, fingerprint)
-    table.words[place] = fingerprint
-    table.words[place + TOKEN] = token
+    siblings = equal_lanes(table.words, start, fingerprint)
+    found = siblings & equal_lanes(table.words, start + TOKEN, token)
+    if found:
+        place = start + int(lowest(found))
+        units = (decayed(table, place) + weight) * UNIT
+    else:
+        place = start + int(_way_for(table, start, siblings))
+        units = weight * UNIT
+        table.words[place] = fingerprint
+        table.words[place + TOKEN] = token
+    table.words[place + COUNT] = np.uint32(min(units, MOST_UNITS))
     table.words[place + TICK] = table.state[CLOCK]
-    table.words[place + COUNT] = np.uint32(weight * UNIT)
+
+
+@compiled
+def _touch(words: Words, text: Integers, first: int, position: int) -> None:
+    """Fetches the buckets of every context of text[position] into the caches, all at once.
+
+    Counting visits them one after the other, and each would wait for memory in turn.
+    """
+    key = SEED
+    for earlier in range(position - 1, max(first, position - MAX_CONTEXT) - 1, -1):
+        key = mixed(key, text[earlier])
+        start = bucket_of(words, key)
+        for line in range(start, start + BUCKET_WORDS, WAYS):
+            fetch(words, line)
 
 
 @compiled
@@ -150,7 +159,11 @@ def count_run(
 
     The clock advances by one a token.
     """
+    if begin < end:
+        _touch(table.words, text, first, begin)
     for position in range(begin, end):
+        if position + 1 < end:
+            _touch(table.words, text, first, position + 1)
         table.state[CLOCK] += 1
         key = SEED
         for earlier in range(position - 1, max(first, position - MAX_CONTEXT) - 1, -1):

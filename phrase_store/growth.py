@@ -14,7 +14,6 @@ from phrase_store.counts import (
     MOST_CONTINUATIONS,
     SEED,
     TOKEN,
-    WAYS,
     Floats,
     Integers,
     Table,
@@ -26,6 +25,7 @@ from phrase_store.counts import (
     fingerprint_of,
     mixed,
 )
+from phrase_store.lanes import equal_lanes, lowest
 
 MOST_BLENDED = 16  # tokens considered after one node
 LEAST_NEWS = 0.05  # counts below this are what decay left of nothing
@@ -86,11 +86,10 @@ def look_up(table: Table, key: np.uint64, own: bool, row: Records, known: int) -
     start = bucket_of(table.words, key)
     fingerprint = fingerprint_of(key)
     before = known
-    for place in range(start, start + WAYS):
-        if table.words[place] == 0 or known - before == MOST_CONTINUATIONS:
-            break
-        if table.words[place] != fingerprint:
-            continue
+    ways = equal_lanes(table.words, start, fingerprint)
+    while ways and known - before < MOST_CONTINUATIONS:
+        place = start + int(lowest(ways))
+        ways &= ways - np.uint32(1)
         token = np.int32(table.words[place + TOKEN])
         found = 0
         while found < before and row[found].token != token:

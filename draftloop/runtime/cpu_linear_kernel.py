@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
-from llvmlite import ir  # type: ignore[import-untyped]
+from llvmlite import ir
 
 from draftloop.runtime.llvm import (
     F32,
