@@ -28,7 +28,6 @@ REFUSALS: dict[int | str, dict[str, Any]] = {
     "4XX": {"model": ErrorAnswer, "description": "the request's fault"},
     "5XX": {"model": ErrorAnswer, "description": "the server's, or a part that it needs"},
 }
-BAD_BODY, NO_ROUTE, NO_METHOD = 400, 404, 405
 
 log = logs.get(__name__)
 
@@ -162,12 +161,18 @@ async def _no_such_thing(request: Request, error: Exception) -> Response:
     """What the framework itself refuses: routes, methods, bodies that are no text."""
     assert isinstance(error, HTTPException)
     asked = f"{request.method} {request.url.path}"
-    message = {
-        NO_ROUTE: f"{asked}: there is no such route",
-        NO_METHOD: f"{asked}: the route does not take this method",
-        BAD_BODY: "body: must be JSON in UTF-8, not too deep and with numbers not too long",
-    }.get(error.status_code, error.detail)
-    return refusal(Problem(status=error.status_code, message=message, headers=error.headers or {}))
+    told = {
+        400: (
+            "body: must be JSON in UTF-8, not too deep, its numbers not too long",
+            "invalid_json",
+        ),
+        404: (f"{asked}: there is no such route", "unknown_url"),
+        405: (f"{asked}: the route does not take this method", "method_not_allowed"),
+        413: (error.detail, "request_too_large"),
+    }
+    message, code = told.get(error.status_code, (error.detail, None))
+    headers = error.headers or {}
+    return refusal(Problem(status=error.status_code, message=message, code=code, headers=headers))
 
 
 async def _unforeseen(_request: Request, error: Exception) -> Response:

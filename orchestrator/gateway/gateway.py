@@ -15,7 +15,7 @@ from orchestrator.gateway.caller import bearer_token, caller
 from orchestrator.gateway.chat_template import ChatTemplate
 from orchestrator.gateway.errors import ContextExceeded, UnknownModel
 from orchestrator.gateway.formats import AnswerFormat, ChatFormat, CompletionFormat
-from orchestrator.gateway.parameters import joined, parameters
+from orchestrator.gateway.parameters import joined, parameters, seed_of
 from orchestrator.gateway.schemas import ChatBody, CompletionBody, Generating, Message, TokenizeBody
 from orchestrator.gateway.work import Work
 
@@ -102,12 +102,12 @@ class Gateway:
     ) -> Work:
         info = self.front.deployment.verifier
         asking = caller(bearer_token(headers), headers)
-        seconds = self._seconds(headers)
+        seconds, seed = self._seconds(headers), seed_of(said)
         generations = []
         for prompt in prompts:
             check_token_ids(prompt.field, prompt.token_ids, info.vocabulary_size)
             _require_room(prompt, info.context_length)
-            for one in parameters(said, prompt.token_ids, asking.tenant):
+            for one in parameters(said, prompt.token_ids, asking.tenant, seed):
                 generations.append(self.front.generation(one, seconds))
         options = said.stream_options
         return Work(

@@ -21,15 +21,14 @@ SEEDS = MAX_SEED + 1
 
 
 def parameters(
-    said: Generating, prompt: tuple[int, ...], tenant: str
+    said: Generating, prompt: tuple[int, ...], tenant: str, seed: int
 ) -> list[GenerationParameters]:
     """One entry for each of the n choices; choice i uses seed + i, as in vLLM."""
-    first = secrets.randbits(64) if said.seed is None else said.seed
     return [
         GenerationParameters(
             token_ids=prompt,
             sampling=_sampling(said),
-            seed=(first + index) % SEEDS,
+            seed=(seed + index) % SEEDS,
             max_tokens=_max_tokens(said),
             stop=_stop(said.stop),
             stop_token_ids=tuple(said.stop_token_ids or ()),
@@ -41,6 +40,11 @@ def parameters(
         )
         for index in range(said.n or 1)
     ]
+
+
+def seed_of(said: Generating) -> int:
+    """The one that was given, or else a new one."""
+    return secrets.randbits(64) if said.seed is None else said.seed
 
 
 def joined(content: str | list[TextPart]) -> str:

@@ -5,6 +5,7 @@ Types are strict, unknown fields are errors, null means "not given".
 
 from __future__ import annotations
 
+import json
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
@@ -27,10 +28,27 @@ class Body(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False, frozen=True)
 
 
+class RequestBody(Body):
+    """All of a request's body."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _of_characters(cls, body: Any) -> Any:
+        """JSON can write half of a surrogate pair, which no text can hold."""
+        for name, value in body.items() if isinstance(body, dict) else ():
+            try:
+                json.dumps({name: value}, ensure_ascii=False).encode()
+            except (UnicodeEncodeError, RecursionError):
+                rule = "must be whole characters, not nested too deep"
+                raise InvalidInput(name, rule, "something else") from None
+        return body
+
+
 class StreamOptions(Body):
     """OpenAI's `stream_options`."""
 
     include_usage: bool | None = Field(None, description="a last chunk with the usage")
+    include_obfuscation: Literal[False] | None = Field(None, description="there is none")
 
 
 class Speculative(Body):
@@ -60,7 +78,7 @@ class Prediction(Body):
     content: str | list[TextPart]
 
 
-class Generating(Body):
+class Generating(RequestBody):
     """What both kinds of completion share."""
 
     model: str | None = Field(None, description="name of the served model; may be left out")
@@ -194,7 +212,7 @@ class ChatBody(Generating):
         return self
 
 
-class TokenizeBody(Body):
+class TokenizeBody(RequestBody):
     """`POST /tokenize`: of a text, or of what the chat template makes of messages."""
 
     model: str | None = None
@@ -214,7 +232,7 @@ class TokenizeBody(Body):
         return self
 
 
-class DetokenizeBody(Body):
+class DetokenizeBody(RequestBody):
     """`POST /detokenize`."""
 
     model: str | None = None

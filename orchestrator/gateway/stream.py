@@ -17,6 +17,8 @@ from orchestrator.gateway.errors import ClientGone, problem
 
 Result = TypeVar("Result")
 
+STALLED_S = 60.0  # a client whose buffers have been full for so long has gone, or may as well
+
 log = logs.get(__name__)
 
 
@@ -68,13 +70,20 @@ class EventStream(Response):
             try:
                 async for data in events:
                     await _send_body(send, data)
+            except ClientGone:
+                raise
             except Exception as error:
                 await _send_body(send, _last_words(error))
         await send({"type": "http.response.body", "body": b""})
 
 
 async def _send_body(send: Send, data: bytes) -> None:
-    await send({"type": "http.response.body", "body": data, "more_body": True})
+    """Raises ClientGone where the client does not read any more."""
+    try:
+        async with asyncio.timeout(STALLED_S):
+            await send({"type": "http.response.body", "body": data, "more_body": True})
+    except TimeoutError:
+        raise ClientGone from None
 
 
 def _last_words(error: Exception) -> bytes:

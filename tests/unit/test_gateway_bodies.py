@@ -9,8 +9,8 @@ from pydantic import ValidationError
 
 from draftloop.errors import DeadlineExceeded, InvalidInput, Overloaded, Unavailable
 from draftloop.phrase import PhraseScope
+from orchestrator.gateway import parameters as reading
 from orchestrator.gateway.errors import Problem, UnknownModel, body_problem, problem
-from orchestrator.gateway.parameters import parameters
 from orchestrator.gateway.schemas import ChatBody, CompletionBody, Generating, TokenizeBody
 
 HELLO = [{"role": "user", "content": "hello"}]
@@ -22,6 +22,10 @@ def completion(**body: Any) -> CompletionBody:
 
 def chat(**body: Any) -> ChatBody:
     return ChatBody.model_validate({"messages": HELLO, **body})
+
+
+def parameters(said: Generating, prompt: tuple[int, ...], tenant: str) -> Any:
+    return reading.parameters(said, prompt, tenant, reading.seed_of(said))
 
 
 def refusal(kind: type[Generating] | type[TokenizeBody], body: Any) -> Problem:
