@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -144,6 +145,8 @@ def test_what_an_answer_says_of_its_drafts(api: OpenAI) -> None:
     for one in traces:
         drafted = [one["draft"][node]["token_id"] for node in one["accepted_nodes"]]
         assert [token["token_id"] for token in one["tokens"]][: len(drafted)] == drafted
+    ends = Counter(one["draft_end"] for one in traces[1:])  # the first is the prefill's
+    assert ends == figures["draft_ends"]
 
 
 def test_a_prediction_changes_nothing_but_the_speed(api: OpenAI) -> None:
