@@ -202,3 +202,18 @@ def test_many_at_once_lose_nothing(api: OpenAI) -> None:
     alone = [one(seed) for seed in range(8)]
     with ThreadPoolExecutor(8) as pool:
         assert list(pool.map(one, range(8))) == alone
+
+
+def test_the_playground_and_what_it_may_load(http: httpx.Client) -> None:
+    for address in ("/", "/playground"):
+        assert http.get(address).headers["location"] == "playground/"
+    page = http.get("/playground/")
+    assert page.headers["content-type"].startswith("text/html") and "<main>" in page.text
+    policy = page.headers["content-security-policy"]
+    assert "default-src 'none'" in policy and "unsafe" not in policy
+    again = http.get("/playground/", headers={"If-None-Match": page.headers["etag"]})
+    assert again.status_code == 304
+    options = http.get("/playground/options").json()
+    assert options["model"] == MODEL and options["default_strategy"] in options["strategies"]
+    for outside in ("/playground/none", "/playground/%2e%2e/app.py"):
+        assert http.get(outside).status_code == 404
