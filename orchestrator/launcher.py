@@ -189,10 +189,12 @@ class Stack:
         self.stop()
 
     def restart(self, role: str) -> None:
-        """Starts a dead role again on the same port."""
+        """Starts a dead role again on the same ports."""
         process = self.processes[role]
         port = process.address.rpartition(":")[2]
-        process.flags = _with_port(process.flags, f"{self.config.host}:{port}")
+        process.flags = _with(process.flags, "--listen", f"{self.config.host}:{port}")
+        if role == "orchestrator" and self.http_address:
+            process.flags = _with(process.flags, "--http-listen", self.http_address)
         process.start()
         process.wait_until_ready(time.monotonic() + self.config.start_timeout_s)
 
@@ -289,8 +291,8 @@ def _occupied(host: str, port: int) -> bool:
     return False
 
 
-def _with_port(flags: list[str], address: str) -> list[str]:
-    at = flags.index("--listen")
+def _with(flags: list[str], name: str, address: str) -> list[str]:
+    at = flags.index(name)
     return [*flags[: at + 1], address, *flags[at + 2 :]]
 
 

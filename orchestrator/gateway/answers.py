@@ -31,9 +31,9 @@ class JsonAnswer(Response):
     media_type = "application/json"
 
     def __init__(
-        self, value: Any, status: int = 200, headers: Mapping[str, str] | None = None
+        self, value: Any, status_code: int = 200, headers: Mapping[str, str] | None = None
     ) -> None:
-        super().__init__(encoded(value), status_code=status, headers=dict(headers or {}))
+        super().__init__(encoded(value), status_code=status_code, headers=dict(headers or {}))
 
 
 def refusal(said: Problem) -> JsonAnswer:

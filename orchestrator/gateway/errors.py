@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -109,7 +109,8 @@ def body_problem(errors: Iterable[Mapping[str, Any]]) -> Problem:
     Of a union's branches the one that got deepest is what was meant.
     """
     worst = max(errors, key=lambda error: len(error["loc"]))
-    name = _path(worst["loc"])
+    unknown = worst["type"] == "extra_forbidden"
+    name = _path(worst["loc"], ends_in_a_name=unknown)
     if worst["type"] == "json_invalid":
         reason = worst.get("ctx", {}).get("error", "")
         return Problem(status=400, message=f"body: must be JSON: {reason}", code="invalid_json")
@@ -119,7 +120,7 @@ def body_problem(errors: Iterable[Mapping[str, Any]]) -> Problem:
     code = KINDS.get(worst["type"], "invalid_value")
     if worst["type"] == "missing":
         return Problem(status=400, message=f"{name}: must be given", param=name, code=code)
-    if worst["type"] == "extra_forbidden":
+    if unknown:
         message = f"{name}: is not a field of this request"
         return Problem(status=400, message=message, param=name, code=code)
     rule = worst["msg"].replace("Input should be", "must be").replace("should have", "must have")
@@ -127,12 +128,13 @@ def body_problem(errors: Iterable[Mapping[str, Any]]) -> Problem:
     return Problem(status=400, message=str(told), param=name, code=code)
 
 
-def _path(location: Iterable[str | int]) -> str:
+def _path(location: Sequence[str | int], *, ends_in_a_name: bool) -> str:
     """`messages[0].content` of ("body", "messages", 0, "content", "str")."""
     name = ""
-    for part in list(location)[1:]:
+    for place, part in enumerate(location[1:], start=2):
+        said_by_client = ends_in_a_name and place == len(location)
         if isinstance(part, int):
             name += f"[{part}]"
-        elif not UNION_BRANCH.match(part):
+        elif said_by_client or not UNION_BRANCH.match(part):
             name += f".{part}" if name else part
     return name

@@ -15,8 +15,8 @@ from orchestrator.gateway.answers import DONE, event
 from orchestrator.gateway.figures import metrics
 from orchestrator.gateway.formats import AnswerFormat, Choice
 from orchestrator.gateway.logprobs import LogprobsFormat
+from orchestrator.gateway.rounds import trace
 from orchestrator.gateway.runs import Step, steps
-from orchestrator.gateway.trace import trace
 from orchestrator.loop import Generation
 
 

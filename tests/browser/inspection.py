@@ -42,13 +42,15 @@ CONTRASTS = """() => {
   return told;
 }"""
 
-# How far things have moved of themselves, by the browser's own count.
+# What has moved of itself, and how far by the browser's own count.
 SHIFTS = """() => new Promise((resolve) => {
-  let sum = 0;
+  const told = [];
   new PerformanceObserver((list) => {
-    for (const shift of list.getEntries()) sum += shift.value;
+    for (const shift of list.getEntries().filter((one) => !one.hadRecentInput)) {
+      for (const { node } of shift.sources) told.push([shift.value, node?.outerHTML ?? node?.data]);
+    }
   }).observe({ type: "layout-shift", buffered: true });
-  setTimeout(() => resolve(sum), 100);
+  setTimeout(() => resolve(told), 100);
 })"""
 
 # What takes the focus and has no name that a screen reader could say.

@@ -26,7 +26,7 @@ def tokenizer() -> Tokenizer:
 
 
 def by_grpc(client: Client, **said: Any) -> pb.GenerateOnceResponse:
-    sampling = {"temperature": 0.8, "seed": 11}
+    sampling: dict[str, Any] = {"temperature": 0.8, "seed": 11}
     parameters = pb.GenerationParameters(
         text=PROMPT, max_tokens=24, sampling=shared.SamplingParameters(**sampling), **said
     )
@@ -131,7 +131,7 @@ def test_a_chat(api: OpenAI, http: httpx.Client) -> None:
 
 def test_what_an_answer_says_of_its_drafts(api: OpenAI) -> None:
     body = {"speculative": {"strategy": "speculative", "max_draft_tokens": 3, "trace": True}}
-    chunks = list(complete(api, stream=True, extra_body=body, ignore_eos=openai.omit))
+    chunks = list(complete(api, stream=True, extra_body=body))
     figures = chunks[-1].metrics["speculative_decoding"]
     assert figures["strategy"] == "speculative" and figures["num_spec_tokens"] == 3
     assert sum(figures["acceptance_histogram"]) == figures["num_spec_steps"]

@@ -112,8 +112,9 @@ def test_a_client_that_leaves_frees_its_sessions(base: str, stack: Stack, stream
     with httpx.Client(base_url=base, timeout=2 if not streamed else CALL_TIMEOUT_S) as leaving:
         if streamed:
             with leaving.stream("POST", "/v1/completions", json=body) as answer:
-                next(answer.iter_bytes())
-                assert open_sessions(stack) == 2
+                chunks = answer.iter_bytes()
+                next(chunks)
+                assert open_sessions(stack) > 0
         else:
             with pytest.raises(httpx.ReadTimeout):
                 leaving.post("/v1/completions", json=body)

@@ -68,10 +68,12 @@ def test_missing_tokenizer(tmp_path: Path) -> None:
     assert str(tmp_path) in refused("orchestrator", "--tokenizer", str(tmp_path))
 
 
-def test_occupied_port() -> None:
+@pytest.mark.parametrize("flag", ["--listen", "--http-listen"])
+def test_occupied_port(flag: str) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         address = f"127.0.0.1:{taken.getsockname()[1]}"
-        assert address in refused("orchestrator", "--listen", address)
+        line = refused("orchestrator", flag, address)
+        assert address in line and flag in line
 
 
 def test_sigterm_while_waiting_for_a_verifier(tmp_path: Path) -> None:

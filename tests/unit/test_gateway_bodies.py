@@ -117,6 +117,7 @@ def test_chats_that_ask_for_nothing_unusual(body: dict[str, Any]) -> None:
     ({"prompt": [True]}, "prompt[0]", "invalid_value"),
     ({"prompt": [[1], "a"]}, "prompt[1]", "invalid_value"),
     ({"prompt": "x", "temperatur": 1}, "temperatur", "unknown_parameter"),
+    ({"prompt": "x", "str": 1}, "str", "unknown_parameter"),
     ({"prompt": "x", "temperature": "1"}, "temperature", "invalid_value"),
     ({"prompt": "x", "temperature": float("nan")}, "temperature", "invalid_value"),
     ({"prompt": "x", "max_tokens": 0}, "max_tokens", "invalid_value"),
