@@ -29,12 +29,15 @@ export class Comparison {
   open(strategy) {
     byId("comparison").hidden = byId("plain-figure").hidden = false;
     byId("drafted-name").textContent = strategy;
+    byId("answer-name").textContent = `${strategy}: tokens, marked by source`;
+    byId("answer-name").classList.remove("sr-only");
     byId("verdict").textContent = "";
     this.speeds(0, 0);
   }
 
   close() {
     byId("comparison").hidden = byId("plain-figure").hidden = true;
+    byId("answer-name").classList.add("sr-only");
   }
 
   // Both bars, in tokens a second.
