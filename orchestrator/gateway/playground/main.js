@@ -50,7 +50,7 @@ class Page {
   async run({ compared }) {
     const body = this.stopping ? null : this.request.body();
     if (!body) return;
-    this.#begin(body, compared);
+    this.#begin(compared);
     try {
       const drafted = await this.#stream(body, this.answer, (run) => this.#showDrafted(run));
       if (compared) await this.#comparePlain(body, drafted);
@@ -66,12 +66,12 @@ class Page {
     this.stopping?.abort();
   }
 
-  #begin(body, compared) {
+  #begin(compared) {
     this.stopping = new AbortController();
     this.request.running(true);
     byId("error").hidden = true;
-    this.#showEmpty(new Run(body.speculative.strategy));
-    if (compared) this.comparison.open(body.speculative.strategy);
+    this.#showEmpty(new Run());
+    if (compared) this.comparison.open(this.request.strategyName);
     else this.comparison.close();
     for (const answer of [this.answer, this.plain]) answer.clear();
     this.#say("Writing …");
@@ -94,7 +94,7 @@ class Page {
   }
 
   async #stream(body, answer, show) {
-    const run = new Run(body.speculative.strategy);
+    const run = new Run();
     const showSoon = oncePerFrame(show);
     for await (const chunk of completion(body, this.request.key, this.stopping.signal)) {
       const round = run.take(chunk);

@@ -35,6 +35,10 @@ export class RequestForm {
     this.#tellStrategy();
   }
 
+  get strategyName() {
+    return this.fields.strategy.selectedOptions[0].text;
+  }
+
   get key() {
     return this.fields.key.value.trim();
   }

@@ -1,8 +1,7 @@
 // One generation as the page knows it: its tokens, its rounds, and figures while it goes on.
 
 export class Run {
-  constructor(strategy) {
-    this.strategy = strategy;
+  constructor() {
     this.tokens = [];
     this.rounds = [];
     this.finishReason = null;
