@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import sys
-from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, NoReturn
 
@@ -17,8 +16,9 @@ from draftloop.phrase import PhraseScope
 from draftloop.request import GenerationParameters, SamplingParameters
 from draftloop.rpc.generation_client import GenerationClient, Summary
 from draftloop.speculation import AUTOREGRESSIVE, STRATEGIES, Speculation
-from orchestrator import cli_phrases, cli_profile, terminal
+from orchestrator import cli_health, cli_phrases, cli_profile, terminal
 from orchestrator.cli_common import DEFAULT_SERVER, FAILED, Server, complaints, console
+from orchestrator.cli_health import Role
 from orchestrator.launcher import RoleProcess, Stack, StackConfig, exec_role, interruptible
 
 app = typer.Typer(
@@ -28,14 +28,6 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.add_typer(cli_phrases.app, name="phrases")
-
-
-class Role(StrEnum):
-    """A role that can be served alone."""
-
-    ORCHESTRATOR = "orchestrator"
-    DRAFTER = "drafter"
-    VERIFIER = "verifier"
 
 
 def _fail(error: Exception) -> NoReturn:
@@ -194,6 +186,7 @@ def info(server: Server = DEFAULT_SERVER) -> None:
 
 
 app.command()(cli_profile.profile)
+app.command()(cli_health.health)
 
 
 @app.command(
