@@ -64,7 +64,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     chosen = _parser().parse_args(arguments)
     console = Console()
     config = StackConfig(
-        port=0, drafter_port=0, verifier_port=0, dtype=chosen.dtype, inflate=chosen.inflate
+        port=0,
+        http_port=None,
+        drafter_port=0,
+        verifier_port=0,
+        dtype=chosen.dtype,
+        inflate=chosen.inflate,
     )
     console.print(f"starting verifier, drafter and orchestrator: {_pair(config)} ...")
     try:

@@ -120,6 +120,7 @@ class Bench:
     def _stack(self, profile: Profile) -> StackConfig:
         return StackConfig(
             port=0,
+            http_port=None,
             drafter_port=0,
             verifier_port=0,
             dtype=self.settings.dtype,

@@ -150,7 +150,7 @@ def draw(one: Round, text: Any, file: Path) -> None:
 async def main() -> None:
     """Starts the roles, continues, draws."""
     console = Console()
-    config = StackConfig(port=0, drafter_port=0, verifier_port=0, inflate="300M")
+    config = StackConfig(port=0, http_port=None, drafter_port=0, verifier_port=0, inflate="300M")
     prompts = [*held_out_prompts(PROMPTS), *editing(PROMPTS).measured]
     with console.status("starting"), Stack(config) as stack:
         deployment = Deployment(

@@ -13,6 +13,7 @@ from draftloop.errors import StartupFailure
 
 LOOPBACK = "127.0.0.1"
 DEFAULT_PORTS = {"orchestrator": 50051, "drafter": 50052, "verifier": 50053}
+DEFAULT_HTTP_PORT = 8000
 REPOSITORY = Path(__file__).resolve().parent.parent
 
 ENVIRONMENT_PREFIX = "DRAFTLOOP_"
@@ -54,10 +55,7 @@ class ServiceSettings(BaseSettings):
     @field_validator("listen")
     @classmethod
     def _host_and_port(cls, listen: str) -> str:
-        host, separator, port = listen.rpartition(":")
-        if not separator or not host or not port.isdecimal() or int(port) > 65535:
-            raise ValueError("must be host:port with a port from 0 to 65535")
-        return listen
+        return host_and_port(listen)
 
     def effective(self) -> dict[str, Any]:
         """All values for the start-up log line; secrets print as stars."""
@@ -135,6 +133,14 @@ def explain(error: ValidationError) -> str:
         told = "" if "; got " in message else f"; got {problem['input']!r}"
         lines.append(f"{name}: {message}{told}")
     return "\n".join(lines)
+
+
+def host_and_port(address: str) -> str:
+    """The address, if it is one. Raises ValueError where it is not."""
+    host, separator, port = address.rpartition(":")
+    if not separator or not host or not port.isdecimal() or int(port) > 65535:
+        raise ValueError("must be host:port with a port from 0 to 65535")
+    return address
 
 
 def comma_separated(text: str) -> list[str]:

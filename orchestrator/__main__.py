@@ -11,15 +11,19 @@ from orchestrator.config import OrchestratorSettings
 async def serve(settings: OrchestratorSettings) -> None:
     """Listens at once, is ready when a verifier is, drains on SIGTERM."""
     # Importing the phrase index takes a second: a wrong flag is refused before that.
-    from draftloop.rpc.server import RoleServer
     from orchestrator.deployment import Deployment
+    from orchestrator.doors import Doors
     from orchestrator.front import Front
+    from orchestrator.gateway.server import HttpServer
     from orchestrator.servicer import SERVICE_NAME, GenerationServicer, register
 
-    server = RoleServer(SERVICE_NAME, settings)
     deployment = Deployment(settings)
-    register(GenerationServicer(Front(deployment)), server.server)
-    await server.run(deployment.start, deployment.stop)
+    front = Front(deployment)
+    doors = Doors(
+        SERVICE_NAME, settings, HttpServer(settings, front) if settings.http_listen else None
+    )
+    register(GenerationServicer(front), doors.server)
+    await doors.run(deployment.start, deployment.stop)
 
 
 if __name__ == "__main__":

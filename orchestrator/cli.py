@@ -53,6 +53,9 @@ def up(
     dtype: Annotated[str | None, typer.Option(help="bfloat16 or float32.")] = None,
     device: Annotated[str | None, typer.Option(help="cpu, cuda or cuda:N.")] = None,
     port: Annotated[int | None, typer.Option(help="Public port; 0 takes a free one.")] = None,
+    http_port: Annotated[
+        int | None, typer.Option(help="Port of the HTTP API; 0 takes a free one.")
+    ] = None,
     phrases_url: Annotated[
         str | None, typer.Option(help="Phrase log, such as redis://host; memory:// without.")
     ] = None,
@@ -61,7 +64,7 @@ def up(
     try:
         stack_config = StackConfig.read(
             config, target=target, draft=draft, inflate=inflate, dtype=dtype, device=device,
-            port=port, phrases_url=phrases_url,
+            port=port, http_port=http_port, phrases_url=phrases_url,
         )  # fmt: skip
         with interruptible():
             _run_stack(stack_config)
@@ -78,6 +81,8 @@ def _run_stack(config: StackConfig) -> None:
         console.print("starting verifier and drafter, this takes a few seconds …")
         with Stack(config, announce) as stack:
             console.print(f"logs: {stack.folder}")
+            if stack.http_address:
+                console.print(f"OpenAI-compatible HTTP: http://{stack.http_address}/v1")
             console.print(
                 f'try: draftloop generate "def main():" --compare --server {stack.address}'
             )

@@ -7,11 +7,13 @@ from pathlib import Path
 from pydantic import Field, field_validator
 
 from draftloop.config import (
+    DEFAULT_HTTP_PORT,
     DEFAULT_PORTS,
     LOOPBACK,
     ServiceSettings,
     bundled_model,
     comma_separated,
+    host_and_port,
     settings_config,
 )
 from draftloop.speculation import FUSED, STRATEGIES
@@ -48,6 +50,31 @@ class OrchestratorSettings(PhraseSettings, ServiceSettings):
     connect_timeout_s: float = Field(
         5.0, gt=0, le=600, description="seconds to look for a living verifier"
     )
+
+    http_listen: str = Field(
+        f"{LOOPBACK}:{DEFAULT_HTTP_PORT}",
+        description="host:port of the HTTP API; port 0 takes a free one, empty serves none",
+    )
+    http_address_file: Path | None = Field(
+        None, description="file that receives the real HTTP address once requests are welcome"
+    )
+    http_max_body_bytes: int = Field(
+        4 << 20, ge=1 << 10, le=1 << 30, description="largest body of an HTTP request"
+    )
+    http_request_timeout_s: float = Field(
+        600.0, gt=0, le=86400, description="most seconds that an HTTP request may take"
+    )
+    served_model_name: str = Field(
+        "", description="name of the model in the HTTP API; the verifier's own where empty"
+    )
+    chat_template: Path | None = Field(
+        None, description="chat template, a jinja file; the tokenizer's own where not given"
+    )
+
+    @field_validator("http_listen")
+    @classmethod
+    def _address_or_nothing(cls, listen: str) -> str:
+        return host_and_port(listen) if listen else listen
 
     @field_validator("default_strategy")
     @classmethod

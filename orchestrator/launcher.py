@@ -19,7 +19,14 @@ from typing import Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from draftloop.config import DEFAULT_PORTS, ENVIRONMENT_PREFIX, LOOPBACK, bundled_model, explain
+from draftloop.config import (
+    DEFAULT_HTTP_PORT,
+    DEFAULT_PORTS,
+    ENVIRONMENT_PREFIX,
+    LOOPBACK,
+    bundled_model,
+    explain,
+)
 from draftloop.errors import StartupFailure
 from draftloop.speculation import FUSED
 
@@ -46,6 +53,9 @@ class StackConfig(BaseModel):
     inflate: str = Field("", description="cost inflation of the target model, such as 300M")
     host: str = Field(LOOPBACK, description="address that all roles listen on")
     port: int = Field(DEFAULT_PORTS["orchestrator"], ge=0, le=65535, description="public port")
+    http_port: int | None = Field(
+        DEFAULT_HTTP_PORT, ge=0, le=65535, description="port of the HTTP API; none serves none"
+    )
     drafter_port: int = Field(DEFAULT_PORTS["drafter"], ge=0, le=65535)
     verifier_port: int = Field(DEFAULT_PORTS["verifier"], ge=0, le=65535)
     default_strategy: str = Field(FUSED, description="strategy of a request naming none")
@@ -155,11 +165,17 @@ class Stack:
         self.folder = Path(tempfile.mkdtemp(prefix="draftloop-"))
         self.processes: dict[str, RoleProcess] = {}
         self._on_ready = on_ready or (lambda _: None)
+        self._http_address_file = self.folder / "http.address"
 
     @property
     def address(self) -> str:
         """Where the public gRPC service listens."""
         return self.processes["orchestrator"].address
+
+    @property
+    def http_address(self) -> str | None:
+        """Where the HTTP API listens; None where there is none."""
+        return None if self.config.http_port is None else self._http_address_file.read_text()
 
     def __enter__(self) -> Self:
         try:
@@ -223,6 +239,8 @@ class Stack:
         """Finds an occupied port now rather than after seconds of loading."""
         config = self.config
         ports = {"verifier_port": config.verifier_port, "port": config.port}
+        if config.http_port is not None:
+            ports["http_port"] = config.http_port
         if config.draft is not None:
             ports["drafter_port"] = config.drafter_port
         for name, port in ports.items():
@@ -247,7 +265,12 @@ class Stack:
 
     def _orchestrator_flags(self) -> list[str]:
         drafter = self.processes.get("drafter")
+        http = (
+            "" if self.config.http_port is None else f"{self.config.host}:{self.config.http_port}"
+        )
         return [
+            *("--http-listen", http),
+            *("--http-address-file", str(self._http_address_file)),
             *("--verifiers", self.processes["verifier"].address),
             *("--drafters", drafter.address if drafter else ""),
             *("--tokenizer", str(self.config.target)),

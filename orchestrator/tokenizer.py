@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import functools
+import re
 from pathlib import Path
 
 from tokenizers import Tokenizer as HuggingFaceTokenizer
 
 from draftloop.errors import StartupFailure
 from draftloop.model_info import vocabulary_fingerprint
+
+BYTE_TOKEN = re.compile(r"<0x([0-9A-F]{2})>")
+WORD_START = "\u2581"  # sentencepiece writes a space so
 
 
 class Tokenizer:
@@ -22,16 +27,54 @@ class Tokenizer:
             raise StartupFailure(
                 f"tokenizer: {folder}/tokenizer.json cannot be read: {error}"
             ) from None
+        added = self._tokenizer.get_added_tokens_decoder()
+        self._added = {token_id: token.content for token_id, token in added.items()}
+        self._special = {token_id for token_id, token in added.items() if token.special}
+        self._bytewise = "ByteLevel(" in repr(self._tokenizer.decoder)
 
     @property
     def vocabulary_size(self) -> int:
         """Number of token ids that have a text."""
         return int(self._tokenizer.get_vocab_size())
 
-    def encode(self, text: str) -> list[int]:
+    def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
         """Token ids of a prompt, with the special tokens that the tokenizer itself adds."""
-        return list(self._tokenizer.encode(text).ids)
+        return list(self._tokenizer.encode(text, add_special_tokens=add_special_tokens).ids)
 
     def decode(self, token_ids: list[int]) -> str:
         """Text of a whole sequence, special tokens left out."""
         return str(self._tokenizer.decode(token_ids, skip_special_tokens=True))
+
+    def token_text(self, token_id: int) -> str:
+        """The token as the vocabulary writes it; empty for an id that has no token."""
+        return self._tokenizer.id_to_token(token_id) or ""
+
+    def token_bytes(self, token_id: int) -> bytes:
+        """What the token adds to a text, which need not be whole characters.
+
+        A special token, which adds nothing, gives its name.
+        """
+        if token_id in self._added:
+            return self._added[token_id].encode()
+        text = self.token_text(token_id)
+        if self._bytewise:
+            return bytes(byte_of_letter()[letter] for letter in text)
+        if byte := BYTE_TOKEN.fullmatch(text):
+            return bytes([int(byte[1], 16)])
+        return text.replace(WORD_START, " ").encode()
+
+    def is_special(self, token_id: int) -> bool:
+        """Whether the token is left out of texts."""
+        return token_id in self._special
+
+
+@functools.cache
+def byte_of_letter() -> dict[str, int]:
+    """Byte-level vocabularies (GPT-2's) write every byte as a visible letter: the bytes by letter.
+
+    Visible bytes stand for themselves; the others, in order, are the letters from 256 on.
+    """
+    visible = {*range(ord("!"), ord("~") + 1), *range(0xA1, 0xAC + 1), *range(0xAE, 0xFF + 1)}
+    hidden = [byte for byte in range(256) if byte not in visible]
+    letters = {chr(byte): byte for byte in visible}
+    return letters | {chr(256 + place): byte for place, byte in enumerate(hidden)}

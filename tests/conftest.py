@@ -13,6 +13,8 @@ prefer_passive_waiting()  # before any test imports torch; processes that tests 
 
 for name in [name for name in os.environ if name.startswith(ENVIRONMENT_PREFIX)]:
     del os.environ[name]  # the settings of whoever runs the tests are not theirs
+# Orchestrators that tests start take a free port for HTTP where a test says nothing about it.
+os.environ[f"{ENVIRONMENT_PREFIX}ORCHESTRATOR_HTTP_LISTEN"] = "127.0.0.1:0"
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

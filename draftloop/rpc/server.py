@@ -68,7 +68,7 @@ class RoleServer:
         """Announces that requests are welcome."""
         await self._health.set(self.service_name, SERVING)
         if self.settings.address_file:
-            _write_whole(self.settings.address_file, self.address)
+            write_whole(self.settings.address_file, self.address)
         log.info("ready", address=self.address)
 
     async def run(
@@ -95,7 +95,8 @@ class RoleServer:
         log.info("stopped")
 
 
-def _write_whole(file: Path, text: str) -> None:
+def write_whole(file: Path, text: str) -> None:
+    """Writes a file that nobody ever sees half of."""
     partial = file.with_name(file.name + ".partial")
     partial.write_text(text)
     os.replace(partial, file)

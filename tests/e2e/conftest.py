@@ -32,7 +32,7 @@ InProcess = Callable[..., AbstractAsyncContextManager[str]]
 def stack() -> Iterator[Stack]:
     """All three roles. Who kills one starts it again."""
     config = StackConfig(
-        port=0, drafter_port=0, verifier_port=0, dtype="float32", start_timeout_s=240
+        port=0, http_port=0, drafter_port=0, verifier_port=0, dtype="float32", start_timeout_s=240
     )
     with Stack(config) as running:
         yield running
@@ -70,6 +70,7 @@ def orchestrator(stack: Stack) -> InProcess:
     async def started(**settings: Any) -> AsyncIterator[str]:
         defaults = {
             "listen": "127.0.0.1:0",
+            "http_listen": "",
             "verifiers": stack.processes["verifier"].address,
             "drafters": stack.processes["drafter"].address,
         }

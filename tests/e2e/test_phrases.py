@@ -91,8 +91,8 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
 def replica(server: RedisServer) -> Iterator[Stack]:
     """A verifier, and the first orchestrator with its drafter."""
     config = StackConfig(
-        port=0, drafter_port=0, verifier_port=0, dtype="float32", start_timeout_s=240,
-        phrases_url=server.url,
+        port=0, http_port=0, drafter_port=0, verifier_port=0, dtype="float32",
+        start_timeout_s=240, phrases_url=server.url,
     )  # fmt: skip
     with Stack(config) as running:
         yield running

@@ -1,0 +1,36 @@
+"""Both doors of the orchestrator, opened and closed together."""
+
+from __future__ import annotations
+
+import asyncio
+
+from draftloop.rpc.server import RoleServer
+from orchestrator.config import OrchestratorSettings
+from orchestrator.gateway.server import HttpServer
+
+
+class Doors(RoleServer):
+    """The gRPC server, and the HTTP server beside it where there is one."""
+
+    def __init__(
+        self, service_name: str, settings: OrchestratorSettings, http: HttpServer | None
+    ) -> None:
+        super().__init__(service_name, settings)
+        self._http = http
+
+    async def listen(self) -> None:
+        """Raises StartupFailure where an address cannot be had."""
+        if self._http is not None:
+            await self._http.listen()
+        await super().listen()
+
+    async def ready(self) -> None:
+        """HTTP first: who waits for the gRPC address may then use both."""
+        if self._http is not None:
+            self._http.ready()
+        await super().ready()
+
+    async def drain(self) -> None:
+        """One grace period for both."""
+        http = [self._http.drain()] if self._http is not None else []
+        await asyncio.gather(super().drain(), *http)

@@ -1,0 +1,41 @@
+"""Answers as bytes: JSON, and events of a stream."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from starlette.responses import Response
+
+from orchestrator.gateway.errors import Problem
+
+DONE = b"data: [DONE]\n\n"
+
+_encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
+
+
+def encoded(value: Any) -> bytes:
+    """Compact JSON. What is no character, half a surrogate pair that a client sent, becomes `?`."""
+    return _encode(value).encode("utf-8", "replace")
+
+
+def event(value: Any) -> bytes:
+    """One server-sent event."""
+    return b"data: " + encoded(value) + b"\n\n"
+
+
+class JsonAnswer(Response):
+    """A JSON body."""
+
+    media_type = "application/json"
+
+    def __init__(
+        self, value: Any, status: int = 200, headers: Mapping[str, str] | None = None
+    ) -> None:
+        super().__init__(encoded(value), status_code=status, headers=dict(headers or {}))
+
+
+def refusal(said: Problem) -> JsonAnswer:
+    """The answer that tells a problem."""
+    return JsonAnswer(said.body, said.status, said.headers)

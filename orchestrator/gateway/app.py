@@ -1,0 +1,175 @@
+"""The HTTP routes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
+from starlette.exceptions import HTTPException
+from starlette.responses import Response
+
+from draftloop import __version__, logs
+from draftloop.errors import DraftloopError, Unavailable
+from draftloop.metrics import REGISTRY
+from draftloop.request import check_token_ids
+from orchestrator.gateway.answers import JsonAnswer, refusal
+from orchestrator.gateway.envelope import Envelope
+from orchestrator.gateway.errors import ClientGone, Problem, body_problem, problem
+from orchestrator.gateway.gateway import Gateway
+from orchestrator.gateway.openapi import ANSWERS, ErrorAnswer
+from orchestrator.gateway.schemas import ChatBody, CompletionBody, DetokenizeBody, TokenizeBody
+from orchestrator.gateway.stream import EventStream, while_connected
+from orchestrator.gateway.work import Work
+
+CLIENT_CLOSED = 499  # nginx's number; nobody reads it
+REFUSALS: dict[int | str, dict[str, Any]] = {
+    "4XX": {"model": ErrorAnswer, "description": "the request's fault"},
+    "5XX": {"model": ErrorAnswer, "description": "the server's, or a part that it needs"},
+}
+BAD_BODY, NO_ROUTE, NO_METHOD = 400, 404, 405
+
+log = logs.get(__name__)
+
+
+def build_app(gateway: Gateway, max_body_bytes: int) -> FastAPI:
+    """The application, with its OpenAPI document at /openapi.json."""
+    app = FastAPI(
+        title="Draftloop", version=__version__, responses=REFUSALS, redoc_url=None, docs_url=None
+    )
+    _add_generation(app, gateway)
+    _add_models(app, gateway)
+    _add_tokens(app, gateway)
+    _add_operations(app, gateway)
+    app.add_exception_handler(RequestValidationError, _bad_body)
+    app.add_exception_handler(DraftloopError, _refused)
+    app.add_exception_handler(ClientGone, _gone)
+    app.add_exception_handler(HTTPException, _no_such_thing)
+    app.add_exception_handler(Exception, _unforeseen)
+    app.add_middleware(Envelope, max_body_bytes=max_body_bytes)
+    return app
+
+
+def _add_generation(app: FastAPI, gateway: Gateway) -> None:
+    @app.post("/v1/completions", response_class=JsonAnswer, responses=ANSWERS["completion"])
+    async def completions(body: CompletionBody, request: Request) -> Response:
+        """Continue one or more prompts."""
+        return await _answer(await gateway.completion(body, request.headers), body.stream, request)
+
+    @app.post("/v1/chat/completions", response_class=JsonAnswer, responses=ANSWERS["chat"])
+    async def chat_completions(body: ChatBody, request: Request) -> Response:
+        """Continue a chat, by the chat template of the model."""
+        return await _answer(await gateway.chat(body, request.headers), body.stream, request)
+
+
+async def _answer(work: Work, streamed: bool | None, request: Request) -> Response:
+    if streamed:
+        return EventStream(work.events())
+    return JsonAnswer(await while_connected(request.receive, work.whole()))
+
+
+def _add_models(app: FastAPI, gateway: Gateway) -> None:
+    def model() -> dict[str, Any]:
+        info = gateway.front.deployment.verifier
+        return {
+            "id": gateway.model_name,
+            "object": "model",
+            "created": gateway.started,
+            "owned_by": "draftloop",
+            "root": info.model_name,
+            "parent": None,
+            "max_model_len": info.context_length,
+        }
+
+    @app.get("/v1/models", response_class=JsonAnswer)
+    async def models() -> Response:
+        """The one model that is served."""
+        return JsonAnswer({"object": "list", "data": [model()]})
+
+    @app.get("/v1/models/{name:path}", response_class=JsonAnswer)
+    async def one_model(name: str) -> Response:
+        """The model of that name."""
+        gateway.require_model(name)
+        return JsonAnswer(model())
+
+
+def _add_tokens(app: FastAPI, gateway: Gateway) -> None:
+    tokenizer = gateway.front.deployment.tokenizer
+
+    @app.post("/tokenize", response_class=JsonAnswer)
+    async def tokenize(body: TokenizeBody) -> Response:
+        """Token ids of a text, or of the prompt that a chat becomes."""
+        token_ids = await gateway.tokens(body)
+        strings = [tokenizer.token_text(token) for token in token_ids]
+        return JsonAnswer(
+            {
+                "count": len(token_ids),
+                "max_model_len": gateway.front.deployment.verifier.context_length,
+                "tokens": token_ids,
+                "token_strs": strings if body.return_token_strs else None,
+            }
+        )
+
+    @app.post("/detokenize", response_class=JsonAnswer)
+    async def detokenize(body: DetokenizeBody) -> Response:
+        """The text of token ids, special tokens left out."""
+        gateway.require_model(body.model)
+        if body.tokens:
+            size = gateway.front.deployment.verifier.vocabulary_size
+            check_token_ids("tokens", body.tokens, size)
+        return JsonAnswer({"prompt": tokenizer.decode(body.tokens)})
+
+
+def _add_operations(app: FastAPI, gateway: Gateway) -> None:
+    @app.get("/health", response_class=JsonAnswer)
+    async def health() -> Response:
+        """That the process lives."""
+        return JsonAnswer({"status": "ok"})
+
+    @app.get("/ready", response_class=JsonAnswer)
+    async def ready() -> Response:
+        """Whether requests are welcome: not before a verifier is found, nor while draining."""
+        if not gateway.ready:
+            raise Unavailable("the server is not ready, or is about to stop")
+        return JsonAnswer({"status": "ready"})
+
+    @app.get("/version", response_class=JsonAnswer)
+    async def version() -> Response:
+        """The server's version."""
+        return JsonAnswer({"version": __version__})
+
+    @app.get("/metrics", response_class=Response)
+    async def metrics() -> Response:
+        """Metrics of this process in Prometheus's text format."""
+        return Response(generate_latest(REGISTRY), media_type=CONTENT_TYPE_LATEST)
+
+
+async def _bad_body(_request: Request, error: Exception) -> Response:
+    assert isinstance(error, RequestValidationError)
+    return refusal(body_problem(error.errors()))
+
+
+async def _refused(_request: Request, error: Exception) -> Response:
+    return refusal(problem(error))
+
+
+async def _gone(_request: Request, _error: Exception) -> Response:
+    return Response(status_code=CLIENT_CLOSED)
+
+
+async def _no_such_thing(request: Request, error: Exception) -> Response:
+    """What the framework itself refuses: routes, methods, bodies that are no text."""
+    assert isinstance(error, HTTPException)
+    asked = f"{request.method} {request.url.path}"
+    message = {
+        NO_ROUTE: f"{asked}: there is no such route",
+        NO_METHOD: f"{asked}: the route does not take this method",
+        BAD_BODY: "body: must be JSON in UTF-8, not too deep and with numbers not too long",
+    }.get(error.status_code, error.detail)
+    return refusal(Problem(status=error.status_code, message=message, headers=error.headers or {}))
+
+
+async def _unforeseen(_request: Request, error: Exception) -> Response:
+    log.error("unforeseen error", exc_info=error)
+    return refusal(problem(error))

@@ -1,0 +1,99 @@
+"""From messages to one prompt, by the template that the model was trained with.
+
+A template comes with a model, so it is not trusted: it runs in jinja's sandbox. What users say is
+data that it prints, never a template itself.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NoReturn
+
+import jinja2
+from jinja2.ext import Extension, loopcontrols
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+from draftloop.errors import InvalidInput, StartupFailure
+
+DEFAULT_TEMPLATE = Path(__file__).parent / "default_chat_template.jinja"
+SPECIAL_TOKENS = ("bos_token", "eos_token", "unk_token", "pad_token")
+EXTENSIONS: list[type[Extension]] = [loopcontrols]
+
+
+class ChatTemplate:
+    """Renders messages. Raises StartupFailure where the template cannot be read or compiled."""
+
+    def __init__(self, tokenizer_folder: Path, override: Path | None = None) -> None:
+        config = _json(tokenizer_folder / "tokenizer_config.json")
+        self.source, text = _found(tokenizer_folder, config, override)
+        self._tokens = {name: _text(config.get(name)) for name in SPECIAL_TOKENS}
+        try:
+            self._template = _environment().from_string(text)
+        except jinja2.TemplateError as error:
+            raise StartupFailure(f"chat_template: {self.source} is no template: {error}") from None
+
+    def render(
+        self, messages: Sequence[dict[str, Any]], *, add_generation_prompt: bool = True
+    ) -> str:
+        """The prompt. Raises InvalidInput where the template refuses the messages."""
+        try:
+            return self._template.render(
+                messages=messages, add_generation_prompt=add_generation_prompt, **self._tokens
+            )
+        except (jinja2.TemplateError, TypeError, ValueError, ArithmeticError) as error:
+            rule = f"must be what the model's chat template takes ({error})"
+            raise InvalidInput(
+                "messages", rule, [message["role"] for message in messages]
+            ) from None
+
+
+def _environment() -> ImmutableSandboxedEnvironment:
+    """With what the templates of model hubs expect to find."""
+    environment = ImmutableSandboxedEnvironment(
+        trim_blocks=True, lstrip_blocks=True, extensions=EXTENSIONS
+    )
+    environment.filters["tojson"] = _to_json
+    environment.globals["raise_exception"] = _refuse
+    return environment
+
+
+def _to_json(value: Any, indent: int | None = None) -> str:
+    """Without jinja's escapes, which are for HTML."""
+    return json.dumps(value, ensure_ascii=False, indent=indent)
+
+
+def _refuse(reason: str) -> NoReturn:
+    raise jinja2.TemplateError(reason)
+
+
+def _found(folder: Path, config: dict[str, Any], override: Path | None) -> tuple[Path, str]:
+    """File and text of the template: the setting's, the model's, or else the plain default."""
+    beside = folder / "chat_template.jinja"
+    if override is None and not beside.exists():
+        told = config.get("chat_template")
+        if isinstance(told, list):  # several, by name
+            told = next((one["template"] for one in told if one.get("name") == "default"), None)
+        if isinstance(told, str):
+            return folder / "tokenizer_config.json", told
+    file = override or (beside if beside.exists() else DEFAULT_TEMPLATE)
+    try:
+        return file, file.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise StartupFailure(f"chat_template: {file} cannot be read: {error}") from None
+
+
+def _json(file: Path) -> dict[str, Any]:
+    try:
+        content = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
+    except (OSError, ValueError) as error:
+        raise StartupFailure(f"tokenizer: {file} cannot be read: {error}") from None
+    return content if isinstance(content, dict) else {}
+
+
+def _text(token: Any) -> str:
+    """A special token, which the file may hold as its text or as an object around it."""
+    if isinstance(token, dict):
+        token = token.get("content")
+    return token if isinstance(token, str) else ""

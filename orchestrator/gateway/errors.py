@@ -1,0 +1,138 @@
+"""Errors in OpenAI's shape: the one place where exceptions become HTTP statuses."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from draftloop.errors import (
+    DeadlineExceeded,
+    DraftloopError,
+    InvalidInput,
+    Overloaded,
+    Unavailable,
+)
+
+INTERNAL = "internal error; the server's log has the cause"
+# Names that the loop and the gRPC API use, and what an HTTP client calls the same things.
+RENAMED = (("speculation.", "speculative."), ("tokens.ids", "prompt"))
+UNION_BRANCH = re.compile(r"(str|int|float|list\[.*\])$")
+KINDS = {"missing": "missing_required_parameter", "extra_forbidden": "unknown_parameter"}
+
+
+class UnknownModel(DraftloopError):
+    """Another model than the one that is served."""
+
+
+class Unsupported(InvalidInput):
+    """Something that OpenAI's API has and this server does not do."""
+
+
+class ContextExceeded(InvalidInput):
+    """A prompt that leaves no room in the context."""
+
+
+class ClientGone(Exception):
+    """Nobody is there any more who could read the answer."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Problem:
+    """An error as the client sees it."""
+
+    status: int
+    message: str
+    kind: str = "invalid_request_error"
+    param: str | None = None
+    code: str | None = None
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def body(self) -> dict[str, Any]:
+        """OpenAI's shape."""
+        said = {"message": self.message, "type": self.kind, "param": self.param, "code": self.code}
+        return {"error": said}
+
+
+def problem(error: Exception) -> Problem:
+    """What a client is told of an error; no more than that there was one, if it is unforeseen."""
+    match error:
+        case InvalidInput():
+            return _invalid(error)
+        case UnknownModel():
+            return Problem(status=404, message=str(error), param="model", code="model_not_found")
+        case Overloaded():
+            return Problem(
+                status=429, message=str(error), kind="rate_limit_error",
+                code="rate_limit_exceeded", headers=_retry(error.retry_after_s),
+            )  # fmt: skip
+        case Unavailable():
+            return Problem(
+                status=503, message=str(error), kind="service_unavailable_error",
+                code="service_unavailable", headers=_retry(error.retry_after_s),
+            )  # fmt: skip
+        case DeadlineExceeded():
+            return Problem(status=504, message=str(error), kind="timeout_error", code="timeout")
+    text = str(error) if isinstance(error, DraftloopError) else INTERNAL
+    return Problem(status=500, message=text, kind="server_error", code="internal_error")
+
+
+def _invalid(error: InvalidInput) -> Problem:
+    name = error.field
+    for ours, theirs in RENAMED:
+        if name.startswith(ours):
+            name = theirs + name.removeprefix(ours)
+    code = "invalid_value"
+    if isinstance(error, Unsupported):
+        code = "unsupported_parameter"
+    elif isinstance(error, ContextExceeded):
+        code = "context_length_exceeded"
+    return Problem(status=400, message=f"{name}: {error.description}", param=name, code=code)
+
+
+def _retry(seconds: float) -> dict[str, str]:
+    return {"Retry-After": str(max(1, math.ceil(seconds)))}
+
+
+def too_large(most_bytes: int) -> Problem:
+    """What is said of a body beyond the limit."""
+    message = f"body: must have at most {most_bytes} bytes"
+    return Problem(status=413, message=message, code="request_too_large")
+
+
+def body_problem(errors: Iterable[Mapping[str, Any]]) -> Problem:
+    """The first rule that a body breaks, in the words of `InvalidInput`.
+
+    Of a union's branches the one that got deepest is what was meant.
+    """
+    worst = max(errors, key=lambda error: len(error["loc"]))
+    name = _path(worst["loc"])
+    if worst["type"] == "json_invalid":
+        reason = worst.get("ctx", {}).get("error", "")
+        return Problem(status=400, message=f"body: must be JSON: {reason}", code="invalid_json")
+    if not name:
+        message = "body: must be a JSON object, sent as application/json"
+        return Problem(status=400, message=message, code="invalid_json")
+    code = KINDS.get(worst["type"], "invalid_value")
+    if worst["type"] == "missing":
+        return Problem(status=400, message=f"{name}: must be given", param=name, code=code)
+    if worst["type"] == "extra_forbidden":
+        message = f"{name}: is not a field of this request"
+        return Problem(status=400, message=message, param=name, code=code)
+    rule = worst["msg"].replace("Input should be", "must be").replace("should have", "must have")
+    told = InvalidInput(name, rule[:1].lower() + rule[1:], worst.get("input"))
+    return Problem(status=400, message=str(told), param=name, code=code)
+
+
+def _path(location: Iterable[str | int]) -> str:
+    """`messages[0].content` of ("body", "messages", 0, "content", "str")."""
+    name = ""
+    for part in list(location)[1:]:
+        if isinstance(part, int):
+            name += f"[{part}]"
+        elif not UNION_BRANCH.match(part):
+            name += f".{part}" if name else part
+    return name

@@ -1,0 +1,94 @@
+"""What an answer says about its drafts and its time; names as in vLLM where it has them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from orchestrator.figures import SpeculationFigures
+from orchestrator.loop import Generation
+
+NS_PER_MS = 1e6
+
+
+def metrics(generations: Sequence[Generation], most_draft_tokens: int) -> dict[str, Any]:
+    """The `metrics` of an answer; those of several choices are added up."""
+    figures = [generation.figures for generation in generations]
+    request = generations[0].request
+    total = _total(figures)
+    return {
+        "speculative_decoding": {
+            "strategy": request.strategy,
+            "mean_acceptance_length": 1 + _ratio(total.accepted_tokens, total.rounds),
+            "draft_acceptance_rate": _ratio(total.accepted_tokens, total.draft_tokens),
+            "acceptance_histogram": _histogram(total),
+            "num_spec_steps": total.rounds,
+            "num_accepted_draft_tokens": total.accepted_tokens,
+            "num_draft_tokens": total.draft_tokens,
+            "num_spec_tokens": request.speculation.max_draft_tokens or most_draft_tokens,
+            "num_accepted_tokens_per_pos": total.accepted_per_position,
+            "tokens_per_round": total.tokens_per_round,
+            "draft_forwards": total.draft_forwards,
+            "fallback_rounds": total.fallback_rounds,
+            "phrase_rounds": total.phrase_rounds,
+            "reopened_sessions": total.reopened_sessions,
+            "sources": {
+                source.name.lower(): {
+                    "num_draft_tokens": total.drafted_by_source[source],
+                    "num_accepted_draft_tokens": total.accepted_by_source[source],
+                }
+                for source in sorted(total.drafted_by_source)
+            },
+        },
+        "seed": request.sampling.seed,
+        "timings": _timings(generations),
+    }
+
+
+def _total(figures: Sequence[SpeculationFigures]) -> SpeculationFigures:
+    total = SpeculationFigures()
+    for one in figures:
+        total.rounds += one.rounds
+        total.draft_tokens += one.draft_tokens
+        total.accepted_tokens += one.accepted_tokens
+        total.round_tokens += one.round_tokens
+        total.draft_forwards += one.draft_forwards
+        total.fallback_rounds += one.fallback_rounds
+        total.phrase_rounds += one.phrase_rounds
+        total.reopened_sessions += one.reopened_sessions
+        total.drafted_by_source += one.drafted_by_source
+        total.accepted_by_source += one.accepted_by_source
+        longest = max(len(total.accepted_per_position), len(one.accepted_per_position))
+        total.accepted_per_position = [
+            _at(total.accepted_per_position, depth) + _at(one.accepted_per_position, depth)
+            for depth in range(longest)
+        ]
+    return total
+
+
+def _at(counts: Sequence[int], index: int) -> int:
+    return counts[index] if index < len(counts) else 0
+
+
+def _histogram(figures: SpeculationFigures) -> list[int]:
+    """Entry j: rounds of which exactly j drafted tokens were accepted."""
+    at_least = [figures.rounds, *figures.accepted_per_position, 0]
+    return [more - fewer for more, fewer in zip(at_least, at_least[1:], strict=False)]
+
+
+def _ratio(part: int, whole: int) -> float:
+    return part / whole if whole else 0.0
+
+
+def _timings(generations: Sequence[Generation]) -> dict[str, float]:
+    """Milliseconds; of several choices the time to the first token is the first one's."""
+    timings = [generation.timings for generation in generations]
+    decode_ms = max(one.decode_ns for one in timings) / NS_PER_MS
+    later = sum(max(0, len(generation.output) - 1) for generation in generations)
+    return {
+        "time_to_first_token_ms": min(one.time_to_first_token_ns for one in timings) / NS_PER_MS,
+        "decode_ms": decode_ms,
+        "draft_ms": sum(one.draft_ns for one in timings) / NS_PER_MS,
+        "verify_ms": sum(one.verify_ns for one in timings) / NS_PER_MS,
+        "tokens_per_second": later / decode_ms * 1e3 if decode_ms else 0.0,
+    }

@@ -1,0 +1,183 @@
+"""From what HTTP clients send to work for the front: prompts, models, credentials, deadlines."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from draftloop import __version__
+from draftloop.errors import InvalidInput, Unavailable
+from draftloop.request import check_length, check_token_ids
+from orchestrator.front import Front
+from orchestrator.gateway.caller import bearer_token, caller
+from orchestrator.gateway.chat_template import ChatTemplate
+from orchestrator.gateway.errors import ContextExceeded, UnknownModel
+from orchestrator.gateway.formats import AnswerFormat, ChatFormat, CompletionFormat
+from orchestrator.gateway.parameters import joined, parameters
+from orchestrator.gateway.schemas import ChatBody, CompletionBody, Generating, Message, TokenizeBody
+from orchestrator.gateway.work import Work
+
+TIMEOUT_HEADER = "x-request-timeout"
+LONG_TEXT = 1 << 16  # beyond so many characters others would notice the time that encoding takes
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """A prompt under the name that its errors have."""
+
+    field: str
+    token_ids: tuple[int, ...]
+    text: str
+
+
+class Gateway:
+    """What the routes share. `ready` is false until requests are welcome, and while draining."""
+
+    def __init__(self, front: Front, template: ChatTemplate) -> None:
+        self.front = front
+        self.ready = False
+        self.started = int(time.time())
+        self._template = template
+        self._tokenizer = front.deployment.tokenizer
+        self._settings = front.deployment.settings
+
+    @property
+    def model_name(self) -> str:
+        """The one model's name. Raises Unavailable while no verifier is known."""
+        return self._settings.served_model_name or self.front.deployment.verifier.model_name
+
+    def require_model(self, name: str | None) -> None:
+        """Raises UnknownModel for another one than is served; None asks for that one."""
+        if name is not None and name != self.model_name:
+            raise UnknownModel(f"model: must be {self.model_name!r}; got {name[:80]!r}")
+
+    async def completion(self, said: CompletionBody, headers: Mapping[str, str]) -> Work:
+        """Raises InvalidInput, UnknownModel, Unavailable."""
+        self._require_welcome(said)
+        prompts = [await self._prompt(*entry) for entry in _entries(said)]
+        self._require_few(said, len(prompts))
+        choices = said.n or 1
+        echoes = [prompt.text if said.echo else "" for prompt in prompts for _ in range(choices)]
+        return self._work(said, prompts, headers, CompletionFormat(echoes))
+
+    async def chat(self, said: ChatBody, headers: Mapping[str, str]) -> Work:
+        """Raises InvalidInput, UnknownModel, Unavailable."""
+        self._require_welcome(said)
+        self._require_few(said, 1)
+        text = self._rendered(said.messages, add_generation_prompt=True)
+        # The template has written the special tokens that belong to the prompt.
+        token_ids = await self._encoded(text, add_special_tokens=False)
+        return self._work(said, [Prompt("messages", tuple(token_ids), text)], headers, ChatFormat())
+
+    async def tokens(self, said: TokenizeBody) -> list[int]:
+        """Token ids of a text or of a chat's prompt."""
+        self.require_model(said.model)
+        if said.messages is None:
+            special = said.add_special_tokens is not False
+            return await self._encoded(said.prompt or "", add_special_tokens=special)
+        text = self._rendered(said.messages, add_generation_prompt=said.add_generation_prompt)
+        return await self._encoded(text, add_special_tokens=bool(said.add_special_tokens))
+
+    def _require_welcome(self, said: Generating) -> None:
+        if not self.ready:
+            raise Unavailable("the server is not ready, or is about to stop")
+        self.require_model(said.model)
+
+    def _require_few(self, said: Generating, prompts: int) -> None:
+        """So many choices as never run at once would never be admitted."""
+        most = self._settings.max_requests
+        if prompts > most:
+            raise InvalidInput("prompt", f"must have at most {most} entries", f"{prompts} entries")
+        if prompts * (said.n or 1) > most:
+            raise InvalidInput("n", f"must be at most {most // prompts} here", said.n)
+
+    def _work(
+        self,
+        said: Generating,
+        prompts: list[Prompt],
+        headers: Mapping[str, str],
+        form: AnswerFormat,
+    ) -> Work:
+        info = self.front.deployment.verifier
+        asking = caller(bearer_token(headers), headers)
+        seconds = self._seconds(headers)
+        generations = []
+        for prompt in prompts:
+            check_token_ids(prompt.field, prompt.token_ids, info.vocabulary_size)
+            _require_room(prompt, info.context_length)
+            for one in parameters(said, prompt.token_ids, asking.tenant):
+                generations.append(self.front.generation(one, seconds))
+        options = said.stream_options
+        return Work(
+            front=self.front,
+            model=self.model_name,
+            fingerprint=f"draftloop-{__version__}-{info.model_fingerprint}",
+            generations=generations,
+            prompt_tokens=sum(len(prompt.token_ids) for prompt in prompts),
+            form=form,
+            include_usage=bool(options and options.include_usage),
+            traced=bool(said.stream and said.speculative and said.speculative.trace),
+        )
+
+    def _seconds(self, headers: Mapping[str, str]) -> float:
+        """The client's time limit, never above the server's."""
+        most = self._settings.http_request_timeout_s
+        said = headers.get(TIMEOUT_HEADER)
+        if said is None:
+            return most
+        try:
+            seconds = float(said)
+        except ValueError:
+            seconds = 0.0
+        if not seconds > 0:  # NaN included
+            raise InvalidInput(TIMEOUT_HEADER, "must be a number of seconds above 0", said)
+        return min(seconds, most)
+
+    async def _prompt(self, field: str, said: str | list[int]) -> Prompt:
+        if isinstance(said, str):
+            if not said:
+                raise InvalidInput(field, "must not be empty", said)
+            return Prompt(field, tuple(await self._encoded(said)), said)
+        size = self.front.deployment.verifier.vocabulary_size
+        check_token_ids(field, said, size)
+        return Prompt(field, tuple(said), self._tokenizer.decode(said))
+
+    async def _encoded(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
+        if len(text) <= LONG_TEXT:
+            return self._tokenizer.encode(text, add_special_tokens=add_special_tokens)
+        encode = self._tokenizer.encode
+        return await asyncio.to_thread(encode, text, add_special_tokens=add_special_tokens)
+
+    def _rendered(self, messages: list[Message], *, add_generation_prompt: bool) -> str:
+        plain = [_plain(message) for message in messages]
+        return self._template.render(plain, add_generation_prompt=add_generation_prompt)
+
+
+def _require_room(prompt: Prompt, context_length: int) -> None:
+    try:
+        check_length(prompt.field, len(prompt.token_ids), context_length)
+    except InvalidInput as error:
+        raise ContextExceeded.passed_on(error.field, error.description) from None
+
+
+def _entries(said: CompletionBody) -> list[tuple[str, str | list[int]]]:
+    """Every prompt with the name of its place."""
+    if isinstance(said.prompt, str):
+        return [("prompt", said.prompt)]
+    named: list[tuple[str, str | list[int]]] = []
+    ids: list[int] = []
+    for index, entry in enumerate(said.prompt):
+        if isinstance(entry, int):
+            ids.append(entry)
+        elif isinstance(entry, str | list):
+            named.append((f"prompt[{index}]", entry))
+    return named or [("prompt", ids)]
+
+
+def _plain(message: Message) -> dict[str, str]:
+    """As templates know it: what newer clients call developer, they call system."""
+    role = "system" if message.role == "developer" else message.role
+    plain = {"role": role, "content": joined(message.content)}
+    return plain | {"name": message.name} if message.name is not None else plain

@@ -1,0 +1,85 @@
+"""Log-probabilities in the two forms of OpenAI's API."""
+
+from __future__ import annotations
+
+import codecs
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+from draftloop.logprobs import TokenLogprobs
+from orchestrator.tokenizer import Tokenizer
+
+LEAST = -9999.0  # JSON has no infinity; OpenAI and vLLM write this
+
+
+class LogprobsFormat(Protocol):
+    """Of one choice; it is given its tokens in order."""
+
+    def of(self, entries: Sequence[TokenLogprobs]) -> dict[str, Any]:
+        """The next tokens' log-probabilities."""
+
+
+class CompletionLogprobs:
+    """Parallel lists. `text_offset` counts characters from the start of the choice's text.
+
+    The token itself is among `top_logprobs` even where it is not among the likeliest.
+    """
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self._tokenizer = tokenizer
+        self._characters = codecs.getincrementaldecoder("utf-8")("replace")
+        self._offset = 0
+
+    def of(self, entries: Sequence[TokenLogprobs]) -> dict[str, Any]:
+        """The next tokens' log-probabilities."""
+        return {
+            "tokens": [self._name(entry.token_id) for entry in entries],
+            "token_logprobs": [_finite(entry.logprob) for entry in entries],
+            "top_logprobs": [self._top(entry) for entry in entries],
+            "text_offset": [self._next_offset(entry.token_id) for entry in entries],
+        }
+
+    def _top(self, entry: TokenLogprobs) -> dict[str, float]:
+        pairs = (*entry.top, (entry.token_id, entry.logprob))
+        return {self._name(token): _finite(logprob) for token, logprob in pairs}
+
+    def _name(self, token_id: int) -> str:
+        """A token of broken characters is told by its bytes: two of them must not look alike."""
+        data = self._tokenizer.token_bytes(token_id)
+        try:
+            return data.decode()
+        except UnicodeDecodeError:
+            return "bytes:" + "".join(f"\\x{byte:02x}" for byte in data)
+
+    def _next_offset(self, token_id: int) -> int:
+        offset = self._offset
+        if not self._tokenizer.is_special(token_id):
+            self._offset += len(self._characters.decode(self._tokenizer.token_bytes(token_id)))
+        return offset
+
+
+class ChatLogprobs:
+    """One object a token, with its bytes."""
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self._tokenizer = tokenizer
+
+    def of(self, entries: Sequence[TokenLogprobs]) -> dict[str, Any]:
+        """The next tokens' log-probabilities."""
+        content = [
+            {
+                **self._one(entry.token_id, entry.logprob),
+                "top_logprobs": [self._one(token, logprob) for token, logprob in entry.top],
+            }
+            for entry in entries
+        ]
+        return {"content": content, "refusal": None}
+
+    def _one(self, token_id: int, logprob: float) -> dict[str, Any]:
+        data = self._tokenizer.token_bytes(token_id)
+        text = data.decode("utf-8", "replace")
+        return {"token": text, "logprob": _finite(logprob), "bytes": list(data)}
+
+
+def _finite(logprob: float) -> float:
+    return max(logprob, LEAST)

@@ -1,0 +1,88 @@
+"""What the OpenAPI document says of answers; they are written without these models."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic import BaseModel
+
+
+class ErrorDetail(BaseModel):
+    """What was wrong."""
+
+    message: str
+    type: str
+    param: str | None
+    code: str | None
+
+
+class ErrorAnswer(BaseModel):
+    """OpenAI's shape of an error."""
+
+    error: ErrorDetail
+
+
+class Usage(BaseModel):
+    """Tokens of prompts and choices."""
+
+    prompt_tokens: int
+    completion_tokens: int
+    total_tokens: int
+
+
+class Answer(BaseModel):
+    """What both kinds of completion have in common."""
+
+    id: str
+    object: str
+    created: int
+    model: str
+    system_fingerprint: str
+    usage: Usage
+    metrics: dict[str, Any]
+
+
+class CompletionChoice(BaseModel):
+    """One continuation."""
+
+    index: int
+    text: str
+    logprobs: dict[str, Any] | None
+    finish_reason: str
+
+
+class CompletionAnswer(Answer):
+    """`POST /v1/completions`."""
+
+    choices: list[CompletionChoice]
+
+
+class ChatMessage(BaseModel):
+    """The assistant's turn."""
+
+    role: str
+    content: str
+    refusal: str | None
+
+
+class ChatChoice(BaseModel):
+    """One continuation."""
+
+    index: int
+    message: ChatMessage
+    logprobs: dict[str, Any] | None
+    finish_reason: str
+
+
+class ChatAnswer(Answer):
+    """`POST /v1/chat/completions`."""
+
+    choices: list[ChatChoice]
+
+
+def _answers(model: type[BaseModel]) -> dict[int | str, dict[str, Any]]:
+    events = {"schema": {"type": "string", "description": "server-sent events of chunks, `[DONE]`"}}
+    return {200: {"model": model, "content": {"text/event-stream": events}}}
+
+
+ANSWERS = {"completion": _answers(CompletionAnswer), "chat": _answers(ChatAnswer)}

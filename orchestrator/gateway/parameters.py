@@ -1,0 +1,97 @@
+"""From a body to what the front takes: defaults of OpenAI's API, names of ours."""
+
+from __future__ import annotations
+
+import secrets
+
+from draftloop.errors import InvalidInput
+from draftloop.phrase import PhraseScope
+from draftloop.request import MAX_SEED, GenerationParameters, SamplingParameters
+from draftloop.speculation import Speculation
+from orchestrator.gateway.schemas import (
+    ChatBody,
+    CompletionBody,
+    Generating,
+    Prediction,
+    Speculative,
+    TextPart,
+)
+
+SEEDS = MAX_SEED + 1
+
+
+def parameters(
+    said: Generating, prompt: tuple[int, ...], tenant: str
+) -> list[GenerationParameters]:
+    """One entry for each of the n choices; choice i uses seed + i, as in vLLM."""
+    first = secrets.randbits(64) if said.seed is None else said.seed
+    return [
+        GenerationParameters(
+            token_ids=prompt,
+            sampling=_sampling(said),
+            seed=(first + index) % SEEDS,
+            max_tokens=_max_tokens(said),
+            stop=_stop(said.stop),
+            stop_token_ids=tuple(said.stop_token_ids or ()),
+            ignore_eos=bool(said.ignore_eos),
+            speculation=_speculation(said.speculative or Speculative()),
+            tenant=tenant,
+            logprobs=_logprobs(said),
+            prediction=_prediction(said.prediction),
+        )
+        for index in range(said.n or 1)
+    ]
+
+
+def joined(content: str | list[TextPart]) -> str:
+    """A text that may have come in parts; parts are lines."""
+    return content if isinstance(content, str) else "\n".join(part.text for part in content)
+
+
+def _sampling(said: Generating) -> SamplingParameters:
+    return SamplingParameters(
+        temperature=1.0 if said.temperature is None else said.temperature,
+        top_k=max(0, said.top_k or 0),
+        top_p=1.0 if said.top_p is None else said.top_p,
+        min_p=said.min_p or 0.0,
+        repetition_penalty=1.0 if said.repetition_penalty is None else said.repetition_penalty,
+        presence_penalty=said.presence_penalty or 0.0,
+        frequency_penalty=said.frequency_penalty or 0.0,
+        logit_bias=_logit_bias(said.logit_bias or {}),
+    )
+
+
+def _logit_bias(said: dict[str, float]) -> tuple[tuple[int, float], ...]:
+    for key in said:
+        if not (key.isascii() and key.isdecimal() and len(key) < 20):
+            raise InvalidInput("logit_bias", "must have token ids as its names", key)
+    return tuple((int(key), bias) for key, bias in said.items())
+
+
+def _max_tokens(said: Generating) -> int | None:
+    newer = said.max_completion_tokens if isinstance(said, ChatBody) else None
+    return newer or said.max_tokens
+
+
+def _stop(said: str | list[str] | None) -> tuple[str, ...]:
+    return (said,) if isinstance(said, str) else tuple(said or ())
+
+
+def _speculation(said: Speculative) -> Speculation:
+    return Speculation(
+        strategy=said.strategy or "",
+        max_draft_tokens=said.max_draft_tokens,
+        phrases=PhraseScope(said.phrases or PhraseScope.SHARED),
+    )
+
+
+def _logprobs(said: Generating) -> int | None:
+    if isinstance(said, CompletionBody):
+        return said.logprobs
+    if isinstance(said, ChatBody) and said.logprobs:
+        return said.top_logprobs or 0
+    return None
+
+
+def _prediction(said: Prediction | None) -> str:
+    return joined(said.content) if said else ""

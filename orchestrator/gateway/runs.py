@@ -1,0 +1,66 @@
+"""The generations behind one answer, side by side, as one sequence of steps."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncGenerator, Sequence
+from dataclasses import dataclass
+
+from orchestrator.figures import Piece
+from orchestrator.front import Front
+from orchestrator.loop import Generation
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """What one round added to a choice; the last one says why the choice ended."""
+
+    choice: int
+    piece: Piece
+    finish_reason: str | None
+
+
+async def steps(front: Front, generations: Sequence[Generation]) -> AsyncGenerator[Step, None]:
+    """Yields until all have ended; the first error ends all of them.
+
+    Overloaded comes before any step: either all are admitted or none is served. They never wait
+    for a slow reader: what they produce is bounded by their token limits. Closing this stops them
+    within a round and waits until their sessions are freed.
+    """
+    queue: asyncio.Queue[Step | Exception | None] = asyncio.Queue()
+    tasks = [
+        asyncio.create_task(_run(front, generation, index, queue))
+        for index, generation in enumerate(generations)
+    ]
+    try:
+        running = len(tasks)
+        while running:
+            item = await queue.get()
+            if isinstance(item, Exception):
+                raise item
+            if item is None:
+                running -= 1
+            else:
+                yield item
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.wait(tasks)
+
+
+async def _run(
+    front: Front,
+    generation: Generation,
+    index: int,
+    queue: asyncio.Queue[Step | Exception | None],
+) -> None:
+    try:
+        with front.serving(generation):
+            async with contextlib.aclosing(generation.run()) as pieces:
+                async for piece in pieces:
+                    queue.put_nowait(Step(index, piece, generation.finish_reason))
+    except Exception as error:
+        queue.put_nowait(error)
+    else:
+        queue.put_nowait(None)

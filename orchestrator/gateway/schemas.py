@@ -1,0 +1,221 @@
+"""What an HTTP client may send: OpenAI's fields, vLLM's further ones, and `speculative`.
+
+Types are strict, unknown fields are errors, null means "not given".
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+
+from draftloop.errors import InvalidInput
+from draftloop.logprobs import MOST_TOP_LOGPROBS
+from orchestrator.gateway.unsupported import CHAT, COMPLETION, without_unsupported
+
+MOST_CHOICES = 128
+MOST_INT = 2**31 - 1
+LEAST_SEED = -(2**63)
+MOST_SEED = 2**64 - 1
+
+Count = Annotated[int, Field(ge=1, le=MOST_INT)]
+
+
+class Body(BaseModel):
+    """A JSON object of which every field counts."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False, frozen=True)
+
+
+class StreamOptions(Body):
+    """OpenAI's `stream_options`."""
+
+    include_usage: bool | None = Field(None, description="a last chunk with the usage")
+
+
+class Speculative(Body):
+    """How the answer is drafted. None of it changes the answer."""
+
+    strategy: str | None = Field(None, description="one of the strategies of the server")
+    max_draft_tokens: Count | None = Field(None, description="fixed size of drafts")
+    phrases: Literal["shared", "read_only", "private", "off"] | None = Field(
+        None, description="which phrases are read and written"
+    )
+    trace: bool | None = Field(
+        None, description="with every chunk the tokens' sources and the draft tree of its round"
+    )
+
+
+class TextPart(Body):
+    """Text of a message that is given in parts."""
+
+    type: Literal["text"]
+    text: str
+
+
+class Prediction(Body):
+    """OpenAI's predicted output: text that the answer may resemble."""
+
+    type: Literal["content"]
+    content: str | list[TextPart]
+
+
+class Generating(Body):
+    """What both kinds of completion share."""
+
+    model: str | None = Field(None, description="name of the served model; may be left out")
+    max_tokens: Count | None = Field(None, description="most tokens; the server's default without")
+    temperature: float | None = Field(None, description="0 is greedy; 1 where not given")
+    top_p: float | None = None
+    n: Annotated[int, Field(ge=1, le=MOST_CHOICES)] | None = Field(
+        None, description="choices for each prompt; choice i uses seed + i"
+    )
+    stop: str | list[str] | None = None
+    seed: Annotated[int, Field(ge=LEAST_SEED, le=MOST_SEED)] | None = Field(
+        None, description="the same seed gives the same text; negative ones are taken modulo 2^64"
+    )
+    presence_penalty: float | None = None
+    frequency_penalty: float | None = None
+    logit_bias: dict[str, float] | None = Field(None, description="bias by token id")
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    user: str | None = Field(None, description="of no effect")
+    metadata: dict[str, str] | None = Field(None, description="of no effect")
+    prediction: Prediction | None = None
+    top_k: Annotated[int, Field(ge=-1)] | None = Field(None, description="0 and -1 are off")
+    min_p: float | None = None
+    repetition_penalty: float | None = None
+    ignore_eos: bool | None = None
+    stop_token_ids: list[int] | None = None
+    speculative: Speculative | None = None
+
+    @model_validator(mode="after")
+    def _options_of_a_stream(self) -> Self:
+        if self.stream_options is not None and not self.stream:
+            raise InvalidInput("stream_options", "must only be given with stream: true", False)
+        return self
+
+
+def _prompt(value: Any) -> Any:
+    """One look instead of four branches that each complain about every entry."""
+    match value:
+        case str() | [str(), *_] if not isinstance(value, list) or all(
+            isinstance(entry, str) for entry in value
+        ):
+            return value
+        case [] | [[], *_]:
+            raise InvalidInput("prompt", "must not be empty", value)
+        case [list(), *_]:
+            for index, entry in enumerate(value):
+                _require_ids(f"prompt[{index}]", entry)
+            return value
+        case [int(), *_]:
+            _require_ids("prompt", value)
+            return value
+    rule = "must be a string, strings, token ids, or lists of token ids"
+    raise InvalidInput("prompt", rule, value)
+
+
+def _require_ids(name: str, value: Any) -> None:
+    if not isinstance(value, list):
+        raise InvalidInput(name, "must be a list of token ids, as the entries before it", value)
+    for index, entry in enumerate(value):
+        if type(entry) is not int:
+            raise InvalidInput(f"{name}[{index}]", "must be a token id", entry)
+
+
+Prompt = Annotated[str | list[str] | list[int] | list[list[int]], BeforeValidator(_prompt)]
+
+
+class CompletionBody(Generating):
+    """`POST /v1/completions`."""
+
+    prompt: Prompt
+    best_of: Annotated[int, Field(ge=1)] | None = Field(None, description="only equal to n")
+    echo: bool | None = Field(None, description="the prompt before the text; not with logprobs")
+    logprobs: Annotated[int, Field(ge=0, le=MOST_TOP_LOGPROBS)] | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _supported(cls, body: Any) -> Any:
+        return without_unsupported(body, COMPLETION)
+
+    @model_validator(mode="after")
+    def _together(self) -> Self:
+        if self.best_of is not None and self.best_of != (self.n or 1):
+            raise InvalidInput("best_of", f"must equal n, which is {self.n or 1}", self.best_of)
+        if self.echo and self.logprobs is not None:
+            rule = "must not be true with logprobs: those of a prompt are not computed"
+            raise InvalidInput("echo", rule, True)
+        return self
+
+
+class Message(Body):
+    """One turn of a chat."""
+
+    role: Literal["system", "developer", "user", "assistant"]
+    content: str | list[TextPart]
+    name: str | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _without_nulls(cls, message: Any) -> Any:
+        """Clients send back an answer's message with all its fields, most of them null."""
+        if not isinstance(message, dict):
+            return message
+        return {name: value for name, value in message.items() if value is not None}
+
+
+class ChatBody(Generating):
+    """`POST /v1/chat/completions`."""
+
+    messages: Annotated[list[Message], Field(min_length=1)]
+    max_completion_tokens: Count | None = Field(None, description="the newer name of max_tokens")
+    logprobs: bool | None = None
+    top_logprobs: Annotated[int, Field(ge=0, le=MOST_TOP_LOGPROBS)] | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _supported(cls, body: Any) -> Any:
+        return without_unsupported(body, CHAT)
+
+    @model_validator(mode="after")
+    def _together(self) -> Self:
+        if self.top_logprobs is not None and not self.logprobs:
+            raise InvalidInput(
+                "top_logprobs", "must only be given with logprobs: true", self.top_logprobs
+            )
+        limits = {self.max_tokens, self.max_completion_tokens} - {None}
+        if len(limits) > 1:
+            rule = (
+                f"must equal max_completion_tokens, {self.max_completion_tokens}, if both are given"
+            )
+            raise InvalidInput("max_tokens", rule, self.max_tokens)
+        return self
+
+
+class TokenizeBody(Body):
+    """`POST /tokenize`: of a text, or of what the chat template makes of messages."""
+
+    model: str | None = None
+    prompt: str | None = None
+    messages: Annotated[list[Message], Field(min_length=1)] | None = None
+    add_special_tokens: bool | None = Field(
+        None, description="those that the tokenizer adds; true for a prompt, false for messages"
+    )
+    add_generation_prompt: bool = True
+    return_token_strs: bool | None = None
+
+    @model_validator(mode="after")
+    def _one_of_two(self) -> Self:
+        if (self.prompt is None) == (self.messages is None):
+            given = "none" if self.prompt is None else "both"
+            raise InvalidInput("prompt", "must be given, or messages instead of it", given)
+        return self
+
+
+class DetokenizeBody(Body):
+    """`POST /detokenize`."""
+
+    model: str | None = None
+    tokens: list[int]

@@ -1,0 +1,92 @@
+"""The HTTP server's life: bound at once, welcoming once ready, polite at the end."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+import time
+from collections.abc import Iterator
+
+import uvicorn
+
+from draftloop import logs
+from draftloop.errors import StartupFailure
+from draftloop.rpc.server import write_whole
+from orchestrator.config import OrchestratorSettings
+from orchestrator.front import Front
+from orchestrator.gateway.app import build_app
+from orchestrator.gateway.chat_template import ChatTemplate
+from orchestrator.gateway.gateway import Gateway
+
+BACKLOG = 2048
+# Longer than what balancers keep idle connections for, which would otherwise meet a closed one.
+KEEP_ALIVE_S = 75
+POLL_S = 0.02
+
+log = logs.get(__name__)
+
+
+class HttpServer:
+    """Runs on the event loop of the gRPC server, over the same front."""
+
+    def __init__(self, settings: OrchestratorSettings, front: Front) -> None:
+        """Raises StartupFailure where the chat template is unusable."""
+        self._settings = settings
+        self.address = ""
+        self.gateway = Gateway(front, ChatTemplate(settings.tokenizer, settings.chat_template))
+        config = uvicorn.Config(
+            build_app(self.gateway, settings.http_max_body_bytes),
+            http="httptools", ws="none", lifespan="off", access_log=False, log_config=None,
+            server_header=False, timeout_keep_alive=KEEP_ALIVE_S, timeout_graceful_shutdown=1,
+        )  # fmt: skip
+        self._server = _Server(config)
+        self._serving: asyncio.Task[None] | None = None
+
+    async def listen(self) -> None:
+        """Binds and starts. Raises StartupFailure where the address cannot be had."""
+        listening = _bound(self._settings.http_listen)
+        host = self._settings.http_listen.rpartition(":")[0]
+        self.address = f"{host}:{listening.getsockname()[1]}"
+        self._serving = asyncio.create_task(self._server.serve(sockets=[listening]))
+        log.info("listening for HTTP", address=self.address)
+
+    def ready(self) -> None:
+        """Welcomes requests."""
+        self.gateway.ready = True
+        if self._settings.http_address_file:
+            write_whole(self._settings.http_address_file, self.address)
+
+    async def drain(self) -> None:
+        """Refuses new work, with a word, until what runs has ended or the grace period has."""
+        self.gateway.ready = False
+        end = time.monotonic() + self._settings.grace_period_s
+        while self._server.server_state.tasks and time.monotonic() < end:
+            await asyncio.sleep(POLL_S)
+        await self.stop()
+
+    async def stop(self) -> None:
+        """Cuts what still runs."""
+        self._server.should_exit = True
+        if self._serving is not None:
+            await self._serving
+
+
+class _Server(uvicorn.Server):
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Signals are the role's, not this server's."""
+        yield
+
+
+def _bound(address: str) -> socket.socket:
+    host, _, port = address.rpartition(":")
+    host = host.strip("[]")
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        return socket.create_server((host, int(port)), family=family, backlog=BACKLOG)
+    except OSError as error:
+        raise StartupFailure(
+            f"http_listen: {address} cannot be bound, is it in use? "
+            f"Stop what listens there or choose another --http-listen ({error})"
+        ) from None

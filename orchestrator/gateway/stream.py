@@ -1,0 +1,84 @@
+"""Answers that end when the client does: nothing is generated for nobody."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncGenerator, Coroutine
+from typing import Any, TypeVar
+
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from draftloop import logs
+from draftloop.errors import DraftloopError
+from orchestrator.gateway.answers import DONE, event
+from orchestrator.gateway.errors import ClientGone, problem
+
+Result = TypeVar("Result")
+
+log = logs.get(__name__)
+
+
+async def while_connected(receive: Receive, work: Coroutine[Any, Any, Result]) -> Result:
+    """What `work` returns or raises; it is cancelled, and ClientGone raised, if the client leaves.
+
+    For a request whose body has been read: what `receive` then says is that the client has left.
+    """
+    working = asyncio.ensure_future(work)
+    leaving = asyncio.ensure_future(_gone(receive))
+    try:
+        await asyncio.wait({working, leaving}, return_when=asyncio.FIRST_COMPLETED)
+        if not working.done():
+            raise ClientGone
+        return working.result()
+    finally:
+        working.cancel()
+        leaving.cancel()
+        await asyncio.wait({working, leaving})
+
+
+async def _gone(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+class EventStream(Response):
+    """Server-sent events. Until the first one is there, an error still has a status of its own."""
+
+    media_type = "text/event-stream"
+
+    def __init__(self, events: AsyncGenerator[bytes, None]) -> None:
+        # A proxy that gathers the events would undo the streaming.
+        super().__init__(headers={"Cache-Control": "no-cache", "X-Accel-Buffering": "no"})
+        del self.headers["content-length"]
+        self._events = events
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Sends what there is until it ends or the client leaves."""
+        with contextlib.suppress(ClientGone):
+            await while_connected(receive, self._send(send))
+
+    async def _send(self, send: Send) -> None:
+        async with contextlib.aclosing(self._events) as events:
+            first = await anext(events)
+            start = {"type": "http.response.start", "status": 200, "headers": self.raw_headers}
+            await send(start)
+            await _send_body(send, first)
+            try:
+                async for data in events:
+                    await _send_body(send, data)
+            except Exception as error:
+                await _send_body(send, _last_words(error))
+        await send({"type": "http.response.body", "body": b""})
+
+
+async def _send_body(send: Send, data: bytes) -> None:
+    await send({"type": "http.response.body", "body": data, "more_body": True})
+
+
+def _last_words(error: Exception) -> bytes:
+    """The status has been sent: the error comes as an event, which OpenAI's clients raise."""
+    if not isinstance(error, DraftloopError):
+        log.error("unforeseen error", exc_info=error)
+    return event(problem(error).body) + DONE

@@ -1,0 +1,60 @@
+"""What OpenAI's API has and this server does not: refused by name, where it would change anything.
+
+A value that asks for nothing, such as `tools: []` or `response_format: {"type": "text"}`, passes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from orchestrator.gateway.errors import Unsupported
+
+TEXT_FORMAT = {"type": "text"}
+# Field and the values that ask for nothing; null always does.
+COMPLETION: Mapping[str, tuple[Any, ...]] = {
+    "suffix": ("",),
+    "skip_special_tokens": (True,),
+    "response_format": (TEXT_FORMAT,),
+}
+CHAT: Mapping[str, tuple[Any, ...]] = {
+    "tools": ([],),
+    "tool_choice": ("none", "auto"),
+    "parallel_tool_calls": (True, False),  # says nothing without tools
+    "functions": ([],),
+    "function_call": ("none", "auto"),
+    "response_format": (TEXT_FORMAT,),
+    "modalities": (["text"],),
+    "audio": (),
+    "web_search_options": (),
+    "reasoning_effort": ("none",),
+    "verbosity": ("medium",),
+    "store": (False,),
+    "service_tier": ("auto", "default"),
+    "skip_special_tokens": (True,),
+}
+
+
+def without_unsupported(body: Any, table: Mapping[str, tuple[Any, ...]]) -> Any:
+    """The body without the fields that ask for nothing.
+
+    Raises Unsupported for the first that asks for something.
+    """
+    if not isinstance(body, dict):
+        return body
+    for name, harmless in table.items():
+        value = body.get(name)
+        if value is not None and not any(_same(value, one) for one in harmless):
+            rule = "is not supported by this server"
+            if harmless:
+                rule += f"; leave it out or say {_either(harmless)}"
+            raise Unsupported(name, rule, value)
+    return {name: value for name, value in body.items() if name not in table}
+
+
+def _same(value: Any, harmless: Any) -> bool:
+    return type(value) is type(harmless) and value == harmless
+
+
+def _either(values: tuple[Any, ...]) -> str:
+    return " or ".join(repr(value) for value in values)

@@ -1,0 +1,124 @@
+"""One HTTP completion: its generations, written as one JSON object or as a stream of events."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+import uuid
+from collections.abc import AsyncGenerator
+from dataclasses import dataclass, field
+from typing import Any
+
+from draftloop.logprobs import TokenLogprobs
+from orchestrator.front import Front
+from orchestrator.gateway.answers import DONE, event
+from orchestrator.gateway.figures import metrics
+from orchestrator.gateway.formats import AnswerFormat, Choice
+from orchestrator.gateway.logprobs import LogprobsFormat
+from orchestrator.gateway.runs import Step, steps
+from orchestrator.gateway.trace import trace
+from orchestrator.loop import Generation
+
+
+@dataclass(slots=True, kw_only=True)
+class Work:
+    """Choices in the order of the prompts, n for each. Every request needs a new one."""
+
+    front: Front
+    model: str
+    fingerprint: str
+    generations: list[Generation]
+    prompt_tokens: int
+    form: AnswerFormat
+    include_usage: bool = False
+    traced: bool = False
+    answer_id: str = field(init=False)
+    created: int = field(default_factory=lambda: int(time.time()))
+    _logprobs: list[LogprobsFormat] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.answer_id = f"{self.form.id_prefix}-{uuid.uuid4().hex}"
+        tokenizer = self.front.deployment.tokenizer
+        self._logprobs = [self.form.logprobs(tokenizer) for _ in self.generations]
+
+    async def whole(self) -> dict[str, Any]:
+        """The answer, once all choices have ended."""
+        texts: list[list[str]] = [[] for _ in self.generations]
+        logprobs: list[list[TokenLogprobs]] = [[] for _ in self.generations]
+        async with contextlib.aclosing(steps(self.front, self.generations)) as all_steps:
+            async for step in all_steps:
+                texts[step.choice].append(step.piece.text)
+                logprobs[step.choice].extend(step.piece.logprobs)
+        choices = [
+            self.form.whole(
+                index, "".join(texts[index]), self._written(index, logprobs[index]),
+                generation.finish_reason,
+            )
+            for index, generation in enumerate(self.generations)
+        ]  # fmt: skip
+        answer = self._envelope(self.form.whole_object, choices)
+        return answer | {"usage": self._usage(), "metrics": self._metrics()}
+
+    async def events(self) -> AsyncGenerator[bytes, None]:
+        """The answer as events, the final one included; several may come as one piece."""
+        opened: set[int] = set()
+        left = len(self.generations)
+        async with contextlib.aclosing(steps(self.front, self.generations)) as all_steps:
+            async for step in all_steps:
+                choices = [] if step.choice in opened else self.form.opening(step.choice)
+                opened.add(step.choice)
+                left -= step.finish_reason is not None
+                if self._worth_telling(step):
+                    choices.append(self._delta(step))
+                chunks = [self._chunk([choice]) for choice in choices]
+                if not left and not self.include_usage:
+                    chunks[-1]["metrics"] = self._metrics()
+                if chunks:
+                    yield b"".join(map(event, chunks))
+        if self.include_usage:
+            last = self._chunk([]) | {"usage": self._usage(), "metrics": self._metrics()}
+            yield event(last)
+        yield DONE
+
+    def _worth_telling(self, step: Step) -> bool:
+        """A round may make no text certain: half a character, or what may begin a stop text."""
+        return bool(step.piece.text or step.piece.logprobs or step.finish_reason or self.traced)
+
+    def _delta(self, step: Step) -> Choice:
+        piece = step.piece
+        written = self._written(step.choice, piece.logprobs)
+        choice = self.form.delta(step.choice, piece.text, written, step.finish_reason)
+        if self.traced:
+            choice["trace"] = trace(piece, self.front.deployment.tokenizer)
+        return choice
+
+    def _written(self, index: int, entries: list[TokenLogprobs] | tuple[TokenLogprobs, ...]) -> Any:
+        asked = self.generations[index].request.logprobs is not None
+        return self._logprobs[index].of(entries) if asked else None
+
+    def _chunk(self, choices: list[Choice]) -> dict[str, Any]:
+        chunk = self._envelope(self.form.chunk_object, choices)
+        return chunk | {"usage": None} if self.include_usage else chunk
+
+    def _envelope(self, kind: str, choices: list[Choice]) -> dict[str, Any]:
+        return {
+            "id": self.answer_id,
+            "object": kind,
+            "created": self.created,
+            "model": self.model,
+            "system_fingerprint": self.fingerprint,
+            "choices": choices,
+        }
+
+    def _usage(self) -> dict[str, int]:
+        """A prompt counts once, however many choices continue it."""
+        completion = sum(len(generation.output) for generation in self.generations)
+        return {
+            "prompt_tokens": self.prompt_tokens,
+            "completion_tokens": completion,
+            "total_tokens": self.prompt_tokens + completion,
+        }
+
+    def _metrics(self) -> dict[str, Any]:
+        most = self.front.deployment.settings.max_draft_tokens
+        return metrics(self.generations, most)
