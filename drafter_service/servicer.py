@@ -50,7 +50,7 @@ class DrafterServicer(drafter_pb2_grpc.DrafterServicer):
         """Model, strategies, limits and load."""
         return pb.DrafterInfoResponse(
             model=convert.model_info_to_pb(self._host.info),
-            open_sessions=self._host.admission.open_sessions,
+            load=convert.load_to_pb(self._host.load),
         )
 
     async def Draft(
@@ -151,12 +151,14 @@ class DrafterServicer(drafter_pb2_grpc.DrafterServicer):
         task = strategy.propose(budget)
         tree = await asyncio.wrap_future(self._host.engine.submit(task, timings))
         timings.service_ns = time.perf_counter_ns() - received
+        self._host.answered(timings.service_ns)
         return pb.DraftResponse(
             committed_length=asked.committed_length,
             draft=convert.tree_to_pb(tree),
             timings=convert.timings_to_pb(timings),
             proposed_nodes=strategy.proposed_nodes,
             end=strategy.end,  # type: ignore[arg-type]
+            load=convert.load_to_pb(self._host.load),
         )
 
     def _offer(self, asked: pb.ProposeDraft) -> DraftTree:

@@ -17,6 +17,7 @@ from draftloop.config import (
     settings_config,
 )
 from draftloop.speculation import FUSED, STRATEGIES
+from orchestrator.addresses import check_addresses
 from phrase_store.config import PhraseSettings
 
 
@@ -28,11 +29,12 @@ class OrchestratorSettings(PhraseSettings, ServiceSettings):
     listen: str = Field(f"{LOOPBACK}:{DEFAULT_PORTS['orchestrator']}", description="host:port")
     verifiers: str = Field(
         f"{LOOPBACK}:{DEFAULT_PORTS['verifier']}",
-        description="addresses of the verifier's replicas, separated by commas",
+        description="addresses of the verifier's replicas, separated by commas; dns:///name:port "
+        "stands for every address of the name",
     )
     drafters: str = Field(
         f"{LOOPBACK}:{DEFAULT_PORTS['drafter']}",
-        description="addresses of the drafter's replicas, separated by commas; may be empty",
+        description="addresses of the drafter's replicas, as for the verifier's; may be empty",
     )
     tokenizer: Path = Field(
         bundled_model("verifier"), description="folder of the target model's tokenizer.json"
@@ -76,6 +78,12 @@ class OrchestratorSettings(PhraseSettings, ServiceSettings):
     def _address_or_nothing(cls, listen: str) -> str:
         return host_and_port(listen) if listen else listen
 
+    @field_validator("verifiers", "drafters")
+    @classmethod
+    def _known_addresses(cls, text: str) -> str:
+        check_addresses(text)
+        return text
+
     @field_validator("default_strategy")
     @classmethod
     def _known_strategy(cls, name: str) -> str:
@@ -85,10 +93,10 @@ class OrchestratorSettings(PhraseSettings, ServiceSettings):
 
     @property
     def verifier_addresses(self) -> list[str]:
-        """One entry per replica."""
+        """Each stands for one replica, or for all those behind a name."""
         return comma_separated(self.verifiers)
 
     @property
     def drafter_addresses(self) -> list[str]:
-        """One entry per replica."""
+        """Each stands for one replica, or for all those behind a name."""
         return comma_separated(self.drafters)

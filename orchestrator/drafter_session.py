@@ -71,7 +71,7 @@ class DrafterSession(Session[DrafterStream]):
         try:
             stream = DrafterStream(replica.channel, self._terms)
             self._enter(replica, stream)
-            await stream.open(committed, self._target.model_fingerprint)
+            await stream.open(committed)
         except DraftloopError as error:
             self._lose(error)
 

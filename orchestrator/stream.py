@@ -17,6 +17,7 @@ from draftloop.errors import (
     Overloaded,
     Unavailable,
 )
+from draftloop.load import ServiceLoad
 from draftloop.rpc.status import error_info
 
 
@@ -31,6 +32,7 @@ class Stream:
         self._call = call
         self._farewell = farewell
         self._timeout_s = timeout_s
+        self.load: ServiceLoad | None = None  # as of the last answer
 
     async def tell(self, message: Any) -> None:
         """Sends a message that has no answer."""

@@ -14,5 +14,6 @@ class SessionTerms:
 
     request: GenerationRequest
     vocabulary_fingerprint: str
+    target_fingerprint: str
     answer_timeout_s: float
     deadline: Deadline

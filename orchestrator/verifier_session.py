@@ -11,7 +11,6 @@ from draftloop.errors import (
     DeadlineExceeded,
     DraftloopError,
     InvalidInput,
-    Mismatch,
     Overloaded,
     Unavailable,
 )
@@ -23,7 +22,7 @@ from orchestrator.terms import SessionTerms
 
 REOPEN_PAUSE_S = 0.05
 # No other replica could answer these otherwise.
-FINAL = (InvalidInput, Mismatch, DeadlineExceeded)
+FINAL = (InvalidInput, DeadlineExceeded)
 
 log = logs.get(__name__)
 
@@ -41,7 +40,7 @@ class VerifierSession(Session[VerifierStream]):
 
         Raises Unavailable or Overloaded at once where no replica takes the session.
         """
-        problem: DraftloopError = Unavailable("verifier: no address is configured")
+        problem: DraftloopError = Unavailable("verifier: none can be reached")
         for replica in self._replicas.by_preference():
             stream = VerifierStream(replica.channel, self._terms)
             self._enter(replica, stream)
@@ -62,13 +61,15 @@ class VerifierSession(Session[VerifierStream]):
         try:
             if self._stream is None:
                 raise Unavailable("no stream is open")
-            return await self._stream.verify(len(committed), draft)
+            answer = await self._stream.verify(len(committed), draft)
         except (InvalidInput, DeadlineExceeded):
             raise
         except DraftloopError as error:
             log.warning("verifier session lost", reason=str(error), committed=len(committed))
             self._lose(error)
             return await self._reopen(committed)
+        self._worked()
+        return answer
 
     async def _reopen(self, committed: Sequence[int]) -> Verification:
         give_up = time.monotonic() + self._reopen_for_s

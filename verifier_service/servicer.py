@@ -11,7 +11,7 @@ import grpc
 
 from draftloop.errors import InvalidInput
 from draftloop.rpc import convert
-from draftloop.rpc.sessions import next_message, require_open, require_vocabulary
+from draftloop.rpc.sessions import next_message, require_model, require_open, require_vocabulary
 from draftloop.runtime.service import ModelHost
 from draftloop.tree import EMPTY_TREE, DraftTree, ServiceTimings, Verification
 from protos import verifier_pb2 as pb
@@ -36,7 +36,7 @@ class VerifierServicer(verifier_pb2_grpc.VerifierServicer):
         """Model, limits and load."""
         return pb.VerifierInfoResponse(
             model=convert.model_info_to_pb(self._host.info),
-            open_sessions=self._host.admission.open_sessions,
+            load=convert.load_to_pb(self._host.load),
         )
 
     async def Verify(
@@ -62,7 +62,7 @@ class VerifierServicer(verifier_pb2_grpc.VerifierServicer):
                 draft = convert.tree_from_pb(message.verify.draft)
                 stored = session.replayed(message.verify.committed_length, draft)
                 if stored is not None:
-                    yield _to_pb(stored)
+                    yield self._to_pb(stored)
                     continue
                 session.check_draft(draft)
                 yield await self._answer(session, draft, received)
@@ -76,7 +76,9 @@ class VerifierServicer(verifier_pb2_grpc.VerifierServicer):
     def _read_open(self, message: pb.VerifyRequest) -> SessionRequest:
         require_open(message.WhichOneof("kind"))
         opened = message.open
-        require_vocabulary(opened.vocabulary_fingerprint, self._host.info.vocabulary_fingerprint)
+        info = self._host.info
+        require_vocabulary(opened.vocabulary_fingerprint, info.vocabulary_fingerprint)
+        require_model(opened.model_fingerprint, info.model_fingerprint)
         request = SessionRequest(
             session_id=opened.session_id,
             token_ids=tuple(opened.token_ids),
@@ -98,16 +100,17 @@ class VerifierServicer(verifier_pb2_grpc.VerifierServicer):
         task = verify(session, draft, chunk_tokens=self._settings.prefill_chunk_tokens)
         verdict = await asyncio.wrap_future(self._host.engine.submit(task, timings))
         timings.service_ns = time.perf_counter_ns() - received
+        self._host.answered(timings.service_ns)
         session.last_draft = draft
         session.last_answer = Verification(
             verdict=verdict, committed_length=length, timings=timings
         )
-        return _to_pb(session.last_answer)
+        return self._to_pb(session.last_answer)
 
-
-def _to_pb(answer: Verification) -> pb.VerifyResponse:
-    return pb.VerifyResponse(
-        committed_length=answer.committed_length,
-        verdict=convert.verdict_to_pb(answer.verdict),
-        timings=convert.timings_to_pb(answer.timings),
-    )
+    def _to_pb(self, answer: Verification) -> pb.VerifyResponse:
+        return pb.VerifyResponse(
+            committed_length=answer.committed_length,
+            verdict=convert.verdict_to_pb(answer.verdict),
+            timings=convert.timings_to_pb(answer.timings),
+            load=convert.load_to_pb(self._host.load),
+        )

@@ -28,6 +28,11 @@ class Admission:
         """Sessions that hold a slot."""
         return self._open
 
+    @property
+    def waiting_sessions(self) -> int:
+        """Sessions that wait for a slot."""
+        return self._waiting
+
     @contextlib.asynccontextmanager
     async def slot(self) -> AsyncIterator[Slot]:
         """A slot for as long as the session lives. Raises Overloaded past the queue limit."""

@@ -11,11 +11,12 @@ import pytest
 
 from draftloop.errors import DeadlineExceeded, Unavailable
 from draftloop.request import GenerationRequest, SamplingParameters
+from draftloop.rpc.channel import open_channel
 from draftloop.speculation import SPECULATIVE, Speculation
 from draftloop.tree import EMPTY_TREE, DraftBudget
 from orchestrator.deadline import Deadline
 from orchestrator.drafter_session import DrafterSession
-from orchestrator.replicas import Replicas
+from orchestrator.replicas import Replica, Replicas
 from orchestrator.terms import SessionTerms
 from orchestrator.verifier_session import VerifierSession
 from protos import drafter_pb2_grpc, verifier_pb2_grpc
@@ -42,6 +43,7 @@ def terms(seconds: float | None = None, answer_timeout_s: float = 20.0) -> Sessi
     return SessionTerms(
         request=REQUEST,
         vocabulary_fingerprint="bb",
+        target_fingerprint="",
         answer_timeout_s=answer_timeout_s,
         deadline=Deadline.after(seconds),
     )
@@ -49,11 +51,12 @@ def terms(seconds: float | None = None, answer_timeout_s: float = 20.0) -> Sessi
 
 @asynccontextmanager
 async def replicas(*addresses: str) -> AsyncIterator[Replicas]:
-    known = Replicas(addresses, 1 << 20)
+    channels = [open_channel(address, 1 << 20) for address in addresses]
     try:
-        yield known
+        yield Replicas(map(Replica, addresses, channels))
     finally:
-        await known.close()
+        for channel in channels:
+            await channel.close()
 
 
 @asynccontextmanager
