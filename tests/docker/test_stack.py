@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import openai
 import pytest
 
-from tests.docker.generation import Running
+from tests.docker.generation import PATIENCE_S, Running
 from tests.docker.project import ROLES, SERVICES, Project
 
 
@@ -56,6 +57,25 @@ def test_a_generation_over_grpc(address: str, expected: list[int]) -> None:
     with Running(address) as running:
         assert running.ended() == expected
     assert running.summary.speculation.draft_forwards > 0
+
+
+def test_a_generation_over_http(project: Project) -> None:
+    """With the client that everybody has; the stream says what the whole answer says."""
+    url = f"http://127.0.0.1:{project.http_port}/v1"
+    with openai.OpenAI(base_url=url, api_key="none", max_retries=0, timeout=PATIENCE_S) as client:
+        [model] = client.models.list().data
+        whole = client.completions.create(
+            model=model.id, prompt="def main():", max_tokens=64, seed=1, temperature=0.7
+        )
+        pieces = client.completions.create(
+            model=model.id,
+            prompt="def main():",
+            max_tokens=64,
+            seed=1,
+            temperature=0.7,
+            stream=True,
+        )
+        assert "".join(piece.choices[0].text for piece in pieces) == whole.choices[0].text != ""
 
 
 def test_the_command_line_is_inside(project: Project) -> None:

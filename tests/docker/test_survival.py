@@ -57,13 +57,30 @@ def test_redis_behind_a_cut_wire(project: Project, address: str, expected: list[
 
 
 def test_one_of_two_drafters_dies(project: Project, address: str, expected: list[int]) -> None:
+    """Whichever it is, the other one drafts."""
     project.up(drafter=2)
-    first, second = project.containers("drafter")
-    for container in (first, second):
+    for container in project.containers("drafter"):
         with Running(address) as running:
             running.under_way()
-            project.engine.run("docker", "kill", container)
+            project.engine.run("docker", "kill", container)  # and nobody starts it again
             assert running.ended() == expected
+        with Running(address) as other:
+            assert other.ended() == expected
+        assert other.summary.speculation.draft_forwards > 0
         project.engine.run("docker", "start", container)
         project.wait_until_healthy(container)
     project.up(drafter=1)
+
+
+def test_one_of_two_verifiers_dies(project: Project, address: str, expected: list[int]) -> None:
+    """Two requests, one on each: that of the dead one goes on where the other one is."""
+    project.up(verifier=2)
+    victim = project.containers("verifier")[-1]
+    with Running(address) as one, Running(address) as other:
+        one.under_way()
+        other.under_way()
+        project.engine.run("docker", "kill", victim)
+        assert one.ended() == other.ended() == expected
+    reopened = [running.summary.speculation.reopened_sessions for running in (one, other)]
+    assert sum(reopened) == 1
+    project.up(verifier=1)
