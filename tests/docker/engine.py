@@ -7,6 +7,7 @@ import os
 import shlex
 import shutil
 import subprocess
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Self
 
@@ -59,11 +60,16 @@ class Engine:
         if self._started is not None:
             subprocess.run([self._started, "down"], capture_output=True, check=False)
 
-    def run(self, *command: str, timeout_s: float = COMMAND_TIMEOUT_S, **variables: str) -> str:
+    def run(
+        self,
+        *command: str,
+        timeout_s: float = COMMAND_TIMEOUT_S,
+        variables: Mapping[str, str] | None = None,
+    ) -> str:
         """What the command prints. Raises AssertionError with its words where it fails."""
         done = subprocess.run(
             command,
-            env={**self._environment, **variables},
+            env={**self._environment, **(variables or {})},
             cwd=REPOSITORY,
             capture_output=True,
             text=True,

@@ -26,13 +26,14 @@ class Project:
 
     def compose(self, *arguments: str) -> str:
         """Runs one Compose command on this project."""
-        return self.engine.run(
-            *(*self.engine.compose(), "-p", NAME, *arguments),
-            GRPC_PORT=str(self.grpc_port),
-            HTTP_PORT=str(self.http_port),
-            TAG=TAG,
-            DTYPE="float32",
-        )
+        settings = {
+            "GRPC_PORT": str(self.grpc_port),
+            "HTTP_PORT": str(self.http_port),
+            "TAG": TAG,
+            "DTYPE": "float32",
+        }
+        command = (*self.engine.compose(), "-p", NAME, *arguments)
+        return self.engine.run(*command, variables=settings)
 
     def up(self, **replicas: int) -> None:
         """Starts what is not running; returns when everything is healthy."""

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from draftloop.config import REPOSITORY
 from tests.docker.engine import Engine
 from tests.docker.images import TAG
-from tests.docker.project import ROLES
+from tests.docker.project import NAME, ROLES
 
 MAX_SLIM_BYTES = 800_000_000
 
@@ -49,3 +50,25 @@ def test_the_bundled_pair_is_inside_and_nothing_of_the_training(images: Engine) 
     models = ["LICENSE-PSF.txt", "NOTICE", "drafter", "verifier"]
     assert inside(images, "verifier", code) == str(models)
     assert inside(images, "orchestrator", code) == str([m for m in models if m != "drafter"])
+
+
+def gpu_project(engine: Engine, *arguments: str, **models: str) -> str:
+    """Runs a Compose command on the project with GPUs, over the bundled pair."""
+    files = ("-f", "docker-compose.yml", "-f", "deploy/compose.gpu.yml")
+    settings = {"TAG": TAG, "WEIGHTS": str(REPOSITORY / "models"), "HF_HUB_OFFLINE": "1"}
+    command = (*engine.compose(), "-p", f"{NAME}-gpu", *files, *arguments)
+    return engine.run(*command, variables={**settings, **models})
+
+
+def test_weights_that_are_there_are_used(images: Engine) -> None:
+    """The part of compose.gpu.yml that runs without a GPU and without a hub."""
+    pair = {"TARGET_MODEL": "verifier", "DRAFT_MODEL": "drafter"}
+    run = ("run", "-T", "--rm", "weights")
+    try:
+        gpu_project(images, *run, **pair)
+        with pytest.raises(AssertionError, match="no model in /weights/elsewhere"):
+            gpu_project(images, *run, TARGET_MODEL="verifier", DRAFT_MODEL="elsewhere")
+        with pytest.raises(AssertionError, match="an id on the model hub"):
+            gpu_project(images, *run, TARGET_MODEL="verifier")
+    finally:
+        gpu_project(images, "down", "--volumes", **pair)
