@@ -63,7 +63,7 @@ class Project:
     def crash(self, container: str) -> None:
         """SIGKILL to everything in the container but its init, as no `docker kill` does: after
         that one the engine would hold that somebody wanted it, and not start it again."""
-        self.engine.run("docker", "exec", container, "sh", "-c", "kill -9 -1")
+        self.engine.run("docker", "exec", "-d", container, "sh", "-c", "kill -9 -1")
 
     def starts(self, container: str) -> int:
         """How often the engine has started the container again."""
