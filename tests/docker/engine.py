@@ -27,13 +27,15 @@ class Engine:
     """`docker` and Compose with the environment that leads to one engine."""
 
     def __init__(self, environment: dict[str, str]) -> None:
+        """Raises NoEngine where there is no Compose."""
         self._environment = {**os.environ, **environment}
+        self.compose = _compose(self._environment)
         self._started: Path | None = None
 
     @classmethod
     def find(cls) -> Self:
         """The engine that answers, or a private one. Raises NoEngine with the reason."""
-        if shutil.which("docker") and _answers({}):
+        if shutil.which("docker") and _succeeds(("docker", "info"), {**os.environ}):
             return cls({})
         if not STARTER.exists():
             raise NoEngine("no Docker engine answers `docker info`")
@@ -83,16 +85,13 @@ class Engine:
         found: dict[str, Any] = json.loads(self.run("docker", "inspect", name))[0]
         return found
 
-    def compose(self) -> tuple[str, ...]:
-        """How Compose is called here. Raises NoEngine where it is not installed."""
-        for command in (("docker", "compose"), ("docker-compose",)):
-            if shutil.which(command[0]) and _succeeds((*command, "version"), self._environment):
-                return command
-        raise NoEngine("neither `docker compose` nor `docker-compose` is installed")
 
-
-def _answers(environment: dict[str, str]) -> bool:
-    return _succeeds(("docker", "info"), {**os.environ, **environment})
+def _compose(environment: dict[str, str]) -> tuple[str, ...]:
+    """How Compose is called here."""
+    for command in (("docker", "compose"), ("docker-compose",)):
+        if shutil.which(command[0]) and _succeeds((*command, "version"), environment):
+            return command
+    raise NoEngine("neither `docker compose` nor `docker-compose` is installed")
 
 
 def _succeeds(command: tuple[str, ...], environment: dict[str, str]) -> bool:

@@ -32,7 +32,7 @@ class Project:
             "TAG": TAG,
             "DTYPE": "float32",
         }
-        command = (*self.engine.compose(), "-p", NAME, *arguments)
+        command = (*self.engine.compose, "-p", NAME, *arguments)
         return self.engine.run(*command, variables=settings)
 
     def up(self, **replicas: int) -> None:

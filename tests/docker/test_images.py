@@ -56,7 +56,7 @@ def gpu_project(engine: Engine, *arguments: str, **models: str) -> str:
     """Runs a Compose command on the project with GPUs, over the bundled pair."""
     files = ("-f", "docker-compose.yml", "-f", "deploy/compose.gpu.yml")
     settings = {"TAG": TAG, "WEIGHTS": str(REPOSITORY / "models"), "HF_HUB_OFFLINE": "1"}
-    command = (*engine.compose(), "-p", f"{NAME}-gpu", *files, *arguments)
+    command = (*engine.compose, "-p", f"{NAME}-gpu", *files, *arguments)
     return engine.run(*command, variables={**settings, **models})
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import openai
 import pytest
 
+from draftloop.speculation import FUSED
 from tests.docker.generation import PATIENCE_S, Running
 from tests.docker.project import ROLES, SERVICES, Project
 
@@ -54,7 +55,7 @@ def test_nothing_is_written_that_stays(project: Project) -> None:
 
 
 def test_a_generation_over_grpc(address: str, expected: list[int]) -> None:
-    with Running(address) as running:
+    with Running(address, FUSED) as running:
         assert running.ended() == expected
     assert running.summary.speculation.draft_forwards > 0
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import grpc
 import pytest
 
+from draftloop.speculation import FUSED, SPECULATIVE
 from tests.docker.generation import Running
 from tests.docker.project import Project
 
@@ -16,7 +17,7 @@ def test_a_crash_costs_no_token(
     """The single verifier is waited for: its restart, and then the reopened session."""
     [container] = project.containers(service)
     before = project.starts(container)
-    with Running(address) as running:
+    with Running(address, FUSED if service == "redis" else SPECULATIVE) as running:
         running.under_way()
         project.crash(container)
         assert running.ended() == expected
@@ -43,16 +44,16 @@ def test_the_orchestrator_loses_its_streams_and_nothing_else(
 
 def test_redis_behind_a_cut_wire(project: Project, address: str, expected: list[int]) -> None:
     [container] = project.containers("redis")
-    with Running(address) as running:
+    with Running(address, FUSED) as running:
         running.under_way()
         project.disconnect(container, ["phrases"])
         try:
             assert running.ended() == expected
-            with Running(address) as meanwhile:
+            with Running(address, FUSED) as meanwhile:
                 assert meanwhile.ended() == expected
         finally:
             project.connect(container, "redis", ["phrases"])
-    with Running(address) as again:
+    with Running(address, FUSED) as again:
         assert again.ended() == expected
 
 
