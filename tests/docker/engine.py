@@ -15,6 +15,7 @@ from draftloop.config import REPOSITORY
 
 # Makes an engine and stand-ins for the base images on a machine that reaches no image registry.
 STARTER = Path(os.environ.get("LOCAL_DOCKER", REPOSITORY.parent / "shared/tools/local-docker"))
+BASE_IMAGES = ("python:3.11-slim", "redis:7")
 COMMAND_TIMEOUT_S = 600.0
 BUILD_TIMEOUT_S = 2400.0
 
@@ -51,11 +52,18 @@ class Engine:
         line = up.stdout.strip().splitlines()[-1].removeprefix("export ")
         engine = cls(dict(word.split("=", 1) for word in shlex.split(line)))
         engine._started = starter
-        images = subprocess.run([starter, "images"], capture_output=True, text=True, check=False)
-        if images.returncode:
-            engine.close()
-            raise NoEngine(f"the base images cannot be made: {images.stderr[-500:]}")
+        engine._make_base_images(starter)
         return engine
+
+    def _make_base_images(self, starter: Path) -> None:
+        """Once: made anew they would differ, and every layer above them be built again."""
+        commands = [("docker", "image", "inspect", image) for image in BASE_IMAGES]
+        if all(_succeeds(command, self._environment) for command in commands):
+            return
+        made = subprocess.run([starter, "images"], capture_output=True, text=True, check=False)
+        if made.returncode:
+            self.close()
+            raise NoEngine(f"the base images cannot be made: {made.stderr[-500:]}")
 
     def close(self) -> None:
         """Stops the engine, if it was started here."""
