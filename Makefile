@@ -9,10 +9,10 @@ PROTOS_VENV := .venv-protos
 PROTOS_INSTALLED := $(PROTOS_VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test check bench bench-full protos docs clean
+.PHONY: help install demo test test-docker check bench bench-full protos docs clean
 
 help: ## this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 install: $(INSTALLED) ## the environment alone, in .venv; the other targets do this by themselves
 
@@ -21,6 +21,9 @@ demo: $(INSTALLED) ## starts all services, continues three files, compares with 
 
 test: $(INSTALLED) ## all tests
 	$(RUN) pytest
+
+test-docker: $(INSTALLED) ## images and docker-compose.yml on a real engine; skipped where there is none
+	TEST_DOCKER=1 $(RUN) pytest -rs tests/docker
 
 check: $(INSTALLED) ## style, types, and the rules of the house
 	$(RUN) ruff check .

@@ -238,6 +238,6 @@ def test_the_python_client_encrypts_and_brings_its_key(deployment: Deployment) -
         assert len(client.generate("def a():", max_tokens=4).token_ids) == 4
         with pytest.raises(Forbidden, match="tenant"):
             client.generate("def a():", max_tokens=4, tenant="team-b")
-    with Client(address, api_key=new_key(), tls=tls, timeout=CALL_S) as client:
-        with pytest.raises(Unauthenticated):
-            client.info()
+    unknown = Client(address, api_key=new_key(), tls=tls, timeout=CALL_S)
+    with unknown as client, pytest.raises(Unauthenticated):
+        client.info()
