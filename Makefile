@@ -9,7 +9,7 @@ PROTOS_VENV := .venv-protos
 PROTOS_INSTALLED := $(PROTOS_VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-browser check bench bench-full protos docs clean
+.PHONY: help install demo test test-docker test-browser check bench bench-full protos docs clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -21,6 +21,9 @@ demo: $(INSTALLED) ## starts all services, continues three files, compares with 
 
 test: $(INSTALLED) ## all tests
 	$(RUN) pytest
+
+test-docker: $(INSTALLED) ## images and docker-compose.yml on a real engine; skipped where there is none
+	TEST_DOCKER=1 $(RUN) pytest -rs tests/docker
 
 test-browser: $(INSTALLED) ## the playground in Chromium; skipped where there is none
 	TEST_BROWSER=1 $(RUN) pytest -rs tests/browser
@@ -40,8 +43,9 @@ bench-full: $(INSTALLED) ## the record, in hours: all cells, both ablations, the
 	$(RUN) benchmarks.run --ablation ouroboros --profiles 300M --prompts 8 --minutes 30 --resume
 	$(RUN) benchmarks.oracle --costs benchmarks/results/full.json
 
-docs: $(INSTALLED) ## rewrites the settings' table in docs/configuration.md from the code
+docs: $(INSTALLED) ## rewrites the tables of settings and metrics in docs/ from the code
 	$(RUN) tests.contract.configuration_page
+	$(RUN) tests.contract.metrics_page
 
 protos: $(PROTOS_INSTALLED) ## rewrites the stubs beside the .proto files
 	$(PROTOS_VENV)/bin/python -m grpc_tools.protoc -I. \

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import contextlib
 import json
 import statistics
 import time
@@ -21,9 +20,9 @@ import psutil
 from rich.console import Console
 
 from benchmarks.machine import describe_machine
+from draftloop.client import AsyncClient
 from draftloop.config import REPOSITORY
 from draftloop.request import GenerationParameters, SamplingParameters
-from draftloop.rpc.generation_client import GenerationClient
 from draftloop.speculation import AUTOREGRESSIVE, Speculation
 from orchestrator.launcher import Stack, StackConfig
 
@@ -61,7 +60,7 @@ Open = Callable[[int], Awaitable[Stream]]
 class Doors:
     """One stack, by both of its addresses."""
 
-    grpc: GenerationClient
+    grpc: AsyncClient
     http_address: str
     tokens: int
 
@@ -76,10 +75,9 @@ class Doors:
             speculation=Speculation(strategy=AUTOREGRESSIVE),
         )
         asked, moments = time.perf_counter(), []
-        async with contextlib.aclosing(self.grpc.generate(said)) as pieces:  # type: ignore[type-var]
-            async for piece in pieces:
-                if piece.token_ids:
-                    moments.append(time.perf_counter())
+        async for piece in self.grpc.stream(said):
+            if piece.token_ids:
+                moments.append(time.perf_counter())
         return self._stream(asked, moments)
 
     async def by_http(self, seed: int) -> Stream:
@@ -214,7 +212,7 @@ def main() -> None:
         assert process is not None and stack.http_address is not None
 
         async def run(http_address: str, pid: int) -> list[Row]:
-            async with GenerationClient(stack.address) as client:
+            async with AsyncClient(stack.address) as client:
                 doors = Doors(client, http_address, chosen.tokens)
                 return await measure(doors, psutil.Process(pid), chosen.repeats)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from draftloop.rpc.generation_client import SourceFigures
+from draftloop.completion import SourceFigures
 from draftloop.tree import TokenSource
 
 

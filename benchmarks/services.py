@@ -10,8 +10,9 @@ from collections.abc import Callable, Iterator
 from benchmarks.outcome import Outcome, RoundSplit
 from benchmarks.systems import METHODS
 from benchmarks.workload import Case
+from draftloop.client import NO_RETRY, AsyncClient
+from draftloop.completion import DeploymentInfo, Piece, Summary
 from draftloop.request import GenerationParameters, SamplingParameters
-from draftloop.rpc.generation_client import DeploymentInfo, GenerationClient, Piece, Summary
 from draftloop.speculation import OUROBOROS, Speculation
 from orchestrator.launcher import Stack, StackConfig
 
@@ -22,9 +23,9 @@ Show = Callable[[Piece], None]
 class Services:
     """A client of one running stack."""
 
-    def __init__(self, address: str, runner: asyncio.Runner) -> None:
-        self._runner = runner
-        self._client = runner.run(_connect(address))
+    def __init__(self, client: AsyncClient, runner: asyncio.Runner) -> None:
+        self._client = client
+        self._runner = runner  # no thread between us and the wire, as there is in the sync client
 
     def info(self) -> DeploymentInfo:
         """Models, limits and measured costs."""
@@ -43,25 +44,18 @@ class Services:
         request = parameters(speculation, f"{case.workload}, warm", case)
         self._runner.run(self._generate(request, None))
 
-    def close(self) -> None:
-        """Leaves the stack as it is."""
-        self._runner.run(self._client.__aexit__(None, None, None))
-
     async def _generate(self, said: GenerationParameters, show: Show | None) -> Outcome:
         token_ids: list[int] = []
         steps: list[tuple[float, int]] = []
-        summary: Summary | None = None
         asked = time.perf_counter()
-        async with contextlib.aclosing(self._client.generate(said)) as pieces:  # type: ignore[type-var]
-            async for piece in pieces:
-                if piece.token_ids:
-                    steps.append((time.perf_counter() - asked, len(piece.token_ids)))
-                    token_ids += piece.token_ids
-                summary = piece.summary or summary
-                if show:
-                    show(piece)
-        assert summary is not None, "the last piece always has it"
-        return _outcome(tuple(token_ids), steps, summary)
+        pieces = self._client.stream(said)
+        async for piece in pieces:
+            if piece.token_ids:
+                steps.append((time.perf_counter() - asked, len(piece.token_ids)))
+                token_ids += piece.token_ids
+            if show:
+                show(piece)
+        return _outcome(tuple(token_ids), steps, pieces.summary)
 
 
 @contextlib.contextmanager
@@ -69,11 +63,11 @@ def running(config: StackConfig, on_ready: Callable[[str], None]) -> Iterator[Se
     """Starts all roles, names each to `on_ready` once it is warm, and stops them in the end."""
     stack = Stack(config, on_ready=lambda process: on_ready(process.role))
     with stack, asyncio.Runner() as runner:
-        services = Services(stack.address, runner)
+        client = AsyncClient(stack.address, retry=NO_RETRY)
         try:
-            yield services
+            yield Services(client, runner)
         finally:
-            services.close()
+            runner.run(client.close())
 
 
 def parameters(speculation: Speculation, tenant: str, case: Case) -> GenerationParameters:
@@ -89,37 +83,34 @@ def parameters(speculation: Speculation, tenant: str, case: Case) -> GenerationP
     )
 
 
-async def _connect(address: str) -> GenerationClient:
-    return GenerationClient(address)
-
-
 def _outcome(
     token_ids: tuple[int, ...], steps: list[tuple[float, int]], summary: Summary
 ) -> Outcome:
-    seen = Outcome.of_steps(token_ids, steps)
+    seen, figures = Outcome.of_steps(token_ids, steps), summary.figures
     return Outcome(
         token_ids=token_ids,
         first_tokens=seen.first_tokens,
         first_token_s=seen.first_token_s,
         decode_s=seen.decode_s,
-        rounds=summary.rounds,
-        drafted=summary.draft_tokens,
-        accepted=summary.accepted_tokens,
-        draft_forwards=summary.draft_forwards,
-        fallback_rounds=summary.fallback_rounds,
-        sources=summary.sources,
-        ends=summary.ends,
+        rounds=figures.rounds,
+        drafted=figures.draft_tokens,
+        accepted=figures.accepted_tokens,
+        draft_forwards=figures.draft_forwards,
+        fallback_rounds=figures.fallback_rounds,
+        sources=figures.sources,
+        ends=dict(figures.ends),
         split=_split(summary),
     )
 
 
 def _split(summary: Summary) -> RoundSplit:
-    per_round = NS_PER_MS * max(1, summary.rounds)
-    forwards = summary.draft_forward_ns + summary.verify_forward_ns
+    timings = summary.timings
+    per_round = NS_PER_MS * max(1, summary.figures.rounds)
+    forwards = timings.draft_forward_ns + timings.verify_forward_ns
     return RoundSplit(
-        draft_forward=summary.draft_forward_ns / per_round,
-        verify_forward=summary.verify_forward_ns / per_round,
-        wire=summary.wire_ns / per_round,
-        rest=(summary.decode_ns - forwards - summary.wire_ns) / per_round,
-        overhead=summary.overhead_per_round_ns / NS_PER_MS,
+        draft_forward=timings.draft_forward_ns / per_round,
+        verify_forward=timings.verify_forward_ns / per_round,
+        wire=timings.wire_ns / per_round,
+        rest=(timings.decode_ns - forwards - timings.wire_ns) / per_round,
+        overhead=timings.overhead_per_round_ns / NS_PER_MS,
     )

@@ -20,11 +20,11 @@ from rich.console import Console
 from benchmarks.figure import RC, save
 from benchmarks.prompts import Prompt, editing, held_out_prompts
 from draftloop.config import REPOSITORY
+from draftloop.deadline import Deadline
 from draftloop.request import GenerationParameters, SamplingParameters
 from draftloop.speculation import AUTOREGRESSIVE, STRATEGIES, Speculation
 from draftloop.tree import ROOT, DraftTree, TokenSource, Verdict
 from orchestrator.config import OrchestratorSettings
-from orchestrator.deadline import Deadline
 from orchestrator.deployment import Deployment
 from orchestrator.launcher import Stack, StackConfig
 from orchestrator.requests import RequestReader

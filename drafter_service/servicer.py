@@ -11,6 +11,7 @@ import grpc
 
 from drafter_service.session import DrafterSession, SessionRequest, SmallerModel
 from drafter_service.strategies import STRATEGIES, Strategy
+from draftloop import logs, tracing
 from draftloop.calibration import Calibration
 from draftloop.calibrations import Calibrations
 from draftloop.errors import InvalidInput
@@ -22,6 +23,7 @@ from draftloop.rpc.convert_speculation import (
     ouroboros_from_pb,
 )
 from draftloop.rpc.sessions import next_message, require_open, require_vocabulary
+from draftloop.runtime.metrics import PREFILL_TOKENS
 from draftloop.runtime.service import ModelHost
 from draftloop.speculation import CASCADE, OUROBOROS
 from draftloop.tree import EMPTY_TREE, DraftBudget, DraftTree, ServiceTimings
@@ -32,6 +34,8 @@ from protos import drafter_pb2_grpc
 
 SERVICE_NAME: str = pb.DESCRIPTOR.services_by_name["Drafter"].full_name
 register = drafter_pb2_grpc.add_DrafterServicer_to_server
+
+log = logs.get(__name__)
 
 
 class DrafterServicer(drafter_pb2_grpc.DrafterServicer):
@@ -50,7 +54,7 @@ class DrafterServicer(drafter_pb2_grpc.DrafterServicer):
         """Model, strategies, limits and load."""
         return pb.DrafterInfoResponse(
             model=convert.model_info_to_pb(self._host.info),
-            open_sessions=self._host.admission.open_sessions,
+            load=convert.load_to_pb(self._host.load),
         )
 
     async def Draft(
@@ -63,37 +67,41 @@ class DrafterServicer(drafter_pb2_grpc.DrafterServicer):
             return
         request = self._read_open(first)
         smaller = self._host.smaller_models if request.strategy == CASCADE else []
-        async with self._host.admission.slots(smaller) as [slot, *more]:
-            calibration = self._calibrations.of(request.sampling.temperature)
-            session = DrafterSession(
-                self._host.model,
-                slot,
-                request,
-                self._settings.prefill_chunk_tokens,
-                calibration=calibration,
-                reviews=self._reviews.of(request.sampling.temperature),
-                phrases=self._phrases(request, calibration),
-                smaller=[SmallerModel(*pair) for pair in zip(smaller, more, strict=True)],
-            )
-            strategy = STRATEGIES[request.strategy](session)
-            prefilled = self._host.engine.submit(strategy.prefill())
-            try:
-                answered: pb.DraftResponse | None = None
-                asked: pb.ProposeDraft | None = None
-                while (message := await next_message(request_iterator, idle)) is not None:
-                    kind = message.WhichOneof("kind")
-                    if kind == "close":
-                        return
-                    if kind != "propose":
-                        raise InvalidInput(
-                            "kind", "must be propose or close in an open session", kind
-                        )
-                    if answered is None or message.propose != asked:
-                        asked = message.propose
-                        answered = await self._propose(strategy, asked, prefilled)
-                    yield answered
-            finally:
-                prefilled.cancel()  # or it would go on writing into a slot that others get
+        logs.bind_request(request.session_id)
+        log.debug("session", committed=len(request.token_ids), strategy=request.strategy)
+        with tracing.span("drafter.session", context.invocation_metadata() or ()):
+            async with self._host.admission.slots(smaller) as [slot, *more]:
+                PREFILL_TOKENS.inc(len(request.token_ids))
+                calibration = self._calibrations.of(request.sampling.temperature)
+                session = DrafterSession(
+                    self._host.model,
+                    slot,
+                    request,
+                    self._settings.prefill_chunk_tokens,
+                    calibration=calibration,
+                    reviews=self._reviews.of(request.sampling.temperature),
+                    phrases=self._phrases(request, calibration),
+                    smaller=[SmallerModel(*pair) for pair in zip(smaller, more, strict=True)],
+                )
+                strategy = STRATEGIES[request.strategy](session)
+                prefilled = self._host.engine.submit(strategy.prefill())
+                try:
+                    answered: pb.DraftResponse | None = None
+                    asked: pb.ProposeDraft | None = None
+                    while (message := await next_message(request_iterator, idle)) is not None:
+                        kind = message.WhichOneof("kind")
+                        if kind == "close":
+                            return
+                        if kind != "propose":
+                            raise InvalidInput(
+                                "kind", "must be propose or close in an open session", kind
+                            )
+                        if answered is None or message.propose != asked:
+                            asked = message.propose
+                            answered = await self._propose(strategy, asked, prefilled)
+                        yield answered
+                finally:
+                    prefilled.cancel()  # or it would go on writing into a slot that others get
 
     def _read_open(self, message: pb.DraftRequest) -> SessionRequest:
         require_open(message.WhichOneof("kind"))
@@ -149,14 +157,19 @@ class DrafterServicer(drafter_pb2_grpc.DrafterServicer):
         )
         strategy.offer(self._offer(asked))
         task = strategy.propose(budget)
-        tree = await asyncio.wrap_future(self._host.engine.submit(task, timings))
-        timings.service_ns = time.perf_counter_ns() - received
+        length = asked.committed_length
+        with tracing.current().child("drafter.round", committed_length=length) as span:
+            tree = await asyncio.wrap_future(self._host.engine.submit(task, timings))
+            timings.service_ns = time.perf_counter_ns() - received
+            span.note(nodes=len(tree), **timings.attributes())
+        self._host.answered(timings.service_ns)
         return pb.DraftResponse(
             committed_length=asked.committed_length,
             draft=convert.tree_to_pb(tree),
             timings=convert.timings_to_pb(timings),
             proposed_nodes=strategy.proposed_nodes,
             end=strategy.end,  # type: ignore[arg-type]
+            load=convert.load_to_pb(self._host.load),
         )
 
     def _offer(self, asked: pb.ProposeDraft) -> DraftTree:

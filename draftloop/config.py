@@ -6,10 +6,11 @@ import os
 from pathlib import Path
 from typing import Any, Literal, Self
 
-from pydantic import Field, ValidationError, field_validator
+from pydantic import Field, ValidationError, ValidationInfo, field_validator, model_validator
 from pydantic_settings import BaseSettings, CliApp, SettingsConfigDict
 
 from draftloop.errors import StartupFailure
+from draftloop.tls import ServerTls, require_together
 
 LOOPBACK = "127.0.0.1"
 DEFAULT_PORTS = {"orchestrator": 50051, "drafter": 50052, "verifier": 50053}
@@ -51,11 +52,54 @@ class ServiceSettings(BaseSettings):
     max_message_bytes: int = Field(
         16 << 20, ge=1 << 16, le=1 << 30, description="largest message taken or sent"
     )
+    tls_certificate: Path | None = Field(
+        None, description="PEM file with this server's certificate chain; with it, all is TLS"
+    )
+    tls_key: Path | None = Field(None, description="PEM file with the certificate's key")
+    tls_client_ca: Path | None = Field(
+        None, description="PEM file with the CA of the clients; who shows no certificate is refused"
+    )
 
-    @field_validator("listen")
+    @model_validator(mode="after")
+    def _whole_tls(self) -> Self:
+        served = require_together(tls_certificate=self.tls_certificate, tls_key=self.tls_key)
+        if self.tls_client_ca is not None and not served:
+            raise ValueError("tls_certificate must be given together with tls_client_ca; got none")
+        return self
+
+    @property
+    def server_tls(self) -> ServerTls | None:
+        """How to encrypt what clients send; None is not at all."""
+        if self.tls_certificate is None or self.tls_key is None:
+            return None
+        return ServerTls(
+            certificate=self.tls_certificate, key=self.tls_key, client_ca=self.tls_client_ca
+        )
+
+    metrics_listen: str = Field(
+        "", description="address that serves Prometheus metrics over HTTP, host:port; empty: none"
+    )
+    trace_endpoint: str = Field(
+        "",
+        description="OpenTelemetry collector for traces over OTLP gRPC, `http://host:4317`; "
+        "empty: no traces. Needs the extra `tracing`",
+    )
+    trace_ratio: float = Field(
+        1.0, ge=0, le=1, description="share of requests traced where their clients do not decide"
+    )
+
+    @field_validator("listen", "metrics_listen")
     @classmethod
-    def _host_and_port(cls, listen: str) -> str:
-        return host_and_port(listen)
+    def _host_and_port(cls, listen: str, info: ValidationInfo) -> str:
+        off = not listen and info.field_name == "metrics_listen"
+        return listen if off else host_and_port(listen)
+
+    @field_validator("trace_endpoint")
+    @classmethod
+    def _collector(cls, endpoint: str) -> str:
+        if endpoint and not endpoint.startswith(("http://", "https://")):
+            raise ValueError("must start with http:// or https://")
+        return endpoint
 
     def effective(self) -> dict[str, Any]:
         """All values for the start-up log line; secrets print as stars."""

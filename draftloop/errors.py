@@ -41,6 +41,14 @@ class Overloaded(DraftloopError):
         super().__init__(f"{message}; try again in {retry_after_s:g} s")
 
 
+class Unauthenticated(DraftloopError):
+    """Nobody knows who calls: no API key came, or one that is not known."""
+
+
+class Forbidden(DraftloopError):
+    """Who calls is known, and may not do this."""
+
+
 class Unavailable(DraftloopError):
     """A part that the request cannot do without is not reachable or not ready."""
 

@@ -54,6 +54,15 @@ class ModelInfo:
                 f"serve a draft model with the target model's tokenizer"
             )
 
+    def require_same_model(self, other: ModelInfo) -> None:
+        """Raises Mismatch, naming both, unless replicas of them would write the same text."""
+        ours, theirs = (
+            f"{model.model_name} with fingerprint {model.model_fingerprint} in {model.dtype}"
+            for model in (self, other)
+        )
+        if (self.model_fingerprint, self.dtype) != (other.model_fingerprint, other.dtype):
+            raise Mismatch(f"replicas must serve one model: the first has {ours}, this {theirs}")
+
     def require_protocol(self) -> None:
         """Raises Mismatch unless the service speaks this protocol version."""
         if self.protocol_version != PROTOCOL_VERSION:
@@ -85,10 +94,15 @@ def model_fingerprint(model_folder: Path) -> str:
 
 
 def require_model_folder(folder: Path) -> None:
-    """Raises StartupFailure unless `folder` holds a model."""
+    """Raises StartupFailure unless `folder` holds a model with weights that are only data."""
     if not (folder / "config.json").is_file():
         raise StartupFailure(
             f"model: {folder} holds no config.json; give the folder of a Hugging Face model"
+        )
+    if not any(folder.glob("*.safetensors")):
+        raise StartupFailure(
+            f"model: {folder} holds no .safetensors file; pickled weights (.bin, .pt) can run code "
+            f"and are never read: convert them with `save_pretrained`"
         )
 
 

@@ -177,6 +177,15 @@ class ServiceTimings:
     forwards: int = 0
     batch_size: int = 0
 
+    def attributes(self) -> dict[str, int]:
+        """For a span."""
+        return {
+            "queue_ns": self.queue_ns,
+            "forward_ns": self.forward_ns,
+            "forwards": self.forwards,
+            "batch_size": self.batch_size,
+        }
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Draft:

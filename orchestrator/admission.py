@@ -11,15 +11,16 @@ from draftloop.errors import Overloaded
 class RequestLimit:
     """Counts running requests."""
 
-    def __init__(self, most: int) -> None:
+    def __init__(self, most: int, whose: str = "requests") -> None:
         self._most = most
+        self._whose = whose
         self.running = 0
 
     @contextlib.contextmanager
     def one_more(self) -> Iterator[None]:
         """Raises Overloaded where the limit is reached."""
         if self.running >= self._most:
-            raise Overloaded(f"requests: at most {self._most} run at once")
+            raise Overloaded(f"{self._whose}: at most {self._most} run at once")
         self.running += 1
         try:
             yield

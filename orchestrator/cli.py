@@ -2,23 +2,30 @@
 
 from __future__ import annotations
 
-import asyncio
 import dataclasses
 import sys
-from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, NoReturn
 
 import typer
 
 from draftloop import __version__
-from draftloop.errors import DraftloopError, InvalidInput
+from draftloop.client import DEFAULT_ADDRESS, Client, Summary
+from draftloop.errors import DraftloopError
 from draftloop.phrase import PhraseScope
 from draftloop.request import GenerationParameters, SamplingParameters
-from draftloop.rpc.generation_client import GenerationClient, Summary
 from draftloop.speculation import AUTOREGRESSIVE, STRATEGIES, Speculation
-from orchestrator import cli_phrases, cli_profile, terminal
-from orchestrator.cli_common import DEFAULT_SERVER, FAILED, Server, complaints, console
+from orchestrator import cli_health, cli_keys, cli_phrases, cli_profile, terminal
+from orchestrator.cli_common import (
+    FAILED,
+    ApiKey,
+    Server,
+    TlsCa,
+    client_of,
+    complaints,
+    console,
+)
+from orchestrator.cli_health import Role
 from orchestrator.launcher import RoleProcess, Stack, StackConfig, exec_role, interruptible
 
 app = typer.Typer(
@@ -28,14 +35,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.add_typer(cli_phrases.app, name="phrases")
-
-
-class Role(StrEnum):
-    """A role that can be served alone."""
-
-    ORCHESTRATOR = "orchestrator"
-    DRAFTER = "drafter"
-    VERIFIER = "verifier"
+app.add_typer(cli_keys.app, name="keys")
 
 
 def _fail(error: Exception) -> NoReturn:
@@ -120,13 +120,13 @@ def generate(
     compare: Annotated[
         bool, typer.Option("--compare", help="Show plain decoding beside it.")
     ] = False,
-    server: Server = DEFAULT_SERVER,
+    server: Server = DEFAULT_ADDRESS,
+    api_key: ApiKey = None,
+    tls_ca: TlsCa = None,
 ) -> None:
     """Continue a prompt on a running deployment, streaming to the terminal."""
     try:
         text = sys.stdin.read() if prompt == "-" else prompt
-        _require_not_negative(max_tokens=max_tokens, top_k=top_k, seed=seed,
-                              max_draft_tokens=max_draft_tokens)  # fmt: skip
         parameters = GenerationParameters(
             text=text,
             sampling=SamplingParameters(temperature=temperature, top_p=top_p, top_k=top_k),
@@ -138,10 +138,8 @@ def generate(
             tenant=tenant,
             stop=tuple(stop or ()),
         )
-        if compare:
-            asyncio.run(_compare(server, parameters))
-        else:
-            asyncio.run(_stream(server, parameters))
+        with client_of(server, api_key, tls_ca) as client:
+            (_compare if compare else _stream)(client, parameters)
     except DraftloopError as error:
         _fail(error)
     except KeyboardInterrupt:
@@ -149,56 +147,41 @@ def generate(
         raise typer.Exit(130) from None
 
 
-def _require_not_negative(**values: int | None) -> None:
-    for name, value in values.items():
-        if value is not None and not 0 <= value < 2**64:
-            raise InvalidInput(name, "must not be negative and fit its type", value)
-        if name != "seed" and value is not None and value >= 2**31:
-            raise InvalidInput(name, f"must be at most {2**31 - 1}", value)
-
-
-async def _stream(server: str, parameters: GenerationParameters) -> tuple[Summary, list[int]]:
+def _stream(client: Client, parameters: GenerationParameters) -> tuple[Summary, list[int]]:
     """Prints one generation; returns its summary and tokens."""
     printer = terminal.TextPrinter(console)
     token_ids: list[int] = []
-    summary: Summary | None = None
-    async with GenerationClient(server) as client:
-        async for piece in client.generate(parameters):
-            if not token_ids:
-                console.print(parameters.text, style="dim", end="", markup=False, soft_wrap=True)
-            printer.show(piece)
-            token_ids.extend(piece.token_ids)
-            summary = piece.summary or summary
+    pieces = client.stream(parameters)
+    for piece in pieces:
+        if not token_ids:
+            console.print(parameters.text, style="dim", end="", markup=False, soft_wrap=True)
+        printer.show(piece)
+        token_ids.extend(piece.token_ids)
     console.print()
-    if summary is None:
-        raise DraftloopError("the server ended the stream without a summary")
     printer.legend()
-    terminal.show_summary(console, summary)
-    return summary, token_ids
+    terminal.show_summary(console, pieces.summary)
+    return pieces.summary, token_ids
 
 
-async def _compare(server: str, parameters: GenerationParameters) -> None:
+def _compare(client: Client, parameters: GenerationParameters) -> None:
     without = Speculation(strategy=AUTOREGRESSIVE)
-    plain, plain_ids = await _stream(server, dataclasses.replace(parameters, speculation=without))
-    other, other_ids = await _stream(server, dataclasses.replace(parameters, seed=plain.seed))
+    plain, plain_ids = _stream(client, dataclasses.replace(parameters, speculation=without))
+    other, other_ids = _stream(client, dataclasses.replace(parameters, seed=plain.seed))
     terminal.show_comparison(console, plain, other, plain_ids == other_ids)
 
 
 @app.command()
-def info(server: Server = DEFAULT_SERVER) -> None:
+def info(server: Server = DEFAULT_ADDRESS, api_key: ApiKey = None, tls_ca: TlsCa = None) -> None:
     """Show models, strategies and limits of a running deployment."""
-
-    async def show() -> None:
-        async with GenerationClient(server) as client:
-            terminal.show_info(console, await client.info())
-
     try:
-        asyncio.run(show())
+        with client_of(server, api_key, tls_ca) as client:
+            terminal.show_info(console, client.info())
     except DraftloopError as error:
         _fail(error)
 
 
 app.command()(cli_profile.profile)
+app.command()(cli_health.health)
 
 
 @app.command(

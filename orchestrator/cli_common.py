@@ -4,21 +4,34 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Annotated
 
 import typer
 from rich.console import Console
 
-from draftloop.config import DEFAULT_PORTS, LOOPBACK
+from draftloop.client import Client, ClientTls
 from draftloop.errors import DraftloopError
 
 FAILED = 2
-DEFAULT_SERVER = f"{LOOPBACK}:{DEFAULT_PORTS['orchestrator']}"
 
 console = Console(highlight=False)
 complaints = Console(stderr=True, highlight=False)
 
 Server = Annotated[str, typer.Option(help="Address of a running orchestrator.")]
+ApiKey = Annotated[
+    str | None,
+    typer.Option(help="Key, where the server asks for one.", envvar="DRAFTLOOP_API_KEY"),
+]
+TlsCa = Annotated[
+    Path | None,
+    typer.Option(help="PEM file with the server's CA; encrypts.", envvar="DRAFTLOOP_TLS_CA"),
+]
+
+
+def client_of(server: str, api_key: str | None, tls_ca: Path | None) -> Client:
+    """A client as the command line's options describe it."""
+    return Client(server, api_key=api_key, tls=ClientTls(ca=tls_ca) if tls_ca else None)
 
 
 @contextmanager

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import dataclasses
 import json
 from pathlib import Path
@@ -12,10 +11,10 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
+from draftloop.client import DEFAULT_ADDRESS
 from draftloop.errors import InvalidInput
 from draftloop.model_info import ModelInfo
-from draftloop.rpc.generation_client import DeploymentInfo, GenerationClient
-from orchestrator.cli_common import DEFAULT_SERVER, Server, clear_errors, console
+from orchestrator.cli_common import ApiKey, Server, TlsCa, clear_errors, client_of, console
 from orchestrator.cost_plot import draw
 from orchestrator.cost_table import break_even, cost_rows, verdicts
 
@@ -26,13 +25,16 @@ DRAFTS = (3, 7, 15)
 def profile(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")] = False,
     plot: Annotated[Path | None, typer.Option(help="Draw the curves into this .svg file.")] = None,
-    server: Server = DEFAULT_SERVER,
+    server: Server = DEFAULT_ADDRESS,
+    api_key: ApiKey = None,
+    tls_ca: TlsCa = None,
 ) -> None:
     """Show what a forward costs by tokens, context and batch: measured, and corrected since."""
     with clear_errors():
         if plot is not None and plot.suffix.lower() != ".svg":
             raise InvalidInput("plot", "must end in .svg, the one format that is drawn", str(plot))
-        info = asyncio.run(_ask(server))
+        with client_of(server, api_key, tls_ca) as client:
+            info = client.info()
         models = {"verifier": info.verifier}
         if info.drafter is not None:
             models["drafter"] = info.drafter
@@ -46,11 +48,6 @@ def profile(
         _show_break_even(info.verifier)
         if plot is not None:
             console.print(f"drawn: {plot}", markup=False, soft_wrap=True)
-
-
-async def _ask(server: str) -> DeploymentInfo:
-    async with GenerationClient(server) as client:
-        return await client.info()
 
 
 def _as_json(model: ModelInfo) -> dict[str, object]:

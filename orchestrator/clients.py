@@ -6,7 +6,9 @@ from collections.abc import Sequence
 
 import grpc
 
+from draftloop import tracing
 from draftloop.errors import Unavailable
+from draftloop.load import ServiceLoad
 from draftloop.model_info import ModelInfo
 from draftloop.rpc import convert
 from draftloop.rpc.convert_speculation import (
@@ -28,12 +30,16 @@ from orchestrator.stream import Stream
 from orchestrator.terms import SessionTerms
 from protos import drafter_pb2, drafter_pb2_grpc, verifier_pb2, verifier_pb2_grpc
 
+ServiceInfo = tuple[ModelInfo, ServiceLoad]
+
 
 class VerifierStream(Stream):
     """A session's stream to one verifier; raises what Stream does."""
 
     def __init__(self, channel: grpc.aio.Channel, terms: SessionTerms) -> None:
-        call = verifier_pb2_grpc.VerifierStub(channel).Verify(timeout=terms.deadline.remaining())
+        call = verifier_pb2_grpc.VerifierStub(channel).Verify(
+            timeout=terms.deadline.remaining(), metadata=tracing.current().headers()
+        )
         farewell = verifier_pb2.VerifyRequest(close=verifier_pb2.CloseVerifierSession())
         super().__init__(call, farewell, terms.answer_timeout_s)
         self._terms = terms
@@ -50,29 +56,35 @@ class VerifierStream(Stream):
             stop_token_ids=sorted(request.stop_token_ids),
             successors=request.successors,
             logprobs=request.logprobs,
+            model_fingerprint=self._terms.target_fingerprint,
         )
-        answer = await self.ask(verifier_pb2.VerifyRequest(open=message))
-        return _verification(answer, len(committed))
+        return await self._verdict(verifier_pb2.VerifyRequest(open=message), len(committed))
 
     async def verify(self, committed_length: int, draft: DraftTree) -> Verification:
         """The verdict on a draft."""
         message = verifier_pb2.VerifyDraft(
             committed_length=committed_length, draft=convert.tree_to_pb(draft)
         )
-        answer = await self.ask(verifier_pb2.VerifyRequest(verify=message))
-        return _verification(answer, committed_length)
+        return await self._verdict(verifier_pb2.VerifyRequest(verify=message), committed_length)
+
+    async def _verdict(self, message: verifier_pb2.VerifyRequest, length: int) -> Verification:
+        answer = await self.ask(message)
+        self.load = convert.load_from_pb(answer.load)
+        return _verification(answer, length)
 
 
 class DrafterStream(Stream):
     """A session's stream to one drafter; raises what Stream does."""
 
     def __init__(self, channel: grpc.aio.Channel, terms: SessionTerms) -> None:
-        call = drafter_pb2_grpc.DrafterStub(channel).Draft(timeout=terms.deadline.remaining())
+        call = drafter_pb2_grpc.DrafterStub(channel).Draft(
+            timeout=terms.deadline.remaining(), metadata=tracing.current().headers()
+        )
         farewell = drafter_pb2.DraftRequest(close=drafter_pb2.CloseDrafterSession())
         super().__init__(call, farewell, terms.answer_timeout_s)
         self._terms = terms
 
-    async def open(self, committed: Sequence[int], target_fingerprint: str) -> None:
+    async def open(self, committed: Sequence[int]) -> None:
         """Opens the session; the drafter prefills and says nothing."""
         request = self._terms.request
         message = drafter_pb2.OpenDrafterSession(
@@ -82,7 +94,7 @@ class DrafterStream(Stream):
             prompt_length=len(request.prompt),
             sampling=convert.sampling_to_pb(request.sampling),
             strategy=request.strategy,
-            phrases=access_to_pb(request.access(target_fingerprint)),
+            phrases=access_to_pb(request.access(self._terms.target_fingerprint)),
             ouroboros=ouroboros_to_pb(request.speculation.ouroboros),
             opt_tree=opt_tree_to_pb(request.speculation.opt_tree),
             cascade=cascade_to_pb(request.speculation.cascade),
@@ -109,6 +121,7 @@ class DrafterStream(Stream):
             offer=convert.tree_to_pb(offer) if len(offer) else None,
         )
         answer = await self.ask(drafter_pb2.DraftRequest(propose=message))
+        self.load = convert.load_from_pb(answer.load)
         return Draft(
             tree=convert.tree_from_pb(answer.draft),
             committed_length=answer.committed_length,
@@ -118,18 +131,18 @@ class DrafterStream(Stream):
         )
 
 
-async def verifier_info(channel: grpc.aio.Channel, timeout_s: float) -> ModelInfo:
+async def verifier_info(channel: grpc.aio.Channel, timeout_s: float) -> ServiceInfo:
     """What the verifier says of itself. Raises grpc.aio.AioRpcError."""
     stub = verifier_pb2_grpc.VerifierStub(channel)
     response = await stub.Info(verifier_pb2.VerifierInfoRequest(), timeout=timeout_s)
-    return convert.model_info_from_pb(response.model)
+    return convert.model_info_from_pb(response.model), convert.load_from_pb(response.load)
 
 
-async def drafter_info(channel: grpc.aio.Channel, timeout_s: float) -> ModelInfo:
+async def drafter_info(channel: grpc.aio.Channel, timeout_s: float) -> ServiceInfo:
     """What the drafter says of itself. Raises grpc.aio.AioRpcError."""
     stub = drafter_pb2_grpc.DrafterStub(channel)
     response = await stub.Info(drafter_pb2.DrafterInfoRequest(), timeout=timeout_s)
-    return convert.model_info_from_pb(response.model)
+    return convert.model_info_from_pb(response.model), convert.load_from_pb(response.load)
 
 
 def _verification(message: verifier_pb2.VerifyResponse, length: int) -> Verification:

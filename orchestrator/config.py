@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Self
 
-from pydantic import Field, field_validator
+from pydantic import Field, field_validator, model_validator
 
 from draftloop.config import (
     DEFAULT_HTTP_PORT,
@@ -17,6 +18,8 @@ from draftloop.config import (
     settings_config,
 )
 from draftloop.speculation import FUSED, STRATEGIES
+from draftloop.tls import ClientTls, require_together
+from orchestrator.addresses import check_addresses
 from phrase_store.config import PhraseSettings
 
 
@@ -28,14 +31,27 @@ class OrchestratorSettings(PhraseSettings, ServiceSettings):
     listen: str = Field(f"{LOOPBACK}:{DEFAULT_PORTS['orchestrator']}", description="host:port")
     verifiers: str = Field(
         f"{LOOPBACK}:{DEFAULT_PORTS['verifier']}",
-        description="addresses of the verifier's replicas, separated by commas",
+        description="addresses of the verifier's replicas, separated by commas; dns:///name:port "
+        "stands for every address of the name",
     )
     drafters: str = Field(
         f"{LOOPBACK}:{DEFAULT_PORTS['drafter']}",
-        description="addresses of the drafter's replicas, separated by commas; may be empty",
+        description="addresses of the drafter's replicas, as for the verifier's; may be empty",
     )
     tokenizer: Path = Field(
         bundled_model("verifier"), description="folder of the target model's tokenizer.json"
+    )
+    services_tls_ca: Path | None = Field(
+        None,
+        description="PEM file with the CA of verifiers and drafters; with it, connections to them "
+        "are TLS",
+    )
+    services_tls_certificate: Path | None = Field(
+        None, description="PEM file with the certificate shown to verifiers and drafters"
+    )
+    services_tls_key: Path | None = Field(None, description="PEM file with that certificate's key")
+    api_keys: Path | None = Field(
+        None, description="TOML file of those who may call; without it, everybody may"
     )
     default_strategy: str = Field(FUSED, description="strategy of a request naming none")
     default_max_tokens: int = Field(256, ge=1, description="limit of a request naming none")
@@ -76,6 +92,12 @@ class OrchestratorSettings(PhraseSettings, ServiceSettings):
     def _address_or_nothing(cls, listen: str) -> str:
         return host_and_port(listen) if listen else listen
 
+    @field_validator("verifiers", "drafters")
+    @classmethod
+    def _known_addresses(cls, text: str) -> str:
+        check_addresses(text)
+        return text
+
     @field_validator("default_strategy")
     @classmethod
     def _known_strategy(cls, name: str) -> str:
@@ -83,12 +105,35 @@ class OrchestratorSettings(PhraseSettings, ServiceSettings):
             raise ValueError(f"must be one of {', '.join(STRATEGIES)}")
         return name
 
+    @model_validator(mode="after")
+    def _whole_services_tls(self) -> Self:
+        shown = require_together(
+            services_tls_certificate=self.services_tls_certificate,
+            services_tls_key=self.services_tls_key,
+        )
+        if shown and self.services_tls_ca is None:
+            raise ValueError(
+                "services_tls_ca must be given together with services_tls_certificate; got none"
+            )
+        return self
+
+    @property
+    def services_tls(self) -> ClientTls | None:
+        """How to encrypt what goes to verifiers and drafters; None is not at all."""
+        if self.services_tls_ca is None:
+            return None
+        return ClientTls(
+            ca=self.services_tls_ca,
+            certificate=self.services_tls_certificate,
+            key=self.services_tls_key,
+        )
+
     @property
     def verifier_addresses(self) -> list[str]:
-        """One entry per replica."""
+        """Each stands for one replica, or for all those behind a name."""
         return comma_separated(self.verifiers)
 
     @property
     def drafter_addresses(self) -> list[str]:
-        """One entry per replica."""
+        """Each stands for one replica, or for all those behind a name."""
         return comma_separated(self.drafters)

@@ -10,6 +10,7 @@ from draftloop.errors import DraftloopError, InvalidInput, Unavailable
 from draftloop.model_info import ModelInfo
 from draftloop.tree import EMPTY_TREE, Draft, DraftBudget, DraftTree, Verdict
 from orchestrator.clients import DrafterStream
+from orchestrator.metrics import FALLBACKS, reason_of
 from orchestrator.replicas import Replica, Replicas
 from orchestrator.session import Session
 from orchestrator.terms import SessionTerms
@@ -44,15 +45,18 @@ class DrafterSession(Session[DrafterStream]):
     ) -> Draft:
         """A checked draft within the budget. Raises Unavailable where none came in time."""
         if self._opening is None:
+            FALLBACKS.labels("no_session").inc()
             self.open(committed)
             raise Unavailable("drafter: no session is open")
         if self._stream is None or not self._opening.done():
+            FALLBACKS.labels("opening").inc()
             raise Unavailable("drafter: the session is not open yet")
         try:
             new = committed[self._told :]
             draft = await self._stream.propose(len(committed), new, verdict, budget, offer)
             self._check(draft, len(committed), budget)
         except DraftloopError as error:
+            FALLBACKS.labels(reason_of(error)).inc()
             self._lose(error)
             raise Unavailable(f"drafter: {error}") from None
         self._told = len(committed)
@@ -71,7 +75,7 @@ class DrafterSession(Session[DrafterStream]):
         try:
             stream = DrafterStream(replica.channel, self._terms)
             self._enter(replica, stream)
-            await stream.open(committed, self._target.model_fingerprint)
+            await stream.open(committed)
         except DraftloopError as error:
             self._lose(error)
 

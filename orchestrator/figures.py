@@ -65,6 +65,26 @@ class SpeculationFigures:
 
 
 @dataclass(slots=True)
+class RoundTimes:
+    """Where one round's time went, in nanoseconds: waiting for a draft, for its verdict, all."""
+
+    draft_ns: int = 0
+    verify_ns: int = 0
+    round_ns: int = 0
+
+    def hops(self, draft: ServiceTimings, verify: ServiceTimings) -> dict[str, int]:
+        """The round in parts that add up to it."""
+        parts = {
+            "draft": draft.forward_ns,
+            "verify": verify.forward_ns,
+            "queue": draft.queue_ns + verify.queue_ns,
+            "wire": max(0, self.draft_ns - draft.service_ns)
+            + max(0, self.verify_ns - verify.service_ns),
+        }
+        return {**parts, "rest": max(0, self.round_ns - sum(parts.values()))}
+
+
+@dataclass(slots=True)
 class Timings:
     """Where the time went, in nanoseconds."""
 

@@ -5,14 +5,15 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 
-import structlog
-
-from draftloop import logs
+from draftloop import logs, tracing
+from draftloop.deadline import Deadline
 from draftloop.request import GenerationParameters
+from draftloop.tracing import Headers
+from orchestrator.access import Access, Caller
 from orchestrator.admission import RequestLimit
-from orchestrator.deadline import Deadline
 from orchestrator.deployment import Deployment
 from orchestrator.loop import Generation
+from orchestrator.metrics import counting_refusals
 from orchestrator.requests import RequestReader
 
 log = logs.get(__name__)
@@ -24,29 +25,73 @@ class Front:
     def __init__(self, deployment: Deployment) -> None:
         self.deployment = deployment
         self._reader = RequestReader(deployment.settings, deployment.tokenizer)
+        self._access = Access(deployment.settings.api_keys)
         self._limit = RequestLimit(deployment.settings.max_requests)
 
-    def generation(self, said: GenerationParameters, seconds: float | None) -> Generation:
+    def caller(self, token: str | None) -> Caller:
+        """Whose API key this is. Raises Unauthenticated where keys are needed and it is none."""
+        return self._access.caller(token)
+
+    def generation(
+        self,
+        said: GenerationParameters,
+        seconds: float | None,
+        caller: Caller | None = None,
+    ) -> Generation:
         """What a client asks for, checked, to be run within so many seconds; None sets no limit.
 
-        Raises InvalidInput for the first broken rule, Unavailable while no verifier is known.
+        No `caller` is one without a key. Raises InvalidInput for the first broken rule, Forbidden
+        for what the caller may not do, Unavailable while no verifier is known.
         """
-        request = self._reader.read(said, self.deployment.verifier)
-        return self.deployment.generation(request, Deadline.after(seconds))
+        with counting_refusals():
+            caller = caller or self.caller(None)
+            said = caller.allowed(said, self.deployment.settings.default_max_tokens)
+            request = self._reader.read(said, self.deployment.verifier)
+            return self.deployment.generation(request, Deadline.after(seconds))
 
     @contextlib.contextmanager
-    def serving(self, generation: Generation) -> Iterator[None]:
-        """While it runs; one log line at its end. Raises Overloaded where too many run."""
-        request = generation.request
-        with self._limit.one_more():
-            with structlog.contextvars.bound_contextvars(request_id=request.request_id):
+    def serving(
+        self, generation: Generation, headers: Headers = (), caller: Caller | None = None
+    ) -> Iterator[None]:
+        """While it runs: counted, traced, and with one log line at its end, however it ends.
+
+        `headers` of the call or HTTP request may name the trace that it is part of. Raises
+        Overloaded where too many run. Enter it in the task that serves the request.
+        """
+        strategy = generation.request.strategy
+        logs.bind_request(generation.request.request_id)
+        with contextlib.ExitStack() as admitted:
+            with counting_refusals():
+                caller = caller or self.caller(None)
+                admitted.enter_context(caller.admitted())
+                admitted.enter_context(self._limit.one_more())
+            metered = _metered(generation, caller.name)
+            with tracing.span("request", headers, strategy=strategy) as span, metered:
                 yield
-            log.info(
-                "generated",
-                request_id=request.request_id,
-                strategy=request.strategy,
-                prompt_tokens=len(request.prompt),
-                output_tokens=len(generation.output),
-                finish_reason=generation.finish_reason,
-                tokens_per_round=round(generation.figures.tokens_per_round, 2),
-            )
+                span.note(output_tokens=len(generation.output), rounds=generation.figures.rounds)
+
+
+@contextlib.contextmanager
+def _metered(generation: Generation, api_key: str) -> Iterator[None]:
+    meter, request = generation.meter, generation.request
+    problem: BaseException | None = None
+    meter.began()
+    try:
+        yield
+    except BaseException as error:
+        problem = error
+        raise
+    finally:
+        output = len(generation.output)
+        outcome = meter.ended(generation.finish_reason, problem, len(request.prompt), output)
+        log.info(
+            "generated",
+            request_id=request.request_id,
+            api_key=api_key,
+            strategy=request.strategy,
+            outcome=outcome,
+            prompt_tokens=len(request.prompt),
+            output_tokens=output,
+            tokens_per_round=round(generation.figures.tokens_per_round, 2),
+            time_to_first_token_ms=round(generation.timings.time_to_first_token_ns / 1e6, 2),
+        )

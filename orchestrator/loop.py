@@ -12,9 +12,11 @@ import time
 from collections.abc import AsyncGenerator
 from dataclasses import dataclass, field
 
+from draftloop import tracing
 from draftloop.phrase import MAX_CONTEXT
 from draftloop.request import GenerationRequest
 from draftloop.speculation import AUTOREGRESSIVE
+from draftloop.tracing import Span
 from draftloop.tree import (
     EMPTY_TREE,
     Draft,
@@ -27,7 +29,8 @@ from draftloop.tree import (
 )
 from orchestrator.budget import NO_DRAFT, Controller
 from orchestrator.drafting import Drafting
-from orchestrator.figures import Piece, SpeculationFigures, Timings
+from orchestrator.figures import Piece, RoundTimes, SpeculationFigures, Timings
+from orchestrator.metrics import RequestMeter
 from orchestrator.text import TextStream
 from orchestrator.verifier_session import VerifierSession
 
@@ -47,23 +50,30 @@ class Generation:
     figures: SpeculationFigures
     committed: list[int] = field(init=False)
     timings: Timings = field(default_factory=Timings)
+    meter: RequestMeter = field(init=False)
+    _times: RoundTimes = field(init=False, default_factory=RoundTimes)  # of the round under way
     finish_reason: str | None = None
 
     def __post_init__(self) -> None:
         self.committed = list(self.request.prompt)
+        self.meter = RequestMeter(self.request.strategy)
 
     async def run(self) -> AsyncGenerator[Piece, None]:
         """Yields what was committed, round by round; `finish_reason` is set when it ends."""
-        started = time.perf_counter_ns()
+        started, trace = time.perf_counter_ns(), tracing.current()
         try:
-            first = await self._open()
+            with trace.child("open"):
+                first = await self._open()
             self.timings.time_to_first_token_ns = time.perf_counter_ns() - started
-            yield self._commit(EMPTY_TREE, first.verdict)
+            piece = self._commit(EMPTY_TREE, first.verdict)
+            self._count_opened(piece)
+            yield piece
             verdict: Verdict | None = None
             decoding = ended = time.perf_counter_ns()
             while self.finish_reason is None:
-                draft = await self._draft(verdict)
-                answer = await self._verify(draft)
+                with trace.child("round", committed_length=len(self.committed)) as span:
+                    draft = await self._draft(verdict, span)
+                    answer = await self._verify(draft, span)
                 verdict = answer.verdict
                 if not verdict.judges(draft.tree):  # the session was reopened: the draft is lost
                     draft = dataclasses.replace(draft, tree=EMPTY_TREE)
@@ -85,11 +95,18 @@ class Generation:
         self.drafting.open(self.committed)
         return await self.verifier.open(self.committed)
 
-    async def _draft(self, verdict: Verdict | None) -> Draft:
+    def _count_opened(self, piece: Piece) -> None:
+        waited = self.timings.time_to_first_token_ns
+        self.meter.opened(len(self.request.prompt), waited, len(piece.token_ids))
+
+    async def _draft(self, verdict: Verdict | None, of: Span) -> Draft:
         """A draft as large as pays."""
         asked = time.perf_counter_ns()
-        draft = await self.drafting.propose(self.committed, verdict, self._budget())
+        with of.child("draft") as span:
+            draft = await self.drafting.propose(self.committed, verdict, self._budget())
+            span.note(nodes=len(draft.tree), **draft.timings.attributes())
         waited = time.perf_counter_ns() - asked
+        self._times = RoundTimes(draft_ns=waited)
         self.timings.observe_draft(waited, draft.timings)
         self.figures.draft_forwards += draft.timings.forwards
         if draft.timings.forwards:
@@ -103,10 +120,13 @@ class Generation:
         room = min(left, self.context_length - len(self.committed)) - 1
         return self.controller.next_budget(max(room, 0))
 
-    async def _verify(self, draft: Draft) -> Verification:
+    async def _verify(self, draft: Draft, of: Span) -> Verification:
         asked = time.perf_counter_ns()
-        answer = await self.verifier.verify(self.committed, draft.tree)
-        waited = time.perf_counter_ns() - asked
+        with of.child("verify") as span:
+            answer = await self.verifier.verify(self.committed, draft.tree)
+            accepted = len(answer.verdict.accepted_nodes)
+            span.note(accepted=accepted, **answer.timings.attributes())
+        waited = self._times.verify_ns = time.perf_counter_ns() - asked
         self.timings.observe_verify(waited, answer.timings)
         if not self._reopened():
             self.controller.verify_cost.observe(len(draft.tree), waited)
@@ -151,14 +171,16 @@ class Generation:
         accepted = len(answer.verdict.accepted_nodes)
         self.figures.observe(draft, answer.verdict, kept)
         self.timings.observe_round(round_ns, draft, answer)
+        self._times.round_ns = round_ns
         if self._reopened():  # says nothing about drafts, nor about the pace without
             self.figures.reopened_sessions = self.verifier.reopened
         else:
             modelled = draft.timings.forwards > 0
             self.controller.observe(len(draft.tree), accepted, kept, round_ns, modelled=modelled)
-        # Harvesting waits for the moment in which this round's successor waits for a service.
+        # Harvesting and counting wait for the moment in which the next round waits for a service.
         context = self.committed[: len(self.committed) - kept]
         loop = asyncio.get_running_loop()
+        loop.call_soon(self.meter.round, draft, answer, kept, self._times)
         loop.call_soon(self.drafting.learn, context[-MAX_CONTEXT:], draft.tree, answer.verdict)
 
     async def _close(self) -> None:

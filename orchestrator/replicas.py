@@ -1,33 +1,54 @@
-"""Replicas of one role: which to try next, and when a failed one may be tried again."""
+"""Replicas of one role: which one a new session goes to, and when a failed one is tried again."""
 
 from __future__ import annotations
 
+import dataclasses
+import random
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 import grpc
 
-from draftloop.rpc.channel import open_channel
+from draftloop.load import ServiceLoad
+from draftloop.model_info import ModelInfo
 
 FIRST_REST_S = 0.25
 LONGEST_REST_S = 5.0
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Replica:
-    """One address with its channel and how it fares."""
+    """One process behind one address: its channel, what it says of itself, how it fares here."""
 
     address: str
     channel: grpc.aio.Channel
+    model: ModelInfo | None = None
     sessions: int = 0
     failures: int = 0
     resting_until: float = field(default=0.0)
+    _reported: ServiceLoad = field(default=ServiceLoad())
+    _sessions_then: int = 0
 
     @property
     def resting(self) -> bool:
         """Whether it failed so recently that asking again would be a waste."""
         return time.monotonic() < self.resting_until
+
+    @property
+    def load(self) -> tuple[float, int]:
+        """Sessions by room for them, then what an answer takes; the less, the better.
+
+        The sessions of other orchestrators are in the service's own count; ours that came or went
+        since it was made are added.
+        """
+        known = self._reported.sessions + self.sessions - self._sessions_then
+        room = self.model.max_sessions if self.model is not None else 1
+        return max(known, self.sessions) / max(room, 1), self._reported.answer_ns
+
+    def report(self, load: ServiceLoad) -> None:
+        """Takes in how busy the service says it is."""
+        self._reported, self._sessions_then = load, self.sessions
 
     def failed(self) -> None:
         """Lets it rest, longer with every failure in a row."""
@@ -47,21 +68,58 @@ class Replica:
 
 
 class Replicas:
-    """All replicas of a role, least busy first; those that rest come last."""
+    """Those replicas of a role that take new sessions; who joins and leaves, discovery decides."""
 
-    def __init__(self, addresses: Sequence[str], max_message_bytes: int) -> None:
-        self._replicas = [
-            Replica(address, open_channel(address, max_message_bytes)) for address in addresses
-        ]
+    def __init__(self, replicas: Iterable[Replica] = ()) -> None:
+        self._replicas = list(replicas)
+        self._model: ModelInfo | None = None
+
+    @property
+    def model(self) -> ModelInfo | None:
+        """What requests may count on with any of them, or could with the last; None before one.
+
+        The least of all limits; costs are those of the replica that has been there longest.
+        """
+        return self._model
 
     def __len__(self) -> int:
         return len(self._replicas)
 
-    def by_preference(self) -> list[Replica]:
-        """In the order in which they should be tried."""
-        return sorted(self._replicas, key=lambda replica: (replica.resting, replica.sessions))
+    def __contains__(self, replica: Replica) -> bool:
+        return replica in self._replicas
 
-    async def close(self) -> None:
-        """Closes all channels."""
-        for replica in self._replicas:
-            await replica.channel.close()
+    def join(self, replica: Replica) -> None:
+        """From now on it is offered; once more takes in what it says of itself by now."""
+        if replica not in self._replicas:
+            self._replicas.append(replica)
+        self._model = self._common() or self._model
+
+    def leave(self, replica: Replica) -> None:
+        """It is offered no more; its running sessions go on."""
+        if replica in self._replicas:
+            self._replicas.remove(replica)
+        self._model = self._common() or self._model
+
+    def by_preference(self) -> list[Replica]:
+        """In the order in which they should be tried; those that rest come last.
+
+        The first is the less busy of two taken at random (Mitzenmacher, "The power of two choices
+        in randomized load balancing"): orchestrators that all know the same loads, a moment old,
+        do not all run to the same replica.
+        """
+        ready = [replica for replica in self._replicas if not replica.resting]
+        resting = [replica for replica in self._replicas if replica.resting]
+        random.shuffle(ready)
+        ready[:2] = sorted(ready[:2], key=lambda replica: replica.load)
+        ready[1:] = sorted(ready[1:], key=lambda replica: replica.load)
+        return ready + sorted(resting, key=lambda replica: replica.resting_until)
+
+    def _common(self) -> ModelInfo | None:
+        models = [replica.model for replica in self._replicas if replica.model is not None]
+        if not models:
+            return None
+        return dataclasses.replace(
+            models[0],
+            context_length=min(model.context_length for model in models),
+            max_draft_nodes=min(model.max_draft_nodes for model in models),
+        )

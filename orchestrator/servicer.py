@@ -13,6 +13,7 @@ from draftloop.request import check_token_ids
 from draftloop.rpc import convert
 from draftloop.speculation import STRATEGIES
 from draftloop.tree import TokenSource
+from orchestrator.access import Caller, bearer_token
 from orchestrator.ahead import ahead
 from orchestrator.front import Front
 from orchestrator.loop import STOP, Generation
@@ -34,8 +35,9 @@ class GenerationServicer(generation_pb2_grpc.GenerationServicer):
         self, request: pb.GenerateRequest, context: grpc.aio.ServicerContext
     ) -> AsyncIterator[pb.GenerateResponse]:
         """Streams pieces; the last message holds the summary."""
-        generation = self._generation(request.parameters, context)
-        with self._front.serving(generation):
+        caller = self._caller(context)
+        generation = self._generation(request.parameters, context, caller)
+        with self._front.serving(generation, context.invocation_metadata() or (), caller):
             async with contextlib.aclosing(ahead(generation.run())) as pieces:
                 async for piece in pieces:
                     yield pb.GenerateResponse(
@@ -50,11 +52,12 @@ class GenerationServicer(generation_pb2_grpc.GenerationServicer):
         self, request: pb.GenerateOnceRequest, context: grpc.aio.ServicerContext
     ) -> pb.GenerateOnceResponse:
         """The whole text at once."""
-        generation = self._generation(request.parameters, context)
+        caller = self._caller(context)
+        generation = self._generation(request.parameters, context, caller)
         texts: list[str] = []
         sources: list[TokenSource] = []
         logprobs: list[TokenLogprobs] = []
-        with self._front.serving(generation):
+        with self._front.serving(generation, context.invocation_metadata() or (), caller):
             async with contextlib.aclosing(generation.run()) as pieces:
                 async for piece in pieces:
                     texts.append(piece.text)
@@ -72,12 +75,14 @@ class GenerationServicer(generation_pb2_grpc.GenerationServicer):
         self, request: pb.TokenizeRequest, context: grpc.aio.ServicerContext
     ) -> pb.TokenizeResponse:
         """Text to token ids."""
+        self._caller(context)
         return pb.TokenizeResponse(token_ids=self._deployment.tokenizer.encode(request.text))
 
     async def Detokenize(
         self, request: pb.DetokenizeRequest, context: grpc.aio.ServicerContext
     ) -> pb.DetokenizeResponse:
         """Token ids to text."""
+        self._caller(context)
         token_ids = list(request.token_ids)
         if token_ids:
             check_token_ids("token_ids", token_ids, self._deployment.verifier.vocabulary_size)
@@ -87,6 +92,7 @@ class GenerationServicer(generation_pb2_grpc.GenerationServicer):
         self, request: pb.GenerationInfoRequest, context: grpc.aio.ServicerContext
     ) -> pb.GenerationInfoResponse:
         """Models, strategies and limits."""
+        self._caller(context)
         deployment = self._deployment
         drafter = deployment.drafter
         return pb.GenerationInfoResponse(
@@ -98,11 +104,18 @@ class GenerationServicer(generation_pb2_grpc.GenerationServicer):
             default_max_tokens=deployment.settings.default_max_tokens,
         )
 
+    def _caller(self, context: grpc.aio.ServicerContext) -> Caller:
+        metadata = dict(context.invocation_metadata() or ())
+        return self._front.caller(bearer_token(metadata.get("authorization")))
+
     def _generation(
-        self, parameters: pb.GenerationParameters, context: grpc.aio.ServicerContext
+        self,
+        parameters: pb.GenerationParameters,
+        context: grpc.aio.ServicerContext,
+        caller: Caller,
     ) -> Generation:
         said = convert.parameters_from_pb(parameters)
-        return self._front.generation(said, context.time_remaining())
+        return self._front.generation(said, context.time_remaining(), caller)
 
 
 def _summary(generation: Generation) -> pb.GenerationSummary:

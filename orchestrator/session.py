@@ -34,6 +34,8 @@ class Session(Generic[AnyStream]):
     def _worked(self) -> None:
         if self._replica is not None:
             self._replica.worked()
+            if self._stream is not None and self._stream.load is not None:
+                self._replica.report(self._stream.load)
 
     def _lose(self, error: Exception) -> None:
         """Drops the stream. That a client was in a hurry is not the replica's failure."""

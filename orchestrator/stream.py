@@ -17,7 +17,12 @@ from draftloop.errors import (
     Overloaded,
     Unavailable,
 )
+from draftloop.load import ServiceLoad
 from draftloop.rpc.status import error_info
+
+
+class NoAnswer(Unavailable):
+    """The service said nothing within the time of one answer."""
 
 
 class Stream:
@@ -31,6 +36,7 @@ class Stream:
         self._call = call
         self._farewell = farewell
         self._timeout_s = timeout_s
+        self.load: ServiceLoad | None = None  # as of the last answer
 
     async def tell(self, message: Any) -> None:
         """Sends a message that has no answer."""
@@ -66,7 +72,7 @@ def _our_errors() -> Iterator[None]:
     try:
         yield
     except TimeoutError:
-        raise Unavailable("no answer came in time") from None
+        raise NoAnswer("no answer came in time") from None
     except asyncio.InvalidStateError:
         raise Unavailable("the stream has ended") from None
     except grpc.aio.AioRpcError as error:

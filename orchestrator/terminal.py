@@ -9,9 +9,9 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
+from draftloop.completion import DeploymentInfo, Piece, Summary
 from draftloop.cost_line import cost_line
 from draftloop.model_info import ModelInfo
-from draftloop.rpc.generation_client import DeploymentInfo, Piece, Summary
 from draftloop.tree import TokenSource
 
 STYLES = {
@@ -20,6 +20,7 @@ STYLES = {
     TokenSource.PROMPT_LOOKUP: "cyan",
     TokenSource.PHRASE: "magenta",
     TokenSource.LOOKAHEAD: "yellow",
+    TokenSource.RECYCLED: "blue",
 }
 NAMES = {
     TokenSource.TARGET: "target model",
@@ -27,6 +28,7 @@ NAMES = {
     TokenSource.PROMPT_LOOKUP: "prompt lookup",
     TokenSource.PHRASE: "phrase",
     TokenSource.LOOKAHEAD: "lookahead",
+    TokenSource.RECYCLED: "recycled",
 }
 
 
@@ -68,11 +70,13 @@ def split_by_source(piece: Piece) -> list[tuple[str, TokenSource]]:
 
 def show_summary(console: Console, summary: Summary) -> None:
     """One line of figures."""
+    figures = summary.figures
     console.print(
-        f"[dim]{summary.strategy}: {summary.output_tokens} tokens in "
-        f"{summary.decode_ns / 1e9:.2f} s, [/][bold]{summary.tokens_per_second:.1f} tokens/s[/]"
-        f"[dim], {summary.tokens_per_round:.2f} tokens per round, "
-        f"{summary.accepted_tokens} of {summary.draft_tokens} drafted tokens accepted, "
+        f"[dim]{figures.strategy}: {summary.usage.completion_tokens} tokens in "
+        f"{summary.timings.decode_ns / 1e9:.2f} s, [/]"
+        f"[bold]{summary.tokens_per_second:.1f} tokens/s[/]"
+        f"[dim], {figures.tokens_per_round:.2f} tokens per round, "
+        f"{figures.accepted_tokens} of {figures.draft_tokens} drafted tokens accepted, "
         f"seed {summary.seed}, ended by {summary.finish_reason}[/]"
     )
 
@@ -86,11 +90,11 @@ def show_comparison(console: Console, plain: Summary, other: Summary, identical:
     for summary in (plain, other):
         speed, base = summary.tokens_per_second, plain.tokens_per_second
         table.add_row(
-            summary.strategy,
+            summary.figures.strategy,
             f"{speed:.1f}",
             f"{speed / base:.2f}x" if base else "",
-            f"{summary.tokens_per_round:.2f}",
-            f"{summary.time_to_first_token_ns / 1e6:.0f} ms",
+            f"{summary.figures.tokens_per_round:.2f}",
+            f"{summary.timings.time_to_first_token_ns / 1e6:.0f} ms",
         )
     console.print(table)
     verdict = "[green]identical tokens[/]" if identical else "[red]the tokens differ[/]"

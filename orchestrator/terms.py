@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from draftloop.deadline import Deadline
 from draftloop.request import GenerationRequest
-from orchestrator.deadline import Deadline
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -14,5 +14,6 @@ class SessionTerms:
 
     request: GenerationRequest
     vocabulary_fingerprint: str
+    target_fingerprint: str
     answer_timeout_s: float
     deadline: Deadline

@@ -11,19 +11,19 @@ from draftloop.errors import (
     DeadlineExceeded,
     DraftloopError,
     InvalidInput,
-    Mismatch,
     Overloaded,
     Unavailable,
 )
 from draftloop.tree import DraftTree, Verification
 from orchestrator.clients import VerifierStream
+from orchestrator.metrics import REOPENED
 from orchestrator.replicas import Replicas
 from orchestrator.session import Session
 from orchestrator.terms import SessionTerms
 
 REOPEN_PAUSE_S = 0.05
 # No other replica could answer these otherwise.
-FINAL = (InvalidInput, Mismatch, DeadlineExceeded)
+FINAL = (InvalidInput, DeadlineExceeded)
 
 log = logs.get(__name__)
 
@@ -41,7 +41,7 @@ class VerifierSession(Session[VerifierStream]):
 
         Raises Unavailable or Overloaded at once where no replica takes the session.
         """
-        problem: DraftloopError = Unavailable("verifier: no address is configured")
+        problem: DraftloopError = Unavailable("verifier: none can be reached")
         for replica in self._replicas.by_preference():
             stream = VerifierStream(replica.channel, self._terms)
             self._enter(replica, stream)
@@ -62,13 +62,15 @@ class VerifierSession(Session[VerifierStream]):
         try:
             if self._stream is None:
                 raise Unavailable("no stream is open")
-            return await self._stream.verify(len(committed), draft)
+            answer = await self._stream.verify(len(committed), draft)
         except (InvalidInput, DeadlineExceeded):
             raise
         except DraftloopError as error:
             log.warning("verifier session lost", reason=str(error), committed=len(committed))
             self._lose(error)
             return await self._reopen(committed)
+        self._worked()
+        return answer
 
     async def _reopen(self, committed: Sequence[int]) -> Verification:
         give_up = time.monotonic() + self._reopen_for_s
@@ -81,4 +83,5 @@ class VerifierSession(Session[VerifierStream]):
                 await asyncio.sleep(REOPEN_PAUSE_S)
                 continue
             self.reopened += 1
+            REOPENED.inc()
             return answer

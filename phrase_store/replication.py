@@ -45,11 +45,17 @@ class Link:
         self._breaker = CircuitBreaker(policy)
         self._log = log.bind(**named)
         self.closing = False  # failures are then nobody's business
+        self._answered = time.monotonic()
 
     @property
     def state(self) -> BreakerState:
         """Whether calls go through."""
         return self._breaker.state
+
+    @property
+    def silence_s(self) -> float:
+        """Seconds since a call went well, or since the beginning."""
+        return time.monotonic() - self._answered
 
     def wait_s(self) -> float:
         """Seconds until the next call makes sense."""
@@ -70,6 +76,7 @@ class Link:
         except Exception as error:
             self._failed(f"unexpected {type(error).__name__}")
         else:
+            self._answered = time.monotonic()
             if self._breaker.succeeded():
                 self._log.info("phrase log back")
             return True

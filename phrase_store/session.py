@@ -9,6 +9,7 @@ from draftloop.phrase import MAX_CONTEXT, Phrase
 from draftloop.tree import EMPTY_TREE, ROOT, DraftBudget, DraftTree, Verdict
 from phrase_store.harvest import harvest
 from phrase_store.index import Grown, PhraseIndex, correction_of, grow
+from phrase_store.metrics import observe_query
 from phrase_store.successors import SuccessorTable
 
 # Up to 8 entries of 16 bytes a token, in a table that is half full at the end.
@@ -73,6 +74,7 @@ class PhraseSession:
             correction=self._correction,
             most_leaves=most_leaves,
         )
+        observe_query(self._last.tree.sources)
         return self._last.tree
 
     @property

@@ -15,6 +15,7 @@ from phrase_store.breaker import BreakerState
 from phrase_store.config import PhraseSettings
 from phrase_store.index import PhraseIndex
 from phrase_store.log import LogOptions, open_log
+from phrase_store.metrics import STORES
 from phrase_store.records import new_origin
 from phrase_store.replication import Follower, LinkFigures, Publisher
 from phrase_store.session import PhraseSession
@@ -42,6 +43,40 @@ class NamespaceFigures(LinkFigures):
     waiting: int  # phrases to be written to the log
     replayed: bool  # what the log held at the start is here
     reachable: bool  # the last calls to the log went well
+    log_age_s: float  # since the log was last read
+
+
+@dataclass(slots=True, kw_only=True)
+class StoreFigures(LinkFigures):
+    """All namespaces together; counts include those that were let go."""
+
+    evictions: int = 0
+    namespaces: int = 0
+    entries: int = 0
+    bytes: int = 0
+    waiting: int = 0
+    replaying: int = 0  # namespaces that do not have yet what the log held at the start
+    open_breakers: int = 0  # namespaces whose last calls to the log went wrong
+    log_age_s: float = 0.0  # of the namespace whose log was read longest ago
+
+    def count(self, one: NamespaceFigures) -> None:
+        """Adds what a namespace has counted."""
+        for name in COUNTED:
+            setattr(self, name, getattr(self, name) + getattr(one, name))
+
+    def add(self, one: NamespaceFigures) -> None:
+        """Adds a namespace in use."""
+        self.count(one)
+        self.namespaces += 1
+        self.entries += one.entries
+        self.bytes += one.bytes
+        self.waiting += one.waiting
+        self.replaying += not one.replayed
+        self.open_breakers += not one.reachable
+        self.log_age_s = max(self.log_age_s, one.log_age_s)
+
+
+COUNTED = ("evictions", *(field.name for field in dataclasses.fields(LinkFigures)))
 
 
 class Namespace:
@@ -95,6 +130,7 @@ class Namespace:
             waiting=self._publisher.waiting,
             replayed=self._follower.replayed.is_set(),
             reachable=states == {BreakerState.CLOSED},
+            log_age_s=self._follower.link.silence_s,
         )
 
     def successors(self, vocabulary_size: int) -> SuccessorTable:
@@ -152,7 +188,9 @@ class PhraseStore:
     def __init__(self, settings: PhraseSettings) -> None:
         self._settings = settings
         self._namespaces: OrderedDict[str, Namespace] = OrderedDict()
+        self._past = StoreFigures()  # of namespaces that were let go: counts never fall
         self._door = threading.Lock()
+        STORES.watch(self)
 
     def namespace(self, model_fingerprint: str, tenant: str = "") -> Namespace:
         """The phrases of a model and tenant; the first use begins to read them from the log."""
@@ -163,6 +201,7 @@ class PhraseStore:
                 self._namespaces[name] = Namespace(name, self._settings)
                 if len(self._namespaces) > self._settings.phrases_namespaces:
                     _, dropped = self._namespaces.popitem(last=False)
+                    self._past.count(dropped.figures())
             self._namespaces.move_to_end(name)
             namespace = self._namespaces[name]
         if dropped is not None:
@@ -219,8 +258,17 @@ class PhraseStore:
         with self._door:
             return list(self._namespaces.values())
 
+    def figures(self) -> StoreFigures:
+        """For metrics."""
+        with self._door:
+            total = dataclasses.replace(self._past)
+            for namespace in self._namespaces.values():
+                total.add(namespace.figures())
+        return total
+
     def close(self) -> None:
         """Ends all threads; phrases that wait are written if that goes quickly."""
+        STORES.forget(self)
         for namespace in self.namespaces():
             namespace.ask_to_stop()
         for namespace in self.namespaces():

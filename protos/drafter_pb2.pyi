@@ -27,12 +27,12 @@ class DrafterInfoRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class DrafterInfoResponse(_message.Message):
-    __slots__ = ("model", "open_sessions")
+    __slots__ = ("model", "load")
     MODEL_FIELD_NUMBER: _ClassVar[int]
-    OPEN_SESSIONS_FIELD_NUMBER: _ClassVar[int]
+    LOAD_FIELD_NUMBER: _ClassVar[int]
     model: _speculation_pb2.ModelInfo
-    open_sessions: int
-    def __init__(self, model: _Optional[_Union[_speculation_pb2.ModelInfo, _Mapping]] = ..., open_sessions: _Optional[int] = ...) -> None: ...
+    load: _speculation_pb2.ServiceLoad
+    def __init__(self, model: _Optional[_Union[_speculation_pb2.ModelInfo, _Mapping]] = ..., load: _Optional[_Union[_speculation_pb2.ServiceLoad, _Mapping]] = ...) -> None: ...
 
 class DraftRequest(_message.Message):
     __slots__ = ("open", "propose", "close")
@@ -105,15 +105,17 @@ class CloseDrafterSession(_message.Message):
     def __init__(self) -> None: ...
 
 class DraftResponse(_message.Message):
-    __slots__ = ("committed_length", "draft", "timings", "proposed_nodes", "end")
+    __slots__ = ("committed_length", "draft", "timings", "proposed_nodes", "end", "load")
     COMMITTED_LENGTH_FIELD_NUMBER: _ClassVar[int]
     DRAFT_FIELD_NUMBER: _ClassVar[int]
     TIMINGS_FIELD_NUMBER: _ClassVar[int]
     PROPOSED_NODES_FIELD_NUMBER: _ClassVar[int]
     END_FIELD_NUMBER: _ClassVar[int]
+    LOAD_FIELD_NUMBER: _ClassVar[int]
     committed_length: int
     draft: _speculation_pb2.DraftTree
     timings: _speculation_pb2.ServiceTimings
     proposed_nodes: int
     end: DraftEnd
-    def __init__(self, committed_length: _Optional[int] = ..., draft: _Optional[_Union[_speculation_pb2.DraftTree, _Mapping]] = ..., timings: _Optional[_Union[_speculation_pb2.ServiceTimings, _Mapping]] = ..., proposed_nodes: _Optional[int] = ..., end: _Optional[_Union[DraftEnd, str]] = ...) -> None: ...
+    load: _speculation_pb2.ServiceLoad
+    def __init__(self, committed_length: _Optional[int] = ..., draft: _Optional[_Union[_speculation_pb2.DraftTree, _Mapping]] = ..., timings: _Optional[_Union[_speculation_pb2.ServiceTimings, _Mapping]] = ..., proposed_nodes: _Optional[int] = ..., end: _Optional[_Union[DraftEnd, str]] = ..., load: _Optional[_Union[_speculation_pb2.ServiceLoad, _Mapping]] = ...) -> None: ...

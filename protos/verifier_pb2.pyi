@@ -11,12 +11,12 @@ class VerifierInfoRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class VerifierInfoResponse(_message.Message):
-    __slots__ = ("model", "open_sessions")
+    __slots__ = ("model", "load")
     MODEL_FIELD_NUMBER: _ClassVar[int]
-    OPEN_SESSIONS_FIELD_NUMBER: _ClassVar[int]
+    LOAD_FIELD_NUMBER: _ClassVar[int]
     model: _speculation_pb2.ModelInfo
-    open_sessions: int
-    def __init__(self, model: _Optional[_Union[_speculation_pb2.ModelInfo, _Mapping]] = ..., open_sessions: _Optional[int] = ...) -> None: ...
+    load: _speculation_pb2.ServiceLoad
+    def __init__(self, model: _Optional[_Union[_speculation_pb2.ModelInfo, _Mapping]] = ..., load: _Optional[_Union[_speculation_pb2.ServiceLoad, _Mapping]] = ...) -> None: ...
 
 class VerifyRequest(_message.Message):
     __slots__ = ("open", "verify", "close")
@@ -29,7 +29,7 @@ class VerifyRequest(_message.Message):
     def __init__(self, open: _Optional[_Union[OpenVerifierSession, _Mapping]] = ..., verify: _Optional[_Union[VerifyDraft, _Mapping]] = ..., close: _Optional[_Union[CloseVerifierSession, _Mapping]] = ...) -> None: ...
 
 class OpenVerifierSession(_message.Message):
-    __slots__ = ("session_id", "vocabulary_fingerprint", "token_ids", "prompt_length", "sampling", "stop_token_ids", "successors", "logprobs")
+    __slots__ = ("session_id", "vocabulary_fingerprint", "token_ids", "prompt_length", "sampling", "stop_token_ids", "successors", "logprobs", "model_fingerprint")
     SESSION_ID_FIELD_NUMBER: _ClassVar[int]
     VOCABULARY_FINGERPRINT_FIELD_NUMBER: _ClassVar[int]
     TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
@@ -38,6 +38,7 @@ class OpenVerifierSession(_message.Message):
     STOP_TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
     SUCCESSORS_FIELD_NUMBER: _ClassVar[int]
     LOGPROBS_FIELD_NUMBER: _ClassVar[int]
+    MODEL_FINGERPRINT_FIELD_NUMBER: _ClassVar[int]
     session_id: str
     vocabulary_fingerprint: str
     token_ids: _containers.RepeatedScalarFieldContainer[int]
@@ -46,7 +47,8 @@ class OpenVerifierSession(_message.Message):
     stop_token_ids: _containers.RepeatedScalarFieldContainer[int]
     successors: int
     logprobs: int
-    def __init__(self, session_id: _Optional[str] = ..., vocabulary_fingerprint: _Optional[str] = ..., token_ids: _Optional[_Iterable[int]] = ..., prompt_length: _Optional[int] = ..., sampling: _Optional[_Union[_speculation_pb2.SamplingParameters, _Mapping]] = ..., stop_token_ids: _Optional[_Iterable[int]] = ..., successors: _Optional[int] = ..., logprobs: _Optional[int] = ...) -> None: ...
+    model_fingerprint: str
+    def __init__(self, session_id: _Optional[str] = ..., vocabulary_fingerprint: _Optional[str] = ..., token_ids: _Optional[_Iterable[int]] = ..., prompt_length: _Optional[int] = ..., sampling: _Optional[_Union[_speculation_pb2.SamplingParameters, _Mapping]] = ..., stop_token_ids: _Optional[_Iterable[int]] = ..., successors: _Optional[int] = ..., logprobs: _Optional[int] = ..., model_fingerprint: _Optional[str] = ...) -> None: ...
 
 class VerifyDraft(_message.Message):
     __slots__ = ("committed_length", "draft")
@@ -61,11 +63,13 @@ class CloseVerifierSession(_message.Message):
     def __init__(self) -> None: ...
 
 class VerifyResponse(_message.Message):
-    __slots__ = ("committed_length", "verdict", "timings")
+    __slots__ = ("committed_length", "verdict", "timings", "load")
     COMMITTED_LENGTH_FIELD_NUMBER: _ClassVar[int]
     VERDICT_FIELD_NUMBER: _ClassVar[int]
     TIMINGS_FIELD_NUMBER: _ClassVar[int]
+    LOAD_FIELD_NUMBER: _ClassVar[int]
     committed_length: int
     verdict: _speculation_pb2.Verdict
     timings: _speculation_pb2.ServiceTimings
-    def __init__(self, committed_length: _Optional[int] = ..., verdict: _Optional[_Union[_speculation_pb2.Verdict, _Mapping]] = ..., timings: _Optional[_Union[_speculation_pb2.ServiceTimings, _Mapping]] = ...) -> None: ...
+    load: _speculation_pb2.ServiceLoad
+    def __init__(self, committed_length: _Optional[int] = ..., verdict: _Optional[_Union[_speculation_pb2.Verdict, _Mapping]] = ..., timings: _Optional[_Union[_speculation_pb2.ServiceTimings, _Mapping]] = ..., load: _Optional[_Union[_speculation_pb2.ServiceLoad, _Mapping]] = ...) -> None: ...

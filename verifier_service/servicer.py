@@ -9,9 +9,11 @@ from collections.abc import AsyncIterator
 
 import grpc
 
+from draftloop import logs, tracing
 from draftloop.errors import InvalidInput
 from draftloop.rpc import convert
-from draftloop.rpc.sessions import next_message, require_open, require_vocabulary
+from draftloop.rpc.sessions import next_message, require_model, require_open, require_vocabulary
+from draftloop.runtime.metrics import PREFILL_TOKENS
 from draftloop.runtime.service import ModelHost
 from draftloop.tree import EMPTY_TREE, DraftTree, ServiceTimings, Verification
 from protos import verifier_pb2 as pb
@@ -21,6 +23,8 @@ from verifier_service.session import SessionRequest, VerifierSession
 
 SERVICE_NAME: str = pb.DESCRIPTOR.services_by_name["Verifier"].full_name
 register = verifier_pb2_grpc.add_VerifierServicer_to_server
+
+log = logs.get(__name__)
 
 
 class VerifierServicer(verifier_pb2_grpc.VerifierServicer):
@@ -36,7 +40,7 @@ class VerifierServicer(verifier_pb2_grpc.VerifierServicer):
         """Model, limits and load."""
         return pb.VerifierInfoResponse(
             model=convert.model_info_to_pb(self._host.info),
-            open_sessions=self._host.admission.open_sessions,
+            load=convert.load_to_pb(self._host.load),
         )
 
     async def Verify(
@@ -49,24 +53,30 @@ class VerifierServicer(verifier_pb2_grpc.VerifierServicer):
             return
         received = time.perf_counter_ns()
         request = self._read_open(first)
-        async with self._host.admission.slot() as slot:
-            session = VerifierSession(self._host.model, slot, request)
-            yield await self._answer(session, EMPTY_TREE, received)
-            while (message := await next_message(request_iterator, idle)) is not None:
-                received = time.perf_counter_ns()
-                kind = message.WhichOneof("kind")
-                if kind == "close":
-                    return
-                if kind != "verify":
-                    raise InvalidInput("kind", "must be verify or close in an open session", kind)
-                draft = convert.tree_from_pb(message.verify.draft)
-                stored = session.replayed(message.verify.committed_length, draft)
-                if stored is not None:
-                    yield _to_pb(stored)
-                    continue
-                session.check_draft(draft)
-                yield await self._answer(session, draft, received)
-                self._draw_ahead(session, len(draft) + 1)
+        logs.bind_request(request.session_id)
+        log.debug("session", committed=len(request.token_ids))
+        with tracing.span("verifier.session", context.invocation_metadata() or ()):
+            async with self._host.admission.slot() as slot:
+                PREFILL_TOKENS.inc(len(request.token_ids))
+                session = VerifierSession(self._host.model, slot, request)
+                yield await self._answer(session, EMPTY_TREE, received)
+                while (message := await next_message(request_iterator, idle)) is not None:
+                    received = time.perf_counter_ns()
+                    kind = message.WhichOneof("kind")
+                    if kind == "close":
+                        return
+                    if kind != "verify":
+                        raise InvalidInput(
+                            "kind", "must be verify or close in an open session", kind
+                        )
+                    draft = convert.tree_from_pb(message.verify.draft)
+                    stored = session.replayed(message.verify.committed_length, draft)
+                    if stored is not None:
+                        yield self._to_pb(stored)
+                        continue
+                    session.check_draft(draft)
+                    yield await self._answer(session, draft, received)
+                    self._draw_ahead(session, len(draft) + 1)
 
     def _draw_ahead(self, session: VerifierSession, positions: int) -> None:
         """Noise for the next round, while its draft is being made; it is the same at any time."""
@@ -76,7 +86,9 @@ class VerifierServicer(verifier_pb2_grpc.VerifierServicer):
     def _read_open(self, message: pb.VerifyRequest) -> SessionRequest:
         require_open(message.WhichOneof("kind"))
         opened = message.open
-        require_vocabulary(opened.vocabulary_fingerprint, self._host.info.vocabulary_fingerprint)
+        info = self._host.info
+        require_vocabulary(opened.vocabulary_fingerprint, info.vocabulary_fingerprint)
+        require_model(opened.model_fingerprint, info.model_fingerprint)
         request = SessionRequest(
             session_id=opened.session_id,
             token_ids=tuple(opened.token_ids),
@@ -96,18 +108,21 @@ class VerifierServicer(verifier_pb2_grpc.VerifierServicer):
         timings = ServiceTimings()
         length = len(session.committed)
         task = verify(session, draft, chunk_tokens=self._settings.prefill_chunk_tokens)
-        verdict = await asyncio.wrap_future(self._host.engine.submit(task, timings))
-        timings.service_ns = time.perf_counter_ns() - received
+        with tracing.current().child("verifier.round", committed_length=length) as span:
+            verdict = await asyncio.wrap_future(self._host.engine.submit(task, timings))
+            timings.service_ns = time.perf_counter_ns() - received
+            span.note(nodes=len(draft), **timings.attributes())
+        self._host.answered(timings.service_ns)
         session.last_draft = draft
         session.last_answer = Verification(
             verdict=verdict, committed_length=length, timings=timings
         )
-        return _to_pb(session.last_answer)
+        return self._to_pb(session.last_answer)
 
-
-def _to_pb(answer: Verification) -> pb.VerifyResponse:
-    return pb.VerifyResponse(
-        committed_length=answer.committed_length,
-        verdict=convert.verdict_to_pb(answer.verdict),
-        timings=convert.timings_to_pb(answer.timings),
-    )
+    def _to_pb(self, answer: Verification) -> pb.VerifyResponse:
+        return pb.VerifyResponse(
+            committed_length=answer.committed_length,
+            verdict=convert.verdict_to_pb(answer.verdict),
+            timings=convert.timings_to_pb(answer.timings),
+            load=convert.load_to_pb(self._host.load),
+        )

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import grpc
 
+from draftloop.rpc.credentials import channel_credentials
+from draftloop.tls import ClientTls
+
 KEEPALIVE_MS = 10_000
 KEEPALIVE_TIMEOUT_MS = 5_000
 
@@ -20,14 +23,25 @@ def shared_options(max_message_bytes: int) -> list[tuple[str, int]]:
     ]
 
 
-def open_channel(address: str, max_message_bytes: int) -> grpc.aio.Channel:
-    """A channel that reconnects quickly; no connection is made before the first call."""
-    options = [
+def open_channel(
+    address: str, max_message_bytes: int, tls: ClientTls | None = None, server_name: str = ""
+) -> grpc.aio.Channel:
+    """A channel that reconnects quickly; no connection is made before the first call.
+
+    `server_name`: what the server's certificate must name, where that is not the address. Raises
+    StartupFailure where the files of `tls` cannot be used.
+    """
+    options: list[tuple[str, int | str]] = [
         *shared_options(max_message_bytes),
         ("grpc.initial_reconnect_backoff_ms", 100),
-        ("grpc.min_reconnect_backoff_ms", 100),
+        # Despite its name the time that one attempt gets: a TLS handshake takes its round trips.
+        ("grpc.min_reconnect_backoff_ms", 2_000),
         ("grpc.max_reconnect_backoff_ms", 2_000),
         # One connection pool per channel: a test may start several services on one port in turn.
         ("grpc.use_local_subchannel_pool", 1),
     ]
-    return grpc.aio.insecure_channel(address, options=options)
+    if tls is None:
+        return grpc.aio.insecure_channel(address, options=options)
+    if server_name:
+        options.append(("grpc.ssl_target_name_override", server_name))
+    return grpc.aio.secure_channel(address, channel_credentials(tls), options=options)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from draftloop.errors import InvalidInput
+from draftloop.load import ServiceLoad
 from draftloop.logprobs import TokenLogprobs
 from draftloop.model_info import CostPoint, ModelInfo
 from draftloop.request import GenerationParameters, SamplingParameters
@@ -146,6 +147,24 @@ def timings_from_pb(message: pb.ServiceTimings) -> ServiceTimings:
         queue_ns=message.queue_ns,
         forwards=message.forwards,
         batch_size=message.batch_size,
+    )
+
+
+def load_to_pb(load: ServiceLoad) -> pb.ServiceLoad:
+    """How busy the service is, for the wire."""
+    return pb.ServiceLoad(
+        running_sessions=load.running_sessions,
+        waiting_sessions=load.waiting_sessions,
+        answer_ns=load.answer_ns,
+    )
+
+
+def load_from_pb(message: pb.ServiceLoad) -> ServiceLoad:
+    """How busy the service is, as it came."""
+    return ServiceLoad(
+        running_sessions=message.running_sessions,
+        waiting_sessions=message.waiting_sessions,
+        answer_ns=message.answer_ns,
     )
 
 

@@ -1,211 +1,122 @@
-"""A client of the public gRPC service, in our own types."""
+"""Single calls of the public service, in our own types; `draftloop.client` is the face of it."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from dataclasses import dataclass
-from types import TracebackType
-from typing import Self
+import asyncio
+from collections.abc import Sequence
+from typing import Any
 
 import grpc
+from google.protobuf.message import Message
 
-from draftloop.errors import DraftloopError, InvalidInput, Overloaded, Unavailable
-from draftloop.logprobs import TokenLogprobs
-from draftloop.model_info import ModelInfo
+from draftloop.completion import Completion, DeploymentInfo, Piece, Summary
+from draftloop.errors import InvalidInput, Unavailable
 from draftloop.request import GenerationParameters
-from draftloop.rpc import convert
+from draftloop.rpc import convert, convert_generation
 from draftloop.rpc.channel import open_channel
-from draftloop.tree import TokenSource
+from draftloop.rpc.status import to_error
+from draftloop.tls import ClientTls
 from protos import generation_pb2 as pb
 from protos import generation_pb2_grpc
 
 MAX_MESSAGE_BYTES = 16 << 20
-FINISH_REASONS = {pb.FINISH_REASON_STOP: "stop", pb.FINISH_REASON_LENGTH: "length"}
+Metadata = tuple[tuple[str, str], ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SourceFigures:
-    """Nodes of one source: proposed, verified, accepted, and how many the estimates promised."""
+class PieceCall:
+    """One running Generate."""
 
-    source: TokenSource
-    proposed: int
-    drafted: int
-    accepted: int
-    expected: float
+    def __init__(self, call: Any, address: str) -> None:
+        self._call = call
+        self._address = address
 
+    async def read(self) -> Piece | Summary:
+        """The next piece; the summary after the last, and nothing is to be read then.
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Summary:
-    """What a generation did and cost; times in nanoseconds."""
+        Raises our own errors, never gRPC's; asyncio.CancelledError after `cancel`.
+        """
+        try:
+            response = await self._call.read()
+            if response is grpc.aio.EOF:
+                raise Unavailable("the server ended the stream before its summary", 0)
+            if not response.HasField("summary"):
+                return convert_generation.piece_from_pb(response)
+            await self._call.read()  # the status: what is not read to its end counts as cancelled
+            return convert_generation.summary_from_pb(response.summary)
+        except grpc.aio.AioRpcError as error:
+            raise to_error(error, self._address) from None
 
-    request_id: str
-    finish_reason: str
-    prompt_tokens: int
-    output_tokens: int
-    seed: int
-    strategy: str
-    rounds: int
-    draft_tokens: int
-    accepted_tokens: int
-    tokens_per_round: float
-    draft_forwards: int
-    fallback_rounds: int
-    reopened_sessions: int
-    phrase_rounds: int
-    sources: tuple[SourceFigures, ...]
-    ends: dict[str, int]
-    time_to_first_token_ns: int
-    decode_ns: int
-    draft_ns: int
-    verify_ns: int
-    draft_forward_ns: int
-    verify_forward_ns: int
-    wire_ns: int
-    overhead_per_round_ns: int
-
-    @property
-    def tokens_per_second(self) -> float:
-        """Tokens after the first, per second of decoding."""
-        return (self.output_tokens - 1) / (self.decode_ns / 1e9) if self.decode_ns else 0.0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Piece:
-    """New tokens, their sources and text; the last piece has the summary and nothing else."""
-
-    text: str = ""
-    token_ids: tuple[int, ...] = ()
-    sources: tuple[TokenSource, ...] = ()
-    logprobs: tuple[TokenLogprobs, ...] = ()
-    summary: Summary | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DeploymentInfo:
-    """What a deployment says of itself."""
-
-    version: str
-    verifier: ModelInfo
-    drafter: ModelInfo | None
-    strategies: tuple[str, ...]
-    default_strategy: str
-    default_max_tokens: int
+    def cancel(self) -> None:
+        """Tells the server to stop; nothing where the call has ended."""
+        self._call.cancel()
 
 
 class GenerationClient:
-    """Use as an async context manager. Raises our own errors, never gRPC's."""
+    """Connects at its first call, and belongs to the event loop of that call.
 
-    def __init__(self, address: str) -> None:
-        self._address = address
-        self._channel = open_channel(address, MAX_MESSAGE_BYTES)
-        self._stub = generation_pb2_grpc.GenerationStub(self._channel)
+    Every call raises our own errors, never gRPC's; `timeout_s` bounds it, None does not.
+    """
 
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self,
-        _kind: type[BaseException] | None,
-        _error: BaseException | None,
-        _trace: TracebackType | None,
+    def __init__(
+        self, address: str, api_key: str | None = None, tls: ClientTls | None = None
     ) -> None:
-        await self._channel.close()
+        self._address = address
+        self._tls = tls
+        self._channel: grpc.aio.Channel | None = None
+        self._metadata: Metadata = ()
+        if api_key is not None:
+            if not api_key or not api_key.isascii() or not api_key.isprintable():
+                raise InvalidInput.passed_on("api_key", "must be printable ASCII, and not empty")
+            self._metadata = (("authorization", f"Bearer {api_key}"),)
 
-    async def generate(self, parameters: GenerationParameters) -> AsyncIterator[Piece]:
-        """Streams pieces; ending the iteration cancels the request."""
-        request = pb.GenerateRequest(parameters=convert.parameters_to_pb(parameters))
-        call = self._stub.Generate(request)
-        try:
-            async for response in call:
-                yield _piece(response)
-        except grpc.aio.AioRpcError as error:
-            raise self._translated(error) from None
-        finally:
-            call.cancel()
+    @property
+    def _stub(self) -> generation_pb2_grpc.GenerationStub:
+        if self._channel is None:
+            asyncio.get_running_loop()  # a channel made outside would belong to another loop
+            self._channel = open_channel(self._address, MAX_MESSAGE_BYTES, self._tls)
+        return generation_pb2_grpc.GenerationStub(self._channel)
 
-    async def detokenize(self, token_ids: list[int]) -> str:
+    async def close(self) -> None:
+        """Ends what runs."""
+        if self._channel is not None:
+            await self._channel.close()
+
+    def stream(self, said: GenerationParameters, timeout_s: float | None) -> PieceCall:
+        """Starts a generation that is read in pieces."""
+        request = pb.GenerateRequest(parameters=_parameters(said))
+        call = self._stub.Generate(request, timeout=timeout_s, metadata=self._metadata)
+        return PieceCall(call, self._address)
+
+    async def generate(self, said: GenerationParameters, timeout_s: float | None) -> Completion:
+        """The whole generation at once."""
+        request = pb.GenerateOnceRequest(parameters=_parameters(said))
+        answer = await self._ask(self._stub.GenerateOnce, request, timeout_s)
+        return convert_generation.completion_from_pb(answer)
+
+    async def tokenize(self, text: str, timeout_s: float | None) -> tuple[int, ...]:
+        """Token ids of the text."""
+        request = pb.TokenizeRequest(text=text)
+        return tuple((await self._ask(self._stub.Tokenize, request, timeout_s)).token_ids)
+
+    async def detokenize(self, token_ids: Sequence[int], timeout_s: float | None) -> str:
         """Text of the tokens."""
-        try:
-            response = await self._stub.Detokenize(pb.DetokenizeRequest(token_ids=token_ids))
-        except grpc.aio.AioRpcError as error:
-            raise self._translated(error) from None
-        return str(response.text)
+        request = pb.DetokenizeRequest(token_ids=token_ids)
+        return str((await self._ask(self._stub.Detokenize, request, timeout_s)).text)
 
-    async def info(self) -> DeploymentInfo:
+    async def info(self, timeout_s: float | None) -> DeploymentInfo:
         """Models, strategies and limits."""
+        answer = await self._ask(self._stub.Info, pb.GenerationInfoRequest(), timeout_s)
+        return convert_generation.deployment_from_pb(answer)
+
+    async def _ask(self, method: Any, request: Message, timeout_s: float | None) -> Any:
         try:
-            response = await self._stub.Info(pb.GenerationInfoRequest())
+            return await method(request, timeout=timeout_s, metadata=self._metadata)
         except grpc.aio.AioRpcError as error:
-            raise self._translated(error) from None
-        has_drafter = response.HasField("drafter")
-        return DeploymentInfo(
-            version=response.version,
-            verifier=convert.model_info_from_pb(response.verifier),
-            drafter=convert.model_info_from_pb(response.drafter) if has_drafter else None,
-            strategies=tuple(response.strategies),
-            default_strategy=response.default_strategy,
-            default_max_tokens=response.default_max_tokens,
-        )
-
-    def _translated(self, error: grpc.aio.AioRpcError) -> DraftloopError:
-        code, text = error.code(), error.details() or error.code().name
-        if code is grpc.StatusCode.INVALID_ARGUMENT:
-            field, _, description = text.partition(": ")
-            return InvalidInput.passed_on(field, description)
-        if code is grpc.StatusCode.RESOURCE_EXHAUSTED:
-            return Overloaded(text.partition("; try again")[0])
-        if code is grpc.StatusCode.UNAVAILABLE and "onnect" in text:
-            return Unavailable(
-                f"no server at {self._address}: start one with `draftloop up`, or name another "
-                f"with --server"
-            )
-        return Unavailable(text)
+            raise to_error(error, self._address) from None
 
 
-def _piece(response: pb.GenerateResponse) -> Piece:
-    return Piece(
-        text=response.text,
-        token_ids=tuple(response.token_ids),
-        sources=tuple(TokenSource(source) for source in response.sources),
-        logprobs=convert.logprobs_from_pb(response.logprobs),
-        summary=_summary(response.summary) if response.HasField("summary") else None,
-    )
-
-
-def _summary(message: pb.GenerationSummary) -> Summary:
-    figures, timings = message.speculation, message.timings
-    return Summary(
-        request_id=message.request_id,
-        finish_reason=FINISH_REASONS.get(message.finish_reason, "unknown"),
-        prompt_tokens=message.prompt_tokens,
-        output_tokens=message.output_tokens,
-        seed=message.seed,
-        strategy=figures.strategy,
-        rounds=figures.rounds,
-        draft_tokens=figures.draft_tokens,
-        accepted_tokens=figures.accepted_tokens,
-        tokens_per_round=figures.tokens_per_round,
-        draft_forwards=figures.draft_forwards,
-        fallback_rounds=figures.fallback_rounds,
-        reopened_sessions=figures.reopened_sessions,
-        phrase_rounds=figures.phrase_rounds,
-        sources=tuple(
-            SourceFigures(
-                source=TokenSource(part.source),
-                proposed=part.proposed_tokens,
-                drafted=part.draft_tokens,
-                accepted=part.accepted_tokens,
-                expected=part.expected_tokens,
-            )
-            for part in figures.sources
-        ),
-        ends={part.reason: part.rounds for part in figures.ends},
-        time_to_first_token_ns=timings.time_to_first_token_ns,
-        decode_ns=timings.decode_ns,
-        draft_ns=timings.draft_ns,
-        verify_ns=timings.verify_ns,
-        draft_forward_ns=timings.draft_forward_ns,
-        verify_forward_ns=timings.verify_forward_ns,
-        wire_ns=timings.wire_ns,
-        overhead_per_round_ns=timings.overhead_per_round_ns,
-    )
+def _parameters(said: GenerationParameters) -> pb.GenerationParameters:
+    try:
+        return convert.parameters_to_pb(said)
+    except (TypeError, ValueError) as error:  # deep inside, where protobuf names no field
+        raise InvalidInput.passed_on("parameters", f"the wire cannot carry them: {error}") from None

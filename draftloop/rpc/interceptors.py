@@ -16,13 +16,16 @@ from draftloop import logs
 from draftloop.errors import (
     DeadlineExceeded,
     DraftloopError,
+    Forbidden,
     InvalidInput,
     Mismatch,
     Overloaded,
     SessionLost,
     StaleSession,
+    Unauthenticated,
     Unavailable,
 )
+from draftloop.rpc.metrics import handled
 
 DETAILS_KEY = "grpc-status-details-bin"
 DOMAIN = "draftloop"
@@ -37,6 +40,10 @@ def to_status(error: DraftloopError) -> tuple[grpc.StatusCode, Message | None]:
         return grpc.StatusCode.INVALID_ARGUMENT, BadRequest(field_violations=[violation])
     if isinstance(error, Overloaded):
         return grpc.StatusCode.RESOURCE_EXHAUSTED, _retry(error.retry_after_s)
+    if isinstance(error, Unauthenticated):
+        return grpc.StatusCode.UNAUTHENTICATED, None
+    if isinstance(error, Forbidden):
+        return grpc.StatusCode.PERMISSION_DENIED, None
     if isinstance(error, Unavailable):
         return grpc.StatusCode.UNAVAILABLE, _retry(error.retry_after_s)
     if isinstance(error, DeadlineExceeded):
@@ -112,12 +119,13 @@ class ErrorInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]
 
 def _translate_unary(behavior: Callable[..., Any], method: str) -> Callable[..., Any]:
     async def translated(request: Any, context: grpc.aio.ServicerContext) -> Any:
-        try:
-            return await behavior(request, context)
-        except grpc.aio.AbortError:
-            raise
-        except Exception as error:
-            await abort(context, error, method)
+        with handled(method, context):
+            try:
+                return await behavior(request, context)
+            except grpc.aio.AbortError:
+                raise
+            except Exception as error:
+                await abort(context, error, method)
 
     return translated
 
@@ -125,14 +133,15 @@ def _translate_unary(behavior: Callable[..., Any], method: str) -> Callable[...,
 def _translate_stream(behavior: Callable[..., Any], method: str) -> Callable[..., Any]:
     async def translated(request: Any, context: grpc.aio.ServicerContext) -> AsyncIterator[Any]:
         responses = behavior(request, context)
-        try:
-            async for response in responses:
-                yield response
-        except grpc.aio.AbortError:
-            raise
-        except Exception as error:
-            await abort(context, error, method)
-        finally:
-            await responses.aclose()  # a cancelled call frees its session now, not at collection
+        with handled(method, context):
+            try:
+                async for response in responses:
+                    yield response
+            except grpc.aio.AbortError:
+                raise
+            except Exception as error:
+                await abort(context, error, method)
+            finally:
+                await responses.aclose()  # a cancelled call frees its session now, not later
 
     return translated

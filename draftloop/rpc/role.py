@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from typing import TypeVar
 
 import uvloop
 
 from draftloop import logs
 from draftloop.config import ServiceSettings
-from draftloop.errors import DraftloopError
+from draftloop.errors import DraftloopError, StartupFailure
+from draftloop.metrics_server import serving_metrics
 
 Settings = TypeVar("Settings", bound=ServiceSettings)
 
@@ -30,12 +32,32 @@ def run_role(
         logs.configure(role, log_format=settings.log_format, level=settings.log_level)
         logs.get(__name__).info("settings", **settings.effective())
         # A fifth less time a message than asyncio's own loop: docs/decisions/0005.
-        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        with (
+            serving_metrics(settings.metrics_listen),
+            _tracing(role, settings),
+            asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner,
+        ):
             runner.run(_as_coroutine(serve(settings)))
     except DraftloopError as error:
         sys.stderr.write(f"{role}: {error}\n")
         return STARTUP_FAILED
     return 0
+
+
+@contextlib.contextmanager
+def _tracing(role: str, settings: ServiceSettings) -> Iterator[None]:
+    """Traces where an endpoint is set. Raises StartupFailure where what they need is missing."""
+    if not settings.trace_endpoint:
+        yield
+        return
+    try:
+        from draftloop.rpc.otlp import exporting
+    except ImportError as error:
+        raise StartupFailure(
+            f"trace_endpoint: needs the extra `tracing`, pip install 'draftloop[tracing]' ({error})"
+        ) from None
+    with exporting(role, settings.trace_endpoint, settings.trace_ratio):
+        yield
 
 
 async def _as_coroutine(awaitable: Awaitable[None]) -> None:

@@ -18,6 +18,7 @@ from draftloop import logs
 from draftloop.config import ServiceSettings
 from draftloop.errors import StartupFailure
 from draftloop.rpc.channel import KEEPALIVE_MS, shared_options
+from draftloop.rpc.credentials import server_credentials
 from draftloop.rpc.interceptors import ErrorInterceptor
 
 SERVING = health_pb2.HealthCheckResponse.SERVING
@@ -52,7 +53,7 @@ class RoleServer:
         """Binds and starts. Raises StartupFailure where the address cannot be had."""
         host = self.settings.listen.rpartition(":")[0]
         try:
-            port = self.server.add_insecure_port(self.settings.listen)
+            port = self._bind()
         except RuntimeError as error:
             raise StartupFailure(
                 f"listen: {self.settings.listen} cannot be bound, is it in use? "
@@ -62,7 +63,15 @@ class RoleServer:
         await self._health.set("", SERVING)
         await self._health.set(self.service_name, NOT_SERVING)
         await self.server.start()
-        log.info("listening", address=self.address)
+        tls = self.settings.server_tls
+        log.info("listening", address=self.address, tls=tls is not None,
+                 client_certificates=tls is not None and tls.client_ca is not None)  # fmt: skip
+
+    def _bind(self) -> int:
+        tls = self.settings.server_tls
+        if tls is None:
+            return int(self.server.add_insecure_port(self.settings.listen))
+        return int(self.server.add_secure_port(self.settings.listen, server_credentials(tls)))
 
     async def ready(self) -> None:
         """Announces that requests are welcome."""

@@ -36,3 +36,12 @@ def require_vocabulary(given: str, own: str) -> None:
             f"vocabulary_fingerprint: must be {own}, the model's; got {given!r}; "
             f"drafter, verifier and orchestrator need the same tokenizer"
         )
+
+
+def require_model(given: str, own: str) -> None:
+    """Raises Mismatch where the request began on another model; an empty name is not compared."""
+    if given and given != own:
+        raise Mismatch(
+            f"model_fingerprint: must be {own}, the served model's; got {given!r}; "
+            f"a text goes on with the model that it began on"
+        )

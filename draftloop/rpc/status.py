@@ -1,20 +1,96 @@
-"""Reading rich error details on the client's side."""
+"""Reading failed calls on the client's side: the inverse of `interceptors.py`."""
 
 from __future__ import annotations
 
+from typing import TypeVar
+
 import grpc
-from google.rpc.error_details_pb2 import ErrorInfo
+from google.protobuf.message import Message
+from google.rpc.error_details_pb2 import BadRequest, ErrorInfo, RetryInfo
 from google.rpc.status_pb2 import Status
 
+from draftloop.errors import (
+    DeadlineExceeded,
+    DraftloopError,
+    Forbidden,
+    InvalidInput,
+    Mismatch,
+    Overloaded,
+    Unauthenticated,
+    Unavailable,
+)
 from draftloop.rpc.interceptors import DETAILS_KEY
+
+Detail = TypeVar("Detail", bound=Message)
+
+# Errors that are no more than their text.
+PLAIN: dict[grpc.StatusCode, type[DraftloopError]] = {
+    grpc.StatusCode.FAILED_PRECONDITION: Mismatch,
+    grpc.StatusCode.UNAUTHENTICATED: Unauthenticated,
+    grpc.StatusCode.PERMISSION_DENIED: Forbidden,
+}
 
 
 def error_info(error: grpc.aio.AioRpcError) -> ErrorInfo | None:
     """The ErrorInfo that came with a failed call, if any."""
+    return _detail(error, ErrorInfo)
+
+
+def _detail(error: grpc.aio.AioRpcError, kind: type[Detail]) -> Detail | None:
     for key, value in error.trailing_metadata() or ():
         if key == DETAILS_KEY:
-            for detail in Status.FromString(value).details:
-                info = ErrorInfo()
-                if detail.Unpack(info):
-                    return info
+            for packed in Status.FromString(value).details:
+                message = kind()
+                if packed.Unpack(message):
+                    return message
     return None
+
+
+def to_error(error: grpc.aio.AioRpcError, address: str) -> DraftloopError:
+    """A failed call of the public service as the error that its server raised.
+
+    `retry_after_s` is the server's word, 0 where it said nothing.
+    """
+    code, text = error.code(), error.details() or error.code().name
+    if code is grpc.StatusCode.INVALID_ARGUMENT:
+        return _invalid(error, text)
+    if code is grpc.StatusCode.RESOURCE_EXHAUSTED:
+        return _exhausted(error, text)
+    if code is grpc.StatusCode.UNAVAILABLE:
+        return _unavailable(error, text, address)
+    if code in PLAIN:
+        return PLAIN[code](text)
+    if code is grpc.StatusCode.DEADLINE_EXCEEDED:
+        return DeadlineExceeded()
+    if code is grpc.StatusCode.UNIMPLEMENTED:
+        return Mismatch(f"what answers at {address} is no Draftloop orchestrator: {text}")
+    return DraftloopError(f"{code.name}: {text}")
+
+
+def _invalid(error: grpc.aio.AioRpcError, text: str) -> DraftloopError:
+    detail = _detail(error, BadRequest)
+    if detail is None or not detail.field_violations:
+        return DraftloopError(text)
+    broken = detail.field_violations[0]
+    return InvalidInput.passed_on(broken.field, broken.description)
+
+
+def _exhausted(error: grpc.aio.AioRpcError, text: str) -> DraftloopError:
+    retry = _detail(error, RetryInfo)
+    if retry is None:  # gRPC's own limit on the size of messages: trying again would not help
+        return DraftloopError(text)
+    return Overloaded(text.partition("; try again")[0], _seconds(retry))
+
+
+def _unavailable(error: grpc.aio.AioRpcError, text: str, address: str) -> DraftloopError:
+    retry = _detail(error, RetryInfo)
+    if retry is not None:
+        return Unavailable(text, _seconds(retry))
+    if "failed to connect" in text.lower() or "resolution failed" in text.lower():
+        hint = "start one with `draftloop up`, or give the address of another"
+        return Unavailable(f"no server at {address}: {hint}", 0)
+    return Unavailable(f"the connection to {address} broke: {text}", 0)
+
+
+def _seconds(retry: RetryInfo) -> float:
+    return float(retry.retry_delay.seconds + retry.retry_delay.nanos / 1e9)

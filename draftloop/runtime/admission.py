@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Sequence
 from draftloop.errors import Overloaded
 from draftloop.runtime.engine import Engine
 from draftloop.runtime.kv_cache import Slot
+from draftloop.runtime.metrics import QUEUE_TIME
 from draftloop.runtime.model import LanguageModel
 
 
@@ -27,6 +28,11 @@ class Admission:
     def open_sessions(self) -> int:
         """Sessions that hold a slot."""
         return self._open
+
+    @property
+    def waiting_sessions(self) -> int:
+        """Sessions that wait for a slot."""
+        return self._waiting
 
     @contextlib.asynccontextmanager
     async def slot(self) -> AsyncIterator[Slot]:
@@ -48,7 +54,8 @@ class Admission:
             )
         self._waiting += 1
         try:
-            await self._places.acquire()
+            with QUEUE_TIME.time():
+                await self._places.acquire()
         finally:
             self._waiting -= 1
         held: list[Slot] = []

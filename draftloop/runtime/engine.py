@@ -8,13 +8,15 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Future, InvalidStateError
-from dataclasses import dataclass
+from contextvars import Context, copy_context
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from torch import Tensor
 
 from draftloop import logs
 from draftloop.errors import Unavailable
+from draftloop.runtime import metrics
 from draftloop.runtime.forward import Forward, Task
 from draftloop.tree import ServiceTimings
 
@@ -34,6 +36,8 @@ class Job:
     timings: ServiceTimings
     submitted_ns: int
     wish: Forward | None = None
+    # of the request that it is for, so that log lines name it
+    context: Context = field(default_factory=copy_context)
 
 
 class Engine:
@@ -92,10 +96,13 @@ class Engine:
                 return True
             if job is None:
                 return False
-            job.timings.queue_ns += time.perf_counter_ns() - job.submitted_ns
+            queued = time.perf_counter_ns() - job.submitted_ns
+            job.timings.queue_ns += queued
             if not job.future.cancelled():
                 self._active.append(job)
                 self._advance(job, None)
+                if job.wish is not None:
+                    metrics.ENGINE_QUEUE_TIME.observe(queued / 1e9)
 
     def _next_batch(self) -> list[Job]:
         self._active = [job for job in self._active if self._wanted(job)]
@@ -113,7 +120,7 @@ class Engine:
     def _wanted(self, job: Job) -> bool:
         if job.wish is not None and job.future.cancelled():
             job.wish = None
-            _close(job.task)
+            job.context.run(_close, job.task)
         return job.wish is not None
 
     def _step(self, batch: list[Job]) -> None:
@@ -122,10 +129,12 @@ class Engine:
         try:
             logits = wishes[0].model.forward(wishes)
         except Exception as error:  # the sessions fail, the engine lives
+            metrics.FORWARD_FAILURES.inc()
             for job in batch:
                 self._fail(job, error)
             return
         elapsed = time.perf_counter_ns() - started
+        metrics.observe_forward(wishes, elapsed)
         # Those that were served go to the back, so that a full step starves nobody.
         self._active = [job for job in self._active if job not in batch] + batch
         for job, rows in zip(batch, logits, strict=True):
@@ -145,7 +154,7 @@ class Engine:
 
     def _fail(self, job: Job, error: Exception) -> None:
         job.wish = None
-        _close(job.task)
+        job.context.run(_close, job.task)
         with contextlib.suppress(InvalidStateError):  # cancelled meanwhile
             job.future.set_exception(error)
 

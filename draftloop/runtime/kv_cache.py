@@ -39,20 +39,29 @@ class KVCache:
         self.keys = [torch.empty(size, dtype=dtype, device=device) for _ in range(shape.layers)]
         self.values = [torch.empty(size, dtype=dtype, device=device) for _ in range(shape.layers)]
         self._free = list(range(shape.slots))[::-1]
+        self._held: dict[int, Slot] = {}
 
     @property
     def free_slots(self) -> int:
         """Slots that no session holds."""
         return len(self._free)
 
+    @property
+    def used_rows(self) -> int:
+        """Rows that hold keys and values of a session; from any thread."""
+        return sum(slot.length + slot.pending for slot in list(self._held.values()))
+
     def acquire(self, max_pending: int) -> Slot:
         """An empty slot. Raises IndexError when none is free: admission comes before."""
-        return Slot(self, self._free.pop(), max_pending)
+        slot = Slot(self, self._free.pop(), max_pending)
+        self._held[slot.index] = slot
+        return slot
 
     def release(self, slot: Slot) -> None:
         """Takes a slot back; twice is once."""
         if not slot.released:
             slot.released = True
+            del self._held[slot.index]
             self._free.append(slot.index)
 
     def move(self, index: int, rows: Sequence[int], start: int) -> None:

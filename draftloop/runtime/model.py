@@ -182,7 +182,10 @@ def load_network(options: ModelOptions, device: torch.device) -> PreTrainedModel
         network: PreTrainedModel
         network, report = AutoModelForCausalLM.from_pretrained(
             options.folder,
-            config=AutoConfig.from_pretrained(options.folder, local_files_only=True),
+            config=AutoConfig.from_pretrained(
+                options.folder, local_files_only=True, trust_remote_code=False
+            ),
+            trust_remote_code=False,
             dtype=getattr(torch, options.dtype),
             attn_implementation=tree_attention.NAME,
             local_files_only=True,

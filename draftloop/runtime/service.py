@@ -13,12 +13,16 @@ from draftloop import logs
 from draftloop.config import ModelServiceSettings
 from draftloop.cost_line import cost_line
 from draftloop.errors import InvalidInput, StartupFailure, Unavailable
+from draftloop.load import ServiceLoad
 from draftloop.model_info import ModelInfo, vocabulary_fingerprint
+from draftloop.runtime import metrics
 from draftloop.runtime.admission import Admission
 from draftloop.runtime.engine import Engine
 from draftloop.runtime.model import LanguageModel, ModelOptions
 
 Part = TypeVar("Part")
+
+LOAD_MEMORY = 0.8  # share of the earlier messages in `answer_ns`
 
 log = logs.get(__name__)
 
@@ -44,6 +48,7 @@ class ModelHost:
         self._model: LanguageModel | None = None
         self._info: ModelInfo | None = None
         self._admission: Admission | None = None
+        self._answer_ns = 0.0
 
     @property
     def model(self) -> LanguageModel:
@@ -60,6 +65,20 @@ class ModelHost:
         """The way to a slot."""
         return self._loaded(self._admission)
 
+    @property
+    def load(self) -> ServiceLoad:
+        """How busy the service is at this moment."""
+        return ServiceLoad(
+            running_sessions=self.admission.open_sessions,
+            waiting_sessions=self.admission.waiting_sessions,
+            answer_ns=round(self._answer_ns),
+        )
+
+    def answered(self, service_ns: int) -> None:
+        """Takes in what a message took, from its arrival to its answer."""
+        memory = LOAD_MEMORY if self._answer_ns else 0.0
+        self._answer_ns = memory * self._answer_ns + (1 - memory) * service_ns
+
     async def start(self) -> None:
         """Loads the model and measures its costs. Raises StartupFailure or InvalidInput."""
         settings = self.settings
@@ -72,6 +91,7 @@ class ModelHost:
         self._model = model
         self._info = model.info(strategies=self._strategies)
         self._admission = Admission(model, self.engine, max_waiting=settings.max_waiting)
+        metrics.HOSTS.watch(self)
         line = cost_line(model.cost_curve)
         milliseconds = {
             rows: round(time / 1e6, 3) for rows, time in zip(line.rows, line.times, strict=True)
@@ -80,6 +100,7 @@ class ModelHost:
 
     async def stop(self) -> None:
         """Ends the engine's thread."""
+        metrics.HOSTS.forget(self)
         await asyncio.to_thread(self.engine.stop)
 
     def _load(self) -> LanguageModel:

@@ -84,13 +84,15 @@ def _add_models(app: FastAPI, gateway: Gateway) -> None:
         }
 
     @app.get("/v1/models", response_class=JsonAnswer)
-    async def models() -> Response:
+    async def models(request: Request) -> Response:
         """The one model that is served."""
+        gateway.require_caller(request.headers)
         return JsonAnswer({"object": "list", "data": [model()]})
 
     @app.get("/v1/models/{name:path}", response_class=JsonAnswer)
-    async def one_model(name: str) -> Response:
+    async def one_model(name: str, request: Request) -> Response:
         """The model of that name."""
+        gateway.require_caller(request.headers)
         gateway.require_model(name)
         return JsonAnswer(model())
 
@@ -99,8 +101,9 @@ def _add_tokens(app: FastAPI, gateway: Gateway) -> None:
     tokenizer = gateway.front.deployment.tokenizer
 
     @app.post("/tokenize", response_class=JsonAnswer)
-    async def tokenize(body: TokenizeBody) -> Response:
+    async def tokenize(body: TokenizeBody, request: Request) -> Response:
         """Token ids of a text, or of the prompt that a chat becomes."""
+        gateway.require_caller(request.headers)
         token_ids = await gateway.tokens(body)
         strings = [tokenizer.token_text(token) for token in token_ids]
         return JsonAnswer(
@@ -113,8 +116,9 @@ def _add_tokens(app: FastAPI, gateway: Gateway) -> None:
         )
 
     @app.post("/detokenize", response_class=JsonAnswer)
-    async def detokenize(body: DetokenizeBody) -> Response:
+    async def detokenize(body: DetokenizeBody, request: Request) -> Response:
         """The text of token ids, special tokens left out."""
+        gateway.require_caller(request.headers)
         gateway.require_model(body.model)
         if body.tokens:
             size = gateway.front.deployment.verifier.vocabulary_size
@@ -131,7 +135,7 @@ def _add_operations(app: FastAPI, gateway: Gateway) -> None:
     @app.get("/ready", response_class=JsonAnswer)
     async def ready() -> Response:
         """Whether requests are welcome: not before a verifier is found, nor while draining."""
-        if not gateway.ready:
+        if not gateway.ready or not gateway.front.deployment.ready:
             raise Unavailable("the server is not ready, or is about to stop")
         return JsonAnswer({"status": "ready"})
 

@@ -1,27 +1,20 @@
-"""Who asks: the one place that says what a request's credentials are worth."""
+"""Who asks over HTTP: the key and the tenant that a request's headers name."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+
+from orchestrator.access import Caller, bearer_token
+from orchestrator.front import Front
 
 TENANT_HEADER = "x-tenant"
-SCHEME = "bearer"
 
 
-@dataclass(frozen=True, slots=True)
-class Caller:
-    """Whose phrases a request reads and writes; empty where there are no tenants."""
-
-    tenant: str = ""
+def caller_of(front: Front, headers: Mapping[str, str]) -> Caller:
+    """Whose key came with the request. Raises Unauthenticated where one is needed."""
+    return front.caller(bearer_token(headers.get("authorization")))
 
 
-def caller(token: str | None, headers: Mapping[str, str]) -> Caller:
-    """Everyone is welcome, whatever the token: the server is for a network that is trusted."""
-    return Caller(tenant=headers.get(TENANT_HEADER, ""))
-
-
-def bearer_token(headers: Mapping[str, str]) -> str | None:
-    """The token of `Authorization: Bearer`; None where there is none."""
-    scheme, _, token = headers.get("authorization", "").partition(" ")
-    return token.strip() if scheme.lower() == SCHEME and token.strip() else None
+def tenant_of(headers: Mapping[str, str]) -> str:
+    """Whose phrases the request asks for; the key may forbid it."""
+    return headers.get(TENANT_HEADER, "")

@@ -11,8 +11,10 @@ from typing import Any
 from draftloop.errors import (
     DeadlineExceeded,
     DraftloopError,
+    Forbidden,
     InvalidInput,
     Overloaded,
+    Unauthenticated,
     Unavailable,
 )
 
@@ -62,6 +64,15 @@ def problem(error: Exception) -> Problem:
     match error:
         case InvalidInput():
             return _invalid(error)
+        case Unauthenticated():
+            return Problem(
+                status=401, message=str(error), kind="authentication_error",
+                code="invalid_api_key", headers={"WWW-Authenticate": "Bearer"},
+            )  # fmt: skip
+        case Forbidden():
+            return Problem(
+                status=403, message=str(error), kind="permission_error", code="forbidden"
+            )
         case UnknownModel():
             return Problem(status=404, message=str(error), param="model", code="model_not_found")
         case Overloaded():

@@ -11,7 +11,7 @@ from draftloop import __version__
 from draftloop.errors import InvalidInput, Unavailable
 from draftloop.request import check_length, check_token_ids
 from orchestrator.front import Front
-from orchestrator.gateway.caller import bearer_token, caller
+from orchestrator.gateway.caller import caller_of, tenant_of
 from orchestrator.gateway.chat_template import ChatTemplate
 from orchestrator.gateway.errors import ContextExceeded, UnknownModel
 from orchestrator.gateway.formats import AnswerFormat, ChatFormat, CompletionFormat
@@ -53,8 +53,13 @@ class Gateway:
         if name is not None and name != self.model_name:
             raise UnknownModel(f"model: must be {self.model_name!r}; got {name[:80]!r}")
 
+    def require_caller(self, headers: Mapping[str, str]) -> None:
+        """Raises Unauthenticated where a key is needed and none that is known came."""
+        caller_of(self.front, headers)
+
     async def completion(self, said: CompletionBody, headers: Mapping[str, str]) -> Work:
         """Raises InvalidInput, UnknownModel, Unavailable."""
+        self.require_caller(headers)
         self._require_welcome(said)
         prompts = [await self._prompt(*entry) for entry in _entries(said)]
         self._require_few(said, len(prompts))
@@ -64,6 +69,7 @@ class Gateway:
 
     async def chat(self, said: ChatBody, headers: Mapping[str, str]) -> Work:
         """Raises InvalidInput, UnknownModel, Unavailable."""
+        self.require_caller(headers)
         self._require_welcome(said)
         self._require_few(said, 1)
         text = self._rendered(said.messages, add_generation_prompt=True)
@@ -101,14 +107,14 @@ class Gateway:
         form: AnswerFormat,
     ) -> Work:
         info = self.front.deployment.verifier
-        asking = caller(bearer_token(headers), headers)
+        caller, tenant = caller_of(self.front, headers), tenant_of(headers)
         seconds, seed = self._seconds(headers), seed_of(said)
         generations = []
         for prompt in prompts:
             check_token_ids(prompt.field, prompt.token_ids, info.vocabulary_size)
             _require_room(prompt, info.context_length)
-            for one in parameters(said, prompt.token_ids, asking.tenant, seed):
-                generations.append(self.front.generation(one, seconds))
+            for one in parameters(said, prompt.token_ids, tenant, seed):
+                generations.append(self.front.generation(one, seconds, caller))
         options = said.stream_options
         return Work(
             front=self.front,
@@ -117,6 +123,8 @@ class Gateway:
             generations=generations,
             prompt_tokens=sum(len(prompt.token_ids) for prompt in prompts),
             form=form,
+            headers=tuple(headers.items()),
+            caller=caller,
             include_usage=bool(options and options.include_usage),
             traced=bool(said.stream and said.speculative and said.speculative.trace),
         )

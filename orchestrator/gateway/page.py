@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from fastapi import FastAPI
+from fastapi import FastAPI, Request
 from starlette.responses import RedirectResponse, Response
 from starlette.staticfiles import StaticFiles
 
@@ -47,8 +47,9 @@ def add_playground(app: FastAPI, gateway: Gateway) -> None:
         return RedirectResponse("playground/")
 
     @app.get("/playground/options", include_in_schema=False)
-    async def options() -> Response:
-        """What the page offers. Raises Unavailable while no verifier is known."""
+    async def options(request: Request) -> Response:
+        """What the page offers. Raises Unavailable while no verifier is known, Unauthenticated."""
+        gateway.require_caller(request.headers)
         return JsonAnswer(_options(gateway))
 
     app.mount("/playground", PlaygroundFiles(directory=FOLDER, html=True))

@@ -5,8 +5,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncGenerator, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
+from draftloop.tracing import Headers
+from orchestrator.access import Caller
 from orchestrator.figures import Piece
 from orchestrator.front import Front
 from orchestrator.loop import Generation
@@ -21,8 +24,15 @@ class Step:
     finish_reason: str | None
 
 
-async def steps(front: Front, generations: Sequence[Generation]) -> AsyncGenerator[Step, None]:
+async def steps(
+    front: Front,
+    generations: Sequence[Generation],
+    headers: Headers,
+    caller: Caller | None,
+) -> AsyncGenerator[Step, None]:
     """Yields until all have ended; the first error ends all of them.
+
+    `headers` of the HTTP request may name the trace that they are part of.
 
     Overloaded comes before any step: either all are admitted or none is served. They never wait
     for a slow reader: what they produce is bounded by their token limits. Closing this stops them
@@ -30,7 +40,9 @@ async def steps(front: Front, generations: Sequence[Generation]) -> AsyncGenerat
     """
     queue: asyncio.Queue[Step | Exception | None] = asyncio.Queue()
     tasks = [
-        asyncio.create_task(_run(front, generation, index, queue))
+        asyncio.create_task(
+            _run(front.serving(generation, headers, caller), generation, index, queue)
+        )
         for index, generation in enumerate(generations)
     ]
     try:
@@ -50,13 +62,13 @@ async def steps(front: Front, generations: Sequence[Generation]) -> AsyncGenerat
 
 
 async def _run(
-    front: Front,
+    serving: AbstractContextManager[None],
     generation: Generation,
     index: int,
     queue: asyncio.Queue[Step | Exception | None],
 ) -> None:
     try:
-        with front.serving(generation):
+        with serving:
             async with contextlib.aclosing(generation.run()) as pieces:
                 async for piece in pieces:
                     queue.put_nowait(Step(index, piece, generation.finish_reason))

@@ -35,10 +35,12 @@ class HttpServer:
         self._settings = settings
         self.address = ""
         self.gateway = Gateway(front, ChatTemplate(settings.tokenizer, settings.chat_template))
+        tls = settings.server_tls
         config = uvicorn.Config(
             build_app(self.gateway, settings.http_max_body_bytes),
             http="httptools", ws="none", lifespan="off", access_log=False, log_config=None,
             server_header=False, timeout_keep_alive=KEEP_ALIVE_S, timeout_graceful_shutdown=1,
+            **(tls.uvicorn_options() if tls is not None else {}),
         )  # fmt: skip
         self._server = _Server(config)
         self._serving: asyncio.Task[None] | None = None

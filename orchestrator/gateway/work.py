@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from draftloop.logprobs import TokenLogprobs
+from draftloop.tracing import Headers
+from orchestrator.access import Caller
 from orchestrator.front import Front
 from orchestrator.gateway.answers import DONE, event
 from orchestrator.gateway.figures import metrics
@@ -30,6 +32,8 @@ class Work:
     generations: list[Generation]
     prompt_tokens: int
     form: AnswerFormat
+    headers: Headers = ()
+    caller: Caller | None = None
     include_usage: bool = False
     traced: bool = False
     answer_id: str = field(init=False)
@@ -45,7 +49,9 @@ class Work:
         """The answer, once all choices have ended."""
         texts: list[list[str]] = [[] for _ in self.generations]
         logprobs: list[list[TokenLogprobs]] = [[] for _ in self.generations]
-        async with contextlib.aclosing(steps(self.front, self.generations)) as all_steps:
+        async with contextlib.aclosing(
+            steps(self.front, self.generations, self.headers, self.caller)
+        ) as all_steps:
             async for step in all_steps:
                 texts[step.choice].append(step.piece.text)
                 logprobs[step.choice].extend(step.piece.logprobs)
@@ -63,7 +69,9 @@ class Work:
         """The answer as events, the final one included; several may come as one piece."""
         opened: set[int] = set()
         left = len(self.generations)
-        async with contextlib.aclosing(steps(self.front, self.generations)) as all_steps:
+        async with contextlib.aclosing(
+            steps(self.front, self.generations, self.headers, self.caller)
+        ) as all_steps:
             async for step in all_steps:
                 choices = [] if step.choice in opened else self.form.opening(step.choice)
                 opened.add(step.choice)
@@ -79,6 +87,9 @@ class Work:
             last = self._chunk([]) | {"usage": self._usage(), "metrics": self._metrics()}
             yield event(last)
         yield DONE
+
+    def _steps(self) -> AsyncGenerator[Step, None]:
+        return steps(self.front, self.generations, self.headers, self.caller)
 
     def _worth_telling(self, step: Step) -> bool:
         """A round may make no text certain: half a character, or what may begin a stop text."""

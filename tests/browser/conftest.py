@@ -79,10 +79,10 @@ def open_page(browser: Browser, base: str) -> Iterator[OpenPage]:
 
     contexts = []
 
-    def opened(**visitor: Any) -> Playground:
+    def opened(address: str = base, greeting: str = "target", **visitor: Any) -> Playground:
         context = browser.new_context(**{"viewport": SIZE, **visitor})
         contexts.append(context)
-        return Playground(context.new_page(), base)
+        return Playground(context.new_page(), address, greeting)
 
     yield opened
     for context in contexts:

@@ -13,7 +13,7 @@ WORDS_AT_ITS_END = "Ended"
 class Playground:
     """A page that has loaded, and what went wrong on it."""
 
-    def __init__(self, page: Page, base: str) -> None:
+    def __init__(self, page: Page, base: str, greeting: str = "target") -> None:
         self.page = page
         self.problems: list[str] = []
         self.requests: list[str] = []
@@ -21,7 +21,7 @@ class Playground:
         page.on("pageerror", lambda error: self.problems.append(str(error)))
         page.on("request", lambda request: self.requests.append(request.url))
         page.goto(base + "/")
-        expect(page.locator("#models")).to_contain_text("target", timeout=RUN_TIMEOUT_MS)
+        expect(page.locator("#models")).to_contain_text(greeting, timeout=RUN_TIMEOUT_MS)
 
     def _heard(self, message: Any) -> None:
         if message.type in ("error", "warning"):

@@ -109,15 +109,3 @@ def test_tells_that_the_server_is_gone(open_page: OpenPage) -> None:
     playground.at("#run").click()
     playground.wait("Failed")
     assert "cannot be reached" in playground.text("#error")
-
-
-def test_a_key_is_sent_and_not_kept(playground: Playground) -> None:
-    playground.at("#access summary").click()
-    playground.fill(key="a-key")
-    with playground.page.expect_request("**/v1/completions") as asked:
-        playground.run(**{**RUN, "max_tokens": 2})
-    assert asked.value.headers["authorization"] == "Bearer a-key"
-    kept = "JSON.stringify([localStorage, sessionStorage, document.cookie])"
-    assert "a-key" not in playground.page.evaluate(kept)
-    playground.page.reload()
-    assert playground.at("#key").input_value() == ""

@@ -13,7 +13,7 @@ ROOT = Path(__file__).resolve().parents[2]
 STUB_MARK = "_pb2"
 LIBRARIES = ("draftloop", "phrase_store", "protos")
 SERVICES = ("drafter_service", "verifier_service", "orchestrator")
-TOOLS = ("models", "benchmarks", "tests")
+TOOLS = ("models", "benchmarks", "tests", "examples")
 PACKAGES = (*LIBRARIES, *SERVICES, *TOOLS)
 
 

@@ -90,7 +90,7 @@ def test_command_line_exists() -> None:
     for command in starting_with("draftloop"):
         if len(command) == 1 or not command[1].isalpha():
             continue
-        size = 3 if command[1] == "serve" else 2
+        size = 3 if command[1] in ("serve", "keys") else 2
         flags = {word.partition("=")[0] for word in command[size:] if word.startswith("--")}
         uses.setdefault(command[1:size], set()).update(flags - {"--help"})
     assert {("up",), ("generate",), ("info",), ("serve", "verifier")} <= set(uses)

@@ -23,6 +23,7 @@ STUB_FILES = {"servicer.py", "clients.py"}
 STUB_FOLDERS = ("draftloop/rpc", "tests", "benchmarks")
 LIGHT = {"draftloop", "prometheus_client", "pydantic", "pydantic_settings", "structlog"}
 STANDARD = set(sys.stdlib_module_names)
+TRACES = "draftloop/rpc/otlp.py"
 
 
 def breaches(
@@ -63,6 +64,11 @@ def test_redis_stays_in_the_phrase_store() -> None:
     assert not breaches(lambda _: {"redis"}, lambda module: not module.under(*folders))
 
 
+def test_tracing_stays_optional() -> None:
+    product = (module for module in modules() if is_product(module))
+    assert [m.path for m in product if "opentelemetry" in m.packages] == [TRACES]
+
+
 def test_stubs_stay_at_the_door() -> None:
     def inside(module: Module) -> bool:
         return module.file.name not in STUB_FILES and not module.under(*STUB_FOLDERS)
@@ -76,10 +82,29 @@ def test_grpc_stays_out_of_the_runtime() -> None:
 
 def test_shared_types_need_little() -> None:
     def shared(module: Module) -> bool:
-        folders = ("draftloop/rpc", "draftloop/runtime")
+        folders = ("draftloop/client", "draftloop/rpc", "draftloop/runtime")
         return module.package == "draftloop" and not module.under(*folders)
 
     assert not breaches(lambda module: module.packages - STANDARD - LIGHT, shared)
+
+
+def test_the_client_sees_no_wire() -> None:
+    """Its calls are made in draftloop/rpc; beside them it needs the retries alone."""
+
+    def foreign(module: Module) -> set[str]:
+        return module.packages - STANDARD - {"draftloop", "tenacity"}
+
+    assert not breaches(foreign, lambda module: module.under("draftloop/client"))
+
+
+def test_the_client_runs_on_a_plain_installation() -> None:
+    """Importing it imports no distribution but those that `draftloop` without extras asks for."""
+    code = "import sys, draftloop.client; sys.stdout.write(' '.join(sys.modules))"
+    run = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
+    assert run.returncode == 0, run.stderr
+    imported = {name.partition(".")[0] for name in run.stdout.split()}
+    assert {"grpc", "tenacity"} <= imported
+    assert not imported & (HEAVY | COMPILERS | {"numpy", "redis", *SERVICES, "phrase_store"})
 
 
 def edges() -> dict[str, set[str]]:
@@ -148,6 +173,8 @@ def declared(*extras: str) -> set[str]:
 
 def extras_of(module: Module) -> tuple[str, ...]:
     """Extras with which this module must be importable."""
+    if module.path == TRACES:
+        return ("tracing",)
     if module.under("draftloop/runtime"):
         return ("verifier",)
     if module.package in TOOLS:

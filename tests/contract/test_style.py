@@ -31,7 +31,9 @@ def test_functions_are_short() -> None:
 
 
 def may_print(module: Module) -> bool:
-    return module.under("models", "benchmarks") or module.path.startswith("orchestrator/cli")
+    return module.under("models", "benchmarks", "examples") or module.path.startswith(
+        "orchestrator/cli"
+    )
 
 
 def test_only_the_command_line_prints() -> None:

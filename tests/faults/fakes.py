@@ -95,9 +95,11 @@ class FakeDrafter(drafter_pb2_grpc.DrafterServicer):
         self._info = info
         self._behavior = behavior
         self.delay_s = delay_s
+        self.info_delay_s = 0.0
         self.asked = 0
 
     async def Info(self, request: Any, context: Any) -> drafter_pb2.DrafterInfoResponse:
+        await asyncio.sleep(self.info_delay_s)
         return drafter_pb2.DrafterInfoResponse(model=self._info)
 
     async def Draft(self, messages: Any, context: Any) -> AsyncIterator[Reply]:

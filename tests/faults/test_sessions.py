@@ -6,16 +6,18 @@ import asyncio
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import Any
 
 import pytest
 
-from draftloop.errors import DeadlineExceeded, Unavailable
+from draftloop.deadline import Deadline
+from draftloop.errors import DeadlineExceeded, Mismatch, Unavailable
 from draftloop.request import GenerationRequest, SamplingParameters
+from draftloop.rpc.channel import open_channel
 from draftloop.speculation import SPECULATIVE, Speculation
 from draftloop.tree import EMPTY_TREE, DraftBudget
-from orchestrator.deadline import Deadline
 from orchestrator.drafter_session import DrafterSession
-from orchestrator.replicas import Replicas
+from orchestrator.replicas import Replica, Replicas
 from orchestrator.terms import SessionTerms
 from orchestrator.verifier_session import VerifierSession
 from protos import drafter_pb2_grpc, verifier_pb2_grpc
@@ -42,6 +44,7 @@ def terms(seconds: float | None = None, answer_timeout_s: float = 20.0) -> Sessi
     return SessionTerms(
         request=REQUEST,
         vocabulary_fingerprint="bb",
+        target_fingerprint="",
         answer_timeout_s=answer_timeout_s,
         deadline=Deadline.after(seconds),
     )
@@ -49,11 +52,12 @@ def terms(seconds: float | None = None, answer_timeout_s: float = 20.0) -> Sessi
 
 @asynccontextmanager
 async def replicas(*addresses: str) -> AsyncIterator[Replicas]:
-    known = Replicas(addresses, 1 << 20)
+    channels = [open_channel(address, 1 << 20) for address in addresses]
     try:
-        yield known
+        yield Replicas(map(Replica, addresses, channels))
     finally:
-        await known.close()
+        for channel in channels:
+            await channel.close()
 
 
 @asynccontextmanager
@@ -83,6 +87,30 @@ async def becomes_ready(session: DrafterSession) -> bool:
             return True
         await asyncio.sleep(0.05)
     return False
+
+
+class OtherModel(verifier_pb2_grpc.VerifierServicer):
+    """A verifier that has been started anew, with another model, since it was last asked."""
+
+    async def Verify(self, messages: Any, context: Any) -> AsyncIterator[Any]:
+        await anext(messages)
+        raise Mismatch("model_fingerprint: must be another")
+        yield
+
+
+async def test_a_replica_with_another_model_is_passed_over() -> None:
+    async with (
+        fakes.listening(add_verifier, OtherModel()) as other,
+        fakes.listening(add_verifier, fakes.ScriptedVerifier()) as right,
+    ):
+        async with replicas(other, right) as known:
+            for _ in range(6):
+                session = VerifierSession(known, terms(), reopen_for_s=1)
+                assert (await session.open(PROMPT)).verdict.emitted_token_ids
+                await session.close()
+        async with replicas(other) as known:
+            with pytest.raises(Mismatch):
+                await VerifierSession(known, terms(), reopen_for_s=1).open(PROMPT)
 
 
 async def test_a_deadline_is_passed_on() -> None:

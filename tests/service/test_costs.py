@@ -10,7 +10,7 @@ import pytest
 
 from draftloop.model_info import CostPoint
 from draftloop.runtime.cost_curve import CostCurve
-from orchestrator import deployment
+from orchestrator import deployment, discovery
 from orchestrator.config import OrchestratorSettings
 from protos import drafter_pb2, verifier_pb2
 from protos.drafter_pb2_grpc import DrafterStub
@@ -71,8 +71,7 @@ async def eventually(condition: Callable[[], bool]) -> None:
 async def test_the_orchestrator_asks_again_and_keeps_what_it_knows(
     serve_verifier: Start, serve_drafter: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(deployment, "REFRESH_S", 0.05)
-    monkeypatch.setattr(deployment, "INFO_TIMEOUT_S", 0.5)
+    monkeypatch.setattr(discovery, "ASK_S", 0.05)
     listen = [f"127.0.0.1:{port}" for port in free_ports(2)]
     chosen = OrchestratorSettings(verifiers=listen[0], drafters=listen[1], tokenizer=MODEL)
     started = deployment.Deployment(chosen)

@@ -19,8 +19,8 @@ from benchmarks.run import empty_cells, methods_for, unserved
 from benchmarks.settings import FULL, SHORT, read_settings
 from benchmarks.systems import COMPARED, MAIN, METHODS, PLAIN, PROFILES, SOURCES, by_part
 from benchmarks.workload import Case, Workload
+from draftloop.completion import SourceFigures
 from draftloop.errors import StartupFailure
-from draftloop.rpc.generation_client import SourceFigures
 from draftloop.speculation import FUSED, OUROBOROS, STRATEGIES
 from draftloop.tree import TokenSource
 

@@ -14,11 +14,13 @@ from google.rpc.status_pb2 import Status
 from draftloop.errors import (
     DeadlineExceeded,
     DraftloopError,
+    Forbidden,
     InvalidInput,
     Mismatch,
     Overloaded,
     SessionLost,
     StaleSession,
+    Unauthenticated,
     Unavailable,
 )
 from draftloop.rpc.interceptors import DETAILS_KEY, ErrorInterceptor, to_status
@@ -27,6 +29,8 @@ Code = grpc.StatusCode
 STATUSES = [
     (InvalidInput("top_p", "must be at most 1", 2), Code.INVALID_ARGUMENT, BadRequest),
     (Overloaded("full"), Code.RESOURCE_EXHAUSTED, RetryInfo),
+    (Unauthenticated("who"), Code.UNAUTHENTICATED, type(None)),
+    (Forbidden("no"), Code.PERMISSION_DENIED, type(None)),
     (Unavailable("gone"), Code.UNAVAILABLE, RetryInfo),
     (DeadlineExceeded(), Code.DEADLINE_EXCEEDED, type(None)),
     (StaleSession(assumed=3, actual=2), Code.FAILED_PRECONDITION, ErrorInfo),
@@ -39,8 +43,13 @@ STATUSES = [
 class Context:
     """Writes down how the call was aborted."""
 
+    status = Code.UNKNOWN
+
+    def code(self) -> grpc.StatusCode:
+        return self.status
+
     async def abort(self, code: Any, text: str, trailers: Any) -> NoReturn:
-        self.code, self.text, self.trailers = code, text, dict(trailers)
+        self.status, self.text, self.trailers = code, text, dict(trailers)
         raise grpc.aio.AbortError
 
     def detail(self, kind: Callable[[], Any]) -> Any:
@@ -104,7 +113,7 @@ async def test_a_mistake_of_the_user_leaves_with_text_and_field() -> None:
     context = Context()
     with pytest.raises(grpc.aio.AbortError):
         await handler.unary_unary(1, context)
-    assert context.code is Code.INVALID_ARGUMENT
+    assert context.code() is Code.INVALID_ARGUMENT
     assert context.text == "top_p: must be at most 1; got 2"
     assert context.detail(BadRequest).field_violations[0].field == "top_p"
 
@@ -113,7 +122,7 @@ async def test_an_unforeseen_error_shows_nothing_of_the_inside() -> None:
     context = Context()
     with pytest.raises(grpc.aio.AbortError):
         await (await wrapped(unary(KeyError("secret")))).unary_unary(1, context)
-    assert context.code is Code.INTERNAL
+    assert context.code() is Code.INTERNAL
     assert "secret" not in context.text and not context.trailers
 
 
@@ -131,7 +140,7 @@ async def test_a_handlers_own_abort_is_left_alone() -> None:
     context = Context()
     with pytest.raises(grpc.aio.AbortError):
         await (await wrapped(unary(grpc.aio.AbortError()))).unary_unary(1, context)
-    assert not hasattr(context, "code")
+    assert not hasattr(context, "text")
 
 
 async def test_a_stream_that_breaks_has_cleaned_up_before_its_status_leaves() -> None:
@@ -142,7 +151,7 @@ async def test_a_stream_that_breaks_has_cleaned_up_before_its_status_leaves() ->
         async for answer in handler.stream_stream(None, context):
             answers.append(answer)
     assert answers == [1, 2] and streaming.cleaned_up
-    assert context.code is Code.UNAVAILABLE
+    assert context.code() is Code.UNAVAILABLE
 
 
 async def test_a_stream_that_is_left_cleans_up_at_once() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import pickle
 from pathlib import Path
 
 import pytest
@@ -10,6 +12,16 @@ import torch
 from draftloop.errors import InvalidInput, StartupFailure
 from draftloop.runtime.model import LanguageModel
 from tests.support.toy_model import VOCABULARY_SIZE, llama_config, load_model, save_model
+
+
+class Touch:
+    """Makes a file when it is unpickled."""
+
+    def __init__(self, file: str) -> None:
+        self._file = file
+
+    def __reduce__(self) -> tuple[object, tuple[str, str]]:
+        return open, (self._file, "w")
 
 
 @pytest.fixture(scope="module")
@@ -57,9 +69,29 @@ def test_what_cannot_be_loaded_is_named(tmp_path: Path, folder: Path) -> None:
     (tmp_path / "model.safetensors").write_bytes(b"not weights")
     with pytest.raises(StartupFailure, match="cannot be loaded"):
         load_model(tmp_path)
+
+
+def test_pickled_weights_are_never_read(tmp_path: Path) -> None:
+    """Unpickling runs whatever the file says."""
+    ran = tmp_path / "ran"
+    save_model(tmp_path)
     (tmp_path / "model.safetensors").unlink()
-    with pytest.raises(StartupFailure, match="cannot be loaded"):
+    (tmp_path / "pytorch_model.bin").write_bytes(pickle.dumps(Touch(str(ran))))
+    with pytest.raises(StartupFailure, match="holds no .safetensors file; pickled weights"):
         load_model(tmp_path)
+    assert not ran.exists()
+
+
+def test_code_that_comes_with_a_model_is_never_run(tmp_path: Path) -> None:
+    saved = save_model(tmp_path)
+    config = json.loads((saved / "config.json").read_text())
+    config["model_type"] = "somebodys"
+    config["auto_map"] = {"AutoConfig": "own.Config", "AutoModelForCausalLM": "own.Model"}
+    (saved / "config.json").write_text(json.dumps(config))
+    (saved / "own.py").write_text(f"open({str(saved / 'ran')!r}, 'w')\n")
+    with pytest.raises(StartupFailure, match="cannot be loaded"):
+        load_model(saved)
+    assert not (saved / "ran").exists()
 
 
 def test_missing_weights_are_not_made_up(tmp_path: Path) -> None:

@@ -1,7 +1,7 @@
 // The server's API, as far as the page needs it. Addresses are relative to the page's.
 
 const DONE = "[DONE]";
-const NEEDS_KEY = [401, 403];
+const UNAUTHORIZED = 401;
 
 // What the server, or the way to it, said no with; the message is for people.
 export class Refusal extends Error {
@@ -11,20 +11,19 @@ export class Refusal extends Error {
   }
 
   get needsKey() {
-    return NEEDS_KEY.includes(this.status);
+    return this.status === UNAUTHORIZED;
   }
 }
 
 // What the server offers. Throws a Refusal.
-export async function options() {
-  const answer = await reached("options", { cache: "no-store" });
+export async function options(key) {
+  const answer = await reached("options", { cache: "no-store", headers: credentials(key) });
   return answer.json();
 }
 
 // Chunks of a streamed completion. Throws a Refusal, or an AbortError once the signal says so.
 export async function* completion(body, key, signal) {
-  const headers = { "Content-Type": "application/json" };
-  if (key) headers.Authorization = `Bearer ${key}`;
+  const headers = { "Content-Type": "application/json", ...credentials(key) };
   const request = { method: "POST", headers, body: JSON.stringify(body), signal };
   const answer = await reached("../v1/completions", request);
   for await (const data of events(answer.body, signal)) {
@@ -34,6 +33,10 @@ export async function* completion(body, key, signal) {
     yield chunk;
   }
   throw new Refusal("The connection ended before the answer did.");
+}
+
+function credentials(key) {
+  return key ? { Authorization: `Bearer ${key}` } : {};
 }
 
 async function reached(address, request) {

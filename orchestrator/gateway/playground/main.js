@@ -35,13 +35,13 @@ class Page {
   async meet() {
     for (;;) {
       try {
-        const offer = await options();
+        const offer = await options(this.request.key);
         this.request.offer(offer);
         byId("models").textContent = models(offer);
         return;
       } catch (error) {
         byId("models").textContent = error.message;
-        await new Promise((resolve) => setTimeout(resolve, LOOK_AGAIN_MS));
+        await (error.needsKey ? this.request.anotherKey() : pause(LOOK_AGAIN_MS));
       }
     }
   }
@@ -180,6 +180,10 @@ class Page {
       }
     });
   }
+}
+
+function pause(ms) {
+  return new Promise((resolve) => setTimeout(resolve, ms));
 }
 
 // Rounds may come faster than a screen shows them.

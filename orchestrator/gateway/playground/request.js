@@ -72,6 +72,14 @@ export class RequestForm {
     this.fields.key.focus();
   }
 
+  // Waits until the reader has typed one in.
+  anotherKey() {
+    this.form.querySelector("#access").open = true;
+    return new Promise((resolve) => {
+      this.fields.key.addEventListener("change", resolve, { once: true });
+    });
+  }
+
   #offerExamples() {
     const { example, prompt } = this.fields;
     for (const name of EXAMPLES.keys()) example.append(new Option(name));

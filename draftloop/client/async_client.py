@@ -1,0 +1,110 @@
+"""The client for asyncio."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Self, TypeVar, Unpack
+
+from draftloop.client.async_stream import AsyncStream
+from draftloop.client.options import Options, Prompt, parameters
+from draftloop.client.retry import DEFAULT_RETRY, Retry
+from draftloop.completion import Completion, DeploymentInfo
+from draftloop.config import DEFAULT_PORTS, LOOPBACK
+from draftloop.deadline import Deadline
+from draftloop.errors import InvalidInput
+from draftloop.rpc.generation_client import GenerationClient
+from draftloop.tls import ClientTls
+
+DEFAULT_ADDRESS = f"{LOOPBACK}:{DEFAULT_PORTS['orchestrator']}"
+
+Answer = TypeVar("Answer")
+
+
+class AsyncClient:
+    """A client of one deployment; any number of calls may run at once.
+
+    It connects at its first call and belongs to the event loop of that call. Use it as an async
+    context manager or `close` it. `api_key` is sent as a bearer token; `tls`
+    says whom to trust, None encrypts nothing. `timeout` bounds a whole
+    call in seconds, waits between attempts included; None sets no limit, and in a call means the
+    client's. Every call raises errors of `draftloop.errors` alone: InvalidInput, Overloaded,
+    Unavailable, DeadlineExceeded, Mismatch, or their base DraftloopError.
+    """
+
+    def __init__(
+        self,
+        address: str = DEFAULT_ADDRESS,
+        *,
+        api_key: str | None = None,
+        tls: ClientTls | None = None,
+        timeout: float | None = None,
+        retry: Retry = DEFAULT_RETRY,
+    ) -> None:
+        _require_positive(timeout)
+        self._address = address
+        self._client = GenerationClient(address, api_key, tls)
+        self._timeout = timeout
+        self._retry = retry
+
+    def __repr__(self) -> str:
+        # Without the key.
+        return f"{type(self).__name__}({self._address!r})"
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Cancels what still runs and disconnects."""
+        await self._client.close()
+
+    async def generate(
+        self, prompt: Prompt, *, timeout: float | None = None, **options: Unpack[Options]
+    ) -> Completion:
+        """The whole continuation of a text, of token ids, or of a request as a value."""
+        said = parameters(prompt, options)
+        return await self._call(lambda left: self._client.generate(said, left), timeout)
+
+    def stream(
+        self, prompt: Prompt, *, timeout: float | None = None, **options: Unpack[Options]
+    ) -> AsyncStream:
+        """The continuation in pieces, as the server commits them."""
+        said = parameters(prompt, options)
+        deadline = self._deadline(timeout)
+        return AsyncStream(
+            lambda: self._client.stream(said, deadline.remaining()), self._retry, deadline
+        )
+
+    async def tokenize(self, text: str, *, timeout: float | None = None) -> tuple[int, ...]:
+        """Token ids of a text."""
+        return await self._call(lambda left: self._client.tokenize(text, left), timeout)
+
+    async def detokenize(self, token_ids: Sequence[int], *, timeout: float | None = None) -> str:
+        """Text of token ids."""
+        return await self._call(lambda left: self._client.detokenize(token_ids, left), timeout)
+
+    async def info(self, *, timeout: float | None = None) -> DeploymentInfo:
+        """Models, strategies and limits of the deployment."""
+        return await self._call(self._client.info, timeout)
+
+    def _deadline(self, timeout: float | None) -> Deadline:
+        _require_positive(timeout)
+        return Deadline.after(self._timeout if timeout is None else timeout)
+
+    async def _call(
+        self, ask: Callable[[float | None], Awaitable[Answer]], timeout: float | None
+    ) -> Answer:
+        """Safe to repeat as a whole: nothing of an answer was seen before all of it."""
+        deadline = self._deadline(timeout)
+
+        async def attempt() -> Answer:
+            return await ask(deadline.remaining())
+
+        return await self._retry.run(attempt, deadline.remaining())
+
+
+def _require_positive(timeout: float | None) -> None:
+    if timeout is not None and not timeout > 0:
+        raise InvalidInput("timeout", "must be above 0 seconds", timeout)

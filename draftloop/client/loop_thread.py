@@ -1,0 +1,60 @@
+"""An event loop on a thread of its own, for callers that have none."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Coroutine
+from concurrent.futures import CancelledError
+from typing import Any, TypeVar
+
+from draftloop.errors import DraftloopError
+
+CLOSED = "the client is closed"
+
+Answer = TypeVar("Answer")
+
+
+class LoopThread:
+    """Runs coroutines for any number of threads; `stop` ends it, and so does the process."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._run_loop, name="draftloop-client", daemon=True)
+        self._thread.start()
+
+    def _run_loop(self) -> None:
+        with asyncio.Runner(loop_factory=lambda: self._loop) as runner:
+            runner.get_loop().run_forever()
+
+    @property
+    def running(self) -> bool:
+        """Whether it was not stopped."""
+        return not self._loop.is_closed()
+
+    def run(self, work: Coroutine[Any, Any, Answer]) -> Answer:
+        """What the coroutine returns or raises; Ctrl-C while waiting cancels it.
+
+        Raises DraftloopError once the loop was stopped.
+        """
+        if not self.running:
+            work.close()
+            raise DraftloopError(CLOSED)
+        future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        try:
+            return future.result()
+        except CancelledError:
+            raise DraftloopError(CLOSED) from None
+        except BaseException:
+            future.cancel()
+            raise
+
+    def call_soon(self, callback: Callable[[], None]) -> None:
+        """Has it called on the loop's thread; not at all once the loop was stopped."""
+        if self.running:
+            self._loop.call_soon_threadsafe(callback)
+
+    def stop(self) -> None:
+        """Cancels what still runs; returns once the thread has ended."""
+        self.call_soon(self._loop.stop)
+        self._thread.join()

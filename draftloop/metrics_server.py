@@ -1,0 +1,40 @@
+"""`GET /metrics` for roles that speak no HTTP otherwise."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+
+from prometheus_client import start_http_server
+
+from draftloop import logs
+from draftloop.errors import StartupFailure
+from draftloop.metrics import REGISTRY
+
+log = logs.get(__name__)
+
+
+@contextlib.contextmanager
+def serving_metrics(listen: str) -> Iterator[None]:
+    """Serves the registry at `listen` (host:port) on a thread; nothing where that is empty.
+
+    Raises StartupFailure where the address cannot be had.
+    """
+    if not listen:
+        yield
+        return
+    host, _, port = listen.rpartition(":")
+    try:
+        server, thread = start_http_server(int(port), host.strip("[]"), REGISTRY)
+    except OSError as error:
+        raise StartupFailure(
+            f"metrics_listen: {listen} cannot be bound, is it in use? "
+            f"Stop what listens there or choose another --metrics-listen ({error})"
+        ) from None
+    log.info("metrics", address=f"{host}:{server.server_port}")
+    try:
+        yield
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()

@@ -1,0 +1,114 @@
+"""What the public service answers, in our own types."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable
+
+from draftloop.completion import (
+    Completion,
+    DeploymentInfo,
+    Figures,
+    Piece,
+    SourceFigures,
+    Summary,
+    Timings,
+    Usage,
+)
+from draftloop.errors import Mismatch
+from draftloop.rpc.convert import logprobs_from_pb, model_info_from_pb
+from draftloop.tree import TokenSource
+from protos import generation_pb2 as pb
+
+FINISH_REASONS = {pb.FINISH_REASON_STOP: "stop", pb.FINISH_REASON_LENGTH: "length"}
+
+
+def piece_from_pb(message: pb.GenerateResponse) -> Piece:
+    """New tokens and their text. Raises Mismatch for a source that this side does not know."""
+    return Piece(
+        text=message.text,
+        token_ids=tuple(message.token_ids),
+        sources=_sources(message.sources),
+        logprobs=logprobs_from_pb(message.logprobs),
+    )
+
+
+def completion_from_pb(message: pb.GenerateOnceResponse) -> Completion:
+    """A whole generation. Raises Mismatch for a source that this side does not know."""
+    summary = summary_from_pb(message.summary)
+    shared = {field.name: getattr(summary, field.name) for field in dataclasses.fields(summary)}
+    return Completion(
+        text=message.text,
+        token_ids=tuple(message.token_ids),
+        sources=_sources(message.sources),
+        logprobs=logprobs_from_pb(message.logprobs),
+        **shared,
+    )
+
+
+def summary_from_pb(message: pb.GenerationSummary) -> Summary:
+    """How it ended and what it cost. Raises Mismatch for a source unknown to this side."""
+    timings = message.timings
+    return Summary(
+        request_id=message.request_id,
+        finish_reason=FINISH_REASONS.get(message.finish_reason, "unknown"),
+        seed=message.seed,
+        usage=Usage(prompt_tokens=message.prompt_tokens, completion_tokens=message.output_tokens),
+        figures=_figures(message.speculation),
+        timings=Timings(
+            time_to_first_token_ns=timings.time_to_first_token_ns,
+            decode_ns=timings.decode_ns,
+            draft_ns=timings.draft_ns,
+            verify_ns=timings.verify_ns,
+            draft_forward_ns=timings.draft_forward_ns,
+            verify_forward_ns=timings.verify_forward_ns,
+            wire_ns=timings.wire_ns,
+            overhead_per_round_ns=timings.overhead_per_round_ns,
+        ),
+    )
+
+
+def deployment_from_pb(message: pb.GenerationInfoResponse) -> DeploymentInfo:
+    """What the deployment says of itself."""
+    return DeploymentInfo(
+        version=message.version,
+        verifier=model_info_from_pb(message.verifier),
+        drafter=model_info_from_pb(message.drafter) if message.HasField("drafter") else None,
+        strategies=tuple(message.strategies),
+        default_strategy=message.default_strategy,
+        default_max_tokens=message.default_max_tokens,
+    )
+
+
+def _figures(message: pb.SpeculationFigures) -> Figures:
+    sources = _sources(part.source for part in message.sources)
+    return Figures(
+        strategy=message.strategy,
+        rounds=message.rounds,
+        draft_tokens=message.draft_tokens,
+        accepted_tokens=message.accepted_tokens,
+        accepted_per_position=tuple(message.accepted_tokens_per_position),
+        tokens_per_round=message.tokens_per_round,
+        draft_forwards=message.draft_forwards,
+        fallback_rounds=message.fallback_rounds,
+        reopened_sessions=message.reopened_sessions,
+        phrase_rounds=message.phrase_rounds,
+        sources=tuple(
+            SourceFigures(
+                source=source,
+                proposed=part.proposed_tokens,
+                drafted=part.draft_tokens,
+                accepted=part.accepted_tokens,
+                expected=part.expected_tokens,
+            )
+            for source, part in zip(sources, message.sources, strict=True)
+        ),
+        ends={part.reason: part.rounds for part in message.ends},
+    )
+
+
+def _sources(values: Iterable[int]) -> tuple[TokenSource, ...]:
+    try:
+        return tuple(TokenSource(value) for value in values)
+    except ValueError as error:
+        raise Mismatch(f"the server is newer than this client ({error}): update it") from None

@@ -1,0 +1,37 @@
+"""Calls to a role's gRPC services, counted by how they ended."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+import grpc
+from prometheus_client import Counter
+
+from draftloop.metrics import REGISTRY
+
+# The name that gRPC's own middlewares use.
+HANDLED = Counter(
+    "draftloop_grpc_server_handled_total",
+    "Calls that have ended, by method and status code; a stream is one call.",
+    ["grpc_method", "grpc_code"],
+    registry=REGISTRY,
+)
+
+
+@contextlib.contextmanager
+def handled(method: str, context: Any) -> Iterator[None]:
+    """Counts a call of one of our own methods once it has ended, however it does."""
+    code = grpc.StatusCode.OK
+    try:
+        yield
+    except grpc.aio.AbortError:
+        code = context.code()
+        raise
+    except (asyncio.CancelledError, GeneratorExit):
+        code = grpc.StatusCode.CANCELLED
+        raise
+    finally:
+        HANDLED.labels(method.rpartition("/")[2], code.name).inc()

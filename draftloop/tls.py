@@ -1,0 +1,100 @@
+"""Certificates of a server and of a client: which files, and whether they can be used."""
+
+from __future__ import annotations
+
+import ssl
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from draftloop.errors import StartupFailure
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerTls:
+    """A server's certificate chain and key as PEM files, and the CA of the clients it lets in.
+
+    Without `client_ca` everybody may connect; with it, only who shows a certificate of that CA.
+    """
+
+    certificate: Path
+    key: Path
+    client_ca: Path | None = None
+
+    def require_usable(self) -> None:
+        """Raises StartupFailure naming the setting whose file cannot be used."""
+        _require_pair("tls_certificate", self.certificate, "tls_key", self.key)
+        if self.client_ca is not None:
+            _require_authority("tls_client_ca", self.client_ca)
+
+    def uvicorn_options(self) -> dict[str, Any]:
+        """The same for an HTTP server, as keyword arguments of `uvicorn.Config`."""
+        options: dict[str, Any] = {
+            "ssl_certfile": str(self.certificate),
+            "ssl_keyfile": str(self.key),
+        }
+        if self.client_ca is not None:
+            options["ssl_ca_certs"] = str(self.client_ca)
+            options["ssl_cert_reqs"] = ssl.CERT_REQUIRED
+        return options
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClientTls:
+    """The CA whose servers a client trusts, and what it shows them of itself, as PEM files.
+
+    The server's certificate must name the host that was asked for, or one of its addresses.
+    """
+
+    ca: Path
+    certificate: Path | None = None
+    key: Path | None = None
+
+    def require_usable(self) -> None:
+        """Raises StartupFailure naming the setting whose file cannot be used."""
+        _require_authority("services_tls_ca", self.ca)
+        if self.certificate is not None and self.key is not None:
+            _require_pair(
+                "services_tls_certificate", self.certificate, "services_tls_key", self.key
+            )
+
+
+def require_together(**settings: object) -> bool:
+    """Whether these settings are given. Raises ValueError where only some of them are."""
+    missing = [name for name, value in settings.items() if value is None]
+    if missing and len(missing) < len(settings):
+        given = ", ".join(settings.keys() - set(missing))
+        raise ValueError(f"{missing[0]} must be given together with {given}; got none")
+    return not missing
+
+
+def _no_password() -> str:
+    raise ValueError("the key is encrypted; give one without a passphrase")
+
+
+def _require_pair(certificate_setting: str, certificate: Path, key_setting: str, key: Path) -> None:
+    for setting, file in ((certificate_setting, certificate), (key_setting, key)):
+        _require_file(setting, file)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    try:
+        context.load_cert_chain(certificate, key, password=_no_password)
+    except (ssl.SSLError, ValueError) as error:
+        raise StartupFailure(
+            f"{certificate_setting}, {key_setting}: {certificate} and {key} must be a PEM "
+            f"certificate and its key: {error}"
+        ) from None
+
+
+def _require_authority(setting: str, file: Path) -> None:
+    _require_file(setting, file)
+    try:
+        ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(file)
+    except ssl.SSLError as error:
+        raise StartupFailure(f"{setting}: {file} must hold PEM certificates: {error}") from None
+
+
+def _require_file(setting: str, file: Path) -> None:
+    try:
+        file.read_bytes()
+    except OSError as error:
+        raise StartupFailure(f"{setting}: {file} cannot be read: {error.strerror}") from None

@@ -1,0 +1,144 @@
+"""Who may call, on whose behalf and how much: the same for every door."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import hmac
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from draftloop import logs
+from draftloop.errors import Forbidden, InvalidInput, StartupFailure, Unauthenticated
+from draftloop.request import GenerationParameters
+from orchestrator.admission import RequestLimit
+from orchestrator.key_file import KeyEntry, KeyFile, hash_of
+from orchestrator.rate import RateLimit
+
+LOOK_AGAIN_S = 1.0
+SCHEME = "bearer"
+
+log = logs.get(__name__)
+
+
+class Caller:
+    """Somebody with a key, or everybody where no keys are needed."""
+
+    def __init__(
+        self, entry: KeyEntry | None = None, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self.entry = entry
+        self._rate: RateLimit | None = None
+        self._running: RequestLimit | None = None
+        if entry is not None and entry.requests_per_minute is not None:
+            self._rate = RateLimit(entry.requests_per_minute, clock)
+        if entry is not None and entry.concurrent_requests is not None:
+            self._running = RequestLimit(entry.concurrent_requests, "api key: requests")
+
+    @property
+    def name(self) -> str:
+        """For logs; empty where no keys are needed."""
+        return self.entry.name if self.entry is not None else ""
+
+    def allowed(self, said: GenerationParameters, default_max_tokens: int) -> GenerationParameters:
+        """What is asked for, on behalf of the key's tenant and within its limits.
+
+        Raises Forbidden where another tenant is named, InvalidInput where too much is asked for.
+        """
+        if self.entry is None:
+            return said
+        tenant, most = self.entry.tenant, self.entry.max_tokens
+        if said.tenant not in ("", tenant):
+            raise Forbidden(f"tenant: must be {tenant!r}, the api key's, or empty")
+        if most is not None and said.max_tokens is not None and said.max_tokens > most:
+            rule = f"must be at most {most}, the api key's limit"
+            raise InvalidInput("max_tokens", rule, said.max_tokens)
+        max_tokens = said.max_tokens
+        if most is not None and max_tokens is None:
+            max_tokens = min(default_max_tokens, most)
+        return dataclasses.replace(said, tenant=tenant, max_tokens=max_tokens)
+
+    @contextlib.contextmanager
+    def admitted(self) -> Iterator[None]:
+        """For as long as one request runs. Raises Overloaded past the key's limits."""
+        with contextlib.ExitStack() as running:
+            if self._running is not None:
+                running.enter_context(self._running.one_more())
+            if self._rate is not None:
+                self._rate.take()
+            yield
+
+
+EVERYBODY = Caller()
+
+
+class Access:
+    """The callers of a key file, read anew when it changes; without a file there is one caller.
+
+    Raises StartupFailure where the file cannot be used at the start. Later such a file is logged,
+    and what was known before stays in force.
+    """
+
+    def __init__(self, file: Path | None, clock: Callable[[], float] = time.monotonic) -> None:
+        self._file = file
+        self._clock = clock
+        self._callers: dict[str, Caller] = {}  # by name
+        self._state = self._stat()
+        self._looked_at = clock()
+        if file is not None:
+            self._take(KeyFile.read(file))
+
+    def caller(self, token: str | None) -> Caller:
+        """Whose key this is. Raises Unauthenticated where it is nobody's."""
+        if self._file is None:
+            return EVERYBODY
+        self._look_again()
+        if token is None:
+            raise Unauthenticated("api key: must be given as `authorization: Bearer KEY`")
+        given = hash_of(token)
+        found: Caller | None = None
+        # All are compared, each in constant time: how long it takes says nothing about any key.
+        for caller in self._callers.values():
+            if caller.entry is not None and hmac.compare_digest(caller.entry.sha256, given):
+                found = caller
+        if found is None:
+            raise Unauthenticated("api key: is not known here")
+        return found
+
+    def _look_again(self) -> None:
+        if self._file is None or self._clock() - self._looked_at < LOOK_AGAIN_S:
+            return
+        self._looked_at = self._clock()
+        state = self._stat()
+        if state == self._state:
+            return
+        self._state = state
+        try:
+            self._take(KeyFile.read(self._file))
+        except StartupFailure as error:
+            log.error("api keys not renewed", reason=str(error))
+
+    def _take(self, file: KeyFile) -> None:
+        """Callers whose entry is as it was keep their counts."""
+        known = self._callers
+        self._callers = {
+            entry.name: known[entry.name]
+            if entry.name in known and known[entry.name].entry == entry
+            else Caller(entry, self._clock)
+            for entry in file.keys
+        }
+        log.info("api keys read", file=str(self._file), keys=len(self._callers))
+
+    def _stat(self) -> tuple[int, int] | None:
+        try:
+            found = self._file.stat() if self._file is not None else None
+        except OSError:
+            return None
+        return (found.st_mtime_ns, found.st_ino) if found is not None else None
+
+
+def bearer_token(authorization: str | None) -> str | None:
+    """The key in an `authorization` header or metadata entry; None where there is none."""
+    scheme, _, token = (authorization or "").partition(" ")
+    return token.strip() or None if scheme.lower() == SCHEME else None

@@ -1,0 +1,82 @@
+"""Where the replicas of a role are: fixed addresses, and names that DNS knows many addresses of."""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import socket
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+from draftloop import logs
+from draftloop.config import comma_separated
+
+DNS = "dns:///"
+
+# Host and port to IP addresses. Raises OSError or UnicodeError where the name cannot be looked up.
+Resolve = Callable[[str, int], Awaitable[Sequence[str]]]
+
+log = logs.get(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """Where a replica listens, and the name that its certificate must have; "" is the host's."""
+
+    target: str
+    server_name: str = ""
+
+
+def check_addresses(text: str) -> None:
+    """Raises ValueError where an entry is neither host:port nor dns:///name:port."""
+    for entry in comma_separated(text):
+        host, _, port = entry.removeprefix(DNS).rpartition(":")
+        if not host or "/" in host or not port.isdecimal() or not 0 < int(port) <= 65535:
+            raise ValueError(
+                f"must be host:port or {DNS}name:port, separated by commas, with ports from 1 to "
+                f"65535; got {entry!r}"
+            )
+
+
+async def look_up(host: str, port: int) -> list[str]:
+    """What the system's resolver says, off the event loop."""
+    loop = asyncio.get_running_loop()
+    found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    return [str(answer[4][0]) for answer in found]
+
+
+class AddressBook:
+    """The entries of a setting, names looked up anew with every reading."""
+
+    def __init__(self, entries: Iterable[str], resolve: Resolve = look_up) -> None:
+        self._entries = tuple(entries)
+        self._resolve = resolve
+        self._last: dict[str, list[Address]] = {}  # what each name meant when it was last known
+        self._failing: set[str] = set()
+
+    async def read(self) -> list[Address]:
+        """All addresses of this moment. A name that cannot be looked up keeps its last ones."""
+        found: dict[Address, None] = {}
+        for entry in self._entries:
+            of_entry = await self._behind(entry) if entry.startswith(DNS) else [Address(entry)]
+            found.update(dict.fromkeys(of_entry))
+        return list(found)
+
+    async def _behind(self, entry: str) -> list[Address]:
+        name, _, port = entry.removeprefix(DNS).rpartition(":")
+        try:
+            ips = await self._resolve(name.strip("[]"), int(port))
+        except (OSError, UnicodeError) as error:  # the latter for names that cannot be names
+            if entry not in self._failing:
+                log.warning("name not found", name=entry, reason=str(error))
+            self._failing.add(entry)
+            return self._last.get(entry, [])
+        self._failing.discard(entry)
+        targets = sorted({_with_port(ip, port) for ip in ips})
+        self._last[entry] = [Address(target, server_name=name) for target in targets]
+        return self._last[entry]
+
+
+def _with_port(ip: str, port: str) -> str:
+    address = ipaddress.ip_address(ip.partition("%")[0])
+    return f"[{ip}]:{port}" if address.version == 6 else f"{ip}:{port}"

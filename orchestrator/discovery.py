@@ -1,0 +1,173 @@
+"""Who of a role is there: addresses are read, processes asked, and replicas join and leave."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+import grpc
+
+from draftloop import logs
+from draftloop.errors import Mismatch, StartupFailure
+from draftloop.load import ServiceLoad
+from draftloop.model_info import ModelInfo
+from orchestrator.addresses import Address, AddressBook
+from orchestrator.replicas import Replica, Replicas
+
+# How often names are looked up, and a replica that is there or missing is asked how it is.
+RESOLVE_S = 3.0
+ASK_S = 1.0
+ASK_MISSING_S = 0.25
+# Past this a replica gets no new sessions. Above what a busy one needs for its answer.
+ANSWER_S = 3.0
+
+Ask = Callable[[grpc.aio.Channel, float], Awaitable[tuple[ModelInfo, ServiceLoad]]]
+Open = Callable[[Address], grpc.aio.Channel]
+# Raises Mismatch where a model cannot serve here.
+RequireFit = Callable[[ModelInfo, str], None]
+
+log = logs.get(__name__)
+
+
+@dataclass(slots=True, eq=False)
+class Watched:
+    """A replica that is asked how it is, again and again, and why it takes no sessions, if so."""
+
+    replica: Replica
+    asking: asyncio.Task[None] | None = None
+    problem: str = "not asked yet"
+    refused: str = ""  # instance whose refusal is in the log
+
+
+class Discovery:
+    """Keeps one role's `replicas` true.
+
+    A replica joins when its `Info` answers and its model fits; it leaves when `Info` fails, as it
+    does while the service loads, drains or is gone, and when its name's addresses no longer hold
+    it. Its running sessions are left alone, and its channel stays open until they have ended.
+    """
+
+    def __init__(
+        self, role: str, book: AddressBook, *, open_channel: Open, ask: Ask, require_fit: RequireFit
+    ) -> None:
+        self.replicas = Replicas()
+        self._role = role
+        self._book = book
+        self._open_channel = open_channel
+        self._ask = ask
+        self._require_fit = require_fit
+        self._watched: dict[Address, Watched] = {}
+        self._leaving: list[Replica] = []
+        self._reading: asyncio.Task[None] | None = None
+
+    @property
+    def missing(self) -> dict[str, str]:
+        """Addresses whose replica takes no sessions, and why."""
+        watched = [each for each in self._watched.values() if each.replica not in self.replicas]
+        return {each.replica.address: each.problem for each in watched}
+
+    async def look(self) -> None:
+        """Asks everybody once. Raises Mismatch where somebody answered and nobody fits."""
+        await self._read_addresses()
+        watched = list(self._watched.values())
+        answers = await asyncio.gather(*(self._answer(each) for each in watched))
+        problems: list[Mismatch] = []
+        for each, answer in zip(watched, answers, strict=True):  # the first in the list counts
+            try:
+                self._judge(each, answer)
+            except Mismatch as problem:
+                problems.append(problem)
+        if problems and not self.replicas:
+            raise problems[0]
+
+    def follow(self) -> None:
+        """From now on asks by itself, until `stop`."""
+        self._reading = asyncio.create_task(self._keep_reading())
+
+    async def stop(self) -> None:
+        """Closes all channels."""
+        if self._reading is not None:
+            self._reading.cancel()
+        for each in self._watched.values():
+            if each.asking is not None:
+                each.asking.cancel()
+        for replica in [*(each.replica for each in self._watched.values()), *self._leaving]:
+            await replica.channel.close()
+
+    async def _keep_reading(self) -> None:
+        while True:
+            for each in self._watched.values():
+                if each.asking is None:
+                    each.asking = asyncio.create_task(self._keep_asking(each))
+            await asyncio.sleep(RESOLVE_S)
+            try:
+                await self._read_addresses()
+            except StartupFailure as problem:  # certificates, which may be whole again soon
+                log.error("no connection to a new replica", reason=str(problem))
+            await self._close_the_left()
+
+    async def _read_addresses(self) -> None:
+        addresses = await self._book.read()
+        for gone in self._watched.keys() - set(addresses):
+            self._forget(self._watched.pop(gone))
+        for address in addresses:
+            if address not in self._watched:
+                replica = Replica(address.target, self._open_channel(address))
+                self._watched[address] = Watched(replica)
+
+    def _forget(self, each: Watched) -> None:
+        if each.asking is not None:
+            each.asking.cancel()
+        self._leave(each, "its address is no longer listed")
+        self._leaving.append(each.replica)
+
+    async def _close_the_left(self) -> None:
+        for replica in [each for each in self._leaving if not each.sessions]:
+            self._leaving.remove(replica)
+            await replica.channel.close()
+
+    async def _keep_asking(self, each: Watched) -> None:
+        while True:
+            await asyncio.sleep(ASK_S if each.replica in self.replicas else ASK_MISSING_S)
+            answer = await self._answer(each)
+            with contextlib.suppress(Mismatch):  # which is in the log
+                self._judge(each, answer)
+
+    async def _answer(self, each: Watched) -> tuple[ModelInfo, ServiceLoad] | str:
+        try:
+            return await self._ask(each.replica.channel, ANSWER_S)
+        except grpc.aio.AioRpcError as error:
+            return str(error.details() or error.code().name)
+
+    def _judge(self, each: Watched, answer: tuple[ModelInfo, ServiceLoad] | str) -> None:
+        replica = each.replica
+        if isinstance(answer, str):
+            self._leave(each, answer)
+            return
+        model, load = answer
+        try:
+            self._require_fit(model, replica.address)
+        except Mismatch as problem:
+            self._leave(each, str(problem))
+            if each.refused != model.instance_id:
+                log.error(f"{self._role} refused", address=replica.address, reason=str(problem))
+            each.refused = model.instance_id
+            raise
+        if replica.model is None or replica.model.instance_id != model.instance_id:
+            replica.worked()  # another process: what its predecessor did is not its failure
+        replica.model = model
+        replica.report(load)
+        self._join(replica)
+
+    def _join(self, replica: Replica) -> None:
+        if replica not in self.replicas:
+            log.info(f"{self._role} joined", address=replica.address)
+        self.replicas.join(replica)
+
+    def _leave(self, each: Watched, reason: str) -> None:
+        each.problem = reason
+        if each.replica in self.replicas:
+            log.warning(f"{self._role} left", address=each.replica.address, reason=reason)
+            self.replicas.leave(each.replica)

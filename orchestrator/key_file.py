@@ -1,0 +1,91 @@
+"""The file of API keys: who may call, for which tenant, and how much. It holds no key itself.
+
+A key is 32 random bytes, so its plain SHA-256 gives nothing away: there is no list of likely keys
+to try, which is what salts and slow hashes are for, and a request pays microseconds for the check.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import secrets
+import tomllib
+from pathlib import Path
+from typing import Self
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+
+from draftloop.errors import StartupFailure
+
+KEY_PREFIX = "dl-"  # so that people and secret scanners know one when they see it
+KEY_BYTES = 32
+
+
+class KeyEntry(BaseModel):
+    """One key; a limit that is not given does not exist."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    name: str = Field(pattern=r"^[A-Za-z0-9_.-]{1,64}$", description="who it is in logs")
+    sha256: str = Field(pattern=r"^[0-9a-f]{64}$", description="hash of the key, in hexadecimal")
+    tenant: str = Field(max_length=128, description="whose phrases its requests read and write")
+    requests_per_minute: int | None = Field(None, ge=1, description="most requests begun")
+    concurrent_requests: int | None = Field(None, ge=1, description="most requests running")
+    max_tokens: int | None = Field(None, ge=1, description="most tokens of one request")
+
+    def toml(self) -> str:
+        """The entry as it stands in the file."""
+        values = self.model_dump(exclude_none=True)
+        lines = [f"{name} = {_toml_value(value)}" for name, value in values.items()]
+        return "\n".join(["[[keys]]", *lines, ""])
+
+
+class KeyFile(BaseModel):
+    """All entries."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    keys: tuple[KeyEntry, ...] = ()
+
+    @field_validator("keys")
+    @classmethod
+    def _one_of_each(cls, keys: tuple[KeyEntry, ...]) -> tuple[KeyEntry, ...]:
+        names = [key.name for key in keys]
+        twice = sorted({name for name in names if names.count(name) > 1})
+        if twice:
+            raise ValueError(f"names must differ: {', '.join(twice)}")
+        if len({key.sha256 for key in keys}) < len(keys):
+            raise ValueError("hashes must differ: one key cannot be two")
+        return keys
+
+    @classmethod
+    def read(cls, file: Path) -> Self:
+        """Raises StartupFailure naming what is wrong, and never a value: it might be a key."""
+        try:
+            return cls.model_validate(tomllib.loads(file.read_text(encoding="utf-8")))
+        except ValidationError as error:
+            problems = "; ".join(
+                f"{'.'.join(map(str, each['loc']))}: {each['msg'].removeprefix('Value error, ')}"
+                for each in error.errors(include_input=False)
+            )
+            raise StartupFailure(f"api_keys: {file}: {problems}") from None
+        except OSError as error:
+            raise StartupFailure(f"api_keys: {file} cannot be read: {error.strerror}") from None
+        except (tomllib.TOMLDecodeError, UnicodeDecodeError):
+            raise StartupFailure(f"api_keys: {file} is not a TOML file") from None
+
+
+def hash_of(key: str) -> str:
+    """What the file holds of a key."""
+    return hashlib.sha256(key.encode()).hexdigest()
+
+
+def new_key() -> str:
+    """A key that nobody can guess."""
+    return KEY_PREFIX + secrets.token_urlsafe(KEY_BYTES)
+
+
+def _toml_value(value: str | int) -> str:
+    if isinstance(value, int):
+        return str(value)
+    escaped = value.replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{escaped}"'

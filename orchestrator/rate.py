@@ -1,0 +1,33 @@
+"""So many requests a minute; the next one is told when to come back."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from draftloop.errors import Overloaded
+
+MINUTE_S = 60.0
+
+
+class RateLimit:
+    """A bucket of `per_minute` tokens, filled evenly: a minute's worth may come at once."""
+
+    def __init__(self, per_minute: int, clock: Callable[[], float] = time.monotonic) -> None:
+        self._per_minute = per_minute
+        self._clock = clock
+        self._left = float(per_minute)
+        self._filled_at = clock()
+
+    def take(self) -> None:
+        """Counts one request. Raises Overloaded, with the time until the next is welcome."""
+        now = self._clock()
+        refill = (now - self._filled_at) * self._per_minute / MINUTE_S
+        self._left = min(self._per_minute, self._left + refill)
+        self._filled_at = now
+        if self._left < 1:
+            wait = (1 - self._left) * MINUTE_S / self._per_minute
+            raise Overloaded(
+                f"api key: at most {self._per_minute} requests a minute", round(wait, 3)
+            )
+        self._left -= 1

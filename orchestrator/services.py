@@ -1,0 +1,123 @@
+"""The model services behind this orchestrator, and which of them fit together."""
+
+from __future__ import annotations
+
+import asyncio
+
+import grpc
+
+from draftloop import logs
+from draftloop.errors import Mismatch, StartupFailure, Unavailable
+from draftloop.model_info import ModelInfo
+from draftloop.rpc.channel import open_channel
+from orchestrator.addresses import Address, AddressBook
+from orchestrator.clients import drafter_info, verifier_info
+from orchestrator.config import OrchestratorSettings
+from orchestrator.discovery import Ask, Discovery, RequireFit
+from orchestrator.replicas import Replicas
+
+LOOK_AGAIN_S = 0.25
+
+log = logs.get(__name__)
+
+
+class Services:
+    """Verifiers of one model, and drafters with its vocabulary."""
+
+    def __init__(self, settings: OrchestratorSettings, vocabulary_fingerprint: str) -> None:
+        self._settings = settings
+        self._vocabulary_fingerprint = vocabulary_fingerprint
+        self._verifiers = self._discovery(
+            "verifier", settings.verifier_addresses, verifier_info, self._require_verifier
+        )
+        self._drafters = self._discovery(
+            "drafter", settings.drafter_addresses, drafter_info, self._require_drafter
+        )
+
+    @property
+    def verifiers(self) -> Replicas:
+        """Those that take new sessions."""
+        return self._verifiers.replicas
+
+    @property
+    def drafters(self) -> Replicas:
+        """Those that take new sessions."""
+        return self._drafters.replicas
+
+    @property
+    def verifier(self) -> ModelInfo:
+        """The target model. Raises Unavailable while none has answered."""
+        if self.verifiers.model is None:
+            raise Unavailable("verifier: none has answered yet")
+        return self.verifiers.model
+
+    @property
+    def drafter(self) -> ModelInfo | None:
+        """The draft model; None while no drafter has answered."""
+        return self.drafters.model
+
+    async def start(self) -> None:
+        """Waits for a verifier, looks once for drafters, and goes on looking until `stop`.
+
+        Raises StartupFailure where no address is given, Mismatch where nobody who answered fits.
+        """
+        if not self._settings.verifier_addresses:
+            raise StartupFailure("verifiers: must name at least one address; got none")
+        await self._find_verifier()
+        await self._drafters.look()
+        if self._settings.drafter_addresses and not self.drafters:
+            log.warning("no drafter yet", missing=self._drafters.missing)
+        self._verifiers.follow()
+        self._drafters.follow()
+
+    async def stop(self) -> None:
+        """Closes all connections."""
+        await self._verifiers.stop()
+        await self._drafters.stop()
+
+    async def _find_verifier(self) -> None:
+        said: dict[str, str] | None = None
+        while True:
+            await self._verifiers.look()
+            if self.verifiers:
+                return
+            if said != self._verifiers.missing:
+                said = self._verifiers.missing
+                log.info("waiting for a verifier", missing=said)
+            await asyncio.sleep(LOOK_AGAIN_S)
+
+    def _discovery(
+        self, role: str, addresses: list[str], ask: Ask, require_fit: RequireFit
+    ) -> Discovery:
+        return Discovery(
+            role,
+            AddressBook(addresses),
+            open_channel=self._open_channel,
+            ask=ask,
+            require_fit=require_fit,
+        )
+
+    def _open_channel(self, address: Address) -> grpc.aio.Channel:
+        settings = self._settings
+        return open_channel(
+            address.target, settings.max_message_bytes, settings.services_tls, address.server_name
+        )
+
+    def _require_verifier(self, info: ModelInfo, address: str) -> None:
+        """The first one's model is the deployment's for as long as this process lives."""
+        info.require_protocol()
+        if info.vocabulary_fingerprint != self._vocabulary_fingerprint:
+            raise Mismatch(
+                f"tokenizer: must be the target model's; {self._settings.tokenizer} has the "
+                f"fingerprint {self._vocabulary_fingerprint}, the verifier at {address} has "
+                f"{info.vocabulary_fingerprint}"
+            )
+        if self.verifiers.model is not None:
+            self.verifiers.model.require_same_model(info)
+
+    def _require_drafter(self, info: ModelInfo, address: str) -> None:
+        """Once all drafters are gone, the next may bring another draft model."""
+        info.require_protocol()
+        self.verifier.require_same_vocabulary(info)
+        if self.drafters and self.drafter is not None:
+            self.drafter.require_same_model(info)

@@ -1,0 +1,94 @@
+"""The tables of docs/metrics.md, from the code.
+
+`python -m tests.contract.metrics_page` rewrites them; a test holds them fresh.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from prometheus_client.metrics import MetricWrapperBase
+
+from draftloop.metrics import Live
+from tests.contract.repository import ROOT
+
+PAGE = ROOT / "docs" / "metrics.md"
+BEGIN = "<!-- metrics: written by `make docs` -->\n"
+END = "<!-- /metrics -->"
+# Modules that declare metrics, by the heading under which they stand.
+MODULES = {
+    "Orchestrator": "orchestrator.metrics",
+    "Drafter and verifier": "draftloop.runtime.metrics",
+    "Orchestrator and drafter: phrases": "phrase_store.metrics",
+    "Every role": "draftloop.rpc.metrics",
+    "Every process": "draftloop.metrics",
+}
+SUFFIXES = {"histogram": ("_bucket", "_sum", "_count"), "counter": ("_total",)}
+
+
+@dataclass(frozen=True)
+class Declared:
+    """One metric as the page shows it."""
+
+    name: str
+    kind: str
+    labels: tuple[str, ...]
+    meaning: str
+
+    def series(self) -> set[str]:
+        """Names that a query may use."""
+        if self.kind == "histogram":
+            return {self.name + suffix for suffix in SUFFIXES["histogram"]}
+        return {self.name}
+
+
+def declared(module: str) -> list[Declared]:
+    """The metrics that a module declares, in its order."""
+    found = vars(importlib.import_module(module)).values()
+    collectors = [each for each in found if isinstance(each, MetricWrapperBase | Live)]
+    own = [each for each in collectors if not getattr(each, "_labelvalues", ())]  # no children
+    return [metric for collector in own for metric in _metrics(collector)]
+
+
+def _metrics(collector: MetricWrapperBase | Live[Any]) -> Iterator[Declared]:
+    for family in collector.collect():
+        # a family made for one scrape knows its labels, one of the library's asks its metric
+        names: Any = getattr(family, "_labelnames", None) or getattr(collector, "_labelnames", ())
+        name = family.name + ("_total" if family.type == "counter" else "")
+        yield Declared(name, family.type, tuple(names), family.documentation)
+
+
+def every_metric() -> list[Declared]:
+    """All of them."""
+    return [metric for module in MODULES.values() for metric in declared(module)]
+
+
+def table(heading: str, metrics: list[Declared]) -> str:
+    """One row a metric."""
+    rows = [f"### {heading}\n", "| metric | type | labels | meaning |", "|---|---|---|---|"]
+    for metric in metrics:
+        labels = ", ".join(f"`{label}`" for label in metric.labels)
+        rows.append(f"| `{metric.name}` | {metric.kind} | {labels} | {metric.meaning} |")
+    return "\n".join(rows)
+
+
+def with_fresh_tables(page: str) -> str:
+    """The page with what is between the marks replaced."""
+    tables = [table(heading, declared(module)) for heading, module in MODULES.items()]
+    before, _, rest = page.partition(BEGIN)
+    after = rest.partition(END)[2]
+    return f"{before}{BEGIN}\n" + "\n\n".join(tables) + f"\n\n{END}{after}"
+
+
+def main() -> None:
+    """Rewrites the page."""
+    PAGE.write_text(with_fresh_tables(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
+    sys.stdout.write(f"wrote {PAGE.relative_to(ROOT)}\n")
+
+
+if __name__ == "__main__":
+    main()

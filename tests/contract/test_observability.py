@@ -1,0 +1,122 @@
+"""What watches a deployment: documented metrics, and dashboards and alerts that name real ones."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from prometheus_client import generate_latest
+
+from draftloop.metrics import REGISTRY
+from tests.contract import metrics_page
+from tests.contract.repository import ROOT
+
+RULES = ROOT / "deploy" / "prometheus"
+DASHBOARDS = sorted((ROOT / "deploy" / "grafana" / "dashboards").glob("*.json"))
+NAME = re.compile(r"\bdraftloop_\w+")
+FORBIDDEN_LABELS = {"request_id", "session_id", "tenant", "namespace", "address", "peer", "user"}
+
+needs_promtool = pytest.mark.skipif(
+    shutil.which("promtool") is None, reason="promtool, a part of Prometheus, is not installed"
+)
+
+
+def known_series() -> set[str]:
+    return {name for metric in metrics_page.every_metric() for name in metric.series()}
+
+
+def panels(dashboard: Path) -> list[dict[str, Any]]:
+    return [
+        panel
+        for panel in json.loads(dashboard.read_text(encoding="utf-8"))["panels"]
+        if panel["type"] != "row"
+    ]
+
+
+def queries() -> Iterator[tuple[str, str]]:
+    """Every query that people or alarms rely on, with where it stands."""
+    for group in yaml.safe_load((RULES / "alerts.yml").read_text(encoding="utf-8"))["groups"]:
+        for rule in group["rules"]:
+            yield rule["alert"], rule["expr"]
+    for dashboard in DASHBOARDS:
+        for panel in panels(dashboard):
+            for target in panel["targets"]:
+                yield panel["title"], target["expr"]
+
+
+def test_metrics_page_is_fresh() -> None:
+    """`make docs` renews it."""
+    page = metrics_page.PAGE.read_text(encoding="utf-8")
+    assert page == metrics_page.with_fresh_tables(page)
+
+
+def test_dashboards_and_alerts_name_metrics_that_exist() -> None:
+    known = known_series()
+    named = [(place, name) for place, query in queries() for name in NAME.findall(query)]
+    assert len(named) > 50
+    assert not [pair for pair in named if pair[1] not in known]
+
+
+def test_the_page_names_metrics_that_exist() -> None:
+    page = metrics_page.PAGE.read_text(encoding="utf-8")
+    known = known_series() | {metric.name for metric in metrics_page.every_metric()}
+    assert set(NAME.findall(page)) <= known
+
+
+def test_every_metric_says_what_it_is_and_no_label_grows_without_bound() -> None:
+    for metric in metrics_page.every_metric():
+        assert metric.name.startswith("draftloop_"), metric
+        assert metric.meaning.endswith(".") and "|" not in metric.meaning, metric
+        assert not FORBIDDEN_LABELS & set(metric.labels), metric
+
+
+def test_dashboards_are_whole() -> None:
+    assert DASHBOARDS
+    for dashboard in DASHBOARDS:
+        shown = panels(dashboard)
+        assert len({panel["id"] for panel in shown}) == len(shown)
+        assert len({panel["title"] for panel in shown}) == len(shown)
+        for panel in shown:
+            assert panel["description"] and panel["targets"], panel["title"]
+            assert panel["gridPos"]["x"] + panel["gridPos"]["w"] <= 24
+
+
+def promtool(*arguments: str, given: str = "") -> None:
+    command = ["promtool", *arguments]
+    run = subprocess.run(command, cwd=RULES, input=given, capture_output=True, text=True)
+    assert run.returncode == 0, run.stdout + run.stderr
+
+
+@needs_promtool
+def test_the_metrics_follow_the_conventions() -> None:
+    """Names, units and types, as Prometheus' own linter sees them."""
+    metrics_page.every_metric()  # imports all modules that declare some
+    promtool("check", "metrics", given=generate_latest(REGISTRY).decode())
+
+
+@needs_promtool
+def test_the_scrape_configuration_is_valid() -> None:
+    promtool("check", "config", "--lint=all", "--lint-fatal", "prometheus.yml")
+
+
+@needs_promtool
+def test_the_alerts_are_valid_and_fire_when_they_should() -> None:
+    promtool("check", "rules", "--lint=all", "--lint-fatal", "alerts.yml")
+    promtool("test", "rules", "alerts.test.yml")
+
+
+@needs_promtool
+def test_the_dashboards_queries_are_valid(tmp_path: Path) -> None:
+    """As rules, since promtool parses no loose queries."""
+    expressions = [query.replace("$__rate_interval", "1m") for _, query in queries()]
+    rules = [{"record": f"draftloop:{i}", "expr": text} for i, text in enumerate(expressions)]
+    file = tmp_path / "queries.yml"
+    file.write_text(yaml.safe_dump({"groups": [{"name": "queries", "rules": rules}]}))
+    promtool("check", "rules", str(file))

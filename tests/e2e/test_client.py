@@ -1,0 +1,147 @@
+"""The Python client against all three roles: whole, in pieces, sync, async, from many threads."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import grpc
+import pytest
+
+from draftloop.client import (
+    NO_RETRY,
+    AsyncClient,
+    Client,
+    DeadlineExceeded,
+    GenerationParameters,
+    InvalidInput,
+    Overloaded,
+    Retry,
+    Speculation,
+)
+from orchestrator.launcher import Stack
+from protos import verifier_pb2, verifier_pb2_grpc
+from tests.e2e.conftest import InProcess
+
+PROMPT = "def area(width, height):\n"
+SAID: dict[str, Any] = {
+    "max_tokens": 24, "temperature": 0.7, "seed": 11, "logprobs": 2, "ignore_eos": True,
+    "strategy": "speculative",
+}  # fmt: skip
+
+
+@pytest.fixture
+def door(stack: Stack) -> Iterator[Client]:
+    with Client(stack.address, timeout=120) as client:
+        yield client
+
+
+def open_sessions(stack: Stack) -> int:
+    with grpc.insecure_channel(stack.processes["verifier"].address) as channel:
+        stub = verifier_pb2_grpc.VerifierStub(channel)
+        return int(stub.Info(verifier_pb2.VerifierInfoRequest()).open_sessions)
+
+
+def require_no_session(stack: Stack) -> None:
+    for _ in range(200):
+        if not open_sessions(stack):
+            return
+        time.sleep(0.05)
+    pytest.fail("the verifier still holds a session")
+
+
+def test_whole_and_pieces_agree(door: Client) -> None:
+    whole = door.generate(PROMPT, **SAID)
+    stream = door.stream(PROMPT, **SAID)
+    pieces = list(stream)
+    assert "".join(piece.text for piece in pieces) == whole.text
+    for name in ("token_ids", "sources", "logprobs"):
+        joined = tuple(value for piece in pieces for value in getattr(piece, name))
+        assert joined == getattr(whole, name)
+        assert len(joined) == 24
+    assert stream.summary.usage == whole.usage
+    assert whole.usage.completion_tokens == 24
+    assert whole.usage.total_tokens == whole.usage.prompt_tokens + 24
+    assert (whole.seed, whole.finish_reason) == (11, "length")
+    assert whole.figures.strategy == "speculative" and whole.tokens_per_second > 0
+    assert sum(whole.figures.accepted_per_position) == whole.figures.accepted_tokens
+    assert {entry.token_id for entry in whole.logprobs} == set(whole.token_ids)
+
+
+def test_text_token_ids_and_options_say_the_same(door: Client) -> None:
+    prompt = door.tokenize(PROMPT)
+    assert door.detokenize(prompt) == PROMPT
+    told = {name: value for name, value in SAID.items() if name != "strategy"}
+    by_text = door.generate(PROMPT, **told, strategy="prompt_lookup")
+    by_tokens = door.generate(prompt, **told, strategy="autoregressive")
+    assert by_text.token_ids == by_tokens.token_ids
+    info = door.info()
+    assert {"fused", "speculative"} <= set(info.strategies) and info.drafter is not None
+
+
+async def test_async_gives_the_same(stack: Stack, door: Client) -> None:
+    expected = await asyncio.to_thread(door.generate, PROMPT, **SAID)
+    async with AsyncClient(stack.address, timeout=120) as client:
+        calls = [client.generate(PROMPT, **SAID) for _ in range(3)]
+        assert {answer.token_ids for answer in await asyncio.gather(*calls)} == {expected.token_ids}
+        texts = [piece.text async for piece in client.stream(PROMPT, **SAID)]
+        assert "".join(texts) == expected.text
+        assert await client.tokenize(PROMPT) == door.tokenize(PROMPT)
+        assert await client.info() == door.info()
+
+
+def test_one_client_serves_many_threads(door: Client) -> None:
+    def ask(seed: int) -> tuple[str, str]:
+        told = {**SAID, "seed": seed}
+        streamed = "".join(piece.text for piece in door.stream(PROMPT, **told))
+        return door.generate(PROMPT, **told).text, streamed
+
+    with ThreadPoolExecutor(4) as pool:
+        answers = list(pool.map(ask, [1, 2, 1, 2]))
+    assert all(whole == streamed for whole, streamed in answers)
+    assert answers[:2] == answers[2:] and answers[0] != answers[1]
+
+
+def test_cancel_and_timeout_free_the_session(stack: Stack, door: Client) -> None:
+    endless: dict[str, Any] = {"max_tokens": 1900, "ignore_eos": True, "strategy": "autoregressive"}
+    for piece in door.stream(PROMPT, **endless):
+        assert piece.token_ids and open_sessions(stack)
+        break
+    require_no_session(stack)
+    with pytest.raises(DeadlineExceeded):
+        door.generate(PROMPT, timeout=0.5, **endless)
+    require_no_session(stack)
+
+
+async def test_an_overloaded_server_is_asked_again(orchestrator: InProcess) -> None:
+    async with orchestrator(max_requests=1) as address, AsyncClient(address) as client:
+        running = client.stream(PROMPT, max_tokens=1900, ignore_eos=True, strategy="autoregressive")
+        await running.read()
+        async with AsyncClient(address, retry=NO_RETRY) as hasty:
+            with pytest.raises(Overloaded) as caught:
+                await hasty.generate(PROMPT, max_tokens=4)
+        assert caught.value.retry_after_s > 0
+        patient = AsyncClient(address, retry=Retry(attempts=30))
+        waiting = asyncio.create_task(patient.generate(PROMPT, max_tokens=4, ignore_eos=True))
+        await asyncio.sleep(0.2)
+        running.cancel()
+        assert len((await waiting).token_ids) == 4
+        await patient.close()
+
+
+def test_the_server_names_the_field(door: Client) -> None:
+    with pytest.raises(InvalidInput, match="top_p: must be above 0 and at most 1; got") as caught:
+        door.generate(PROMPT, top_p=1.5)
+    assert caught.value.field == "top_p"
+    with pytest.raises(InvalidInput, match="speculation.strategy"):
+        list(door.stream(PROMPT, strategy="magic"))
+
+
+def test_every_parameter_of_a_method_may_be_given(door: Client) -> None:
+    """A request as a value reaches what has no option by name."""
+    said = GenerationParameters(text=PROMPT, speculation=Speculation(strategy="lookahead"))
+    answer = door.generate(said, max_tokens=4, ignore_eos=True)
+    assert answer.figures.strategy == "lookahead" and len(answer.token_ids) == 4

@@ -1,0 +1,46 @@
+"""Every program under examples/ runs as its first line says, and shows what it promises."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+
+import pytest
+
+from draftloop.config import REPOSITORY
+from orchestrator.launcher import Stack
+
+PROMISED = {
+    "generate": r"def fibonacci\(n\):.+\n48 tokens, ended by length\n\w+: \d\.\d+ tokens per round",
+    "stream": r".+\n… enough\n",
+    "async_many": r"(?:'.+' -> '.*'\n){6}",
+    "logprobs": r"(?:'.*' +\d+%   likeliest: '.*' \d+%, '.*' \d+%, '.*' \d+%\n){8}",
+    "prediction": r"the same tokens: yes\nrounds without the prediction: \d+\nrounds with it: +\d+",
+}
+
+
+def run(example: str, *arguments: str) -> str:
+    command = [sys.executable, "-W", "error", "-m", f"examples.{example}", *arguments]
+    done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, timeout=240)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
+    return done.stdout
+
+
+def test_every_example_is_tested() -> None:
+    files = {file.stem for file in (REPOSITORY / "examples").glob("[!_]*.py")}
+    assert files == {*PROMISED, "openai_http"}
+
+
+@pytest.mark.parametrize("example", PROMISED)
+def test_an_example_shows_what_it_promises(stack: Stack, example: str) -> None:
+    shown = run(example, "--server", stack.address)
+    assert re.search(PROMISED[example], shown, re.DOTALL), shown
+    if example == "prediction":
+        without, with_it = map(int, re.findall(r": +(\d+)", shown))
+        assert with_it < without
+
+
+def test_the_openai_package_unchanged(stack: Stack) -> None:
+    assert "def" in run("openai_http", "--base-url", f"http://{stack.http_address}/v1")

@@ -1,0 +1,208 @@
+"""What people see of a deployment: metrics of every role, one trace through all, log lines."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import grpc
+import httpx
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from draftloop.config import bundled_model
+from orchestrator.launcher import Stack, StackConfig
+from protos import generation_pb2 as pb
+from tests.e2e.client import Case, Client, held_out_prompts
+from tests.support.collector import Collector
+from tests.support.redis_server import free_port
+from tests.support.waiting import until
+
+ROLES = ("orchestrator", "drafter", "verifier")
+TRACE_ID, PARENT_ID = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
+TRACED = (("traceparent", f"00-{TRACE_ID}-{PARENT_ID}-01"),)
+SECRET = "tenant-whose-name-nobody-may-see"
+
+
+@dataclass(frozen=True)
+class Watched:
+    """A stack that is looked at."""
+
+    stack: Stack
+    client: Client
+    collector: Collector
+    ports: dict[str, int]
+
+    def page(self, role: str) -> str:
+        return httpx.get(f"http://127.0.0.1:{self.ports[role]}/metrics", timeout=30).text
+
+    def metrics(self, role: str) -> dict[tuple[str, tuple[str, ...]], float]:
+        """Every sample by its name and its labels' values, in the order of the labels' names."""
+        return {
+            (sample.name, tuple(sample.labels.values())): sample.value
+            for family in text_string_to_metric_families(self.page(role))
+            for sample in family.samples
+        }
+
+    def lines(self, role: str) -> list[dict[str, Any]]:
+        text = self.stack.processes[role].log_file.read_text()
+        return [json.loads(line) for line in text.splitlines() if line.startswith("{")]
+
+
+@pytest.fixture(scope="module")
+def watched() -> Iterator[Watched]:
+    """The smallest stack, telling all it can."""
+    ports = {role: free_port() for role in ROLES}
+    with Collector() as collector, pytest.MonkeyPatch.context() as environment:
+        environment.setenv("OTEL_BSP_SCHEDULE_DELAY", "100")
+        flags = {
+            f"{role}_flags": (
+                *("--metrics-listen", f"127.0.0.1:{port}", "--log-level", "debug"),
+                *("--trace-endpoint", collector.endpoint),
+            )
+            for role, port in ports.items()
+        }
+        config = StackConfig(
+            port=0,
+            drafter_port=0,
+            verifier_port=0,
+            dtype="float32",
+            start_timeout_s=240,
+            target=bundled_model("drafter"),
+            **flags,
+        )
+        with Stack(config) as stack:
+            client = Client(stack.address)
+            yield Watched(stack, client, collector, ports)
+            client.channel.close()
+
+
+@pytest.fixture(scope="module")
+def answer(watched: Watched) -> pb.GenerateOnceResponse:
+    """One request, part of a trace that its client began."""
+    case = Case(held_out_prompts(1, longest=48)[0], 24)
+    parameters = case.parameters("speculative", tenant=SECRET)
+    answer: pb.GenerateOnceResponse = watched.client.stub.GenerateOnce(
+        pb.GenerateOnceRequest(parameters=parameters), timeout=120, metadata=TRACED
+    )
+    return answer
+
+
+def test_one_trace_goes_through_all_roles(
+    watched: Watched, answer: pb.GenerateOnceResponse
+) -> None:
+    """A span per round in every role, within the client's own trace."""
+    rounds = answer.summary.speculation.rounds
+
+    def ended() -> bool:
+        names = [span.name for span in watched.collector.spans(TRACE_ID)]
+        return {"request", "drafter.session", "verifier.session"} <= set(names)
+
+    until(ended, 60)
+    spans = watched.collector.spans(TRACE_ID)
+    named = {name: [s for s in spans if s.name == name] for name in {s.name for s in spans}}
+    [request] = named["request"]
+    assert {span.service for span in spans} == {f"draftloop-{role}" for role in ROLES}
+    assert not any(span.failed for span in spans)
+    assert request.parent_id == PARENT_ID
+    assert len(named["round"]) == len(named["draft"]) == len(named["verify"]) == rounds
+    in_rounds = {span.parent_id for span in (*named["draft"], *named["verify"])}
+    assert in_rounds == {span.span_id for span in named["round"]}
+    for role, most in (("verifier", rounds + 1), ("drafter", rounds)):
+        [session] = named[f"{role}.session"]
+        assert session.parent_id == request.span_id
+        parts = named[f"{role}.round"]
+        assert 0 < len(parts) <= most
+        assert {span.parent_id for span in parts} == {session.span_id}
+        assert sum(span.attributes["draftloop.forward_ns"] for span in parts) > 0
+    assert len(named["verifier.round"]) == rounds + 1
+
+
+def test_every_role_counts_the_request(watched: Watched, answer: pb.GenerateOnceResponse) -> None:
+    summary = answer.summary
+    figures = summary.speculation
+    seen = watched.metrics("orchestrator")
+    assert seen["draftloop_request_success_total", ("length",)] == 1
+    assert seen["draftloop_prompt_tokens_total", ()] == summary.prompt_tokens
+    assert seen["draftloop_generation_tokens_total", ()] == len(answer.token_ids)
+    assert seen["draftloop_time_to_first_token_seconds_count", ()] == 1
+    assert seen["draftloop_inter_token_latency_seconds_count", ()] == len(answer.token_ids) - 1
+    for name, count in (("draft", figures.draft_tokens), ("accepted", figures.accepted_tokens)):
+        total = f"draftloop_spec_decode_num_{name}_tokens_total"
+        assert seen[total, ("speculative",)] == count > 0
+        by_source = f"draftloop_{name}_tokens_by_source_total"
+        assert sum(value for (key, _), value in seen.items() if key == by_source) == count
+    first, *_ = figures.accepted_tokens_per_position
+    assert seen["draftloop_spec_decode_num_accepted_tokens_per_pos_total", ("0",)] == first
+    assert seen["draftloop_round_tokens_count", ("speculative",)] == figures.rounds
+    hops = {k[1][0]: v for k, v in seen.items() if k[0] == "draftloop_round_hop_seconds_total"}
+    assert sum(hops.values()) == pytest.approx(seen["draftloop_round_time_seconds_sum", ()])
+    assert hops["verify"] > 0 and hops["draft"] > 0
+    assert seen["draftloop_replicas", ("verifier", "ready")] == 1
+    assert seen["draftloop_num_requests_running", ()] == 0
+
+
+@pytest.mark.parametrize("role", ["drafter", "verifier"])
+def test_model_services_tell_of_sessions_and_forwards(
+    watched: Watched, answer: pb.GenerateOnceResponse, role: str
+) -> None:
+    until(lambda: watched.metrics(role)["draftloop_num_sessions_running", ()] == 0)
+    seen = watched.metrics(role)
+    forwards = seen["draftloop_forward_time_seconds_count", ()]
+    assert seen["draftloop_prefill_tokens_total", ()] == answer.summary.prompt_tokens
+    assert forwards == seen["draftloop_iteration_tokens_count", ()] > 0
+    computed = sum(v for (name, _), v in seen.items() if name == "draftloop_forward_tokens_total")
+    assert computed == seen["draftloop_iteration_tokens_sum", ()]
+    assert seen["draftloop_kv_cache_usage_perc", ()] == 0
+    assert any(name == "draftloop_forward_cost_seconds" for name, _ in seen)
+    method = {"drafter": "Draft", "verifier": "Verify"}[role]
+    assert seen["draftloop_grpc_server_handled_total", ("OK", method)] == 1
+
+
+def test_what_fails_and_who_leaves_is_counted(
+    watched: Watched, answer: pb.GenerateOnceResponse
+) -> None:
+    wrong = Case((1, 2), 4, {"temperature": -1.0})
+    with pytest.raises(grpc.RpcError):
+        watched.client.once(wrong, "speculative")
+    case = Case(held_out_prompts(1, longest=48)[0], 400)
+    call = watched.client.stub.Generate(
+        pb.GenerateRequest(parameters=case.parameters("autoregressive")), timeout=120
+    )
+    next(call)
+    call.cancel()
+    until(
+        lambda: ("draftloop_request_success_total", ("abort",)) in watched.metrics("orchestrator")
+    )
+    seen = watched.metrics("orchestrator")
+    assert seen["draftloop_request_failure_total", ("invalid_input",)] == 1
+    assert seen["draftloop_request_success_total", ("abort",)] == 1
+    assert seen["draftloop_num_requests_running", ()] == 0
+    assert seen["draftloop_num_requests_waiting", ()] == 0
+    handled = "draftloop_grpc_server_handled_total"
+    assert seen[handled, ("INVALID_ARGUMENT", "GenerateOnce")] == 1
+    assert seen[handled, ("CANCELLED", "Generate")] == 1
+
+
+def test_log_lines_name_the_request_in_every_role(
+    watched: Watched, answer: pb.GenerateOnceResponse
+) -> None:
+    request_id = answer.summary.request_id
+    for role in ROLES:
+        own = [line for line in watched.lines(role) if line.get("request_id") == request_id]
+        assert own and {line["session_id"] for line in own} == {request_id}
+        assert {line["role"] for line in own} == {role}
+    [end] = [line for line in watched.lines("orchestrator") if line["event"] == "generated"][:1]
+    assert end["outcome"] == "length" and end["output_tokens"] == len(answer.token_ids)
+
+
+def test_nothing_tells_what_clients_said(watched: Watched, answer: pb.GenerateOnceResponse) -> None:
+    """Neither ids, nor tenants, nor text: not as labels, not in the logs."""
+    for role in ROLES:
+        assert answer.summary.request_id not in watched.page(role)
+        assert SECRET not in watched.page(role)
+        assert answer.text not in watched.stack.processes[role].log_file.read_text()
+    attributes = str([span.attributes for span in watched.collector.spans(TRACE_ID)])
+    assert SECRET not in attributes and answer.text not in attributes

@@ -1,0 +1,174 @@
+"""Two verifiers and two drafters behind one orchestrator: what comes and goes is never noticed."""
+
+from __future__ import annotations
+
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+
+from draftloop.config import bundled_model
+from orchestrator.launcher import RoleProcess
+from protos import verifier_pb2, verifier_pb2_grpc
+from tests.e2e.client import Case, Client, first_difference, held_out_prompts
+from tests.support.redis_server import free_port
+from tests.support.waiting import until
+
+START_S = 240.0
+CONCURRENCY = 8
+# The smaller model on both sides: what is tested is who answers, not how well.
+MODEL = str(bundled_model("drafter"))
+SMALL = ["--model", MODEL, "--dtype", "float32", "--threads", "1"]
+
+
+class Fleet:
+    """The processes by name: v1, v2, d1, d2, and v3, which is listed and not there at first.
+
+    All have time to drain but v2.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self.processes: dict[str, RoleProcess] = {}
+        self._ports = {name: free_port() for name in ("v1", "v2", "v3", "d1", "d2")}
+
+    def begin(self, role: str, name: str, flags: list[str]) -> None:
+        folder = self._folder / name
+        folder.mkdir(exist_ok=True)
+        self.processes[name] = RoleProcess(role, flags, folder)
+        self.processes[name].start()
+
+    def wait(self, *names: str) -> None:
+        for name in names:
+            self.processes[name].wait_until_ready(time.monotonic() + START_S)
+
+    def serve(self, *names: str) -> None:
+        """Starts model services; returns when they are warm."""
+        for name in names:
+            role = {"v": "verifier", "d": "drafter"}[name[0]]
+            grace = ["--grace-period-s", "0.1" if name == "v2" else "60"]
+            self.begin(role, name, ["--listen", self.listed(name), *SMALL, *grace])
+        self.wait(*names)
+
+    def terminate(self, *names: str) -> None:
+        """SIGTERM; they must end by themselves."""
+        for name in names:
+            self.processes[name].kill(signal.SIGTERM)
+        for name in names:
+            process = self.processes[name].process
+            assert process is not None and process.wait(60) == 0
+
+    def listed(self, *names: str) -> str:
+        return ",".join(f"127.0.0.1:{self._ports[name]}" for name in names)
+
+    def log(self, name: str) -> str:
+        return self.processes[name].log_file.read_text()
+
+    def sessions(self, name: str) -> int:
+        """Of a verifier, as it says."""
+        with grpc.insecure_channel(self.processes[name].address) as channel:
+            stub = verifier_pb2_grpc.VerifierStub(channel)
+            load = stub.Info(verifier_pb2.VerifierInfoRequest(), timeout=20).load
+        return int(load.running_sessions)
+
+    def end(self) -> None:
+        for process in reversed(self.processes.values()):
+            process.kill()
+            process.stop()
+
+
+@pytest.fixture(scope="module")
+def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
+    fleet = Fleet(tmp_path_factory.mktemp("fleet"))
+    with ExitStack() as stack:
+        stack.callback(fleet.end)
+        fleet.serve("v1", "v2", "d1", "d2")
+        flags = ["--listen", "127.0.0.1:0", "--tokenizer", MODEL]
+        flags += ["--verifiers", fleet.listed("v1", "v2", "v3")]
+        flags += ["--drafters", fleet.listed("d1", "d2")]
+        fleet.begin("orchestrator", "orchestrator", flags)
+        fleet.wait("orchestrator")
+        yield fleet
+
+
+@pytest.fixture(scope="module")
+def client(fleet: Fleet) -> Iterator[Client]:
+    client = Client(fleet.processes["orchestrator"].address)
+    yield client
+    client.channel.close()
+
+
+@pytest.fixture(scope="module")
+def cases() -> list[Case]:
+    choices: tuple[dict[str, Any], ...] = ({}, {"temperature": 0.8}, {"top_p": 0.9})
+    prompts = held_out_prompts(8, longest=48)
+    return [
+        Case(prompt, 64, {**choices[index % 3], "seed": index})
+        for index, prompt in enumerate(prompts)
+    ]
+
+
+@pytest.fixture(scope="module")
+def expected(client: Client, cases: list[Case]) -> list[list[int]]:
+    return client.tokens(cases, "autoregressive", CONCURRENCY)
+
+
+def under_load(client: Client, cases: list[Case], happens: Callable[[], None]) -> list[list[int]]:
+    """Tokens of all cases, asked again and again until something has happened; none may fail."""
+    begun, over = threading.Event(), threading.Event()
+
+    def ask(case: Case) -> tuple[int, ...]:
+        begun.set()
+        return tuple(client.once(case, "speculative").token_ids)
+
+    def repeat(case: Case) -> list[int]:
+        outputs = set()
+        while not over.is_set():
+            outputs.add(ask(case))
+        outputs.add(ask(case))
+        assert len(outputs) == 1, "the same request had different outputs"
+        return list(outputs.pop())
+
+    with ThreadPoolExecutor(len(cases)) as pool:
+        running = [pool.submit(repeat, case) for case in cases]
+        try:
+            assert begun.wait(120)
+            happens()
+        finally:
+            over.set()
+        return [each.result() for each in running]
+
+
+def test_sessions_are_spread_and_who_drains_finishes_them(
+    fleet: Fleet, client: Client, cases: list[Case], expected: list[list[int]]
+) -> None:
+    """SIGTERM of a verifier and a drafter: both end with status 0, no session is reopened."""
+
+    def drain() -> None:
+        until(lambda: fleet.sessions("v1") and fleet.sessions("v2"), 60)
+        fleet.terminate("v1", "d1")
+
+    assert not first_difference(expected, under_load(client, cases, drain))
+    assert "verifier session lost" not in fleet.log("orchestrator")
+
+
+def test_a_new_one_takes_over_from_those_that_end_too_soon(
+    fleet: Fleet, client: Client, cases: list[Case], expected: list[list[int]]
+) -> None:
+    """A third verifier joins; the second has no time to finish, the last drafter none at all."""
+    fleet.serve("v3")
+
+    def replace() -> None:
+        until(lambda: fleet.sessions("v2") and fleet.sessions("v3"), 60)
+        fleet.processes["d2"].kill()
+        fleet.terminate("v2")
+
+    assert not first_difference(expected, under_load(client, cases, replace))
+    assert "verifier session lost" in fleet.log("orchestrator")

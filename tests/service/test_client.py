@@ -1,0 +1,247 @@
+"""The Python client against a server that does what a client must be ready for."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import grpc
+import pytest
+
+from draftloop.client import (
+    NO_RETRY,
+    AsyncClient,
+    Client,
+    DeadlineExceeded,
+    DraftloopError,
+    InvalidInput,
+    Mismatch,
+    Overloaded,
+    Retry,
+    TokenSource,
+    Unavailable,
+)
+from tests.support.scripted_generation import ScriptedGeneration, serving
+from tests.support.waiting import until
+
+SOON = Retry(attempts=3, initial_backoff_s=0.01)
+Told = tuple[ScriptedGeneration, str]
+
+
+@pytest.fixture
+def told() -> Iterator[Told]:
+    """What the server does, and its address."""
+    servicer = ScriptedGeneration()
+    with serving(servicer) as address:
+        yield servicer, address
+
+
+@pytest.fixture
+def client(told: Told) -> Iterator[Client]:
+    with Client(told[1], retry=SOON) as client:
+        yield client
+
+
+def overloaded() -> Overloaded:
+    return Overloaded("no room", retry_after_s=0.02)
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+def test_what_fails_before_the_first_token_is_tried_again(
+    told: Told, client: Client, streamed: bool
+) -> None:
+    servicer, _ = told
+    servicer.failures = [overloaded(), Unavailable("no verifier", retry_after_s=0.02)]
+    if streamed:
+        assert "".join(piece.text for piece in client.stream("x")) == "012"
+    else:
+        assert client.generate("x").text == "012"
+    assert servicer.calls == 3
+
+
+def test_the_last_attempt_raises_what_the_server_said(told: Told, client: Client) -> None:
+    servicer, _ = told
+    servicer.failures = [overloaded() for _ in range(3)]
+    with pytest.raises(Overloaded, match="no room; try again in 0.02 s") as caught:
+        client.generate("x")
+    assert caught.value.retry_after_s == pytest.approx(0.02)
+    assert servicer.calls == 3
+
+
+def test_after_the_first_token_nothing_is_tried_again(told: Told, client: Client) -> None:
+    servicer, _ = told
+    servicer.midway = Unavailable("the verifier died")
+    texts = []
+    stream = client.stream("x")
+    with pytest.raises(Unavailable, match="the verifier died"):
+        for piece in stream:
+            texts.append(piece.text)
+    assert texts == ["0"] and servicer.calls == 1
+    with pytest.raises(DraftloopError, match="not read to its end"):
+        _ = stream.summary
+
+
+@pytest.mark.parametrize(
+    ("failure", "kind", "words"),
+    [
+        (InvalidInput("top_p", "must be at most 1", 2), InvalidInput, "top_p: must be at most 1"),
+        (Mismatch("other vocabularies"), Mismatch, "other vocabularies"),
+        (RuntimeError("a bug"), DraftloopError, "INTERNAL: internal error"),
+    ],
+)
+def test_what_would_fail_again_is_not_tried_again(
+    told: Told, client: Client, failure: Exception, kind: type[Exception], words: str
+) -> None:
+    servicer, _ = told
+    servicer.failures = [failure]
+    with pytest.raises(kind, match=words):
+        client.generate("x")
+    assert servicer.calls == 1
+
+
+def test_a_wait_that_outlasts_the_timeout_is_not_begun(told: Told, client: Client) -> None:
+    """The error says what is wrong; a deadline that passed while waiting would not."""
+    servicer, _ = told
+    servicer.failures = [Overloaded("no room", retry_after_s=1000)]
+    with pytest.raises(Overloaded):
+        client.generate("x", timeout=100)
+    assert servicer.calls == 1
+
+
+def test_what_fails_is_what_the_policy_names(told: Told) -> None:
+    servicer, address = told
+    servicer.failures = [overloaded()]
+    with (
+        Client(address, retry=Retry(errors=(Unavailable,))) as client,
+        pytest.raises(Overloaded),
+    ):
+        client.generate("x")
+    assert servicer.calls == 1
+
+
+def test_the_timeout_is_the_servers_deadline_too(told: Told) -> None:
+    servicer, address = told
+    servicer.stuck = True
+    with Client(address, timeout=1000) as client:
+        client.generate("x")
+        assert servicer.time_remaining is not None and 900 < servicer.time_remaining <= 1000
+        stream = client.stream("x", timeout=0.5)
+        with pytest.raises(DeadlineExceeded, match="deadline has passed"):
+            for _ in stream:
+                pass
+    until(lambda: servicer.running == 0)
+
+
+def test_leaving_the_loop_cancels(told: Told, client: Client) -> None:
+    """Also where the stream itself is still held."""
+    servicer, _ = told
+    servicer.stuck = True
+    stream = client.stream("x")
+    for piece in stream:
+        assert piece.token_ids == (0,) and piece.sources == (TokenSource.DRAFT_MODEL,)
+        assert servicer.running == 1
+        break
+    until(lambda: servicer.running == 0)
+    assert stream.read() is None
+
+
+def test_cancel_ends_a_wait_in_another_thread(told: Told, client: Client) -> None:
+    servicer, _ = told
+    servicer.stuck = True
+    with client.stream("x") as stream:
+        assert next(stream).text == "0"
+        threading.Timer(0.1, stream.cancel).start()
+        with pytest.raises(StopIteration):
+            next(stream)
+    until(lambda: servicer.running == 0)
+
+
+def test_cancel_ends_the_wait_between_two_attempts(told: Told, client: Client) -> None:
+    servicer, _ = told
+    servicer.failures = [Overloaded("no room", retry_after_s=500)]
+    stream = client.stream("x")
+    threading.Timer(0.2, stream.cancel).start()
+    assert list(stream) == []
+    assert servicer.calls == 1
+
+
+def test_closing_fails_what_waits_and_what_comes(told: Told) -> None:
+    servicer, address = told
+    servicer.stuck = True
+    client = Client(address)
+    stream = client.stream("x")
+    next(stream)
+    threading.Timer(0.1, client.close).start()
+    with pytest.raises(DraftloopError, match="closed"):
+        next(stream)
+    until(lambda: servicer.running == 0)
+    client.close()
+    with pytest.raises(DraftloopError, match="the client is closed"):
+        client.generate("x")
+
+
+async def test_async_cancel_task_cancel_and_break(told: Told) -> None:
+    servicer, address = told
+    servicer.stuck = True
+    async with AsyncClient(address, retry=NO_RETRY) as client:
+        stream = client.stream("x")
+        assert (await anext(stream)).text == "0"
+        asyncio.get_running_loop().call_later(0.1, stream.cancel)
+        assert await stream.read() is None
+
+        reading = asyncio.create_task(_read_all(client))
+        await _until_running(servicer, 1)
+        reading.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await reading
+        await _until_running(servicer, 0)
+
+        async for piece in client.stream("x"):
+            assert piece.text == "0"
+            break
+        await _until_running(servicer, 0)
+
+
+async def _read_all(client: AsyncClient) -> None:
+    async for _ in client.stream("x"):
+        pass
+
+
+async def _until_running(servicer: ScriptedGeneration, count: int) -> None:
+    for _ in range(1000):
+        if servicer.running == count:
+            return
+        await asyncio.sleep(0.01)
+    pytest.fail("it never came true")
+
+
+def test_the_key_goes_with_every_call_and_is_never_shown(told: Told) -> None:
+    servicer, address = told
+    with Client(address, api_key="secret-1") as client:
+        client.generate("x")
+        assert servicer.metadata["authorization"] == "Bearer secret-1"
+        assert "secret" not in repr(client) and repr(client) == f"Client({address!r})"
+    with pytest.raises(InvalidInput, match="api_key") as caught:
+        Client(address, api_key="secret\n2")
+    assert "secret" not in str(caught.value)
+
+
+def test_errors_name_what_to_do_where_nothing_listens() -> None:
+    with Client("127.0.0.1:1", retry=NO_RETRY) as client:
+        with pytest.raises(Unavailable, match="no server at 127.0.0.1:1: start one with"):
+            client.info()
+        with pytest.raises(Unavailable, match="no server at 127.0.0.1:1: start one with"):
+            list(client.stream("x"))
+
+
+def test_another_service_is_told_apart() -> None:
+    server = grpc.server(ThreadPoolExecutor(1))
+    address = f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"
+    server.start()
+    try:
+        with Client(address) as client, pytest.raises(Mismatch, match="no Draftloop orchestrator"):
+            client.info()
+    finally:
+        server.stop(None).wait()

@@ -1,0 +1,185 @@
+"""Replicas that come, go, lie about their model or say nothing, over loopback gRPC."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+
+import grpc
+import pytest
+from structlog.testing import capture_logs
+
+from draftloop.errors import Mismatch
+from draftloop.model_info import ModelInfo
+from draftloop.rpc import convert
+from draftloop.rpc.channel import open_channel
+from orchestrator import discovery
+from orchestrator.addresses import Address, AddressBook
+from orchestrator.clients import drafter_info
+from orchestrator.discovery import Discovery
+from protos import drafter_pb2_grpc
+from tests.faults import fakes
+from tests.support.model_info import model_info
+
+FIRST = model_info(instance_id="first")
+add = drafter_pb2_grpc.add_DrafterServicer_to_server
+
+
+@pytest.fixture(autouse=True)
+def hurried(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Seconds become hundredths."""
+    for name in ("RESOLVE_S", "ASK_S", "ASK_MISSING_S"):
+        monkeypatch.setattr(discovery, name, 0.02)
+    monkeypatch.setattr(discovery, "ANSWER_S", 0.5)
+
+
+def serving(model: ModelInfo = FIRST) -> fakes.FakeDrafter:
+    return fakes.FakeDrafter(convert.model_info_to_pb(model), fakes.nothing)
+
+
+class Pods:
+    """What a headless name stands for at the moment."""
+
+    def __init__(self, *addresses: str) -> None:
+        self.addresses: Sequence[str] = addresses
+
+    async def read(self) -> list[Address]:
+        return [Address(address) for address in self.addresses]
+
+
+def channel_to(address: Address) -> grpc.aio.Channel:
+    return open_channel(address.target, 1 << 20)
+
+
+def require_first(model: ModelInfo, address: str) -> None:
+    FIRST.require_same_model(model)
+
+
+@asynccontextmanager
+async def discovering(book: AddressBook | Pods) -> AsyncIterator[Discovery]:
+    found = Discovery(
+        "drafter",
+        book,  # type: ignore[arg-type]
+        open_channel=channel_to,
+        ask=drafter_info,
+        require_fit=require_first,
+    )
+    try:
+        yield found
+    finally:
+        await found.stop()
+
+
+def there(found: Discovery) -> set[str]:
+    return {replica.address for replica in found.replicas.by_preference()}
+
+
+async def eventually(condition: Callable[[], bool]) -> None:
+    for _ in range(1000):
+        if condition():
+            return
+        await asyncio.sleep(0.01)
+    raise AssertionError("it never came true")
+
+
+async def test_a_name_is_looked_up_by_the_system() -> None:
+    async with fakes.listening(add, serving()) as address:
+        port = address.rpartition(":")[2]
+        async with discovering(AddressBook([f"dns:///localhost:{port}"])) as found:
+            await found.look()
+            assert there(found) == {address}
+            assert found.replicas.model == FIRST
+
+
+async def test_replicas_join_and_leave_with_their_addresses() -> None:
+    """A session on a replica that is listed no more goes on; its channel is closed after it."""
+    async with fakes.listening(add, serving()) as old, fakes.listening(add, serving()) as new:
+        pods = Pods(old)
+        async with discovering(pods) as found:
+            await found.look()
+            found.follow()
+            (replica,) = found.replicas.by_preference()
+            replica.sessions += 1
+            pods.addresses = [new]
+            await eventually(lambda: there(found) == {new})
+            await drafter_info(replica.channel, 5)
+            replica.sessions -= 1
+            await asyncio.sleep(0.2)
+            with pytest.raises(grpc.aio.UsageError):
+                await drafter_info(replica.channel, 5)
+
+
+async def test_who_dies_leaves_and_who_returns_is_forgiven() -> None:
+    async with discovering(pods := Pods()) as found, fakes.listening(add, serving()) as other:
+        server = fakes.listening(add, serving())
+        address = await server.__aenter__()
+        pods.addresses = [address, other]
+        await found.look()
+        found.follow()
+        assert there(found) == {address, other}
+        for replica in found.replicas.by_preference():
+            replica.failed()
+        await server.__aexit__(None, None, None)
+        await eventually(lambda: there(found) == {other})
+        successor = grpc.aio.server()
+        add(serving(model_info(instance_id="second")), successor)
+        successor.add_insecure_port(address)
+        await successor.start()
+        try:
+            await eventually(lambda: there(found) == {address, other})
+            failures = {each.address: each.failures for each in found.replicas.by_preference()}
+            assert failures == {address: 0, other: 1}
+        finally:
+            await successor.stop(0)
+
+
+async def test_another_model_is_refused_and_named_once() -> None:
+    stranger = serving(model_info(model_fingerprint="cc", instance_id="stranger"))
+    with capture_logs() as lines:
+        async with (
+            fakes.listening(add, serving()) as good,
+            fakes.listening(add, stranger) as bad,
+            discovering(Pods(bad, good)) as found,
+        ):
+            await found.look()
+            found.follow()
+            await asyncio.sleep(0.3)
+            assert there(found) == {good}
+            assert "cc" in found.missing[bad]
+    refusals = [line for line in lines if line["event"] == "drafter refused"]
+    assert len(refusals) == 1 and refusals[0]["address"] == bad
+    assert "aa" in refusals[0]["reason"] and "cc" in refusals[0]["reason"]
+
+
+async def test_where_nobody_fits_the_first_look_says_so() -> None:
+    async with (
+        fakes.listening(add, serving(model_info(model_fingerprint="cc"))) as bad,
+        discovering(Pods(bad, "127.0.0.1:1")) as found,
+    ):
+        with pytest.raises(Mismatch, match="cc"):
+            await found.look()
+
+
+async def test_one_that_says_nothing_keeps_nobody_else_out() -> None:
+    async with (
+        fakes.black_hole() as silent,
+        fakes.listening(add, serving()) as good,
+        discovering(Pods(silent, good)) as found,
+    ):
+        await found.look()
+        assert there(found) == {good} and set(found.missing) == {silent}
+
+
+async def test_one_that_falls_silent_leaves() -> None:
+    drafter = serving()
+    async with (
+        fakes.listening(add, drafter) as address,
+        discovering(Pods(address)) as found,
+    ):
+        await found.look()
+        found.follow()
+        drafter.info_delay_s = 3600
+        await eventually(lambda: not there(found))
+        drafter.info_delay_s = 0
+        await eventually(lambda: there(found) == {address})

@@ -1,0 +1,70 @@
+"""What a service says of how busy it is, and which model's text it goes on with."""
+
+from __future__ import annotations
+
+import asyncio
+
+import grpc
+import pytest
+
+from protos import drafter_pb2, verifier_pb2
+from protos.drafter_pb2_grpc import DrafterStub
+from protos.verifier_pb2_grpc import VerifierStub
+from tests.service.conftest import Start
+from tests.service.sessions import (
+    PROMPT,
+    ErrorInfo,
+    all_free,
+    detail,
+    open_drafter,
+    open_verifier,
+    propose,
+    say,
+    verify,
+)
+
+LENGTH = len(PROMPT)
+
+
+async def test_a_verifiers_answers_say_how_busy_it_is(serve_verifier: Start) -> None:
+    async with serve_verifier(max_sessions=2) as (channel, host):
+        stub = VerifierStub(channel)
+        idle = (await stub.Info(verifier_pb2.VerifierInfoRequest())).load
+        assert (idle.running_sessions, idle.waiting_sessions, idle.answer_ns) == (0, 0, 0)
+        first, second, third = (stub.Verify() for _ in range(3))
+        assert (await say(first, open_verifier())).load.running_sessions == 1
+        assert (await say(second, open_verifier())).load.running_sessions == 2
+        await third.write(open_verifier())  # has to wait for a slot
+        await say(first, verify(LENGTH + 1))
+        while not host.admission.waiting_sessions:
+            await asyncio.sleep(0.01)
+        load = (await stub.Info(verifier_pb2.VerifierInfoRequest())).load
+        assert (load.running_sessions, load.waiting_sessions) == (2, 1)
+        assert load.answer_ns > 0
+        for call in (first, second, third):
+            call.cancel()
+        await all_free(host)
+
+
+async def test_a_drafters_answers_say_how_busy_it_is(serve_drafter: Start) -> None:
+    async with serve_drafter() as (channel, _):
+        stub = DrafterStub(channel)
+        call = stub.Draft()
+        await call.write(open_drafter())
+        load = (await say(call, propose(LENGTH, nodes=2))).load
+        assert load.running_sessions == 1 and load.answer_ns > 0
+        info = await stub.Info(drafter_pb2.DrafterInfoRequest())
+        assert info.load.running_sessions == 1
+
+
+async def test_a_text_goes_on_with_its_own_model_only(serve_verifier: Start) -> None:
+    async with serve_verifier() as (channel, host):
+        own = host.info.model_fingerprint
+        call = VerifierStub(channel).Verify()
+        assert (await say(call, open_verifier(model_fingerprint=own))).verdict
+        call = VerifierStub(channel).Verify()
+        with pytest.raises(grpc.aio.AioRpcError) as refused:
+            await say(call, open_verifier(model_fingerprint="feedc0de"))
+        assert refused.value.code() is grpc.StatusCode.FAILED_PRECONDITION
+        assert detail(refused.value, ErrorInfo).reason == "MISMATCH"
+        assert own in refused.value.details() and "feedc0de" in refused.value.details()

@@ -1,0 +1,147 @@
+"""TLS of a role's server: who is let in, renewed certificates, and files that cannot be used."""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from structlog.testing import capture_logs
+
+from draftloop.errors import StartupFailure
+from draftloop.rpc.channel import open_channel
+from draftloop.rpc.server import RoleServer
+from draftloop.tls import ClientTls
+from orchestrator.config import OrchestratorSettings
+from tests.support.certificates import Authority, Pair
+
+
+@pytest.fixture
+def authority(tmp_path: Path) -> Authority:
+    return Authority(tmp_path / "ours")
+
+
+@pytest.fixture
+def stranger(tmp_path: Path) -> Authority:
+    return Authority(tmp_path / "theirs", "stranger")
+
+
+@asynccontextmanager
+async def listening(**tls: Path) -> AsyncIterator[str]:
+    server = RoleServer("any", OrchestratorSettings(listen="127.0.0.1:0", **tls))  # type: ignore[arg-type]
+    await server.listen()
+    try:
+        yield server.address
+    finally:
+        await server.server.stop(0)
+
+
+async def answers(address: str, tls: ClientTls | None, server_name: str = "") -> bool:
+    """Whether a new connection gets an answer."""
+    async with open_channel(address, 1 << 20, tls, server_name) as channel:
+        stub = health_pb2_grpc.HealthStub(channel)
+        try:
+            await stub.Check(health_pb2.HealthCheckRequest(), timeout=10)
+        except grpc.aio.AioRpcError as error:
+            assert error.code() is grpc.StatusCode.UNAVAILABLE, error
+            return False
+    return True
+
+
+def flags(pair: Pair, **more: Path) -> dict[str, Path]:
+    return {"tls_certificate": pair.certificate, "tls_key": pair.key, **more}
+
+
+def shown(authority: Authority, pair: Pair) -> ClientTls:
+    return ClientTls(ca=authority.ca, certificate=pair.certificate, key=pair.key)
+
+
+async def test_a_server_of_the_authority_is_trusted_and_nobody_else(
+    authority: Authority, stranger: Authority
+) -> None:
+    async with listening(**flags(authority.pair("server"))) as address:
+        assert await answers(address, ClientTls(ca=authority.ca))
+        assert await answers(address, ClientTls(ca=authority.ca), "localhost")
+        assert not await answers(address, ClientTls(ca=authority.ca), "somewhere.else")
+        assert not await answers(address, ClientTls(ca=stranger.ca))
+        assert not await answers(address, None), "plaintext must not be understood"
+
+
+async def test_clients_must_show_a_certificate_where_an_authority_is_given(
+    authority: Authority, stranger: Authority
+) -> None:
+    async with listening(**flags(authority.pair("server"), tls_client_ca=authority.ca)) as address:
+        assert await answers(address, shown(authority, authority.pair("client")))
+        assert not await answers(address, ClientTls(ca=authority.ca))
+        assert not await answers(address, shown(authority, stranger.pair("client")))
+
+
+async def test_renewed_certificates_are_used_without_a_restart(
+    authority: Authority, stranger: Authority
+) -> None:
+    pair = authority.pair("server")
+    async with listening(**flags(pair)) as address:
+        assert await answers(address, ClientTls(ca=authority.ca))
+        theirs = stranger.pair("server")
+        with capture_logs() as lines:
+            pair.certificate.write_bytes(theirs.certificate.read_bytes())  # the key is still old
+            assert await answers(address, ClientTls(ca=authority.ca))
+            pair.key.write_bytes(theirs.key.read_bytes())
+            assert await answers(address, ClientTls(ca=stranger.ca))
+        events = [line["event"] for line in lines]
+        assert events[0] == "certificates not renewed" and events[-1] == "certificates renewed"
+        assert not await answers(address, ClientTls(ca=authority.ca))
+
+
+async def test_files_that_cannot_be_used_stop_the_start(
+    authority: Authority, tmp_path: Path
+) -> None:
+    good, other = authority.pair("server"), authority.pair("other")
+    (tmp_path / "nothing.pem").write_text("nothing")
+    wrong: list[tuple[dict[str, Path], str]] = [
+        (
+            flags(Pair(tmp_path / "gone.pem", good.key)),
+            "tls_certificate: .*gone.pem cannot be read",
+        ),
+        (flags(Pair(good.certificate, other.key)), "must be a PEM certificate and its key"),
+        (flags(good, tls_client_ca=tmp_path / "nothing.pem"), "tls_client_ca: .*PEM certificates"),
+    ]
+    for given, words in wrong:
+        with pytest.raises(StartupFailure, match=words):
+            async with listening(**given):
+                pass
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        (["--tls-key", "k"], "tls_certificate must be given together with tls_key"),
+        (["--tls-client-ca", "c"], "tls_certificate must be given together with tls_client_ca"),
+        (["--services-tls-key", "k"], "services_tls_certificate must be given together"),
+        (
+            ["--services-tls-key", "k", "--services-tls-certificate", "c"],
+            "services_tls_ca must be given together",
+        ),
+    ],
+)
+def test_half_a_pair_is_no_setting(given: list[str], words: str) -> None:
+    with pytest.raises(StartupFailure, match=words) as caught:
+        secret = ["--phrases-url", "redis://:hidden@host"]
+        OrchestratorSettings.from_command_line([*given, *secret])
+    assert "hidden" not in str(caught.value)
+
+
+def test_the_same_files_for_http(authority: Authority) -> None:
+    pair = authority.pair("server")
+    settings: Any = OrchestratorSettings(**flags(pair, tls_client_ca=authority.ca))  # type: ignore[arg-type]
+    assert settings.server_tls.uvicorn_options() == {
+        "ssl_certfile": str(pair.certificate),
+        "ssl_keyfile": str(pair.key),
+        "ssl_ca_certs": str(authority.ca),
+        "ssl_cert_reqs": ssl.CERT_REQUIRED,
+    }

@@ -1,0 +1,76 @@
+"""A certificate authority for one test, and what it signs."""
+
+from __future__ import annotations
+
+import datetime
+import ipaddress
+from dataclasses import dataclass
+from pathlib import Path
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
+
+LIFE = datetime.timedelta(hours=12)
+
+
+@dataclass(frozen=True)
+class Pair:
+    """Files of a certificate and its key."""
+
+    certificate: Path
+    key: Path
+
+
+class Authority:
+    """Writes PEM files into a folder; `ca` is its own certificate."""
+
+    def __init__(self, folder: Path, name: str = "authority") -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self._folder = folder
+        self._name = name
+        self._key = ec.generate_private_key(ec.SECP256R1())
+        builder = self._builder(name, self._key).add_extension(
+            x509.BasicConstraints(ca=True, path_length=0), critical=True
+        )
+        self.ca = folder / f"{name}.pem"
+        self.ca.write_bytes(_pem(builder.sign(self._key, hashes.SHA256())))
+
+    def pair(self, name: str) -> Pair:
+        """A certificate for loopback under this name; a second one replaces the first's files."""
+        key = ec.generate_private_key(ec.SECP256R1())
+        hosts = [x509.DNSName("localhost"), x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]
+        builder = self._builder(name, key).add_extension(
+            x509.SubjectAlternativeName(hosts), critical=False
+        )
+        pair = Pair(self._folder / f"{name}.pem", self._folder / f"{name}.key")
+        pair.certificate.write_bytes(_pem(builder.sign(self._key, hashes.SHA256())))
+        pair.key.write_bytes(
+            key.private_bytes(
+                serialization.Encoding.PEM,
+                serialization.PrivateFormat.PKCS8,
+                serialization.NoEncryption(),
+            )
+        )
+        return pair
+
+    def _builder(self, name: str, key: ec.EllipticCurvePrivateKey) -> x509.CertificateBuilder:
+        now = datetime.datetime.now(datetime.UTC)
+        return (
+            x509.CertificateBuilder()
+            .subject_name(_named(name))
+            .issuer_name(_named(self._name))
+            .public_key(key.public_key())
+            .serial_number(x509.random_serial_number())
+            .not_valid_before(now - LIFE)
+            .not_valid_after(now + LIFE)
+        )
+
+
+def _named(name: str) -> x509.Name:
+    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+
+
+def _pem(certificate: x509.Certificate) -> bytes:
+    return certificate.public_bytes(serialization.Encoding.PEM)

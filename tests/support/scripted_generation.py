@@ -1,0 +1,93 @@
+"""A Generation service over loopback gRPC that answers as a test tells it to."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
+
+import grpc
+
+from draftloop.client.loop_thread import LoopThread
+from draftloop.errors import DraftloopError
+from draftloop.rpc.interceptors import ErrorInterceptor
+from protos import generation_pb2 as pb
+from protos import generation_pb2_grpc, speculation_pb2
+
+DRAFT_MODEL = speculation_pb2.TOKEN_SOURCE_DRAFT_MODEL
+SUMMARY = pb.GenerationSummary(
+    request_id="r", finish_reason=pb.FINISH_REASON_LENGTH, prompt_tokens=2, output_tokens=3, seed=7
+)
+
+
+class ScriptedGeneration(generation_pb2_grpc.GenerationServicer):
+    """Says the tokens 0, 1, 2 as "012".
+
+    Every call first raises the next of `failures`. A stream waits after its first token where it
+    is `stuck`, and raises `midway` there.
+    """
+
+    def __init__(self) -> None:
+        self.failures: list[Exception] = []
+        self.midway: DraftloopError | None = None
+        self.stuck = False
+        self.calls = 0
+        self.running = 0
+        self.metadata: dict[str, str] = {}
+        self.time_remaining: float | None = None
+
+    def _begin(self, context: grpc.aio.ServicerContext) -> None:
+        self.calls += 1
+        self.metadata = dict(context.invocation_metadata())
+        self.time_remaining = context.time_remaining()
+        if self.failures:
+            raise self.failures.pop(0)
+
+    async def Generate(
+        self, request: pb.GenerateRequest, context: grpc.aio.ServicerContext
+    ) -> AsyncIterator[pb.GenerateResponse]:
+        """Token by token, then the summary."""
+        self._begin(context)
+        self.running += 1
+        try:
+            for token in range(3):
+                yield pb.GenerateResponse(text=str(token), token_ids=[token], sources=[DRAFT_MODEL])
+                if self.midway is not None:
+                    raise self.midway
+                if self.stuck:
+                    await asyncio.sleep(600)
+            yield pb.GenerateResponse(summary=SUMMARY)
+        finally:
+            self.running -= 1
+
+    async def GenerateOnce(
+        self, request: pb.GenerateOnceRequest, context: grpc.aio.ServicerContext
+    ) -> pb.GenerateOnceResponse:
+        """All at once."""
+        self._begin(context)
+        return pb.GenerateOnceResponse(
+            text="012",
+            token_ids=[0, 1, 2],
+            sources=[DRAFT_MODEL] * 3,
+            summary=SUMMARY,
+        )
+
+
+@contextmanager
+def serving(servicer: ScriptedGeneration) -> Iterator[str]:
+    """Its address, while it runs on a thread of its own."""
+
+    async def start() -> tuple[grpc.aio.Server, str]:
+        server = grpc.aio.server(interceptors=[ErrorInterceptor()])
+        generation_pb2_grpc.add_GenerationServicer_to_server(servicer, server)
+        port = server.add_insecure_port("127.0.0.1:0")
+        await server.start()
+        return server, f"127.0.0.1:{port}"
+
+    thread = LoopThread()
+    try:
+        server, address = thread.run(start())
+        yield address
+        thread.run(server.stop(0))
+    finally:
+        thread.stop()

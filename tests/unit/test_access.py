@@ -1,0 +1,194 @@
+"""API keys: who is known, for whom they may ask and how much."""
+
+from __future__ import annotations
+
+import os
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+from structlog.testing import capture_logs
+from typer.testing import CliRunner
+
+from draftloop.errors import Forbidden, InvalidInput, Overloaded, StartupFailure, Unauthenticated
+from draftloop.request import GenerationParameters
+from orchestrator.access import EVERYBODY, Access, Caller, bearer_token
+from orchestrator.cli import app
+from orchestrator.key_file import KeyEntry, KeyFile, hash_of, new_key
+
+KEY = new_key()
+OTHER = new_key()
+
+
+class Clock:
+    """Seconds that pass when the test says so."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def entry(name: str = "alice", key: str = KEY, **more: Any) -> KeyEntry:
+    return KeyEntry(**{"name": name, "sha256": hash_of(key), "tenant": "team", **more})
+
+
+def write(file: Path, *entries: KeyEntry) -> None:
+    """In one step, as whoever manages secrets does."""
+    partial = file.with_suffix(".partial")
+    partial.write_text("".join(each.toml() for each in entries))
+    os.replace(partial, file)
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    return tmp_path / "keys.toml"
+
+
+def test_without_a_file_everybody_may_ask_for_anything() -> None:
+    caller = Access(None).caller(None)
+    assert caller is EVERYBODY
+    said = GenerationParameters(text="a", tenant="any", max_tokens=10**6)
+    assert caller.allowed(said, 16) is said
+    for _ in range(100):
+        with caller.admitted():
+            pass
+
+
+def test_a_known_key_says_who_calls(file: Path) -> None:
+    write(file, entry(), entry("bob", OTHER))
+    access = Access(file)
+    assert access.caller(KEY).name == "alice" and access.caller(OTHER).name == "bob"
+    for unknown in (None, "", KEY + "x", hash_of(KEY), "ключ"):
+        with pytest.raises(Unauthenticated) as caught:
+            access.caller(unknown)
+        assert KEY not in str(caught.value)
+
+
+def test_a_key_is_bound_to_its_tenant() -> None:
+    caller = Caller(entry())
+    for tenant in ("", "team"):
+        assert caller.allowed(GenerationParameters(text="a", tenant=tenant), 16).tenant == "team"
+    with pytest.raises(Forbidden, match="tenant: must be 'team'"):
+        caller.allowed(GenerationParameters(text="a", tenant="other"), 16)
+    with pytest.raises(Forbidden):
+        Caller(entry(tenant="")).allowed(GenerationParameters(text="a", tenant="other"), 16)
+
+
+def test_the_keys_most_tokens() -> None:
+    caller = Caller(entry(max_tokens=100))
+    with pytest.raises(InvalidInput, match="max_tokens: must be at most 100, .*; got 101"):
+        caller.allowed(GenerationParameters(text="a", max_tokens=101), 256)
+    for given, default, expected in ((100, 256, 100), (None, 256, 100), (None, 16, 16)):
+        said = GenerationParameters(text="a", max_tokens=given)
+        assert caller.allowed(said, default).max_tokens == expected
+
+
+def test_requests_at_once() -> None:
+    caller = Caller(entry(concurrent_requests=2))
+    refused = pytest.raises(Overloaded, match="api key: requests: at most 2")
+    with caller.admitted(), caller.admitted(), refused, caller.admitted():
+        pass
+    with caller.admitted():
+        pass
+
+
+def test_requests_a_minute() -> None:
+    clock = Clock()
+    caller = Caller(entry(requests_per_minute=3), clock)
+    for _ in range(3):
+        with caller.admitted():
+            pass
+    refused = pytest.raises(Overloaded, match="at most 3 requests a minute")
+    with refused as caught, caller.admitted():
+        pass
+    assert caught.value.retry_after_s == 20
+    clock.now += 20.01
+    with caller.admitted():
+        pass
+    clock.now += 3600  # no more than a minute's worth is saved up
+    for _ in range(3):
+        with caller.admitted():
+            pass
+    with pytest.raises(Overloaded), caller.admitted():
+        pass
+
+
+def test_what_is_refused_for_concurrency_costs_no_rate() -> None:
+    caller = Caller(entry(requests_per_minute=2, concurrent_requests=1), Clock())
+    with caller.admitted():
+        for _ in range(5):
+            with pytest.raises(Overloaded, match="at once"), caller.admitted():
+                pass
+    with caller.admitted():
+        pass
+
+
+def test_the_file_is_read_again_when_it_changes(file: Path) -> None:
+    clock = Clock()
+    write(file, entry(requests_per_minute=1), entry("bob", OTHER))
+    access = Access(file, clock)
+    with access.caller(KEY).admitted():
+        pass
+    write(file, entry(requests_per_minute=1))
+    clock.now += 2
+    with pytest.raises(Unauthenticated):
+        access.caller(OTHER)
+    with pytest.raises(Overloaded), access.caller(KEY).admitted():
+        pass  # whose entry is as it was is counted on
+    file.write_text("[[keys]]\nname = 7\n")
+    clock.now += 2
+    with capture_logs() as lines:
+        assert access.caller(KEY).name == "alice"
+        access.caller(KEY)
+    assert [line["event"] for line in lines] == ["api keys not renewed"]
+    file.unlink()
+    clock.now += 2
+    assert access.caller(KEY).name == "alice"
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("keys = 3", "keys: "),
+        (f'[[keys]]\nname = "a"\nsha256 = "{KEY}"\ntenant = ""', "keys.0.sha256: "),
+        ('[[keys]]\nname = "a"\n', "keys.0.tenant: Field required"),
+        (entry().toml() + entry("bob").toml(), "hashes must differ"),
+        (entry().toml() + entry(key=OTHER).toml(), "names must differ: alice"),
+        (entry().toml() + "speed = 9\n", "keys.0.speed: "),
+        (f"key = {KEY}", "is not a TOML file"),
+    ],
+)
+def test_a_file_that_is_wrong_stops_the_start_and_shows_no_key(
+    file: Path, text: str, words: str
+) -> None:
+    file.write_text(text)
+    with pytest.raises(StartupFailure, match="api_keys: ") as caught:
+        Access(file)
+    assert words in str(caught.value) and KEY not in str(caught.value)
+
+
+def test_a_missing_file_stops_the_start(file: Path) -> None:
+    with pytest.raises(StartupFailure, match="keys.toml cannot be read: No such file"):
+        Access(file)
+
+
+def test_the_header() -> None:
+    assert bearer_token("Bearer dl-x") == bearer_token("bearer  dl-x ") == "dl-x"
+    for header in (None, "", "Bearer", "Bearer ", "Basic dl-x", "dl-x"):
+        assert bearer_token(header) is None
+
+
+def test_the_command_makes_an_entry_and_a_key(file: Path) -> None:
+    command = ["keys", "new", "bob", "--tenant", 'a "b" \\', "--concurrent-requests", "4"]
+    made = CliRunner().invoke(app, command)
+    assert made.exit_code == 0, made.output
+    file.write_text(made.stdout)
+    (found,) = KeyFile.read(file).keys
+    assert tomllib.loads(made.stdout)["keys"] == [found.model_dump(exclude_none=True)]
+    assert (found.tenant, found.concurrent_requests, found.max_tokens) == ('a "b" \\', 4, None)
+    key = made.stderr.split()[-1]
+    assert Access(file).caller(key).name == "bob" and key not in made.stdout
+    assert CliRunner().invoke(app, ["keys", "new", "b b"]).exit_code == 2

@@ -1,0 +1,68 @@
+"""Where replicas are: fixed addresses, and names that stand for several."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Sequence
+
+import pytest
+
+from draftloop.errors import StartupFailure
+from orchestrator.addresses import Address, AddressBook, check_addresses
+from orchestrator.config import OrchestratorSettings
+
+
+class Names:
+    """A resolver whose answer the test changes."""
+
+    def __init__(self, *ips: str) -> None:
+        self.ips: Sequence[str] | OSError = ips
+
+    async def __call__(self, host: str, port: int) -> Sequence[str]:
+        assert (host, port) == ("verifier.llm", 50053)
+        if isinstance(self.ips, OSError):
+            raise self.ips
+        return self.ips
+
+
+ENTRY = "dns:///verifier.llm:50053"
+
+
+def behind(*targets: str) -> list[Address]:
+    return [Address(target, server_name="verifier.llm") for target in targets]
+
+
+async def test_a_name_stands_for_all_its_addresses_of_the_moment() -> None:
+    names = Names("10.0.0.2", "10.0.0.1", "fd00::1", "10.0.0.2")
+    book = AddressBook([ENTRY, "10.0.0.9:50053", "10.0.0.9:50053"], names)
+    of_name = behind("10.0.0.1:50053", "10.0.0.2:50053", "[fd00::1]:50053")
+    assert await book.read() == [*of_name, Address("10.0.0.9:50053")]
+    names.ips = ["10.0.0.3"]
+    assert await book.read() == [*behind("10.0.0.3:50053"), Address("10.0.0.9:50053")]
+
+
+async def test_a_name_that_cannot_be_looked_up_keeps_its_addresses() -> None:
+    """A resolver that is away for a moment is no reason to leave replicas that live."""
+    names = Names("10.0.0.1")
+    book = AddressBook([ENTRY], names)
+    names.ips = socket.gaierror(socket.EAI_AGAIN, "try again")
+    assert await book.read() == []
+    names.ips = ["10.0.0.1"]
+    assert await book.read() == behind("10.0.0.1:50053")
+    names.ips = socket.gaierror(socket.EAI_NONAME, "unknown")
+    assert await book.read() == behind("10.0.0.1:50053")
+
+
+@pytest.mark.parametrize(
+    "text", ["a:1", "10.0.0.1:50053, b.c:2", "dns:///name:1", "[::1]:1", "", ENTRY + ",d:4"]
+)
+def test_addresses_that_can_be(text: str) -> None:
+    check_addresses(text)
+
+
+@pytest.mark.parametrize(
+    "text", ["a", "a:", ":1", "dns://name:1", "dns:///name", "a:70000", "a:0", "http://a:1"]
+)
+def test_addresses_that_cannot_be_are_refused_at_the_start(text: str) -> None:
+    with pytest.raises(StartupFailure, match="drafters: must be host:port or dns:///name:port"):
+        OrchestratorSettings.from_command_line(["--drafters", text])

@@ -1,0 +1,155 @@
+"""Metrics: served over HTTP, read off what lives, counts that never fall."""
+
+from __future__ import annotations
+
+import gc
+import socket
+from collections.abc import Iterable, Sequence
+
+import httpx
+import pytest
+from prometheus_client.metrics_core import GaugeMetricFamily, Metric
+
+from draftloop.errors import InvalidInput, Overloaded, StartupFailure, Unavailable
+from draftloop.metrics import REGISTRY, Live
+from draftloop.metrics_server import serving_metrics
+from draftloop.phrase import Phrase
+from draftloop.tree import Draft, DraftTree, ServiceTimings, TokenSource, Verdict, Verification
+from orchestrator import metrics
+from orchestrator.figures import RoundTimes
+from orchestrator.stream import NoAnswer
+from phrase_store.config import PhraseSettings
+from phrase_store.store import PhraseStore
+from tests.support.redis_server import free_port
+from tests.support.waiting import until
+from verifier_service.config import VerifierSettings
+
+
+def value(name: str, **labels: str) -> float:
+    return REGISTRY.get_sample_value(name, labels) or 0.0
+
+
+def test_the_registry_is_served_until_the_end() -> None:
+    port = free_port()
+    with serving_metrics(f"127.0.0.1:{port}"):
+        answer = httpx.get(f"http://127.0.0.1:{port}/metrics")
+        assert answer.status_code == 200 and "draftloop_build_info" in answer.text
+    with serving_metrics(f"127.0.0.1:{port}"):  # the port is free again
+        pass
+
+
+def test_an_address_in_use_stops_the_start() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        with pytest.raises(StartupFailure, match="metrics_listen"), serving_metrics(address):
+            pass
+
+
+@pytest.mark.parametrize(
+    ("name", "wrong"),
+    [("metrics_listen", "9464"), ("trace_endpoint", "collector:4317"), ("trace_ratio", "1.5")],
+)
+def test_wrong_settings_are_named(name: str, wrong: str) -> None:
+    with pytest.raises(StartupFailure, match=name):
+        VerifierSettings.from_command_line([f"--{name.replace('_', '-')}", wrong])
+
+
+def test_live_metrics_forget_what_is_gone() -> None:
+    class Thing:
+        pass
+
+    def count(things: Sequence[Thing]) -> Iterable[Metric]:
+        family = GaugeMetricFamily("draftloop_test_things", "Things.")
+        family.add_metric([], len(things))
+        yield family
+
+    live = Live(count)
+    try:
+        one, other = Thing(), Thing()
+        live.watch(one)
+        live.watch(other)
+        assert value("draftloop_test_things") == 2
+        live.forget(one)
+        del other
+        gc.collect()
+        assert value("draftloop_test_things") == 0
+    finally:
+        REGISTRY.unregister(live)
+
+
+def test_errors_have_the_names_of_what_they_mean() -> None:
+    errors = (
+        InvalidInput("a", "b", 1),
+        Overloaded("x"),
+        NoAnswer("x"),
+        Unavailable("x"),
+        KeyError(),
+    )
+    names = ["invalid_input", "overloaded", "no_answer", "unavailable", "internal"]
+    assert [metrics.reason_of(error) for error in errors] == names
+
+
+def test_the_hops_of_a_round_add_up_to_it() -> None:
+    draft = ServiceTimings(service_ns=50, forward_ns=30, queue_ns=5)
+    verify = ServiceTimings(service_ns=80, forward_ns=60, queue_ns=10)
+    hops = RoundTimes(draft_ns=55, verify_ns=90, round_ns=160).hops(draft, verify)
+    assert hops == {"draft": 30, "verify": 60, "queue": 15, "wire": 15, "rest": 40}
+
+
+def test_a_request_is_counted_once_however_it_ends() -> None:
+    meter = metrics.RequestMeter("speculative")
+    before = value("draftloop_num_requests_waiting"), value("draftloop_num_requests_running")
+    meter.began()
+    assert value("draftloop_num_requests_waiting") == before[0] + 1
+    meter.opened(prompt_tokens=5, waited_ns=1000, tokens=1)
+    assert value("draftloop_num_requests_waiting") == before[0]
+    assert value("draftloop_num_requests_running") == before[1] + 1
+    failures = value("draftloop_request_failure_total", reason="unavailable")
+    assert meter.ended(None, Unavailable("gone"), 5, 1) == "unavailable"
+    assert value("draftloop_request_failure_total", reason="unavailable") == failures + 1
+    assert value("draftloop_num_requests_running") == before[1]
+
+
+def test_who_leaves_after_the_last_token_has_not_called_off() -> None:
+    for finish_reason, outcome in (("stop", "stop"), (None, "abort")):
+        meter = metrics.RequestMeter("fused")
+        meter.began()
+        assert meter.ended(finish_reason, GeneratorExit(), 1, 1) == outcome
+
+
+def test_a_round_counts_what_was_accepted_and_where() -> None:
+    tree = DraftTree.chain((7, 8, 9), TokenSource.PHRASE)
+    verdict = Verdict((0, 1), (7, 8, 4), 7, (8, 4, 5))
+    answer = Verification(verdict=verdict, committed_length=3)
+    names = ("draft_tokens", "accepted_tokens", "drafts")
+
+    def counts() -> list[float]:
+        spec = [f"draftloop_spec_decode_num_{name}_total" for name in names]
+        positions = "draftloop_spec_decode_num_accepted_tokens_per_pos_total"
+        return [
+            *(value(name, strategy="ouroboros") for name in spec),
+            *(value(positions, position=str(place)) for place in range(3)),
+            value("draftloop_accepted_tokens_by_source_total", source="phrase"),
+        ]
+
+    before = counts()
+    meter = metrics.RequestMeter("ouroboros")
+    draft = Draft(tree=tree, committed_length=3)
+    meter.round(draft, answer, 3, RoundTimes(draft_ns=1, verify_ns=2, round_ns=5))
+    after = [new - old for new, old in zip(counts(), before, strict=True)]
+    assert after == [3, 2, 1, 1, 1, 0, 2]
+
+
+def test_counts_of_phrases_outlive_their_namespace() -> None:
+    """Prometheus takes a count that falls for a restart, and would count all of it again."""
+    store = PhraseStore(PhraseSettings(phrases_url="memory://metrics", phrases_namespaces=1))
+    try:
+        first = store.namespace("model", "a")
+        first.publish(1, [Phrase((1, 2), (3,), True)])
+        until(lambda: store.figures().published == 1)
+        store.namespace("model", "b")
+        after = store.figures()
+        assert (after.namespaces, after.entries, after.published) == (1, 0, 1)
+        assert value("draftloop_phrases_published_total") >= 1
+    finally:
+        store.close()

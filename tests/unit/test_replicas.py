@@ -1,0 +1,86 @@
+"""Which replica a new session goes to, by its own word and by what is known since."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import pytest
+
+from draftloop.errors import Mismatch
+from draftloop.load import ServiceLoad
+from orchestrator.replicas import Replica, Replicas
+from tests.support.model_info import model_info
+
+
+def replica(name: str, *, room: int = 8, running: int = 0, **load: Any) -> Replica:
+    one = Replica(name, channel=None, model=model_info(max_sessions=room))
+    one.report(ServiceLoad(running_sessions=running, **load))
+    return one
+
+
+def firsts(known: Replicas, times: int = 200) -> Counter[str]:
+    return Counter(known.by_preference()[0].address for _ in range(times))
+
+
+def test_the_less_busy_of_two_goes_first() -> None:
+    known = Replicas([replica("busy", running=3), replica("idle", running=1)])
+    assert firsts(known) == {"idle": 200}
+
+
+def test_room_counts_and_so_do_those_who_wait() -> None:
+    large, small = replica("large", room=32, running=6), replica("small", room=4, running=2)
+    assert firsts(Replicas([large, small])) == {"large": 200}
+    queued = replica("queued", running=1, waiting_sessions=5)
+    assert firsts(Replicas([queued, replica("full", running=4)])) == {"full": 200}
+
+
+def test_of_equally_full_ones_the_faster_goes_first() -> None:
+    known = Replicas([replica("slow", answer_ns=90_000), replica("fast", answer_ns=10_000)])
+    assert firsts(known) == {"fast": 200}
+
+
+def test_what_is_opened_here_counts_before_the_next_report() -> None:
+    one, other = replica("one", running=2), replica("other", running=3)
+    one.sessions += 2
+    assert firsts(Replicas([one, other])) == {"other": 200}
+    one.report(ServiceLoad(running_sessions=2))  # somebody else's have ended meanwhile
+    assert one.load < other.load
+
+
+def test_of_many_no_one_takes_all_new_sessions() -> None:
+    """Other orchestrators see the same loads: the least busy one must not get everybody's."""
+    known = Replicas([replica(str(load), running=load) for load in range(6)])
+    seen = firsts(known, 2000)
+    assert seen.most_common(1)[0][0] == "0" and seen["0"] < 1000
+    assert seen["5"] == 0 and len(seen) > 3
+
+
+def test_those_that_rest_come_last() -> None:
+    tired, busy = replica("tired"), replica("busy", running=7)
+    tired.failed()
+    known = Replicas([tired, busy])
+    assert [each.address for each in known.by_preference()] == ["busy", "tired"]
+
+
+def test_requests_may_count_on_the_least_of_the_limits() -> None:
+    known = Replicas()
+    assert known.model is None
+    roomy = Replica("a", None, model=model_info(context_length=64, max_draft_nodes=8))
+    known.join(roomy)
+    narrow = Replica("b", None, model=model_info(context_length=32, max_draft_nodes=16))
+    known.join(narrow)
+    assert known.model is not None
+    assert (known.model.context_length, known.model.max_draft_nodes) == (32, 8)
+    known.leave(narrow)
+    assert known.model.context_length == 64
+    known.leave(roomy)
+    assert known.model.context_length == 64 and not known, "what was known stays known"
+
+
+@pytest.mark.parametrize("changed", [{"model_fingerprint": "cc"}, {"dtype": "bfloat16"}])
+def test_another_model_is_named_beside_the_first(changed: dict[str, str]) -> None:
+    with pytest.raises(Mismatch) as caught:
+        model_info().require_same_model(model_info(**changed))
+    for word in ("aa", "float32", *changed.values()):
+        assert word in str(caught.value)
