@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-import grpc
 import pytest
 
 from draftloop.client import (
@@ -23,8 +21,8 @@ from draftloop.client import (
     Speculation,
 )
 from orchestrator.launcher import Stack
-from protos import verifier_pb2, verifier_pb2_grpc
 from tests.e2e.conftest import InProcess
+from tests.support.sessions import open_sessions, wait_until_free
 
 PROMPT = "def area(width, height):\n"
 SAID: dict[str, Any] = {
@@ -37,20 +35,6 @@ SAID: dict[str, Any] = {
 def door(stack: Stack) -> Iterator[Client]:
     with Client(stack.address, timeout=120) as client:
         yield client
-
-
-def open_sessions(stack: Stack) -> int:
-    with grpc.insecure_channel(stack.processes["verifier"].address) as channel:
-        stub = verifier_pb2_grpc.VerifierStub(channel)
-        return int(stub.Info(verifier_pb2.VerifierInfoRequest()).open_sessions)
-
-
-def require_no_session(stack: Stack) -> None:
-    for _ in range(200):
-        if not open_sessions(stack):
-            return
-        time.sleep(0.05)
-    pytest.fail("the verifier still holds a session")
 
 
 def test_whole_and_pieces_agree(door: Client) -> None:
@@ -110,10 +94,10 @@ def test_cancel_and_timeout_free_the_session(stack: Stack, door: Client) -> None
     for piece in door.stream(PROMPT, **endless):
         assert piece.token_ids and open_sessions(stack)
         break
-    require_no_session(stack)
+    wait_until_free(stack)
     with pytest.raises(DeadlineExceeded):
         door.generate(PROMPT, timeout=0.5, **endless)
-    require_no_session(stack)
+    wait_until_free(stack)
 
 
 async def test_an_overloaded_server_is_asked_again(orchestrator: InProcess) -> None:
