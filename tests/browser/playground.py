@@ -21,7 +21,7 @@ class Playground:
         page.on("pageerror", lambda error: self.problems.append(str(error)))
         page.on("request", lambda request: self.requests.append(request.url))
         page.goto(base + "/")
-        expect(page.locator("#models")).to_contain_text(greeting, timeout=RUN_TIMEOUT_MS)
+        self.wait_for("#models", greeting)
 
     def _heard(self, message: Any) -> None:
         if message.type in ("error", "warning"):
@@ -46,9 +46,12 @@ class Playground:
         self.page.keyboard.press("Control+Enter")
         self.wait()
 
+    def wait_for(self, selector: str, words: str) -> None:
+        expect(self.at(selector)).to_contain_text(words, timeout=RUN_TIMEOUT_MS)
+
     def wait(self, words: str = WORDS_AT_ITS_END) -> None:
         """Until the status says so, and the last figures have been drawn."""
-        expect(self.at("#status")).to_contain_text(words, timeout=RUN_TIMEOUT_MS)
+        self.wait_for("#status", words)
         self.page.evaluate("new Promise(drawn => requestAnimationFrame(() => drawn()))")
 
     def underline(self, source: str) -> str:

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import expect
 
 from orchestrator.key_file import KeyEntry, hash_of, new_key
 from orchestrator.launcher import RoleProcess, Stack
@@ -38,14 +37,14 @@ def guarded(stack: Stack, tmp_path: Path) -> Iterator[str]:
 
 def test_asks_for_a_key_and_keeps_it_nowhere(open_page: OpenPage, guarded: str) -> None:
     playground = open_page(guarded, greeting="key")
-    expect(playground.at("#key")).to_be_visible()
+    playground.at("#key").wait_for()  # visible
     playground.at("#run").click()
     playground.wait("Failed")
     assert "key" in playground.text("#error")
     assert playground.page.evaluate("document.activeElement.id") == "key"
     playground.page.keyboard.type(KEY)
     playground.page.keyboard.press("Tab")
-    expect(playground.at("#models")).to_contain_text("target")
+    playground.wait_for("#models", "target")
     playground.run(max_tokens=4, seed=1)
     assert playground.text("#answer")
     kept = "JSON.stringify([localStorage, sessionStorage, document.cookie])"

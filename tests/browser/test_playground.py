@@ -9,7 +9,7 @@ import httpx
 
 from orchestrator.launcher import Stack
 from tests.browser.conftest import OpenPage
-from tests.e2e.http_client import open_sessions, wait_until_free
+from tests.support.sessions import open_sessions, wait_until_free
 
 if TYPE_CHECKING:
     from tests.browser.playground import Playground
