@@ -42,10 +42,16 @@ def test_whole_and_pieces_agree(door: Client) -> None:
     stream = door.stream(PROMPT, **SAID)
     pieces = list(stream)
     assert "".join(piece.text for piece in pieces) == whole.text
-    for name in ("token_ids", "sources", "logprobs"):
-        joined = tuple(value for piece in pieces for value in getattr(piece, name))
-        assert joined == getattr(whole, name)
-        assert len(joined) == 24
+    token_ids, sources, logprobs = (
+        tuple(value for piece in pieces for value in getattr(piece, name))
+        for name in ("token_ids", "sources", "logprobs")
+    )
+    assert token_ids == whole.token_ids
+    # Which round drafted a token is a matter of timing; what it is and how likely is not.
+    assert len(sources) == len(whole.sources) == len(token_ids) == 24
+    assert [entry.logprob for entry in logprobs] == pytest.approx(
+        [entry.logprob for entry in whole.logprobs], abs=1e-4
+    )
     assert stream.summary.usage == whole.usage
     assert whole.usage.completion_tokens == 24
     assert whole.usage.total_tokens == whole.usage.prompt_tokens + 24
