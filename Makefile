@@ -9,10 +9,10 @@ PROTOS_VENV := .venv-protos
 PROTOS_INSTALLED := $(PROTOS_VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-faults check bench bench-full protos docs clean
+.PHONY: help install demo test test-faults test-docker test-browser check bench bench-full protos docs clean
 
 help: ## this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 install: $(INSTALLED) ## the environment alone, in .venv; the other targets do this by themselves
 
@@ -22,7 +22,13 @@ demo: $(INSTALLED) ## starts all services, continues three files, compares with 
 test: $(INSTALLED) ## all tests
 	$(RUN) pytest
 
-test-faults: $(INSTALLED) ## every part dies, stalls and talks nonsense; half an hour, 200 kills among it
+test-docker: $(INSTALLED) ## images and docker-compose.yml on a real engine; skipped where there is none
+	TEST_DOCKER=1 $(RUN) pytest -rs tests/docker
+
+test-browser: $(INSTALLED) ## the playground in Chromium; skipped where there is none
+	TEST_BROWSER=1 $(RUN) pytest -rs tests/browser
+
+test-faults: $(INSTALLED) ## every part dies, stalls and talks nonsense; half an hour
 	TEST_FAULTS=1 $(RUN) pytest -rs tests/faults
 	$(RUN) tests.faults.soak --kills 200
 

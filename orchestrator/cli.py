@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import sys
-from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, NoReturn
 
@@ -16,7 +15,7 @@ from draftloop.errors import DraftloopError
 from draftloop.phrase import PhraseScope
 from draftloop.request import GenerationParameters, SamplingParameters
 from draftloop.speculation import AUTOREGRESSIVE, STRATEGIES, Speculation
-from orchestrator import cli_keys, cli_phrases, cli_profile, terminal
+from orchestrator import cli_health, cli_keys, cli_phrases, cli_profile, terminal
 from orchestrator.cli_common import (
     FAILED,
     ApiKey,
@@ -26,6 +25,7 @@ from orchestrator.cli_common import (
     complaints,
     console,
 )
+from orchestrator.cli_health import Role
 from orchestrator.launcher import RoleProcess, Stack, StackConfig, exec_role, interruptible
 
 app = typer.Typer(
@@ -36,14 +36,6 @@ app = typer.Typer(
 )
 app.add_typer(cli_phrases.app, name="phrases")
 app.add_typer(cli_keys.app, name="keys")
-
-
-class Role(StrEnum):
-    """A role that can be served alone."""
-
-    ORCHESTRATOR = "orchestrator"
-    DRAFTER = "drafter"
-    VERIFIER = "verifier"
 
 
 def _fail(error: Exception) -> NoReturn:
@@ -189,6 +181,7 @@ def info(server: Server = DEFAULT_ADDRESS, api_key: ApiKey = None, tls_ca: TlsCa
 
 
 app.command()(cli_profile.profile)
+app.command()(cli_health.health)
 
 
 @app.command(

@@ -125,7 +125,8 @@ class Piece:
     """What one round committed: per token its origin and the text that it made certain.
 
     `logprobs` has an entry a token where the request asked for them, and is empty otherwise.
-    `draft` is the tree that the round verified, `accepted_nodes` those of it that were accepted.
+    `draft` is the tree that the round verified, `accepted_nodes` those of it that were accepted,
+    `draft_end` what kept it from being larger.
     """
 
     token_ids: tuple[int, ...]
@@ -134,6 +135,7 @@ class Piece:
     logprobs: tuple[TokenLogprobs, ...] = ()
     draft: DraftTree = EMPTY_TREE
     accepted_nodes: tuple[int, ...] = ()
+    draft_end: DraftEnd = DraftEnd.NONE
 
     @property
     def text(self) -> str:

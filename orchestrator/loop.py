@@ -21,6 +21,7 @@ from draftloop.tree import (
     EMPTY_TREE,
     Draft,
     DraftBudget,
+    DraftEnd,
     DraftTree,
     TokenSource,
     Verdict,
@@ -76,7 +77,7 @@ class Generation:
                 verdict = answer.verdict
                 if not verdict.judges(draft.tree):  # the session was reopened: the draft is lost
                     draft = dataclasses.replace(draft, tree=EMPTY_TREE)
-                piece = self._commit(draft.tree, verdict)
+                piece = self._commit(draft.tree, verdict, draft.end)
                 began, ended = ended, time.perf_counter_ns()
                 self._learn(draft, answer, len(piece.token_ids), ended - began)
                 self.timings.decode_ns = ended - decoding
@@ -135,7 +136,7 @@ class Generation:
         """Whether this round's verdict came from another session than the one before."""
         return self.verifier.reopened > self.figures.reopened_sessions
 
-    def _commit(self, tree: DraftTree, verdict: Verdict) -> Piece:
+    def _commit(self, tree: DraftTree, verdict: Verdict, end: DraftEnd = DraftEnd.NONE) -> Piece:
         """Makes the verdict's tokens final, up to the first reason to end."""
         sources = verdict.emitted_sources(tree) if len(tree) else []
         kept: list[int] = []
@@ -157,6 +158,7 @@ class Generation:
             logprobs=verdict.logprobs[: len(kept)],
             draft=tree,
             accepted_nodes=verdict.accepted_nodes,
+            draft_end=end,
         )
 
     def _reason_to_end(self, token: int) -> str | None:

@@ -19,6 +19,7 @@ from orchestrator.gateway.envelope import Envelope
 from orchestrator.gateway.errors import ClientGone, Problem, body_problem, problem
 from orchestrator.gateway.gateway import Gateway
 from orchestrator.gateway.openapi import ANSWERS, ErrorAnswer
+from orchestrator.gateway.page import add_playground
 from orchestrator.gateway.schemas import ChatBody, CompletionBody, DetokenizeBody, TokenizeBody
 from orchestrator.gateway.stream import EventStream, while_connected
 from orchestrator.gateway.work import Work
@@ -41,6 +42,7 @@ def build_app(gateway: Gateway, max_body_bytes: int) -> FastAPI:
     _add_models(app, gateway)
     _add_tokens(app, gateway)
     _add_operations(app, gateway)
+    add_playground(app, gateway)
     app.add_exception_handler(RequestValidationError, _bad_body)
     app.add_exception_handler(DraftloopError, _refused)
     app.add_exception_handler(ClientGone, _gone)

@@ -32,6 +32,7 @@ def metrics(generations: Sequence[Generation], most_draft_tokens: int) -> dict[s
             "fallback_rounds": total.fallback_rounds,
             "phrase_rounds": total.phrase_rounds,
             "reopened_sessions": total.reopened_sessions,
+            "draft_ends": {end.name.lower(): total.ends[end] for end in sorted(total.ends)},
             "sources": {
                 source.name.lower(): {
                     "num_draft_tokens": total.drafted_by_source[source],
@@ -56,6 +57,7 @@ def _total(figures: Sequence[SpeculationFigures]) -> SpeculationFigures:
         total.fallback_rounds += one.fallback_rounds
         total.phrase_rounds += one.phrase_rounds
         total.reopened_sessions += one.reopened_sessions
+        total.ends += one.ends
         total.drafted_by_source += one.drafted_by_source
         total.accepted_by_source += one.accepted_by_source
         longest = max(len(total.accepted_per_position), len(one.accepted_per_position))

@@ -1,4 +1,4 @@
-"""How a round went: the sources of its tokens, its draft, and what of that was accepted."""
+"""How a round went: the sources of its tokens, its draft, what ended that and what was accepted."""
 
 from __future__ import annotations
 
@@ -32,4 +32,5 @@ def trace(piece: Piece, tokenizer: Tokenizer) -> dict[str, Any]:
             )
         ],
         "accepted_nodes": list(piece.accepted_nodes),
+        "draft_end": piece.draft_end.name.lower(),
     }

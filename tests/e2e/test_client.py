@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-import grpc
 import pytest
 
 from draftloop.client import (
@@ -23,8 +21,8 @@ from draftloop.client import (
     Speculation,
 )
 from orchestrator.launcher import Stack
-from protos import verifier_pb2, verifier_pb2_grpc
 from tests.e2e.conftest import InProcess
+from tests.support.sessions import open_sessions, wait_until_free
 
 PROMPT = "def area(width, height):\n"
 SAID: dict[str, Any] = {
@@ -39,29 +37,21 @@ def door(stack: Stack) -> Iterator[Client]:
         yield client
 
 
-def open_sessions(stack: Stack) -> int:
-    with grpc.insecure_channel(stack.processes["verifier"].address) as channel:
-        stub = verifier_pb2_grpc.VerifierStub(channel)
-        return int(stub.Info(verifier_pb2.VerifierInfoRequest()).load.running_sessions)
-
-
-def require_no_session(stack: Stack) -> None:
-    for _ in range(200):
-        if not open_sessions(stack):
-            return
-        time.sleep(0.05)
-    pytest.fail("the verifier still holds a session")
-
-
 def test_whole_and_pieces_agree(door: Client) -> None:
     whole = door.generate(PROMPT, **SAID)
     stream = door.stream(PROMPT, **SAID)
     pieces = list(stream)
     assert "".join(piece.text for piece in pieces) == whole.text
-    for name in ("token_ids", "sources", "logprobs"):
-        joined = tuple(value for piece in pieces for value in getattr(piece, name))
-        assert joined == getattr(whole, name)
-        assert len(joined) == 24
+    token_ids, sources, logprobs = (
+        tuple(value for piece in pieces for value in getattr(piece, name))
+        for name in ("token_ids", "sources", "logprobs")
+    )
+    assert token_ids == whole.token_ids
+    # Which round drafted a token is a matter of timing; what it is and how likely is not.
+    assert len(sources) == len(whole.sources) == len(token_ids) == 24
+    assert [entry.logprob for entry in logprobs] == pytest.approx(
+        [entry.logprob for entry in whole.logprobs], abs=1e-4
+    )
     assert stream.summary.usage == whole.usage
     assert whole.usage.completion_tokens == 24
     assert whole.usage.total_tokens == whole.usage.prompt_tokens + 24
@@ -90,7 +80,9 @@ async def test_async_gives_the_same(stack: Stack, door: Client) -> None:
         texts = [piece.text async for piece in client.stream(PROMPT, **SAID)]
         assert "".join(texts) == expected.text
         assert await client.tokenize(PROMPT) == door.tokenize(PROMPT)
-        assert await client.info() == door.info()
+        asked, told = await client.info(), await asyncio.to_thread(door.info)
+        assert asked.verifier.instance_id == told.verifier.instance_id
+        assert asked.strategies == told.strategies
 
 
 def test_one_client_serves_many_threads(door: Client) -> None:
@@ -110,10 +102,10 @@ def test_cancel_and_timeout_free_the_session(stack: Stack, door: Client) -> None
     for piece in door.stream(PROMPT, **endless):
         assert piece.token_ids and open_sessions(stack)
         break
-    require_no_session(stack)
+    wait_until_free(stack)
     with pytest.raises(DeadlineExceeded):
         door.generate(PROMPT, timeout=0.5, **endless)
-    require_no_session(stack)
+    wait_until_free(stack)
 
 
 async def test_an_overloaded_server_is_asked_again(orchestrator: InProcess) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -144,6 +145,8 @@ def test_what_an_answer_says_of_its_drafts(api: OpenAI) -> None:
     for one in traces:
         drafted = [one["draft"][node]["token_id"] for node in one["accepted_nodes"]]
         assert [token["token_id"] for token in one["tokens"]][: len(drafted)] == drafted
+    ends = Counter(one["draft_end"] for one in traces[1:])  # the first is the prefill's
+    assert ends == figures["draft_ends"]
 
 
 def test_a_prediction_changes_nothing_but_the_speed(api: OpenAI) -> None:
@@ -199,3 +202,18 @@ def test_many_at_once_lose_nothing(api: OpenAI) -> None:
     alone = [one(seed) for seed in range(8)]
     with ThreadPoolExecutor(8) as pool:
         assert list(pool.map(one, range(8))) == alone
+
+
+def test_the_playground_and_what_it_may_load(http: httpx.Client) -> None:
+    for address in ("/", "/playground"):
+        assert http.get(address).headers["location"] == "playground/"
+    page = http.get("/playground/")
+    assert page.headers["content-type"].startswith("text/html") and "<main>" in page.text
+    policy = page.headers["content-security-policy"]
+    assert "default-src 'none'" in policy and "unsafe" not in policy
+    again = http.get("/playground/", headers={"If-None-Match": page.headers["etag"]})
+    assert again.status_code == 304
+    options = http.get("/playground/options").json()
+    assert options["model"] == MODEL and options["default_strategy"] in options["strategies"]
+    for outside in ("/playground/none", "/playground/%2e%2e/app.py"):
+        assert http.get(outside).status_code == 404

@@ -17,7 +17,8 @@ from openai import OpenAI
 
 from orchestrator.launcher import RoleProcess, Stack
 from tests.e2e.client import CALL_TIMEOUT_S
-from tests.e2e.http_client import LONG, PROMPT, complete, open_sessions, wait_until_free
+from tests.e2e.http_client import LONG, PROMPT, complete
+from tests.support.sessions import open_sessions, wait_until_free
 
 
 @pytest.mark.parametrize(("body", "param", "code"), [

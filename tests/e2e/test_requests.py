@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -11,9 +10,10 @@ import pytest
 
 from orchestrator.launcher import Stack
 from protos import generation_pb2 as pb
-from protos import generation_pb2_grpc, verifier_pb2, verifier_pb2_grpc
+from protos import generation_pb2_grpc
 from tests.e2e.client import STRATEGIES, Case, Client, bad_field
 from tests.e2e.conftest import InProcess
+from tests.support.sessions import wait_until_free
 
 Change = Callable[[pb.GenerationParameters], None]
 NAN = float("nan")
@@ -159,13 +159,7 @@ def test_a_cancelled_request_frees_its_sessions(stack: Stack, client: Client) ->
     with pytest.raises(grpc.RpcError) as caught:
         list(client.stub.Generate(pb.GenerateRequest(parameters=said), timeout=0.7))
     assert caught.value.code() is grpc.StatusCode.DEADLINE_EXCEEDED
-    with grpc.insecure_channel(stack.processes["verifier"].address) as channel:
-        stub = verifier_pb2_grpc.VerifierStub(channel)
-        for _ in range(60):
-            if not stub.Info(verifier_pb2.VerifierInfoRequest()).load.running_sessions:
-                return
-            time.sleep(0.05)
-    pytest.fail("the verifier still holds a session")
+    wait_until_free(stack)
 
 
 async def test_too_many_requests_are_told_to_come_back(orchestrator: InProcess) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ssl
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -9,8 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import grpc
+import httpx
 import pytest
 
+from draftloop.client import Client, ClientTls, Forbidden, Unauthenticated
 from draftloop.config import bundled_model
 from orchestrator.key_file import KeyEntry, hash_of, new_key
 from orchestrator.launcher import RoleProcess
@@ -27,6 +30,12 @@ KEYS = (
     KeyEntry(name="alice", sha256=hash_of(ALICE), tenant="team-a", max_tokens=16),
     KeyEntry(name="bob", sha256=hash_of(BOB), tenant="team-b", requests_per_minute=2),
 )
+ASKS_FOR = {
+    "/v1/completions": ["prompt"],
+    "/v1/chat/completions": ["messages"],
+    "/tokenize": ["prompt"],
+    "/detokenize": ["tokens"],
+}
 Code = grpc.StatusCode
 
 
@@ -52,6 +61,8 @@ class Deployment:
         for role in ("verifier", "drafter"):
             port = self.processes[role].address.rpartition(":")[2]
             flags += [f"--{role}s", f"dns:///localhost:{port}"]
+        self._http_address = folder / "http.address"
+        flags += ["--http-listen", "127.0.0.1:0", "--http-address-file", str(self._http_address)]
         self._begin("orchestrator", flags)
         self._wait("orchestrator")
 
@@ -77,6 +88,13 @@ class Deployment:
         )
         with grpc.secure_channel(self.processes[role].address, credentials) as channel:
             yield channel
+
+    def http(self, key: str | None = None, authority: Authority | None = None) -> httpx.Client:
+        """A client of the HTTP API."""
+        trusted = ssl.create_default_context(cafile=(authority or self.authority).ca)
+        headers = {"authorization": f"Bearer {key}"} if key else {}
+        address = f"https://{self._http_address.read_text()}"
+        return httpx.Client(base_url=address, verify=trusted, headers=headers, timeout=CALL_S)
 
     def stop(self) -> None:
         for process in reversed(self.processes.values()):
@@ -172,3 +190,54 @@ def test_logs_keep_no_secret(deployment: Deployment) -> None:
     assert '"api_key": "alice"' in log
     for secret in (ALICE, BOB, *(entry.sha256 for entry in KEYS)):
         assert secret not in log
+
+
+def test_http_is_encrypted_and_asks_for_the_same_keys(deployment: Deployment) -> None:
+    body = {"prompt": "def a():", "max_tokens": 4}
+    with deployment.http(ALICE) as client:
+        answer = client.post("/v1/completions", json=body)
+        assert answer.status_code == 200, answer.text
+        forbidden = client.post("/v1/completions", json=body, headers={"x-tenant": "team-b"})
+        assert (forbidden.status_code, forbidden.json()["error"]["code"]) == (403, "forbidden")
+        long = client.post("/v1/completions", json={**body, "max_tokens": 17})
+        assert "must be at most 16, the api key's limit" in long.json()["error"]["message"]
+    with deployment.http() as client:
+        for path in ("/v1/models", "/v1/models/x"):
+            assert client.get(path).status_code == 401
+        for path in ("/v1/completions", "/v1/chat/completions", "/tokenize", "/detokenize"):
+            said = {"prompt": "a", "tokens": [1], "messages": [{"role": "user", "content": "a"}]}
+            asked = {name: said[name] for name in ASKS_FOR[path]}
+            refusal = client.post(path, json=asked)
+            assert refusal.status_code == 401, refusal.text
+            assert refusal.json()["error"]["code"] == "invalid_api_key"
+            assert refusal.headers["www-authenticate"] == "Bearer"
+        for path in ("/health", "/ready", "/version", "/metrics"):
+            assert client.get(path).status_code == 200
+    with (
+        deployment.http(authority=deployment.stranger) as client,
+        pytest.raises(httpx.ConnectError),
+    ):
+        client.get("/health")
+
+
+def test_a_key_that_asks_too_often_is_told_when_to_come_back_over_http(
+    deployment: Deployment,
+) -> None:
+    with deployment.http(BOB) as client:
+        answers = [
+            client.post("/v1/completions", json={"prompt": "a", "max_tokens": 1}) for _ in range(3)
+        ]
+    assert answers[-1].status_code == 429
+    assert int(answers[-1].headers["retry-after"]) >= 1
+
+
+def test_the_python_client_encrypts_and_brings_its_key(deployment: Deployment) -> None:
+    address = deployment.processes["orchestrator"].address
+    tls = ClientTls(ca=deployment.authority.ca)
+    with Client(address, api_key=ALICE, tls=tls, timeout=CALL_S) as client:
+        assert len(client.generate("def a():", max_tokens=4).token_ids) == 4
+        with pytest.raises(Forbidden, match="tenant"):
+            client.generate("def a():", max_tokens=4, tenant="team-b")
+    unknown = Client(address, api_key=new_key(), tls=tls, timeout=CALL_S)
+    with unknown as client, pytest.raises(Unauthenticated):
+        client.info()

@@ -1,0 +1,32 @@
+"""What an installation with some extras needs but our own code: `python -m requirements EXTRA…`.
+
+The images install libraries in a layer of their own, so that a change of code costs no download.
+Runs on nothing but the standard library, in the folder that holds pyproject.toml.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+import tomllib
+from pathlib import Path
+
+OURS = re.compile(r"draftloop\[([\w,-]+)\]")
+
+
+def requirements(extras: list[str]) -> list[str]:
+    """Requirements of the base and the extras, those of nested extras instead of their names."""
+    project = tomllib.loads(Path("pyproject.toml").read_text(encoding="utf-8"))["project"]
+    found = dict.fromkeys(project["dependencies"])
+    waiting = list(extras)
+    while waiting:
+        for requirement in project["optional-dependencies"][waiting.pop()]:
+            if nested := OURS.fullmatch(requirement):
+                waiting += nested[1].split(",")
+            else:
+                found[requirement] = None
+    return sorted(found)
+
+
+if __name__ == "__main__":
+    sys.stdout.write("\n".join(requirements(sys.argv[1:])) + "\n")

@@ -1,0 +1,43 @@
+"""`draftloop health`: whether a role takes requests, for people, scripts and probes."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Annotated
+
+import typer
+
+from draftloop.config import DEFAULT_PORTS, LOOPBACK
+from draftloop.rpc.health import health as status_of
+from orchestrator.cli_common import console
+
+NOT_WELL = 1
+
+
+class Role(StrEnum):
+    """A role that can be asked, or served alone."""
+
+    ORCHESTRATOR = "orchestrator"
+    DRAFTER = "drafter"
+    VERIFIER = "verifier"
+
+
+SERVICES = {
+    Role.ORCHESTRATOR: "draftloop.v1.Generation",
+    Role.DRAFTER: "draftloop.v1.Drafter",
+    Role.VERIFIER: "draftloop.v1.Verifier",
+}
+
+
+def health(
+    role: Annotated[Role, typer.Argument(help="Which role listens there.")] = Role.ORCHESTRATOR,
+    server: Annotated[
+        str | None, typer.Option(help="Its address; the role's default port on this machine.")
+    ] = None,
+) -> None:
+    """Ask a role whether it takes requests; the exit status is 0 if it does, 1 if not."""
+    address = server or f"{LOOPBACK}:{DEFAULT_PORTS[role]}"
+    status = status_of(address, SERVICES[role])
+    console.print(f"{role} at {address}: {status}", markup=False, soft_wrap=True)
+    if status != "SERVING":
+        raise typer.Exit(NOT_WELL)

@@ -1,0 +1,83 @@
+// The server's API, as far as the page needs it. Addresses are relative to the page's.
+
+const DONE = "[DONE]";
+const UNAUTHORIZED = 401;
+
+// What the server, or the way to it, said no with; the message is for people.
+export class Refusal extends Error {
+  constructor(message, status = 0) {
+    super(message);
+    this.status = status;
+  }
+
+  get needsKey() {
+    return this.status === UNAUTHORIZED;
+  }
+}
+
+// What the server offers. Throws a Refusal.
+export async function options(key) {
+  const answer = await reached("options", { cache: "no-store", headers: credentials(key) });
+  return answer.json();
+}
+
+// Chunks of a streamed completion. Throws a Refusal, or an AbortError once the signal says so.
+export async function* completion(body, key, signal) {
+  const headers = { "Content-Type": "application/json", ...credentials(key) };
+  const request = { method: "POST", headers, body: JSON.stringify(body), signal };
+  const answer = await reached("../v1/completions", request);
+  for await (const data of events(answer.body, signal)) {
+    if (data === DONE) return;
+    const chunk = JSON.parse(data);
+    if (chunk.error) throw new Refusal(chunk.error.message);
+    yield chunk;
+  }
+  throw new Refusal("The connection ended before the answer did.");
+}
+
+function credentials(key) {
+  return key ? { Authorization: `Bearer ${key}` } : {};
+}
+
+async function reached(address, request) {
+  let answer;
+  try {
+    answer = await fetch(address, request);
+  } catch (error) {
+    throw lost(error, request.signal);
+  }
+  if (!answer.ok) throw await refusal(answer);
+  return answer;
+}
+
+// Browsers tell a lost connection by a TypeError.
+function lost(error, signal) {
+  if (signal?.aborted) return signal.reason;
+  return error instanceof TypeError ? new Refusal("The server cannot be reached. Does it still run?") : error;
+}
+
+async function refusal(answer) {
+  const said = await answer.json().catch(() => null);
+  const wait = answer.headers.get("Retry-After");
+  const later = wait ? ` Try again in ${wait} s.` : "";
+  const message = said?.error?.message ?? `The server answered with status ${answer.status}.`;
+  return new Refusal(message + later, answer.status);
+}
+
+async function* events(stream, signal) {
+  const reader = stream.pipeThrough(new TextDecoderStream()).getReader();
+  let held = "";
+  try {
+    for (;;) {
+      const { value, done } = await reader.read();
+      if (done) return;
+      const whole = (held + value).split("\n\n");
+      held = whole.pop();
+      for (const event of whole) yield event.replace(/^data: /, "");
+    }
+  } catch (error) {
+    throw lost(error, signal);
+  } finally {
+    reader.cancel().catch(() => {}); // it may have failed already, which has been told
+  }
+}

@@ -1,0 +1,211 @@
+// The page: a request goes out, rounds come in.
+
+import { Answer } from "./answer.js";
+import { completion, options, Refusal } from "./api.js";
+import { Comparison, Figures, oneDecimal } from "./figures.js";
+import { Legend } from "./legend.js";
+import { RequestForm } from "./request.js";
+import { Run } from "./run.js";
+import { TreePicture } from "./tree.js";
+
+const LOOK_AGAIN_MS = 2000;
+const PLAIN = "autoregressive";
+const ENDS = new Map([["length", "at the limit of tokens"], ["stop", "where the text ends"]]);
+
+const byId = (id) => document.getElementById(id);
+
+class Page {
+  constructor() {
+    this.request = new RequestForm(byId("request"));
+    this.answer = new Answer(byId("answer"), (about, round) => this.#lookAt(about, round));
+    this.plain = new Answer(byId("plain"));
+    this.legend = new Legend(byId("legend"), byId("about-token"), (source) => {
+      this.answer.highlight(source);
+    });
+    this.tree = new TreePicture(byId("tree"), byId("about-tree"));
+    this.figures = new Figures();
+    this.comparison = new Comparison();
+    this.slider = byId("round");
+    this.shownRun = null;
+    this.stopping = null;
+    this.#listen();
+  }
+
+  // Waits for a server that can say what it offers.
+  async meet() {
+    for (;;) {
+      try {
+        const offer = await options(this.request.key);
+        this.request.offer(offer);
+        byId("models").textContent = models(offer);
+        return;
+      } catch (error) {
+        byId("models").textContent = error.message;
+        await (error.needsKey ? this.request.anotherKey() : pause(LOOK_AGAIN_MS));
+      }
+    }
+  }
+
+  // One run, or the same by plain decoding after it: never both at once, which would cost speed.
+  async run({ compared }) {
+    const body = this.stopping ? null : this.request.body();
+    if (!body) return;
+    this.#begin(compared);
+    try {
+      const drafted = await this.#stream(body, this.answer, (run) => this.#showDrafted(run));
+      if (compared) await this.#comparePlain(body, drafted);
+      this.#say(ended(drafted, body.seed));
+    } catch (error) {
+      this.#fail(error);
+    } finally {
+      this.#end();
+    }
+  }
+
+  stop() {
+    this.stopping?.abort();
+  }
+
+  #begin(compared) {
+    this.stopping = new AbortController();
+    this.request.running(true);
+    byId("error").hidden = true;
+    this.#showEmpty(new Run());
+    if (compared) this.comparison.open(this.request.strategyName);
+    else this.comparison.close();
+    for (const answer of [this.answer, this.plain]) answer.clear();
+    this.#say("Writing …");
+  }
+
+  #showEmpty(run) {
+    this.shownRun = run;
+    this.following = true;
+    this.slider.disabled = true;
+    byId("round-name").textContent = "–";
+    this.tree.clear();
+    this.figures.show(run);
+    this.legend.show(run.bySource);
+  }
+
+  #end() {
+    this.stopping = null;
+    for (const answer of [this.answer, this.plain]) answer.close();
+    this.request.running(false);
+  }
+
+  async #stream(body, answer, show) {
+    const run = new Run();
+    const showSoon = oncePerFrame(show);
+    for await (const chunk of completion(body, this.request.key, this.stopping.signal)) {
+      const round = run.take(chunk);
+      if (round) answer.add(round);
+      showSoon(run);
+    }
+    answer.close();
+    return run;
+  }
+
+  async #comparePlain(body, drafted) {
+    this.comparison.speeds(drafted.speed, 0);
+    this.#say("The same by plain decoding …");
+    const again = { ...body, speculative: { ...body.speculative, strategy: PLAIN } };
+    const plain = await this.#stream(again, this.plain, (run) => {
+      this.#measurePlain(drafted, run);
+    });
+    this.comparison.judge(drafted, plain);
+  }
+
+  #measurePlain(drafted, plain) {
+    this.figures.plainSpeed = plain.speed;
+    this.figures.show(drafted);
+    this.comparison.speeds(drafted.speed, plain.speed);
+  }
+
+  #showDrafted(run) {
+    this.shownRun = run;
+    this.figures.show(run);
+    this.comparison.speeds(run.speed, 0);
+    this.legend.show(run.bySource);
+    this.slider.max = run.rounds.length - 1;
+    this.slider.disabled = false;
+    if (this.following) this.#showRound(run.rounds.length - 1);
+  }
+
+  #showRound(number) {
+    this.slider.value = number;
+    const last = this.shownRun.rounds.length - 1;
+    byId("round-name").textContent = number ? `${number} of ${last}` : "prefill";
+    this.tree.draw(this.shownRun.rounds[number]);
+    this.answer.markRound(number);
+  }
+
+  #lookAt(about, round) {
+    byId("about-token").textContent = about;
+    this.following = false;
+    this.#showRound(round);
+  }
+
+  #fail(error) {
+    if (error.name === "AbortError") {
+      this.#say(`Stopped after ${this.shownRun.tokens.length} tokens`);
+      return;
+    }
+    if (!(error instanceof Refusal)) console.error(error);
+    byId("error").textContent = error.message;
+    byId("error").hidden = false;
+    this.#say("Failed");
+    if (error.needsKey) this.request.askForKey();
+  }
+
+  #say(words) {
+    byId("status").textContent = words;
+  }
+
+  #listen() {
+    byId("request").addEventListener("submit", (event) => {
+      event.preventDefault();
+      this.run({ compared: false });
+    });
+    byId("compare").addEventListener("click", () => this.run({ compared: true }));
+    byId("stop").addEventListener("click", () => this.stop());
+    this.slider.addEventListener("input", () => {
+      this.following = this.slider.value === this.slider.max;
+      this.#showRound(Number(this.slider.value));
+    });
+    document.addEventListener("keydown", (event) => {
+      if (event.key === "Escape") this.stop();
+      if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) {
+        event.preventDefault();
+        this.run({ compared: false });
+      }
+    });
+  }
+}
+
+function pause(ms) {
+  return new Promise((resolve) => setTimeout(resolve, ms));
+}
+
+// Rounds may come faster than a screen shows them.
+function oncePerFrame(show) {
+  let waits = false;
+  return (run) => {
+    if (waits) return;
+    waits = true;
+    requestAnimationFrame(() => {
+      waits = false;
+      show(run);
+    });
+  };
+}
+
+function models({ model, draft_model: draft, version }) {
+  return `target ${model}, ${draft ? `draft ${draft}` : "no drafter"}, version ${version}`;
+}
+
+function ended(run, seed) {
+  const why = ENDS.get(run.finishReason) ?? run.finishReason;
+  return `Ended ${why}: ${run.tokens.length} tokens, ${oneDecimal(run.speed)} a second, seed ${seed}`;
+}
+
+new Page().meet();

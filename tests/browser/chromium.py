@@ -1,0 +1,39 @@
+"""A Chromium to look with: the system's own, or the one that Playwright has installed."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from playwright.sync_api import Browser, sync_playwright
+
+NAMES = ("chromium", "chromium-browser", "google-chrome")
+# Nothing but what the page itself asks for; containers and machines without a GPU are welcome.
+FLAGS = (
+    "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
+    "--disable-background-networking", "--disable-component-update", "--disable-sync",
+)  # fmt: skip
+START_TIMEOUT_MS = 120_000
+
+
+class NoBrowser(Exception):
+    """There is none here."""
+
+
+@contextmanager
+def chromium() -> Iterator[Browser]:
+    """A running browser. Raises NoBrowser where there is none."""
+    with sync_playwright() as playwright:
+        found = next((path for name in NAMES if (path := shutil.which(name))), None)
+        program = found or playwright.chromium.executable_path
+        if not Path(program).exists():
+            raise NoBrowser(f"needs a browser: none of {', '.join(NAMES)} is installed")
+        browser = playwright.chromium.launch(
+            executable_path=program, args=FLAGS, timeout=START_TIMEOUT_MS
+        )
+        try:
+            yield browser
+        finally:
+            browser.close()

@@ -1,0 +1,97 @@
+"""`make test-browser`: the playground in a real browser, over all roles."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import httpx
+import pytest
+
+from orchestrator.launcher import Stack, StackConfig
+
+if TYPE_CHECKING:  # where these tests are skipped, nothing of it is imported
+    from playwright.sync_api import Browser
+
+    from tests.browser.playground import Playground
+
+WANTED = "TEST_BROWSER"
+TIMEOUT_S = 900
+START_TIMEOUT_S = 600
+# Drafts must pay, or there would be none to look at: on the pair as it is they hardly do.
+INFLATE = "60M"
+SIZE = {"width": 1280, "height": 900}
+
+OpenPage = Callable[..., "Playground"]
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """A browser is not everywhere: only who asks for these tests gets them."""
+    for item in items:
+        if Path(__file__).parent in item.path.parents:
+            item.add_marker(pytest.mark.timeout(TIMEOUT_S))
+            if not os.environ.get(WANTED):
+                item.add_marker(pytest.mark.skip(reason="needs Chromium: run `make test-browser`"))
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Browser]:
+    """A browser; without one everything here is skipped, with the reason."""
+    from tests.browser.chromium import NoBrowser, chromium
+
+    try:
+        with chromium() as running:
+            yield running
+    except NoBrowser as reason:
+        pytest.skip(str(reason))
+
+
+@pytest.fixture(scope="session")
+def stack(browser: Browser) -> Iterator[Stack]:
+    """All three roles, in float32: the same tokens whatever the draft."""
+    config = StackConfig(
+        port=0, http_port=0, drafter_port=0, verifier_port=0, dtype="float32", inflate=INFLATE,
+        start_timeout_s=START_TIMEOUT_S,
+    )  # fmt: skip
+    with Stack(config) as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def base(stack: Stack) -> str:
+    """Address of the server."""
+    return f"http://{stack.http_address}"
+
+
+@pytest.fixture
+def http(base: str) -> Iterator[httpx.Client]:
+    """A plain client of it."""
+    with httpx.Client(base_url=base, timeout=TIMEOUT_S) as client:
+        yield client
+
+
+@pytest.fixture
+def open_page(browser: Browser, base: str) -> Iterator[OpenPage]:
+    """Opens the playground as a new visitor; keywords are Playwright's, of a context."""
+    from tests.browser.playground import Playground
+
+    contexts = []
+
+    def opened(address: str = base, greeting: str = "target", **visitor: Any) -> Playground:
+        context = browser.new_context(**{"viewport": SIZE, **visitor})
+        contexts.append(context)
+        return Playground(context.new_page(), address, greeting)
+
+    yield opened
+    for context in contexts:
+        context.close()
+
+
+@pytest.fixture
+def playground(open_page: OpenPage) -> Iterator[Playground]:
+    """The page, on which nothing may have gone wrong at the end."""
+    page = open_page()
+    yield page
+    assert page.problems == []

@@ -1,0 +1,110 @@
+"""Whom the page serves: keyboards, screen readers, either theme, any width, calm eyes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.browser.conftest import OpenPage
+from tests.browser.inspection import CONTRASTS, NAMELESS, SHIFTS
+from tests.browser.test_playground import RUN
+
+if TYPE_CHECKING:
+    from tests.browser.playground import Playground
+
+FOCUS_ORDER = [
+    "", "theme", "example", "prompt", "strategy", "temperature", "max-tokens", "seed", "run",
+    "compare",
+]  # fmt: skip
+LEAST_CONTRAST = 4.5
+FOCUSED = "() => document.activeElement.id"
+
+
+def focus_by_tab(playground: Playground, name: str) -> None:
+    for _ in range(40):
+        if playground.page.evaluate(FOCUSED) == name:
+            return
+        playground.page.keyboard.press("Tab")
+    pytest.fail(f"the tabulator never reaches #{name}")
+
+
+def test_by_the_keyboard_alone(playground: Playground) -> None:
+    playground.fill(**RUN)
+    playground.page.reload()
+    playground.wait("Ready")
+    order = []
+    for _ in FOCUS_ORDER:
+        playground.page.keyboard.press("Tab")
+        order.append(playground.page.evaluate(FOCUSED))
+    assert order == FOCUS_ORDER  # the first is the link to the answer
+    playground.fill(**RUN)
+    focus_by_tab(playground, "run")
+    playground.page.keyboard.press("Enter")
+    playground.wait()
+    assert playground.page.evaluate(FOCUSED) == "run"  # and not lost on a disabled button
+    focus_by_tab(playground, "answer")
+    for key in ("End", "ArrowLeft", "ArrowRight"):
+        playground.page.keyboard.press(key)
+    assert "from" in playground.text("#about-token")
+    assert playground.at("#answer .token.chosen").count() == 1
+    playground.page.keyboard.press("Tab")
+    assert "draft model" in playground.text("#about-token")
+    playground.page.keyboard.press("Space")
+    assert playground.at("#legend [aria-pressed=true]").count() == 1
+    focus_by_tab(playground, "round")
+    playground.page.keyboard.press("Home")
+    assert playground.text("#round-name") == "prefill"
+
+
+def test_names_and_roles(playground: Playground) -> None:
+    assert playground.page.evaluate(NAMELESS) == []
+    assert playground.at("html").get_attribute("lang") == "en"
+    assert playground.at("h1").count() == playground.at("main").count() == 1
+    assert playground.at("img:not([alt])").count() == 0
+    assert playground.at("#status").get_attribute("aria-live") == "polite"
+    assert playground.at("#error").get_attribute("role") == "alert"
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_contrast(open_page: OpenPage, theme: str) -> None:
+    playground = open_page(color_scheme=theme)
+    playground.fill(**RUN)
+    playground.at("#compare").click()
+    playground.wait()
+    contrasts = playground.page.evaluate(CONTRASTS)
+    assert len(contrasts) > 40
+    assert [one for one in contrasts if one[1] < LEAST_CONTRAST] == []
+    assert playground.problems == []
+
+
+def test_themes(open_page: OpenPage) -> None:
+    def ground() -> int:
+        colour = playground.at("body").evaluate("b => getComputedStyle(b).backgroundColor")
+        return int(colour.removeprefix("rgb(").split(",")[0])
+
+    playground = open_page(color_scheme="dark")
+    assert ground() < 64
+    playground.at("#theme").click()
+    assert playground.text("#theme") == "Theme: light" and ground() > 192
+    playground.page.reload()
+    assert playground.text("#theme") == "Theme: light" and ground() > 192
+    playground.at("#theme").click()
+    assert playground.text("#theme") == "Theme: dark" and ground() < 64
+
+
+@pytest.mark.parametrize("width", [360, 1600])
+def test_any_width_and_nothing_moves(open_page: OpenPage, width: int) -> None:
+    playground = open_page(viewport={"width": width, "height": 900})
+    playground.run(**RUN)
+    wide = playground.page.evaluate("document.documentElement.scrollWidth")
+    assert wide <= width
+    playground.at("#answer").scroll_into_view_if_needed()
+    assert playground.page.evaluate(SHIFTS) == []
+
+
+def test_reduced_motion(open_page: OpenPage) -> None:
+    playground = open_page(reduced_motion="reduce")
+    moving = "() => [...document.querySelectorAll('*')].filter(one => "
+    moving += "parseFloat(getComputedStyle(one).transitionDuration) > 0).length"
+    assert playground.page.evaluate(moving) == 0

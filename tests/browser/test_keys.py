@@ -1,0 +1,53 @@
+"""The page in front of a server with access control."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from orchestrator.key_file import KeyEntry, hash_of, new_key
+from orchestrator.launcher import RoleProcess, Stack
+from tests.browser.conftest import START_TIMEOUT_S, OpenPage
+
+KEY = new_key()
+
+
+@pytest.fixture
+def guarded(stack: Stack, tmp_path: Path) -> Iterator[str]:
+    """Address of one more orchestrator, which wants a key, before the stack's services."""
+    keys, address = tmp_path / "keys.toml", tmp_path / "http.address"
+    keys.write_text(KeyEntry(name="visitor", sha256=hash_of(KEY), tenant="").toml())
+    flags = [
+        *("--listen", "127.0.0.1:0", "--http-listen", "127.0.0.1:0"),
+        *("--http-address-file", str(address), "--api-keys", str(keys)),
+        *("--verifiers", stack.processes["verifier"].address),
+        *("--drafters", stack.processes["drafter"].address),
+    ]
+    process = RoleProcess("orchestrator", flags, tmp_path)
+    process.start()
+    try:
+        process.wait_until_ready(time.monotonic() + START_TIMEOUT_S)
+        yield f"http://{address.read_text()}"
+    finally:
+        process.stop()
+
+
+def test_asks_for_a_key_and_keeps_it_nowhere(open_page: OpenPage, guarded: str) -> None:
+    playground = open_page(guarded, greeting="key")
+    playground.at("#key").wait_for()  # visible
+    playground.at("#run").click()
+    playground.wait("Failed")
+    assert "key" in playground.text("#error")
+    assert playground.page.evaluate("document.activeElement.id") == "key"
+    playground.page.keyboard.type(KEY)
+    playground.page.keyboard.press("Tab")
+    playground.wait_for("#models", "target")
+    playground.run(max_tokens=4, seed=1)
+    assert playground.text("#answer")
+    kept = "JSON.stringify([localStorage, sessionStorage, document.cookie])"
+    assert KEY not in playground.page.evaluate(kept)
+    playground.page.reload()
+    assert playground.at("#key").input_value() == ""

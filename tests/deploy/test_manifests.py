@@ -1,0 +1,260 @@
+"""What the manifests say against what the code says: ports, settings, health, drains, safety."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Iterator
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+
+from draftloop import __version__
+from draftloop.config import DEFAULT_PORTS, ServiceSettings
+from tests.contract import configuration_page
+from tests.support.manifests import (
+    AUTOSCALING,
+    OVERLAYS,
+    PART_LABEL,
+    ROLES,
+    WORKLOADS,
+    Manifests,
+    combined,
+)
+
+SERVICES = {"orchestrator": "Generation", "drafter": "Drafter", "verifier": "Verifier"}
+STUBS = {"orchestrator": "generation", "drafter": "drafter", "verifier": "verifier"}
+# Between the end of the grace period and SIGKILL, for the end of the last requests and the exit.
+SPARE_S = 5
+
+every_overlay = pytest.mark.parametrize("overlay", OVERLAYS)
+every_role = pytest.mark.parametrize("role", ROLES)
+
+
+def settings(manifests: Manifests, role: str, monkeypatch: pytest.MonkeyPatch) -> ServiceSettings:
+    """What the role reads in its pod. A variable that it does not know or cannot take is fatal."""
+    for name, value in manifests.environment(role).items():
+        monkeypatch.setenv(name, value)
+    kind = configuration_page.settings_of(configuration_page.ROLES[role])
+    return kind.from_command_line([])
+
+
+def port_of(address: str) -> int:
+    return int(address.rpartition(":")[2])
+
+
+def full_name(role: str) -> str:
+    """The name of a role's gRPC service, as its proto has it."""
+    stubs = importlib.import_module(f"protos.{STUBS[role]}_pb2")
+    name: str = stubs.DESCRIPTOR.services_by_name[SERVICES[role]].full_name
+    return name
+
+
+@every_overlay
+@every_role
+def test_settings_are_known_and_valid(
+    overlay: str, role: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    manifests = combined(overlay)
+    assert settings(manifests, role, monkeypatch)
+    prefix = f"DRAFTLOOP_{role.upper()}_"
+    names = manifests.environment(role)
+    assert not [name for name in names if name.startswith("DRAFTLOOP_") and prefix not in name]
+
+
+@every_role
+def test_ports_are_those_listened_on(role: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    manifests = combined("cpu-demo")
+    read: Any = settings(manifests, role, monkeypatch)
+    ports = {"grpc": port_of(read.listen)}
+    if role == "orchestrator":
+        ports["http"] = port_of(read.http_listen)
+    else:
+        ports["metrics"] = port_of(read.metrics_listen)
+    assert manifests.ports(role) == ports
+    assert ports["grpc"] == DEFAULT_PORTS[role]
+
+
+def test_services_lead_to_ports_that_are_there() -> None:
+    manifests = combined("gpu")
+    for service in manifests.of_kind("Service"):
+        (workload,) = manifests.selected_by(service["spec"]["selector"])
+        assert workload == service["metadata"]["name"]
+        ports = manifests.ports(workload)
+        for port in service["spec"]["ports"]:
+            assert port["port"] == ports[port["targetPort"]]
+
+
+def calls(manifests: Manifests) -> Iterator[tuple[str, str, int]]:
+    """Caller, service and port of every address among the settings."""
+    for role in ROLES:
+        for name, value in manifests.environment(role).items():
+            if "://" in value and not name.endswith("LISTEN"):
+                for address in value.split(","):
+                    url = urlsplit(address)
+                    host, _, port = (url.netloc or url.path.strip("/")).rpartition(":")
+                    yield role, host, int(port)
+
+
+@every_overlay
+def test_addresses_are_those_of_services(overlay: str) -> None:
+    manifests = combined(overlay)
+    found = list(calls(manifests))
+    assert {(role, host) for role, host, _ in found} == {
+        ("orchestrator", "verifier"),
+        ("orchestrator", "drafter"),
+        ("orchestrator", "redis"),
+        ("drafter", "redis"),
+    }
+    for _, host, port in found:
+        service = manifests.one("Service", host)["spec"]
+        assert port in [each["port"] for each in service["ports"]]
+        # A name of many replicas must give all of their addresses, not one that stands for them.
+        assert (service.get("clusterIP") == "None") == (host in ROLES)
+
+
+def test_the_verifiers_set_is_named_by_its_headless_service() -> None:
+    manifests = combined("cpu-demo")
+    service = manifests.one("StatefulSet", "verifier")["spec"]["serviceName"]
+    assert manifests.one("Service", service)["spec"]["clusterIP"] == "None"
+
+
+@every_role
+def test_probes_ask_for_the_services_by_their_names(role: str) -> None:
+    container = combined("cpu-demo").container(role)
+    port = DEFAULT_PORTS[role]
+    ready = {"port": port, "service": full_name(role)}
+    alive = {"port": port}
+    assert container["readinessProbe"]["grpc"] == ready
+    assert container["livenessProbe"]["grpc"] == alive
+    # The orchestrator is up before its verifiers are: waiting for them is no reason to restart it.
+    assert container["startupProbe"]["grpc"] == (alive if role == "orchestrator" else ready)
+
+
+@pytest.mark.parametrize(("overlay", "minutes"), [("cpu-demo", 5), ("gpu", 30)])
+def test_models_have_time_to_load(overlay: str, minutes: int) -> None:
+    for role in ("drafter", "verifier"):
+        probe = combined(overlay).container(role)["startupProbe"]
+        assert probe["periodSeconds"] * probe["failureThreshold"] >= minutes * 60
+
+
+@every_overlay
+@every_role
+def test_pods_may_live_until_they_have_drained(
+    overlay: str, role: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    manifests = combined(overlay)
+    grace_s = settings(manifests, role, monkeypatch).grace_period_s
+    hook_s = manifests.container(role)["lifecycle"]["preStop"]["sleep"]["seconds"]
+    assert hook_s + grace_s + SPARE_S <= manifests.pod(role)["terminationGracePeriodSeconds"]
+
+
+@every_overlay
+def test_budgets_cover_each_role_once(overlay: str) -> None:
+    manifests = combined(overlay)
+    covered = [
+        manifests.selected_by(budget["spec"]["selector"]["matchLabels"])
+        for budget in manifests.of_kind("PodDisruptionBudget")
+    ]
+    assert sorted(covered) == sorted([role] for role in ROLES)
+
+
+@every_overlay
+def test_selectors_find_their_own_pods_only(overlay: str) -> None:
+    manifests = combined(overlay)
+    for name, workload in manifests.workloads.items():
+        assert manifests.selected_by(workload["spec"]["selector"]["matchLabels"]) == [name]
+
+
+@every_overlay
+def test_pods_are_restricted(overlay: str) -> None:
+    """The Pod Security Standard that the namespace enforces, and a read-only root besides."""
+    manifests = combined(overlay)
+    labels = manifests.one("Namespace", "draftloop")["metadata"]["labels"]
+    assert labels["pod-security.kubernetes.io/enforce"] == "restricted"
+    for name in manifests.workloads:
+        pod, container = manifests.pod(name), manifests.container(name)
+        assert pod["securityContext"]["runAsNonRoot"] and pod["securityContext"]["runAsUser"] > 0
+        assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+        assert container["securityContext"] == {
+            "allowPrivilegeEscalation": False,
+            "readOnlyRootFilesystem": True,
+            "capabilities": {"drop": ["ALL"]},
+        }
+
+
+@every_overlay
+def test_pods_get_nothing_from_the_cluster_that_they_do_not_need(overlay: str) -> None:
+    """No token; and no variables of Services, whose names could look like unknown settings."""
+    manifests = combined(overlay)
+    for name in manifests.workloads:
+        pod = manifests.pod(name)
+        account = manifests.one("ServiceAccount", pod["serviceAccountName"])
+        assert not pod["automountServiceAccountToken"]
+        assert not account["automountServiceAccountToken"]
+        assert not pod["enableServiceLinks"]
+
+
+@every_overlay
+def test_resources_are_bounded(overlay: str) -> None:
+    manifests = combined(overlay)
+    for name in manifests.workloads:
+        resources = manifests.container(name)["resources"]
+        assert {"cpu", "memory", "ephemeral-storage"} <= set(resources["requests"])
+        assert {"memory", "ephemeral-storage"} <= set(resources["limits"])
+
+
+def test_accelerators_are_asked_for_and_tolerated() -> None:
+    manifests = combined("gpu")
+    for role in ("drafter", "verifier"):
+        resources = manifests.container(role)["resources"]
+        assert resources["limits"]["nvidia.com/gpu"] == resources["requests"]["nvidia.com/gpu"]
+        assert {"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"} in (
+            manifests.pod(role)["tolerations"]
+        )
+        assert manifests.environment(role)[f"DRAFTLOOP_{role.upper()}_DEVICE"] == "cuda"
+    assert "nodeSelector" not in manifests.pod("orchestrator")
+
+
+def test_weights_are_mounted_where_settings_look() -> None:
+    manifests = combined("gpu")
+    for role, name in (("orchestrator", "TOKENIZER"), ("drafter", "MODEL"), ("verifier", "MODEL")):
+        (mount,) = [
+            mount
+            for mount in manifests.container(role)["volumeMounts"]
+            if mount["name"] == "weights"
+        ]
+        assert mount["readOnly"]
+        folder = manifests.environment(role)[f"DRAFTLOOP_{role.upper()}_{name}"]
+        assert folder.startswith(mount["mountPath"] + "/")
+        (volume,) = [each for each in manifests.pod(role)["volumes"] if each["name"] == "weights"]
+        claim = volume["persistentVolumeClaim"]["claimName"]
+        assert manifests.one("PersistentVolumeClaim", claim)
+
+
+@every_overlay
+def test_images_have_the_version_of_the_code(overlay: str) -> None:
+    manifests = combined(overlay)
+    for role in ROLES:
+        image = manifests.container(role)["image"]
+        expected = "draftloop-orchestrator" if role == "orchestrator" else "draftloop-model"
+        assert image.startswith(f"{expected}:{__version__}")
+    assert not manifests.container("redis")["image"].endswith(("redis", ":latest"))
+
+
+@pytest.mark.parametrize("component", AUTOSCALING)
+@every_overlay
+def test_autoscaled_workloads_have_no_number_of_their_own(overlay: str, component: str) -> None:
+    manifests = combined(overlay, component)
+    scalers = manifests.of_kind("HorizontalPodAutoscaler", "ScaledObject")
+    targets = [scaler["spec"]["scaleTargetRef"] for scaler in scalers]
+    assert {target["name"] for target in targets} == set(ROLES)
+    for target in targets:
+        assert target["kind"] in WORKLOADS
+        assert "replicas" not in manifests.one(target["kind"], target["name"])["spec"]
+
+
+def test_everything_can_be_found_by_one_label() -> None:
+    for component in ("monitoring", "network-policies", *AUTOSCALING):
+        for document in combined("gpu", component).documents:
+            assert document["metadata"]["labels"][PART_LABEL] == "draftloop"

@@ -1,0 +1,96 @@
+"""What autoscalers ask for, and what docs/operations.md explains, is measured by some role."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import re
+from typing import Any
+
+import pytest
+import yaml
+
+from draftloop.metrics import REGISTRY
+from orchestrator.config import OrchestratorSettings
+from tests.contract.repository import ROOT, modules
+from tests.deploy import prometheus_rule
+from tests.support.manifests import KUBERNETES, OVERLAYS, ROLES, combined
+
+NAME = re.compile(r"\bdraftloop_[a-z_]+\b")
+ADAPTER = KUBERNETES / "components" / "autoscaling" / "prometheus-adapter.yaml"
+
+
+@functools.cache
+def measured() -> frozenset[str]:
+    """Names of all families, with the ending that a counter's samples have."""
+    for module in modules():
+        if module.file.name == "metrics.py" and module.package != "tests":
+            importlib.import_module(module.name)
+    families = [family for family in REGISTRY.collect() if family.name.startswith("draftloop_")]
+    return frozenset(
+        family.name + ("_total" if family.type == "counter" else "") for family in families
+    )
+
+
+def adapter_rules() -> list[dict[str, Any]]:
+    rules: list[dict[str, Any]] = yaml.safe_load(ADAPTER.read_text("utf-8"))["rules"]["custom"]
+    return rules
+
+
+def test_autoscalers_ask_the_adapter_for_what_it_offers() -> None:
+    asked = {
+        metric["pods"]["metric"]["name"]
+        for scaler in combined("gpu", "autoscaling").of_kind("HorizontalPodAutoscaler")
+        for metric in scaler["spec"]["metrics"]
+        if metric["type"] == "Pods"
+    }
+    assert asked == {rule["name"]["as"] for rule in adapter_rules()}
+
+
+def test_the_adapter_asks_for_what_is_measured() -> None:
+    for rule in adapter_rules():
+        names = set(NAME.findall(rule["seriesQuery"] + rule["metricsQuery"]))
+        assert names and names <= measured()
+
+
+def test_keda_asks_for_what_is_measured_by_the_role_that_it_scales() -> None:
+    scaled = combined("gpu", "autoscaling-keda").of_kind("ScaledObject")
+    assert {each["metadata"]["name"] for each in scaled} == set(ROLES)
+    for each in scaled:
+        for trigger in each["spec"]["triggers"]:
+            query = trigger["metadata"]["query"]
+            assert set(NAME.findall(query)) <= measured()
+            jobs = set(re.findall(r'job="(\w+)"', query))
+            assert jobs == {each["spec"]["scaleTargetRef"]["name"]}
+
+
+@pytest.mark.parametrize("overlay", OVERLAYS)
+def test_orchestrators_are_added_before_they_refuse(overlay: str) -> None:
+    """A target above the limit of one orchestrator would never be reached."""
+    environment = combined(overlay).environment("orchestrator")
+    assert "DRAFTLOOP_ORCHESTRATOR_MAX_REQUESTS" not in environment
+    most = OrchestratorSettings.model_fields["max_requests"].default
+    for component in ("autoscaling", "autoscaling-keda"):
+        manifests = combined(overlay, component)
+        targets = [
+            float(metric["pods"]["target"]["averageValue"])
+            for scaler in manifests.of_kind("HorizontalPodAutoscaler")
+            for metric in scaler["spec"]["metrics"]
+            if metric["type"] == "Pods" and scaler["metadata"]["name"] == "orchestrator"
+        ] + [
+            float(trigger["metadata"]["threshold"])
+            for scaled in manifests.of_kind("ScaledObject")
+            for trigger in scaled["spec"]["triggers"]
+            if scaled["metadata"]["name"] == "orchestrator"
+        ]
+        assert targets and max(targets) < most
+
+
+def test_operations_explain_what_is_measured() -> None:
+    page = (ROOT / "docs" / "operations.md").read_text(encoding="utf-8")
+    assert set(NAME.findall(page)) <= measured()
+
+
+def test_alerts_are_those_of_prometheus() -> None:
+    """`python -m tests.deploy.prometheus_rule` renews them."""
+    assert prometheus_rule.MANIFEST.read_text(encoding="utf-8") == prometheus_rule.manifest()

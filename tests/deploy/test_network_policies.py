@@ -1,0 +1,131 @@
+"""The policies allow the calls that the roles make, and no other."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from tests.deploy.test_manifests import calls
+from tests.support.manifests import NAME_LABEL, PART_LABEL, Manifests, combined
+
+Edge = tuple[str, str, int]
+CLIENT = {"draftloop-client": "true"}
+PROMETHEUS = {
+    "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "monitoring"}},
+    "podSelector": {"matchLabels": {NAME_LABEL: "prometheus"}},
+}
+
+
+def manifests() -> Manifests:
+    return combined("cpu-demo", "network-policies", "monitoring")
+
+
+def rules(direction: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Workload and rule, for every rule of the policies of one direction."""
+    for policy in manifests().of_kind("NetworkPolicy"):
+        spec = policy["spec"]
+        assert spec.get("ingress") is None or "Ingress" in spec["policyTypes"]
+        assert spec.get("egress") is None or "Egress" in spec["policyTypes"]
+        for rule in spec.get(direction, ()):
+            for name in manifests().selected_by(spec["podSelector"]["matchLabels"]):
+                yield name, rule
+
+
+def peers(rule: dict[str, Any], direction: str) -> Iterator[tuple[dict[str, Any], int]]:
+    """Each peer with each port; a rule without either would allow everything."""
+    sides = rule["from" if direction == "ingress" else "to"]
+    assert sides and rule["ports"]
+    for side in sides:
+        for port in rule["ports"]:
+            yield side, port["port"]
+
+
+def edges_between_roles(direction: str) -> set[Edge]:
+    """Caller, called and port."""
+    found = set()
+    for name, rule in rules(direction):
+        for side, port in peers(rule, direction):
+            labels = side.get("podSelector", {}).get("matchLabels", {})
+            if "namespaceSelector" in side or NAME_LABEL not in labels:
+                continue
+            for peer in manifests().selected_by(labels):
+                found.add((peer, name, port) if direction == "ingress" else (name, peer, port))
+    return found
+
+
+def from_outside() -> dict[tuple[str, int], list[dict[str, Any]]]:
+    """Peers that are no role, by workload and port."""
+    found: dict[tuple[str, int], list[dict[str, Any]]] = {}
+    for name, rule in rules("ingress"):
+        for side, port in peers(rule, "ingress"):
+            labels = side.get("podSelector", {}).get("matchLabels", {})
+            if "namespaceSelector" in side or NAME_LABEL not in labels:
+                found.setdefault((name, port), []).append(side)
+    return found
+
+
+def test_everything_is_denied_by_default() -> None:
+    policy = manifests().one("NetworkPolicy", "default-deny")["spec"]
+    assert set(policy["policyTypes"]) == {"Ingress", "Egress"}
+    assert not {"ingress", "egress"} & set(policy)
+    selected = manifests().selected_by(policy["podSelector"]["matchLabels"])
+    assert sorted(selected) == sorted(manifests().workloads)
+
+
+def test_edges_are_the_calls_that_settings_name() -> None:
+    expected = set(calls(manifests()))
+    assert edges_between_roles("ingress") == expected
+    assert edges_between_roles("egress") == expected
+
+
+def test_clients_reach_the_doors_and_nothing_else() -> None:
+    ports = manifests().ports("orchestrator")
+    reached = {
+        place
+        for place, sides in from_outside().items()
+        if any(CLIENT in (each.get("matchLabels") for each in side.values()) for side in sides)
+    }
+    assert reached == {("orchestrator", ports["grpc"]), ("orchestrator", ports["http"])}
+
+
+def test_prometheus_reaches_what_it_scrapes() -> None:
+    """The monitors' ports, by the policies' numbers."""
+    scraped = set()
+    for monitor in manifests().of_kind("ServiceMonitor", "PodMonitor"):
+        spec = monitor["spec"]
+        (name,) = manifests().selected_by(spec["selector"]["matchLabels"])
+        for endpoint in spec.get("endpoints") or spec["podMetricsEndpoints"]:
+            scraped.add((name, manifests().ports(name)[endpoint["port"]]))
+    allowed = {place for place, sides in from_outside().items() if PROMETHEUS in sides}
+    assert allowed == scraped
+    assert {name for name, _ in scraped} == {"orchestrator", "drafter", "verifier"}
+
+
+def test_nobody_else_comes_in() -> None:
+    known = [PROMETHEUS, *({selector: {"matchLabels": CLIENT}} for selector in SELECTORS)]
+    assert not [
+        (place, side)
+        for place, sides in from_outside().items()
+        for side in sides
+        if side not in known
+    ]
+
+
+SELECTORS = ("podSelector", "namespaceSelector")
+
+
+def test_names_can_be_looked_up_and_nothing_else_is_called() -> None:
+    outside = [
+        (name, side, port)
+        for name, rule in rules("egress")
+        for side, port in peers(rule, "egress")
+        if "namespaceSelector" in side or "podSelector" not in side
+    ]
+    assert {port for _, _, port in outside} == {53}
+    assert {name for name, _, _ in outside} == set(manifests().workloads)
+
+
+def test_policies_mean_our_pods_only() -> None:
+    for policy in manifests().of_kind("NetworkPolicy"):
+        labels = policy["spec"]["podSelector"]["matchLabels"]
+        assert labels in ({PART_LABEL: "draftloop"}, {NAME_LABEL: labels.get(NAME_LABEL)})

@@ -1,0 +1,107 @@
+"""Every overlay with every set of components builds, and every field and kind in it exists."""
+
+from __future__ import annotations
+
+import copy
+import json
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.contract.repository import ROOT
+from tests.support.kubernetes_schemas import NEWEST, OLDEST, complaint
+from tests.support.manifests import Manifests, combinations, combined, rendered
+
+
+def every_document() -> list[dict[str, Any]]:
+    """Each different document of all combinations once."""
+    documents = {
+        json.dumps(document, sort_keys=True): document
+        for overlay, components in combinations()
+        for document in combined(overlay, *components).documents
+    }
+    return list(documents.values())
+
+
+def title(document: dict[str, Any]) -> str:
+    return f"{document['kind']} {document['metadata']['name']}"
+
+
+@pytest.mark.parametrize("version", [OLDEST, NEWEST])
+def test_documents_keep_to_strict_schemas(version: str) -> None:
+    complaints = {title(document): complaint(document, version) for document in every_document()}
+    assert len(complaints) > 30
+    assert not {name: said for name, said in complaints.items() if said}
+
+
+def test_names_are_unique_within_a_combination() -> None:
+    for overlay, components in combinations():
+        titles = [title(document) for document in combined(overlay, *components).documents]
+        assert len(titles) == len(set(titles))
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        (("kind", "Deploymint"), "Couldn't find schema"),
+        (("spec.replicaz", 2), "replicaz"),
+        (("spec.template.spec.containers.0.readinessProbe.grpc.port", "grpc"), "'grpc'"),
+        (("spec.template.spec.containers.0.lifecycle.preStop.slep", {}), "slep"),
+    ],
+)
+def test_the_check_itself_notices(change: tuple[str, Any], expected: str) -> None:
+    """Guards the guard: a validator that lets everything pass looks just like good manifests."""
+    document: Any = copy.deepcopy(combined("cpu-demo").one("Deployment", "orchestrator"))
+    path, value = change
+    *folders, last = path.split(".")
+    place = document
+    for step in folders:
+        place = place[int(step)] if step.isdecimal() else place[step]
+    place[last] = value
+    assert expected in complaint(document, NEWEST)
+
+
+def test_the_check_of_custom_resources_notices() -> None:
+    document = copy.deepcopy(combined("gpu", "monitoring").one("PodMonitor", "verifier"))
+    document["spec"]["podMetricsEndpoints"][0]["intervall"] = "15s"
+    assert "intervall" in complaint(document, NEWEST)
+
+
+def test_the_kustomization_in_the_documents_builds() -> None:
+    page = (ROOT / "docs" / "operations.md").read_text(encoding="utf-8")
+    found = [
+        block.partition("```")[0]
+        for block in page.split("```yaml\n")[1:]
+        if "kind: Kustomization" in block.partition("```")[0]
+    ]
+    assert found
+    for text in found:
+        manifests = rendered(text)
+        assert not [
+            said for document in manifests.documents if (said := complaint(document, NEWEST))
+        ]
+
+
+def promtool() -> str:
+    found = shutil.which("promtool")
+    if found is None:
+        pytest.skip("promtool is not installed (apt install prometheus)")
+    return found
+
+
+def test_alerts_are_rules_of_prometheus(tmp_path: Path) -> None:
+    rules = tmp_path / "rules.yml"
+    rules.write_text(yaml.safe_dump(alerts(combined("gpu", "monitoring"))), encoding="utf-8")
+    run = subprocess.run(
+        [promtool(), "check", "rules", str(rules)], capture_output=True, text=True, timeout=60
+    )
+    assert run.returncode == 0, run.stdout + run.stderr
+
+
+def alerts(manifests: Manifests) -> Any:
+    (rule,) = manifests.of_kind("PrometheusRule")
+    return rule["spec"]

@@ -1,0 +1,71 @@
+"""`make test-docker`: the images and docker-compose.yml on a real engine."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.docker.engine import Engine, NoEngine
+from tests.docker.generation import MAX_TOKENS, Running
+from tests.docker.images import build
+from tests.docker.project import Project
+
+WANTED = "TEST_DOCKER"
+TIMEOUT_S = 3600  # the first test builds the images
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Building images takes minutes: only who asks for these tests gets them."""
+    for item in items:
+        if Path(__file__).parent in item.path.parents:
+            item.add_marker(pytest.mark.timeout(TIMEOUT_S))
+            if not os.environ.get(WANTED):
+                item.add_marker(pytest.mark.skip(reason="needs Docker: run `make test-docker`"))
+
+
+@pytest.fixture(scope="session")
+def engine() -> Iterator[Engine]:
+    """An engine; without one everything here is skipped, with the reason."""
+    try:
+        found = Engine.find()
+    except NoEngine as reason:
+        pytest.skip(str(reason))
+    yield found
+    found.close()
+
+
+@pytest.fixture(scope="session")
+def images(engine: Engine) -> Engine:
+    """The engine, with the images of this working tree."""
+    build(engine)
+    return engine
+
+
+@pytest.fixture(scope="session")
+def project(images: Engine) -> Iterator[Project]:
+    """The stack of docker-compose.yml, up and healthy. Who breaks a part mends it."""
+    project = Project(images)
+    project.down()  # what an interrupted run left
+    try:
+        project.up()
+        yield project
+    finally:
+        project.down()
+
+
+@pytest.fixture(scope="session")
+def address(project: Project) -> str:
+    """Where the orchestrator's gRPC is published."""
+    return f"127.0.0.1:{project.grpc_port}"
+
+
+@pytest.fixture(scope="session")
+def expected(address: str) -> list[int]:
+    """What plain decoding says while nothing happens."""
+    with Running(address, "autoregressive") as running:
+        tokens = running.ended()
+    assert len(tokens) == MAX_TOKENS
+    return tokens

@@ -1,0 +1,109 @@
+"""A Docker engine to test with: the one that answers, or one that the workplace can start."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import shutil
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Self
+
+from draftloop.config import REPOSITORY
+
+# Makes an engine and stand-ins for the base images on a machine that reaches no image registry.
+STARTER = Path(os.environ.get("LOCAL_DOCKER", REPOSITORY.parent / "shared/tools/local-docker"))
+BASE_IMAGES = ("python:3.11-slim", "redis:7")
+COMMAND_TIMEOUT_S = 600.0
+BUILD_TIMEOUT_S = 2400.0
+
+
+class NoEngine(Exception):
+    """There is none, for this reason."""
+
+
+class Engine:
+    """`docker` and Compose with the environment that leads to one engine."""
+
+    def __init__(self, environment: dict[str, str]) -> None:
+        """Raises NoEngine where there is no Compose."""
+        self._environment = {**os.environ, **environment}
+        self.compose = _compose(self._environment)
+        self._started: Path | None = None
+
+    @classmethod
+    def find(cls) -> Self:
+        """The engine that answers, or a private one. Raises NoEngine with the reason."""
+        if shutil.which("docker") and _succeeds(("docker", "info"), {**os.environ}):
+            return cls({})
+        if not STARTER.exists():
+            raise NoEngine("no Docker engine answers `docker info`")
+        return cls._start(STARTER)
+
+    @classmethod
+    def _start(cls, starter: Path) -> Self:
+        if os.geteuid() != 0:
+            raise NoEngine("no Docker engine answers, and starting one takes root")
+        up = subprocess.run([starter, "up"], capture_output=True, text=True, check=False)
+        if up.returncode:
+            raise NoEngine(f"no Docker engine answers, and none can be started: {up.stderr}")
+        line = up.stdout.strip().splitlines()[-1].removeprefix("export ")
+        engine = cls(dict(word.split("=", 1) for word in shlex.split(line)))
+        engine._started = starter
+        engine._make_base_images(starter)
+        return engine
+
+    def _make_base_images(self, starter: Path) -> None:
+        """Once: made anew they would differ, and every layer above them be built again."""
+        commands = [("docker", "image", "inspect", image) for image in BASE_IMAGES]
+        if all(_succeeds(command, self._environment) for command in commands):
+            return
+        made = subprocess.run([starter, "images"], capture_output=True, text=True, check=False)
+        if made.returncode:
+            self.close()
+            raise NoEngine(f"the base images cannot be made: {made.stderr[-500:]}")
+
+    def close(self) -> None:
+        """Stops the engine, if it was started here."""
+        if self._started is not None:
+            subprocess.run([self._started, "down"], capture_output=True, check=False)
+
+    def run(
+        self,
+        *command: str,
+        timeout_s: float = COMMAND_TIMEOUT_S,
+        variables: Mapping[str, str] | None = None,
+    ) -> str:
+        """What the command prints. Raises AssertionError with its words where it fails."""
+        done = subprocess.run(
+            command,
+            env={**self._environment, **(variables or {})},
+            cwd=REPOSITORY,
+            capture_output=True,
+            text=True,
+            timeout=timeout_s,
+        )
+        assert done.returncode == 0, f"{shlex.join(command)}: {(done.stdout + done.stderr)[-2000:]}"
+        return done.stdout
+
+    def inspect(self, name: str) -> dict[str, Any]:
+        """What the engine knows of a container, an image or a network."""
+        found: dict[str, Any] = json.loads(self.run("docker", "inspect", name))[0]
+        return found
+
+
+def _compose(environment: dict[str, str]) -> tuple[str, ...]:
+    """How Compose is called here."""
+    for command in (("docker", "compose"), ("docker-compose",)):
+        if shutil.which(command[0]) and _succeeds((*command, "version"), environment):
+            return command
+    raise NoEngine("neither `docker compose` nor `docker-compose` is installed")
+
+
+def _succeeds(command: tuple[str, ...], environment: dict[str, str]) -> bool:
+    done = subprocess.run(
+        command, env=environment, capture_output=True, check=False, timeout=COMMAND_TIMEOUT_S
+    )
+    return done.returncode == 0

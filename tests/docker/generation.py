@@ -1,0 +1,79 @@
+"""Generations that a test can hurt half-way."""
+
+from __future__ import annotations
+
+import threading
+from typing import Self
+
+import grpc
+
+from protos import generation_pb2 as pb
+from protos import generation_pb2_grpc
+from protos import speculation_pb2 as shared
+from tests.support.waiting import until
+
+MAX_TOKENS = 500
+PATIENCE_S = 300.0
+
+
+def parameters(strategy: str, seed: int = 7) -> pb.GenerationParameters:
+    """Long enough that something can happen before it ends."""
+    return pb.GenerationParameters(
+        text="class Stack:\n    def __init__(self):\n",
+        max_tokens=MAX_TOKENS,
+        ignore_eos=True,
+        sampling=shared.SamplingParameters(temperature=0.7, seed=seed),
+        speculation=pb.SpeculationParameters(strategy=strategy),
+    )
+
+
+class Running:
+    """A generation whose tokens arrive in the background."""
+
+    def __init__(self, address: str, strategy: str = "speculative") -> None:
+        """Without phrases unless told so: a text that they know is over before anybody dies."""
+        self.token_ids: list[int] = []
+        self.summary = pb.GenerationSummary()
+        self.error: grpc.RpcError | None = None
+        self._channel = grpc.insecure_channel(address)
+        self._call = generation_pb2_grpc.GenerationStub(self._channel).Generate(
+            pb.GenerateRequest(parameters=parameters(strategy)), timeout=PATIENCE_S
+        )
+        self._thread = threading.Thread(target=self._read)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._call.cancel()
+        self._thread.join()
+        self._channel.close()
+
+    def _read(self) -> None:
+        try:
+            for piece in self._call:
+                self.token_ids += piece.token_ids
+                if piece.HasField("summary"):
+                    self.summary = piece.summary
+        except grpc.RpcError as error:
+            self.error = error
+
+    def under_way(self) -> Self:
+        """Returns once tokens have come, most of them being still to come."""
+        until(lambda: len(self.token_ids) > 8 or self.error, PATIENCE_S)
+        assert self.error is None, self.error
+        assert len(self.token_ids) < MAX_TOKENS * 3 // 4
+        return self
+
+    def ended(self) -> list[int]:
+        """All tokens. Fails where the stream ended in an error."""
+        self._thread.join(PATIENCE_S)
+        assert self.error is None, self.error
+        return self.token_ids
+
+    def broken(self) -> grpc.StatusCode:
+        """The code of the error in which the stream ended."""
+        self._thread.join(PATIENCE_S)
+        assert self.error is not None, "it ended well"
+        return self.error.code()

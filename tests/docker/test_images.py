@@ -1,0 +1,74 @@
+"""What is in the images, and what is not."""
+
+from __future__ import annotations
+
+import pytest
+
+from draftloop.config import REPOSITORY
+from tests.docker.engine import Engine
+from tests.docker.images import TAG
+from tests.docker.project import NAME, ROLES
+
+MAX_SLIM_BYTES = 800_000_000
+
+
+def inside(engine: Engine, role: str, code: str) -> str:
+    """What Python code prints in a role's image."""
+    image = f"draftloop-{role}:{TAG}"
+    command = ("docker", "run", "--rm", "--network", "none", "--read-only")
+    return engine.run(*command, "--entrypoint", "python", image, "-c", code).strip()
+
+
+@pytest.mark.parametrize("role", ROLES)
+def test_nobody_is_root_and_nothing_can_be_installed(images: Engine, role: str) -> None:
+    code = "import os, importlib.util as u; print(os.getuid(), u.find_spec('pip'))"
+    assert inside(images, role, code) == "10001 None"
+
+
+@pytest.mark.parametrize("role", ROLES)
+def test_every_role_has_its_health_check(images: Engine, role: str) -> None:
+    check = images.inspect(f"draftloop-{role}:{TAG}")["Config"]["Healthcheck"]["Test"]
+    assert "draftloop.rpc.health" in check[-1]
+
+
+def test_the_orchestrator_has_no_torch(images: Engine) -> None:
+    code = "import importlib.util as u; print(u.find_spec('torch'), u.find_spec('transformers'))"
+    assert inside(images, "orchestrator", code) == "None None"
+    assert images.inspect(f"draftloop-orchestrator:{TAG}")["Size"] < MAX_SLIM_BYTES
+
+
+def test_drafter_and_verifier_share_their_layers(images: Engine) -> None:
+    layers = [
+        images.inspect(f"draftloop-{role}:{TAG}")["RootFS"]["Layers"]
+        for role in ("model", "drafter", "verifier")
+    ]
+    assert layers[0] == layers[1] == layers[2]
+
+
+def test_the_bundled_pair_is_inside_and_nothing_of_the_training(images: Engine) -> None:
+    code = "import pathlib; print(sorted(p.name for p in pathlib.Path('models').iterdir()))"
+    models = ["LICENSE-PSF.txt", "NOTICE", "drafter", "verifier"]
+    assert inside(images, "verifier", code) == str(models)
+    assert inside(images, "orchestrator", code) == str([m for m in models if m != "drafter"])
+
+
+def gpu_project(engine: Engine, *arguments: str, **models: str) -> str:
+    """Runs a Compose command on the project with GPUs, over the bundled pair."""
+    files = ("-f", "docker-compose.yml", "-f", "deploy/compose.gpu.yml")
+    settings = {"TAG": TAG, "WEIGHTS": str(REPOSITORY / "models"), "HF_HUB_OFFLINE": "1"}
+    command = (*engine.compose, "-p", f"{NAME}-gpu", *files, *arguments)
+    return engine.run(*command, variables={**settings, **models})
+
+
+def test_weights_that_are_there_are_used(images: Engine) -> None:
+    """The part of compose.gpu.yml that runs without a GPU and without a hub."""
+    pair = {"TARGET_MODEL": "verifier", "DRAFT_MODEL": "drafter"}
+    run = ("run", "-T", "--rm", "weights")
+    try:
+        gpu_project(images, *run, **pair)
+        with pytest.raises(AssertionError, match="no model in /weights/elsewhere"):
+            gpu_project(images, *run, TARGET_MODEL="verifier", DRAFT_MODEL="elsewhere")
+        with pytest.raises(AssertionError, match="an id on the model hub"):
+            gpu_project(images, *run, TARGET_MODEL="verifier")
+    finally:
+        gpu_project(images, "down", "--volumes", **pair)

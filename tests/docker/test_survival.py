@@ -1,0 +1,87 @@
+"""Parts die while a request runs; what that costs, and that it costs no token."""
+
+from __future__ import annotations
+
+import grpc
+import pytest
+
+from draftloop.speculation import FUSED, SPECULATIVE
+from tests.docker.generation import Running
+from tests.docker.project import Project
+
+
+@pytest.mark.parametrize("service", ["redis", "drafter", "verifier"])
+def test_a_crash_costs_no_token(
+    project: Project, address: str, expected: list[int], service: str
+) -> None:
+    """The single verifier is waited for: its restart, and then the reopened session."""
+    [container] = project.containers(service)
+    before = project.starts(container)
+    with Running(address, FUSED if service == "redis" else SPECULATIVE) as running:
+        running.under_way()
+        project.crash(container)
+        assert running.ended() == expected
+    assert running.summary.speculation.reopened_sessions >= (service == "verifier")
+    project.wait_until_healthy(container, after_starts=before + 1)
+    with Running(address) as again:
+        assert again.ended() == expected
+
+
+def test_the_orchestrator_loses_its_streams_and_nothing_else(
+    project: Project, address: str, expected: list[int]
+) -> None:
+    [container] = project.containers("orchestrator")
+    before = project.starts(container)
+    with Running(address) as running:
+        running.under_way()
+        project.crash(container)
+        assert running.broken() is grpc.StatusCode.UNAVAILABLE
+    assert running.token_ids == expected[: len(running.token_ids)]
+    project.wait_until_healthy(container, after_starts=before + 1)
+    with Running(address) as again:
+        assert again.ended() == expected
+
+
+def test_redis_behind_a_cut_wire(project: Project, address: str, expected: list[int]) -> None:
+    [container] = project.containers("redis")
+    with Running(address, FUSED) as running:
+        running.under_way()
+        project.disconnect(container, ["phrases"])
+        try:
+            assert running.ended() == expected
+            with Running(address, FUSED) as meanwhile:
+                assert meanwhile.ended() == expected
+        finally:
+            project.connect(container, "redis", ["phrases"])
+    with Running(address, FUSED) as again:
+        assert again.ended() == expected
+
+
+def test_one_of_two_drafters_dies(project: Project, address: str, expected: list[int]) -> None:
+    """Whichever it is, the other one drafts."""
+    project.up(drafter=2)
+    for container in project.containers("drafter"):
+        with Running(address) as running:
+            running.under_way()
+            project.engine.run("docker", "kill", container)  # and nobody starts it again
+            assert running.ended() == expected
+        with Running(address) as other:
+            assert other.ended() == expected
+        assert other.summary.speculation.draft_forwards > 0
+        project.engine.run("docker", "start", container)
+        project.wait_until_healthy(container)
+    project.up(drafter=1)
+
+
+def test_one_of_two_verifiers_dies(project: Project, address: str, expected: list[int]) -> None:
+    """Two requests, one on each: that of the dead one goes on where the other one is."""
+    project.up(verifier=2)
+    victim = project.containers("verifier")[-1]
+    with Running(address) as one, Running(address) as other:
+        one.under_way()
+        other.under_way()
+        project.engine.run("docker", "kill", victim)
+        assert one.ended() == other.ended() == expected
+    reopened = [running.summary.speculation.reopened_sessions for running in (one, other)]
+    assert sum(reopened) == 1
+    project.up(verifier=1)

@@ -1,0 +1,117 @@
+"""README and docs, typed in: every command runs, or a rule says which test runs its like."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from orchestrator.launcher import Stack, StackConfig
+from tests.contract import configuration_page
+from tests.contract.repository import ROOT
+from tests.support.documented import Command, documented_commands
+from tests.support.redis_server import RedisServer
+
+COMMANDS = documented_commands()
+DRAFTLOOP = (sys.executable, "-m", "orchestrator.cli")
+HTTP_PORT = "127.0.0.1:8000"
+# Who runs those that need more than this machine, or the better part of an hour.
+ELSEWHERE = {
+    "make": "tests/contract/test_documents.py knows the targets, and CI runs them",
+    "docker": "make test-docker",
+    "kubectl": "tests/deploy builds what they apply",
+    "kind": "needs a cluster",
+    "helm": "needs a cluster",
+    "git": "changes the checkout",
+    "grpcurl": "tests/contract/test_documents.py knows the calls",
+    "export": "a shell's own",
+    ".venv/bin/python": "make bench",
+    "python": "tests/e2e/test_examples.py",
+}
+
+
+def named(*start: str) -> list[Command]:
+    found = [command for command in COMMANDS if command.words[: len(start)] == start]
+    assert found, f"no page names {' '.join(start)} any more"
+    return list(dict.fromkeys(found))
+
+
+def shown(command: Command) -> str:
+    return f"{command.page}: {command.text}"
+
+
+def run(
+    words: tuple[str, ...], folder: Path, answer: str = "", **environment: str
+) -> subprocess.CompletedProcess[str]:
+    """In a folder of its own, with the working tree's code; `>> file` is left to no shell."""
+    path = {**os.environ, "PYTHONPATH": str(ROOT), "COLUMNS": "200", **environment}
+    plain = words[: words.index(">>")] if ">>" in words else words
+    done = subprocess.run(
+        plain, cwd=folder, env=path, input=answer, capture_output=True, text=True, timeout=240
+    )
+    assert done.returncode == 0, done.stderr or done.stdout
+    return done
+
+
+def test_there_is_a_rule_for_every_command() -> None:
+    ways = {*ELSEWHERE, "draftloop", "curl", "openssl"}
+    assert not [shown(command) for command in COMMANDS if command.words[0] not in ways]
+
+
+ASKING = [
+    *named("draftloop", "generate"), *named("draftloop", "info"), *named("draftloop", "profile"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("command", ASKING, ids=shown)
+def test_commands_that_ask_a_server(command: Command, stack: Stack, tmp_path: Path) -> None:
+    run((*DRAFTLOOP, *command.words[1:], "--server", stack.address), tmp_path)
+    assert "--plot" not in command.words or (tmp_path / "costs.svg").exists()
+
+
+@pytest.mark.skipif(shutil.which("curl") is None, reason="there is no curl here")
+@pytest.mark.parametrize("command", named("curl"), ids=shown)
+def test_curl(command: Command, stack: Stack, tmp_path: Path) -> None:
+    assert stack.http_address is not None
+    words = tuple(word.replace(HTTP_PORT, stack.http_address) for word in command.words)
+    assert '"object"' in run((*words, "--fail-with-body"), tmp_path).stdout
+
+
+def test_phrases(tmp_path: Path) -> None:
+    with RedisServer(tmp_path) as server:
+        for command in named("draftloop", "phrases"):
+            url = {"DRAFTLOOP_PHRASES_URL": server.url}
+            run((*DRAFTLOOP, *command.words[1:]), tmp_path, "y\n", **url)
+
+
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="there is no openssl here")
+def test_certificates_and_keys(tmp_path: Path) -> None:
+    for command in named("openssl"):
+        run(command.words, tmp_path)
+    assert (tmp_path / "verifier.pem").exists()
+    for command in named("draftloop", "keys"):
+        assert "sha256" in run((*DRAFTLOOP, *command.words[1:]), tmp_path).stdout
+
+
+@pytest.mark.parametrize("command", named("draftloop", "serve"), ids=shown)
+def test_roles_take_their_flags(
+    command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are started by other tests; here their settings are read."""
+    monkeypatch.chdir(tmp_path)
+    if command.words[2] == "ROLE":
+        pytest.skip("stands for all roles")
+    settings = configuration_page.settings_of(configuration_page.ROLES[command.words[2]])
+    settings.from_command_line(list(command.words[3:]))
+
+
+@pytest.mark.parametrize("command", named("draftloop", "up"), ids=shown)
+def test_up_takes_its_flags(command: Command) -> None:
+    """It is started by tests/e2e/test_startup.py; here its configuration is read."""
+    flags = command.words[2:]
+    pairs = zip(flags[::2], flags[1::2], strict=True)
+    StackConfig.read(None, **{flag[2:].replace("-", "_"): value for flag, value in pairs})

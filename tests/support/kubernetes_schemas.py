@@ -1,0 +1,46 @@
+"""Strict schemas of Kubernetes resources: a field or a kind that nobody knows is an error.
+
+Kubernetes' own come with the package kubernetes-validate. Those of the Prometheus operator and of
+KEDA are in `schemas/`, written by hand from the documented fields, since no package ships them
+strict; they know what these manifests may need and nothing else.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import kubernetes_validate
+
+SCHEMAS = Path(__file__).parent / "schemas"
+# From the first release with preStop.sleep switched on to the newest whose schemas there are.
+OLDEST, NEWEST = "1.30", "1.37"
+
+
+@functools.cache
+def custom_resources() -> dict[tuple[str, str], dict[str, Any]]:
+    """Schemas by API version and kind."""
+    found = {}
+    for file in SCHEMAS.glob("*.json"):
+        schema = json.loads(file.read_text(encoding="utf-8"))
+        properties = schema["properties"]
+        found[properties["apiVersion"]["const"], properties["kind"]["const"]] = schema
+    return found
+
+
+def complaint(document: dict[str, Any], version: str) -> str:
+    """What is wrong with a document for this version of Kubernetes; empty where nothing is."""
+    schema = custom_resources().get((document["apiVersion"], document["kind"]))
+    try:
+        if schema is not None:
+            jsonschema.Draft202012Validator(schema).validate(document)
+        else:
+            kubernetes_validate.validate(document, version, strict=True)
+    except kubernetes_validate.SchemaNotFoundError as error:
+        return str(error.message)
+    except jsonschema.ValidationError as error:
+        return f"{'.'.join(str(part) for part in error.absolute_path)}: {error.message}"
+    return ""

@@ -1,0 +1,131 @@
+"""Kubernetes manifests as `kubectl kustomize` makes them, with the questions that tests ask."""
+
+from __future__ import annotations
+
+import functools
+import os
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.contract.repository import ROOT
+
+KUBERNETES = ROOT / "deploy" / "kubernetes"
+ROLES = ("orchestrator", "drafter", "verifier")
+WORKLOADS = ("Deployment", "StatefulSet")
+OVERLAYS = ("cpu-demo", "gpu")
+AUTOSCALING = ("autoscaling", "autoscaling-cpu", "autoscaling-keda")  # at most one of them
+OTHER_COMPONENTS = ("monitoring", "network-policies")
+NAME_LABEL = "app.kubernetes.io/name"
+PART_LABEL = "app.kubernetes.io/part-of"
+
+Document = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Manifests:
+    """Everything that one `kubectl apply -k` would send."""
+
+    documents: tuple[Document, ...]
+
+    def of_kind(self, *kinds: str) -> list[Document]:
+        return [document for document in self.documents if document["kind"] in kinds]
+
+    def one(self, kind: str, name: str) -> Document:
+        """The only document of this kind and name."""
+        (found,) = [
+            document for document in self.of_kind(kind) if document["metadata"]["name"] == name
+        ]
+        return found
+
+    @property
+    def workloads(self) -> dict[str, Document]:
+        """Deployments and StatefulSets by name."""
+        return {document["metadata"]["name"]: document for document in self.of_kind(*WORKLOADS)}
+
+    def pod(self, name: str) -> Document:
+        """The pod template's spec of a workload."""
+        spec: Document = self.workloads[name]["spec"]["template"]["spec"]
+        return spec
+
+    def container(self, name: str) -> Document:
+        """The only container of a workload."""
+        (container,) = self.pod(name)["containers"]
+        found: Document = container
+        return found
+
+    def ports(self, name: str) -> dict[str, int]:
+        """Ports of a workload's container, by name."""
+        return {port["name"]: port["containerPort"] for port in self.container(name)["ports"]}
+
+    def environment(self, name: str) -> dict[str, str]:
+        """What the process sees; a CPU limit reads as whole CPUs, as the kubelet rounds it."""
+        container = self.container(name)
+        found: dict[str, str] = {}
+        for source in container.get("envFrom", ()):
+            found |= self.one("ConfigMap", source["configMapRef"]["name"])["data"]
+        for variable in container.get("env", ()):
+            if "value" in variable:
+                found[variable["name"]] = variable["value"]
+            else:
+                assert variable["valueFrom"]["resourceFieldRef"]["resource"] == "limits.cpu"
+                found[variable["name"]] = str(int(container["resources"]["limits"]["cpu"]))
+        return found
+
+    def selected_by(self, selector: dict[str, str]) -> list[str]:
+        """Names of the workloads whose pods have all of these labels."""
+        return [
+            name
+            for name, workload in self.workloads.items()
+            if selector.items() <= workload["spec"]["template"]["metadata"]["labels"].items()
+        ]
+
+
+def require_kubectl() -> str:
+    """Path of kubectl; skips the test with a reason where there is none."""
+    found = shutil.which("kubectl")
+    if found is None:
+        pytest.skip("kubectl is not installed")
+    return found
+
+
+def rendered(kustomization: str) -> Manifests:
+    """What a kustomization written in `deploy/kubernetes/overlays/NAME` would build.
+
+    It is laid beside the repository's own, so its relative paths mean what they mean there.
+    """
+    kubectl = require_kubectl()
+    with tempfile.TemporaryDirectory() as folder:
+        here = Path(folder).resolve()
+        text = kustomization.replace("../..", os.path.relpath(KUBERNETES, here))
+        (here / "kustomization.yaml").write_text(text, encoding="utf-8")
+        run = subprocess.run(
+            [kubectl, "kustomize", str(here)], capture_output=True, text=True, timeout=120
+        )
+    assert run.returncode == 0, run.stderr
+    return Manifests(tuple(yaml.load_all(run.stdout, Loader=yaml.CSafeLoader)))
+
+
+@functools.cache
+def combined(overlay: str, *components: str) -> Manifests:
+    """An overlay with components on top, as docs/operations.md has users write it."""
+    lines = ["resources:", f"  - ../../overlays/{overlay}"]
+    if components:
+        lines += ["components:", *(f"  - ../../components/{name}" for name in components)]
+    return rendered("\n".join(lines) + "\n")
+
+
+def combinations() -> Iterator[tuple[str, Sequence[str]]]:
+    """Every overlay with every set of components that may go together."""
+    for overlay in OVERLAYS:
+        for scaling in ((), *((name,) for name in AUTOSCALING)):
+            for chosen in range(1 << len(OTHER_COMPONENTS)):
+                others = [name for bit, name in enumerate(OTHER_COMPONENTS) if chosen >> bit & 1]
+                yield overlay, (*scaling, *others)
