@@ -152,9 +152,11 @@ class Fleet:
     def wait_until_free(self) -> None:
         """Fails where a session or a request is left on anybody alive."""
         for name, process in self.processes.items():
+            if not process.alive:
+                continue
             if isinstance(process, Orchestrator):
                 until(lambda process=process: not self.requests(process), FREED_S)  # type: ignore[misc]
-            elif process.alive:
+            else:
                 until(lambda name=name: not self.sessions(name), FREED_S)  # type: ignore[misc]
 
     def log(self, role: str) -> str:
