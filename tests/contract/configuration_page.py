@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import importlib
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +14,8 @@ from pydantic.fields import FieldInfo
 
 from draftloop.config import ServiceSettings
 from tests.contract.repository import ROOT
+from tests.contract.written_page import WrittenPage
 
-PAGE = ROOT / "docs" / "configuration.md"
-BEGIN = "<!-- settings: written by `make docs` -->\n"
-END = "<!-- /settings -->"
 ROLES = {
     "orchestrator": "orchestrator",
     "drafter": "drafter_service",
@@ -102,20 +99,13 @@ def stack_table(kind: type[BaseModel]) -> str:
     return "\n".join(rows)
 
 
-def with_fresh_tables(page: str) -> str:
-    """The page with what is between the marks replaced."""
-    tables = [stack_table(stack_settings())]
-    tables += [role_table(role, settings_of(package)) for role, package in ROLES.items()]
-    before, _, rest = page.partition(BEGIN)
-    after = rest.partition(END)[2]
-    return f"{before}{BEGIN}\n" + "\n\n".join(tables) + f"\n\n{END}{after}"
+def tables() -> list[str]:
+    """One for `draftloop up` and one for every role."""
+    roles = [role_table(role, settings_of(package)) for role, package in ROLES.items()]
+    return [stack_table(stack_settings()), *roles]
 
 
-def main() -> None:
-    """Rewrites the page."""
-    PAGE.write_text(with_fresh_tables(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
-    sys.stdout.write(f"wrote {PAGE.relative_to(ROOT)}\n")
-
+PAGE = WrittenPage(ROOT / "docs" / "configuration.md", "settings", tables)
 
 if __name__ == "__main__":
-    main()
+    PAGE.write()

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import importlib
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -15,10 +14,8 @@ from prometheus_client.metrics import MetricWrapperBase
 
 from draftloop.metrics import Live
 from tests.contract.repository import ROOT
+from tests.contract.written_page import WrittenPage
 
-PAGE = ROOT / "docs" / "metrics.md"
-BEGIN = "<!-- metrics: written by `make docs` -->\n"
-END = "<!-- /metrics -->"
 # Modules that declare metrics, by the heading under which they stand.
 MODULES = {
     "Orchestrator": "orchestrator.metrics",
@@ -76,19 +73,12 @@ def table(heading: str, metrics: list[Declared]) -> str:
     return "\n".join(rows)
 
 
-def with_fresh_tables(page: str) -> str:
-    """The page with what is between the marks replaced."""
-    tables = [table(heading, declared(module)) for heading, module in MODULES.items()]
-    before, _, rest = page.partition(BEGIN)
-    after = rest.partition(END)[2]
-    return f"{before}{BEGIN}\n" + "\n\n".join(tables) + f"\n\n{END}{after}"
+def tables() -> list[str]:
+    """One for every module."""
+    return [table(heading, declared(module)) for heading, module in MODULES.items()]
 
 
-def main() -> None:
-    """Rewrites the page."""
-    PAGE.write_text(with_fresh_tables(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
-    sys.stdout.write(f"wrote {PAGE.relative_to(ROOT)}\n")
-
+PAGE = WrittenPage(ROOT / "docs" / "metrics.md", "metrics", tables)
 
 if __name__ == "__main__":
-    main()
+    PAGE.write()
