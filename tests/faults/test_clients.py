@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import socket
 from collections.abc import Iterator
@@ -115,17 +116,12 @@ class SlowReader:
         return int(next(usage for usage in usages if usage)["completion_tokens"])
 
 
-def unread_call(stack: ExitStack, orchestrator: Orchestrator, case: Case) -> Any:
-    """A running call of which only the first message has been taken."""
+def unread_call(stack: ExitStack, orchestrator: Orchestrator, case: Case) -> Iterator[Any]:
+    """The messages of a running call of which only the first has been taken so far."""
     channel = stack.enter_context(grpc.insecure_channel(orchestrator.address))
     said = _long(case).parameters("autoregressive", ignore_eos=True)
     call = generation_pb2_grpc.GenerationStub(channel).Generate(pb.GenerateRequest(parameters=said))
-    next(call)
-    return _rest(case, call)
-
-
-def _rest(case: Case, call: Any) -> Iterator[Any]:
-    yield from call
+    return itertools.chain([next(call)], call)
 
 
 def _long(case: Case) -> Case:
