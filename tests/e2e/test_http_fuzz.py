@@ -16,7 +16,7 @@ from schemathesis.core.result import Ok
 # A generated request may be a right one, then it is served; or there is no time for it.
 FORESEEN = {200, 400, 404, 405, 413, 429, 503, 504}
 FEW = settings(
-    max_examples=30, deadline=None, derandomize=True,
+    max_examples=15, deadline=None, derandomize=True,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much,
                            HealthCheck.function_scoped_fixture, HealthCheck.data_too_large],
 )  # fmt: skip

@@ -167,7 +167,7 @@ def test_no_phrase_changes_a_token(
     first: Client, server: RedisServer, cases: list[Case], expected: list[list[int]], way: Way
 ) -> None:
     """Cold, warm, and poisoned with phrases that are wrong wherever they are asked for."""
-    chosen, said = cases[:4], expected[:4]
+    chosen, said = cases[1:4], expected[1:4]
     poison(server, f"poisoned {way.name}", chosen, said)
     for tenant in (way.name, way.name, f"poisoned {way.name}"):
         assert not first_difference(said, tokens(first, chosen, way, tenant)), tenant

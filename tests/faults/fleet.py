@@ -150,9 +150,9 @@ class Fleet:
         return sum(float(line.rpartition(" ")[2]) for line in lines)
 
     def wait_until_free(self) -> None:
-        """Fails where a session or a request is left on anybody alive."""
+        """Fails where a session or a request is left on anybody; who only starts has none."""
         for name, process in self.processes.items():
-            if not process.alive:
+            if not process.ready:
                 continue
             if isinstance(process, Orchestrator):
                 until(lambda process=process: not self.requests(process), FREED_S)  # type: ignore[misc]
