@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,6 +10,7 @@ import httpx
 import pytest
 
 from orchestrator.launcher import Stack, StackConfig
+from tests.support.opt_in import only_on_request
 
 if TYPE_CHECKING:  # where these tests are skipped, nothing of it is imported
     from playwright.sync_api import Browser
@@ -29,11 +29,13 @@ OpenPage = Callable[..., "Playground"]
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """A browser is not everywhere: only who asks for these tests gets them."""
-    for item in items:
-        if Path(__file__).parent in item.path.parents:
-            item.add_marker(pytest.mark.timeout(TIMEOUT_S))
-            if not os.environ.get(WANTED):
-                item.add_marker(pytest.mark.skip(reason="needs Chromium: run `make test-browser`"))
+    chosen = [item for item in items if Path(__file__).parent in item.path.parents]
+    only_on_request(
+        chosen,
+        variable=WANTED,
+        timeout_s=TIMEOUT_S,
+        reason="needs Chromium: run `make test-browser`",
+    )
 
 
 @pytest.fixture(scope="session")

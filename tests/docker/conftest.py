@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,6 +11,7 @@ from tests.docker.engine import Engine, NoEngine
 from tests.docker.generation import MAX_TOKENS, Running
 from tests.docker.images import build
 from tests.docker.project import Project
+from tests.support.opt_in import only_on_request
 
 WANTED = "TEST_DOCKER"
 TIMEOUT_S = 3600  # the first test builds the images
@@ -19,11 +19,10 @@ TIMEOUT_S = 3600  # the first test builds the images
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Building images takes minutes: only who asks for these tests gets them."""
-    for item in items:
-        if Path(__file__).parent in item.path.parents:
-            item.add_marker(pytest.mark.timeout(TIMEOUT_S))
-            if not os.environ.get(WANTED):
-                item.add_marker(pytest.mark.skip(reason="needs Docker: run `make test-docker`"))
+    chosen = [item for item in items if Path(__file__).parent in item.path.parents]
+    only_on_request(
+        chosen, variable=WANTED, timeout_s=TIMEOUT_S, reason="needs Docker: run `make test-docker`"
+    )
 
 
 @pytest.fixture(scope="session")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 
 import pytest
@@ -10,6 +9,7 @@ import pytest
 from tests.e2e.client import Case
 from tests.faults.fleet import Fleet
 from tests.faults.load import make_cases, plain
+from tests.support.opt_in import only_on_request
 
 WANTED = "TEST_FAULTS"
 TIMEOUT_S = 900
@@ -17,11 +17,10 @@ TIMEOUT_S = 900
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """What takes minutes runs where it is asked for."""
-    for item in items:
-        if item.get_closest_marker("faults"):
-            item.add_marker(pytest.mark.timeout(TIMEOUT_S))
-            if not os.environ.get(WANTED):
-                item.add_marker(pytest.mark.skip(reason="takes minutes: run `make test-faults`"))
+    chosen = [item for item in items if item.get_closest_marker("faults")]
+    only_on_request(
+        chosen, variable=WANTED, timeout_s=TIMEOUT_S, reason="takes minutes: run `make test-faults`"
+    )
 
 
 @pytest.fixture(scope="session")

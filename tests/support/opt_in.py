@@ -1,0 +1,18 @@
+"""Tests that take minutes or a program that is not everywhere: only who asks gets them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+
+import pytest
+
+
+def only_on_request(
+    items: Iterable[pytest.Item], *, variable: str, timeout_s: int, reason: str
+) -> None:
+    """Gives the tests their time, and skips them with the reason unless `variable` is set."""
+    for item in items:
+        item.add_marker(pytest.mark.timeout(timeout_s))
+        if not os.environ.get(variable):
+            item.add_marker(pytest.mark.skip(reason=reason))
