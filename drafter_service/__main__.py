@@ -7,16 +7,18 @@ import sys
 
 from drafter_service.config import DrafterSettings
 from draftloop.rpc.role import run_role
+from draftloop.turns import importing, turn
 
 
 async def serve(settings: DrafterSettings) -> None:
     """Listens at once, is ready when the model is warm, drains on SIGTERM."""
     # Importing torch takes seconds: a wrong flag is refused, and --help answered, before that.
-    from drafter_service.servicer import SERVICE_NAME, DrafterServicer, register
-    from drafter_service.strategies import STRATEGIES
-    from draftloop.rpc.server import RoleServer
-    from draftloop.runtime.service import ModelHost
-    from phrase_store.store import PhraseStore, warm_up
+    with importing(settings.start_lock):
+        from drafter_service.servicer import SERVICE_NAME, DrafterServicer, register
+        from drafter_service.strategies import STRATEGIES
+        from draftloop.rpc.server import RoleServer
+        from draftloop.runtime.service import ModelHost
+        from phrase_store.store import PhraseStore, warm_up
 
     server = RoleServer(SERVICE_NAME, settings)
     host = ModelHost(
@@ -26,7 +28,8 @@ async def serve(settings: DrafterSettings) -> None:
     register(DrafterServicer(host, store), server.server)
 
     async def start() -> None:
-        await asyncio.gather(host.start(), asyncio.to_thread(warm_up))
+        async with turn(settings.start_lock):
+            await asyncio.gather(host.start(), asyncio.to_thread(warm_up))
 
     async def stop() -> None:
         await host.stop()

@@ -155,6 +155,11 @@ class ModelServiceSettings(ServiceSettings):
         256, ge=16, le=65536, description="most prompt tokens of one session in one forward"
     )
     threads: int | None = Field(None, ge=1, le=1024, description="CPU threads for forwards")
+    start_lock: Path | None = Field(
+        None,
+        description="lock file of roles that start together on one machine: they import side by "
+        "side, then load and measure one after the other",
+    )
 
     @field_validator("device")
     @classmethod

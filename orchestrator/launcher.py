@@ -15,7 +15,7 @@ import time
 import tomllib
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, Literal, Protocol, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -93,6 +93,18 @@ def lifeline() -> int:
     return reading
 
 
+class Running(Protocol):
+    """What a launcher asks of a process: the part of `subprocess.Popen`."""
+
+    pid: int
+
+    def poll(self) -> int | None: ...
+
+    def wait(self, timeout: float | None = None) -> int: ...
+
+    def send_signal(self, sig: int, /) -> None: ...
+
+
 class RoleProcess:
     """One role's process, its log file and, once it is ready, its address."""
 
@@ -100,25 +112,27 @@ class RoleProcess:
         self, role: str, flags: list[str], folder: Path, secrets: dict[str, str] | None = None
     ) -> None:
         self.role = role
-        self._environment = {**os.environ, **(secrets or {})}  # flags would show in `ps`
+        self.environment = {**os.environ, **(secrets or {})}  # flags would show in `ps`
         self.flags = flags
         self.log_file = folder / f"{role}.log"
         self._address_file = folder / f"{role}.address"
         self.address = ""
-        self.process: subprocess.Popen[bytes] | None = None
+        self.process: Running | None = None
 
     def start(self) -> None:
         """Starts the process; its output goes to the log file."""
         if self.process is not None:
             self.process.wait()  # reaped before its successor starts
         self._address_file.unlink(missing_ok=True)
-        command = [sys.executable, "-m", MODULES[self.role], *self.flags]
-        command += ["--address-file", str(self._address_file), "--stop-with-stdin"]
+        self.process = self._spawn([*self.flags, "--address-file", str(self._address_file)])
+
+    def _spawn(self, flags: list[str]) -> Running:
+        command = [sys.executable, "-m", MODULES[self.role], *flags, "--stop-with-stdin"]
         with self.log_file.open("ab") as log:
             # A session of its own: Ctrl-C reaches the launcher alone, which stops all in order.
-            self.process = subprocess.Popen(
+            return subprocess.Popen(
                 command, stdout=log, stderr=log, stdin=lifeline(), start_new_session=True,
-                env=self._environment,
+                env=self.environment,
             )  # fmt: skip
 
     def wait_until_ready(self, deadline: float) -> None:
@@ -158,6 +172,8 @@ class RoleProcess:
 class Stack:
     """Verifier, drafter and orchestrator; use as a context manager."""
 
+    role_process: type[RoleProcess] = RoleProcess
+
     def __init__(
         self, config: StackConfig, on_ready: Callable[[RoleProcess], None] | None = None
     ) -> None:
@@ -166,6 +182,7 @@ class Stack:
         self.processes: dict[str, RoleProcess] = {}
         self._on_ready = on_ready or (lambda _: None)
         self._http_address_file = self.folder / "http.address"
+        self._start_lock = self.folder / "start.lock"
 
     @property
     def address(self) -> str:
@@ -221,21 +238,25 @@ class Stack:
         config = self.config
         deadline = time.monotonic() + config.start_timeout_s
         self._check_ports()
-        # One after the other: services that warm up side by side would measure each other's costs.
-        self._add("verifier", config.verifier_port, self._verifier_flags(), deadline)
+        self._add("verifier", config.verifier_port, self._verifier_flags())
         if config.draft is not None:
-            self._add("drafter", config.drafter_port, self._drafter_flags(), deadline)
-        self._add("orchestrator", config.port, self._orchestrator_flags(), deadline)
+            self._add("drafter", config.drafter_port, self._drafter_flags())
+        for process in list(self.processes.values()):  # both import torch in the meantime
+            self._await(process, deadline)
+        self._add("orchestrator", config.port, self._orchestrator_flags())
+        self._await(self.processes["orchestrator"], deadline)
 
-    def _add(self, role: str, port: int, flags: list[str], deadline: float) -> None:
+    def _add(self, role: str, port: int, flags: list[str]) -> None:
         flags = ["--listen", f"{self.config.host}:{port}", *flags]
         secrets = {}
         if role != "verifier":
             secrets = {f"{ENVIRONMENT_PREFIX}{role.upper()}_PHRASES_URL": self.config.phrases_url}
-        self.processes[role] = RoleProcess(role, flags, self.folder, secrets)
+        self.processes[role] = self.role_process(role, flags, self.folder, secrets)
         self.processes[role].start()
-        self.processes[role].wait_until_ready(deadline)
-        self._on_ready(self.processes[role])
+
+    def _await(self, process: RoleProcess, deadline: float) -> None:
+        process.wait_until_ready(deadline)
+        self._on_ready(process)
 
     def _check_ports(self) -> None:
         """Finds an occupied port now rather than after seconds of loading."""
@@ -255,7 +276,8 @@ class Stack:
     def _verifier_flags(self) -> list[str]:
         config = self.config
         flags = ["--model", str(config.target), "--dtype", config.dtype, "--device", config.device]
-        return [*flags, "--inflate", config.inflate, *config.verifier_flags]
+        flags += ["--inflate", config.inflate, "--start-lock", str(self._start_lock)]
+        return [*flags, *config.verifier_flags]
 
     def _drafter_flags(self) -> list[str]:
         config = self.config
@@ -263,7 +285,7 @@ class Stack:
         if config.device == "cpu":
             # So small a model gains nothing from more threads and would lose to their hand-offs.
             flags += ["--threads", "1"]
-        return [*flags, *config.drafter_flags]
+        return [*flags, "--start-lock", str(self._start_lock), *config.drafter_flags]
 
     def _orchestrator_flags(self) -> list[str]:
         drafter = self.processes.get("drafter")

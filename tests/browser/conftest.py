@@ -10,6 +10,7 @@ import httpx
 import pytest
 
 from orchestrator.launcher import Stack, StackConfig
+from tests.support.forked import ForkedStack
 from tests.support.opt_in import only_on_request
 
 if TYPE_CHECKING:  # where these tests are skipped, nothing of it is imported
@@ -57,7 +58,7 @@ def stack(browser: Browser) -> Iterator[Stack]:
         port=0, http_port=0, drafter_port=0, verifier_port=0, dtype="float32", inflate=INFLATE,
         start_timeout_s=START_TIMEOUT_S,
     )  # fmt: skip
-    with Stack(config) as running:
+    with ForkedStack(config) as running:
         yield running
 
 

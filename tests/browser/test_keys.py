@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from orchestrator.key_file import KeyEntry, hash_of, new_key
-from orchestrator.launcher import RoleProcess, Stack
+from orchestrator.launcher import Stack
 from tests.browser.conftest import START_TIMEOUT_S, OpenPage
+from tests.support.forked import ForkedRole
 
 KEY = new_key()
 
@@ -26,7 +27,7 @@ def guarded(stack: Stack, tmp_path: Path) -> Iterator[str]:
         *("--verifiers", stack.processes["verifier"].address),
         *("--drafters", stack.processes["drafter"].address),
     ]
-    process = RoleProcess("orchestrator", flags, tmp_path)
+    process = ForkedRole("orchestrator", flags, tmp_path)
     process.start()
     try:
         process.wait_until_ready(time.monotonic() + START_TIMEOUT_S)

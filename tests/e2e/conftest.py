@@ -17,6 +17,7 @@ from orchestrator.front import Front
 from orchestrator.launcher import Stack, StackConfig
 from orchestrator.servicer import SERVICE_NAME, GenerationServicer, register
 from tests.e2e.client import CALL_TIMEOUT_S, Case, Client, held_out_prompts
+from tests.support.forked import ForkedStack
 
 SAMPLINGS: tuple[dict[str, Any], ...] = (
     {},
@@ -36,7 +37,7 @@ def stack() -> Iterator[Stack]:
     config = StackConfig(
         port=0, http_port=0, drafter_port=0, verifier_port=0, dtype="float32", start_timeout_s=240
     )
-    with Stack(config) as running:
+    with ForkedStack(config) as running:
         yield running
 
 

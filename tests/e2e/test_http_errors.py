@@ -18,6 +18,7 @@ from openai import OpenAI
 from orchestrator.launcher import RoleProcess, Stack
 from tests.e2e.client import CALL_TIMEOUT_S
 from tests.e2e.http_client import LONG, PROMPT, complete
+from tests.support.forked import ForkedRole
 from tests.support.sessions import open_sessions, wait_until_free
 
 
@@ -129,7 +130,7 @@ async def _own(stack: Stack, folder: Path, *flags: str) -> AsyncIterator[tuple[R
     services = ["--verifiers", stack.processes["verifier"].address]
     services += ["--drafters", stack.processes["drafter"].address]
     listens = ["--listen", "127.0.0.1:0", "--http-listen", "127.0.0.1:0"]
-    role = RoleProcess(
+    role = ForkedRole(
         "orchestrator", [*listens, *services, "--http-address-file", str(address), *flags], folder
     )
     role.start()
@@ -174,7 +175,7 @@ async def test_too_many_are_told_to_come_back_and_a_drain_is_polite(
 def test_without_a_verifier_nothing_is_ready(tmp_path: Path) -> None:
     """Health is given from the start; HTTP listens before the first verifier is found."""
     flags = ["--listen", "127.0.0.1:0", "--verifiers", "127.0.0.1:1"]
-    role = RoleProcess("orchestrator", [*flags, "--log-format", "json"], tmp_path)
+    role = ForkedRole("orchestrator", [*flags, "--log-format", "json"], tmp_path)
     role.start()
     try:
         while "waiting for a verifier" not in role.log_file.read_text():

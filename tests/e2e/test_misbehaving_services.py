@@ -9,12 +9,13 @@ from pathlib import Path
 import grpc
 import pytest
 
-from orchestrator.launcher import RoleProcess, Stack
+from orchestrator.launcher import Stack
 from protos import drafter_pb2, drafter_pb2_grpc, generation_pb2_grpc, verifier_pb2_grpc
 from protos import generation_pb2 as pb
 from tests.e2e.client import Case, first_difference
 from tests.e2e.conftest import InProcess
 from tests.faults import fakes
+from tests.support.forked import ForkedRole
 
 BEHAVIORS = [
     fakes.wrong_chain, fakes.branches, fakes.nothing, fakes.cycle, fakes.out_of_vocabulary,
@@ -143,7 +144,7 @@ async def test_a_verifier_killed_midway_is_replaced_by_another(
 ) -> None:
     """SIGKILL of one replica of two; every request ends with the tokens it would have had."""
     flags = ["--listen", "127.0.0.1:0", "--dtype", "float32"]
-    spare = RoleProcess("verifier", flags, tmp_path)
+    spare = ForkedRole("verifier", flags, tmp_path)
     spare.start()
     try:
         await asyncio.to_thread(spare.wait_until_ready, float("inf"))

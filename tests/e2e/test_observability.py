@@ -17,6 +17,7 @@ from orchestrator.launcher import Stack, StackConfig
 from protos import generation_pb2 as pb
 from tests.e2e.client import Case, Client, held_out_prompts
 from tests.support.collector import Collector
+from tests.support.forked import ForkedStack
 from tests.support.redis_server import free_port
 from tests.support.waiting import until
 
@@ -73,7 +74,7 @@ def watched() -> Iterator[Watched]:
             target=bundled_model("drafter"),
             **flags,
         )
-        with Stack(config) as stack:
+        with ForkedStack(config) as stack:
             client = Client(stack.address)
             yield Watched(stack, client, collector, ports)
             client.channel.close()

@@ -22,6 +22,7 @@ from phrase_store.store import namespace_name
 from protos import generation_pb2 as pb
 from protos import speculation_pb2 as shared
 from tests.e2e.client import Case, Client, first_difference, held_out_prompts
+from tests.support.forked import ForkedRole, ForkedStack
 from tests.support.redis_server import RedisServer
 
 CALL_TIMEOUT_S = 120.0
@@ -94,7 +95,7 @@ def replica(server: RedisServer) -> Iterator[Stack]:
         port=0, http_port=0, drafter_port=0, verifier_port=0, dtype="float32",
         start_timeout_s=240, phrases_url=server.url,
     )  # fmt: skip
-    with Stack(config) as running:
+    with ForkedStack(config) as running:
         yield running
 
 
@@ -112,10 +113,10 @@ def second(
     """A second orchestrator with a drafter of its own, on the same Redis."""
     folder = tmp_path_factory.mktemp("second")
     common = ["--listen", "127.0.0.1:0", "--phrases-url", server.url]
-    drafter = RoleProcess("drafter", [*common, "--dtype", "float32"], folder)
+    drafter = ForkedRole("drafter", [*common, "--dtype", "float32"], folder)
     _started(drafter)
     services = ["--verifiers", replica.processes["verifier"].address, "--drafters", drafter.address]
-    orchestrator = RoleProcess("orchestrator", [*common, *services], folder)
+    orchestrator = ForkedRole("orchestrator", [*common, *services], folder)
     _started(orchestrator)
     client = Client(orchestrator.address)
     yield client

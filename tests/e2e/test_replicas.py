@@ -15,9 +15,9 @@ import grpc
 import pytest
 
 from draftloop.config import bundled_model
-from orchestrator.launcher import RoleProcess
 from protos import verifier_pb2, verifier_pb2_grpc
 from tests.e2e.client import Case, Client, first_difference, held_out_prompts
+from tests.support.forked import ForkedRole
 from tests.support.redis_server import free_port
 from tests.support.waiting import until
 
@@ -36,13 +36,13 @@ class Fleet:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self.processes: dict[str, RoleProcess] = {}
+        self.processes: dict[str, ForkedRole] = {}
         self._ports = {name: free_port() for name in ("v1", "v2", "v3", "d1", "d2")}
 
     def begin(self, role: str, name: str, flags: list[str]) -> None:
         folder = self._folder / name
         folder.mkdir(exist_ok=True)
-        self.processes[name] = RoleProcess(role, flags, folder)
+        self.processes[name] = ForkedRole(role, flags, folder)
         self.processes[name].start()
 
     def wait(self, *names: str) -> None:

@@ -16,11 +16,11 @@ import pytest
 from draftloop.client import Client, ClientTls, Forbidden, Unauthenticated
 from draftloop.config import bundled_model
 from orchestrator.key_file import KeyEntry, hash_of, new_key
-from orchestrator.launcher import RoleProcess
 from protos import generation_pb2 as pb
 from protos import generation_pb2_grpc, verifier_pb2, verifier_pb2_grpc
 from tests.e2e.client import RetryInfo, bad_field, detail
 from tests.support.certificates import Authority, Pair
+from tests.support.forked import ForkedRole
 
 MODEL = str(bundled_model("drafter"))
 START_S = 240.0
@@ -46,7 +46,7 @@ class Deployment:
         self._folder = folder
         self.authority = Authority(folder / "certificates")
         self.stranger = Authority(folder / "strangers", "stranger")
-        self.processes: dict[str, RoleProcess] = {}
+        self.processes: dict[str, ForkedRole] = {}
         keys = folder / "keys.toml"
         keys.write_text("".join(entry.toml() for entry in KEYS))
         small = ["--model", MODEL, "--dtype", "float32", "--threads", "1"]
@@ -70,7 +70,7 @@ class Deployment:
         pair = self.authority.pair(role)
         tls = ["--tls-certificate", str(pair.certificate), "--tls-key", str(pair.key)]
         command = ["--listen", "127.0.0.1:0", *tls, *flags]
-        self.processes[role] = RoleProcess(role, command, self._folder)
+        self.processes[role] = ForkedRole(role, command, self._folder)
         self.processes[role].start()
 
     def _wait(self, role: str) -> None:

@@ -1,35 +1,21 @@
-"""Processes of the roles that are there within a second or two, however often they are killed.
-
-They are forked from one process that has imported what all of them need, which would otherwise be
-most of a start. Everything else is as `python -m` does it: flags, ports, signals, exit status.
-"""
+"""Forked processes of the roles on ports that they keep, to be killed and started again."""
 
 from __future__ import annotations
 
-import multiprocessing
+import contextlib
 import os
 import random
-import runpy
 import signal
 import socket
-import sys
-import threading
+import subprocess
 import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from orchestrator.launcher import MODULES
+from tests.support.forked import Forked
 
 START_S = 240.0
 STOP_S = 60.0
-IMPORTED_BY_ALL = (
-    "torch", "transformers.models.llama.modeling_llama", "verifier_service.servicer",
-    "drafter_service.servicer", "draftloop.rpc.role", "draftloop.runtime.service",
-    "orchestrator.servicer", "orchestrator.doors",
-)  # fmt: skip
-
-_FORKING = multiprocessing.get_context("forkserver")
-_FORKING.set_forkserver_preload(list(IMPORTED_BY_ALL))
 
 
 def quiet_port() -> int:
@@ -55,19 +41,19 @@ class ServiceProcess:
         self._killed = False
         self._flags = [*flags, "--listen", self.address]
         self._address_file = folder / "address"
-        self._process: multiprocessing.context.ForkServerProcess | None = None
+        self._process: Forked | None = None
         folder.mkdir(parents=True, exist_ok=True)
 
     @property
     def pid(self) -> int:
         """Of the running process."""
-        assert self._process is not None and self._process.pid is not None
+        assert self._process is not None
         return self._process.pid
 
     @property
     def alive(self) -> bool:
         """Whether the process exists, frozen or not."""
-        return self._process is not None and self._process.is_alive()
+        return self._process is not None and self._process.poll() is None
 
     @property
     def ready(self) -> bool:
@@ -79,15 +65,12 @@ class ServiceProcess:
     def start(self) -> None:
         """Returns at once."""
         if self._process is not None:
-            self._process.join()
+            self._process.wait()
         self._address_file.unlink(missing_ok=True)
         self.ready_since = 0.0
         self._killed = False
         flags = [*self._flags, "--address-file", str(self._address_file)]
-        self._process = _FORKING.Process(
-            target=_run, args=(MODULES[self.role], flags, str(self.log_file)), daemon=True
-        )
-        self._process.start()
+        self._process = Forked(self.role, flags, self.log_file, os.environ)
 
     def wait_until_ready(self, seconds: float = START_S) -> None:
         """Fails with the end of its log where it is not ready in time, or has ended."""
@@ -98,8 +81,8 @@ class ServiceProcess:
 
     def send(self, number: signal.Signals) -> None:
         """SIGKILL, SIGSTOP, SIGCONT, SIGTERM; a dead process gets none."""
-        if self.alive:
-            os.kill(self.pid, number)
+        if self._process is not None:
+            self._process.send_signal(number)
 
     def kill(self) -> None:
         """SIGKILL; returns when it is gone."""
@@ -107,31 +90,15 @@ class ServiceProcess:
         self.kills += 1
         self.send(signal.SIGKILL)
         if self._process is not None:
-            self._process.join()
+            self._process.wait()
 
     def ended(self, seconds: float = STOP_S) -> int | None:
         """Exit status once it has ended; None where it has not in time."""
         assert self._process is not None
-        self._process.join(seconds)
-        return self._process.exitcode
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            return self._process.wait(seconds)
+        return None
 
     def log(self) -> str:
         """All that it and its predecessors said."""
         return self.log_file.read_text(errors="replace") if self.log_file.is_file() else ""
-
-
-def _run(module: str, flags: list[str], log_file: str) -> None:
-    output = os.open(log_file, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-    os.dup2(output, sys.stdout.fileno())
-    os.dup2(output, sys.stderr.fileno())
-    threading.Thread(target=_end_with_parent, daemon=True).start()
-    sys.argv = [module, *flags]
-    runpy.run_module(module, run_name="__main__")
-
-
-def _end_with_parent() -> None:
-    """Whoever kills the test run leaves nothing behind."""
-    parent = multiprocessing.parent_process()
-    if parent is not None:
-        parent.join()
-        os.kill(os.getpid(), signal.SIGKILL)

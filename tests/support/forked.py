@@ -1,0 +1,90 @@
+"""Processes of the roles that are there within seconds, however often they are started.
+
+They are forked from one process that has imported what all of them need, which would otherwise be
+most of a start. Everything else is as `python -m` does it: flags, ports, signals, exit status.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import runpy
+import subprocess
+import sys
+import threading
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from orchestrator.launcher import MODULES, RoleProcess, Stack
+
+IMPORTED_BY_ALL = (
+    "torch", "transformers.models.llama.modeling_llama", "verifier_service.servicer",
+    "drafter_service.servicer", "draftloop.rpc.role", "draftloop.runtime.service",
+    "orchestrator.servicer", "orchestrator.doors",
+)  # fmt: skip
+
+_FORKING = multiprocessing.get_context("forkserver")
+_FORKING.set_forkserver_preload(list(IMPORTED_BY_ALL))
+
+
+class Forked:
+    """A role's process, with the part of `subprocess.Popen` that the launcher asks for."""
+
+    def __init__(
+        self, role: str, flags: Sequence[str], log_file: Path, environment: Mapping[str, str]
+    ) -> None:
+        arguments = (MODULES[role], list(flags), str(log_file), dict(environment))
+        self._process = _FORKING.Process(target=_run, args=arguments, daemon=True)
+        self._process.start()
+        assert self._process.pid is not None
+        self.pid = self._process.pid
+
+    def poll(self) -> int | None:
+        """Exit status, or the negative number of the signal that ended it; None while it lives."""
+        self._process.join(0)
+        return self._process.exitcode
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Its exit status. Raises TimeoutExpired where it lives on."""
+        self._process.join(timeout)
+        if self._process.exitcode is None:
+            raise subprocess.TimeoutExpired(str(self.pid), timeout or 0.0)
+        return self._process.exitcode
+
+    def send_signal(self, sig: int, /) -> None:
+        """A dead process gets none."""
+        if self.poll() is None:
+            os.kill(self.pid, sig)
+
+
+class ForkedRole(RoleProcess):
+    """A role as the launcher starts it, but forked."""
+
+    def _spawn(self, flags: list[str]) -> Forked:
+        self.log_file.touch()  # at once, for who reads it while the process starts
+        return Forked(self.role, flags, self.log_file, self.environment)
+
+
+class ForkedStack(Stack):
+    """All roles as `draftloop up` starts them, but forked."""
+
+    role_process = ForkedRole
+
+
+def _run(module: str, flags: list[str], log_file: str, environment: dict[str, str]) -> None:
+    os.environ.clear()
+    os.environ.update(environment)
+    output = os.open(log_file, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    os.dup2(output, sys.stdout.fileno())
+    os.dup2(output, sys.stderr.fileno())
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    sys.argv = [module, *flags]
+    runpy.run_module(module, run_name="__main__")
+
+
+def _end_with_parent() -> None:
+    """Whoever kills the test run leaves nothing behind."""
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)
