@@ -2,7 +2,10 @@
 
 A raw score, such as a draft model's probability, is off by a factor of 0.7 to 2 (OPT-Tree's own
 estimates, ALGORITHMS section 4). Every node whose parent was accepted is one trial of its source,
-score and depth; trials fade, so that the correction follows the text.
+score and run; trials fade, so that the correction follows the text.
+
+A node's run is how many guesses in a row will have been right if it is: a draft model's node stands
+at its depth, and a phrase that the text has followed for long has those tokens behind it as well.
 """
 
 from __future__ import annotations
@@ -15,26 +18,26 @@ from draftloop.tree import ROOT, DraftTree, TokenSource, Verdict
 
 # A bucket ends before its edge.
 SCORE_EDGES = (0.02, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.99)
-DEPTH_EDGES = (2, 3, 5, 9)
-# Behind a score's depths stands the sum over them: what a depth with few trials is judged by.
-DEPTHS_TOGETHER = len(DEPTH_EDGES) + 1
-SHAPE = (max(TokenSource) + 1, len(SCORE_EDGES) + 1, DEPTHS_TOGETHER + 1)
+RUN_EDGES = (2, 3, 5, 9, 17, 33)
+# Behind a score's runs stands the sum over them: what a run with few trials is judged by.
+RUNS_TOGETHER = len(RUN_EDGES) + 1
+SHAPE = (max(TokenSource) + 1, len(SCORE_EDGES) + 1, RUNS_TOGETHER + 1)
 # How many trials a first guess is worth.
 PRIOR_TRIALS = 8.0
 MEMORY = 0.99
 
 
 class Calibration:
-    """`hits` and `trials`: [source, score bucket, depth bucket], row by row, shape SHAPE."""
+    """`hits` and `trials`: [source, score bucket, run bucket], row by row, shape SHAPE."""
 
     def __init__(self) -> None:
         cells = SHAPE[0] * SHAPE[1] * SHAPE[2]
         self.hits = array("d", bytes(8 * cells))
         self.trials = array("d", bytes(8 * cells))
 
-    def correct(self, source: TokenSource, score: float, depth: int) -> float:
+    def correct(self, source: TokenSource, score: float, run: int) -> float:
         """Probability, 0 to 1, that a child with this score is accepted once its parent was."""
-        cell = cell_of(source, score, depth)
+        cell = cell_of(source, score, run)
         return self.estimate(cell, self.estimate(_together(cell), score))
 
     def estimate(self, cell: int, prior: float) -> float:
@@ -47,22 +50,31 @@ class Calibration:
             self.hits[place] = MEMORY * self.hits[place] + hit
             self.trials[place] = MEMORY * self.trials[place] + 1
 
-    def observe(self, draft: DraftTree, scores: Sequence[float], verdict: Verdict) -> None:
-        """Takes in a verdict on `draft`, whose nodes had these raw scores."""
+    def observe(
+        self,
+        draft: DraftTree,
+        scores: Sequence[float],
+        verdict: Verdict,
+        runs: Sequence[int] | None = None,
+    ) -> None:
+        """Takes in a verdict on `draft`, whose nodes had these raw scores and runs.
+
+        Runs are depths where none are given.
+        """
         accepted = {ROOT, *verdict.accepted_nodes}
-        depths = draft.depths()
+        runs = draft.depths() if runs is None else runs
         for node, (parent, score) in enumerate(zip(draft.parents, scores, strict=True)):
             if parent in accepted:
-                cell = cell_of(draft.sources[node], score, depths[node])
+                cell = cell_of(draft.sources[node], score, runs[node])
                 self.count(cell, hit=node in accepted)
 
 
-def cell_of(source: TokenSource, score: float, depth: int) -> int:
+def cell_of(source: TokenSource, score: float, run: int) -> int:
     """Where trials of such a node are counted."""
     bucket = bisect_right(SCORE_EDGES, score)
-    return (source * SHAPE[1] + bucket) * SHAPE[2] + bisect_right(DEPTH_EDGES, depth)
+    return (source * SHAPE[1] + bucket) * SHAPE[2] + bisect_right(RUN_EDGES, run)
 
 
 def _together(cell: int) -> int:
-    """The cell of all depths of the same source and score."""
-    return cell - cell % SHAPE[2] + DEPTHS_TOGETHER
+    """The cell of all runs of the same source and score."""
+    return cell - cell % SHAPE[2] + RUNS_TOGETHER

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from draftloop.calibration import DEPTH_EDGES, DEPTHS_TOGETHER, PRIOR_TRIALS, SCORE_EDGES
+from draftloop.calibration import PRIOR_TRIALS, RUN_EDGES, RUNS_TOGETHER, SCORE_EDGES
 from draftloop.phrase import MAX_CONTEXT
 from draftloop.tree import TokenSource
 from phrase_store.counts import (
@@ -33,7 +33,7 @@ LEAST_NEWS = 0.05  # counts below this are what decay left of nothing
 # one time in seven, from six or more three times in four.
 ESCAPES = np.array([6.0, 1.5, 0.8, 0.55, 0.43, 0.33, 0.3, 0.3])
 LEAST_MASS = 0.01  # what is left for shorter contexts when they are not asked any more
-SCORES, DEPTHS = np.array(SCORE_EDGES), np.array(DEPTH_EDGES, np.float64)
+SCORES, RUNS = np.array(SCORE_EDGES), np.array(RUN_EDGES, np.float64)
 OWN_SOURCE, SHARED_SOURCE = int(TokenSource.PROMPT_LOOKUP), int(TokenSource.PHRASE)
 RECYCLED_SOURCE = int(TokenSource.RECYCLED)
 # First guesses at how often the target's n-th likeliest successor at an earlier place comes again.
@@ -43,7 +43,7 @@ CERTAINTY = 1.0 - 1e-6  # siblings' estimates sum to less than one whatever is r
 
 
 class Correction(NamedTuple):
-    """Measured hits and trials, each [source, score bucket, depth bucket]: see Calibration."""
+    """Measured hits and trials, each [source, score bucket, run bucket]: see Calibration."""
 
     hits: Floats
     trials: Floats
@@ -62,13 +62,15 @@ GUESS = np.dtype(
     ],
     align=True,
 )
-# A node of a tree under construction, or an open end; `priority`: corrected path probability.
+# A node of a tree under construction, or an open end; `run`: see Calibration; `priority`: corrected
+# path probability.
 NODE = np.dtype(
     [
         ("token", np.int32),
         ("parent", np.int32),
         ("depth", np.int32),
         ("source", np.int32),
+        ("run", np.int32),
         ("score", np.float64),
         ("priority", np.float64),
     ],
@@ -193,12 +195,12 @@ def likeliest(blended: Records, found: int, kept: Records) -> int:
 
 
 @compiled
-def corrected(correction: Correction, source: int, score: float, depth: int) -> float:
+def corrected(correction: Correction, source: int, score: float, run: int) -> float:
     """`Calibration.correct`, compiled."""
     bucket = np.searchsorted(SCORES, score, side="right")
-    level = np.searchsorted(DEPTHS, depth, side="right")
+    level = np.searchsorted(RUNS, run, side="right")
     guess = score
-    for place in (DEPTHS_TOGETHER, level):
+    for place in (RUNS_TOGETHER, level):
         hits = correction.hits[source, bucket, place] + PRIOR_TRIALS * guess
         guess = hits / (correction.trials[source, bucket, place] + PRIOR_TRIALS)
     return float(guess)
@@ -211,6 +213,7 @@ def open_ends(
     recycled: Integers,
     parent: int,
     depth: int,
+    run: int,
     reach: float,
     correction: Correction,
     ends: Records,
@@ -223,11 +226,11 @@ def open_ends(
     total = 0.0
     for rank in range(count):
         end = ends[opened + rank]
-        end.token, end.parent, end.depth = kept[rank].token, parent, depth
+        end.token, end.parent, end.depth, end.run = kept[rank].token, parent, depth, run
         of_own = 2.0 * kept[rank].weight_of_own > kept[rank].weight
         end.source = OWN_SOURCE if of_own else SHARED_SOURCE
         end.score = kept[rank].weight
-        end.priority = corrected(correction, end.source, end.score, depth)
+        end.priority = corrected(correction, end.source, end.score, run)
         total += end.priority
     left = max(0.0, 1.0 - total)
     known = count
@@ -240,10 +243,10 @@ def open_ends(
         if place < known:
             continue
         end = ends[opened + count]
-        end.token, end.parent, end.depth = recycled[rank], parent, depth
+        end.token, end.parent, end.depth, end.run = recycled[rank], parent, depth, run
         end.source = RECYCLED_SOURCE
         end.score = RANK_SCORES[rank] * left
-        end.priority = corrected(correction, RECYCLED_SOURCE, end.score, depth)
+        end.priority = corrected(correction, RECYCLED_SOURCE, end.score, run)
         total += end.priority
         count += 1
     for place in range(opened, opened + count):
@@ -294,6 +297,7 @@ def grow_nodes(
     successors: Successors,
     correction: Correction,
     context: Integers,
+    run: int,
     nodes: Records,
     max_depth: int,
     most_leaves: int,
@@ -301,8 +305,9 @@ def grow_nodes(
 ) -> int:
     """Fills `nodes` best first, parents before children; returns how many there are.
 
-    `context` is the last committed tokens in order, at most 8; a node is less likely than `least`
-    by its corrected path probability never.
+    `context` is the last committed tokens in order, at most 8, the last `run` of which, and of
+    those before, were first guesses; a node is less likely than `least` by its corrected path
+    probability never.
     """
     row = np.empty(2 * MOST_CONTINUATIONS, GUESS)
     blended = np.empty(MOST_BLENDED, GUESS)
@@ -323,7 +328,7 @@ def grow_nodes(
             if successors.shape[0] > 0 and length > 0:
                 recycled = successors[recent[0]]
             opened = open_ends(
-                kept, best, recycled, node, depth + 1, reach, correction, ends, opened
+                kept, best, recycled, node, depth + 1, run + 1, reach, correction, ends, opened
             )
         end = best_end(ends, opened, leaves < most_leaves, has_child)
         if end < 0 or ends[end].priority < least:
@@ -333,6 +338,8 @@ def grow_nodes(
         ends[end] = ends[opened]
         node, depth, reach = count, nodes[count].depth, nodes[count].priority
         parent = nodes[count].parent + 1
+        # Second guesses are right only where the first one was wrong: a run ends there.
+        run = 0 if has_child[parent] else nodes[count].run
         # A first child takes over its parent's place among the leaves; the root is none.
         leaves += has_child[parent] or parent == 0
         has_child[parent] = True
@@ -353,6 +360,7 @@ def grow_into(
     hits: Floats,
     trials: Floats,
     context: Integers,
+    run: int,
     integers: Integers,
     values: Floats,
     max_depth: int,
@@ -361,19 +369,20 @@ def grow_into(
 ) -> int:
     """`grow_nodes` with arguments that numba takes over in microseconds; returns the nodes.
 
-    Written are integers[token, parent, source] and values[score, estimate], node by node.
+    Written are integers[token, parent, source, run] and values[score, estimate], node by node.
     """
     nodes = np.empty(integers.shape[1], NODE)
     own = Table(own_words, own_state, own_decay)
     shared = Table(shared_words, shared_state, shared_decay)
     correction = Correction(hits, trials)
     count = grow_nodes(
-        own, shared, successors, correction, context, nodes, max_depth, most_leaves, least
+        own, shared, successors, correction, context, run, nodes, max_depth, most_leaves, least
     )
     for node in range(count):
         integers[0, node] = nodes[node].token
         integers[1, node] = nodes[node].parent
         integers[2, node] = nodes[node].source
+        integers[3, node] = nodes[node].run
         values[0, node] = nodes[node].score
         parent = nodes[node].parent
         above = 1.0 if parent < 0 else nodes[parent].priority

@@ -17,7 +17,7 @@ import numpy as np
 from draftloop.calibration import SHAPE, Calibration
 from draftloop.phrase import MAX_CONTEXT, Phrase
 from draftloop.tree import MOST_SUCCESSORS, DraftBudget, DraftTree, TokenSource
-from phrase_store import counts, growth
+from phrase_store import counts, growth, run
 
 # Inserted tokens after which a count is worth half.
 HALF_LIFE_TOKENS = 2_000_000
@@ -96,10 +96,14 @@ class PhraseIndex:
 
 
 class Grown(NamedTuple):
-    """A draft, its estimates corrected, and the raw score of every node."""
+    """A draft, its estimates corrected, and the raw score and the run of every node."""
 
     tree: DraftTree
     scores: list[float]
+    runs: list[int]
+
+
+NOTHING_GROWN = Grown(DraftTree(), [], [])
 
 
 def correction_of(calibration: Calibration) -> growth.Correction:
@@ -117,17 +121,19 @@ def grow(
     correction: growth.Correction,
     successors: growth.Successors | None = None,
     most_leaves: int | None = None,
+    behind: int = 0,
 ) -> Grown:
     """The likeliest continuations of `context`, best first, within the budget.
 
+    `behind` is the run behind the context: see `follow`.
     `most_leaves` bounds the branches: 1 is a chain, 0 no draft. Own text counts four times.
     `own` and `shared` are two indexes: both are locked for as long as it takes. `successors`
     [vocabulary, MOST_SUCCESSORS] are the target's own after each token, best first, -1 for none.
     """
     leaves = budget.max_nodes if most_leaves is None else most_leaves
     if min(budget.max_nodes, budget.max_depth, leaves) < 1:
-        return Grown(DraftTree(), [])
-    integers = np.empty((3, budget.max_nodes), np.int32)
+        return NOTHING_GROWN
+    integers = np.empty((4, budget.max_nodes), np.int32)
     values = np.empty((2, budget.max_nodes))
     with own.lock if own else _NO_LOCK, shared.lock if shared else _NO_LOCK:
         count = growth.grow_into(
@@ -136,16 +142,41 @@ def grow(
             _NO_SUCCESSORS if successors is None else successors,
             *correction,
             np.array(context[-MAX_CONTEXT:], np.int32),
+            behind,
             integers,
             values,
             budget.max_depth,
             leaves,
             float(budget.least_path_probability),  # an int would be compiled for, in seconds
         )
-    token_ids, parents, sources = integers[:, :count].tolist()
+    token_ids, parents, sources, runs = integers[:, :count].tolist()
     scores, estimates = values[:, :count].tolist()
     named = tuple(map(_SOURCES.__getitem__, sources))
-    return Grown(DraftTree(tuple(token_ids), tuple(parents), tuple(estimates), named), scores)
+    tree = DraftTree(tuple(token_ids), tuple(parents), tuple(estimates), named)
+    return Grown(tree, scores, runs)
+
+
+def follow(
+    context: Sequence[int],
+    token_ids: Sequence[int],
+    *,
+    shared: PhraseIndex | None,
+    own: PhraseIndex | None,
+    behind: int,
+) -> int:
+    """The run behind `token_ids`, none of them counted yet, if `behind` is that of `context`."""
+    recent = context[-MAX_CONTEXT:]
+    text = np.array([*recent, *token_ids], np.int32)
+    with own.lock if own else _NO_LOCK, shared.lock if shared else _NO_LOCK:
+        return int(
+            run.follow(
+                *(own.table if own else _NOTHING),
+                *(shared.table if shared else _NOTHING),
+                text,
+                len(recent),
+                behind,
+            )
+        )
 
 
 def warm_up() -> None:
@@ -155,3 +186,4 @@ def warm_up() -> None:
     index.insert([Phrase((1, 2), (3,))])
     budget = DraftBudget(max_nodes=2, max_depth=2)
     grow((1, 2), budget, shared=index, own=None, correction=correction_of(Calibration()))
+    follow((1, 2), (3,), shared=index, own=None, behind=0)

@@ -6,9 +6,9 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 
 from draftloop.calibration import Calibration, cell_of
 from draftloop.phrase import MAX_CONTEXT, Phrase
-from draftloop.tree import EMPTY_TREE, ROOT, DraftBudget, DraftTree, Verdict
+from draftloop.tree import ROOT, DraftBudget, DraftTree, Verdict
 from phrase_store.harvest import harvest
-from phrase_store.index import Grown, PhraseIndex, correction_of, grow
+from phrase_store.index import NOTHING_GROWN, PhraseIndex, correction_of, follow, grow
 from phrase_store.metrics import observe_query
 from phrase_store.successors import SuccessorTable
 
@@ -59,20 +59,30 @@ class PhraseSession:
         self._stop_token_ids = stop_token_ids
         self._calibration = calibration or Calibration()
         self._correction = correction_of(self._calibration)
-        self._last = Grown(EMPTY_TREE, [])
+        self._last = NOTHING_GROWN
+        self._run = 0  # how long the committed text has been what phrases would have guessed
 
     def propose(
-        self, context: Sequence[int], budget: DraftBudget, *, most_leaves: int | None = None
+        self,
+        context: Sequence[int],
+        budget: DraftBudget,
+        *,
+        drafted: Sequence[int] = (),
+        most_leaves: int | None = None,
     ) -> DraftTree:
-        """The likeliest continuations of `context` within the budget, at most so many branches."""
+        """The likeliest continuations within the budget, at most so many branches.
+
+        They follow what was committed, `context`, and what was `drafted` behind that.
+        """
         self._last = grow(
-            context,
+            (*context[-MAX_CONTEXT:], *drafted),
             budget,
             shared=self._shared,
-            own=self._own if self._drafts_from_text else None,
+            own=self._drafted_text,
             successors=self._successors.rows if self._successors else None,
             correction=self._correction,
             most_leaves=most_leaves,
+            behind=self._run_behind(context, drafted) if drafted else self._run,
         )
         observe_query(self._last.tree.sources)
         return self._last.tree
@@ -82,12 +92,18 @@ class PhraseSession:
         """Raw scores of the nodes of the last proposal."""
         return self._last.scores
 
+    @property
+    def last_runs(self) -> list[int]:
+        """Runs of the nodes of the last proposal."""
+        return self._last.runs
+
     def insert(self, phrases: Iterable[Phrase]) -> None:
         """Takes in phrases that nobody else is told of."""
         self._own.insert(phrases)
 
     def extend(self, context: Sequence[int], token_ids: Sequence[int]) -> None:
         """Takes in tokens that were committed after `context`."""
+        self._run = self._run_behind(context, token_ids)
         self._own.extend(context[-MAX_CONTEXT:], token_ids)
 
     def judge(self, emitted: Sequence[int]) -> None:
@@ -95,9 +111,9 @@ class PhraseSession:
 
         Every node whose parent the target's text reached was right or wrong.
         """
-        tree, scores = self._last
-        self._last = Grown(EMPTY_TREE, [])
-        node, depth = ROOT, 1
+        tree, scores, runs = self._last
+        self._last = NOTHING_GROWN
+        node = ROOT
         children: dict[int, list[int]] = {}
         for index, parent in enumerate(tree.parents):
             children.setdefault(parent, []).append(index)
@@ -106,11 +122,20 @@ class PhraseSession:
             for child in children.get(node, ()):
                 hit = tree.token_ids[child] == token
                 found = child if hit else found
-                cell = cell_of(tree.sources[child], scores[child], depth)
+                cell = cell_of(tree.sources[child], scores[child], runs[child])
                 self._calibration.count(cell, hit=hit)
             if found is None:
                 return
-            node, depth = found, depth + 1
+            node = found
+
+    @property
+    def _drafted_text(self) -> PhraseIndex | None:
+        return self._own if self._drafts_from_text else None
+
+    def _run_behind(self, context: Sequence[int], token_ids: Sequence[int]) -> int:
+        return follow(
+            context, token_ids, shared=self._shared, own=self._drafted_text, behind=self._run
+        )
 
     def recycle(self, last: int, draft: DraftTree, verdict: Verdict) -> None:
         """Takes in the target's successors of the token `last` and of the draft's tokens."""

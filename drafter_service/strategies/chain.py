@@ -84,11 +84,14 @@ class Chain(Strategy):
         self._economy = Economy(session.model.forward_seconds)
         self._last_draft = EMPTY_TREE
         self._last_scores: list[float] = []
+        self._last_runs: list[int] = []
 
     def observe(self, new_token_ids: Sequence[int], verdict: Verdict | None) -> None:
         """Calibrates the estimates by what was accepted."""
         if verdict is not None and verdict.judges(self._last_draft):
-            self.session.calibration.observe(self._last_draft, self._last_scores, verdict)
+            self.session.calibration.observe(
+                self._last_draft, self._last_scores, verdict, self._last_runs
+            )
 
     def propose(self, budget: DraftBudget) -> Task[DraftTree]:
         """The chain; keys and values of what was drafted ahead and came true are kept."""
@@ -106,8 +109,9 @@ class Chain(Strategy):
             self._economy.observe(seconds, gain)
             self.took(len(drafted) - known, seconds)
         drafted.cut(depth)
-        self._last_draft, more = self.lengthened(drafted, budget)
-        self._last_scores = drafted.scores + more
+        self._last_draft, scores, runs = self.lengthened(drafted, budget)
+        self._last_scores = drafted.scores + scores
+        self._last_runs = [*range(1, len(drafted) + 1), *runs]
         return self._last_draft
 
     def _goes_on(self, drafted: Drafted, depth: int, budget: DraftBudget) -> bool:
@@ -132,9 +136,11 @@ class Chain(Strategy):
     def after(self, predictions: Sequence[int]) -> None:
         """Learns the draft model's own tokens after every node of the last guesses."""
 
-    def lengthened(self, drafted: Drafted, budget: DraftBudget) -> tuple[DraftTree, list[float]]:
-        """The finished draft, and the raw scores of what hangs behind the chain."""
-        return drafted.tree(), []
+    def lengthened(
+        self, drafted: Drafted, budget: DraftBudget
+    ) -> tuple[DraftTree, list[float], list[int]]:
+        """The finished draft, and the raw scores and runs of what hangs behind the chain."""
+        return drafted.tree(), [], []
 
     def _next_forward(self, token_ids: list[int], guesses: DraftTree) -> Forward:
         """The last token that was not run yet, and the guesses under it."""

@@ -66,8 +66,9 @@ class Ouroboros(Chain):
             return EMPTY_TREE
         most = min(room, lookahead.candidates * (lookahead.ngram - 1))
         wanted = DraftBudget(max_nodes=most, max_depth=min(deepest, most))
-        context = (session.committed[-MAX_CONTEXT:] + drafted.token_ids)[-MAX_CONTEXT:]
-        phrases = self._phrases.propose(context, wanted, most_leaves=lookahead.candidates)
+        phrases = self._phrases.propose(
+            session.committed, wanted, drafted=drafted.token_ids, most_leaves=lookahead.candidates
+        )
         builder = TreeBuilder(phrases)
         self._window.place(builder, ROOT, deepest, room - len(builder))
         return builder.build()
@@ -83,18 +84,24 @@ class Ouroboros(Chain):
             ngrams = self._window.advance(predictions)
             self._phrases.insert(Phrase(ngram[:1], ngram[1:], committed=False) for ngram in ngrams)
 
-    def lengthened(self, drafted: Drafted, budget: DraftBudget) -> tuple[DraftTree, list[float]]:
+    def lengthened(
+        self, drafted: Drafted, budget: DraftBudget
+    ) -> tuple[DraftTree, list[float], list[int]]:
         """The chain, and behind its end the K best phrases merged to a tree."""
-        chain, none = super().lengthened(drafted, budget)
+        chain = drafted.tree()
         if self._phrases is None or not self._lengthens or drafted.ended or not drafted.reach:
-            return chain, none
+            return chain, [], []
         room = DraftBudget(
             max_nodes=budget.max_nodes - len(chain),
             max_depth=budget.max_depth - len(chain),
             least_path_probability=budget.least_path_probability / drafted.reach,
         )
-        context = (self.session.committed[-MAX_CONTEXT:] + drafted.token_ids)[-MAX_CONTEXT:]
-        most = self._parameters.lengthening_phrases
+        phrases = self._phrases.propose(
+            self.session.committed,
+            room,
+            drafted=drafted.token_ids,
+            most_leaves=self._parameters.lengthening_phrases,
+        )
         builder = TreeBuilder(chain)
-        builder.graft(len(chain) - 1, self._phrases.propose(context, room, most_leaves=most))
-        return builder.build(), self._phrases.last_scores
+        builder.graft(len(chain) - 1, phrases)
+        return builder.build(), self._phrases.last_scores, self._phrases.last_runs

@@ -66,6 +66,7 @@ def test_a_right_prediction_saves_rounds_and_changes_nothing(
     for prediction in ("", right, "nothing of the kind " * 20):
         parameters = case.parameters(strategy, prediction=prediction)
         parameters.speculation.phrases = shared.PHRASE_SCOPE_PRIVATE  # nobody else may help
+        parameters.speculation.max_draft_tokens = 8  # or measured costs would have a say
         answer = client.stub.GenerateOnce(pb.GenerateOnceRequest(parameters=parameters))
         assert list(answer.token_ids) == list(plain.token_ids)
         rounds[prediction] = answer.summary.speculation.rounds

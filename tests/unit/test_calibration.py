@@ -6,14 +6,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from draftloop.calibration import DEPTH_EDGES, MEMORY, PRIOR_TRIALS, SCORE_EDGES, Calibration
+from draftloop.calibration import MEMORY, PRIOR_TRIALS, RUN_EDGES, SCORE_EDGES, Calibration
 from draftloop.tree import ROOT, DraftTree, TokenSource, Verdict
 from phrase_store import growth
 from phrase_store.index import correction_of
 
 PHRASE, DRAFT = TokenSource.PHRASE, TokenSource.DRAFT_MODEL
 scores = st.floats(0, 1) | st.sampled_from(SCORE_EDGES)
-depths = st.integers(1, 12) | st.sampled_from(DEPTH_EDGES)
+depths = st.integers(1, 12) | st.sampled_from(RUN_EDGES)
 
 
 def one(source: TokenSource = PHRASE) -> DraftTree:
