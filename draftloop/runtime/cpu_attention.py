@@ -19,6 +19,7 @@ from draftloop.runtime.cpu_linear import UNIT
 
 if UNIT is not None:
     from draftloop.runtime import cpu_attention_kernel as kernel
+    from draftloop.runtime.llvm import lanes_for
 
 Bias = npt.NDArray[np.float32]
 
@@ -29,7 +30,7 @@ def fits(query: Tensor, keys: Tensor) -> bool:
         UNIT is not None
         and keys.is_cpu
         and keys.dtype is torch.float32
-        and kernel.lanes_for(UNIT, query.shape[-1]) > 0
+        and lanes_for(UNIT, query.shape[-1]) > 0
     )
 
 

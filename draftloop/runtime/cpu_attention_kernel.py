@@ -15,7 +15,6 @@ from llvmlite import ir
 
 from draftloop.runtime.llvm import (
     F32,
-    I32,
     I64,
     PTR,
     VOID,
@@ -24,6 +23,7 @@ from draftloop.runtime.llvm import (
     at,
     compile_module,
     i64,
+    lanes_for,
     loop,
     minimum,
 )
@@ -37,18 +37,6 @@ CALL_FIELDS = (
 )  # fmt: skip
 CALL = struct.Struct("13qd1q")
 POINTERS = ("query", "keys", "values", "bias", "out")
-
-# 2^f on [-1/2, 1/2], highest power first (minimax, error below 2e-7).
-EXP2 = (
-    1.535336188319500e-4, 1.339887440266574e-3, 9.618437357674640e-3, 5.550332471162809e-2,
-    2.402264791363012e-1, 6.931472028550421e-1, 1.0,
-)  # fmt: skip
-ROUNDER = 12582912.0  # 1.5 * 2^23: adding and subtracting it rounds a small float32
-
-
-def lanes_for(unit: VectorUnit, dim: int) -> int:
-    """Widest vector whose lanes divide a head's dimensions; 0 where none does."""
-    return next((lanes for lanes in (unit.lanes, 8, 4) if dim % lanes == 0), 0)
 
 
 class _AttentionEmitter(Emitter):
@@ -65,11 +53,6 @@ class _AttentionEmitter(Emitter):
         self.dim = dim
         self.chunks = dim // self.unit.lanes
 
-    def constant(self, value: float) -> Any:
-        """A vector that holds `value`, rounded to float32, in every lane."""
-        rounded = struct.unpack("f", struct.pack("f", value))[0]
-        return ir.Constant(self.floats, [rounded] * self.unit.lanes)
-
     def row(self, b: Any, base: Any, index: Any, width: Any = None) -> Any:
         """Address of row number `index` of a matrix of `dim`, or `width`, floats a row."""
         return at(b, base, b.mul(index, i64(self.dim) if width is None else width), F32)
@@ -78,20 +61,6 @@ class _AttentionEmitter(Emitter):
         """Vector number `number` of a row."""
         address = at(b, row, i64(number * self.unit.lanes), F32)
         return b.load(address, align=4, typ=self.floats)
-
-    def sum_of_lanes(self, b: Any, vector: Any) -> Any:
-        """Halves added until one lane is left."""
-        width = self.unit.lanes
-        while width > 1:
-            width //= 2
-            nothing = ir.Constant(vector.type, ir.Undefined)
-            indices = ir.VectorType(I32, width)
-            low, high = (
-                b.shuffle_vector(vector, nothing, ir.Constant(indices, list(range(at, at + width))))
-                for at in (0, width)
-            )
-            vector = b.fadd(low, high)
-        return b.extract_element(vector, ir.Constant(I32, 0))
 
     def emit_scores(self) -> Any:
         """scores(query, keys, scores, rows, row_stride, stored, stride, scale): scaled products."""
@@ -148,20 +117,6 @@ class _AttentionEmitter(Emitter):
             other = b.shuffle_vector(vector, vector, ir.Constant(self.ints, turned))
             vector = b.select(b.fcmp_ordered(">", vector, other), vector, other)
         return vector
-
-    def exponential(self, b: Any, x: Any) -> Any:
-        """e^x for x <= 0."""
-        power = b.fmul(x, self.constant(math.log2(math.e)))
-        floor = self.constant(-126.0)
-        power = b.select(b.fcmp_ordered(">", power, floor), power, floor)
-        whole = b.fsub(b.fadd(power, self.constant(ROUNDER)), self.constant(ROUNDER))
-        fraction = b.fsub(power, whole)
-        value = self.constant(EXP2[0])
-        for coefficient in EXP2[1:]:
-            value = b.call(self.fma, [value, fraction, self.constant(coefficient)])
-        shift = ir.Constant(self.ints, [23] * self.unit.lanes)
-        exponent = b.shl(b.fptosi(whole, self.ints), shift)
-        return b.bitcast(b.add(b.bitcast(value, self.ints), exponent), self.floats)
 
     @property
     def most_rows(self) -> int:
@@ -236,7 +191,7 @@ class _AttentionEmitter(Emitter):
         malloc, free = self.declare("malloc", PTR, [I64]), self.declare("free", VOID, [PTR])
         function, b = self.define("share", [PTR])
         (call,) = function.args
-        known = dict(zip(CALL_FIELDS, self.fields(b, call, CALL_FIELDS, POINTERS), strict=True))
+        known = self.record(b, call, CALL_FIELDS, POINTERS)
         rows, stored, stride = (known[name] for name in ("rows", "stored", "stride"))
         scores = b.call(malloc, [b.mul(b.mul(rows, stride), i64(4))])
         scale = b.fptrunc(b.bitcast(known["scale"], ir.DoubleType()), F32)
@@ -260,7 +215,7 @@ class _AttentionEmitter(Emitter):
         share = self.emit_share()
         function, b = self.define(self.entry, [PTR])
         (call,) = function.args
-        known = dict(zip(CALL_FIELDS, self.fields(b, call, CALL_FIELDS, POINTERS), strict=True))
+        known = self.record(b, call, CALL_FIELDS, POINTERS)
         products = b.mul(b.mul(known["heads"], known["rows"]), known["stored"])
         work = b.mul(products, i64(4 * self.chunks))
         threads = minimum(b, known["threads"], b.sdiv(work, i64(MIN_WORK_PER_THREAD)))

@@ -18,13 +18,12 @@ from llvmlite import ir
 from draftloop.runtime.llvm import (
     F32,
     I1,
-    I16,
     I32,
     I64,
     PTR,
     STRIP_VECTORS,
     VOID,
-    Emitter,
+    FormatEmitter,
     VectorUnit,
     at,
     ceil,
@@ -47,7 +46,7 @@ JOB_FIELDS = ("call", "packed", "first", "rows")  # a call's rows [first, first 
 POINTERS = ("x", "weights", "bias", "out", "call", "packed")
 
 
-class _LinearEmitter(Emitter):
+class _LinearEmitter(FormatEmitter):
     """Writes the LLVM module of one weight format for one vector unit.
 
     A *word* is 32 bits: one float32, or two bfloat16 that follow one another along k. A *step* is
@@ -58,9 +57,8 @@ class _LinearEmitter(Emitter):
     entry = "linear"
 
     def __init__(self, unit: VectorUnit, dtype: torch.dtype) -> None:
-        super().__init__(unit)
-        self.depth = 2 if dtype is torch.bfloat16 else 1  # values in a word
-        self.scalar = I16 if dtype is torch.bfloat16 else F32
+        super().__init__(unit, dtype)
+        self.depth = 4 // dtype.itemsize  # values in a word
         scalars = ir.VectorType(self.scalar, unit.lanes)
         self.masked_store = self.declare(
             f"llvm.masked.store.v{unit.lanes}{'i16' if self.depth == 2 else 'f32'}.p0",
@@ -78,20 +76,6 @@ class _LinearEmitter(Emitter):
             ir.Constant(word.type, [n] * lanes if lanes else n) for n in (16, 0xFFFF0000)
         )
         return [b.shl(word, shift), b.and_(word, high)]
-
-    def rounded(self, b: Any, sums: Any) -> Any:
-        """float32 to the format of the output: to the nearest, ties to even, NaN stays NaN."""
-        if self.depth == 1:
-            return sums
-
-        def constant(value: int) -> Any:
-            return ir.Constant(self.ints, [value] * self.unit.lanes)
-
-        bits = b.bitcast(sums, self.ints)
-        odd = b.and_(b.lshr(bits, constant(16)), constant(1))
-        near = b.add(b.add(bits, constant(0x7FFF)), odd)
-        near = b.select(b.fcmp_unordered("uno", sums, sums), constant(0x7FC00000), near)
-        return b.trunc(b.lshr(near, constant(16)), ir.VectorType(I16, self.unit.lanes))
 
     def emit_store(self) -> Any:
         """store(sums, out, outputs, valid, rows, vectors): round [rows][vectors] into `out`.

@@ -23,6 +23,7 @@ from transformers import (
 )
 
 from draftloop.runtime.cpu_linear import packed
+from draftloop.runtime.cpu_stack import CpuStack, StackShape, stackable
 from draftloop.runtime.forward import Batch
 from draftloop.runtime.kv_cache import KVCache
 from draftloop.runtime.tree_attention import attend
@@ -79,12 +80,26 @@ class LeanDecoder:
         self._cosines, self._sines = cosines[0][:, None], sines[0][:, None]  # [positions, 1, dim]
         self._layers = [_take_over(layer, config) for layer in body.layers]
         self._head = packed(model.lm_head)
+        shape = StackShape(
+            hidden=int(config.hidden_size),
+            heads=self._heads,
+            kv_heads=self._kv_heads,
+            dim=self._cosines.shape[-1],
+            scale=float(self._layers[0].attention.scaling),
+            epsilon=self._epsilon,
+        )
+        self._stack: CpuStack | None = None
+        if stackable(self._layers, self._norm, shape):
+            self._stack = CpuStack(self._layers, self._norm, shape)
 
     def logits(self, batch: Batch, cache: KVCache, rows: Sequence[int]) -> Tensor:
         """The logits of some rows of the batch, [rows, vocabulary]; stores keys and values."""
         x = functional.embedding(torch.tensor(batch.token_ids), self._embedding)
         positions = torch.tensor(batch.positions)
         cosines, sines = self._cosines[positions], self._sines[positions]
+        if self._stack is not None and self._stack.takes(batch, cache):
+            last: Tensor = self._head(self._stack.run(x, cosines, sines, batch, cache, rows))
+            return last
         for layer in self._layers:
             inside = self._normed(x, layer.first_norm)
             x = x + layer.after_attention(

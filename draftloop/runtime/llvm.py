@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import math
 import platform
+import struct
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -22,10 +24,17 @@ if llvm.llvm_version_info[0] < 16:
     raise ImportError("llvmlite before 0.45 has typed pointers, which this module does not write")
 
 I1, I16, I32, I64 = (ir.IntType(bits) for bits in (1, 16, 32, 64))
-F32, PTR, VOID = ir.FloatType(), ir.PointerType(), ir.VoidType()
+F32, F64, PTR, VOID = ir.FloatType(), ir.DoubleType(), ir.PointerType(), ir.VoidType()
 
 STRIP_VECTORS = 4  # a strip, the unit of work of a thread, is this many vectors of outputs
 OPENMP_FUNCTIONS = ("GOMP_parallel", "omp_get_thread_num", "omp_get_num_threads")
+
+# 2^f on [-1/2, 1/2], highest power first (minimax, error below 2e-7).
+EXP2 = (
+    1.535336188319500e-4, 1.339887440266574e-3, 9.618437357674640e-3, 5.550332471162809e-2,
+    2.402264791363012e-1, 6.931472028550421e-1, 1.0,
+)  # fmt: skip
+ROUNDER = 12582912.0  # 1.5 * 2^23: adding and subtracting it rounds a small float32
 
 
 class VectorUnit(NamedTuple):
@@ -54,6 +63,12 @@ class VectorUnit(NamedTuple):
 
 AVX512 = VectorUnit(lanes=16, registers=32)
 AVX2 = VectorUnit(lanes=8, registers=16)
+
+
+def lanes_for(unit: VectorUnit, *widths: int) -> int:
+    """Most lanes of a vector that divide all of these widths; 0 where none does."""
+    fitting = (unit.lanes, 8, 4)
+    return next((n for n in fitting if not any(width % n for width in widths)), 0)
 
 
 @functools.cache
@@ -129,6 +144,39 @@ class Emitter:
             function.attributes.add("noinline")
         return function, ir.IRBuilder(function.append_basic_block())
 
+    def constant(self, value: float) -> Any:
+        """A vector that holds `value`, rounded to float32, in every lane."""
+        rounded = struct.unpack("f", struct.pack("f", value))[0]
+        return ir.Constant(self.floats, [rounded] * self.unit.lanes)
+
+    def sum_of_lanes(self, b: Any, vector: Any) -> Any:
+        """Halves added until one lane is left."""
+        width = self.unit.lanes
+        while width > 1:
+            width //= 2
+            nothing = ir.Constant(vector.type, ir.Undefined)
+            indices = ir.VectorType(I32, width)
+            low, high = (
+                b.shuffle_vector(vector, nothing, ir.Constant(indices, list(range(at, at + width))))
+                for at in (0, width)
+            )
+            vector = b.fadd(low, high)
+        return b.extract_element(vector, ir.Constant(I32, 0))
+
+    def exponential(self, b: Any, x: Any) -> Any:
+        """e^x for x <= 0."""
+        power = b.fmul(x, self.constant(math.log2(math.e)))
+        floor = self.constant(-126.0)
+        power = b.select(b.fcmp_ordered(">", power, floor), power, floor)
+        whole = b.fsub(b.fadd(power, self.constant(ROUNDER)), self.constant(ROUNDER))
+        fraction = b.fsub(power, whole)
+        value = self.constant(EXP2[0])
+        for coefficient in EXP2[1:]:
+            value = b.call(self.fma, [value, fraction, self.constant(coefficient)])
+        shift = ir.Constant(self.ints, [23] * self.unit.lanes)
+        exponent = b.shl(b.fptosi(whole, self.ints), shift)
+        return b.bitcast(b.add(b.bitcast(value, self.ints), exponent), self.floats)
+
     def splat(self, b: Any, scalar: Any, vector: Any) -> Any:
         """A vector whose lanes all hold `scalar`."""
         undefined = ir.Constant(vector, ir.Undefined)
@@ -143,6 +191,12 @@ class Emitter:
             b.load(at(b, record, i64(i), I64), typ=PTR if name in pointers else I64)
             for i, name in enumerate(names)
         ]
+
+    def record(
+        self, b: Any, address: Any, names: Sequence[str], pointers: Sequence[str]
+    ) -> dict[str, Any]:
+        """The fields of a record by their names."""
+        return dict(zip(names, self.fields(b, address, names, pointers), strict=True))
 
     def call_one_of(
         self, b: Any, functions: dict[int, Any], key: Any, arguments: list[Any]
@@ -177,6 +231,51 @@ class Emitter:
         return start, stop
 
 
+class FormatEmitter(Emitter):
+    """An emitter for weights and activations of one format; arithmetic is in float32."""
+
+    def __init__(self, unit: VectorUnit, dtype: torch.dtype) -> None:
+        super().__init__(unit)
+        self.narrow = dtype is torch.bfloat16
+        self.scalar = I16 if self.narrow else F32
+        self.shorts = ir.VectorType(I16, unit.lanes)
+
+    def whole(self, value: int) -> Any:
+        """A vector that holds an integer in every lane."""
+        return ir.Constant(self.ints, [value] * self.unit.lanes)
+
+    def rounded(self, b: Any, sums: Any) -> Any:
+        """float32 to the format: to the nearest, ties to even, NaN stays NaN."""
+        if not self.narrow:
+            return sums
+        return b.trunc(b.lshr(self._near(b, sums), self.whole(16)), self.shorts)
+
+    def nearest(self, b: Any, sums: Any) -> Any:
+        """The float32 values of what `rounded` gives."""
+        if not self.narrow:
+            return sums
+        return b.bitcast(b.and_(self._near(b, sums), self.whole(0xFFFF0000)), self.floats)
+
+    def _near(self, b: Any, sums: Any) -> Any:
+        bits = b.bitcast(sums, self.ints)
+        odd = b.and_(b.lshr(bits, self.whole(16)), self.whole(1))
+        near = b.add(b.add(bits, self.whole(0x7FFF)), odd)
+        return b.select(b.fcmp_unordered("uno", sums, sums), self.whole(0x7FC00000), near)
+
+    def load(self, b: Any, base: Any, index: Any) -> Any:
+        """The float32 values of the vector at scalar number `index`."""
+        address = at(b, base, index, self.scalar)
+        if not self.narrow:
+            return b.load(address, align=4, typ=self.floats)
+        words = b.zext(b.load(address, align=2, typ=self.shorts), self.ints)
+        return b.bitcast(b.shl(words, self.whole(16)), self.floats)
+
+    def store(self, b: Any, values: Any, base: Any, index: Any) -> None:
+        """Stores float32 values, rounded, as the vector at scalar number `index`."""
+        address = at(b, base, index, self.scalar)
+        b.store(self.rounded(b, values), address, align=2 if self.narrow else 4)
+
+
 @functools.cache
 def bind_openmp() -> bool:
     """Let compiled code call the OpenMP runtime torch is linked with; False if there is none."""
@@ -188,6 +287,12 @@ def bind_openmp() -> bool:
     except (OSError, AttributeError):
         return False
     return True
+
+
+def know_function(name: str, function: Callable[[bytes], None]) -> None:
+    """Lets modules compiled later declare a compiled function by this name."""
+    address = ctypes.cast(function, ctypes.c_void_p).value  # type: ignore[arg-type]
+    llvm.add_symbol(name, address)
 
 
 def compile_module(text: str, entry: str) -> Callable[[bytes], None]:

@@ -82,7 +82,7 @@ def _segment_attention(
     query: Tensor, keys: Tensor, values: Tensor, segment: Segment, window: int | None, scale: float
 ) -> Tensor:
     """[rows, heads, head_dim] for a query [1, heads, rows, head_dim] and the slot's whole room."""
-    mask = _windowed(segment, window)
+    mask = windowed(segment, window)
     few = query.shape[2] == 1 or (query.shape[2] <= FEW_ROWS and mask is not None)
     if few and cpu_attention.fits(query, keys):
         if window not in segment.biases:
@@ -102,8 +102,8 @@ def _segment_attention(
     )[0].transpose(0, 1)
 
 
-def _windowed(segment: Segment, window: int | None) -> Mask | None:
-    """The segment's mask without what lies `window` or more positions back."""
+def windowed(segment: Segment, window: int | None) -> Mask | None:
+    """A segment's mask without what lies `window` or more positions back."""
     if window is None:
         return segment.mask
     if window not in segment.windowed_masks:

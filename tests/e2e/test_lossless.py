@@ -23,21 +23,24 @@ def plain_cases() -> list[Case]:
 
 @pytest.fixture(scope="module")
 def reference(plain_cases: list[Case]) -> Iterator[list[list[int]]]:
-    """transformers' own greedy continuation, one prompt at a time."""
+    """transformers' own greedy continuation; prompts of one length share a batch, unpadded."""
     torch = pytest.importorskip("torch")
     transformers = pytest.importorskip("transformers")
     folder = bundled_model("verifier")
     model = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
     threads = torch.get_num_threads()
     torch.set_num_threads(max(1, (os.cpu_count() or 2) // 2))
-    outputs = []
-    for case in plain_cases:
-        prompt = torch.tensor([case.prompt])
+    end = model.generation_config.eos_token_id
+    outputs = {}
+    for length in {len(case.prompt) for case in plain_cases}:
+        prompts = [case.prompt for case in plain_cases if len(case.prompt) == length]
+        batch = torch.tensor(prompts)
         generated = model.generate(
-            prompt, attention_mask=torch.ones_like(prompt), do_sample=False, max_new_tokens=TOKENS
+            batch, attention_mask=torch.ones_like(batch), do_sample=False, max_new_tokens=TOKENS
         )
-        outputs.append(generated[0, len(case.prompt) :].tolist())
-    yield outputs
+        for prompt, output in zip(prompts, generated[:, length:].tolist(), strict=True):
+            outputs[prompt] = output[: output.index(end) + 1] if end in output else output
+    yield [outputs[case.prompt] for case in plain_cases]
     torch.set_num_threads(threads)
 
 

@@ -1,0 +1,185 @@
+"""All layers of a lean decoder in one call, for the few rows of a round on a CPU.
+
+Between two matrices lie a dozen operations on a few rows, microseconds of work each. Called one by
+one through torch they take longer than many a matrix, above all where the matrices have just
+pushed everything else out of the caches. Here they are compiled, in the order and with the
+roundings of torch's operations, and call the kernels of `cpu_linear` and `cpu_attention` in
+between. Every row is computed by itself: it comes out the same alone and among others. See
+docs/decisions/0007-cpu-stack.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor, nn
+
+from draftloop.runtime import cpu_attention
+from draftloop.runtime.cpu_linear import UNIT, PackedLinear
+from draftloop.runtime.forward import Batch, Segment
+from draftloop.runtime.kv_cache import KVCache
+from draftloop.runtime.tree_attention import FEW_ROWS, windowed
+
+if UNIT is not None:
+    from draftloop.runtime import cpu_stack_kernel as kernel
+    from draftloop.runtime.llvm import lanes_for
+
+if TYPE_CHECKING:
+    from draftloop.runtime.lean import Layer
+
+Table = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class StackShape:
+    """Sizes that hold for all layers."""
+
+    hidden: int
+    heads: int
+    kv_heads: int
+    dim: int
+    scale: float
+    epsilon: float
+
+
+class CpuStack:
+    """The layers of one decoder; raises ValueError where `stackable` is false.
+
+    Used from one thread at a time: what lies between the layers is kept from call to call.
+    """
+
+    def __init__(self, layers: Sequence[Layer], last_norm: Tensor, shape: StackShape) -> None:
+        if not stackable(layers, last_norm, shape):
+            raise ValueError("no kernel for these layers here")
+        assert UNIT is not None
+        self._shape, self._layers = shape, layers
+        self._last_norm, self._dtype = last_norm, last_norm.dtype
+        self._windows = sorted({layer.window or 0 for layer in layers})
+        self._run = kernel.compiled(UNIT, self._dtype, shape.dim, _widths(layers, shape))
+        self._table = np.array([self._fields(layer) for layer in layers], np.int64)
+        self._cache: KVCache | None = None
+        self._between: dict[str, Tensor] = {}
+
+    def takes(self, batch: Batch, cache: KVCache) -> bool:
+        """Whether this batch is one of few rows whose attention the kernel computes."""
+        return (
+            len(batch.token_ids) <= FEW_ROWS
+            and cache.keys[0].dtype is torch.float32
+            and all(s.mask is not None or s.stop - s.start == 1 for s in batch.segments)
+        )
+
+    def run(
+        self, x: Tensor, cosines: Tensor, sines: Tensor, batch: Batch, cache: KVCache,
+        chosen: Sequence[int],
+    ) -> Tensor:  # fmt: skip
+        """The last norm of the chosen rows, [chosen, hidden]; stores keys and values.
+
+        x: [rows, hidden], which is used up; cosines, sines: [rows, dim]; all dense.
+        """
+        shape, between = self._shape, self._room(len(x))
+        self._bind(cache)
+        kept = [self._segment(segment) for segment in batch.segments]
+        segments = np.array([fields for fields, _ in kept], np.int64)
+        rows = np.array(chosen, np.int64)
+        call = kernel.CALL.pack(
+            self._table.ctypes.data, len(self._table), segments.ctypes.data, len(segments),
+            len(x), shape.hidden, shape.heads, shape.kv_heads, shape.dim,
+            cache.keys[0].stride(1), cache.keys[0].stride(0), torch.get_num_threads(),
+            x.data_ptr(),
+            *(between[name].data_ptr() for name in BETWEEN),
+            cosines.data_ptr(), sines.data_ptr(), self._last_norm.data_ptr(),
+            rows.ctypes.data, len(rows), shape.scale, shape.epsilon,
+        )  # fmt: skip
+        self._run(call)
+        return between["normed"][: len(rows)]
+
+    def _fields(self, layer: Layer) -> list[int]:
+        fields = [
+            layer.first_norm.data_ptr(), layer.second_norm.data_ptr(), 0, 0,
+            self._windows.index(layer.window or 0),
+        ]  # fmt: skip
+        for linear in _linears(layer):
+            fields += [linear.packed.data_ptr(), linear.bias.data_ptr(), linear.steps,
+                       linear.out_features]  # fmt: skip
+        return fields
+
+    def _bind(self, cache: KVCache) -> None:
+        if cache is not self._cache:
+            self._cache = cache
+            keys, values = (kernel.LAYER_FIELDS.index(name) for name in ("keys", "values"))
+            self._table[:, keys] = [tensor.data_ptr() for tensor in cache.keys]
+            self._table[:, values] = [tensor.data_ptr() for tensor in cache.values]
+
+    def _segment(self, segment: Segment) -> tuple[list[int], Table]:
+        """Its fields, and what they point to."""
+        biases = []
+        for window in self._windows:
+            key = window or None
+            if key not in segment.biases:
+                mask = windowed(segment, key)
+                segment.biases[key] = cpu_attention.bias_of(mask, segment.stored_to)
+            bias = segment.biases[key]
+            biases.append((bias.ctypes.data, bias.shape[1]))
+        table = np.array(biases, np.int64)
+        fields = [segment.slot, segment.start, segment.stop - segment.start,
+                  segment.stored_from, segment.stored_to, table.ctypes.data]  # fmt: skip
+        return fields, table
+
+    def _room(self, rows: int) -> dict[str, Tensor]:
+        """What lies between the layers, for so many rows at least."""
+        if not self._between or len(self._between["normed"]) < rows:
+            shape = self._shape
+            joined = (shape.heads + 2 * shape.kv_heads) * shape.dim
+            query = shape.heads * shape.dim
+            gates = max(layer.before_activation.out_features for layer in self._layers)
+            widths = {
+                "normed": shape.hidden, "joined": joined, "query": query, "attended": query,
+                "narrowed": query, "gates": gates, "inner": gates // 2, "delta": shape.hidden,
+            }  # fmt: skip
+            self._between = {
+                name: torch.empty(rows, width, dtype=BETWEEN[name] or self._dtype)
+                for name, width in widths.items()
+            }
+        return self._between
+
+
+# Matrices between the layers, in the order of the kernel's record; None: in the model's format.
+BETWEEN: dict[str, torch.dtype | None] = {
+    "normed": None, "joined": None, "query": torch.float32, "attended": torch.float32,
+    "narrowed": None, "gates": None, "inner": None, "delta": None,
+}  # fmt: skip
+
+
+def stackable(layers: Sequence[Layer], last_norm: Tensor, shape: StackShape) -> bool:
+    """Whether the kernel computes these layers on this machine."""
+    return (
+        UNIT is not None
+        and all(isinstance(linear, PackedLinear) for layer in layers for linear in _linears(layer))
+        and all(isinstance(layer.activation, nn.SiLU) or _is_silu(layer) for layer in layers)
+        and all(
+            norm.dtype is last_norm.dtype and norm.is_contiguous()
+            for layer in layers
+            for norm in (layer.first_norm, layer.second_norm)
+        )
+        and lanes_for(UNIT, shape.dim) > 0
+        and lanes_for(UNIT, *_widths(layers, shape)) > 0
+    )
+
+
+def _is_silu(layer: Layer) -> bool:
+    return type(layer.activation).__name__ == "SiLUActivation"
+
+
+def _linears(layer: Layer) -> list[Any]:
+    return [layer.before_attention, layer.after_attention, layer.before_activation,
+            layer.after_activation]  # fmt: skip
+
+
+def _widths(layers: Sequence[Layer], shape: StackShape) -> tuple[int, ...]:
+    inner = {layer.after_activation.in_features for layer in layers}
+    return (shape.hidden, shape.dim // 2, *sorted(inner))

@@ -1,0 +1,40 @@
+"""How many of the latest tokens in a row phrases would have guessed: how closely text follows."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from draftloop.phrase import MAX_CONTEXT
+from phrase_store.counts import MOST_CONTINUATIONS, Integers, Table, Totals, Words, compiled
+from phrase_store.growth import GUESS, MOST_BLENDED, blend
+
+
+@compiled
+def follow(
+    own_words: Words,
+    own_state: Totals,
+    own_decay: float,
+    shared_words: Words,
+    shared_state: Totals,
+    shared_decay: float,
+    text: Integers,
+    begin: int,
+    run: int,
+) -> int:
+    """The run behind `text`, if `run` was the one behind text[:begin]; nothing is counted."""
+    own = Table(own_words, own_state, own_decay)
+    shared = Table(shared_words, shared_state, shared_decay)
+    row = np.empty(2 * MOST_CONTINUATIONS, GUESS)
+    blended = np.empty(MOST_BLENDED, GUESS)
+    recent = np.empty(MAX_CONTEXT, np.int32)
+    for position in range(begin, text.size):
+        length = min(position, MAX_CONTEXT)
+        for back in range(length):
+            recent[back] = text[position - 1 - back]
+        found = blend(own, shared, recent, length, row, blended)
+        best = 0
+        for other in range(1, found):
+            if blended[other].weight > blended[best].weight:
+                best = other
+        run = run + 1 if found > 0 and blended[best].token == text[position] else 0
+    return run
