@@ -12,12 +12,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
 import numpy.typing as npt
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from draftloop.runtime import cpu_attention
 from draftloop.runtime.cpu_linear import UNIT, PackedLinear
@@ -31,6 +31,8 @@ if UNIT is not None:
 
 if TYPE_CHECKING:
     from draftloop.runtime.lean import Layer
+
+SILU = ("SiLU", "SiLUActivation")  # torch's and transformers'
 
 Table = npt.NDArray[np.int64]
 
@@ -60,18 +62,10 @@ class CpuStack:
         self._shape, self._layers = shape, layers
         self._last_norm, self._dtype = last_norm, last_norm.dtype
         self._windows = sorted({layer.window or 0 for layer in layers})
-        self._run = kernel.compiled(UNIT, self._dtype, shape.dim, _widths(layers, shape))
+        self._kernel = kernel.compiled(UNIT, self._dtype, shape.dim, _widths(layers, shape))
         self._table = np.array([self._fields(layer) for layer in layers], np.int64)
         self._cache: KVCache | None = None
         self._between: dict[str, Tensor] = {}
-
-    def takes(self, batch: Batch, cache: KVCache) -> bool:
-        """Whether this batch is one of few rows whose attention the kernel computes."""
-        return (
-            len(batch.token_ids) <= FEW_ROWS
-            and cache.keys[0].dtype is torch.float32
-            and all(s.mask is not None or s.stop - s.start == 1 for s in batch.segments)
-        )
 
     def run(
         self, x: Tensor, cosines: Tensor, sines: Tensor, batch: Batch, cache: KVCache,
@@ -95,7 +89,7 @@ class CpuStack:
             cosines.data_ptr(), sines.data_ptr(), self._last_norm.data_ptr(),
             rows.ctypes.data, len(rows), shape.scale, shape.epsilon,
         )  # fmt: skip
-        self._run(call)
+        self._kernel(call)
         return between["normed"][: len(rows)]
 
     def _fields(self, layer: Layer) -> list[int]:
@@ -136,7 +130,7 @@ class CpuStack:
             shape = self._shape
             joined = (shape.heads + 2 * shape.kv_heads) * shape.dim
             query = shape.heads * shape.dim
-            gates = max(layer.before_activation.out_features for layer in self._layers)
+            gates = max(_linears(layer)[2].out_features for layer in self._layers)
             widths = {
                 "normed": shape.hidden, "joined": joined, "query": query, "attended": query,
                 "narrowed": query, "gates": gates, "inner": gates // 2, "delta": shape.hidden,
@@ -155,12 +149,19 @@ BETWEEN: dict[str, torch.dtype | None] = {
 }  # fmt: skip
 
 
+def takes(segment: Segment, cache: KVCache) -> bool:
+    """Whether these are few rows, whose attention a kernel computes for this cache."""
+    rows = segment.stop - segment.start
+    few = rows == 1 or (rows <= FEW_ROWS and segment.mask is not None)
+    return few and cache.keys[0].dtype is torch.float32
+
+
 def stackable(layers: Sequence[Layer], last_norm: Tensor, shape: StackShape) -> bool:
     """Whether the kernel computes these layers on this machine."""
     return (
         UNIT is not None
         and all(isinstance(linear, PackedLinear) for layer in layers for linear in _linears(layer))
-        and all(isinstance(layer.activation, nn.SiLU) or _is_silu(layer) for layer in layers)
+        and all(type(layer.activation).__name__ in SILU for layer in layers)
         and all(
             norm.dtype is last_norm.dtype and norm.is_contiguous()
             for layer in layers
@@ -171,15 +172,15 @@ def stackable(layers: Sequence[Layer], last_norm: Tensor, shape: StackShape) -> 
     )
 
 
-def _is_silu(layer: Layer) -> bool:
-    return type(layer.activation).__name__ == "SiLUActivation"
-
-
-def _linears(layer: Layer) -> list[Any]:
-    return [layer.before_attention, layer.after_attention, layer.before_activation,
-            layer.after_activation]  # fmt: skip
+def _linears(layer: Layer) -> list[PackedLinear]:
+    """In the order of the kernel's record; `stackable` tells whether they are what is said."""
+    linears = (
+        layer.before_attention, layer.after_attention, layer.before_activation,
+        layer.after_activation,
+    )  # fmt: skip
+    return cast(list[PackedLinear], list(linears))
 
 
 def _widths(layers: Sequence[Layer], shape: StackShape) -> tuple[int, ...]:
-    inner = {layer.after_activation.in_features for layer in layers}
-    return (shape.hidden, shape.dim // 2, *sorted(inner))
+    inner = {linear.in_features for layer in layers for linear in _linears(layer)}
+    return (shape.dim // 2, *sorted(inner))

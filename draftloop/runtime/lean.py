@@ -23,7 +23,7 @@ from transformers import (
 )
 
 from draftloop.runtime.cpu_linear import packed
-from draftloop.runtime.cpu_stack import CpuStack, StackShape, stackable
+from draftloop.runtime.cpu_stack import CpuStack, StackShape, stackable, takes
 from draftloop.runtime.forward import Batch
 from draftloop.runtime.kv_cache import KVCache
 from draftloop.runtime.tree_attention import attend
@@ -93,13 +93,38 @@ class LeanDecoder:
             self._stack = CpuStack(self._layers, self._norm, shape)
 
     def logits(self, batch: Batch, cache: KVCache, rows: Sequence[int]) -> Tensor:
-        """The logits of some rows of the batch, [rows, vocabulary]; stores keys and values."""
-        x = functional.embedding(torch.tensor(batch.token_ids), self._embedding)
+        """The logits of some rows of the batch, [rows, vocabulary]; stores keys and values.
+
+        Prompts go through torch and what is decoded through the stack, also where they share a
+        step: a row must come out the same whatever is computed beside it.
+        """
+        few = [s for s in batch.segments if self._stack is not None and takes(s, cache)]
+        if not few:
+            return self._through_torch(batch, cache, rows)
+        if len(few) == len(batch.segments):
+            return self._through_stack(batch, cache, rows)
+        many = [segment for segment in batch.segments if segment not in few]
+        logits = self._norm.new_empty((len(rows), len(self._embedding)))
+        for segments, way in ((few, self._through_stack), (many, self._through_torch)):
+            part, places = batch.part(segments)
+            wanted = [number for number, row in enumerate(rows) if row in places]
+            chosen = [places[rows[number]] for number in wanted]
+            logits[wanted] = way(part, cache, chosen or [0])[: len(chosen)]
+        return logits
+
+    def _embedded(self, batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
+        """What goes into the first layer, and every row's cosines and sines."""
         positions = torch.tensor(batch.positions)
-        cosines, sines = self._cosines[positions], self._sines[positions]
-        if self._stack is not None and self._stack.takes(batch, cache):
-            last: Tensor = self._head(self._stack.run(x, cosines, sines, batch, cache, rows))
-            return last
+        x = functional.embedding(torch.tensor(batch.token_ids), self._embedding)
+        return x, self._cosines[positions], self._sines[positions]
+
+    def _through_stack(self, batch: Batch, cache: KVCache, rows: Sequence[int]) -> Tensor:
+        assert self._stack is not None
+        logits: Tensor = self._head(self._stack.run(*self._embedded(batch), batch, cache, rows))
+        return logits
+
+    def _through_torch(self, batch: Batch, cache: KVCache, rows: Sequence[int]) -> Tensor:
+        x, cosines, sines = self._embedded(batch)
         for layer in self._layers:
             inside = self._normed(x, layer.first_norm)
             x = x + layer.after_attention(

@@ -81,6 +81,23 @@ def test_a_path_verified_as_a_tree_is_the_path_decoded_token_by_token(
         assert torch.equal(verified[row], logits)
 
 
+def test_a_row_decoded_beside_a_prompt_is_the_row_decoded_alone(model: LanguageModel) -> None:
+    alone = run(model, (len(TEXT), [5, 6], [ROOT, 0]))[0]
+    slot, other = model.acquire(), model.acquire()
+    try:
+        model.forward([Forward(model, slot, TEXT[:-1])])
+        prompt = Forward(model, other, TEXT * 2, logits_from=2 * len(TEXT) - 3)
+        decoded = Forward(model, slot, TEXT[-1:], [5, 6], [ROOT, 0], logits_from=1)
+        said, beside = model.forward([prompt, decoded])
+        model.cache.release(other)
+        other = model.acquire()
+        (apart,) = model.forward([Forward(model, other, TEXT * 2, logits_from=2 * len(TEXT) - 3)])
+    finally:
+        model.cache.release(slot)
+        model.cache.release(other)
+    assert torch.equal(beside, alone[1:]) and torch.equal(said, apart)
+
+
 @pytest.fixture
 def threads(request: pytest.FixtureRequest) -> Iterator[None]:
     before = torch.get_num_threads()

@@ -1,0 +1,44 @@
+"""Roles that start together: nobody measures while another one imports or measures."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+from draftloop.turns import importing, turn
+
+
+async def test_a_turn_waits_for_those_that_import(tmp_path: Path) -> None:
+    lock = tmp_path / "lock"
+    taken: list[str] = []
+
+    async def take(name: str) -> None:
+        async with turn(lock):
+            taken.append(f"{name} begins")
+            await asyncio.sleep(0.05)
+            taken.append(f"{name} ends")
+
+    with importing(lock), importing(lock):
+        waiting = [asyncio.create_task(take(name)) for name in ("first", "second")]
+        await asyncio.sleep(0.1)
+        assert not taken
+    await asyncio.gather(*waiting)
+    assert [word.split()[1] for word in taken] == ["begins", "ends", "begins", "ends"]
+    assert {word.split()[0] for word in taken} == {"first", "second"}
+
+
+async def test_who_gives_up_waiting_leaves_the_turn_to_others(tmp_path: Path) -> None:
+    lock = tmp_path / "lock"
+    with importing(lock):
+        waiting = asyncio.ensure_future(turn(lock).__aenter__())
+        await asyncio.sleep(0.05)
+        waiting.cancel()
+        await asyncio.wait([waiting])
+    async with asyncio.timeout(5), turn(lock):
+        pass
+
+
+async def test_without_a_lock_nobody_waits() -> None:
+    with importing(None):
+        async with turn(None), turn(None):
+            pass
