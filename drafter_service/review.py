@@ -40,9 +40,9 @@ def review(
     if leniency > 1:
         choices = _lenient(choices, scores, guesses.token_ids, math.log(leniency))
     verdict = accept(guesses, choices[0], choices[1:], session.model.stop_token_ids)
-    rows = [0, *(node + 1 for node in verdict.accepted_nodes)]
-    emitted = zip(rows, verdict.emitted_token_ids, strict=False)
-    return verdict, [float((scores[r, t] - scores[r].logsumexp(0)).exp()) for r, t in emitted]
+    rows = [0, *(node + 1 for node in verdict.accepted_nodes)][: len(verdict.emitted_token_ids)]
+    shares = scores.softmax(dim=-1)[rows, list(verdict.emitted_token_ids)]
+    return verdict, shares.tolist()
 
 
 def _lenient(

@@ -119,8 +119,9 @@ class LanguageModel:
         # transformers takes no empty choice of rows: one is computed and thrown away
         rows = batch.logit_rows or [0]
         if self._lean is not None:
-            lean = self._lean.logits(batch, self.cache, rows)
-            return list(lean[: len(batch.logit_rows)].float().split(batch.logit_counts))
+            lean = self._lean.logits(batch, self.cache, rows)[: len(batch.logit_rows)].float()
+            counts = batch.logit_counts  # most often of one session: split takes its time
+            return [lean] if len(counts) == 1 else list(lean.split(counts))
         every_row = len(rows) == len(batch.token_ids)
         output = self.network(
             input_ids=torch.tensor([batch.token_ids], device=self.device),

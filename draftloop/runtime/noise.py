@@ -20,6 +20,8 @@ MASK_32 = 2**32 - 1
 GOLDEN_64 = 0x9E3779B97F4A7C15
 GOLDEN_32 = 0x9E3779B9
 KEPT_POSITIONS = 256
+# So many positions, or values, are drawn at a time: each alone costs many times its share.
+DRAWN_AT_ONCE, MOST_VALUES = 8, 1 << 16
 
 Words = npt.NDArray[np.unsignedinteger]
 
@@ -59,8 +61,15 @@ class GumbelNoise:
         """Draws what `at` will be asked for, while there is time."""
         missing = sorted(set(positions).difference(self._kept))
         if missing:
+            missing += self._following(missing)
             self._make_room(len(missing), needed=set(positions))
             self._kept.update(zip(missing, self._draw(missing), strict=True))
+
+    def _following(self, positions: Sequence[int]) -> list[int]:
+        """Positions behind these that will be asked for next."""
+        most = min(DRAWN_AT_ONCE, MOST_VALUES // self._vocabulary_size)
+        behind = range(positions[-1] + 1, positions[-1] + 1 + most - len(positions))
+        return [position for position in behind if position not in self._kept]
 
     def _make_room(self, count: int, *, needed: set[int]) -> None:
         surplus = max(0, len(self._kept) + count - KEPT_POSITIONS)
