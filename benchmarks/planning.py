@@ -19,6 +19,7 @@ from orchestrator.budget import Controller
 from orchestrator.costs import VerifyCost
 from orchestrator.figures import SpeculationFigures
 from orchestrator.fused import FusedDrafting
+from orchestrator.gains import ModelGain
 from phrase_store.index import PhraseIndex
 from phrase_store.session import PhraseSession
 from phrase_store.store import warm_up
@@ -56,8 +57,13 @@ def drafting(own: list[int], nodes: int) -> tuple[FusedDrafting, Controller]:
     controller = Controller(
         max_nodes=nodes, verify_cost=VerifyCost(FREE), draft_token_ns=0.0, gated=False
     )
-    figures = SpeculationFigures()
-    made = FusedDrafting(phrases, drafter=None, controller=controller, figures=figures)
+    made = FusedDrafting(
+        phrases,
+        drafter=None,
+        controller=controller,
+        figures=SpeculationFigures(),
+        gain=ModelGain(0.0),
+    )
     return made, controller
 
 

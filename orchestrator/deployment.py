@@ -25,6 +25,7 @@ from orchestrator.drafter_session import DrafterSession
 from orchestrator.drafting import DrafterDrafting, Drafting, RecyclingDrafting
 from orchestrator.figures import SpeculationFigures
 from orchestrator.fused import FusedDrafting
+from orchestrator.gains import ModelGains
 from orchestrator.loop import Generation
 from orchestrator.metrics import DEPLOYMENTS
 from orchestrator.replicas import Replicas
@@ -48,6 +49,7 @@ class Deployment:
         self.tokenizer = Tokenizer(settings.tokenizer)
         self.store = PhraseStore(settings)
         self._calibrations = Calibrations()
+        self._gains = ModelGains()
         self._services = Services(settings, self.tokenizer.fingerprint)
         DEPLOYMENTS.watch(self)
 
@@ -151,6 +153,7 @@ class Deployment:
                 drafter=drafter if uses_model else None,
                 controller=controller,
                 figures=figures,
+                gain=self._gains.of(request.sampling.temperature, controller.draft_token_ns),
             )
         return DrafterDrafting(
             PhraseSource(phrases) if phrases else None,

@@ -27,6 +27,11 @@ class DrafterSession(Session[DrafterStream]):
         self._opening: asyncio.Task[None] | None = None
         self._told = 0
 
+    @property
+    def asked_for(self) -> bool:
+        """Whether it is open or opening."""
+        return self._opening is not None
+
     def open(self, committed: Sequence[int]) -> None:
         """Begins to open on the best replica that is not resting; the drafter prefills at once."""
         replica = next((r for r in self._replicas.by_preference() if not r.resting), None)

@@ -19,19 +19,21 @@ from orchestrator.budget import Controller
 from orchestrator.drafter_session import DrafterSession
 from orchestrator.drafting import RecyclingDrafting
 from orchestrator.figures import SpeculationFigures
-from orchestrator.gains import USUAL_FORWARDS, ModelGain
+from orchestrator.gains import ModelGain
 from orchestrator.selection import Selection, select
 from orchestrator.sources import PhraseSource
 from phrase_store.session import PhraseSession
 
 # Rounds after which free sources, or the draft model, are tried again at the latest.
 LONGEST_WITHOUT_PLAN, LONGEST_WITHOUT_MODEL = 8, 64
+# Tokens in a row that phrases would have guessed: then they are asked in every round.
+FOLLOWING = 2
 
 
 class FusedDrafting(RecyclingDrafting):
     """Chooses, round by round, between no draft, free sources alone, and the draft model on top.
 
-    No `drafter` means that the draft model is switched off.
+    No `drafter` means that the draft model is switched off. `gain` is what its rounds bring.
     """
 
     def __init__(
@@ -41,20 +43,24 @@ class FusedDrafting(RecyclingDrafting):
         drafter: DrafterSession | None,
         controller: Controller,
         figures: SpeculationFigures,
+        gain: ModelGain,
     ) -> None:
         super().__init__(PhraseSource(phrases) if phrases else None, phrases)
         self._drafter = drafter
         self._controller = controller
         self._figures = figures
-        self._gain = ModelGain(USUAL_FORWARDS * controller.draft_token_ns)
+        self._gain = gain
         self._plans = Patience(LONGEST_WITHOUT_PLAN)
         self._models = Patience(LONGEST_WITHOUT_MODEL)
         self._of_model: tuple[float, int] | None = None  # this round's offer and draft time
         self._unjudged = False  # the drafter has not heard yet what became of its last draft
 
     def open(self, committed: Sequence[int]) -> None:
-        """Lets the drafter prefill."""
-        if self._drafter is not None:
+        """Lets the drafter prefill, unless it would be for nothing by what is known.
+
+        Then the first round that asks for it opens its session, if one ever does.
+        """
+        if self._drafter is not None and self._expects_the_model():
             self._drafter.open(committed)
 
     async def propose(
@@ -65,6 +71,9 @@ class FusedDrafting(RecyclingDrafting):
         free = self._free_draft(committed, budget)
         chosen = self._select(free.tree, budget)
         if self._drafter is None or not self._asks_the_model(chosen, budget):
+            return self._without_model(free, chosen)
+        if not self._drafter.asked_for:
+            self._drafter.open(committed)
             return self._without_model(free, chosen)
         began = time.perf_counter_ns()
         try:
@@ -95,7 +104,8 @@ class FusedDrafting(RecyclingDrafting):
 
     def _free_draft(self, committed: Sequence[int], budget: DraftBudget) -> Draft:
         """What phrases, own text and successors propose; nothing while that has not paid."""
-        if self._controller.fixed or self._plans.due():
+        due = self._plans.due() or self._follows_phrases
+        if self._controller.fixed or due:
             return self._own_draft(committed, budget)
         return Draft(tree=EMPTY_TREE, committed_length=len(committed))
 
@@ -103,6 +113,17 @@ class FusedDrafting(RecyclingDrafting):
         controller = self._controller
         rate = 0.0 if controller.fixed else controller.rate
         return select(tree, controller.verify_cost, rate, budget.max_nodes)
+
+    @property
+    def _follows_phrases(self) -> bool:
+        """Whether the text is one that phrases have known for some tokens."""
+        return self._phrases is not None and self._phrases.run >= FOLLOWING
+
+    def _expects_the_model(self) -> bool:
+        """Whether a round with the draft model alone is worth more than one without any draft."""
+        controller = self._controller
+        plain = 1 - controller.rate * controller.verify_cost.nanoseconds(0)
+        return controller.fixed or self._gain.worth(0.0, controller) > plain
 
     def _asks_the_model(self, free: Selection, budget: DraftBudget) -> bool:
         """Whether a round with the draft model is worth more than the best one without."""

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
 
 from orchestrator.budget import Controller
 
-MEMORY = 0.9
+# Of a request, and of all requests of about its temperature: what a request starts from.
+MEMORY, LONG_MEMORY = 0.9, 0.98
+TEMPERATURE_STEP = 0.25
 # What free sources promise is partly what the draft model would have found as well.
 SHARE_OF_OFFER = 0.6
 # First guesses of a round with a draft model: accepted tokens, nodes, draft forwards.
@@ -21,6 +24,8 @@ class ModelGain:
     tokens: float = USUAL_TOKENS
     offered: float = 0.0
     nodes: float = USUAL_NODES
+    memory: float = MEMORY
+    everybodys: ModelGain | None = None  # learns too
 
     def worth(self, offered: float, controller: Controller) -> float:
         """Expected tokens of a round, beyond those that its time brings in anyway.
@@ -33,8 +38,26 @@ class ModelGain:
 
     def observe(self, offered: float, accepted: int, nodes: int, draft_ns: int) -> None:
         """Takes in a round with the draft model."""
-        share = 1 - MEMORY
+        share = 1 - self.memory
         self.tokens += share * (accepted - self.tokens)
         self.offered += share * (offered - self.offered)
         self.nodes += share * (nodes - self.nodes)
         self.draft_ns += share * (draft_ns - self.draft_ns)
+        if self.everybodys is not None:
+            self.everybodys.observe(offered, accepted, nodes, draft_ns)
+
+
+class ModelGains:
+    """What rounds with the draft model brought in all requests, by temperature."""
+
+    def __init__(self) -> None:
+        self._by_step: dict[int, ModelGain] = {}
+
+    def of(self, temperature: float, draft_token_ns: float) -> ModelGain:
+        """A request's own, which starts where the others are; a draft forward's time, at first."""
+        step = min(round(temperature / TEMPERATURE_STEP), 8)
+        if step not in self._by_step:
+            first = ModelGain(USUAL_FORWARDS * draft_token_ns, memory=LONG_MEMORY)
+            self._by_step[step] = first
+        known = self._by_step[step]
+        return dataclasses.replace(known, memory=MEMORY, everybodys=known)

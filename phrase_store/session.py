@@ -60,7 +60,7 @@ class PhraseSession:
         self._calibration = calibration or Calibration()
         self._correction = correction_of(self._calibration)
         self._last = NOTHING_GROWN
-        self._run = 0  # how long the committed text has been what phrases would have guessed
+        self._run = 0
 
     def propose(
         self,
@@ -86,6 +86,11 @@ class PhraseSession:
         )
         observe_query(self._last.tree.sources)
         return self._last.tree
+
+    @property
+    def run(self) -> int:
+        """How many of the latest committed tokens in a row phrases would have guessed first."""
+        return self._run
 
     @property
     def last_scores(self) -> list[float]:

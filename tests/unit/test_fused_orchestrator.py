@@ -29,6 +29,7 @@ from orchestrator.budget import Controller
 from orchestrator.costs import VerifyCost
 from orchestrator.figures import SpeculationFigures
 from orchestrator.fused import FusedDrafting
+from orchestrator.gains import ModelGains
 from orchestrator.selection import select
 from phrase_store.session import PhraseSession
 
@@ -80,8 +81,10 @@ class ScriptedDrafter:
         self.length, self.estimate, self.gone = length, estimate, gone
         self.offers: list[DraftTree] = []
         self.verdicts: list[Verdict | None] = []
+        self.asked_for = False
 
-    def open(self, committed: Sequence[int]) -> None: ...
+    def open(self, committed: Sequence[int]) -> None:
+        self.asked_for = True
 
     async def propose(
         self,
@@ -104,15 +107,27 @@ class ScriptedDrafter:
 
 
 def made(
-    drafter: ScriptedDrafter | None, text: Sequence[int], *, draft_ns: float, fixed: bool = False
+    drafter: ScriptedDrafter | None,
+    text: Sequence[int],
+    *,
+    draft_ns: float,
+    fixed: bool = False,
+    gains: ModelGains | None = None,
 ) -> tuple[FusedDrafting, Controller]:
     controller = Controller(
         max_nodes=16, verify_cost=LINE, draft_token_ns=draft_ns, fixed=fixed, gated=False
     )
     known: Any = drafter
     phrases = PhraseSession(text, 64)
-    figures = SpeculationFigures()
-    return FusedDrafting(phrases, drafter=known, controller=controller, figures=figures), controller
+    drafting = FusedDrafting(
+        phrases,
+        drafter=known,
+        controller=controller,
+        figures=SpeculationFigures(),
+        gain=(gains or ModelGains()).of(0.0, draft_ns),
+    )
+    drafting.open(text)
+    return drafting, controller
 
 
 def rounds(
@@ -171,6 +186,22 @@ def test_the_drafter_hears_only_verdicts_on_its_own_drafts() -> None:
     drafting, controller = made(drafter, [1], draft_ns=5e6)
     rounds(drafting, controller, [1], 100)
     assert all(verdict is None for verdict in drafter.verdicts)  # plain rounds lay between
+
+
+def test_what_one_request_learned_of_the_draft_model_the_next_one_knows() -> None:
+    """One that has not paid is opened by the round that tries it again, if there is one."""
+    gains = ModelGains()
+    for _ in range(8):
+        drafting, controller = made(ScriptedDrafter(estimate=0.01), [1], draft_ns=5e5, gains=gains)
+        rounds(drafting, controller, [1], 20)
+    drafter = ScriptedDrafter()
+    drafting, controller = made(drafter, [1], draft_ns=5e5, gains=gains)
+    assert not drafter.asked_for
+    rounds(drafting, controller, [1], 100)
+    assert drafter.asked_for and drafter.offers
+    fresh = ScriptedDrafter()
+    made(fresh, [1], draft_ns=1e3)
+    assert fresh.asked_for
 
 
 def test_a_drafter_that_is_gone_leaves_the_free_sources() -> None:
