@@ -73,8 +73,7 @@ class Cascade(Chain):
         if len(drafted) >= limit and not drafted.ended:
             end = DraftEnd.NODES if limit == budget.max_nodes else DraftEnd.DEPTH
         self.end = end
-        self._last_draft, self._last_scores = drafted.tree(), drafted.scores
-        return self._last_draft
+        return self.remembered(drafted.tree(), drafted.scores)
 
     def _row(self, row: int, path: Drafted, limit: int, budget: DraftBudget) -> Task[DraftEnd]:
         """The horizontal cascade: adds what this row says to the path, up to `limit` tokens of it.

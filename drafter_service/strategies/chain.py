@@ -109,10 +109,17 @@ class Chain(Strategy):
             self._economy.observe(seconds, gain)
             self.took(len(drafted) - known, seconds)
         drafted.cut(depth)
-        self._last_draft, scores, runs = self.lengthened(drafted, budget)
-        self._last_scores = drafted.scores + scores
-        self._last_runs = [*range(1, len(drafted) + 1), *runs]
-        return self._last_draft
+        draft, scores, runs = self.lengthened(drafted, budget)
+        chain = range(1, len(drafted) + 1)
+        return self.remembered(draft, drafted.scores + scores, [*chain, *runs])
+
+    def remembered(
+        self, draft: DraftTree, scores: list[float], runs: list[int] | None = None
+    ) -> DraftTree:
+        """The draft, with its raw scores and runs kept for its verdict; runs may be depths."""
+        self._last_draft, self._last_scores = draft, scores
+        self._last_runs = draft.depths() if runs is None else runs
+        return draft
 
     def _goes_on(self, drafted: Drafted, depth: int, budget: DraftBudget) -> bool:
         if len(drafted) >= depth or drafted.ended:
