@@ -144,12 +144,13 @@ def replace_linears(model: nn.Module) -> int:
 def should_replace_torch(dtype: torch.dtype = torch.bfloat16) -> bool:
     """Whether this kernel decodes and verifies faster than torch's own on this machine.
 
-    A CPU that lacks bfloat16 arithmetic is known to gain. On others the two are timed, for a few
+    In float32 the two are as fast, a few rows faster here, and `cpu_stack` builds on this one. In
+    bfloat16 a CPU that lacks its arithmetic is known to gain. On others the two are timed, for some
     milliseconds; who needs rows independent of their batch may use the kernel whatever they say.
     """
     if UNIT is None:
         return False
-    if dtype is torch.bfloat16 and not has_bfloat16_arithmetic():
+    if dtype is not torch.bfloat16 or not has_bfloat16_arithmetic():
         return True
     weight = torch.zeros(TRIAL_SHAPE, dtype=dtype)
     packed = PackedLinear(weight)
