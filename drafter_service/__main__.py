@@ -6,13 +6,15 @@ import asyncio
 import sys
 
 from drafter_service.config import DrafterSettings
+from draftloop.model_info import require_model_folder
 from draftloop.rpc.role import run_role
 from draftloop.turns import importing, turn
 
 
 async def serve(settings: DrafterSettings) -> None:
     """Listens at once, is ready when the model is warm, drains on SIGTERM."""
-    # Importing torch takes seconds: a wrong flag is refused, and --help answered, before that.
+    # Importing torch takes seconds: what is wrong is refused, and --help answered, before that.
+    require_model_folder(settings.model)
     with importing(settings.start_lock):
         from drafter_service.servicer import SERVICE_NAME, DrafterServicer, register
         from drafter_service.strategies import STRATEGIES

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 
+from draftloop.model_info import require_model_folder
 from draftloop.rpc.role import run_role
 from draftloop.turns import importing, turn
 from verifier_service.config import VerifierSettings
@@ -11,7 +12,8 @@ from verifier_service.config import VerifierSettings
 
 async def serve(settings: VerifierSettings) -> None:
     """Listens at once, is ready when the model is warm, drains on SIGTERM."""
-    # Importing torch takes seconds: a wrong flag is refused, and --help answered, before that.
+    # Importing torch takes seconds: what is wrong is refused, and --help answered, before that.
+    require_model_folder(settings.model)
     with importing(settings.start_lock):
         from draftloop.rpc.server import RoleServer
         from draftloop.runtime.service import ModelHost

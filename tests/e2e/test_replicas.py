@@ -53,7 +53,7 @@ class Fleet:
         """Starts model services; returns when they are warm."""
         for name in names:
             role = {"v": "verifier", "d": "drafter"}[name[0]]
-            grace = ["--grace-period-s", "0.1" if name == "v2" else "60"]
+            grace = ["--grace-period-s", "0.01" if name == "v2" else "60"]
             self.begin(role, name, ["--listen", self.listed(name), *SMALL, *grace])
         self.wait(*names)
 
@@ -110,7 +110,7 @@ def cases() -> list[Case]:
     choices: tuple[dict[str, Any], ...] = ({}, {"temperature": 0.8}, {"top_p": 0.9})
     prompts = held_out_prompts(8, longest=48)
     return [
-        Case(prompt, 64, {**choices[index % 3], "seed": index})
+        Case(prompt, 128, {**choices[index % 3], "seed": index})
         for index, prompt in enumerate(prompts)
     ]
 
