@@ -20,6 +20,8 @@ class LoopThread:
 
     def __init__(self) -> None:
         self._loop = asyncio.new_event_loop()
+        self._stopping = False
+        self._door = threading.Lock()  # nothing enters the loop behind the word to stop
         self._thread = threading.Thread(target=self._run_loop, name="draftloop-client", daemon=True)
         self._thread.start()
 
@@ -27,20 +29,16 @@ class LoopThread:
         with asyncio.Runner(loop_factory=lambda: self._loop) as runner:
             runner.get_loop().run_forever()
 
-    @property
-    def running(self) -> bool:
-        """Whether it was not stopped."""
-        return not self._loop.is_closed()
-
     def run(self, work: Coroutine[Any, Any, Answer]) -> Answer:
         """What the coroutine returns or raises; Ctrl-C while waiting cancels it.
 
         Raises DraftloopError once the loop was stopped.
         """
-        if not self.running:
-            work.close()
-            raise DraftloopError(CLOSED)
-        future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        with self._door:
+            if self._stopping:
+                work.close()
+                raise DraftloopError(CLOSED)
+            future = asyncio.run_coroutine_threadsafe(work, self._loop)
         try:
             return future.result()
         except CancelledError:
@@ -51,10 +49,14 @@ class LoopThread:
 
     def call_soon(self, callback: Callable[[], None]) -> None:
         """Has it called on the loop's thread; not at all once the loop was stopped."""
-        if self.running:
-            self._loop.call_soon_threadsafe(callback)
+        with self._door:
+            if not self._stopping:
+                self._loop.call_soon_threadsafe(callback)
 
     def stop(self) -> None:
-        """Cancels what still runs; returns once the thread has ended."""
-        self.call_soon(self._loop.stop)
+        """Cancels what still runs; returns once the thread has ended. Twice is once."""
+        with self._door:
+            if not self._stopping:
+                self._stopping = True
+                self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator, Sequence
 from typing import Self, Unpack
 
@@ -11,6 +12,7 @@ from draftloop.client.loop_thread import LoopThread
 from draftloop.client.options import Options, Prompt
 from draftloop.client.retry import DEFAULT_RETRY, Retry
 from draftloop.completion import Completion, DeploymentInfo, Piece, Summary
+from draftloop.errors import DraftloopError
 from draftloop.tls import ClientTls
 
 
@@ -88,9 +90,9 @@ class Client:
 
     def close(self) -> None:
         """Cancels what still runs and disconnects; calls that wait in other threads fail."""
-        if self._thread.running:
+        with contextlib.suppress(DraftloopError):  # another thread was faster
             self._thread.run(self._client.close())
-            self._thread.stop()
+        self._thread.stop()
 
     def generate(
         self, prompt: Prompt, *, timeout: float | None = None, **options: Unpack[Options]

@@ -182,6 +182,18 @@ def test_closing_fails_what_waits_and_what_comes(told: Told) -> None:
         client.generate("x")
 
 
+def test_any_number_of_threads_may_close(told: Told) -> None:
+    """Whoever is late must not wait for a loop that runs no more."""
+    for _ in range(20):
+        client = Client(told[1])
+        closing = [threading.Thread(target=client.close, daemon=True) for _ in range(4)]
+        for thread in closing:
+            thread.start()
+        for thread in closing:
+            thread.join(20)
+        assert not any(thread.is_alive() for thread in closing)
+
+
 async def test_async_cancel_task_cancel_and_break(told: Told) -> None:
     servicer, address = told
     servicer.stuck = True
