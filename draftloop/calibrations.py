@@ -9,6 +9,11 @@ from draftloop.calibration import Calibration
 STEP = 0.25
 
 
+def step_of(temperature: float) -> int:
+    """Which temperatures are about the same; the highest ones all are."""
+    return min(round(temperature / STEP), 8)
+
+
 class Calibrations:
     """One calibration for every quarter of temperature: noise decides how often models agree."""
 
@@ -17,4 +22,4 @@ class Calibrations:
 
     def of(self, temperature: float) -> Calibration:
         """The one that sessions of about this temperature share."""
-        return self._by_step[min(round(temperature / STEP), 8)]
+        return self._by_step[step_of(temperature)]

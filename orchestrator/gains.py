@@ -5,11 +5,11 @@ from __future__ import annotations
 import dataclasses
 from dataclasses import dataclass
 
+from draftloop.calibrations import step_of
 from orchestrator.budget import Controller
 
 # Of a request, and of all requests of about its temperature: what a request starts from.
 MEMORY, LONG_MEMORY = 0.9, 0.98
-TEMPERATURE_STEP = 0.25
 # What free sources promise is partly what the draft model would have found as well.
 SHARE_OF_OFFER = 0.6
 # First guesses of a round with a draft model: accepted tokens, nodes, draft forwards.
@@ -55,7 +55,7 @@ class ModelGains:
 
     def of(self, temperature: float, draft_token_ns: float) -> ModelGain:
         """A request's own, which starts where the others are; a draft forward's time, at first."""
-        step = min(round(temperature / TEMPERATURE_STEP), 8)
+        step = step_of(temperature)
         if step not in self._by_step:
             first = ModelGain(USUAL_FORWARDS * draft_token_ns, memory=LONG_MEMORY)
             self._by_step[step] = first

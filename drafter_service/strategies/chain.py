@@ -84,7 +84,7 @@ class Chain(Strategy):
         self._economy = Economy(session.model.forward_seconds)
         self._last_draft = EMPTY_TREE
         self._last_scores: list[float] = []
-        self._last_runs: list[int] = []
+        self._last_runs: list[int] | None = None
 
     def observe(self, new_token_ids: Sequence[int], verdict: Verdict | None) -> None:
         """Calibrates the estimates by what was accepted."""
@@ -116,9 +116,8 @@ class Chain(Strategy):
     def remembered(
         self, draft: DraftTree, scores: list[float], runs: list[int] | None = None
     ) -> DraftTree:
-        """The draft, with its raw scores and runs kept for its verdict; runs may be depths."""
-        self._last_draft, self._last_scores = draft, scores
-        self._last_runs = draft.depths() if runs is None else runs
+        """The draft, with its raw scores and runs kept for its verdict; no runs are depths."""
+        self._last_draft, self._last_scores, self._last_runs = draft, scores, runs
         return draft
 
     def _goes_on(self, drafted: Drafted, depth: int, budget: DraftBudget) -> bool:

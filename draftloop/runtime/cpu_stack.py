@@ -19,11 +19,10 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from draftloop.runtime import cpu_attention
 from draftloop.runtime.cpu_linear import UNIT, PackedLinear
 from draftloop.runtime.forward import Batch, Segment
 from draftloop.runtime.kv_cache import KVCache
-from draftloop.runtime.tree_attention import FEW_ROWS, windowed
+from draftloop.runtime.tree_attention import are_few, bias_of
 
 if UNIT is not None:
     from draftloop.runtime import cpu_stack_kernel as kernel
@@ -113,11 +112,7 @@ class CpuStack:
         """Its fields, and what they point to."""
         biases = []
         for window in self._windows:
-            key = window or None
-            if key not in segment.biases:
-                mask = windowed(segment, key)
-                segment.biases[key] = cpu_attention.bias_of(mask, segment.stored_to)
-            bias = segment.biases[key]
+            bias = bias_of(segment, window or None)
             biases.append((bias.ctypes.data, bias.shape[1]))
         table = np.array(biases, np.int64)
         fields = [segment.slot, segment.start, segment.stop - segment.start,
@@ -151,9 +146,9 @@ BETWEEN: dict[str, torch.dtype | None] = {
 
 def takes(segment: Segment, cache: KVCache) -> bool:
     """Whether these are few rows, whose attention a kernel computes for this cache."""
-    rows = segment.stop - segment.start
-    few = rows == 1 or (rows <= FEW_ROWS and segment.mask is not None)
-    return few and cache.keys[0].dtype is torch.float32
+    return (
+        are_few(segment.stop - segment.start, segment.mask) and cache.keys[0].dtype is torch.float32
+    )
 
 
 def stackable(layers: Sequence[Layer], last_norm: Tensor, shape: StackShape) -> bool:

@@ -82,12 +82,9 @@ def _segment_attention(
     query: Tensor, keys: Tensor, values: Tensor, segment: Segment, window: int | None, scale: float
 ) -> Tensor:
     """[rows, heads, head_dim] for a query [1, heads, rows, head_dim] and the slot's whole room."""
-    mask = windowed(segment, window)
-    few = query.shape[2] == 1 or (query.shape[2] <= FEW_ROWS and mask is not None)
-    if few and cpu_attention.fits(query, keys):
-        if window not in segment.biases:
-            segment.biases[window] = cpu_attention.bias_of(mask, segment.stored_to)
-        bias = segment.biases[window]
+    mask = _windowed(segment, window)
+    if are_few(query.shape[2], mask) and cpu_attention.fits(query, keys):
+        bias = bias_of(segment, window)
         return cpu_attention.attend(query[0], keys, values, bias, segment.stored_to, scale)
     if mask is not None and window not in segment.masks_on_device:
         segment.masks_on_device[window] = torch.from_numpy(mask).to(query.device)
@@ -102,7 +99,20 @@ def _segment_attention(
     )[0].transpose(0, 1)
 
 
-def windowed(segment: Segment, window: int | None) -> Mask | None:
+def are_few(rows: int, mask: Mask | None) -> bool:
+    """Whether a CPU attends so many rows by `cpu_attention`: no prompt, and not too many."""
+    return rows == 1 or (rows <= FEW_ROWS and mask is not None)
+
+
+def bias_of(segment: Segment, window: int | None) -> cpu_attention.Bias:
+    """What a segment's rows do not see, as `cpu_attention` wants it; made once for all layers."""
+    if window not in segment.biases:
+        mask = _windowed(segment, window)
+        segment.biases[window] = cpu_attention.bias_of(mask, segment.stored_to)
+    return segment.biases[window]
+
+
+def _windowed(segment: Segment, window: int | None) -> Mask | None:
     """A segment's mask without what lies `window` or more positions back."""
     if window is None:
         return segment.mask
