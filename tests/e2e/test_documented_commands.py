@@ -1,4 +1,7 @@
-"""README and docs, typed in: every command runs, or a rule says which test runs its like."""
+"""README and docs, typed in: every command runs, or a rule says which test runs its like.
+
+Those that start services are in `test_documented_services.py`.
+"""
 
 from __future__ import annotations
 
@@ -10,8 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.launcher import Stack, StackConfig
-from tests.contract import configuration_page
+from orchestrator.launcher import Stack
 from tests.contract.repository import ROOT
 from tests.support.documented import Command, documented_commands
 from tests.support.redis_server import RedisServer
@@ -95,23 +97,3 @@ def test_certificates_and_keys(tmp_path: Path) -> None:
     assert (tmp_path / "verifier.pem").exists()
     for command in named("draftloop", "keys"):
         assert "sha256" in run((*DRAFTLOOP, *command.words[1:]), tmp_path).stdout
-
-
-@pytest.mark.parametrize("command", named("draftloop", "serve"), ids=shown)
-def test_roles_take_their_flags(
-    command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """They are started by other tests; here their settings are read."""
-    monkeypatch.chdir(tmp_path)
-    if command.words[2] == "ROLE":
-        pytest.skip("stands for all roles")
-    settings = configuration_page.settings_of(configuration_page.ROLES[command.words[2]])
-    settings.from_command_line(list(command.words[3:]))
-
-
-@pytest.mark.parametrize("command", named("draftloop", "up"), ids=shown)
-def test_up_takes_its_flags(command: Command) -> None:
-    """It is started by tests/e2e/test_startup.py; here its configuration is read."""
-    flags = command.words[2:]
-    pairs = zip(flags[::2], flags[1::2], strict=True)
-    StackConfig.read(None, **{flag[2:].replace("-", "_"): value for flag, value in pairs})

@@ -1,0 +1,133 @@
+"""The commands of README and docs that start something, typed in; only ports are others."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import time
+from collections.abc import Sequence
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from draftloop.client import Client
+from orchestrator.launcher import RoleProcess, Running, Stack, StackConfig
+from tests.contract.repository import ROOT
+from tests.e2e.test_documented_commands import COMMANDS, DRAFTLOOP, named, shown
+from tests.support.documented import Command
+from tests.support.forked import ForkedRole, ForkedStack
+from tests.support.redis_server import RedisServer
+from tests.support.typed import Desk
+
+START_S = 240.0
+ANY_PORT = "port = 0\nhttp_port = 0\nverifier_port = 0\ndrafter_port = 0\n"
+SERVE = [command for command in COMMANDS if command.words[:2] == ("draftloop", "serve")]
+PAGES = sorted({command.page for command in SERVE})
+
+
+class TypedRole(RoleProcess):
+    """`draftloop serve ROLE`, as a shell starts it."""
+
+    def _spawn(self, flags: list[str]) -> Running:
+        command = [*DRAFTLOOP, "serve", self.role, *flags]
+        with self.log_file.open("ab") as log:
+            return subprocess.Popen(
+                command, stdout=log, stderr=log, stdin=subprocess.DEVNULL, cwd=ROOT
+            )
+
+
+@pytest.fixture
+def desk(tmp_path: Path) -> Desk:
+    return Desk(tmp_path)
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_serve(page: str, desk: Desk, stack: Stack) -> None:
+    """A page's services are ready, each orchestrator having found its own, and end when told to."""
+    commands = [command for command in SERVE if command.page == page and command.words[2] != "ROLE"]
+    how = TypedRole if page == "README.md" else ForkedRole
+    models = [c for c in commands if c.words[2] != "orchestrator"]
+    others = [c for c in commands if c.words[2] == "orchestrator"]
+    with ExitStack() as running:
+        started = [begin(command, desk, stack, how, running) for command in models]
+        for role in started:
+            role.wait_until_ready(time.monotonic() + START_S)
+        for command in others:
+            role = begin(command, desk, stack, how, running)
+            role.wait_until_ready(time.monotonic() + START_S)
+            started.append(role)
+            if page == "README.md":
+                assert_generates(role.address)
+            end(role)
+        for role in started:
+            end(role)
+
+
+def begin(
+    command: Command, desk: Desk, stack: Stack, how: type[RoleProcess], running: ExitStack
+) -> RoleProcess:
+    """Its process; an orchestrator that is told of no verifier gets the session's."""
+    name, flags = command.words[2], desk.flags(command.words[3:])
+    if name == "orchestrator" and "--verifiers" not in flags:
+        flags += ["--verifiers", stack.processes["verifier"].address]
+    folder = desk.folder / f"{name}-{len(list(desk.folder.glob(f'{name}-*')))}"
+    folder.mkdir()
+    role = how(name, desk.listening(name, flags), folder)
+    running.callback(role.stop)
+    role.start()
+    return role
+
+
+def end(role: RoleProcess) -> None:
+    role.kill(signal.SIGTERM)
+    assert role.process is not None
+    assert role.process.wait(30) == 0, role.last_words()
+
+
+def assert_generates(address: str) -> None:
+    with Client(address, timeout=60) as client:
+        assert client.generate("def main():", max_tokens=4).token_ids
+
+
+def test_up_without_a_flag(tmp_path: Path) -> None:
+    """For real, until it says that it is ready; then SIGTERM, like Ctrl-C, stops all of it."""
+    assert named("draftloop", "up")
+    (tmp_path / "ports.toml").write_text(ANY_PORT)
+    command = [*DRAFTLOOP, "up", "--config", "ports.toml"]
+    with subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, text=True) as launcher:
+        assert launcher.stdout is not None
+        said: list[str] = []
+        for line in launcher.stdout:
+            said.append(line)
+            if line.startswith("try:"):
+                break
+        assert said[-1].startswith("try:"), said
+        address = said[-1].split()[-1]
+        assert_generates(address)
+        launcher.send_signal(signal.SIGTERM)
+        assert "stopped" in launcher.stdout.read()
+    assert launcher.returncode == 0
+
+
+WITH_FLAGS = [command for command in named("draftloop", "up") if len(command.words) > 2]
+
+
+@pytest.mark.parametrize("command", WITH_FLAGS, ids=shown)
+def test_up_with_flags(command: Command, desk: Desk) -> None:
+    (desk.folder / "ports.toml").write_text(ANY_PORT)
+    with ExitStack() as running:
+        words = command.words[2:]
+        if "--phrases-url" in words:
+            url = running.enter_context(RedisServer(desk.folder)).url
+            words = tuple(url if word.startswith("redis://") else word for word in words)
+        given = pairs(desk.flags(words))
+        config = StackConfig.read(desk.folder / "ports.toml", **given)
+        stack = running.enter_context(ForkedStack(config))
+        assert_generates(stack.address)
+
+
+def pairs(flags: Sequence[str]) -> dict[str, str]:
+    """As the command line hands them on."""
+    names = (flag.removeprefix("--").replace("-", "_") for flag in flags[::2])
+    return dict(zip(names, flags[1::2], strict=True))
