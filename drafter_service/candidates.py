@@ -25,6 +25,8 @@ NOT_RUN = -1
 # depths: both scores together tell more of a reviewed node than its depth does.
 LEVEL_EDGES = (0.02, 0.15, 0.5, 0.85)
 LEVEL_DEPTHS = (1, 2, 3, 5, 9)
+# How likely an offered node is before either is asked, and how sure a draft model may be of it.
+USUAL, SUREST = 0.4, 0.9
 
 Floats = npt.NDArray[np.float64]
 
@@ -122,8 +124,8 @@ class Candidates:
     def review(self, nodes: Sequence[int], perturbed: Tensor) -> None:
         """Re-weighs what was offered under `nodes` by the draft model's scores there.
 
-        How often an offered node with both scores was right before decides; nothing is known of
-        that at first, then the mean of both stands for it.
+        How often an offered node with both scores was right before decides; `both` stands for that
+        until it is known.
         """
         rows = {node: row for row, node in enumerate(nodes)}
         offered = [candidate for candidate in self.nodes if candidate.parent in rows]
@@ -137,8 +139,7 @@ class Candidates:
             level = LEVEL_DEPTHS[bisect_right(LEVEL_EDGES, share)]
             candidate.cell = cell_of(candidate.source, candidate.estimate, level)
             candidate.calibration = reviews
-            prior = (candidate.estimate + share) / 2
-            candidate.estimate = reviews.estimate(candidate.cell, prior)
+            candidate.estimate = reviews.estimate(candidate.cell, both(candidate.estimate, share))
         self.settle()
 
     def settle(self) -> None:
@@ -249,3 +250,14 @@ class Candidates:
             if found is None:
                 return
             node = found
+
+
+def both(estimate: float, share: float) -> float:
+    """Chance of a node that was offered with `estimate` and has `share` with the draft model.
+
+    As if the two said so independently (naive Bayes); a draft model that has never seen a phrase
+    does not outweigh a text that has followed it for long.
+    """
+    heard = min(max(share, 1 - SUREST), SUREST)
+    odds = estimate * heard * (1 - USUAL), (1 - estimate) * (1 - heard) * USUAL
+    return odds[0] / sum(odds)

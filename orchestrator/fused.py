@@ -14,7 +14,16 @@ from collections.abc import Sequence
 
 from draftloop.errors import Unavailable
 from draftloop.patience import Patience
-from draftloop.tree import EMPTY_TREE, Draft, DraftBudget, DraftEnd, DraftTree, Verdict
+from draftloop.tree import (
+    EMPTY_TREE,
+    Draft,
+    DraftBudget,
+    DraftEnd,
+    DraftTree,
+    TokenSource,
+    Verdict,
+)
+from draftloop.tree_builder import TreeBuilder
 from orchestrator.budget import Controller
 from orchestrator.drafter_session import DrafterSession
 from orchestrator.drafting import RecyclingDrafting
@@ -86,6 +95,7 @@ class FusedDrafting(RecyclingDrafting):
         draft = dataclasses.replace(
             draft, proposed=Counter(free.tree.sources) + Counter(draft.proposed)
         )
+        draft = self._lengthened(draft, committed, budget)
         return _cut(draft, self._select(draft.tree, budget))
 
     def observe(
@@ -108,6 +118,28 @@ class FusedDrafting(RecyclingDrafting):
         if self._controller.fixed or due:
             return self._own_draft(committed, budget)
         return Draft(tree=EMPTY_TREE, committed_length=len(committed))
+
+    def _lengthened(self, draft: Draft, committed: Sequence[int], budget: DraftBudget) -> Draft:
+        """With the phrases that follow the draft model's likeliest end (2402.13720, 3.2)."""
+        tree, room = draft.tree, budget.max_nodes - len(draft.tree)
+        end = _likeliest_end(tree)
+        if self._phrases is None or end is None or room <= 0:
+            return draft
+        drafted, reach = tree.path(end), tree.path_probabilities()[end]
+        depth = budget.max_depth - len(drafted)
+        if depth <= 0 or reach <= budget.least_path_probability:
+            return draft
+        left = DraftBudget(
+            max_nodes=room,
+            max_depth=depth,
+            least_path_probability=budget.least_path_probability / reach,
+        )
+        behind = [tree.token_ids[node] for node in drafted]
+        phrases = self._phrases.propose(committed, left, drafted=behind)
+        builder = TreeBuilder(tree)
+        builder.graft(end, phrases)
+        proposed = Counter(draft.proposed) + Counter(phrases.sources)
+        return dataclasses.replace(draft, tree=builder.build(), proposed=proposed)
 
     def _select(self, tree: DraftTree, budget: DraftBudget) -> Selection:
         controller = self._controller
@@ -148,3 +180,13 @@ def _cut(draft: Draft, chosen: Selection) -> Draft:
         proposed=draft.proposed or Counter(draft.tree.sources),
         end=DraftEnd.VERIFY_COST if len(chosen.tree) else DraftEnd.NONE,
     )
+
+
+def _likeliest_end(tree: DraftTree) -> int | None:
+    """The draft model's likeliest node without children; None where it has none."""
+    reached, inner = tree.path_probabilities(), set(tree.parents)
+    ends = [
+        node for node, source in enumerate(tree.sources)
+        if source is TokenSource.DRAFT_MODEL and node not in inner
+    ]  # fmt: skip
+    return max(ends, key=reached.__getitem__, default=None)

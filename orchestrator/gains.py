@@ -34,7 +34,7 @@ class ModelGain:
         """
         expected = self.tokens + SHARE_OF_OFFER * (offered - self.offered)
         cost = controller.verify_cost.nanoseconds(self.nodes) + self.draft_ns
-        return 1 + max(expected, offered) - controller.rate * cost
+        return 1 + expected - controller.rate * cost
 
     def observe(self, offered: float, accepted: int, nodes: int, draft_ns: int) -> None:
         """Takes in a round with the draft model."""

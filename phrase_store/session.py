@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Sequence
+from typing import NamedTuple
 
 from draftloop.calibration import Calibration, cell_of
 from draftloop.phrase import MAX_CONTEXT, Phrase
 from draftloop.tree import ROOT, DraftBudget, DraftTree, Verdict
 from phrase_store.harvest import harvest
-from phrase_store.index import NOTHING_GROWN, PhraseIndex, correction_of, follow, grow
+from phrase_store.index import Grown, PhraseIndex, correction_of, follow, grow
 from phrase_store.metrics import observe_query
 from phrase_store.successors import SuccessorTable
 
@@ -19,6 +20,13 @@ LEAST_TOKENS = 1024
 
 
 Teach = Callable[[int, Sequence[Phrase]], None]
+
+
+class Proposed(NamedTuple):
+    """A proposal, and the drafted tokens that it follows."""
+
+    behind: tuple[int, ...]
+    grown: Grown
 
 
 class PhraseSession:
@@ -59,7 +67,7 @@ class PhraseSession:
         self._stop_token_ids = stop_token_ids
         self._calibration = calibration or Calibration()
         self._correction = correction_of(self._calibration)
-        self._last = NOTHING_GROWN
+        self._proposed: list[Proposed] = []
         self._run = 0
 
     def propose(
@@ -74,7 +82,7 @@ class PhraseSession:
 
         They follow what was committed, `context`, and what was `drafted` behind that.
         """
-        self._last = grow(
+        grown = grow(
             (*context[-MAX_CONTEXT:], *drafted),
             budget,
             shared=self._shared,
@@ -84,8 +92,10 @@ class PhraseSession:
             most_leaves=most_leaves,
             behind=self._run_behind(context, drafted) if drafted else self._run,
         )
-        observe_query(self._last.tree.sources)
-        return self._last.tree
+        first = [made for made in self._proposed if drafted and not made.behind]
+        self._proposed = [*first, Proposed(tuple(drafted), grown)]
+        observe_query(grown.tree.sources)
+        return grown.tree
 
     @property
     def run(self) -> int:
@@ -95,12 +105,12 @@ class PhraseSession:
     @property
     def last_scores(self) -> list[float]:
         """Raw scores of the nodes of the last proposal."""
-        return self._last.scores
+        return self._proposed[-1].grown.scores if self._proposed else []
 
     @property
     def last_runs(self) -> list[int]:
         """Runs of the nodes of the last proposal."""
-        return self._last.runs
+        return self._proposed[-1].grown.runs if self._proposed else []
 
     def insert(self, phrases: Iterable[Phrase]) -> None:
         """Takes in phrases that nobody else is told of."""
@@ -112,12 +122,18 @@ class PhraseSession:
         self._own.extend(context[-MAX_CONTEXT:], token_ids)
 
     def judge(self, emitted: Sequence[int]) -> None:
-        """Learns from the target's tokens what the last proposal was worth, verified or not.
+        """Learns what the last proposals were worth, verified or not.
 
+        Those are the last one behind committed tokens, and the last behind drafted ones since.
         Every node whose parent the target's text reached was right or wrong.
         """
-        tree, scores, runs = self._last
-        self._last = NOTHING_GROWN
+        proposed, self._proposed = self._proposed, []
+        for behind, grown in proposed:
+            if tuple(emitted[: len(behind)]) == behind:
+                self._judge(grown, emitted[len(behind) :])
+
+    def _judge(self, grown: Grown, emitted: Sequence[int]) -> None:
+        tree, scores, runs = grown
         node = ROOT
         children: dict[int, list[int]] = {}
         for index, parent in enumerate(tree.parents):

@@ -93,6 +93,23 @@ def test_every_proposed_node_under_a_reached_one_is_a_trial() -> None:
     assert sum(calibration.trials) == seen
 
 
+def test_what_followed_drafted_tokens_is_judged_where_the_target_took_them() -> None:
+    """Both proposals of a round are: the one at its start, and the one behind the draft."""
+    trials = []
+    for emitted in ([5, 2], [4, 2]):
+        calibration = Calibration()
+        table = table_of(t1=[2], t5=[2])
+        session = PhraseSession([], 16, successors=table, calibration=calibration)
+        once = DraftBudget(max_nodes=1, max_depth=1)
+        session.propose([1], once)
+        session.propose([1], once, drafted=[5])
+        session.judge(emitted)
+        trials.append((sum(calibration.trials), sum(calibration.hits)))
+    behind, only_first = trials
+    assert behind == pytest.approx((4, 2), abs=0.1)
+    assert only_first == pytest.approx((2, 0), abs=0.1)
+
+
 def test_verdicts_feed_the_table() -> None:
     table = SuccessorTable(VOCABULARY)
     session = session_of(table)
