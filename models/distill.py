@@ -13,7 +13,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy, kl_div
@@ -23,7 +22,7 @@ from models.architecture import drafter_configuration
 from models.checkpoint import Checkpoint
 from models.layout import TRAIN_TOKENS, VERIFIER_DIR, checkpoint_file
 from models.muon import Rates, new_momenta
-from models.packing import BLOCK
+from models.packing import mixed
 from models.sample import sampled_stream
 from models.schedule import Phase, Schedule
 from models.team import Setting
@@ -86,19 +85,6 @@ def first_state(setting: Setting, start: str, seed: int) -> Checkpoint:
     return Checkpoint(model, new_momenta(model), tokens=0, step=0, seconds=0.0)
 
 
-def mixed_stream(sampled_share: float) -> npt.NDArray[np.int16]:
-    """Training text with `sampled_share` (0…1) of the verifier model's own, in blocks of each.
-
-    Windows are drawn from all over the stream, so the order of the two does not matter.
-    """
-    text: npt.NDArray[np.int16] = np.load(TRAIN_TOKENS)
-    if not sampled_share:
-        return text
-    sampled = sampled_stream()
-    room = round(len(sampled) * (1 / sampled_share - 1))
-    return np.concatenate([sampled, text[: room // BLOCK * BLOCK]])
-
-
 def main() -> None:
     """Parses the command line and distils."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -111,7 +97,9 @@ def main() -> None:
     schedule = Schedule(tokens=options.tokens, phases=PHASES, decay=0.5)
     rates = Rates(matrix=options.matrix_rate, other=options.other_rate)
     objective = Distillation(teacher_from(VERIFIER_DIR, options.device))
-    stream = mixed_stream(options.sampled_share)
+    stream = np.load(TRAIN_TOKENS)
+    if options.sampled_share:
+        stream = mixed(stream, sampled_stream(), options.sampled_share, options.seed)
     setting = setting_from(options, schedule, rates, objective, "distilled", stream)
     run(setting, first_state(setting, options.start_from or "drafter", options.seed))
 

@@ -14,6 +14,7 @@ EVALUATION = MODELS_DIR / "evaluation.json"
 CACHE_DIR = MODELS_DIR.parent / ".cache" / "models"
 TOKENIZER_FILE = CACHE_DIR / "tokenizer.json"
 TRAIN_TOKENS = CACHE_DIR / "train.npy"
+REVISED_TOKENS = CACHE_DIR / "revised.npy"
 SAMPLED_DIR = CACHE_DIR / "sampled"
 
 

@@ -13,6 +13,19 @@ BLOCK = 2048  # tokens that stay together whatever the window length, which divi
 GROUP_BLOCKS = 128  # blocks from all over the stream whose windows are shuffled together
 
 
+def mixed(
+    text: npt.NDArray[np.int16], other: npt.NDArray[np.int16], share: float, seed: int
+) -> npt.NDArray[np.int16]:
+    """All of `other`, and so many blocks from all over `text` that `other` is `share` (0 to 1).
+
+    Windows are drawn from all over the stream, so the order of the two does not matter.
+    """
+    whole = text[: len(text) // BLOCK * BLOCK].reshape(-1, BLOCK)
+    wanted = round(len(other) / BLOCK * (1 / share - 1))
+    chosen = np.random.default_rng(seed).permutation(len(whole))[:wanted]
+    return np.concatenate([other, whole[np.sort(chosen)].reshape(-1)])
+
+
 @dataclass(frozen=True, slots=True)
 class Windows:
     """Window number n is a pure function of (stream, seed, length, n), so runs resume exactly.

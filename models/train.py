@@ -20,9 +20,9 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from models.architecture import build, drafter_configuration, grow, verifier_configuration
 from models.checkpoint import Checkpoint
-from models.layout import TRAIN_TOKENS, checkpoint_file
+from models.layout import REVISED_TOKENS, TRAIN_TOKENS, checkpoint_file
 from models.muon import Rates, new_momenta
-from models.packing import Windows
+from models.packing import Windows, mixed
 from models.schedule import Phase, Schedule
 from models.team import Objective, Setting, run_phase
 
@@ -35,8 +35,8 @@ VERIFIER_PHASES = (
 # Begun from a model that has its full depth. Larger batches: a step of Newton-Schulz costs as much
 # as 2500 tokens.
 FULL_DEPTH_PHASES = (
-    Phase(until=0.90, layers=6, length=512, batch=16, micro=2),
-    Phase(until=0.96, layers=6, length=1024, batch=8, micro=1),
+    Phase(until=0.70, layers=6, length=512, batch=16, micro=2),
+    Phase(until=0.93, layers=6, length=1024, batch=8, micro=1),
     Phase(until=1.00, layers=6, length=2048, batch=4, micro=1),
 )
 DRAFTER_PHASES = (
@@ -103,10 +103,9 @@ def setting_from(
     rates: Rates,
     objective: Objective,
     name: str,
-    stream: npt.NDArray[np.int16] | None = None,
+    stream: npt.NDArray[np.int16],
 ) -> Setting:
-    """The setting that the machine options describe, on the training text if no stream is given."""
-    stream = np.load(TRAIN_TOKENS) if stream is None else stream
+    """The setting that the machine options describe."""
     return Setting(
         file=checkpoint_file(options.run or name),
         schedule=schedule,
@@ -127,6 +126,9 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=5_000_000)
     parser.add_argument("--matrix-rate", type=float, default=0.02)
     parser.add_argument("--other-rate", type=float, default=0.003)
+    parser.add_argument(
+        "--revised-share", type=float, default=0.0, help="0 to 1, of text by models.revise"
+    )
     add_machine_options(parser)
     options = parser.parse_args()
     phases = {"verifier": VERIFIER_PHASES, "drafter": DRAFTER_PHASES}[options.model]
@@ -137,7 +139,10 @@ def main() -> None:
     config.num_hidden_layers = phases[0].layers
     schedule = Schedule(tokens=options.tokens, phases=phases)
     rates = Rates(matrix=options.matrix_rate, other=options.other_rate)
-    setting = setting_from(options, schedule, rates, next_token_loss, options.model)
+    stream = np.load(TRAIN_TOKENS)
+    if options.revised_share:
+        stream = mixed(stream, np.load(REVISED_TOKENS), options.revised_share, options.seed)
+    setting = setting_from(options, schedule, rates, next_token_loss, options.model, stream)
     start = checkpoint_file(options.start_from) if options.start_from else None
     run(setting, starting_state(setting.file, config, options.seed, start))
 

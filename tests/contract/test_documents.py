@@ -5,17 +5,16 @@ from __future__ import annotations
 import ast
 import functools
 import importlib
-import os
 import re
 import shlex
-import subprocess
-import sys
 from pathlib import Path
 from urllib.parse import unquote
 
 import pytest
 from google.protobuf import descriptor_pool
+from typer.testing import CliRunner
 
+from orchestrator.cli import app
 from tests.contract import configuration_page
 from tests.contract.repository import ROOT, documents, modules
 
@@ -75,13 +74,10 @@ def test_modules_exist() -> None:
 
 def help_text(*arguments: str) -> str:
     """What `draftloop … --help` prints, wide and without colours."""
-    environment = {**os.environ, "COLUMNS": "300", "TERM": "dumb", "NO_COLOR": "1"}
-    command = [sys.executable, "-m", "orchestrator.cli", *arguments, "--help"]
-    run = subprocess.run(
-        command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=120
-    )
-    assert run.returncode == 0, f"{arguments}: {run.stderr}"
-    return run.stdout
+    wide = {"COLUMNS": "300", "TERM": "dumb", "NO_COLOR": "1"}
+    run = CliRunner().invoke(app, [*arguments, "--help"], env=wide, terminal_width=300)
+    assert run.exit_code == 0, f"{arguments}: {run.output}"
+    return run.output
 
 
 def test_command_line_exists() -> None:

@@ -27,7 +27,7 @@ PAGES = sorted({command.page for command in SERVE})
 
 
 class TypedRole(RoleProcess):
-    """`draftloop serve ROLE`, as a shell starts it."""
+    """`draftloop serve ROLE`, as a shell starts it: seconds of importing, so not for every one."""
 
     def _spawn(self, flags: list[str]) -> Running:
         command = [*DRAFTLOOP, "serve", self.role, *flags]
@@ -46,14 +46,14 @@ def desk(tmp_path: Path) -> Desk:
 def test_serve(page: str, desk: Desk, stack: Stack) -> None:
     """A page's services are ready, each orchestrator having found its own, and end when told to."""
     commands = [command for command in SERVE if command.page == page and command.words[2] != "ROLE"]
-    how = TypedRole if page == "README.md" else ForkedRole
     models = [c for c in commands if c.words[2] != "orchestrator"]
     others = [c for c in commands if c.words[2] == "orchestrator"]
     with ExitStack() as running:
-        started = [begin(command, desk, stack, how, running) for command in models]
+        started = [begin(command, desk, stack, ForkedRole, running) for command in models]
         for role in started:
             role.wait_until_ready(time.monotonic() + START_S)
         for command in others:
+            how = TypedRole if page == "README.md" else ForkedRole
             role = begin(command, desk, stack, how, running)
             role.wait_until_ready(time.monotonic() + START_S)
             started.append(role)
