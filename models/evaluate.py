@@ -22,12 +22,14 @@ from transformers import AutoModelForCausalLM, LlamaForCausalLM
 
 from models.corpus import Document, load
 from models.layout import DRAFTER_DIR, EVALUATION, HELD_OUT_PROMPTS, TOKENIZER_FILE, VERIFIER_DIR
+from models.revise import revised
 from models.tokenizer import END_OF_TEXT_ID, encode
 
 LENGTH = 1024
 TEMPERATURES = (0.7, 1.0)
 CONTINUED_FROM, CONTINUED_BY = 128, 128
 SAMPLING_TEMPERATURE = 0.7
+SECOND_VERSIONS, PASSAGE = 60, 350  # files, and tokens of each that come twice
 
 Figures = dict[str, float]
 
@@ -115,6 +117,30 @@ def on_continued_text(
     return shares(total)
 
 
+def on_second_versions(
+    target: LlamaForCausalLM, draft: LlamaForCausalLM, tokenizer: Tokenizer, files: list[Document]
+) -> Figures:
+    """Losses on the beginnings of files, and on the same passages again with a name changed."""
+    draw, sums, tokens = np.random.default_rng(0), np.zeros((2, 2)), np.zeros(2)
+    for document in tqdm(files[:SECOND_VERSIONS], desc="second versions"):
+        passage = tokenizer.decode(tokenizer.encode(document.text).ids[:PASSAGE])
+        first = [END_OF_TEXT_ID, *tokenizer.encode(f"{passage}\n\n").ids]
+        ids = torch.tensor([first + tokenizer.encode(revised(passage, draw)).ids])
+        end = len(first) - 1
+        for row, model in enumerate((target, draft)):
+            losses = cross_entropy(model(ids[:, :-1]).logits[0], ids[0, 1:], reduction="none")
+            sums[row] += losses[:end].sum().item(), losses[end:].sum().item()
+        tokens += end, ids.shape[1] - 1 - end
+    means = (sums / tokens).round(4).tolist()
+    return {
+        "tokens": tokens[1],
+        "verifier_loss_first": means[0][0],
+        "verifier_loss_second": means[0][1],
+        "drafter_loss_first": means[1][0],
+        "drafter_loss_second": means[1][1],
+    }
+
+
 def prompt_ends(tokenizer: Tokenizer) -> Tensor:
     """The last CONTINUED_FROM tokens of every committed prompt that has as many."""
     texts = [json.loads(line)["prompt"] for line in HELD_OUT_PROMPTS.open(encoding="utf-8")]
@@ -141,6 +167,7 @@ def main() -> None:
     result = {
         "bytes_per_token": round(size / count, 3),
         "held_out_text": on_held_out_text(target, draft, parts, options.every),
+        "second_versions": on_second_versions(target, draft, tokenizer, held_out),
         "continued_text": on_continued_text(target, draft, prompt_ends(tokenizer)),
     }
     EVALUATION.write_text(json.dumps(result, indent=2) + "\n")

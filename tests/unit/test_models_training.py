@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import numpy as np
@@ -9,16 +10,20 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from tokenizers import Tokenizer  # noqa: E402
 from torch import nn  # noqa: E402
 
+from draftloop.config import bundled_model  # noqa: E402
 from models.architecture import build, configuration, grow, growth_plan  # noqa: E402
 from models.checkpoint import Checkpoint  # noqa: E402
 from models.distill import Distillation, tempered_divergence  # noqa: E402
 from models.evaluate import agreement, shares  # noqa: E402
 from models.muon import Rates, new_momenta, orthogonalise, share_out, update  # noqa: E402
-from models.packing import BLOCK, GROUP_BLOCKS, Windows  # noqa: E402
+from models.packing import BLOCK, GROUP_BLOCKS, Windows, mixed  # noqa: E402
+from models.revise import record, revised  # noqa: E402
 from models.schedule import Phase, Schedule  # noqa: E402
 from models.team import Setting, spans  # noqa: E402
+from models.tokenizer import END_OF_TEXT_ID  # noqa: E402
 from models.train import deepen, next_token_loss, run  # noqa: E402
 
 GROUP = BLOCK * GROUP_BLOCKS
@@ -195,3 +200,34 @@ def test_agreement_of_a_model_with_itself_is_whole() -> None:
     figures = shares(agreement(logits, logits, torch.Generator().manual_seed(0)))
     assert figures.pop("positions") == 6
     assert all(value == pytest.approx(1, abs=1e-3) for value in figures.values())
+
+
+def test_a_mixed_stream_has_all_of_one_text_and_blocks_from_all_over_the_other() -> None:
+    text = np.repeat(np.arange(100, dtype=np.int16), BLOCK)
+    other = np.full(5 * BLOCK, -1, dtype=np.int16)
+    stream = mixed(text, other, share=0.25, seed=1)
+    assert (stream == -1).sum() == 5 * BLOCK and len(stream) == 20 * BLOCK
+    chosen = stream[5 * BLOCK :].reshape(-1, BLOCK)
+    assert (chosen == chosen[:, :1]).all() and len(set(chosen[:, 0])) == 15
+    assert np.ptp(chosen) > 50
+
+
+def test_a_second_version_is_the_passage_with_one_name_changed() -> None:
+    passage = "def work(item):\n    return item.work(item)\n"
+    comment, _, text = revised(passage, np.random.default_rng(3)).partition("\n")
+    assert comment.startswith("# ")
+    names = {old for old in ("work", "item") if old not in re.findall(r"\w+", text)}
+    assert len(names) == 1 and "return" in text and "def" in text
+    again = revised(passage, np.random.default_rng(3)).partition("\n")[2]
+    assert again == text
+
+
+def test_a_record_holds_a_passage_twice_and_fills_its_length() -> None:
+    tokenizer = Tokenizer.from_file(str(bundled_model("verifier") / "tokenizer.json"))
+    lines = "".join(f"def function_{n}(value):\n    return value + {n}\n" for n in range(400))
+    written = record(tokenizer, tokenizer.encode(lines).ids, 512, np.random.default_rng(0))
+    assert written is not None and len(written) == 512 and written[0] == END_OF_TEXT_ID
+    first, _, rest = tokenizer.decode(written).partition("\n\n# ")
+    numbers = re.findall(r"\+ (\d+)", first)
+    assert len(numbers) >= 2 and re.findall(r"\+ (\d+)", rest)[: len(numbers)] == numbers
+    assert record(tokenizer, [5] * 600, 512, np.random.default_rng(0)) is None
