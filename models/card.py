@@ -61,6 +61,7 @@ def main() -> None:
         **{key: value for key, value in evaluation["held_out_text"].items() if key != "acceptance"},
     }
     facts["tokens"] = f"{facts['tokens']:,}"
+    facts |= {f"copied_{name}": value for name, value in evaluation["second_versions"].items()}
     for name, prefix in (("verifier", "verifier"), ("drafter", "warm"), ("distilled", "distil")):
         facts |= {f"{prefix}_{key}": value for key, value in run_facts(name).items()}
     write(TEMPLATES / "verifier.md", VERIFIER_DIR, facts)

@@ -133,7 +133,7 @@ def on_second_versions(
         tokens += end, ids.shape[1] - 1 - end
     means = (sums / tokens).round(4).tolist()
     return {
-        "tokens": tokens[1],
+        "tokens": int(tokens[1]),
         "verifier_loss_first": means[0][0],
         "verifier_loss_second": means[0][1],
         "drafter_loss_first": means[1][0],

@@ -57,9 +57,14 @@ class Client:
 
     def tokens(self, cases: Iterable[Case], strategy: str, concurrency: int = 1) -> list[list[int]]:
         """The tokens of every case, in the cases' order."""
+        return [list(answer.token_ids) for answer in self.answers(cases, strategy, concurrency)]
+
+    def answers(
+        self, cases: Iterable[Case], strategy: str, concurrency: int = 1
+    ) -> list[pb.GenerateOnceResponse]:
+        """Every case's whole answer, in the cases' order."""
         with ThreadPoolExecutor(concurrency) as pool:
-            answers = pool.map(lambda case: self.once(case, strategy), cases)
-            return [list(answer.token_ids) for answer in answers]
+            return list(pool.map(lambda case: self.once(case, strategy), cases))
 
 
 def held_out_prompts(count: int, longest: int) -> list[tuple[int, ...]]:

@@ -66,10 +66,18 @@ def test_every_strategy_says_what_plain_decoding_says(
     concurrency: int,
     count: int,
 ) -> None:
-    """Greedy and sampled, with filters, penalties and bias; alone and in shared forwards."""
+    """Greedy and sampled, with filters, penalties and bias; alone and in shared forwards.
+
+    Equality alone would not show a strategy that drafts nothing.
+    """
     assert any(len(tokens) > 10 for tokens in expected[:count])
-    said = client.tokens(cases[:count], strategy, concurrency)
+    answers = client.answers(cases[:count], strategy, concurrency)
+    said = [list(answer.token_ids) for answer in answers]
     assert not first_difference(expected[:count], said)
+    drafts = [answer.summary.speculation for answer in answers]
+    rounds = sum(figures.rounds for figures in drafts)
+    assert 10 * sum(figures.fallback_rounds for figures in drafts) <= rounds  # a stall, at most
+    assert bool(sum(figures.draft_tokens for figures in drafts)) == (strategy != "autoregressive")
 
 
 @pytest.mark.timeout(600)
