@@ -65,4 +65,6 @@ def likeliest(perturbed: Tensor, count: int) -> tuple[list[list[int]], Floats]:
     top = perturbed.topk(min(count, perturbed.shape[-1]), dim=-1)
     shares = (top.values - perturbed.logsumexp(-1, keepdim=True)).exp()
     tokens: list[list[int]] = top.indices.tolist()
-    return tokens, np.nan_to_num(shares.double().cpu().numpy())
+    known = shares.cpu().numpy().astype(np.float64)
+    known[np.isnan(known)] = 0.0  # rows in which everything is excluded
+    return tokens, known
