@@ -146,6 +146,12 @@ class FusedDrafting(RecyclingDrafting):
         rate = 0.0 if controller.fixed else controller.rate
         return select(tree, controller.verify_cost, rate, budget.max_nodes)
 
+    def _paid(self, planned: Draft, chosen: Selection) -> bool:
+        """Whether free sources brought in more than the time that planning took."""
+        rate = self._controller.rate
+        plain = 1 - rate * self._controller.verify_cost.nanoseconds(0)
+        return chosen.worth - plain > rate * planned.timings.service_ns
+
     @property
     def _follows_phrases(self) -> bool:
         """Whether the text is one that phrases have known for some tokens."""
@@ -164,8 +170,8 @@ class FusedDrafting(RecyclingDrafting):
         return self._models.takes(self._gain.worth(free.promised, self._controller) > free.worth)
 
     def _without_model(self, draft: Draft, chosen: Selection) -> Draft:
-        if len(draft.tree):
-            self._plans.paid(len(chosen.tree) > 0)
+        if draft.timings.service_ns:
+            self._plans.paid(self._paid(draft, chosen))
         self._figures.phrase_rounds += len(chosen.tree) > 0
         return _cut(draft, chosen)
 

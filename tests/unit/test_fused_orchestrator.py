@@ -241,6 +241,25 @@ def test_no_budget_is_no_draft() -> None:
     assert not drafter.offers
 
 
+def test_planning_that_brings_nothing_is_left_out_ever_more_often() -> None:
+    """Where nothing matches; text that begins to repeat is drafted from at once."""
+    drafting, controller = made(None, [1], draft_ns=0.0)
+    planned = []
+
+    async def play() -> None:
+        committed = [1]
+        for token in [*range(2, 42), *range(2, 8)]:
+            draft = await drafting.propose(committed, None, controller.next_budget(50))
+            planned.append(draft.timings.service_ns > 0)
+            verdict = Verdict((), (token,), token, (0,) * len(draft.tree))
+            committed.append(token)
+            drafting.observe(committed, 1, draft.tree, verdict)
+
+    asyncio.run(play())
+    assert 4 <= sum(planned[:40]) <= 12
+    assert planned[-1]
+
+
 def test_patience_doubles_to_its_limit_and_ends_with_success() -> None:
     patience = Patience(4)
     tries = []
