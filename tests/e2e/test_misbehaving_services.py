@@ -16,6 +16,7 @@ from tests.e2e.client import Case, first_difference
 from tests.e2e.conftest import InProcess
 from tests.faults import fakes
 from tests.support.forked import ForkedRole
+from tests.support.sessions import wait_until_serving
 
 BEHAVIORS = [
     fakes.wrong_chain, fakes.branches, fakes.nothing, fakes.cycle, fakes.out_of_vocabulary,
@@ -151,7 +152,8 @@ async def test_a_verifier_killed_midway_is_replaced_by_another(
         both = f"{spare.address},{stack.processes['verifier'].address}"
         async with orchestrator(verifiers=both) as address:
             running = asyncio.create_task(answers(address, cases[:8], "speculative"))
-            await asyncio.sleep(0.6)
+            await asyncio.to_thread(wait_until_serving, spare.address)
+            await asyncio.sleep(0.4)  # a few rounds
             spare.kill()
             responses = await running
     finally:

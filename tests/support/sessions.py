@@ -11,11 +11,25 @@ from orchestrator.launcher import Stack
 from protos import verifier_pb2, verifier_pb2_grpc
 
 
-def open_sessions(stack: Stack) -> int:
-    """As the verifier itself says."""
-    with grpc.insecure_channel(stack.processes["verifier"].address) as channel:
+def sessions_of(verifier: str) -> int:
+    """As the verifier at this address itself says."""
+    with grpc.insecure_channel(verifier) as channel:
         stub = verifier_pb2_grpc.VerifierStub(channel)
         return int(stub.Info(verifier_pb2.VerifierInfoRequest()).load.running_sessions)
+
+
+def open_sessions(stack: Stack) -> int:
+    """Those of the stack's verifier."""
+    return sessions_of(stack.processes["verifier"].address)
+
+
+def wait_until_serving(verifier: str) -> None:
+    """Fails the test where the verifier at this address gets no session within some seconds."""
+    for _ in range(400):
+        if sessions_of(verifier):
+            return
+        time.sleep(0.05)
+    pytest.fail("the verifier got no session")
 
 
 def wait_until_free(stack: Stack) -> None:
