@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.settings import read_settings
 from orchestrator.launcher import Stack
 from tests.contract.repository import ROOT
 from tests.support.documented import Command, documented_commands
@@ -25,15 +26,24 @@ HTTP_PORT = "127.0.0.1:8000"
 ELSEWHERE = {
     "make": "tests/contract/test_documents.py knows the targets, and CI runs them",
     "docker": "make test-docker",
-    "kubectl": "tests/deploy builds what they apply",
     "kind": "needs a cluster",
     "helm": "needs a cluster",
     "git": "changes the checkout",
     "grpcurl": "tests/contract/test_documents.py knows the calls",
     "export": "a shell's own",
-    ".venv/bin/python": "make bench",
-    "python": "tests/e2e/test_examples.py",
+    ".venv/bin/python": "make bench; here their flags are read",
+    "python": "tests/e2e/test_examples.py, and make test-faults",
 }
+
+
+NO_CLUSTER = """
+apiVersion: v1
+kind: Config
+clusters: [{name: none, cluster: {server: "http://127.0.0.1:1"}}]
+contexts: [{name: none, context: {cluster: none, user: none}}]
+users: [{name: none, user: {}}]
+current-context: none
+"""
 
 
 def named(*start: str) -> list[Command]:
@@ -60,7 +70,7 @@ def run(
 
 
 def test_there_is_a_rule_for_every_command() -> None:
-    ways = {*ELSEWHERE, "draftloop", "curl", "openssl"}
+    ways = {*ELSEWHERE, "draftloop", "curl", "kubectl", "openssl"}
     assert not [shown(command) for command in COMMANDS if command.words[0] not in ways]
 
 
@@ -97,3 +107,33 @@ def test_certificates_and_keys(tmp_path: Path) -> None:
     assert (tmp_path / "verifier.pem").exists()
     for command in named("draftloop", "keys"):
         assert "sha256" in run((*DRAFTLOOP, *command.words[1:]), tmp_path).stdout
+
+
+@pytest.mark.skipif(shutil.which("kubectl") is None, reason="there is no kubectl here")
+@pytest.mark.parametrize("command", named("kubectl"), ids=shown)
+def test_kubectl_takes_it_as_far_as_a_cluster(command: Command, tmp_path: Path) -> None:
+    """A wrong verb, flag or file is refused before the cluster is asked, which is not there."""
+    config = tmp_path / "config"
+    config.write_text(NO_CLUSTER)
+    (tmp_path / "deploy").symlink_to(ROOT / "deploy")
+    (tmp_path / "loader.yaml").write_text("apiVersion: v1\nkind: Pod\nmetadata: {name: loader}\n")
+    for model in ("target", "draft"):
+        (tmp_path / "models" / model).mkdir(parents=True)
+    ended = subprocess.run(
+        command.words, cwd=tmp_path, env={**os.environ, "KUBECONFIG": str(config)},
+        capture_output=True, text=True, timeout=120,
+    )  # fmt: skip
+    assert "refused" in ended.stderr, ended.stderr
+
+
+@pytest.mark.parametrize("command", named(".venv/bin/python", "-m", "benchmarks.run"), ids=shown)
+def test_the_benchmark_takes_its_flags(command: Command) -> None:
+    """It takes minutes; here its settings are read."""
+    assert read_settings(command.words[3:]).minutes > 0
+
+
+def test_a_result_becomes_a_table(tmp_path: Path) -> None:
+    for command in named(".venv/bin/python", "-m", "benchmarks.table"):
+        *start, file = command.words[1:]
+        done = run((sys.executable, *start, str(ROOT / file)), tmp_path)
+        assert "| autoregressive |" in done.stdout
