@@ -35,8 +35,8 @@ VERIFIER_PHASES = (
 # Begun from a model that has its full depth. Larger batches: a step of Newton-Schulz costs as much
 # as 2500 tokens.
 FULL_DEPTH_PHASES = (
-    Phase(until=0.70, layers=6, length=512, batch=16, micro=2),
-    Phase(until=0.93, layers=6, length=1024, batch=8, micro=1),
+    Phase(until=0.90, layers=6, length=512, batch=16, micro=2),
+    Phase(until=0.96, layers=6, length=1024, batch=8, micro=1),
     Phase(until=1.00, layers=6, length=2048, batch=4, micro=1),
 )
 DRAFTER_PHASES = (

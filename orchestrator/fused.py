@@ -122,17 +122,20 @@ class FusedDrafting(RecyclingDrafting):
     def _lengthened(self, draft: Draft, committed: Sequence[int], budget: DraftBudget) -> Draft:
         """With the phrases that follow the draft model's likeliest end (2402.13720, 3.2)."""
         tree, room = draft.tree, budget.max_nodes - len(draft.tree)
-        end = _likeliest_end(tree)
-        if self._phrases is None or end is None or room <= 0:
+        if self._phrases is None or room <= 0:
             return draft
-        drafted, reach = tree.path(end), tree.path_probabilities()[end]
+        reached = tree.path_probabilities()
+        end = _likeliest_end(tree, reached)
+        if end is None or reached[end] <= budget.least_path_probability:
+            return draft
+        drafted = tree.path(end)
         depth = budget.max_depth - len(drafted)
-        if depth <= 0 or reach <= budget.least_path_probability:
+        if depth <= 0:
             return draft
         left = DraftBudget(
             max_nodes=room,
             max_depth=depth,
-            least_path_probability=budget.least_path_probability / reach,
+            least_path_probability=budget.least_path_probability / reached[end],
         )
         behind = [tree.token_ids[node] for node in drafted]
         phrases = self._phrases.propose(committed, left, drafted=behind)
@@ -148,9 +151,13 @@ class FusedDrafting(RecyclingDrafting):
 
     def _paid(self, planned: Draft, chosen: Selection) -> bool:
         """Whether free sources brought in more than the time that planning took."""
-        rate = self._controller.rate
-        plain = 1 - rate * self._controller.verify_cost.nanoseconds(0)
-        return chosen.worth - plain > rate * planned.timings.service_ns
+        price = self._controller.rate * planned.timings.service_ns
+        return chosen.worth - self._worth_of_none > price
+
+    @property
+    def _worth_of_none(self) -> float:
+        """What `Selection.worth` is of a round without a draft."""
+        return 1 - self._controller.rate * self._controller.verify_cost.nanoseconds(0)
 
     @property
     def _follows_phrases(self) -> bool:
@@ -160,8 +167,7 @@ class FusedDrafting(RecyclingDrafting):
     def _expects_the_model(self) -> bool:
         """Whether a round with the draft model alone is worth more than one without any draft."""
         controller = self._controller
-        plain = 1 - controller.rate * controller.verify_cost.nanoseconds(0)
-        return controller.fixed or self._gain.worth(0.0, controller) > plain
+        return controller.fixed or self._gain.worth(0.0, controller) > self._worth_of_none
 
     def _asks_the_model(self, free: Selection, budget: DraftBudget) -> bool:
         """Whether a round with the draft model is worth more than the best one without."""
@@ -188,9 +194,9 @@ def _cut(draft: Draft, chosen: Selection) -> Draft:
     )
 
 
-def _likeliest_end(tree: DraftTree) -> int | None:
+def _likeliest_end(tree: DraftTree, reached: Sequence[float]) -> int | None:
     """The draft model's likeliest node without children; None where it has none."""
-    reached, inner = tree.path_probabilities(), set(tree.parents)
+    inner = set(tree.parents)
     ends = [
         node for node, source in enumerate(tree.sources)
         if source is TokenSource.DRAFT_MODEL and node not in inner

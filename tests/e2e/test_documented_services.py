@@ -18,10 +18,9 @@ from tests.e2e.test_documented_commands import COMMANDS, DRAFTLOOP, named, shown
 from tests.support.documented import Command
 from tests.support.forked import ForkedRole, ForkedStack
 from tests.support.redis_server import RedisServer
-from tests.support.typed import Desk
+from tests.support.typed import ANY_PORT, Desk
 
 START_S = 240.0
-ANY_PORT = "port = 0\nhttp_port = 0\nverifier_port = 0\ndrafter_port = 0\n"
 SERVE = [command for command in COMMANDS if command.words[:2] == ("draftloop", "serve")]
 PAGES = sorted({command.page for command in SERVE})
 
@@ -48,12 +47,12 @@ def test_serve(page: str, desk: Desk, stack: Stack) -> None:
     commands = [command for command in SERVE if command.page == page and command.words[2] != "ROLE"]
     models = [c for c in commands if c.words[2] != "orchestrator"]
     others = [c for c in commands if c.words[2] == "orchestrator"]
+    how = TypedRole if page == "README.md" else ForkedRole
     with ExitStack() as running:
         started = [begin(command, desk, stack, ForkedRole, running) for command in models]
         for role in started:
             role.wait_until_ready(time.monotonic() + START_S)
         for command in others:
-            how = TypedRole if page == "README.md" else ForkedRole
             role = begin(command, desk, stack, how, running)
             role.wait_until_ready(time.monotonic() + START_S)
             started.append(role)

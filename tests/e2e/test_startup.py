@@ -27,6 +27,7 @@ from tests.e2e.client import Case
 from tests.e2e.conftest import InProcess
 from tests.e2e.test_misbehaving_services import drafter_info
 from tests.faults import fakes
+from tests.support.typed import ANY_PORT
 
 
 def refused(module: str, *flags: str, **environment: str) -> str:
@@ -111,7 +112,7 @@ def test_sigterm_lets_running_requests_finish(
 def test_nothing_outlives_a_launcher_that_is_killed(tmp_path: Path) -> None:
     """SIGKILL leaves the launcher no time to stop anybody."""
     config = tmp_path / "stack.toml"
-    config.write_text("verifier_port = 0\ndrafter_port = 0\nhttp_port = 0\nport = 0\n")
+    config.write_text(ANY_PORT)
     command = [sys.executable, "-m", "orchestrator.cli", "up", "--config", str(config)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as launcher:
         assert launcher.stdout is not None

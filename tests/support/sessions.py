@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import time
-
 import grpc
-import pytest
 
 from orchestrator.launcher import Stack
 from protos import verifier_pb2, verifier_pb2_grpc
+from tests.support.waiting import until
 
 
 def sessions_of(verifier: str) -> int:
@@ -25,17 +23,9 @@ def open_sessions(stack: Stack) -> int:
 
 def wait_until_serving(verifier: str) -> None:
     """Fails the test where the verifier at this address gets no session within some seconds."""
-    for _ in range(400):
-        if sessions_of(verifier):
-            return
-        time.sleep(0.05)
-    pytest.fail("the verifier got no session")
+    until(lambda: sessions_of(verifier), seconds=30)
 
 
 def wait_until_free(stack: Stack) -> None:
     """Fails the test where a session is left after some seconds."""
-    for _ in range(200):
-        if not open_sessions(stack):
-            return
-        time.sleep(0.05)
-    pytest.fail("the verifier still holds a session")
+    until(lambda: not open_sessions(stack))

@@ -13,6 +13,7 @@ from tests.support.service_process import quiet_port
 
 # Hosts of deployments and of this machine, as the pages write them, and a port.
 ADDRESS = re.compile(r"(dns:///)?(?:[a-z]+|127\.0\.0\.1|0\.0\.0\.0):(\d{4,5})$")
+ANY_PORT = "port = 0\nhttp_port = 0\nverifier_port = 0\ndrafter_port = 0\n"  # of a stack
 CERTIFIED = ("verifier", "drafter", "orchestrator", "public")
 
 
