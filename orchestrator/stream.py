@@ -20,6 +20,8 @@ from draftloop.errors import (
 from draftloop.load import ServiceLoad
 from draftloop.rpc.status import error_info
 
+CLOCKS_APART_S = 0.01
+
 
 class NoAnswer(Unavailable):
     """The service said nothing within the time of one answer."""
@@ -40,13 +42,13 @@ class Stream:
 
     async def tell(self, message: Any) -> None:
         """Sends a message that has no answer."""
-        with _our_errors():
+        with self._our_errors():
             async with asyncio.timeout(self._timeout_s):
                 await self._call.write(message)
 
     async def ask(self, message: Any) -> Any:
         """Sends a message and waits for its answer."""
-        with _our_errors():
+        with self._our_errors():
             async with asyncio.timeout(self._timeout_s):
                 await self._call.write(message)
                 answer = await self._call.read()
@@ -59,24 +61,30 @@ class Stream:
         try:
             await self._call.write(self._farewell)
             await self._call.done_writing()
-        except (grpc.aio.AioRpcError, asyncio.InvalidStateError):
+        except Exception:  # gRPC's own, some of them private: the call ended at this very moment
             self._call.cancel()
 
     def cancel(self) -> None:
         """Drops the stream; the service frees the session."""
         self._call.cancel()
 
+    @contextlib.contextmanager
+    def _our_errors(self) -> Iterator[None]:
+        try:
+            yield
+        except TimeoutError:
+            raise NoAnswer("no answer came in time") from None
+        except asyncio.InvalidStateError:
+            raise self._gone("the stream has ended") from None
+        except grpc.aio.AioRpcError as error:
+            meaning = _meaning(error)
+            raise self._gone(str(meaning)) if type(meaning) is Unavailable else meaning from None
 
-@contextlib.contextmanager
-def _our_errors() -> Iterator[None]:
-    try:
-        yield
-    except TimeoutError:
-        raise NoAnswer("no answer came in time") from None
-    except asyncio.InvalidStateError:
-        raise Unavailable("the stream has ended") from None
-    except grpc.aio.AioRpcError as error:
-        raise _meaning(error) from None
+    def _gone(self, text: str) -> DraftloopError:
+        """Where a deadline cuts a message in two, gRPC speaks of an internal error."""
+        left = self._call.time_remaining()
+        late = left is not None and left < CLOCKS_APART_S
+        return DeadlineExceeded() if late else Unavailable(text)
 
 
 def _meaning(error: grpc.aio.AioRpcError) -> DraftloopError:
