@@ -21,10 +21,11 @@ LONG_CONTEXTS = (512, 1024)
 BATCHES = (2, 4)
 # The fewest that make a curve: measured whatever they take.
 ESSENTIAL_TOKENS = (1, 8, 32)
-REPEATS = 5
-# One point is repeated for so long at most, and points that are not essential wait for this start.
+# Forwards of a point: as many as fit in POINT_NS, but no fewer than the fewest.
+FEWEST_REPEATS, REPEATS = 3, 5
 POINT_NS = 60_000_000
-TOTAL_NS = 2_000_000_000
+# Points that are not essential are left out once the start has taken so long.
+TOTAL_NS = 4_000_000_000
 
 Place = tuple[int, int, int]
 """Sessions, tokens that each holds, new tokens of each: the order of the curve's points."""
@@ -33,8 +34,8 @@ Place = tuple[int, int, int]
 def measure(model: LanguageModel) -> tuple[CostPoint, ...]:
     """Times forwards by new tokens, context and sessions, as far as the model's limits go.
 
-    Fewer times where a forward is slow; what is left out then are the points between others, then
-    batches and long contexts. The first point is one token of one session at the usual context.
+    Fewer times where a forward is slow; what is left out then are batches, then long contexts, then
+    the points between others. The first point is one token of one session at the usual context.
     Leaves the cache as it was. On the engine's thread, with enough free slots or fewer batches.
     """
     slots = [model.acquire() for _ in range(min(max(BATCHES), model.cache.free_slots))]
@@ -76,6 +77,7 @@ def _grid(model: LanguageModel, sessions: int) -> Iterator[Place]:
     fitting = [tokens for tokens in TOKENS if tokens <= _room(model, context)]
     first = [tokens for tokens in fitting if tokens in ESSENTIAL_TOKENS]
     yield from ((1, context, tokens) for tokens in first)
+    yield from ((1, context, tokens) for tokens in fitting if tokens not in first)
     few = [tokens for tokens in FEW_TOKENS if tokens in fitting]
     yield from (
         (1, longer, tokens)
@@ -85,7 +87,6 @@ def _grid(model: LanguageModel, sessions: int) -> Iterator[Place]:
     )
     batches = [batch for batch in BATCHES if batch <= sessions]
     yield from ((batch, context, tokens) for batch in batches for tokens in few)
-    yield from ((1, context, tokens) for tokens in fitting if tokens not in first)
 
 
 def _is_essential(place: Place) -> bool:
@@ -122,11 +123,11 @@ def _measure(model: LanguageModel, slots: list[Slot], place: Place) -> int:
 def typical_ns(function: Callable[[], None]) -> int:
     """Median time of the calls that fit in POINT_NS after a first one that does not count.
 
-    The first one's time where it alone takes longer: little of that is warming up.
+    At least FEWEST_REPEATS: a single slow call, as other programs cause, would spoil the curve.
     """
     first = _timed(function)
-    repeats = min(REPEATS, POINT_NS // max(first, 1))
-    return int(statistics.median([_timed(function) for _ in range(repeats)] or [first]))
+    repeats = min(REPEATS, max(FEWEST_REPEATS, POINT_NS // max(first, 1)))
+    return int(statistics.median(_timed(function) for _ in range(repeats)))
 
 
 def _timed(function: Callable[[], None]) -> int:

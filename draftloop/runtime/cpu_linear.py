@@ -111,6 +111,7 @@ class PackedLinear(nn.Module):
             self.steps,
             self.out_features,
             torch.get_num_threads(),
+            0,
         )
         kernel.compiled(UNIT, self.dtype)(call)
         return out

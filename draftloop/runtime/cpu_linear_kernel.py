@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import functools
 import struct
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -32,18 +31,27 @@ from draftloop.runtime.llvm import (
     loop,
     maximum,
     minimum,
+    taking,
 )
 
-PREFETCH_BYTES = 1024  # ahead of each weight stream; the hardware's own stops at a page's end
-
-PACKED_ROWS_BYTES = 512 * 1024  # widened activations at any time: they should stay in the L2 cache
+BLOCK = 512  # values along k that a tile takes at a time: those of its rows stay in the L1 cache
+# Floats between two rows of a block: not a power of two, or all rows fall into the same cache sets.
+ROW_FLOATS = BLOCK + 16
+NEAR_BYTES = 512  # what is fetched from the L2 cache into L1 ahead of each weight stream
+FROM_L2, FROM_L1 = 2, 3  # LLVM's words for the levels
+JOB_ROWS = 128  # at a time; a thread's widened activations and sums then fit the L2 cache
+SUMS_FLOATS = 1 << 15
 MIN_WORK_PER_THREAD = 1 << 21  # multiply-adds; for less, waking a thread costs more than it saves
 WEIGHT_WORK = 4  # multiply-adds that take as long as fetching a weight
 
-CALL = struct.Struct("8q")
-CALL_FIELDS = ("x", "weights", "bias", "out", "rows", "steps", "outputs", "threads")
-JOB_FIELDS = ("call", "packed", "first", "rows")  # a call's rows [first, first + rows)
-POINTERS = ("x", "weights", "bias", "out", "call", "packed")
+CALL = struct.Struct("9q")
+# `gated`: where SiLU of the first half of the outputs times the second half goes instead of `out`,
+# dense, or 0. The halves must begin with a strip.
+CALL_FIELDS = ("x", "weights", "bias", "out", "rows", "steps", "outputs", "threads", "gated")
+# A call's rows [first, first + rows); threads take `unit` strips at a time, `taken` so far.
+JOB_FIELDS = ("call", "first", "rows", "unit", "taken")
+UNITS_PER_THREAD = 4  # at least, where there are as many strips
+POINTERS = ("x", "weights", "bias", "out", "call")
 
 
 class _LinearEmitter(FormatEmitter):
@@ -51,7 +59,7 @@ class _LinearEmitter(FormatEmitter):
 
     A *word* is 32 bits: one float32, or two bfloat16 that follow one another along k. A *step* is
     the part of k that one word spans. Weights lie in panels of `lanes` outputs, [steps][lanes]
-    words each; activations are widened to float32 and lie in blocks of rows, [k][rows].
+    words each; activations are widened to float32 block by block, [rows][ROW_FLOATS].
     """
 
     entry = "linear"
@@ -59,6 +67,7 @@ class _LinearEmitter(FormatEmitter):
     def __init__(self, unit: VectorUnit, dtype: torch.dtype) -> None:
         super().__init__(unit, dtype)
         self.depth = 4 // dtype.itemsize  # values in a word
+        self.block = BLOCK // self.depth  # steps of a block
         scalars = ir.VectorType(self.scalar, unit.lanes)
         self.masked_store = self.declare(
             f"llvm.masked.store.v{unit.lanes}{'i16' if self.depth == 2 else 'f32'}.p0",
@@ -67,168 +76,275 @@ class _LinearEmitter(FormatEmitter):
         )
         self.prefetch = self.declare("llvm.prefetch.p0", VOID, [PTR, I32, I32, I32])
 
+    def fetch(self, b: Any, address: Any, level: int) -> None:
+        """Prefetches data to read into a level of the caches and those behind it."""
+        flags = (ir.Constant(I32, flag) for flag in (0, level, 1))
+        b.call(self.prefetch, [address, *flags])
+
     def values(self, b: Any, word: Any) -> list[Any]:
-        """The bits of the float32 values in a word (or in each word of a vector), in order of k."""
+        """The bits of the float32 values in each word of a vector, in order of k."""
         if self.depth == 1:
             return [word]
-        lanes = self.unit.lanes if word.type == self.ints else 0
-        shift, high = (
-            ir.Constant(word.type, [n] * lanes if lanes else n) for n in (16, 0xFFFF0000)
-        )
-        return [b.shl(word, shift), b.and_(word, high)]
+        return [b.shl(word, self.whole(16)), b.and_(word, self.whole(0xFFFF0000))]
 
     def emit_store(self) -> Any:
-        """store(sums, out, outputs, valid, rows, vectors): round [rows][vectors] into `out`.
+        """store(sums, out, outputs, valid, rows): round a strip's sums [rows][strip] into `out`.
 
         Rows of `out` are `outputs` apart; only the first `valid` columns exist.
         """
-        function, b = self.define("store", [PTR, PTR, I64, I64, I64, I64])
-        sums, out, outputs, valid, rows, vectors = function.args
+        function, b = self.define("store", [PTR, PTR, I64, I64, I64])
+        sums, out, outputs, valid, rows = function.args
+        lanes, strip = i64(self.unit.lanes), i64(self.unit.strip)
         lane = ir.Constant(self.ints, list(range(self.unit.lanes)))
-        with loop(b, i64(0), vectors) as vector:
-            column = b.mul(vector, i64(self.unit.lanes))
+        with loop(b, i64(0), strip, lanes) as column:
             left = self.splat(b, b.trunc(b.sub(valid, column), I32), self.ints)
             mask = b.icmp_signed("<", lane, left)
             with loop(b, i64(0), rows) as row:
-                index = b.add(b.mul(row, vectors), vector)
-                value = b.load(at(b, sums, index, self.floats), typ=self.floats)
+                source = at(b, sums, b.add(b.mul(row, strip), column), F32)
+                value = b.load(source, align=4, typ=self.floats)
                 target = at(b, out, b.add(b.mul(row, outputs), column), self.scalar)
                 align = ir.Constant(I32, 2)
                 b.call(self.masked_store, [self.rounded(b, value), target, align, mask])
         b.ret_void()
         return function
 
-    def emit_tile(self, rows: int, store: Any) -> Any:
-        """tile(x, weights, bias, out, steps, outputs, valid): one strip for a block of `rows`."""
-        function, b = self.define(f"tile{rows}", [PTR] * 4 + [I64] * 3)
-        x, weights, bias, out, steps, outputs, valid = function.args
+    def emit_store_gated(self) -> Any:
+        """store_gated(sums, ups, out, width, rows): the strip whose sums are these two's, gated.
+
+        Rows of `out` are `width` apart.
+        """
+        function, b = self.define("store_gated", [PTR, PTR, PTR, I64, I64])
+        sums, ups, out, width, rows = function.args
+        lanes, strip = i64(self.unit.lanes), i64(self.unit.strip)
+        with loop(b, i64(0), rows) as row, loop(b, i64(0), strip, lanes) as column:
+            place = b.add(b.mul(row, strip), column)
+            gate, up = (
+                self.nearest(b, b.load(at(b, base, place, F32), align=4, typ=self.floats))
+                for base in (sums, ups)
+            )
+            self.store(b, self.gated(b, gate, up), out, b.add(b.mul(row, width), column))
+        b.ret_void()
+        return function
+
+    def emit_tile(self, rows: int) -> Any:
+        """tile(x, weights, panel, start, pitch, sums, steps, ahead): a strip by a block of `rows`.
+
+        `weights` are the strip's of this part of k, in panels `panel` words apart. The sums
+        [rows][strip] go on from `start`, whose rows are `pitch` floats apart: the bias, with a
+        pitch of 0, or what the part before left. The same words `ahead` words further are fetched.
+        """
+        function, b = self.define(f"tile{rows}", [PTR, PTR, I64, PTR, I64, PTR, I64, I64])
+        x, weights, panel, start, pitch, sums, steps, ahead = function.args
         lanes, vectors = self.unit.lanes, self.unit.vectors(rows)
         with b.goto_entry_block():
-            sums = b.alloca(self.floats, rows * vectors)
             chains = [[b.alloca(self.floats) for _ in range(vectors)] for _ in range(rows)]
         with loop(b, i64(0), i64(STRIP_VECTORS), i64(vectors)) as first:
-            column = b.mul(first, i64(lanes))
             panels = [
-                at(b, weights, b.mul(b.add(column, i64(v * lanes)), steps), I32)
+                at(b, weights, b.mul(b.add(first, i64(v)), panel), I32) for v in range(vectors)
+            ]
+            column = b.mul(first, i64(lanes))
+            places = [
+                (row, v, b.add(column, i64(v * lanes)))
+                for row in range(rows)
                 for v in range(vectors)
             ]
-            for v in range(vectors):
-                address = at(b, bias, b.add(column, i64(v * lanes)), F32)
-                start = b.load(address, align=4, typ=self.floats)
-                for row in range(rows):
-                    b.store(start, chains[row][v])
+            for row, v, place in places:
+                address = at(b, start, b.add(b.mul(i64(row), pitch), place), F32)
+                b.store(b.load(address, align=4, typ=self.floats), chains[row][v])
             with loop(b, i64(0), steps) as step:
-                self.emit_step(b, x, panels, chains, step)
-            for row in range(rows):
-                for v in range(vectors):
-                    value = b.load(chains[row][v], typ=self.floats)
-                    b.store(value, at(b, sums, i64(row * vectors + v), self.floats))
-            target, left = at(b, out, column, self.scalar), b.sub(valid, column)
-            b.call(store, [sums, target, outputs, left, i64(rows), i64(vectors)])
+                self.emit_step(b, x, panels, chains, step, ahead)
+            for row, v, place in places:
+                target = at(b, sums, b.add(i64(row * self.unit.strip), place), F32)
+                b.store(b.load(chains[row][v], typ=self.floats), target, align=4)
         b.ret_void()
         return function
 
     def emit_step(
-        self, b: Any, x: Any, panels: list[Any], chains: list[list[Any]], step: Any
+        self, b: Any, x: Any, panels: list[Any], chains: list[list[Any]], step: Any, ahead: Any
     ) -> None:
         """Advance every chain of the tile by the values of one word per output."""
-        rows, lanes = len(chains), self.unit.lanes
+        lanes = self.unit.lanes
         weights = []
         for panel in panels:
             address = at(b, panel, b.mul(step, i64(lanes)), I32)
             word = b.load(address, align=4 * lanes, typ=self.ints)
             weights.append([b.bitcast(value, self.floats) for value in self.values(b, word)])
-            ahead = at(b, address, i64(PREFETCH_BYTES // 4), I32)
-            # to read, keep in every cache level, data
-            b.call(self.prefetch, [ahead, *(ir.Constant(I32, flag) for flag in (0, 3, 1))])
-        activations = at(b, x, b.mul(step, i64(self.depth * rows)), F32)
+            self.fetch(b, at(b, address, ahead, I32), FROM_L2)
+            self.fetch(b, at(b, address, i64(NEAR_BYTES // 4), I32), FROM_L1)
+        activations = at(b, x, b.mul(step, i64(self.depth)), F32)
         for k in range(self.depth):
-            for row in range(rows):
-                scalar = b.load(at(b, activations, i64(k * rows + row), F32), typ=F32)
+            for row, row_chains in enumerate(chains):
+                scalar = b.load(at(b, activations, i64(row * ROW_FLOATS + k), F32), typ=F32)
                 factor = self.splat(b, scalar, self.floats)
-                for weight, chain in zip(weights, chains[row], strict=True):
+                for weight, chain in zip(weights, row_chains, strict=True):
                     total = b.load(chain, typ=self.floats)
                     b.store(b.call(self.fma, [weight[k], factor, total]), chain)
 
     def emit_pack(self) -> Any:
-        """pack(x, packed, rows, steps): widen a block of rows."""
-        function, b = self.define("pack", [PTR, PTR, I64, I64])
-        x, packed, rows, steps = function.args
+        """pack(x, packed, rows, depth, values): widen so many values of rows that have `depth`."""
+        function, b = self.define("pack", [PTR, PTR, I64, I64, I64])
+        x, packed, rows, depth, values = function.args
+        lanes = i64(self.unit.lanes)
+        whole = b.mul(b.sdiv(values, lanes), lanes)
         with loop(b, i64(0), rows) as row:
-            source = at(b, x, b.mul(row, steps), I32)
-            with loop(b, i64(0), steps) as step:
-                word = b.load(at(b, source, step, I32), align=2, typ=I32)
-                for k, value in enumerate(self.values(b, word)):
-                    index = b.add(b.mul(step, i64(self.depth)), i64(k))
-                    b.store(value, at(b, packed, b.add(b.mul(index, rows), row), I32), align=4)
+            source = at(b, x, b.mul(row, depth), self.scalar)
+            target = at(b, packed, b.mul(row, i64(ROW_FLOATS)), F32)
+            with loop(b, i64(0), whole, lanes) as k:
+                b.store(self.load(b, source, k), at(b, target, k, F32), align=4)
+                # the next block, or the weights push it out of the cache meanwhile
+                self.fetch(b, at(b, source, b.add(k, i64(BLOCK)), self.scalar), FROM_L2)
+            with loop(b, whole, values) as k:
+                b.store(self.load_one(b, source, k), at(b, target, k, F32), align=4)
         b.ret_void()
         return function
 
     def emit_share(self) -> Any:
         """share(job): what one thread of the team, or the only one, does of a job.
 
-        It has strips of its own, and takes all blocks of rows through a strip while its weights
-        are in the cache.
+        A thread takes some strips, then some more: one that the machine disturbs does less.
         """
-        tiles = self.emit_tiles()
+        group, keep = self.emit_group(), self.emit_keep()
         function, b = self.define("share", [PTR])
         (job,) = function.args
-        call, packed, first, rows = self.fields(b, job, JOB_FIELDS, POINTERS)
-        _, weights, bias, out, _, steps, outputs, _ = self.fields(b, call, CALL_FIELDS, POINTERS)
-        strips = ceil(b, outputs, i64(self.unit.strip))
-        start, stop = self.own_part(b, strips)
-        with loop(b, start, stop) as strip:
-            column = b.mul(strip, i64(self.unit.strip))
-            panels, biases = at(b, weights, b.mul(column, steps), I32), at(b, bias, column, F32)
-            valid = b.sub(outputs, column)
-            with self.each_block(b, packed, rows, steps) as (row, height, activations):
-                target = b.add(b.mul(b.add(first, row), outputs), column)
-                target = at(b, out, target, self.scalar)
-                arguments = [activations, panels, biases, target, steps, outputs, valid]
-                self.call_one_of(b, tiles, height, arguments)
+        call, _, rows, unit, _ = self.fields(b, job, JOB_FIELDS, POINTERS)
+        known = self.record(b, call, CALL_FIELDS, POINTERS)
+        sums, packed = b.alloca(F32, SUMS_FLOATS), b.alloca(F32, JOB_ROWS * ROW_FLOATS)
+        sums.align = packed.align = 64
+        halves, strips = self.halves_of(b, known)
+        counter = at(b, job, i64(JOB_FIELDS.index("taken")), I64)
+        with taking(b, counter, unit, strips) as (first, stop):
+            size = b.mul(b.mul(b.sub(stop, first), rows), i64(self.unit.strip))
+            with loop(b, i64(0), halves) as half:
+                mine = at(b, sums, b.mul(half, size), F32)
+                ends = [b.add(b.mul(half, strips), end) for end in (first, stop)]
+                b.call(group, [job, mine, packed, *ends])
+            b.call(keep, [job, sums, at(b, sums, size, F32), first, stop])
         b.ret_void()
         return function
 
-    @contextmanager
-    def each_block(
-        self, b: Any, packed: Any, rows: Any, steps: Any
-    ) -> Iterator[tuple[Any, Any, Any]]:
-        """Loop over a job's blocks of rows: first row, number of rows, widened activations."""
+    def halves_of(self, b: Any, known: dict[str, Any]) -> tuple[Any, Any]:
+        """How many parts of the outputs are taken together, and the strips of each."""
+        gated = b.icmp_signed("!=", known["gated"], i64(0))
+        halves = b.select(gated, i64(2), i64(1))
+        return halves, ceil(b, b.sdiv(known["outputs"], halves), i64(self.unit.strip))
+
+    def emit_keep(self) -> Any:
+        """keep(job, sums, ups, first, stop): the strips [first, stop) go where they belong."""
+        store, store_gated = self.emit_store(), self.emit_store_gated()
+        function, b = self.define("keep", [PTR, PTR, PTR, I64, I64])
+        job, sums, ups, first, stop = function.args
+        call, first_row, rows, *_ = self.fields(b, job, JOB_FIELDS, POINTERS)
+        known = self.record(b, call, CALL_FIELDS, POINTERS)
+        strip_size, outputs = i64(self.unit.strip), known["outputs"]
+        width = b.sdiv(outputs, i64(2))
+        with loop(b, first, stop) as strip:
+            place = b.mul(b.mul(b.sub(strip, first), rows), strip_size)
+            mine, up = at(b, sums, place, F32), at(b, ups, place, F32)
+            column = b.mul(strip, strip_size)
+            gated = b.icmp_signed("!=", known["gated"], i64(0))
+            with b.if_else(gated) as (together, alone):
+                with together:
+                    target = b.add(b.mul(first_row, width), column)
+                    target = at(b, b.inttoptr(known["gated"], PTR), target, self.scalar)
+                    b.call(store_gated, [mine, up, target, width, rows])
+                with alone:
+                    target = b.add(b.mul(first_row, outputs), column)
+                    target = at(b, known["out"], target, self.scalar)
+                    b.call(store, [mine, target, outputs, b.sub(outputs, column), rows])
+        b.ret_void()
+        return function
+
+    def emit_group(self) -> Any:
+        """group(job, sums, packed, first, stop): the sums [strips][rows][strip] of [first, stop).
+
+        All of them advance by a block of k, whose activations stay in the cache meanwhile.
+        """
+        pack, tiles = self.emit_pack(), self.emit_tiles()
+        function, b = self.define("group", [PTR, PTR, PTR, I64, I64])
+        job, sums, packed, first, stop = function.args
+        call, first_row, rows, *_ = self.fields(b, job, JOB_FIELDS, POINTERS)
+        known = self.record(b, call, CALL_FIELDS, POINTERS)
+        steps = known["steps"]
+        lanes, strip_size = i64(self.unit.lanes), i64(self.unit.strip)
+        strip_words, strip_sums = b.mul(strip_size, steps), b.mul(rows, strip_size)
+        depth, panel = b.mul(steps, i64(self.depth)), b.mul(lanes, steps)
         height = ceil(b, rows, ceil(b, rows, i64(self.unit.max_rows)))
-        with loop(b, i64(0), rows, height) as row:
-            activations = at(b, packed, b.mul(row, b.mul(steps, i64(self.depth))), F32)
-            yield row, minimum(b, height, b.sub(rows, row)), activations
+        with loop(b, i64(0), steps, i64(self.block)) as step:
+            length = minimum(b, i64(self.block), b.sub(steps, step))
+            done = b.add(b.mul(first_row, depth), b.mul(step, i64(self.depth)))
+            x = at(b, known["x"], done, self.scalar)
+            b.call(pack, [x, packed, rows, depth, b.mul(length, i64(self.depth))])
+            is_first = b.icmp_signed("==", step, i64(0))
+            pitch = b.select(is_first, i64(0), strip_size)
+            with loop(b, first, stop) as strip:
+                offset = b.add(b.mul(strip, strip_words), b.mul(step, lanes))
+                weights = at(b, known["weights"], offset, I32)
+                following = self.next_part(b, (first, strip, stop), strip_words, step, steps)
+                mine = at(b, sums, b.mul(b.sub(strip, first), strip_sums), F32)
+                bias = at(b, known["bias"], b.mul(strip, strip_size), F32)
+                with loop(b, i64(0), rows, height) as row:
+                    so_far = at(b, mine, b.mul(row, strip_size), F32)
+                    start = b.select(is_first, bias, so_far)
+                    ahead = b.select(b.icmp_signed("==", row, i64(0)), following, i64(0))
+                    activations = at(b, packed, b.mul(row, i64(ROW_FLOATS)), F32)
+                    arguments = [activations, weights, panel, start, pitch, so_far, length, ahead]
+                    self.call_one_of(b, tiles, minimum(b, height, b.sub(rows, row)), arguments)
+        b.ret_void()
+        return function
+
+    def next_part(
+        self, b: Any, strips: tuple[Any, ...], strip_words: Any, step: Any, steps: Any
+    ) -> Any:
+        """Words from what a thread multiplies now to what it multiplies next; 0 at its end.
+
+        That is the next strip, then the next block of the group.
+        """
+        first, strip, stop = strips
+        block = b.mul(i64(self.block), i64(self.unit.lanes))
+        back = b.add(b.mul(b.sub(first, strip), strip_words), block)
+        more = b.icmp_signed("<", b.add(step, i64(self.block)), steps)
+        inside = b.icmp_signed("<", b.add(strip, i64(1)), stop)
+        return b.select(inside, strip_words, b.select(more, back, i64(0)))
+
+    def load_one(self, b: Any, base: Any, index: Any) -> Any:
+        """The float32 value at scalar number `index`."""
+        address = at(b, base, index, self.scalar)
+        if not self.narrow:
+            return b.load(address, align=4, typ=F32)
+        word = b.zext(b.load(address, align=2, typ=self.scalar), I32)
+        return b.bitcast(b.shl(word, ir.Constant(I32, 16)), F32)
 
     def emit_tiles(self) -> dict[int, Any]:
-        store = self.emit_store()
-        return {rows: self.emit_tile(rows, store) for rows in range(1, self.unit.max_rows + 1)}
+        return {rows: self.emit_tile(rows) for rows in range(1, self.unit.max_rows + 1)}
 
     def emit_linear(self) -> str:
         """linear(call), the entry: all rows, job by job; returns the text of the module."""
-        pack, share = self.emit_pack(), self.emit_share()
-        malloc, free = self.declare("malloc", PTR, [I64]), self.declare("free", VOID, [PTR])
+        share = self.emit_share()
         function, b = self.define("linear", [PTR])
         (call,) = function.args
-        x, _, _, _, rows, steps, outputs, threads = self.fields(b, call, CALL_FIELDS, POINTERS)
-        depth = b.mul(steps, i64(self.depth))
-        limit = b.sdiv(i64(PACKED_ROWS_BYTES // 4), depth)
-        limit = minimum(b, rows, maximum(b, limit, i64(self.unit.max_rows)))
-        work = b.mul(b.mul(b.add(limit, i64(WEIGHT_WORK)), depth), outputs)
-        threads = minimum(b, threads, b.sdiv(work, i64(MIN_WORK_PER_THREAD)))
-        packed = b.call(malloc, [b.mul(b.mul(limit, depth), i64(4))])
+        known = self.record(b, call, CALL_FIELDS, POINTERS)
+        rows, depth = known["rows"], b.mul(known["steps"], i64(self.depth))
+        most = minimum(b, rows, i64(JOB_ROWS))
+        work = b.mul(b.mul(b.add(most, i64(WEIGHT_WORK)), depth), known["outputs"])
+        threads = minimum(b, known["threads"], b.sdiv(work, i64(MIN_WORK_PER_THREAD)))
         job = b.alloca(I64, len(JOB_FIELDS))
-        with loop(b, i64(0), rows, limit) as first:
-            height = minimum(b, limit, b.sub(rows, first))
-            record = b.ptrtoint(call, I64), b.ptrtoint(packed, I64), first, height
+        unit = self.unit_of(b, known, most, threads)
+        with loop(b, i64(0), rows, i64(JOB_ROWS)) as first:
+            height = minimum(b, most, b.sub(rows, first))
+            record = b.ptrtoint(call, I64), first, height, unit, i64(0)
             for i, value in enumerate(record):
                 b.store(value, at(b, job, i64(i), I64))
-            with self.each_block(b, packed, height, steps) as (row, block, activations):
-                source = at(b, x, b.mul(b.add(first, row), steps), I32)
-                b.call(pack, [source, activations, block, steps])
             self.call_in_team(b, share, job, threads)
-        b.call(free, [packed])
         b.ret_void()
         return str(self.module)
+
+    def unit_of(self, b: Any, known: dict[str, Any], rows: Any, threads: Any) -> Any:
+        """How many strips a thread takes at a time: no more than it can keep sums of."""
+        halves, strips = self.halves_of(b, known)
+        takers = b.mul(maximum(b, threads, i64(1)), i64(UNITS_PER_THREAD))
+        strip_sums = b.mul(b.mul(maximum(b, rows, i64(1)), i64(self.unit.strip)), halves)
+        most = b.sdiv(i64(SUMS_FLOATS), strip_sums)
+        return minimum(b, most, maximum(b, b.sdiv(strips, takers), i64(1)))
 
 
 @functools.cache

@@ -64,12 +64,14 @@ class _StackEmitter(FormatEmitter):
 
     entry = "stack"
 
-    def __init__(self, unit: VectorUnit, dtype: torch.dtype, linear: str, attention: str) -> None:
+    def __init__(
+        self, unit: VectorUnit, dtype: torch.dtype, linear: str, attention: str, strip: int
+    ) -> None:
         super().__init__(unit, dtype)
+        self.strip = strip
         self.linear = self.declare(linear, VOID, [PTR])
         self.attention = self.declare(attention, VOID, [PTR])
         self.root = self.declare("llvm.sqrt.f32", F32, [F32])
-        self.magnitude = self.declare(f"llvm.fabs.v{unit.lanes}f32", self.floats, [self.floats])
 
     def emit_norm(self) -> Any:
         """norm(x, weight, out, rows, width, epsilon): root mean square, rounded, times weight."""
@@ -120,18 +122,12 @@ class _StackEmitter(FormatEmitter):
         """gate(gates, out, rows, width): SiLU of the first half of a row times the second."""
         function, b = self.define("gate", [PTR, PTR, I64, I64])
         gates, out, rows, width = function.args
-        one = self.constant(1.0)
         with loop(b, i64(0), rows) as row:
             first, target = b.mul(row, b.mul(width, i64(2))), b.mul(row, width)
             with loop(b, i64(0), width, i64(self.unit.lanes)) as column:
                 place = b.add(first, column)
-                gate = self.load(b, gates, place)
-                small = self.exponential(b, b.fneg(b.call(self.magnitude, [gate])))
-                rising = b.fcmp_ordered(">=", gate, self.constant(0.0))
-                share = b.fdiv(b.select(rising, one, small), b.fadd(one, small))
-                active = self.nearest(b, b.fmul(gate, share))
-                product = b.fmul(active, self.load(b, gates, b.add(place, width)))
-                self.store(b, product, out, b.add(target, column))
+                gate, up = self.load(b, gates, place), self.load(b, gates, b.add(place, width))
+                self.store(b, self.gated(b, gate, up), out, b.add(target, column))
         b.ret_void()
         return function
 
@@ -237,14 +233,15 @@ class _StackEmitter(FormatEmitter):
         b.call(function, [record])
 
     def emit_linear_call(
-        self, b: Any, known: dict[str, Any], layer: dict[str, Any], name: str, x: str, out: str
-    ) -> None:
-        """out = x times one of the layer's matrices."""
+        self, b: Any, known: dict[str, Any], layer: dict[str, Any], name: str, x: str, out: str,
+        gated: Any = None,
+    ) -> None:  # fmt: skip
+        """out = x times one of the layer's matrices; `gated` as in `cpu_linear_kernel`."""
         fields = {field: layer[f"{name} {field}"] for field in ("steps", "outputs")}
         for field in ("weights", "bias"):
             fields[field] = b.ptrtoint(layer[f"{name} {field}"], I64)
         fields["x"], fields["out"] = (b.ptrtoint(known[matrix], I64) for matrix in (x, out))
-        fields |= {"rows": known["rows"], "threads": known["threads"]}
+        fields |= {"rows": known["rows"], "threads": known["threads"], "gated": gated or i64(0)}
         self.call_kernel(b, self.linear, cpu_linear_kernel.CALL_FIELDS, fields)
 
     def emit_layer(self, functions: dict[str, Any]) -> Any:
@@ -258,6 +255,9 @@ class _StackEmitter(FormatEmitter):
         size = b.mul(rows, hidden)
         attended = b.mul(rows, b.mul(known["heads"], known["dim"]))
         inner = b.sdiv(mine["before_activation outputs"], i64(2))
+        # Where the halves begin with a strip the kernel of the matrix goes on to the activation.
+        begins = b.icmp_signed("==", b.srem(inner, i64(self.strip)), i64(0))
+        gated = b.select(begins, b.ptrtoint(known["inner"], I64), i64(0))
         b.call(functions["norm"], [x, mine["first_norm"], normed, rows, hidden, epsilon])
         self.emit_linear_call(b, known, mine, "before_attention", "normed", "joined")
         with loop(b, i64(0), known["segment_count"]) as number:
@@ -268,8 +268,9 @@ class _StackEmitter(FormatEmitter):
         self.emit_linear_call(b, known, mine, "after_attention", "narrowed", "delta")
         b.call(functions["add"], [x, delta, size])
         b.call(functions["norm"], [x, mine["second_norm"], normed, rows, hidden, epsilon])
-        self.emit_linear_call(b, known, mine, "before_activation", "normed", "gates")
-        b.call(functions["gate"], [known["gates"], known["inner"], rows, inner])
+        self.emit_linear_call(b, known, mine, "before_activation", "normed", "gates", gated)
+        with b.if_then(b.not_(begins)):
+            b.call(functions["gate"], [known["gates"], known["inner"], rows, inner])
         self.emit_linear_call(b, known, mine, "after_activation", "inner", "delta")
         b.call(functions["add"], [x, delta, size])
         b.ret_void()
@@ -315,5 +316,5 @@ def compiled(
     know_function(linear, cpu_linear_kernel.compiled(unit, dtype))
     know_function(attention, cpu_attention_kernel.compiled(unit, dim))
     narrower = VectorUnit(lanes=lanes_for(unit, *widths), registers=unit.registers)
-    emitter = _StackEmitter(narrower, dtype, linear, attention)
+    emitter = _StackEmitter(narrower, dtype, linear, attention, unit.strip)
     return compile_module(emitter.emit_stack(), _StackEmitter.entry)

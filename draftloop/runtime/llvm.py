@@ -49,16 +49,19 @@ class VectorUnit(NamedTuple):
         return STRIP_VECTORS * self.lanes
 
     def vectors(self, rows: int) -> int:
-        """Widest tile for `rows` rows whose sums, weights and one activation fit the registers."""
+        """Widest tile for `rows` rows that fits the registers.
+
+        Those are its sums, its weights as loaded and as widened, and one activation.
+        """
         for vectors in (4, 2):
-            if rows * vectors + vectors + 1 < self.registers:
+            if rows * vectors + 2 * vectors + 1 < self.registers:
                 return vectors
         return 1
 
     @property
     def max_rows(self) -> int:
         """Rows of the largest tile two vectors wide, less what the compiler needs for itself."""
-        return 12 if self.registers == 32 else 6
+        return 12 if self.registers == 32 else 5
 
 
 AVX512 = VectorUnit(lanes=16, registers=32)
@@ -117,6 +120,24 @@ def loop(b: Any, start: Any, stop: Any, step: Any = None) -> Iterator[Any]:
     yield i
     b.store(b.add(i, i64(1) if step is None else step), counter)
     b.branch(head)
+    b.position_at_end(done)
+
+
+@contextmanager
+def taking(b: Any, counter: Any, unit: Any, stop: Any) -> Iterator[tuple[Any, Any]]:
+    """Emit a loop over units of range(stop) that no other thread with this counter has taken.
+
+    Yields the first and the end of each.
+    """
+    body, done = (b.append_basic_block(name) for name in ("take", "taken"))
+    b.branch(body)
+    b.position_at_end(body)
+    first = b.atomic_rmw("add", counter, unit, "monotonic")
+    inside = b.append_basic_block("inside")
+    b.cbranch(b.icmp_signed("<", first, stop), inside, done)
+    b.position_at_end(inside)
+    yield first, minimum(b, b.add(first, unit), stop)
+    b.branch(body)
     b.position_at_end(done)
 
 
@@ -261,6 +282,15 @@ class FormatEmitter(Emitter):
         odd = b.and_(b.lshr(bits, self.whole(16)), self.whole(1))
         near = b.add(b.add(bits, self.whole(0x7FFF)), odd)
         return b.select(b.fcmp_unordered("uno", sums, sums), self.whole(0x7FC00000), near)
+
+    def gated(self, b: Any, gate: Any, up: Any) -> Any:
+        """SiLU(gate), rounded, times `up`; both are values of the format."""
+        one, sign = self.constant(1.0), self.whole(0x80000000)
+        negative = b.bitcast(b.or_(b.bitcast(gate, self.ints), sign), self.floats)
+        small = self.exponential(b, negative)
+        rising = b.fcmp_ordered(">=", gate, self.constant(0.0))
+        share = b.fdiv(b.select(rising, one, small), b.fadd(one, small))
+        return b.fmul(self.nearest(b, b.fmul(gate, share)), up)
 
     def load(self, b: Any, base: Any, index: Any) -> Any:
         """The float32 values of the vector at scalar number `index`."""

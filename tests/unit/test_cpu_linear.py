@@ -14,12 +14,14 @@ from collections.abc import Iterator
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 from draftloop.runtime import cpu_linear
 from draftloop.runtime.cpu_linear import PackedLinear, packable, replace_linears
 
 needs_kernel = pytest.mark.skipif(cpu_linear.UNIT is None, reason="no kernel for this machine")
 DTYPES = (torch.bfloat16, torch.float32)
+KERNEL = "draftloop.runtime.cpu_linear_kernel"
 
 
 @pytest.fixture(autouse=True)
@@ -51,7 +53,7 @@ def same_bits(left: Tensor, right: Tensor) -> bool:
 
 
 @needs_kernel
-@pytest.mark.parametrize(("outputs", "depth"), [(64, 2), (1, 34), (200, 96), (515, 128)])
+@pytest.mark.parametrize(("outputs", "depth"), [(64, 2), (1, 34), (200, 96), (515, 1110)])
 def test_bfloat16_is_the_running_sum_rounded_once(outputs: int, depth: int) -> None:
     weight, bias = random_layer(outputs, depth)
     x = torch.randn(30, depth).bfloat16()
@@ -91,12 +93,31 @@ def test_bits_do_not_depend_on_the_number_of_threads(dtype: torch.dtype) -> None
 
 
 @needs_kernel
-def test_more_rows_than_are_widened_at_once() -> None:
-    depth = 16384  # 512 KiB hold eight float32 rows of this length
-    weight, bias = random_layer(64, depth)
+def test_more_rows_than_are_taken_at_once() -> None:
+    weight, bias = random_layer(64, 1110)
     packed = PackedLinear(weight, bias)
-    x = torch.randn(31, depth).bfloat16()
+    kernel = pytest.importorskip(KERNEL)
+    x = torch.randn(2 * kernel.JOB_ROWS + 3, 1110).bfloat16()
     assert same_bits(packed(x), torch.cat([packed(row[None]) for row in x]))
+
+
+@needs_kernel
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("rows", [1, 7, 200])
+def test_a_gated_product(rows: int, dtype: torch.dtype) -> None:
+    """In place of the outputs: SiLU of their first half times their second, in one call."""
+    width, depth = 3 * 64, 600
+    packed = PackedLinear(*random_layer(2 * width, depth, dtype))
+    x = torch.randn(rows, depth).to(dtype) / 8
+    gate, up = packed(x).split(width, dim=1)
+    gated = torch.empty(rows, width, dtype=dtype)
+    kernel = pytest.importorskip(KERNEL)
+    call = kernel.CALL.pack(
+        x.data_ptr(), packed.packed.data_ptr(), packed.bias.data_ptr(), 0, rows, packed.steps,
+        2 * width, torch.get_num_threads(), gated.data_ptr(),
+    )  # fmt: skip
+    kernel.compiled(cpu_linear.UNIT, dtype)(call)
+    torch.testing.assert_close(gated, functional.silu(gate) * up)
 
 
 @needs_kernel
@@ -208,7 +229,7 @@ def test_without_llvmlite_torch_stays(monkeypatch: pytest.MonkeyPatch) -> None:
     """Also what a CPU without the vector instructions, or another architecture, gets."""
     import draftloop.runtime
 
-    name = "draftloop.runtime.cpu_linear_kernel"
+    name = KERNEL
     monkeypatch.setitem(sys.modules, name, None)
     monkeypatch.delattr(draftloop.runtime, "cpu_linear_kernel", raising=False)
     spec = importlib.util.spec_from_file_location("cpu_linear_alone", cpu_linear.__file__)
