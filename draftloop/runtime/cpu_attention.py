@@ -10,6 +10,8 @@ cache the branches of a draft tree lie. See docs/decisions/0006-cpu-attention.md
 
 from __future__ import annotations
 
+import functools
+
 import numpy as np
 import numpy.typing as npt
 import torch
@@ -22,6 +24,8 @@ if UNIT is not None:
     from draftloop.runtime.llvm import lanes_for
 
 Bias = npt.NDArray[np.float32]
+
+ROW_STEP = 1024  # keys; open rows of so many sizes only are kept
 
 
 def fits(query: Tensor, keys: Tensor) -> bool:
@@ -40,10 +44,24 @@ def bias_of(mask: npt.NDArray[np.bool_] | None, stored: int) -> Bias:
     mask: [rows, stored]; None for one row that sees everything.
     """
     assert UNIT is not None, "fits() comes first"
-    rows = 1 if mask is None else len(mask)
-    bias = np.full((rows, -(-stored // UNIT.lanes) * UNIT.lanes), -np.inf, np.float32)
-    bias[:, :stored][... if mask is None else mask] = 0
+    width = -(-stored // UNIT.lanes) * UNIT.lanes
+    if mask is None:
+        row = _open_row(-(-stored // ROW_STEP) * ROW_STEP)
+        start = len(row) - UNIT.lanes - stored
+        return row[None, start : start + width]
+    bias = np.full((len(mask), width), -np.inf, np.float32)
+    bias[:, :stored][mask] = 0
     return bias
+
+
+@functools.cache
+def _open_row(keys: int) -> Bias:
+    """So many keys that are seen, then a vector of some that are not; read-only."""
+    assert UNIT is not None
+    row = np.zeros(keys + UNIT.lanes, np.float32)
+    row[keys:] = -np.inf
+    row.flags.writeable = False
+    return row
 
 
 def attend(

@@ -1,4 +1,4 @@
-"""All layers of a lean decoder in one call, for the few rows of a round on a CPU.
+"""A lean decoder in one call, from tokens to logits, for the few rows of a round on a CPU.
 
 Between two matrices lie a dozen operations on a few rows, microseconds of work each. Called one by
 one through torch they take longer than many a matrix, above all where the matrices have just
@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, cast
 import numpy as np
 import numpy.typing as npt
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from draftloop.runtime.cpu_linear import UNIT, PackedLinear
 from draftloop.runtime.forward import Batch, Segment
@@ -48,48 +48,72 @@ class StackShape:
     epsilon: float
 
 
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """What lies around the layers.
+
+    embedding: [vocabulary, hidden]; cosines, sines: [positions, 1, dim]; last_norm: [hidden].
+    """
+
+    embedding: Tensor
+    cosines: Tensor
+    sines: Tensor
+    last_norm: Tensor
+    head: nn.Module
+
+    @property
+    def dense(self) -> tuple[Tensor, ...]:
+        """What the kernel reads row by row."""
+        return self.embedding, self.cosines, self.sines, self.last_norm
+
+
 class CpuStack:
-    """The layers of one decoder; raises ValueError where `stackable` is false.
+    """One decoder; raises ValueError where `stackable` is false.
 
     Used from one thread at a time: what lies between the layers is kept from call to call.
     """
 
-    def __init__(self, layers: Sequence[Layer], last_norm: Tensor, shape: StackShape) -> None:
-        if not stackable(layers, last_norm, shape):
+    def __init__(self, layers: Sequence[Layer], frame: Frame, shape: StackShape) -> None:
+        if not stackable(layers, frame, shape):
             raise ValueError("no kernel for these layers here")
         assert UNIT is not None
-        self._shape, self._layers = shape, layers
-        self._last_norm, self._dtype = last_norm, last_norm.dtype
+        self._shape, self._layers, self._frame = shape, layers, frame
+        self._head = cast(PackedLinear, frame.head)
+        self._head_fields = _linear_fields(self._head)
+        self._dense = [matrix.data_ptr() for matrix in frame.dense]
+        self._dtype = frame.last_norm.dtype
         self._windows = sorted({layer.window or 0 for layer in layers})
         self._kernel = kernel.compiled(UNIT, self._dtype, shape.dim, _widths(layers, shape))
         self._table = np.array([self._fields(layer) for layer in layers], np.int64)
         self._cache: KVCache | None = None
+        self._strides = (0, 0)  # of a head and of a slot of the cache
         self._between: dict[str, Tensor] = {}
+        self._addresses: dict[str, int] = {}
 
-    def run(
-        self, x: Tensor, cosines: Tensor, sines: Tensor, batch: Batch, cache: KVCache,
-        chosen: Sequence[int],
-    ) -> Tensor:  # fmt: skip
-        """The last norm of the chosen rows, [chosen, hidden]; stores keys and values.
-
-        x: [rows, hidden], which is used up; cosines, sines: [rows, dim]; all dense.
-        """
-        shape, between = self._shape, self._room(len(x))
+    def run(self, batch: Batch, cache: KVCache, chosen: Sequence[int]) -> Tensor:
+        """The logits of the chosen rows, float32 [chosen, vocabulary]; stores keys and values."""
+        shape, head = self._shape, self._head
+        embedding, *around = self._dense
+        self._make_room(len(batch.token_ids), len(chosen))
         self._bind(cache)
         kept = [self._segment(segment) for segment in batch.segments]
         segments = np.array([fields for fields, _ in kept], np.int64)
-        rows = np.array(chosen, np.int64)
+        numbers = np.array([*batch.token_ids, *batch.positions, *chosen], np.int64)
+        token_ids, rows = numbers.ctypes.data, len(batch.token_ids)
+        positions = token_ids + rows * numbers.itemsize
+        values = len(chosen) * head.out_features
+        logits = torch.empty(values + SPARE)
         call = kernel.CALL.pack(
             self._table.ctypes.data, len(self._table), segments.ctypes.data, len(segments),
-            len(x), shape.hidden, shape.heads, shape.kv_heads, shape.dim,
-            cache.keys[0].stride(1), cache.keys[0].stride(0), torch.get_num_threads(),
-            x.data_ptr(),
-            *(between[name].data_ptr() for name in BETWEEN),
-            cosines.data_ptr(), sines.data_ptr(), self._last_norm.data_ptr(),
-            rows.ctypes.data, len(rows), shape.scale, shape.epsilon,
+            rows, shape.hidden, shape.heads, shape.kv_heads, shape.dim,
+            *self._strides, torch.get_num_threads(), token_ids, positions, embedding,
+            *(self._addresses[name] for name in BETWEEN), *around,
+            positions + rows * numbers.itemsize, len(chosen), *self._head_fields,
+            self._addresses["scores"], logits.data_ptr(),
+            shape.scale, shape.epsilon,
         )  # fmt: skip
         self._kernel(call)
-        return between["normed"][: len(rows)]
+        return logits[:values].view(len(chosen), -1)
 
     def _fields(self, layer: Layer) -> list[int]:
         fields = [
@@ -97,13 +121,13 @@ class CpuStack:
             self._windows.index(layer.window or 0),
         ]  # fmt: skip
         for linear in _linears(layer):
-            fields += [linear.packed.data_ptr(), linear.bias.data_ptr(), linear.steps,
-                       linear.out_features]  # fmt: skip
+            fields += _linear_fields(linear)
         return fields
 
     def _bind(self, cache: KVCache) -> None:
         if cache is not self._cache:
             self._cache = cache
+            self._strides = cache.keys[0].stride(1), cache.keys[0].stride(0)
             keys, values = (kernel.LAYER_FIELDS.index(name) for name in ("keys", "values"))
             self._table[:, keys] = [tensor.data_ptr() for tensor in cache.keys]
             self._table[:, values] = [tensor.data_ptr() for tensor in cache.values]
@@ -119,27 +143,32 @@ class CpuStack:
                   segment.stored_from, segment.stored_to, table.ctypes.data]  # fmt: skip
         return fields, table
 
-    def _room(self, rows: int) -> dict[str, Tensor]:
-        """What lies between the layers, for so many rows at least."""
+    def _make_room(self, rows: int, chosen: int) -> None:
+        """What lies between the layers, for so many rows at least, and between them and logits."""
         if not self._between or len(self._between["normed"]) < rows:
             shape = self._shape
             joined = (shape.heads + 2 * shape.kv_heads) * shape.dim
             query = shape.heads * shape.dim
             gates = max(_linears(layer)[2].out_features for layer in self._layers)
             widths = {
-                "normed": shape.hidden, "joined": joined, "query": query, "attended": query,
-                "narrowed": query, "gates": gates, "inner": gates // 2, "delta": shape.hidden,
+                "x": shape.hidden, "normed": shape.hidden, "joined": joined, "query": query,
+                "attended": query, "narrowed": query, "gates": gates, "inner": gates // 2,
+                "delta": shape.hidden,
             }  # fmt: skip
-            self._between = {
-                name: torch.empty(rows, width, dtype=BETWEEN[name] or self._dtype)
-                for name, width in widths.items()
-            }
-        return self._between
+            for name, width in widths.items():
+                self._keep(name, torch.empty(rows, width, dtype=BETWEEN[name] or self._dtype))
+        values = chosen * self._head.out_features + SPARE
+        if "scores" not in self._between or len(self._between["scores"]) < values:
+            self._keep("scores", torch.empty(values, dtype=self._dtype))
+
+    def _keep(self, name: str, matrix: Tensor) -> None:
+        self._between[name], self._addresses[name] = matrix, matrix.data_ptr()
 
 
+SPARE = 16  # values behind the logits: a vector may reach beyond the last one
 # Matrices between the layers, in the order of the kernel's record; None: in the model's format.
 BETWEEN: dict[str, torch.dtype | None] = {
-    "normed": None, "joined": None, "query": torch.float32, "attended": torch.float32,
+    "x": None, "normed": None, "joined": None, "query": torch.float32, "attended": torch.float32,
     "narrowed": None, "gates": None, "inner": None, "delta": None,
 }  # fmt: skip
 
@@ -151,14 +180,17 @@ def takes(segment: Segment, cache: KVCache) -> bool:
     )
 
 
-def stackable(layers: Sequence[Layer], last_norm: Tensor, shape: StackShape) -> bool:
-    """Whether the kernel computes these layers on this machine."""
+def stackable(layers: Sequence[Layer], frame: Frame, shape: StackShape) -> bool:
+    """Whether the kernel computes this decoder on this machine."""
+    dtype = frame.last_norm.dtype
     return (
         UNIT is not None
+        and isinstance(frame.head, PackedLinear)
+        and all(matrix.dtype is dtype and matrix.is_contiguous() for matrix in frame.dense)
         and all(isinstance(linear, PackedLinear) for layer in layers for linear in _linears(layer))
         and all(type(layer.activation).__name__ in SILU for layer in layers)
         and all(
-            norm.dtype is last_norm.dtype and norm.is_contiguous()
+            norm.dtype is dtype and norm.is_contiguous()
             for layer in layers
             for norm in (layer.first_norm, layer.second_norm)
         )
@@ -174,6 +206,11 @@ def _linears(layer: Layer) -> list[PackedLinear]:
         layer.after_activation,
     )  # fmt: skip
     return cast(list[PackedLinear], list(linears))
+
+
+def _linear_fields(linear: PackedLinear) -> list[int]:
+    """In the order of the kernel's records."""
+    return [linear.packed.data_ptr(), linear.bias.data_ptr(), linear.steps, linear.out_features]
 
 
 def _widths(layers: Sequence[Layer], shape: StackShape) -> tuple[int, ...]:

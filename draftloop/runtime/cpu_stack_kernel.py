@@ -1,4 +1,4 @@
-"""The compiled kernel of `cpu_stack`: LLVM IR, written with llvmlite, for all layers in one call.
+"""The compiled kernel of `cpu_stack`: LLVM IR, written with llvmlite, tokens to logits in one call.
 
 Importing this module requires llvmlite; `cpu_stack` is the way in.
 """
@@ -32,14 +32,16 @@ from draftloop.runtime.llvm import (
 
 CALL_FIELDS = (
     "layers", "count", "segments", "segment_count", "rows", "hidden", "heads", "kv_heads", "dim",
-    "key_head", "slot_size", "threads", "x", "normed", "joined", "query", "attended", "narrowed",
-    "gates", "inner", "delta", "cosines", "sines", "last_norm", "chosen", "chosen_count", "scale",
-    "epsilon",
+    "key_head", "slot_size", "threads", "token_ids", "positions", "embedding", "x", "normed",
+    "joined", "query", "attended", "narrowed", "gates", "inner", "delta", "cosines", "sines",
+    "last_norm", "chosen", "chosen_count", "head weights", "head bias", "head steps",
+    "head outputs", "scores", "logits", "scale", "epsilon",
 )  # fmt: skip
 CALL = struct.Struct(f"{len(CALL_FIELDS) - 2}q2d")
 CALL_POINTERS = (
-    "layers", "segments", "x", "normed", "joined", "query", "attended", "narrowed", "gates",
-    "inner", "delta", "cosines", "sines", "last_norm", "chosen",
+    "layers", "segments", "token_ids", "positions", "embedding", "x", "normed", "joined", "query",
+    "attended", "narrowed", "gates", "inner", "delta", "cosines", "sines", "last_norm", "chosen",
+    "head weights", "head bias", "scores", "logits",
 )  # fmt: skip
 LINEAR_FIELDS = ("weights", "bias", "steps", "outputs")
 LINEARS = ("before_attention", "after_attention", "before_activation", "after_activation")
@@ -157,9 +159,9 @@ class _StackEmitter(FormatEmitter):
         b.ret_void()
         return function
 
-    def emit_segment(self) -> Any:
+    def emit_segment(self, widen: Any) -> Any:
         """segment(call, layer, segment): stores keys and values, turns queries, and attends."""
-        turn, widen = self.emit_turn(), self.emit_widen()
+        turn = self.emit_turn()
         function, b = self.define("segment", [PTR, PTR, PTR])
         call, layer, segment = function.args
         known = self.record(b, call, CALL_FIELDS, CALL_POINTERS)
@@ -174,7 +176,8 @@ class _StackEmitter(FormatEmitter):
             row = b.add(mine["start"], number)
             stored = b.mul(b.add(mine["stored_from"], number), dim)
             source = at(b, known["joined"], b.mul(row, width), self.scalar)
-            angle = b.mul(row, dim)
+            position = b.load(at(b, known["positions"], row, I64), typ=I64)
+            angle = b.mul(position, dim)
             angles = [at(b, known[name], angle, self.scalar) for name in ("cosines", "sines")]
             query = at(b, known["query"], b.mul(row, b.mul(heads, dim)), F32)
             with loop(b, i64(0), heads) as head:
@@ -234,14 +237,15 @@ class _StackEmitter(FormatEmitter):
 
     def emit_linear_call(
         self, b: Any, known: dict[str, Any], layer: dict[str, Any], name: str, x: str, out: str,
-        gated: Any = None,
+        gated: Any = None, rows: Any = None,
     ) -> None:  # fmt: skip
         """out = x times one of the layer's matrices; `gated` as in `cpu_linear_kernel`."""
         fields = {field: layer[f"{name} {field}"] for field in ("steps", "outputs")}
         for field in ("weights", "bias"):
             fields[field] = b.ptrtoint(layer[f"{name} {field}"], I64)
         fields["x"], fields["out"] = (b.ptrtoint(known[matrix], I64) for matrix in (x, out))
-        fields |= {"rows": known["rows"], "threads": known["threads"], "gated": gated or i64(0)}
+        fields |= {"rows": rows or known["rows"], "threads": known["threads"]}
+        fields["gated"] = gated or i64(0)
         self.call_kernel(b, self.linear, cpu_linear_kernel.CALL_FIELDS, fields)
 
     def emit_layer(self, functions: dict[str, Any]) -> Any:
@@ -276,30 +280,57 @@ class _StackEmitter(FormatEmitter):
         b.ret_void()
         return function
 
-    def emit_stack(self) -> str:
-        """stack(call), the entry; returns the text of the module.
+    def emit_embed(self) -> Any:
+        """embed(token_ids, embedding, x, rows, hidden): x[row] = embedding[token_ids[row]]."""
+        function, b = self.define("embed", [PTR, PTR, PTR, I64, I64])
+        token_ids, embedding, x, rows, hidden = function.args
+        with loop(b, i64(0), rows) as row:
+            token = b.load(at(b, token_ids, row, I64), typ=I64)
+            source, target = b.mul(token, hidden), b.mul(row, hidden)
+            with loop(b, i64(0), hidden, i64(self.unit.lanes)) as column:
+                value = self.load(b, embedding, b.add(source, column))
+                self.store(b, value, x, b.add(target, column))
+        b.ret_void()
+        return function
 
-        Leaves in `normed` the last norm of the rows that `chosen` names.
-        """
+    def emit_head(self, norm: Any, widen: Any) -> Any:
+        """head(call, epsilon): the logits of the rows that `chosen` names, in float32."""
+        function, b = self.define("head", [PTR, F32])
+        call, epsilon = function.args
+        known = self.record(b, call, CALL_FIELDS, CALL_POINTERS)
+        hidden, count = known["hidden"], known["chosen_count"]
+        with loop(b, i64(0), count) as number:
+            row = b.load(at(b, known["chosen"], number, I64), typ=I64)
+            source = at(b, known["x"], b.mul(row, hidden), self.scalar)
+            target = at(b, known["normed"], b.mul(number, hidden), self.scalar)
+            b.call(norm, [source, known["last_norm"], target, i64(1), hidden, epsilon])
+        out = "scores" if self.narrow else "logits"
+        self.emit_linear_call(b, known, known, "head", "normed", out, rows=count)
+        if self.narrow:
+            values = b.mul(count, known["head outputs"])
+            b.call(widen, [known["scores"], known["logits"], values])
+        b.ret_void()
+        return function
+
+    def emit_stack(self) -> str:
+        """stack(call), the entry; returns the text of the module."""
+        widen = self.emit_widen()
         functions = {
             "norm": self.emit_norm(), "add": self.emit_add(), "narrow": self.emit_narrow(),
-            "gate": self.emit_gate(), "segment": self.emit_segment(),
+            "gate": self.emit_gate(), "segment": self.emit_segment(widen),
         }  # fmt: skip
-        layer_of = self.emit_layer(functions)
+        embed, layer_of = self.emit_embed(), self.emit_layer(functions)
+        head = self.emit_head(functions["norm"], widen)
         function, b = self.define(self.entry, [PTR])
         (call,) = function.args
         known = self.record(b, call, CALL_FIELDS, CALL_POINTERS)
         epsilon = b.fptrunc(b.bitcast(known["epsilon"], F64), F32)
+        names = ("token_ids", "embedding", "x", "rows", "hidden")
+        b.call(embed, [known[name] for name in names])
         with loop(b, i64(0), known["count"]) as number:
             layer = at(b, known["layers"], b.mul(number, i64(len(LAYER_FIELDS))), I64)
             b.call(layer_of, [call, layer, epsilon])
-        hidden = known["hidden"]
-        with loop(b, i64(0), known["chosen_count"]) as number:
-            row = b.load(at(b, known["chosen"], number, I64), typ=I64)
-            source = at(b, known["x"], b.mul(row, hidden), self.scalar)
-            target = at(b, known["normed"], b.mul(number, hidden), self.scalar)
-            arguments = [source, known["last_norm"], target, i64(1), hidden, epsilon]
-            b.call(functions["norm"], arguments)
+        b.call(head, [call, epsilon])
         b.ret_void()
         return str(self.module)
 

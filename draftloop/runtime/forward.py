@@ -55,12 +55,26 @@ class Segment:
     # [rows, stored_to] or None where the rows see everything before and, in a row, themselves
     mask: Mask | None
     causal: bool
-    # [stored_to] absolute position of every stored row; those of the new rows come last
-    stored_positions: npt.NDArray[np.int64]
+    committed: int  # stored rows that hold the position of their number
+    pending_depths: list[int]  # of the others, from 1
     # what attention derives from these once for all layers, by the layer's sliding window
     windowed_masks: dict[int, Mask] = field(default_factory=dict)
     biases: dict[int | None, npt.NDArray[np.float32]] = field(default_factory=dict)
     masks_on_device: dict[int | None, Tensor] = field(default_factory=dict)
+
+    @property
+    def stored_positions(self) -> npt.NDArray[np.int64]:
+        """[stored_to] absolute position of every stored row; those of the new rows come last."""
+        depths = np.array(self.pending_depths, dtype=np.int64)
+        before = np.arange(self.committed, dtype=np.int64)
+        return np.concatenate([before, self.committed - 1 + depths])
+
+    @property
+    def positions(self) -> list[int]:
+        """Absolute positions of the new rows."""
+        nodes = self.pending_depths[max(0, self.stored_from - self.committed) :]
+        new = range(self.stored_from, self.committed)
+        return [*new, *(self.committed - 1 + depth for depth in nodes)]
 
 
 @dataclass(slots=True)
@@ -95,7 +109,7 @@ def lay_out(forwards: Sequence[Forward]) -> Batch:
         batch.segments.append(segment)
         batch.token_ids.extend(forward.committed_token_ids)
         batch.token_ids.extend(forward.node_token_ids)
-        batch.positions.extend(segment.stored_positions[segment.stored_from :].tolist())
+        batch.positions.extend(segment.positions)
         batch.logit_rows.extend(range(start + forward.logits_from, start + forward.rows))
         batch.logit_counts.append(forward.rows - forward.logits_from)
     return batch
@@ -118,13 +132,9 @@ def _segment(forward: Forward, start: int) -> Segment:
         stored_to=stored_from + forward.rows,
         mask=mask,
         causal=causal,
-        stored_positions=_stored_positions(slot),
+        committed=slot.length,
+        pending_depths=[*slot.pending_depths],
     )
-
-
-def _stored_positions(slot: Slot) -> npt.NDArray[np.int64]:
-    depths = np.array(slot.pending_depths, dtype=np.int64)
-    return np.concatenate([np.arange(slot.length, dtype=np.int64), slot.length - 1 + depths])
 
 
 def _mask(forward: Forward, stored_from: int) -> Mask | None:

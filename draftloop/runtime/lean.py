@@ -23,7 +23,7 @@ from transformers import (
 )
 
 from draftloop.runtime.cpu_linear import packed
-from draftloop.runtime.cpu_stack import CpuStack, StackShape, stackable, takes
+from draftloop.runtime.cpu_stack import CpuStack, Frame, StackShape, stackable, takes
 from draftloop.runtime.forward import Batch
 from draftloop.runtime.kv_cache import KVCache
 from draftloop.runtime.tree_attention import attend
@@ -76,8 +76,10 @@ class LeanDecoder:
         self._norm: Tensor = body.norm.weight
         everywhere = torch.arange(positions)[None]
         like = torch.zeros(1, dtype=model.dtype)
-        cosines, sines = body.rotary_emb(like, everywhere)
-        self._cosines, self._sines = cosines[0][:, None], sines[0][:, None]  # [positions, 1, dim]
+        # [positions, 1, dim]
+        angles = (table[0][:, None] for table in body.rotary_emb(like, everywhere))
+        self._cosines, self._sines = (table.contiguous() for table in angles)
+        self._vocabulary_size = int(config.vocab_size)
         self._layers = [_take_over(layer, config) for layer in body.layers]
         self._head = packed(model.lm_head)
         shape = StackShape(
@@ -88,12 +90,13 @@ class LeanDecoder:
             scale=float(self._layers[0].attention.scaling),
             epsilon=self._epsilon,
         )
+        frame = Frame(self._embedding, self._cosines, self._sines, self._norm, self._head)
         self._stack: CpuStack | None = None
-        if stackable(self._layers, self._norm, shape):
-            self._stack = CpuStack(self._layers, self._norm, shape)
+        if stackable(self._layers, frame, shape):
+            self._stack = CpuStack(self._layers, frame, shape)
 
     def logits(self, batch: Batch, cache: KVCache, rows: Sequence[int]) -> Tensor:
-        """The logits of some rows of the batch, [rows, vocabulary]; stores keys and values.
+        """The logits of some rows of the batch, float32 [rows, vocabulary]; stores keys and values.
 
         Prompts go through torch and what is decoded through the stack, also where they share a
         step: a row must come out the same whatever is computed beside it.
@@ -104,7 +107,7 @@ class LeanDecoder:
         if len(few) == len(batch.segments):
             return self._through_stack(batch, cache, rows)
         many = [segment for segment in batch.segments if segment not in few]
-        logits = self._norm.new_empty((len(rows), len(self._embedding)))
+        logits = torch.empty(len(rows), self._vocabulary_size)
         for segments, way in ((few, self._through_stack), (many, self._through_torch)):
             part, places = batch.part(segments)
             wanted = [number for number, row in enumerate(rows) if row in places]
@@ -112,19 +115,14 @@ class LeanDecoder:
             logits[wanted] = way(part, cache, chosen or [0])[: len(chosen)]
         return logits
 
-    def _embedded(self, batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
-        """What goes into the first layer, and every row's cosines and sines."""
-        positions = torch.tensor(batch.positions)
-        x = functional.embedding(torch.tensor(batch.token_ids), self._embedding)
-        return x, self._cosines[positions], self._sines[positions]
-
     def _through_stack(self, batch: Batch, cache: KVCache, rows: Sequence[int]) -> Tensor:
         assert self._stack is not None
-        logits: Tensor = self._head(self._stack.run(*self._embedded(batch), batch, cache, rows))
-        return logits
+        return self._stack.run(batch, cache, rows)
 
     def _through_torch(self, batch: Batch, cache: KVCache, rows: Sequence[int]) -> Tensor:
-        x, cosines, sines = self._embedded(batch)
+        positions = torch.tensor(batch.positions)
+        x = functional.embedding(torch.tensor(batch.token_ids), self._embedding)
+        cosines, sines = self._cosines[positions], self._sines[positions]
         for layer in self._layers:
             inside = self._normed(x, layer.first_norm)
             x = x + layer.after_attention(
@@ -135,7 +133,7 @@ class LeanDecoder:
         if len(rows) < len(batch.token_ids):
             x = x[torch.tensor(rows)]
         logits: Tensor = self._head(self._normed(x, self._norm))
-        return logits
+        return logits.float()
 
     def _normed(self, x: Tensor, weight: Tensor) -> Tensor:
         wide = x.float()

@@ -119,7 +119,7 @@ class LanguageModel:
         # transformers takes no empty choice of rows: one is computed and thrown away
         rows = batch.logit_rows or [0]
         if self._lean is not None:
-            lean = self._lean.logits(batch, self.cache, rows)[: len(batch.logit_rows)].float()
+            lean = self._lean.logits(batch, self.cache, rows)[: len(batch.logit_rows)]
             counts = batch.logit_counts  # most often of one session: split takes its time
             return [lean] if len(counts) == 1 else list(lean.split(counts))
         every_row = len(rows) == len(batch.token_ids)
