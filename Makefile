@@ -9,7 +9,7 @@ PROTOS_VENV := .venv-protos
 PROTOS_INSTALLED := $(PROTOS_VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-faults test-docker test-browser check bench bench-full protos docs clean
+.PHONY: help install demo test test-faults test-docker test-browser test-bench check bench bench-full protos docs clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -27,6 +27,9 @@ test-docker: $(INSTALLED) ## images and docker-compose.yml on a real engine; ski
 
 test-browser: $(INSTALLED) ## the playground in Chromium; skipped where there is none
 	TEST_BROWSER=1 $(RUN) pytest -rs tests/browser
+
+test-bench: $(INSTALLED) ## the benchmarks that the pages name, made small
+	TEST_BENCH=1 $(RUN) pytest -rs tests/benchmarks
 
 test-faults: $(INSTALLED) ## every part dies, stalls and talks nonsense; half an hour
 	TEST_FAULTS=1 $(RUN) pytest -rs tests/faults

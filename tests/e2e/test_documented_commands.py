@@ -17,6 +17,7 @@ from benchmarks.settings import read_settings
 from orchestrator.launcher import Stack
 from tests.contract.repository import ROOT
 from tests.support.documented import Command, documented_commands
+from tests.support.grpcurl import grpcurl
 from tests.support.redis_server import RedisServer
 
 COMMANDS = documented_commands()
@@ -26,13 +27,9 @@ HTTP_PORT = "127.0.0.1:8000"
 ELSEWHERE = {
     "make": "tests/contract/test_documents.py knows the targets, and CI runs them",
     "docker": "make test-docker",
-    "kind": "needs a cluster",
-    "helm": "needs a cluster",
-    "git": "changes the checkout",
-    "grpcurl": "tests/contract/test_documents.py knows the calls",
     "export": "a shell's own",
-    ".venv/bin/python": "make bench; here their flags are read",
-    "python": "tests/e2e/test_examples.py, and make test-faults",
+    ".venv/bin/python": "make test-bench; here their flags are read",
+    "python": "tests/e2e/test_examples.py, and make test-faults with more kills",
 }
 
 
@@ -70,7 +67,7 @@ def run(
 
 
 def test_there_is_a_rule_for_every_command() -> None:
-    ways = {*ELSEWHERE, "draftloop", "curl", "kubectl", "openssl"}
+    ways = {*ELSEWHERE, "draftloop", "curl", "git", "grpcurl", "kubectl", "openssl"}
     assert not [shown(command) for command in COMMANDS if command.words[0] not in ways]
 
 
@@ -91,6 +88,21 @@ def test_curl(command: Command, stack: Stack, tmp_path: Path) -> None:
     assert stack.http_address is not None
     words = tuple(word.replace(HTTP_PORT, stack.http_address) for word in command.words)
     assert '"object"' in run((*words, "--fail-with-body"), tmp_path).stdout
+
+
+@pytest.mark.parametrize(
+    "command", [command for command in named("grpcurl") if "-plaintext" in command.words], ids=shown
+)
+def test_grpcurl(command: Command, stack: Stack, tmp_path: Path) -> None:
+    """Calls with a key over TLS: tests/e2e/test_security.py."""
+    assert '"summary"' in grpcurl(command.words[1:], tmp_path, stack.address)[-1]
+
+
+def test_git(tmp_path: Path) -> None:
+    """In a clone of what is checked out here, as a user has one."""
+    subprocess.run(["git", "clone", "--quiet", ROOT, tmp_path / "clone"], check=True, timeout=120)
+    for command in named("git"):
+        run(command.words, tmp_path / "clone")
 
 
 def test_phrases(tmp_path: Path) -> None:

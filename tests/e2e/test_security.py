@@ -20,7 +20,9 @@ from protos import generation_pb2 as pb
 from protos import generation_pb2_grpc, verifier_pb2, verifier_pb2_grpc
 from tests.e2e.client import RetryInfo, bad_field, detail
 from tests.support.certificates import Authority, Pair
+from tests.support.documented import documented_commands
 from tests.support.forked import ForkedRole
+from tests.support.grpcurl import grpcurl
 
 MODEL = str(bundled_model("drafter"))
 START_S = 240.0
@@ -241,3 +243,14 @@ def test_the_python_client_encrypts_and_brings_its_key(deployment: Deployment) -
     unknown = Client(address, api_key=new_key(), tls=tls, timeout=CALL_S)
     with unknown as client, pytest.raises(Unauthenticated):
         client.info()
+
+
+def test_the_documented_call_with_a_key(deployment: Deployment) -> None:
+    (command,) = (
+        command for command in documented_commands()
+        if command.words[0] == "grpcurl" and "-cacert" in command.words
+    )  # fmt: skip
+    address = deployment.processes["orchestrator"].address
+    folder = deployment.authority.ca.parent
+    assert deployment.authority.ca.name == "ca.pem", "as the page calls it"
+    assert '"summary"' in grpcurl(command.words[1:], folder, address, ALICE)[-1]

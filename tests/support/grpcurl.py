@@ -1,0 +1,49 @@
+"""What grpcurl does with its arguments: finds the method by reflection, sends JSON, prints JSON."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+
+import grpc
+from google.protobuf import json_format
+from google.protobuf.descriptor_pool import DescriptorPool
+from google.protobuf.message_factory import GetMessageClass
+from grpc_reflection.v1alpha.proto_reflection_descriptor_database import (
+    ProtoReflectionDescriptorDatabase,
+)
+
+PARSER = argparse.ArgumentParser(prefix_chars="-", exit_on_error=False)
+PARSER.add_argument("-plaintext", action="store_true")
+PARSER.add_argument("-cacert", type=Path)
+PARSER.add_argument("-d", dest="body", default="{}")
+PARSER.add_argument("-H", dest="headers", action="append", default=[])
+PARSER.add_argument("address")
+PARSER.add_argument("method")
+
+
+def grpcurl(arguments: Sequence[str], folder: Path, address: str, key: str = "") -> list[str]:
+    """The answers as JSON; files are of `folder`, and `address` and `key` stand for the page's."""
+    asked = PARSER.parse_args(arguments)
+    service, _, name = asked.method.rpartition("/")
+    with _channel(asked, folder, address) as channel:
+        pool = DescriptorPool(ProtoReflectionDescriptorDatabase(channel))
+        method = pool.FindServiceByName(service).FindMethodByName(name)
+        request = json_format.Parse(asked.body, GetMessageClass(method.input_type)())
+        call = channel.unary_stream if method.server_streaming else channel.unary_unary
+        pairs = [header.replace("$KEY", key).split(": ", 1) for header in asked.headers]
+        answer = call(
+            f"/{asked.method}",
+            request_serializer=type(request).SerializeToString,
+            response_deserializer=GetMessageClass(method.output_type).FromString,
+        )(request, metadata=[(name, value) for name, value in pairs], timeout=60)
+        answers = answer if method.server_streaming else [answer]
+        return [json_format.MessageToJson(one) for one in answers]
+
+
+def _channel(asked: argparse.Namespace, folder: Path, address: str) -> grpc.Channel:
+    if asked.plaintext:
+        return grpc.insecure_channel(address)
+    trusted = (folder / asked.cacert).read_bytes() if asked.cacert else None
+    return grpc.secure_channel(address, grpc.ssl_channel_credentials(trusted))
