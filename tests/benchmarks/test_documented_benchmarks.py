@@ -14,7 +14,7 @@ from tests.support.documented import Command, documented_commands
 TIMEOUT_S = 500
 # Said behind what the page says: the last word counts. `{}` is a folder of the test's own.
 SMALLER = {
-    "benchmarks.run": "--minutes 0.1 --prompts 1 --tokens 6 --profiles bundled "
+    "benchmarks.run": "--minutes 1 --prompts 1 --tokens 6 --profiles bundled "
     "--workloads completion --out {}/result",
     "benchmarks.oracle": "--prompts 1 --tokens 6 --out {}/oracle.json",
     "benchmarks.phrase_log": "--records 20000",
