@@ -46,7 +46,7 @@ class Deployment:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self.authority = Authority(folder / "certificates")
+        self.authority = Authority(folder / "certificates", "ca")
         self.stranger = Authority(folder / "strangers", "stranger")
         self.processes: dict[str, ForkedRole] = {}
         keys = folder / "keys.toml"
@@ -252,5 +252,4 @@ def test_the_documented_call_with_a_key(deployment: Deployment) -> None:
     )  # fmt: skip
     address = deployment.processes["orchestrator"].address
     folder = deployment.authority.ca.parent
-    assert deployment.authority.ca.name == "ca.pem", "as the page calls it"
     assert '"summary"' in grpcurl(command.words[1:], folder, address, ALICE)[-1]
