@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.opt_in import only_on_request
+from tests.support.opt_in import only_on_request, those_below
 
 WANTED = "TEST_BENCH"
 TIMEOUT_S = 600
@@ -14,10 +14,6 @@ TIMEOUT_S = 600
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Measuring takes minutes, and says nothing beside other tests."""
-    chosen = [item for item in items if Path(__file__).parent in item.path.parents]
-    only_on_request(
-        chosen,
-        variable=WANTED,
-        timeout_s=TIMEOUT_S,
-        reason="takes minutes: run `make test-bench`",
-    )
+    chosen = those_below(Path(__file__).parent, items)
+    reason = "takes minutes: run `make test-bench`"
+    only_on_request(chosen, variable=WANTED, timeout_s=TIMEOUT_S, reason=reason)

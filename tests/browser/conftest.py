@@ -11,7 +11,7 @@ import pytest
 
 from orchestrator.launcher import Stack, StackConfig
 from tests.support.forked import ForkedStack
-from tests.support.opt_in import only_on_request
+from tests.support.opt_in import only_on_request, those_below
 
 if TYPE_CHECKING:  # where these tests are skipped, nothing of it is imported
     from playwright.sync_api import Browser
@@ -30,13 +30,9 @@ OpenPage = Callable[..., "Playground"]
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """A browser is not everywhere: only who asks for these tests gets them."""
-    chosen = [item for item in items if Path(__file__).parent in item.path.parents]
-    only_on_request(
-        chosen,
-        variable=WANTED,
-        timeout_s=TIMEOUT_S,
-        reason="needs Chromium: run `make test-browser`",
-    )
+    chosen = those_below(Path(__file__).parent, items)
+    reason = "needs Chromium: run `make test-browser`"
+    only_on_request(chosen, variable=WANTED, timeout_s=TIMEOUT_S, reason=reason)
 
 
 @pytest.fixture(scope="session")

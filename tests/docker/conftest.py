@@ -11,7 +11,7 @@ from tests.docker.engine import Engine, NoEngine
 from tests.docker.generation import MAX_TOKENS, Running
 from tests.docker.images import build
 from tests.docker.project import Project
-from tests.support.opt_in import only_on_request
+from tests.support.opt_in import only_on_request, those_below
 
 WANTED = "TEST_DOCKER"
 TIMEOUT_S = 3600  # the first test builds the images
@@ -19,10 +19,9 @@ TIMEOUT_S = 3600  # the first test builds the images
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Building images takes minutes: only who asks for these tests gets them."""
-    chosen = [item for item in items if Path(__file__).parent in item.path.parents]
-    only_on_request(
-        chosen, variable=WANTED, timeout_s=TIMEOUT_S, reason="needs Docker: run `make test-docker`"
-    )
+    chosen = those_below(Path(__file__).parent, items)
+    reason = "needs Docker: run `make test-docker`"
+    only_on_request(chosen, variable=WANTED, timeout_s=TIMEOUT_S, reason=reason)
 
 
 @pytest.fixture(scope="session")

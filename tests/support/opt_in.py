@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable
+from pathlib import Path
 
 import pytest
 
@@ -16,3 +17,8 @@ def only_on_request(
         item.add_marker(pytest.mark.timeout(timeout_s))
         if not os.environ.get(variable):
             item.add_marker(pytest.mark.skip(reason=reason))
+
+
+def those_below(folder: Path, items: Iterable[pytest.Item]) -> list[pytest.Item]:
+    """The tests in a folder: a `conftest.py` is handed those of the whole run."""
+    return [item for item in items if folder in item.path.parents]
