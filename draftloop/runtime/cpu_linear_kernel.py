@@ -40,7 +40,7 @@ ROW_FLOATS = BLOCK + 16
 NEAR_BYTES = 512  # what is fetched from the L2 cache into L1 ahead of each weight stream
 FROM_L2, FROM_L1 = 2, 3  # LLVM's words for the levels
 JOB_ROWS = 128  # at a time; a thread's widened activations and sums then fit the L2 cache
-SUMS_FLOATS = 1 << 15
+SUMS_FLOATS = 1 << 15  # of the strips that a thread takes at a time
 MIN_WORK_PER_THREAD = 1 << 21  # multiply-adds; for less, waking a thread costs more than it saves
 WEIGHT_WORK = 4  # multiply-adds that take as long as fetching a weight
 

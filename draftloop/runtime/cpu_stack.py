@@ -79,21 +79,17 @@ class CpuStack:
         assert UNIT is not None
         self._shape, self._layers, self._frame = shape, layers, frame
         self._head = cast(PackedLinear, frame.head)
-        self._head_fields = _linear_fields(self._head)
-        self._dense = [matrix.data_ptr() for matrix in frame.dense]
         self._dtype = frame.last_norm.dtype
         self._windows = sorted({layer.window or 0 for layer in layers})
         self._kernel = kernel.compiled(UNIT, self._dtype, shape.dim, _widths(layers, shape))
         self._table = np.array([self._fields(layer) for layer in layers], np.int64)
         self._cache: KVCache | None = None
-        self._strides = (0, 0)  # of a head and of a slot of the cache
         self._between: dict[str, Tensor] = {}
-        self._addresses: dict[str, int] = {}
 
     def run(self, batch: Batch, cache: KVCache, chosen: Sequence[int]) -> Tensor:
         """The logits of the chosen rows, float32 [chosen, vocabulary]; stores keys and values."""
         shape, head = self._shape, self._head
-        embedding, *around = self._dense
+        embedding, *around = (matrix.data_ptr() for matrix in self._frame.dense)
         self._make_room(len(batch.token_ids), len(chosen))
         self._bind(cache)
         kept = [self._segment(segment) for segment in batch.segments]
@@ -106,11 +102,11 @@ class CpuStack:
         call = kernel.CALL.pack(
             self._table.ctypes.data, len(self._table), segments.ctypes.data, len(segments),
             rows, shape.hidden, shape.heads, shape.kv_heads, shape.dim,
-            *self._strides, torch.get_num_threads(), token_ids, positions, embedding,
-            *(self._addresses[name] for name in BETWEEN), *around,
-            positions + rows * numbers.itemsize, len(chosen), *self._head_fields,
-            self._addresses["scores"], logits.data_ptr(),
-            shape.scale, shape.epsilon,
+            cache.keys[0].stride(1), cache.keys[0].stride(0), torch.get_num_threads(),
+            token_ids, positions, embedding,
+            *(self._between[name].data_ptr() for name in BETWEEN), *around,
+            positions + rows * numbers.itemsize, len(chosen), *_linear_fields(head),
+            self._between["scores"].data_ptr(), logits.data_ptr(), shape.scale, shape.epsilon,
         )  # fmt: skip
         self._kernel(call)
         return logits[:values].view(len(chosen), -1)
@@ -127,7 +123,6 @@ class CpuStack:
     def _bind(self, cache: KVCache) -> None:
         if cache is not self._cache:
             self._cache = cache
-            self._strides = cache.keys[0].stride(1), cache.keys[0].stride(0)
             keys, values = (kernel.LAYER_FIELDS.index(name) for name in ("keys", "values"))
             self._table[:, keys] = [tensor.data_ptr() for tensor in cache.keys]
             self._table[:, values] = [tensor.data_ptr() for tensor in cache.values]
@@ -156,13 +151,11 @@ class CpuStack:
                 "delta": shape.hidden,
             }  # fmt: skip
             for name, width in widths.items():
-                self._keep(name, torch.empty(rows, width, dtype=BETWEEN[name] or self._dtype))
+                dtype = BETWEEN[name] or self._dtype
+                self._between[name] = torch.empty(rows, width, dtype=dtype)
         values = chosen * self._head.out_features + SPARE
         if "scores" not in self._between or len(self._between["scores"]) < values:
-            self._keep("scores", torch.empty(values, dtype=self._dtype))
-
-    def _keep(self, name: str, matrix: Tensor) -> None:
-        self._between[name], self._addresses[name] = matrix, matrix.data_ptr()
+            self._between["scores"] = torch.empty(values, dtype=self._dtype)
 
 
 SPARE = 16  # values behind the logits: a vector may reach beyond the last one

@@ -14,7 +14,7 @@ from grpc_reflection.v1alpha.proto_reflection_descriptor_database import (
     ProtoReflectionDescriptorDatabase,
 )
 
-PARSER = argparse.ArgumentParser(prefix_chars="-", exit_on_error=False)
+PARSER = argparse.ArgumentParser(exit_on_error=False)
 PARSER.add_argument("-plaintext", action="store_true")
 PARSER.add_argument("-cacert", type=Path)
 PARSER.add_argument("-d", dest="body", default="{}")
@@ -32,12 +32,12 @@ def grpcurl(arguments: Sequence[str], folder: Path, address: str, key: str = "")
         method = pool.FindServiceByName(service).FindMethodByName(name)
         request = json_format.Parse(asked.body, GetMessageClass(method.input_type)())
         call = channel.unary_stream if method.server_streaming else channel.unary_unary
-        pairs = [header.replace("$KEY", key).split(": ", 1) for header in asked.headers]
+        headers = [tuple(header.replace("$KEY", key).split(": ", 1)) for header in asked.headers]
         answer = call(
             f"/{asked.method}",
             request_serializer=type(request).SerializeToString,
             response_deserializer=GetMessageClass(method.output_type).FromString,
-        )(request, metadata=[(name, value) for name, value in pairs], timeout=60)
+        )(request, metadata=headers, timeout=60)
         answers = answer if method.server_streaming else [answer]
         return [json_format.MessageToJson(one) for one in answers]
 

@@ -229,8 +229,7 @@ def test_without_llvmlite_torch_stays(monkeypatch: pytest.MonkeyPatch) -> None:
     """Also what a CPU without the vector instructions, or another architecture, gets."""
     import draftloop.runtime
 
-    name = KERNEL
-    monkeypatch.setitem(sys.modules, name, None)
+    monkeypatch.setitem(sys.modules, KERNEL, None)
     monkeypatch.delattr(draftloop.runtime, "cpu_linear_kernel", raising=False)
     spec = importlib.util.spec_from_file_location("cpu_linear_alone", cpu_linear.__file__)
     assert spec is not None
