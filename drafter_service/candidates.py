@@ -16,6 +16,7 @@ from torch import Tensor
 
 from drafter_service.session import DrafterSession
 from draftloop.calibration import Calibration, cell_of
+from draftloop.runtime.choices import Choices
 from draftloop.runtime.forward import Forward
 from draftloop.tree import ROOT, DraftTree, TokenSource
 
@@ -103,15 +104,15 @@ class Candidates:
         first = max(len(tail) - 1, 0)
         return Forward(session.model, slot, tail, token_ids, parents, logits_from=first)
 
-    def perturbed(self, nodes: Sequence[int], logits: Tensor) -> Tensor:
-        """The draft model's scores with the target's noise behind every one of `nodes`, or ROOT."""
+    def choices(self, nodes: Sequence[int], logits: Tensor, count: int) -> Choices:
+        """The best tokens after every one of `nodes`, or ROOT, by the target's own noise."""
         session = self.session
         start = len(session.committed)
         paths: list[list[int]] = [[]] * len(nodes)
         if session.request.sampling.penalized:
             paths = [self.path_tokens(node) for node in nodes]
-        shaped = session.sampler.shape(logits, paths)
-        return session.sampler.perturbed(shaped, [start + self.depth(node) for node in nodes])
+        positions = [start + self.depth(node) for node in nodes]
+        return session.sampler.best(logits, positions, paths, count)
 
     def path_tokens(self, node: int) -> list[int]:
         """Tokens from the root's child down to `node`."""
@@ -121,7 +122,7 @@ class Candidates:
             node = self.nodes[node].parent
         return tokens[::-1]
 
-    def review(self, nodes: Sequence[int], perturbed: Tensor) -> None:
+    def review(self, nodes: Sequence[int], choices: Choices) -> None:
         """Re-weighs what was offered under `nodes` by the draft model's scores there.
 
         How often an offered node with both scores was right before decides; `both` stands for that
@@ -132,8 +133,7 @@ class Candidates:
         if not offered:
             return
         at = [rows[candidate.parent] for candidate in offered]
-        scores = perturbed[at, [candidate.token for candidate in offered]]
-        shares = (scores - perturbed.logsumexp(-1)[at]).exp().nan_to_num().tolist()
+        shares = choices.shares_of(at, [candidate.token for candidate in offered])
         reviews = self.session.reviews
         for candidate, share in zip(offered, shares, strict=True):
             level = LEVEL_DEPTHS[bisect_right(LEVEL_EDGES, share)]

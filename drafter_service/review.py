@@ -9,6 +9,7 @@ from torch import Tensor
 
 from drafter_service.session import DrafterSession
 from draftloop.runtime.acceptance import accept
+from draftloop.runtime.choices import Choices
 from draftloop.tree import ROOT, DraftTree, Verdict
 
 
@@ -34,23 +35,20 @@ def review(
     if sampling.penalized:
         behind = (guesses.path(node) for node in range(ROOT, len(guesses)))
         paths = [[*path, *(guesses.token_ids[n] for n in nodes)] for nodes in behind]
-    shaped = sampler.shape(logits, paths)
-    scores = sampler.perturbed(shaped, positions)
-    choices: list[int] = scores.argmax(dim=-1).tolist()
+    choices = sampler.best(logits, positions, paths)
+    said = choices.firsts
     if leniency > 1:
-        choices = _lenient(choices, scores, guesses.token_ids, math.log(leniency))
-    verdict = accept(guesses, choices[0], choices[1:], session.model.stop_token_ids)
+        said = _lenient(choices, guesses.token_ids, math.log(leniency))
+    verdict = accept(guesses, said[0], said[1:], session.model.stop_token_ids)
     rows = [0, *(node + 1 for node in verdict.accepted_nodes)][: len(verdict.emitted_token_ids)]
-    shares = scores.softmax(dim=-1)[rows, list(verdict.emitted_token_ids)]
-    return verdict, shares.tolist()
+    return verdict, choices.shares_of(rows, verdict.emitted_token_ids)
 
 
-def _lenient(
-    choices: Sequence[int], scores: Tensor, guessed: Sequence[int], slack: float
-) -> list[int]:
+def _lenient(choices: Choices, guessed: Sequence[int], slack: float) -> list[int]:
     """The choices, where a guess comes within `slack` of the best score the guess instead."""
-    least = scores.amax(dim=-1) - slack
-    return [
-        guessed[row] if row < len(guessed) and scores[row, guessed[row]] >= least[row] else choice
-        for row, choice in enumerate(choices)
-    ]
+    said = choices.firsts
+    scores = choices.scores_of(range(len(guessed)), guessed)
+    for row, (guess, score) in enumerate(zip(guessed, scores, strict=True)):
+        if score >= choices.bests[row][0] - slack:
+            said[row] = guess
+    return said

@@ -19,6 +19,10 @@ class Pace:
         """Tokens per unit of the times observed; 0 before the first."""
         return self._tokens / self._time if self._time else 0.0
 
+    def after(self, tokens: float, time: float) -> float:
+        """The rate where so much is assumed besides what was observed."""
+        return (self._tokens + tokens) / (self._time + time)
+
     def observe(self, tokens: int, time: float) -> None:
         """Counts in a piece of work."""
         self.rounds += 1

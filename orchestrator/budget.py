@@ -24,6 +24,8 @@ NO_DRAFT = DraftBudget(max_nodes=0, max_depth=0)
 PROBE_ROUNDS = 16
 # A round with a draft model, as a first guess: so many drafted tokens and so many emitted.
 USUAL_DRAFT, USUAL_TOKENS, USUAL_ROUNDS = 3, 2, 4
+# Rounds without a draft that are assumed to take what their forward is expected to.
+PLAIN_ROUNDS = 2
 # Rounds with drafts before their pace is believed.
 TRUSTED_ROUNDS = 6
 
@@ -66,7 +68,8 @@ class Controller:
     @property
     def plain_rate(self) -> float:
         """Tokens per nanosecond without drafts."""
-        return self._plain.rate or 1 / max(self.verify_cost.nanoseconds(0), 1.0)
+        expected = max(self.verify_cost.nanoseconds(0), 1.0)
+        return self._plain.after(PLAIN_ROUNDS, PLAIN_ROUNDS * expected)
 
     @property
     def rate(self) -> float:

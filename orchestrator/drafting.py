@@ -79,13 +79,11 @@ class Drafting:
 class RecyclingDrafting(Drafting):
     """Drafts from `source`, which the target's successors in each verdict feed."""
 
-    def observe(
-        self, committed: Sequence[int], new: int, draft: DraftTree, verdict: Verdict
-    ) -> None:
-        """Takes in tokens and successors."""
-        super().observe(committed, new, draft, verdict)
+    def learn(self, context: Sequence[int], draft: DraftTree, verdict: Verdict) -> None:
+        """Harvests phrases, and keeps the successors of their tokens."""
+        super().learn(context, draft, verdict)
         if self._phrases is not None:
-            self._phrases.recycle(committed[-new - 1], draft, verdict)
+            self._phrases.recycle(context[-1], draft, verdict)
 
 
 class DrafterDrafting(Drafting):

@@ -33,8 +33,8 @@ from orchestrator.selection import Selection, select
 from orchestrator.sources import PhraseSource
 from phrase_store.session import PhraseSession
 
-# Rounds after which free sources, or the draft model, are tried again at the latest.
-LONGEST_WITHOUT_PLAN, LONGEST_WITHOUT_MODEL = 8, 64
+# Rounds after which free sources are tried again at the latest.
+LONGEST_WITHOUT_PLAN = 8
 # Tokens in a row that phrases would have guessed: then they are asked in every round.
 FOLLOWING = 2
 
@@ -60,9 +60,9 @@ class FusedDrafting(RecyclingDrafting):
         self._figures = figures
         self._gain = gain
         self._plans = Patience(LONGEST_WITHOUT_PLAN)
-        self._models = Patience(LONGEST_WITHOUT_MODEL)
         self._of_model: tuple[float, int] | None = None  # this round's offer and draft time
         self._unjudged = False  # the drafter has not heard yet what became of its last draft
+        self._just_opened = False  # by a round that wanted a draft: the next one asks for it
 
     def open(self, committed: Sequence[int]) -> None:
         """Lets the drafter prefill, unless it would be for nothing by what is known.
@@ -83,6 +83,7 @@ class FusedDrafting(RecyclingDrafting):
             return self._without_model(free, chosen)
         if not self._drafter.asked_for:
             self._drafter.open(committed)
+            self._just_opened = True
             return self._without_model(free, chosen)
         began = time.perf_counter_ns()
         try:
@@ -173,7 +174,11 @@ class FusedDrafting(RecyclingDrafting):
         """Whether a round with the draft model is worth more than the best one without."""
         if not budget.max_nodes or self._controller.fixed:
             return budget.max_nodes > 0
-        return self._models.takes(self._gain.worth(free.promised, self._controller) > free.worth)
+        if self._just_opened:
+            self._just_opened = False
+            return True
+        pays = self._gain.worth(free.promised, self._controller) > free.worth
+        return self._gain.patience.takes(pays)
 
     def _without_model(self, draft: Draft, chosen: Selection) -> Draft:
         if draft.timings.service_ns:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from draftloop.calibrations import step_of
+from draftloop.patience import Patience
 from orchestrator.budget import Controller
 
 # Of a request, and of all requests of about its temperature: what a request starts from.
@@ -14,6 +15,8 @@ MEMORY, LONG_MEMORY = 0.9, 0.98
 SHARE_OF_OFFER = 0.6
 # First guesses of a round with a draft model: accepted tokens, nodes, draft forwards.
 USUAL_TOKENS, USUAL_NODES, USUAL_FORWARDS = 1.2, 6.0, 3.0
+# Rounds, of all requests, after which a draft model that does not pay is tried again at the latest.
+LONGEST_WITHOUT = 64
 
 
 @dataclass(slots=True)
@@ -26,6 +29,8 @@ class ModelGain:
     nodes: float = USUAL_NODES
     memory: float = MEMORY
     everybodys: ModelGain | None = None  # learns too
+    # One for all requests: each trying by itself would cost short ones much.
+    patience: Patience = field(default_factory=lambda: Patience(LONGEST_WITHOUT))
 
     def worth(self, offered: float, controller: Controller) -> float:
         """Expected tokens of a round, beyond those that its time brings in anyway.

@@ -69,6 +69,7 @@ class PhraseSession:
         self._correction = correction_of(self._calibration)
         self._proposed: list[Proposed] = []
         self._run = 0
+        self._uncounted: list[tuple[Sequence[int], Sequence[int]]] = []  # contexts and new tokens
 
     def propose(
         self,
@@ -82,6 +83,7 @@ class PhraseSession:
 
         They follow what was committed, `context`, and what was `drafted` behind that.
         """
+        self._count()
         grown = grow(
             (*context[-MAX_CONTEXT:], *drafted),
             budget,
@@ -117,9 +119,15 @@ class PhraseSession:
         self._own.insert(phrases)
 
     def extend(self, context: Sequence[int], token_ids: Sequence[int]) -> None:
-        """Takes in tokens that were committed after `context`."""
+        """Takes in tokens that were committed after `context`; counts them when there is time."""
+        self._count()
         self._run = self._run_behind(context, token_ids)
-        self._own.extend(context[-MAX_CONTEXT:], token_ids)
+        self._uncounted.append((context[-MAX_CONTEXT:], token_ids))
+
+    def _count(self) -> None:
+        for context, token_ids in self._uncounted:
+            self._own.extend(context, token_ids)
+        self._uncounted.clear()
 
     def judge(self, emitted: Sequence[int]) -> None:
         """Learns what the last proposals were worth, verified or not.
@@ -164,7 +172,8 @@ class PhraseSession:
             self._successors.learn([last, *draft.token_ids], verdict.successor_ids)
 
     def learn(self, context: Sequence[int], draft: DraftTree, verdict: Verdict) -> None:
-        """Harvests a verdict on a draft that followed `context`."""
+        """Harvests a verdict on a draft that followed `context`; for quiet moments."""
+        self._count()
         phrases = harvest(context[-MAX_CONTEXT:], draft, verdict, self._stop_token_ids)
         if not self._harvests:
             phrases = [phrase for phrase in phrases if phrase.committed]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from itertools import chain
 
 from torch import Tensor
 
@@ -10,6 +11,7 @@ from draftloop.logprobs import TokenLogprobs
 from draftloop.runtime.acceptance import accept
 from draftloop.runtime.forward import Forward, Task
 from draftloop.runtime.prefill import prefill
+from draftloop.runtime.sampling import likeliest
 from draftloop.tree import DraftTree, Verdict
 from verifier_service.session import VerifierSession
 
@@ -38,8 +40,7 @@ def verify(session: VerifierSession, draft: DraftTree, *, chunk_tokens: int) -> 
 
 
 def _successors(session: VerifierSession, logits: Tensor) -> tuple[int, ...]:
-    count = min(session.request.successors, logits.shape[-1])
-    return tuple(logits.topk(count, dim=-1).indices.flatten().tolist())
+    return tuple(chain.from_iterable(likeliest(logits, session.request.successors)))
 
 
 def _logprobs(
@@ -50,11 +51,11 @@ def _logprobs(
     rows = [0, *(node + 1 for node in verdict.accepted_nodes)][: len(emitted)]
     logprobs = logits[rows].float().log_softmax(dim=-1)
     count = min(session.request.logprobs or 0, logprobs.shape[-1])
-    likeliest = logprobs.topk(count, dim=-1)
+    best = logprobs.topk(count, dim=-1)
     return tuple(
         TokenLogprobs(token, float(row[token]), tuple(zip(ids, values, strict=True)))
         for token, row, ids, values in zip(
-            emitted, logprobs, likeliest.indices.tolist(), likeliest.values.tolist(), strict=True
+            emitted, logprobs, best.indices.tolist(), best.values.tolist(), strict=True
         )
     )
 

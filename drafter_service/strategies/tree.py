@@ -8,7 +8,7 @@ from collections.abc import Generator, Sequence
 import numpy as np
 from torch import Tensor
 
-from drafter_service.candidates import Candidates, Floats
+from drafter_service.candidates import Candidates
 from drafter_service.economy import Economy
 from drafter_service.session import DrafterSession
 from drafter_service.strategies.base import Strategy
@@ -39,11 +39,12 @@ class TreeStrategy(Strategy):
         began = time.perf_counter()
         known = self.candidates
         logits = yield known.run([node for node in nodes if node != ROOT])
-        perturbed = known.perturbed(nodes, logits)
+        choices = known.choices(nodes, logits, children)
         if known.has_offer:
-            known.review(nodes, perturbed)
-        tokens, scores = likeliest(perturbed, children)
-        new = known.widen(nodes, tokens, scores, most=most, least=least)
+            known.review(nodes, choices)
+        new = known.widen(
+            nodes, choices.token_ids, np.array(choices.shares()), most=most, least=least
+        )
         if known.has_offer:
             known.settle()
         reached = sum(known.reach(node) for node in nodes)
@@ -58,13 +59,3 @@ class TreeStrategy(Strategy):
             node for node in nodes
             if known.nodes[node].depth < budget.max_depth and known.nodes[node].token not in stops
         ]  # fmt: skip
-
-
-def likeliest(perturbed: Tensor, count: int) -> tuple[list[list[int]], Floats]:
-    """The best `count` tokens of every row, [rows, count], and the softmax of the row there."""
-    top = perturbed.topk(min(count, perturbed.shape[-1]), dim=-1)
-    shares = (top.values - perturbed.logsumexp(-1, keepdim=True)).exp()
-    tokens: list[list[int]] = top.indices.tolist()
-    known = shares.cpu().numpy().astype(np.float64)
-    known[np.isnan(known)] = 0.0  # rows in which everything is excluded
-    return tokens, known

@@ -108,16 +108,6 @@ class _AttentionEmitter(Emitter):
         b.ret_void()
         return function
 
-    def most_of_lanes(self, b: Any, vector: Any) -> Any:
-        """The greatest lane, in all lanes."""
-        width = self.unit.lanes
-        while width > 1:
-            width //= 2
-            turned = [(lane + width) % self.unit.lanes for lane in range(self.unit.lanes)]
-            other = b.shuffle_vector(vector, vector, ir.Constant(self.ints, turned))
-            vector = b.select(b.fcmp_ordered(">", vector, other), vector, other)
-        return vector
-
     @property
     def most_rows(self) -> int:
         """Rows whose sums, weights and sums of weights fit the registers beside one value."""

@@ -184,6 +184,16 @@ class Emitter:
             vector = b.fadd(low, high)
         return b.extract_element(vector, ir.Constant(I32, 0))
 
+    def most_of_lanes(self, b: Any, vector: Any) -> Any:
+        """The greatest lane, in all lanes."""
+        width = self.unit.lanes
+        while width > 1:
+            width //= 2
+            turned = [(lane + width) % self.unit.lanes for lane in range(self.unit.lanes)]
+            other = b.shuffle_vector(vector, vector, ir.Constant(self.ints, turned))
+            vector = b.select(b.fcmp_ordered(">", vector, other), vector, other)
+        return vector
+
     def exponential(self, b: Any, x: Any) -> Any:
         """e^x for x <= 0."""
         power = b.fmul(x, self.constant(math.log2(math.e)))

@@ -52,10 +52,12 @@ class GumbelNoise:
 
     def at(self, positions: Sequence[int]) -> Tensor:
         """float32 [positions, vocabulary]: standard Gumbel variates."""
+        return torch.stack(self.rows(positions))
+
+    def rows(self, positions: Sequence[int]) -> list[Tensor]:
+        """The same row by row, each contiguous."""
         self.prepare(positions)
-        if len(positions) == 1:
-            return self._kept[positions[0]][None]
-        return torch.stack([self._kept[position] for position in positions])
+        return [self._kept[position] for position in positions]
 
     def prepare(self, positions: Sequence[int]) -> None:
         """Draws what `at` will be asked for, while there is time."""

@@ -12,6 +12,8 @@ import torch
 from torch import Tensor
 
 from draftloop.request import SamplingParameters
+from draftloop.runtime import cpu_choice
+from draftloop.runtime.choices import Choices
 from draftloop.runtime.noise import GumbelNoise
 
 EXCLUDED = float("-inf")
@@ -51,17 +53,36 @@ class Sampler:
         logits: float32 [rows, vocabulary], each row what the model says of `positions[row]`, which
         comes after the committed text and then `paths[row]`.
         """
+        if cpu_choice.fits(logits):
+            return self.best(logits, positions, paths).firsts
         chosen: list[int] = self.scores(logits, positions, paths).argmax(dim=-1).tolist()
         return chosen
+
+    def best(
+        self,
+        logits: Tensor,
+        positions: Sequence[int],
+        paths: Sequence[Sequence[int]],
+        count: int = 1,
+    ) -> Choices:
+        """What `choose` chooses and the runners-up, `count` tokens of a row, with their shares."""
+        if not cpu_choice.fits(logits):
+            scores = self.scores(logits, positions, paths)
+            return Choices.of(scores, min(count, scores.shape[-1]))
+        parameters = self.parameters
+        if parameters.greedy:
+            return cpu_choice.choose(self.shape(logits, paths), (), 1.0, count)
+        noise = self._noise.rows(positions)
+        if parameters.filtered:
+            return cpu_choice.choose(self.shape(logits, paths), noise, 1.0, count)
+        weighed = self._weighed(logits, paths)
+        return cpu_choice.choose(weighed, noise, parameters.temperature, count)
 
     def scores(
         self, logits: Tensor, positions: Sequence[int], paths: Sequence[Sequence[int]]
     ) -> Tensor:
-        """What `choose` maximises, up to a constant per row: log p + G."""
-        return self.perturbed(self.shape(logits, paths), positions)
-
-    def perturbed(self, shaped: Tensor, positions: Sequence[int]) -> Tensor:
-        """What `shape` gave with the noise of every row's position; greedy adds none."""
+        """What `choose` maximises, up to a constant per row: log p + G; greedy adds no noise."""
+        shaped = self.shape(logits, paths)
         return shaped if self.parameters.greedy else shaped + self._noise.at(positions)
 
     def prepare(self, start: int, count: int) -> None:
@@ -71,18 +92,22 @@ class Sampler:
 
     def shape(self, logits: Tensor, paths: Sequence[Sequence[int]]) -> Tensor:
         """Unnormalised log-probabilities after everything but the noise; excluded ones -inf."""
-        parameters = self.parameters
-        if self._bias is not None:
-            logits = logits + self._bias
-        if parameters.penalized:
-            rows = zip(logits, paths, strict=True)
-            logits = torch.stack([self._penalized(row, path) for row, path in rows])
+        parameters, logits = self.parameters, self._weighed(logits, paths)
         if parameters.greedy:
             return logits
         if parameters.temperature != 1:
             # From the maximum down, so that a tiny temperature cannot overflow to +inf.
             logits = (logits - logits.amax(dim=-1, keepdim=True)) / parameters.temperature
         return _filtered(logits, parameters) if parameters.filtered else logits
+
+    def _weighed(self, logits: Tensor, paths: Sequence[Sequence[int]]) -> Tensor:
+        """With bias and penalties."""
+        if self._bias is not None:
+            logits = logits + self._bias
+        if not self.parameters.penalized:
+            return logits
+        rows = zip(logits, paths, strict=True)
+        return torch.stack([self._penalized(row, path) for row, path in rows])
 
     def _counts_with(self, token_ids: Sequence[int]) -> Tensor:
         counts = self._output_counts.clone()
@@ -104,6 +129,15 @@ class Sampler:
         logits = torch.where(seen, repeated, logits)
         logits = logits - parameters.frequency_penalty * counts
         return logits - parameters.presence_penalty * in_output
+
+
+def likeliest(logits: Tensor, count: int) -> list[list[int]]:
+    """The tokens with the `count` greatest logits of every row, best first."""
+    count = min(count, logits.shape[-1])
+    if cpu_choice.fits(logits):
+        return cpu_choice.choose(logits, (), 1.0, count).token_ids
+    best: list[list[int]] = logits.topk(count, dim=-1).indices.tolist()
+    return best
 
 
 def _filtered(logits: Tensor, parameters: SamplingParameters) -> Tensor:

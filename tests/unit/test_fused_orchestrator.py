@@ -221,6 +221,17 @@ def test_what_one_request_learned_of_the_draft_model_the_next_one_knows() -> Non
     assert fresh.asked_for
 
 
+def test_requests_try_a_draft_model_that_does_not_pay_together() -> None:
+    """Each by itself would try it in its first rounds, and short ones would do little else."""
+    gains = ModelGains()
+    drafters = [ScriptedDrafter(estimate=0.01) for _ in range(20)]
+    for drafter in drafters:
+        drafting, controller = made(drafter, [1], draft_ns=5e6, gains=gains)
+        rounds(drafting, controller, [1], 20)
+    tries = [len(drafter.offers) for drafter in drafters]
+    assert 1 <= sum(tries[5:]) <= 8
+
+
 def test_a_drafter_that_is_gone_leaves_the_free_sources() -> None:
     drafting, controller = made(ScriptedDrafter(gone=True), COPIED, draft_ns=0.0, fixed=True)
     draft = rounds(drafting, controller, COPIED, 1)[0]

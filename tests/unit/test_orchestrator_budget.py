@@ -11,7 +11,7 @@ from draftloop.model_info import CostPoint
 from draftloop.tree import Draft, DraftTree, TokenSource, Verdict
 from orchestrator.admission import RequestLimit
 from orchestrator.budget import PROBE_ROUNDS, Controller
-from orchestrator.costs import VerifyCost
+from orchestrator.costs import VerifyCost, VerifyScale
 from orchestrator.figures import SpeculationFigures
 from orchestrator.replicas import Replica
 
@@ -33,6 +33,25 @@ def test_a_verification_costs_what_the_curve_and_the_last_rounds_say() -> None:
     for _ in range(50):
         cost.observe(0, 3000)
     assert cost.nanoseconds(31) == pytest.approx(6000, rel=0.01)
+
+
+def test_what_verifications_took_in_other_requests_is_where_the_next_one_starts() -> None:
+    everybodys = VerifyScale()
+    known = VerifyCost(SLOPING, everybodys=everybodys)
+    assert known.nanoseconds(0) == 1000
+    for took in (2000, 900_000, 2000):  # the machine stood still once
+        known.observe(0, took)
+    assert VerifyCost(SLOPING, everybodys=everybodys).nanoseconds(31) == 4000
+
+
+def test_the_first_slow_round_does_not_decide_the_pace_without_drafts() -> None:
+    plain = controller(FLAT, 0.0)
+    assert plain.plain_rate == pytest.approx(1 / 1000)
+    plain.observe(nodes=0, accepted=0, emitted=1, round_ns=4000, modelled=False)
+    assert plain.plain_rate == pytest.approx(3 / 6000)
+    for _ in range(100):
+        plain.observe(nodes=0, accepted=0, emitted=1, round_ns=1100, modelled=False)
+    assert plain.plain_rate == pytest.approx(1 / 1100, rel=0.03)
 
 
 def test_free_drafts_are_as_deep_as_allowed_and_dear_ones_are_not_made() -> None:

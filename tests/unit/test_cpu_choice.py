@@ -1,0 +1,120 @@
+"""The compiled choice of tokens against torch's operations."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from draftloop.request import SamplingParameters
+from draftloop.runtime import cpu_choice
+from draftloop.runtime.choices import Choices
+from draftloop.runtime.cpu_linear import UNIT
+from draftloop.runtime.sampling import Sampler, likeliest
+
+pytestmark = pytest.mark.skipif(UNIT is None, reason="no kernel for this CPU")
+
+SIZES = (1, 3, 7, 8, 17, 129, 4096, 32003)
+EXCLUDED = -float("inf")
+
+
+def random_rows(rows: int, vocabulary: int, seed: int = 0) -> tuple[Tensor, list[Tensor]]:
+    drawn = torch.Generator().manual_seed(seed)
+    logits = 6 * torch.randn(rows, vocabulary, generator=drawn)
+    noise = -torch.log(-torch.log(torch.rand(rows, vocabulary, generator=drawn)))
+    return logits, list(noise)
+
+
+def by_torch(logits: Tensor, noise: list[Tensor], temperature: float, count: int) -> Choices:
+    scores = logits
+    if temperature != 1:
+        scores = (logits - logits.amax(dim=-1, keepdim=True)) / temperature
+    return Choices.of(scores + torch.stack(noise), count)
+
+
+@pytest.mark.parametrize("temperature", [0.05, 0.7, 1.0, 2.0])
+@pytest.mark.parametrize("vocabulary", SIZES)
+def test_scores_are_torchs_to_the_bit(vocabulary: int, temperature: float) -> None:
+    """So the tokens of a text do not depend on whether the kernel fits."""
+    logits, noise = random_rows(5, vocabulary)
+    count = min(6, vocabulary)
+    ours = cpu_choice.choose(logits, noise, temperature, count)
+    torchs = by_torch(logits, noise, temperature, count)
+    assert torch.equal(ours.scores, torchs.scores)
+    assert ours.token_ids == torchs.token_ids
+    assert ours.bests == torchs.bests
+    np.testing.assert_allclose(ours.masses, torchs.masses, rtol=1e-5)
+    np.testing.assert_allclose(ours.shares(), torchs.shares(), rtol=2e-5, atol=1e-9)
+    rows, tokens = [4, 0, 4], [0, vocabulary - 1, vocabulary // 2]
+    found = torchs.shares_of(rows, tokens)
+    assert ours.shares_of(rows, tokens) == pytest.approx(found, rel=2e-5, abs=1e-9)
+
+
+def test_the_first_of_equals_wins() -> None:
+    """As with torch's arg max; in bfloat16 ties are common."""
+    logits = torch.tensor([[1.0, 3.0, 3.0, 2.0, 3.0, *[0.0] * 20, 3.0]])
+    assert cpu_choice.choose(logits, (), 1.0, 1).token_ids == [[1]]
+    assert cpu_choice.choose(logits, (), 1.0, 5).token_ids == [[1, 2, 4, 25, 3]]
+
+
+def test_rows_may_be_apart() -> None:
+    """Logits of a batch of sessions are parts of one matrix."""
+    logits, noise = random_rows(6, 40)
+    apart = logits[::2, :33]
+    ours = cpu_choice.choose(apart, [row[:33] for row in noise[:3]], 0.5, 2)
+    whole = by_torch(apart.contiguous(), [row[:33] for row in noise[:3]], 0.5, 2)
+    assert ours.token_ids == whole.token_ids
+
+
+def test_rows_are_shared_among_threads() -> None:
+    """Many long rows are worth a team."""
+    logits, noise = random_rows(24, 32003)
+    ours = cpu_choice.choose(logits, noise, 0.8, 3)
+    assert ours.token_ids == by_torch(logits, noise, 0.8, 3).token_ids
+
+
+def test_what_is_excluded_has_no_share() -> None:
+    """Nor has anything where everything is."""
+    logits = torch.full((2, 19), EXCLUDED)
+    logits[0, 7] = 2.0
+    ours = cpu_choice.choose(logits, (), 1.0, 3)
+    assert ours.token_ids[0][0] == 7
+    assert ours.shares() == [[1.0, 0.0, 0.0], [0.0, 0.0, 0.0]]
+
+
+def test_successors_are_the_greatest_logits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Best first, as many as there are at most."""
+    logits, _ = random_rows(3, 50)
+    ours = likeliest(logits, 8), likeliest(logits[:, :5], 8)
+    monkeypatch.setattr(cpu_choice, "fits", lambda _: False)
+    assert ours == (likeliest(logits, 8), likeliest(logits[:, :5], 8))
+
+
+@pytest.mark.parametrize(
+    "parameters",
+    [
+        SamplingParameters(temperature=0.0),
+        SamplingParameters(temperature=0.7, seed=5),
+        SamplingParameters(temperature=1.0, seed=5, top_k=20, top_p=0.9, min_p=0.01),
+        SamplingParameters(temperature=0.9, seed=5, repetition_penalty=1.3, logit_bias=((3, 4.0),)),
+    ],
+    ids=["greedy", "warm", "filtered", "penalised"],
+)
+def test_a_sampler_chooses_alike_with_it_and_without(
+    parameters: SamplingParameters, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With every kind of parameter."""
+    sampler = Sampler(parameters, 97, torch.device("cpu"))
+    sampler.observe_prompt([3, 4, 5])
+    logits, _ = random_rows(4, 97, seed=1)
+    asked = (logits, [9, 10, 11, 10], [[], [1], [1, 2], [7]])
+    chosen, best = sampler.choose(*asked), sampler.best(*asked, count=4)
+    monkeypatch.setattr(cpu_choice, "fits", lambda _: False)
+    assert chosen == sampler.choose(*asked) == best.firsts
+    torchs = sampler.best(*asked, count=4)
+    np.testing.assert_allclose(best.shares(), torchs.shares(), rtol=2e-5, atol=1e-9)
+    there = (
+        np.array(best.shares()) > 0
+    )  # which tokens stand for those that are excluded does not matter
+    assert np.array_equal(np.array(best.token_ids)[there], np.array(torchs.token_ids)[there])
