@@ -1,4 +1,4 @@
-"""What a verification costs by its size: the service's measured curve, held to what rounds take."""
+"""What a verification costs by its size: the service's measured curve, and what is around it."""
 
 from __future__ import annotations
 
@@ -10,57 +10,61 @@ from draftloop.cost_line import CostLine, cost_line
 from draftloop.model_info import CostPoint
 
 MEMORY = 0.8
-SLOPE_NODES = 8
+SLOPE_NODES = 2
 # Verifications, of all requests, that a new request's prices start from.
 LATEST = 64
 
 
-class VerifyScale:
-    """How much longer verifications take than the curve says, in all requests of late.
+class VerifyOverhead:
+    """How much longer verifications take than their forwards should, in all requests of late.
 
-    The curve knows forwards alone; what is around them can be more than the forward of a small
-    model. A request that had to find that out first would begin with wrong prices.
+    With a small model that is more than the forward. A request that had to find it out first would
+    begin with wrong prices.
     """
 
     def __init__(self) -> None:
         self._latest: deque[float] = deque(maxlen=LATEST)
 
     @property
-    def usual(self) -> float:
-        """The median; 1 before the first."""
-        return statistics.median(self._latest) if self._latest else 1.0
+    def usual_ns(self) -> float:
+        """The median; 0 before the first."""
+        return statistics.median(self._latest) if self._latest else 0.0
 
-    def observe(self, ratio: float) -> None:
-        """Takes in what a verification took over what the curve says."""
-        self._latest.append(ratio)
+    def observe(self, nanoseconds: float) -> None:
+        """Takes in a verification's."""
+        self._latest.append(nanoseconds)
 
 
 @dataclass(slots=True)
 class VerifyCost:
-    """Time of a verification by number of nodes: the measured curve, scaled by what rounds take."""
+    """Time of a verification by number of nodes: the forward's by the curve, and the overhead.
+
+    The services keep their curves right while they run; wire, queue and sampling, which the curve
+    does not know, hardly depend on the nodes.
+    """
 
     curve: tuple[CostPoint, ...]
-    scale: float = 1.0
     # about how many tokens the session holds; the fullest part of the curve without
     context: int | None = None
-    everybodys: VerifyScale | None = None  # where `scale` starts; learns too
+    everybodys: VerifyOverhead | None = None  # where the overhead starts; learns too
+    overhead_ns: float = field(init=False, default=0.0)
     _line: CostLine = field(init=False, repr=False)
-    _by_nodes: list[float] = field(default_factory=list, repr=False)  # unscaled
+    _forwards: list[float] = field(init=False, default_factory=list, repr=False)
 
     def __post_init__(self) -> None:
         self._line = cost_line(self.curve, self.context)
         if self.everybodys is not None:
-            self.scale = self.everybodys.usual
+            self.overhead_ns = self.everybodys.usual_ns
 
-    def unscaled(self, most: int) -> list[float]:
-        """Times of 0 to `most` nodes at least, still to be multiplied by `scale`."""
-        known = self._by_nodes
+    def forwards(self, most: int) -> list[float]:
+        """Times of the forwards alone with 0 to `most` nodes at least."""
+        known = self._forwards
         known.extend(self._line.nanoseconds(nodes + 1) for nodes in range(len(known), most + 1))
         return known
 
     def nanoseconds(self, nodes: float) -> float:
         """Expected time of verifying so many nodes."""
-        return self._line.nanoseconds(nodes + 1) * self.scale
+        return max(1.0, self._line.nanoseconds(nodes + 1) + self.overhead_ns)
 
     def node_nanoseconds(self, nodes: float) -> float:
         """What one more node costs beyond so many, as the mean of the next few."""
@@ -69,7 +73,7 @@ class VerifyCost:
 
     def observe(self, nodes: int, nanoseconds: int) -> None:
         """Takes in what a verification took."""
-        ratio = nanoseconds / max(self._line.nanoseconds(nodes + 1), 1.0)
-        self.scale = MEMORY * self.scale + (1 - MEMORY) * ratio
+        overhead = nanoseconds - self._line.nanoseconds(nodes + 1)
+        self.overhead_ns = MEMORY * self.overhead_ns + (1 - MEMORY) * overhead
         if self.everybodys is not None:
-            self.everybodys.observe(ratio)
+            self.everybodys.observe(overhead)

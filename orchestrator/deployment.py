@@ -20,7 +20,7 @@ from draftloop.speculation import (
 )
 from orchestrator.budget import Controller
 from orchestrator.config import OrchestratorSettings
-from orchestrator.costs import VerifyCost, VerifyScale
+from orchestrator.costs import VerifyCost, VerifyOverhead
 from orchestrator.drafter_session import DrafterSession
 from orchestrator.drafting import DrafterDrafting, Drafting, RecyclingDrafting
 from orchestrator.figures import SpeculationFigures
@@ -50,7 +50,7 @@ class Deployment:
         self.store = PhraseStore(settings)
         self._calibrations = Calibrations()
         self._gains = ModelGains()
-        self._verify_scale = VerifyScale()
+        self._verify_overhead = VerifyOverhead()
         self._services = Services(settings, self.tokenizer.fingerprint)
         DEPLOYMENTS.watch(self)
 
@@ -203,7 +203,9 @@ class Deployment:
             most = request.speculation.lookahead.most_nodes
         return Controller(
             max_nodes=min(limit or most, info.max_draft_nodes),
-            verify_cost=VerifyCost(info.cost_curve, context=context, everybodys=self._verify_scale),
+            verify_cost=VerifyCost(
+                info.cost_curve, context=context, everybodys=self._verify_overhead
+            ),
             draft_token_ns=cost,
             fixed=limit is not None,
             gated=request.strategy != FUSED,

@@ -17,6 +17,7 @@ SMALLER = {
     "benchmarks.run": "--minutes 1 --prompts 1 --tokens 6 --profiles bundled "
     "--workloads completion --out {}/result",
     "benchmarks.oracle": "--prompts 1 --tokens 6 --out {}/oracle.json",
+    "benchmarks.simulate": "--profiles 300M --workloads completion --prompts 1 --tokens 6",
     "benchmarks.phrase_log": "--records 20000",
     "benchmarks.gateway": "--tokens 6 --repeats 1 --output {}",
 }

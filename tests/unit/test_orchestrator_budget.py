@@ -11,7 +11,7 @@ from draftloop.model_info import CostPoint
 from draftloop.tree import Draft, DraftTree, TokenSource, Verdict
 from orchestrator.admission import RequestLimit
 from orchestrator.budget import PROBE_ROUNDS, Controller
-from orchestrator.costs import VerifyCost, VerifyScale
+from orchestrator.costs import VerifyCost, VerifyOverhead
 from orchestrator.figures import SpeculationFigures
 from orchestrator.replicas import Replica
 
@@ -32,16 +32,17 @@ def test_a_verification_costs_what_the_curve_and_the_last_rounds_say() -> None:
     assert cost.node_nanoseconds(0) == pytest.approx(1000 / 31)
     for _ in range(50):
         cost.observe(0, 3000)
-    assert cost.nanoseconds(31) == pytest.approx(6000, rel=0.01)
+    assert cost.nanoseconds(31) == pytest.approx(4000, rel=0.01)
+    assert cost.node_nanoseconds(0) == pytest.approx(1000 / 31)  # what is around does not grow
 
 
 def test_what_verifications_took_in_other_requests_is_where_the_next_one_starts() -> None:
-    everybodys = VerifyScale()
+    everybodys = VerifyOverhead()
     known = VerifyCost(SLOPING, everybodys=everybodys)
     assert known.nanoseconds(0) == 1000
     for took in (2000, 900_000, 2000):  # the machine stood still once
         known.observe(0, took)
-    assert VerifyCost(SLOPING, everybodys=everybodys).nanoseconds(31) == 4000
+    assert VerifyCost(SLOPING, everybodys=everybodys).nanoseconds(31) == 3000
 
 
 def test_the_first_slow_round_does_not_decide_the_pace_without_drafts() -> None:

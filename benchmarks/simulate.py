@@ -1,0 +1,222 @@
+"""What strategies decide, without a machine's noise: speeds in virtual time.
+
+    python -m benchmarks.simulate [--workloads editing] [--costs benchmarks/results/full.json]
+
+Every method continues every prompt with the bundled pair, in this process. The loop, the drafts
+and the verdicts are the real ones; time passes only as the costs of forwards in the results of a
+benchmark say (`benchmarks.virtual`). The same command gives the same figures every time.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import statistics
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.progress import track
+from rich.table import Table
+
+from benchmarks.prompts import WORKLOADS, Missing
+from benchmarks.services import parameters
+from benchmarks.settings import RESULTS
+from benchmarks.systems import METHODS, PLAIN
+from benchmarks.virtual import Around, World, bundled_pair, points_of
+from benchmarks.workload import Case, Workload
+from draftloop.config import REPOSITORY, bundled_model
+from draftloop.deadline import Deadline
+from draftloop.runtime.model import LanguageModel
+from draftloop.speculation import OUROBOROS, Speculation
+from orchestrator.config import OrchestratorSettings
+from orchestrator.deployment import Deployment
+from orchestrator.requests import RequestReader
+from phrase_store.index import warm_up
+
+OURS = [
+    name for name, method in METHODS.items() if method.system == "draftloop" and ":" not in name
+]
+SOMEWHERE = "127.0.0.1:1"  # nobody is asked there
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """One continuation by one method: tokens after the first ones, and what they took."""
+
+    workload: str
+    method: str
+    tokens: int
+    rounds: int
+    forwards: int
+    seconds: float
+    token_ids: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cell:
+    """A method in a workload: the ratio is that of all its runs to all of plain decoding's."""
+
+    profile: str
+    workload: str
+    method: str
+    ratio: float
+    tokens_per_round: float
+    forwards_per_token: float
+    equal: bool
+    runs: int
+
+
+def simulate(
+    pair: Mapping[str, LanguageModel],
+    profile: Mapping[str, Any],
+    method: str,
+    workloads: Sequence[Workload],
+    around: Around,
+) -> list[Run]:
+    """The runs of one method, in a deployment of its own; the workloads take turns."""
+    world = World(pair, around)
+    for role, model in pair.items():
+        world.cost(model, points_of(profile, role))
+    settings = OrchestratorSettings(
+        verifiers=SOMEWHERE, drafters=SOMEWHERE, tokenizer=bundled_model("verifier")
+    )
+    with world.installed(), asyncio.Runner() as runner:
+        deployment = Deployment(settings)
+        chosen = METHODS[method]
+        if chosen.pool == "warm":
+            for workload in workloads:
+                for case in workload.warming():
+                    runner.run(_run(deployment, method, case, Speculation(strategy=OUROBOROS)))
+        turns = zip(*(workload.repetitions() for workload in workloads), strict=False)
+        runs = [
+            runner.run(_run(deployment, method, case, chosen.speculation))
+            for turn in turns
+            for repetition in turn
+            for case in repetition
+        ]
+        deployment.store.close()
+    return runs
+
+
+async def _run(deployment: Deployment, method: str, case: Case, speculation: Speculation) -> Run:
+    tenant = f"{case.workload}, {METHODS[method].pool}"
+    reader = RequestReader(deployment.settings, deployment.tokenizer)
+    said = replace(parameters(speculation, tenant, case), request_id=f"{case.seed}")
+    request = reader.read(said, deployment.verifier)
+    generation = deployment.generation(request, Deadline.after(None))
+    first: int | None = None
+    async for piece in generation.run():
+        first = len(piece.token_ids) if first is None else first
+    figures = generation.figures
+    return Run(
+        workload=case.workload,
+        method=method,
+        tokens=len(generation.output) - (first or 0),
+        rounds=figures.rounds,
+        forwards=figures.draft_forwards,
+        seconds=generation.timings.decode_ns / 1e9,
+        token_ids=tuple(generation.output),
+    )
+
+
+def cells(profile: str, runs: Sequence[Run], plain: Sequence[Run]) -> Iterator[Cell]:
+    """One per workload."""
+    for workload in dict.fromkeys(run.workload for run in runs):
+        ours = [run for run in runs if run.workload == workload]
+        theirs = [run for run in plain if run.workload == workload]
+        tokens = sum(run.tokens for run in ours)
+        speed = tokens / sum(run.seconds for run in ours)
+        reference = sum(run.tokens for run in theirs) / sum(run.seconds for run in theirs)
+        yield Cell(
+            profile=profile,
+            workload=workload,
+            method=ours[0].method,
+            ratio=round(speed / reference, 4),
+            tokens_per_round=round(tokens / sum(run.rounds for run in ours), 4),
+            forwards_per_token=round(sum(run.forwards for run in ours) / tokens, 4),
+            equal=[run.token_ids for run in ours] == [run.token_ids for run in theirs],
+            runs=len(ours),
+        )
+
+
+def show(console: Console, profile: str, found: Sequence[Cell]) -> None:
+    """Ratios by workload, their geometric mean, and tokens per round."""
+    workloads = list(dict.fromkeys(cell.workload for cell in found))
+    table = Table(title=f"virtual speed over plain decoding, {profile}", title_justify="left")
+    table.add_column("method")
+    for name in (*workloads, "mean", "tokens/round", "equal"):
+        table.add_column(name, justify="right")
+    for method in dict.fromkeys(cell.method for cell in found):
+        mine = [cell for cell in found if cell.method == method]
+        mean = statistics.geometric_mean(cell.ratio for cell in mine)
+        told = statistics.mean(cell.tokens_per_round for cell in mine)
+        figures = [*(cell.ratio for cell in mine), mean]
+        equal = "yes" if all(cell.equal for cell in mine) else "NO"
+        table.add_row(method, *(f"{figure:.3f}" for figure in figures), f"{told:.2f}", equal)
+    console.print(table)
+
+
+def read(arguments: Sequence[str] | None) -> argparse.Namespace:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--costs", default=str((RESULTS / "full.json").relative_to(REPOSITORY)),
+                        help="results whose costs of forwards count")  # fmt: skip
+    parser.add_argument("--profiles", nargs="+", help="of those in the results; default: all")
+    parser.add_argument("--workloads", nargs="+", choices=list(WORKLOADS), default=list(WORKLOADS))
+    parser.add_argument("--strategies", nargs="+", choices=OURS, default=OURS)
+    parser.add_argument("--temperature", type=float, default=0.8)
+    parser.add_argument("--prompts", type=int, default=8)
+    parser.add_argument("--tokens", type=int, default=64)
+    parser.add_argument("--passes", type=int, default=1, help="seeds for every prompt")
+    for name, default in asdict(Around()).items():
+        parser.add_argument(f"--{name}-ms", type=float, default=default,
+                            help=f"beside the forwards, of every {name}")  # fmt: skip
+    parser.add_argument("--threads", type=int, default=1, help="of this process's forwards")
+    parser.add_argument("--out", help="JSON file for the figures; default: none is written")
+    return parser.parse_args(arguments)
+
+
+def _workloads(settings: argparse.Namespace) -> Iterator[Workload]:
+    for name in settings.workloads:
+        try:
+            material = WORKLOADS[name](settings.prompts)
+        except Missing:
+            continue
+        temperatures = (settings.temperature,)
+        yield Workload(
+            name=name,
+            material=material,
+            tokens=settings.tokens,
+            temperatures=temperatures,
+            passes=settings.passes,
+        )
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs, shows, writes."""
+    settings = read(arguments)
+    known = json.loads(Path(settings.costs).read_text(encoding="utf-8"))["profiles"]
+    around = Around(**{name: getattr(settings, f"{name}_ms") for name in asdict(Around())})
+    workloads, pair, found = list(_workloads(settings)), bundled_pair(settings.threads), []
+    warm_up()
+    for profile in settings.profiles or known:
+        plain = simulate(pair, known[profile], PLAIN, workloads, around)
+        here: list[Cell] = []
+        for method in track([m for m in settings.strategies if m != PLAIN], profile):
+            runs = simulate(pair, known[profile], method, workloads, around)
+            here += cells(profile, runs, plain)
+        show(Console(), profile, here)
+        found += here
+    if settings.out:
+        content = {"settings": vars(settings), "cells": [asdict(cell) for cell in found]}
+        Path(settings.out).write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
