@@ -27,7 +27,7 @@ from benchmarks.prompts import WORKLOADS, Missing
 from benchmarks.services import parameters
 from benchmarks.settings import RESULTS
 from benchmarks.systems import METHODS, PLAIN
-from benchmarks.virtual import Around, World, bundled_pair, points_of
+from benchmarks.virtual import Around, World, bundled_pair, own_log, points_of
 from benchmarks.workload import Case, Workload
 from draftloop.config import REPOSITORY, bundled_model
 from draftloop.deadline import Deadline
@@ -83,7 +83,10 @@ def simulate(
     for role, model in pair.items():
         world.cost(model, points_of(profile, role))
     settings = OrchestratorSettings(
-        verifiers=SOMEWHERE, drafters=SOMEWHERE, tokenizer=bundled_model("verifier")
+        verifiers=SOMEWHERE,
+        drafters=SOMEWHERE,
+        tokenizer=bundled_model("verifier"),
+        phrases_url=own_log(),
     )
     with world.installed(), asyncio.Runner() as runner:
         deployment = Deployment(settings)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import ModuleType
@@ -108,6 +109,11 @@ def points_of(profile: Mapping[str, Any], role: str) -> tuple[CostPoint, ...]:
     return tuple(CostPoint(int(tokens), int(NS_PER_MS * ms)) for tokens, ms in known)
 
 
+def own_log() -> str:
+    """A phrase log that nobody else in this process writes to, as each role has one by default."""
+    return f"memory://{uuid.uuid4().hex}"
+
+
 class World:
     """The bundled pair at the costs of a profile, a clock, and what the drafter's process keeps."""
 
@@ -115,7 +121,7 @@ class World:
         self.target, self.draft = pair["verifier"], pair["drafter"]
         self.around = around
         self.clock = Clock()
-        self.store = PhraseStore(PhraseSettings())
+        self.store = PhraseStore(PhraseSettings(phrases_url=own_log()))
         self.calibrations, self.reviews = Calibrations(), Calibrations()
         self._lines: dict[LanguageModel, CostLine] = {}
 
