@@ -25,12 +25,12 @@ from benchmarks.candidates import MOST_OFFERS, Phrases, Ranked, Recycled, decode
 from benchmarks.machine import describe_machine
 from benchmarks.perfect_tree import CandidateSource, PerfectRound, perfect_rounds
 from benchmarks.prompts import WORKLOADS, Missing, Prompt
+from benchmarks.recorded_costs import points_of
 from benchmarks.settings import RESULTS
 from benchmarks.systems import SOURCES
 from benchmarks.table import sampling as in_words
 from benchmarks.workload import FIRST_SEED
 from draftloop.config import REPOSITORY, bundled_model
-from draftloop.model_info import CostPoint
 from draftloop.request import SamplingParameters
 from draftloop.runtime.model import LanguageModel, ModelOptions
 from orchestrator.costs import VerifyCost
@@ -52,12 +52,8 @@ class Costs:
     @classmethod
     def of_json(cls, pair: Mapping[str, Any]) -> Costs:
         """From what a benchmark's results say of a profile."""
-        curves = [
-            tuple(CostPoint(int(tokens), int(1e6 * ms))
-                  for tokens, ms in pair[role]["forward_ms_by_tokens"].items())
-            for role in ("verifier", "drafter")
-        ]  # fmt: skip
-        return cls(VerifyCost(curves[0]), curves[1][0].forward_ns)
+        verifier, drafter = (points_of(pair, role) for role in ("verifier", "drafter"))
+        return cls(VerifyCost(verifier), drafter[0].forward_ns)
 
     def ratio(self, rounds: Sequence[PerfectRound]) -> float:
         """Speed over plain decoding, which needs a verification without nodes per token."""

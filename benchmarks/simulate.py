@@ -16,6 +16,7 @@ import statistics
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -24,10 +25,13 @@ from rich.progress import track
 from rich.table import Table
 
 from benchmarks.prompts import WORKLOADS, Missing
+from benchmarks.recorded_costs import points_of
 from benchmarks.services import parameters
 from benchmarks.settings import RESULTS
 from benchmarks.systems import METHODS, PLAIN
-from benchmarks.virtual import Around, World, bundled_pair, own_log, points_of
+from benchmarks.table import sampling
+from benchmarks.virtual import Around, World, bundled_pair, own_log
+from benchmarks.virtual_sessions import installed
 from benchmarks.workload import Case, Workload
 from draftloop.config import REPOSITORY, bundled_model
 from draftloop.deadline import Deadline
@@ -62,6 +66,7 @@ class Cell:
     """A method in a workload: the ratio is that of all its runs to all of plain decoding's."""
 
     profile: str
+    temperature: float
     workload: str
     method: str
     ratio: float
@@ -88,7 +93,7 @@ def simulate(
         tokenizer=bundled_model("verifier"),
         phrases_url=own_log(),
     )
-    with world.installed(), asyncio.Runner() as runner:
+    with installed(world), asyncio.Runner() as runner:
         deployment = Deployment(settings)
         chosen = METHODS[method]
         if chosen.pool == "warm":
@@ -127,7 +132,9 @@ async def _run(deployment: Deployment, method: str, case: Case, speculation: Spe
     )
 
 
-def cells(profile: str, runs: Sequence[Run], plain: Sequence[Run]) -> Iterator[Cell]:
+def cells(
+    profile: str, temperature: float, runs: Sequence[Run], plain: Sequence[Run]
+) -> Iterator[Cell]:
     """One per workload."""
     for workload in dict.fromkeys(run.workload for run in runs):
         ours = [run for run in runs if run.workload == workload]
@@ -137,6 +144,7 @@ def cells(profile: str, runs: Sequence[Run], plain: Sequence[Run]) -> Iterator[C
         reference = sum(run.tokens for run in theirs) / sum(run.seconds for run in theirs)
         yield Cell(
             profile=profile,
+            temperature=temperature,
             workload=workload,
             method=ours[0].method,
             ratio=round(speed / reference, 4),
@@ -147,10 +155,10 @@ def cells(profile: str, runs: Sequence[Run], plain: Sequence[Run]) -> Iterator[C
         )
 
 
-def show(console: Console, profile: str, found: Sequence[Cell]) -> None:
+def show(console: Console, title: str, found: Sequence[Cell]) -> None:
     """Ratios by workload, their geometric mean, and tokens per round."""
     workloads = list(dict.fromkeys(cell.workload for cell in found))
-    table = Table(title=f"virtual speed over plain decoding, {profile}", title_justify="left")
+    table = Table(title=f"virtual speed over plain decoding, {title}", title_justify="left")
     table.add_column("method")
     for name in (*workloads, "mean", "tokens/round", "equal"):
         table.add_column(name, justify="right")
@@ -172,7 +180,7 @@ def read(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--profiles", nargs="+", help="of those in the results; default: all")
     parser.add_argument("--workloads", nargs="+", choices=list(WORKLOADS), default=list(WORKLOADS))
     parser.add_argument("--strategies", nargs="+", choices=OURS, default=OURS)
-    parser.add_argument("--temperature", type=float, default=0.8)
+    parser.add_argument("--temperature", type=float, nargs="+", default=[0.8])
     parser.add_argument("--prompts", type=int, default=8)
     parser.add_argument("--tokens", type=int, default=64)
     parser.add_argument("--passes", type=int, default=1, help="seeds for every prompt")
@@ -184,18 +192,17 @@ def read(arguments: Sequence[str] | None) -> argparse.Namespace:
     return parser.parse_args(arguments)
 
 
-def _workloads(settings: argparse.Namespace) -> Iterator[Workload]:
+def _workloads(settings: argparse.Namespace, temperature: float) -> Iterator[Workload]:
     for name in settings.workloads:
         try:
             material = WORKLOADS[name](settings.prompts)
         except Missing:
             continue
-        temperatures = (settings.temperature,)
         yield Workload(
             name=name,
             material=material,
             tokens=settings.tokens,
-            temperatures=temperatures,
+            temperatures=(temperature,),
             passes=settings.passes,
         )
 
@@ -205,15 +212,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     settings = read(arguments)
     known = json.loads(Path(settings.costs).read_text(encoding="utf-8"))["profiles"]
     around = Around(**{name: getattr(settings, f"{name}_ms") for name in asdict(Around())})
-    workloads, pair, found = list(_workloads(settings)), bundled_pair(settings.threads), []
+    pair, found = bundled_pair(settings.threads), []
     warm_up()
-    for profile in settings.profiles or known:
-        plain = simulate(pair, known[profile], PLAIN, workloads, around)
+    for profile, temperature in product(settings.profiles or known, settings.temperature):
+        workloads = list(_workloads(settings, temperature))
+        title = f"{profile}, {sampling(temperature)}"
+        costs = known[profile]
+        plain = simulate(pair, costs, PLAIN, workloads, around)
         here: list[Cell] = []
-        for method in track([m for m in settings.strategies if m != PLAIN], profile):
-            runs = simulate(pair, known[profile], method, workloads, around)
-            here += cells(profile, runs, plain)
-        show(Console(), profile, here)
+        for method in track([m for m in settings.strategies if m != PLAIN], title):
+            runs = simulate(pair, costs, method, workloads, around)
+            here += cells(profile, temperature, runs, plain)
+        show(Console(), title, here)
         found += here
     if settings.out:
         content = {"settings": vars(settings), "cells": [asdict(cell) for cell in found]}

@@ -53,5 +53,5 @@ def test_every_draft_takes_its_forwards_and_its_exchange(pair: Pair) -> None:
 def test_the_same_every_time_and_the_text_of_plain_decoding(pair: Pair, method: str) -> None:
     once, again = runs(pair, method), runs(pair, method)
     assert once == again
-    (cell,) = cells("some", once, runs(pair, PLAIN))
+    (cell,) = cells("some", 0.8, once, runs(pair, PLAIN))
     assert cell.equal and cell.runs == 2 and cell.ratio > 0.8

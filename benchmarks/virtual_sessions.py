@@ -1,0 +1,206 @@
+"""Sessions of the model services without a wire, for deployments in virtual time."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Iterator, Sequence
+from types import ModuleType
+from typing import Any
+from unittest import mock
+
+import drafter_service.strategies.cascade
+import drafter_service.strategies.chain
+import drafter_service.strategies.tree
+import orchestrator.deployment
+import orchestrator.drafting
+import orchestrator.fused
+import orchestrator.loop
+from benchmarks.virtual import NS_PER_MS, World
+from drafter_service import session as drafter
+from drafter_service.strategies import STRATEGIES
+from draftloop.model_info import ModelInfo
+from draftloop.request import GenerationRequest
+from draftloop.speculation import OUROBOROS
+from draftloop.tree import (
+    EMPTY_TREE,
+    Draft,
+    DraftBudget,
+    DraftTree,
+    ServiceTimings,
+    TokenSource,
+    Verdict,
+    Verification,
+)
+from orchestrator.terms import SessionTerms
+from phrase_store.session import PhraseSession
+from verifier_service import session as verifier
+from verifier_service.round import verify
+
+# Every module that asks for the time while a request runs.
+TIMED: tuple[ModuleType, ...] = (
+    orchestrator.loop,
+    orchestrator.drafting,
+    orchestrator.fused,
+    drafter_service.strategies.chain,
+    drafter_service.strategies.tree,
+    drafter_service.strategies.cascade,
+)
+CHUNK_TOKENS = 256
+
+
+@contextlib.contextmanager
+def installed(world: World) -> Iterator[None]:
+    """Deployments made inside have their sessions here, and everything its time from here."""
+    around = NS_PER_MS * world.around.plan
+
+    def propose(session: PhraseSession, *said: Any, **options: Any) -> DraftTree:
+        world.clock.advance(around)
+        return plan(session, *said, **options)
+
+    plan = PhraseSession.propose
+    with contextlib.ExitStack() as stack:
+        for module in TIMED:
+            stack.enter_context(mock.patch.object(module, "time", world.clock))
+        stack.enter_context(mock.patch.object(PhraseSession, "propose", propose))
+        made = {"VerifierSession": VerifierSession, "DrafterSession": DrafterSession}
+        for name, kind in made.items():
+            bound = _bound(kind, world)
+            stack.enter_context(mock.patch.object(orchestrator.deployment, name, bound))
+        services = mock.Mock(return_value=_Services(world))
+        stack.enter_context(mock.patch.object(orchestrator.deployment, "Services", services))
+        yield
+    world.store.close()
+
+
+def _bound(kind: Any, world: World) -> Any:
+    def made(replicas: object, terms: SessionTerms, **_: object) -> Any:
+        return kind(world, terms.request)
+
+    return made
+
+
+class _Services:
+    """Both models as a deployment knows them."""
+
+    def __init__(self, world: World) -> None:
+        self.verifier: ModelInfo = world.target.info()
+        self.drafter: ModelInfo = world.draft.info(strategies=list(STRATEGIES))
+        self.verifiers: Sequence[object] = ()
+        self.drafters: Sequence[object] = ()
+
+
+class VerifierSession:
+    """As `orchestrator.verifier_session` has it, without a wire."""
+
+    def __init__(self, world: World, request: GenerationRequest) -> None:
+        self._world = world
+        self._slot = world.target.acquire()
+        asked = verifier.SessionRequest(
+            session_id=request.request_id,
+            token_ids=request.prompt,
+            prompt_length=len(request.prompt),
+            sampling=request.sampling,
+            stop_token_ids=request.stop_token_ids,
+            successors=request.successors,
+        )
+        self._session = verifier.VerifierSession(world.target, self._slot, asked)
+        self.reopened = 0
+
+    async def open(self, committed: Sequence[int]) -> Verification:
+        """The first token."""
+        return await self.verify(committed, EMPTY_TREE)
+
+    async def verify(self, committed: Sequence[int], draft: DraftTree) -> Verification:
+        """The verdict on `draft`."""
+        await asyncio.sleep(0)  # what waits for a quiet moment gets it
+        world, timings = self._world, ServiceTimings()
+        task = verify(self._session, draft, chunk_tokens=CHUNK_TOKENS)
+        verdict = world.run(task, timings)
+        world.clock.advance(NS_PER_MS * world.around.verify)
+        return Verification(verdict=verdict, committed_length=len(committed), timings=timings)
+
+    async def close(self) -> None:
+        """Frees the slot."""
+        self._world.target.cache.release(self._slot)
+
+
+class DrafterSession:
+    """As `orchestrator.drafter_session` has it, without a wire."""
+
+    def __init__(self, world: World, request: GenerationRequest) -> None:
+        self._world, self._request = world, request
+        self._slot = world.draft.acquire()
+        self._strategy: Any = None
+
+    @property
+    def asked_for(self) -> bool:
+        """Whether it is open."""
+        return self._strategy is not None
+
+    def open(self, committed: Sequence[int]) -> None:
+        """Prefills, beside everything else and in no time."""
+        world, request = self._world, self._request
+        parts = request.speculation
+        asked = drafter.SessionRequest(
+            session_id=request.request_id,
+            token_ids=tuple(committed),
+            prompt_length=len(request.prompt),
+            sampling=request.sampling,
+            strategy=request.strategy,
+            access=request.access(""),
+            ouroboros=parts.ouroboros,
+            opt_tree=parts.opt_tree,
+            cascade=parts.cascade,
+        )
+        calibration = world.calibrations.of(request.sampling.temperature)
+        phrases = None
+        if request.strategy == OUROBOROS:
+            phrases = world.store.session(
+                asked.access,
+                asked.token_ids,
+                publishes=False,
+                harvests=parts.ouroboros.harvest,
+                stop_token_ids=world.draft.stop_token_ids,
+                calibration=calibration,
+            )
+        session = drafter.DrafterSession(
+            world.draft,
+            self._slot,
+            asked,
+            CHUNK_TOKENS,
+            calibration=calibration,
+            reviews=world.reviews.of(request.sampling.temperature),
+            phrases=phrases,
+        )
+        self._strategy = STRATEGIES[request.strategy](session)
+        world.run(self._strategy.prefill(), None)
+
+    async def propose(
+        self,
+        committed: Sequence[int],
+        verdict: Verdict | None,
+        budget: DraftBudget,
+        offer: DraftTree = EMPTY_TREE,
+    ) -> Draft:
+        """A draft within the budget."""
+        await asyncio.sleep(0)
+        world, strategy, timings = self._world, self._strategy, ServiceTimings()
+        new = committed[len(strategy.session.committed) :]
+        strategy.session.commit(new, len(committed))
+        strategy.observe(new, verdict)
+        strategy.offer(offer)
+        tree = world.run(strategy.propose(budget), timings, world.around.forward)
+        world.clock.advance(NS_PER_MS * world.around.draft)
+        proposed = {TokenSource.DRAFT_MODEL: strategy.proposed_nodes}
+        return Draft(
+            tree=tree,
+            committed_length=len(committed),
+            timings=timings,
+            proposed=proposed,
+            end=strategy.end,
+        )
+
+    async def close(self) -> None:
+        """Frees the slot."""
+        self._world.draft.cache.release(self._slot)
