@@ -11,69 +11,75 @@ from draftloop.model_info import CostPoint
 
 MEMORY = 0.8
 SLOPE_NODES = 2
-# Verifications, of all requests, that a new request's prices start from.
+# Rounds, of all requests, that a new request's prices start from.
 LATEST = 64
 
 
 class VerifyOverhead:
-    """How much longer verifications take than their forwards should, in all requests of late.
+    """How much longer rounds take than their forwards should, in all requests of late.
 
     With a small model that is more than the forward. A request that had to find it out first would
-    begin with wrong prices.
+    begin with wrong prices. A round with a draft has more around it, whatever the draft's size.
     """
 
     def __init__(self) -> None:
-        self._latest: deque[float] = deque(maxlen=LATEST)
+        self._latest: list[deque[float]] = [deque(maxlen=LATEST), deque(maxlen=LATEST)]
 
-    @property
-    def usual_ns(self) -> float:
-        """The median; 0 before the first."""
-        return statistics.median(self._latest) if self._latest else 0.0
+    def usual_ns(self, drafted: bool) -> float:
+        """The median with or without a draft; what nobody knows is taken to be as the other."""
+        latest = self._latest[drafted] or self._latest[not drafted]
+        return statistics.median(latest) if latest else 0.0
 
-    def observe(self, nanoseconds: float) -> None:
-        """Takes in a verification's."""
-        self._latest.append(nanoseconds)
+    def knows(self, drafted: bool) -> bool:
+        """Whether there was any round of the kind."""
+        return len(self._latest[drafted]) > 0
+
+    def observe(self, drafted: bool, nanoseconds: float) -> None:
+        """Takes in a round's."""
+        self._latest[drafted].append(nanoseconds)
 
 
 @dataclass(slots=True)
 class VerifyCost:
     """Time of a verification by number of nodes: the forward's by the curve, and the overhead.
 
-    The services keep their curves right while they run; wire, queue and sampling, which the curve
-    does not know, hardly depend on the nodes.
+    The services keep their curves right while they run; wire, queue, sampling and the loop, which
+    the curve does not know, hardly depend on the nodes. `overheads_ns`: without and with a draft.
     """
 
     curve: tuple[CostPoint, ...]
     # about how many tokens the session holds; the fullest part of the curve without
     context: int | None = None
-    everybodys: VerifyOverhead | None = None  # where the overhead starts; learns too
-    overhead_ns: float = field(init=False, default=0.0)
+    everybodys: VerifyOverhead = field(default_factory=VerifyOverhead)  # gives a start; learns too
+    overheads_ns: list[float] = field(init=False)
     _line: CostLine = field(init=False, repr=False)
     _forwards: list[float] = field(init=False, default_factory=list, repr=False)
 
     def __post_init__(self) -> None:
         self._line = cost_line(self.curve, self.context)
-        if self.everybodys is not None:
-            self.overhead_ns = self.everybodys.usual_ns
+        self.overheads_ns = [self.everybodys.usual_ns(drafted) for drafted in (False, True)]
 
-    def forwards(self, most: int) -> list[float]:
-        """Times of the forwards alone with 0 to `most` nodes at least."""
+    def times(self, most: int) -> list[float]:
+        """Expected times of verifying 0 to `most` nodes."""
         known = self._forwards
         known.extend(self._line.nanoseconds(nodes + 1) for nodes in range(len(known), most + 1))
-        return known
+        plain, drafted = self.overheads_ns
+        return [known[0] + plain, *(forward + drafted for forward in known[1 : most + 1])]
 
     def nanoseconds(self, nodes: float) -> float:
         """Expected time of verifying so many nodes."""
-        return max(1.0, self._line.nanoseconds(nodes + 1) + self.overhead_ns)
+        return max(1.0, self._line.nanoseconds(nodes + 1) + self.overheads_ns[nodes > 0])
 
     def node_nanoseconds(self, nodes: float) -> float:
         """What one more node costs beyond so many, as the mean of the next few."""
-        more = self.nanoseconds(nodes + SLOPE_NODES) - self.nanoseconds(nodes)
+        more = self._line.nanoseconds(nodes + 1 + SLOPE_NODES) - self._line.nanoseconds(nodes + 1)
         return max(0.0, more / SLOPE_NODES)
 
     def observe(self, nodes: int, nanoseconds: int) -> None:
-        """Takes in what a verification took."""
-        overhead = nanoseconds - self._line.nanoseconds(nodes + 1)
-        self.overhead_ns = MEMORY * self.overhead_ns + (1 - MEMORY) * overhead
-        if self.everybodys is not None:
-            self.everybodys.observe(overhead)
+        """Takes in what a round took, its draft apart."""
+        overhead, drafted = nanoseconds - self._line.nanoseconds(nodes + 1), nodes > 0
+        known = self.overheads_ns
+        known[drafted] = MEMORY * known[drafted] + (1 - MEMORY) * overhead
+        self.everybodys.observe(drafted, overhead)
+        if not self.everybodys.knows(not drafted):
+            known[not drafted] = known[drafted]

@@ -128,8 +128,6 @@ class Generation:
             span.note(accepted=accepted, **answer.timings.attributes())
         waited = self._times.verify_ns = time.perf_counter_ns() - asked
         self.timings.observe_verify(waited, answer.timings)
-        if not self._reopened():
-            self.controller.verify_cost.observe(len(draft.tree), waited)
         return answer
 
     def _reopened(self) -> bool:
@@ -176,6 +174,8 @@ class Generation:
             self.figures.reopened_sessions = self.verifier.reopened
         else:
             modelled = draft.timings.forwards > 0
+            but_draft = round_ns - self._times.draft_ns
+            self.controller.verify_cost.observe(len(draft.tree), but_draft)
             self.controller.observe(len(draft.tree), accepted, kept, round_ns, modelled=modelled)
         # Harvesting and counting wait for the moment in which the next round waits for a service.
         context = self.committed[: len(self.committed) - kept]

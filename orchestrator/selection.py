@@ -32,11 +32,11 @@ def select(tree: DraftTree, cost: VerifyCost, rate: float, most: int) -> Selecti
     """
     reached = tree.path_probabilities()
     order = sorted(range(len(tree)), key=reached.__getitem__, reverse=True)[:most]
-    times, around = cost.forwards(len(order)), rate * cost.overhead_ns
-    expected, best, count = 1.0, 1.0 - rate * times[0] - around, 0
+    times = cost.times(len(order))
+    expected, best, count = 1.0, 1.0 - rate * times[0], 0
     for taken, node in enumerate(order, start=1):
         expected += reached[node]
-        worth = expected - rate * times[taken] - around
+        worth = expected - rate * times[taken]
         if worth > best:
             best, count = worth, taken
     promised = sum(reached)

@@ -32,7 +32,13 @@ def test_a_verification_costs_what_the_curve_and_the_last_rounds_say() -> None:
     assert cost.node_nanoseconds(0) == pytest.approx(1000 / 31)
     for _ in range(50):
         cost.observe(0, 3000)
-    assert cost.nanoseconds(31) == pytest.approx(4000, rel=0.01)
+    assert cost.nanoseconds(0) == pytest.approx(3000, rel=0.01)
+    assert cost.nanoseconds(31) == pytest.approx(4000, rel=0.01)  # as far as anybody knows
+    for _ in range(50):
+        cost.observe(31, 5000)
+    assert cost.nanoseconds(31) == pytest.approx(5000, rel=0.01)
+    assert cost.nanoseconds(0) == pytest.approx(3000, rel=0.01)  # drafts have more around them
+    assert cost.times(31)[0] == cost.nanoseconds(0) and cost.times(31)[31] == cost.nanoseconds(31)
     assert cost.node_nanoseconds(0) == pytest.approx(1000 / 31)  # what is around does not grow
 
 
