@@ -21,6 +21,7 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
+from benchmarks.bundled_pair import bundled_pair
 from benchmarks.candidates import MOST_OFFERS, Phrases, Ranked, Recycled, decode, index_of, rankings
 from benchmarks.machine import describe_machine
 from benchmarks.perfect_tree import CandidateSource, PerfectRound, perfect_rounds
@@ -30,9 +31,8 @@ from benchmarks.settings import RESULTS
 from benchmarks.systems import SOURCES
 from benchmarks.table import sampling as in_words
 from benchmarks.workload import FIRST_SEED
-from draftloop.config import REPOSITORY, bundled_model
+from draftloop.config import REPOSITORY
 from draftloop.request import SamplingParameters
-from draftloop.runtime.model import LanguageModel, ModelOptions
 from orchestrator.costs import VerifyCost
 from phrase_store.index import PhraseIndex, warm_up
 
@@ -84,9 +84,8 @@ class Pair:
     """The bundled models, loaded in this process."""
 
     def __init__(self, threads: int | None) -> None:
-        folders = [bundled_model(role) for role in ("verifier", "drafter")]
-        options = [ModelOptions(folder=folder, threads=threads) for folder in folders]
-        self._target, self._draft = (LanguageModel(option) for option in options)
+        pair = bundled_pair(threads)
+        self._target, self._draft = pair["verifier"], pair["drafter"]
 
     def text(
         self, prompt: Prompt, sampling: SamplingParameters, tokens: int

@@ -24,13 +24,14 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
+from benchmarks.bundled_pair import bundled_pair
 from benchmarks.prompts import WORKLOADS, Missing
 from benchmarks.recorded_costs import points_of
 from benchmarks.services import parameters
 from benchmarks.settings import RESULTS
-from benchmarks.systems import METHODS, PLAIN
+from benchmarks.systems import COMPARED, METHODS, PLAIN
 from benchmarks.table import sampling
-from benchmarks.virtual import Around, World, bundled_pair, own_log
+from benchmarks.virtual import Around, World, own_log
 from benchmarks.virtual_sessions import installed
 from benchmarks.workload import Case, Workload
 from draftloop.config import REPOSITORY, bundled_model
@@ -42,9 +43,7 @@ from orchestrator.deployment import Deployment
 from orchestrator.requests import RequestReader
 from phrase_store.index import warm_up
 
-OURS = [
-    name for name, method in METHODS.items() if method.system == "draftloop" and ":" not in name
-]
+OURS = [name for name in COMPARED if METHODS[name].system == "draftloop"]
 SOMEWHERE = "127.0.0.1:1"  # nobody is asked there
 
 

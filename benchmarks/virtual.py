@@ -14,12 +14,11 @@ from typing import TypeVar
 import torch
 
 from draftloop.calibrations import Calibrations
-from draftloop.config import bundled_model
 from draftloop.cost_line import CostLine, cost_line
 from draftloop.model_info import CostPoint
 from draftloop.runtime.cost_curve import CostCurve
 from draftloop.runtime.forward import Task
-from draftloop.runtime.model import LanguageModel, ModelOptions
+from draftloop.runtime.model import LanguageModel
 from draftloop.tree import ServiceTimings
 from phrase_store.config import PhraseSettings
 from phrase_store.store import PhraseStore
@@ -105,11 +104,3 @@ class World:
         except StopIteration as done:
             result: T = done.value
             return result
-
-
-def bundled_pair(threads: int) -> dict[str, LanguageModel]:
-    """The bundled models, loaded in this process, in float32."""
-    return {
-        role: LanguageModel(ModelOptions(folder=bundled_model(role), threads=threads))
-        for role in ("verifier", "drafter")
-    }

@@ -13,10 +13,8 @@ from torch import Tensor
 
 from draftloop.request import SamplingParameters
 from draftloop.runtime import cpu_choice
-from draftloop.runtime.choices import Choices
+from draftloop.runtime.choices import EXCLUDED, Choices
 from draftloop.runtime.noise import GumbelNoise
-
-EXCLUDED = float("-inf")
 
 
 class Sampler:

@@ -7,10 +7,11 @@ from collections.abc import Mapping
 
 import pytest
 
+from benchmarks.bundled_pair import bundled_pair
 from benchmarks.prompts import completion
 from benchmarks.simulate import Run, cells, simulate
 from benchmarks.systems import PLAIN
-from benchmarks.virtual import Around, bundled_pair
+from benchmarks.virtual import Around
 from benchmarks.workload import Workload
 from draftloop.runtime.model import LanguageModel
 

@@ -9,14 +9,13 @@ from torch import Tensor
 
 from draftloop.request import SamplingParameters
 from draftloop.runtime import cpu_choice
-from draftloop.runtime.choices import Choices
+from draftloop.runtime.choices import EXCLUDED, Choices
 from draftloop.runtime.cpu_linear import UNIT
 from draftloop.runtime.sampling import Sampler, likeliest
 
 pytestmark = pytest.mark.skipif(UNIT is None, reason="no kernel for this CPU")
 
 SIZES = (1, 3, 7, 8, 17, 129, 4096, 32003)
-EXCLUDED = -float("inf")
 
 
 def random_rows(rows: int, vocabulary: int, seed: int = 0) -> tuple[Tensor, list[Tensor]]:
@@ -114,7 +113,6 @@ def test_a_sampler_chooses_alike_with_it_and_without(
     assert chosen == sampler.choose(*asked) == best.firsts
     torchs = sampler.best(*asked, count=4)
     np.testing.assert_allclose(best.shares(), torchs.shares(), rtol=2e-5, atol=1e-9)
-    there = (
-        np.array(best.shares()) > 0
-    )  # which tokens stand for those that are excluded does not matter
+    # Which tokens stand for those that are excluded does not matter.
+    there = np.array(best.shares()) > 0
     assert np.array_equal(np.array(best.token_ids)[there], np.array(torchs.token_ids)[there])
