@@ -13,7 +13,7 @@ from typing import TypeVar
 
 import torch
 
-from draftloop.calibrations import Calibrations
+from drafter_service.shared import Shared
 from draftloop.cost_line import CostLine, cost_line
 from draftloop.model_info import CostPoint
 from draftloop.runtime.cost_curve import CostCurve
@@ -76,8 +76,7 @@ class World:
         self.target, self.draft = pair["verifier"], pair["drafter"]
         self.around = around
         self.clock = Clock()
-        self.store = PhraseStore(PhraseSettings(phrases_url=own_log()))
-        self.calibrations, self.reviews = Calibrations(), Calibrations()
+        self.shared = Shared(PhraseStore(PhraseSettings(phrases_url=own_log())))
         self._lines: dict[LanguageModel, CostLine] = {}
 
     def cost(self, model: LanguageModel, curve: tuple[CostPoint, ...]) -> None:

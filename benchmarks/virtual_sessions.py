@@ -21,7 +21,6 @@ from drafter_service import session as drafter
 from drafter_service.strategies import STRATEGIES
 from draftloop.model_info import ModelInfo
 from draftloop.request import GenerationRequest
-from draftloop.speculation import OUROBOROS
 from draftloop.tree import (
     EMPTY_TREE,
     Draft,
@@ -70,7 +69,7 @@ def installed(world: World) -> Iterator[None]:
         services = mock.Mock(return_value=_Services(world))
         stack.enter_context(mock.patch.object(orchestrator.deployment, "Services", services))
         yield
-    world.store.close()
+    world.shared.store.close()
 
 
 def _bound(kind: Any, world: World) -> Any:
@@ -153,27 +152,9 @@ class DrafterSession:
             opt_tree=parts.opt_tree,
             cascade=parts.cascade,
         )
-        calibration = world.calibrations.of(request.sampling.temperature)
-        phrases = None
-        if request.strategy == OUROBOROS:
-            phrases = world.store.session(
-                asked.access,
-                asked.token_ids,
-                publishes=False,
-                harvests=parts.ouroboros.harvest,
-                stop_token_ids=world.draft.stop_token_ids,
-                calibration=calibration,
-            )
-        session = drafter.DrafterSession(
-            world.draft,
-            self._slot,
-            asked,
-            CHUNK_TOKENS,
-            calibration=calibration,
-            reviews=world.reviews.of(request.sampling.temperature),
-            phrases=phrases,
+        self._strategy = world.shared.strategy(
+            asked, world.draft, self._slot, prefill_chunk_tokens=CHUNK_TOKENS
         )
-        self._strategy = STRATEGIES[request.strategy](session)
         world.run(self._strategy.prefill(), None)
 
     async def propose(

@@ -9,11 +9,10 @@ from concurrent.futures import Future
 
 import grpc
 
-from drafter_service.session import DrafterSession, SessionRequest, SmallerModel
-from drafter_service.strategies import STRATEGIES, Strategy
+from drafter_service.session import SessionRequest, SmallerModel
+from drafter_service.shared import Shared
+from drafter_service.strategies import Strategy
 from draftloop import logs, tracing
-from draftloop.calibration import Calibration
-from draftloop.calibrations import Calibrations
 from draftloop.errors import InvalidInput
 from draftloop.rpc import convert
 from draftloop.rpc.convert_speculation import (
@@ -25,9 +24,8 @@ from draftloop.rpc.convert_speculation import (
 from draftloop.rpc.sessions import next_message, require_open, require_vocabulary
 from draftloop.runtime.metrics import PREFILL_TOKENS
 from draftloop.runtime.service import ModelHost
-from draftloop.speculation import CASCADE, OUROBOROS
+from draftloop.speculation import CASCADE
 from draftloop.tree import EMPTY_TREE, DraftBudget, DraftTree, ServiceTimings
-from phrase_store.session import PhraseSession
 from phrase_store.store import PhraseStore
 from protos import drafter_pb2 as pb
 from protos import drafter_pb2_grpc
@@ -43,9 +41,7 @@ class DrafterServicer(drafter_pb2_grpc.DrafterServicer):
 
     def __init__(self, host: ModelHost, store: PhraseStore) -> None:
         self._host = host
-        self._store = store
-        self._calibrations = Calibrations()
-        self._reviews = Calibrations()
+        self._shared = Shared(store)
         self._settings = host.settings
 
     async def Info(
@@ -61,8 +57,7 @@ class DrafterServicer(drafter_pb2_grpc.DrafterServicer):
         self, request_iterator: AsyncIterator[pb.DraftRequest], context: grpc.aio.ServicerContext
     ) -> AsyncIterator[pb.DraftResponse]:
         """One session; its slot is freed when this ends for whatever reason."""
-        idle = self._settings.idle_timeout_s
-        first = await next_message(request_iterator, idle)
+        first = await next_message(request_iterator, self._settings.idle_timeout_s)
         if first is None:
             return
         request = self._read_open(first)
@@ -72,36 +67,39 @@ class DrafterServicer(drafter_pb2_grpc.DrafterServicer):
         with tracing.span("drafter.session", context.invocation_metadata() or ()):
             async with self._host.admission.slots(smaller) as [slot, *more]:
                 PREFILL_TOKENS.inc(len(request.token_ids))
-                calibration = self._calibrations.of(request.sampling.temperature)
-                session = DrafterSession(
+                strategy = self._shared.strategy(
+                    request,
                     self._host.model,
                     slot,
-                    request,
-                    self._settings.prefill_chunk_tokens,
-                    calibration=calibration,
-                    reviews=self._reviews.of(request.sampling.temperature),
-                    phrases=self._phrases(request, calibration),
-                    smaller=[SmallerModel(*pair) for pair in zip(smaller, more, strict=True)],
+                    [SmallerModel(*pair) for pair in zip(smaller, more, strict=True)],
+                    prefill_chunk_tokens=self._settings.prefill_chunk_tokens,
                 )
-                strategy = STRATEGIES[request.strategy](session)
                 prefilled = self._host.engine.submit(strategy.prefill())
                 try:
-                    answered: pb.DraftResponse | None = None
-                    asked: pb.ProposeDraft | None = None
-                    while (message := await next_message(request_iterator, idle)) is not None:
-                        kind = message.WhichOneof("kind")
-                        if kind == "close":
-                            return
-                        if kind != "propose":
-                            raise InvalidInput(
-                                "kind", "must be propose or close in an open session", kind
-                            )
-                        if answered is None or message.propose != asked:
-                            asked = message.propose
-                            answered = await self._propose(strategy, asked, prefilled)
-                        yield answered
+                    async for answer in self._answers(request_iterator, strategy, prefilled):
+                        yield answer
                 finally:
                     prefilled.cancel()  # or it would go on writing into a slot that others get
+
+    async def _answers(
+        self,
+        messages: AsyncIterator[pb.DraftRequest],
+        strategy: Strategy,
+        prefilled: Future[None],
+    ) -> AsyncIterator[pb.DraftResponse]:
+        """A draft for every proposal; one that is asked for again is sent again."""
+        answered: pb.DraftResponse | None = None
+        asked: pb.ProposeDraft | None = None
+        while (message := await next_message(messages, self._settings.idle_timeout_s)) is not None:
+            kind = message.WhichOneof("kind")
+            if kind == "close":
+                return
+            if kind != "propose":
+                raise InvalidInput("kind", "must be propose or close in an open session", kind)
+            if answered is None or message.propose != asked:
+                asked = message.propose
+                answered = await self._propose(strategy, asked, prefilled)
+            yield answered
 
     def _read_open(self, message: pb.DraftRequest) -> SessionRequest:
         require_open(message.WhichOneof("kind"))
@@ -123,20 +121,6 @@ class DrafterServicer(drafter_pb2_grpc.DrafterServicer):
         if request.strategy == CASCADE:
             request.cascade.matrix_for("cascade", 1 + len(self._host.smaller_models))
         return request
-
-    def _phrases(self, request: SessionRequest, calibration: Calibration) -> PhraseSession | None:
-        """What the session may know; the orchestrator publishes, so this side only learns."""
-        if request.strategy != OUROBOROS:
-            return None
-        parts = request.ouroboros
-        return self._store.session(
-            request.access if parts.history else request.access.without_history(),
-            request.token_ids,
-            publishes=False,
-            harvests=parts.harvest,
-            stop_token_ids=self._host.model.stop_token_ids,
-            calibration=calibration,
-        )
 
     async def _propose(
         self, strategy: Strategy, asked: pb.ProposeDraft, prefilled: Future[None]

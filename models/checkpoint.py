@@ -7,7 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from transformers import LlamaConfig, LlamaForCausalLM
+from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
+
+from models.layout import checkpoint_file
+from models.muon import new_momenta
+
+BUNDLED = "bundled"  # where a run starts from: the shipped weights, without momenta
 
 
 @dataclass(slots=True)
@@ -46,6 +51,18 @@ class Checkpoint:
         model.load_state_dict(state["weights"])
         model.tie_weights()
         return cls(model, state["momenta"], state["tokens"], state["step"], state["seconds"])
+
+
+def left_by(run: str, bundled: Path) -> Checkpoint:
+    """What the run called `run` left; of `BUNDLED`, the model shipped in the folder `bundled`.
+
+    Counts begin anew, since a run that goes on from another has its own schedule.
+    """
+    if run == BUNDLED:
+        model: LlamaForCausalLM = AutoModelForCausalLM.from_pretrained(bundled, dtype=torch.float32)
+        return Checkpoint(model, new_momenta(model), tokens=0, step=0, seconds=0.0)
+    left = Checkpoint.load(checkpoint_file(run))
+    return Checkpoint(left.model, left.momenta, tokens=0, step=0, seconds=0.0)
 
 
 def load_model(file: Path) -> LlamaForCausalLM:

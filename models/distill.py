@@ -2,7 +2,8 @@
 
 `python -m models.distill --tokens 3000000` starts from the cross-entropy-trained draft model when
 there is one, and resumes like `models.train`. `--sampled-share 0.5` makes half of the text what
-`models.sample` let the verifier model write.
+`models.sample` let the verifier model write, `--revised-share 0.1` a tenth what `models.revise`
+made.
 """
 
 from __future__ import annotations
@@ -19,8 +20,8 @@ from torch.nn.functional import cross_entropy, kl_div
 from transformers import AutoModelForCausalLM, LlamaForCausalLM
 
 from models.architecture import drafter_configuration
-from models.checkpoint import Checkpoint
-from models.layout import TRAIN_TOKENS, VERIFIER_DIR, checkpoint_file
+from models.checkpoint import BUNDLED, Checkpoint, left_by
+from models.layout import DRAFTER_DIR, REVISED_TOKENS, TRAIN_TOKENS, VERIFIER_DIR, checkpoint_file
 from models.muon import Rates, new_momenta
 from models.packing import mixed
 from models.sample import sampled_stream
@@ -78,10 +79,10 @@ def first_state(setting: Setting, start: str, seed: int) -> Checkpoint:
 
     Momenta start at zero: the objective is another one, or the teacher is.
     """
-    warm = checkpoint_file(start)
-    if setting.file.exists() or not warm.exists():
+    found = start == BUNDLED or checkpoint_file(start).exists()
+    if setting.file.exists() or not found:
         return starting_state(setting.file, drafter_configuration(), seed)
-    model = Checkpoint.load(warm).model
+    model = left_by(start, DRAFTER_DIR).model
     return Checkpoint(model, new_momenta(model), tokens=0, step=0, seconds=0.0)
 
 
@@ -92,14 +93,20 @@ def main() -> None:
     parser.add_argument("--matrix-rate", type=float, default=0.02)
     parser.add_argument("--other-rate", type=float, default=0.003)
     parser.add_argument("--sampled-share", type=float, default=0.0, help="0 to 1")
+    parser.add_argument("--revised-share", type=float, default=0.0, help="0 to 1")
     add_machine_options(parser)
     options = parser.parse_args()
     schedule = Schedule(tokens=options.tokens, phases=PHASES, decay=0.5)
     rates = Rates(matrix=options.matrix_rate, other=options.other_rate)
     objective = Distillation(teacher_from(VERIFIER_DIR, options.device))
-    stream = np.load(TRAIN_TOKENS)
+    parts = []
     if options.sampled_share:
-        stream = mixed(stream, sampled_stream(), options.sampled_share, options.seed)
+        parts.append((sampled_stream(), options.sampled_share))
+    if options.revised_share:
+        parts.append((np.load(REVISED_TOKENS), options.revised_share))
+    stream = np.load(TRAIN_TOKENS)
+    if parts:
+        stream = mixed(stream, parts, options.seed)
     setting = setting_from(options, schedule, rates, objective, "distilled", stream)
     run(setting, first_state(setting, options.start_from or "drafter", options.seed))
 

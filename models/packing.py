@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,16 +15,22 @@ GROUP_BLOCKS = 128  # blocks from all over the stream whose windows are shuffled
 
 
 def mixed(
-    text: npt.NDArray[np.int16], other: npt.NDArray[np.int16], share: float, seed: int
+    text: npt.NDArray[np.int16], others: Sequence[tuple[npt.NDArray[np.int16], float]], seed: int
 ) -> npt.NDArray[np.int16]:
-    """All of `other`, and so many blocks from all over `text` that `other` is `share` (0 to 1).
+    """One stream in which each of `others` has its share (0 to 1) and `text` what is left.
 
-    Windows are drawn from all over the stream, so the order of the two does not matter.
+    As long as the other that runs out first allows; blocks are drawn from all over each. Windows
+    are drawn from all over the stream, so the order in it does not matter.
     """
-    whole = text[: len(text) // BLOCK * BLOCK].reshape(-1, BLOCK)
-    wanted = round(len(other) / BLOCK * (1 / share - 1))
-    chosen = np.random.default_rng(seed).permutation(len(whole))[:wanted]
-    return np.concatenate([other, whole[np.sort(chosen)].reshape(-1)])
+    draw = np.random.default_rng(seed)
+    total = min(len(other) / share for other, share in others) / BLOCK
+    left = 1 - sum(share for _, share in others)
+    chosen = []
+    for stream, share in [*others, (text, left)]:
+        whole = stream[: len(stream) // BLOCK * BLOCK].reshape(-1, BLOCK)
+        blocks = draw.permutation(len(whole))[: round(total * share)]
+        chosen.append(whole[np.sort(blocks)].reshape(-1))
+    return np.concatenate(chosen)
 
 
 @dataclass(frozen=True, slots=True)

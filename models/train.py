@@ -3,7 +3,8 @@
 `python -m models.train verifier --tokens 5000000`; killed at any time, the same command resumes.
 `--tokens` may be changed on resuming as long as the learning rate has not begun to fall.
 `--run second --start-from verifier` begins a second run, its learning rate anew, with the weights
-and momenta that the run `verifier` left: hours of training in several sittings.
+and momenta that the run `verifier` left: hours of training in several sittings. `--start-from
+bundled` goes on from the shipped weights.
 """
 
 from __future__ import annotations
@@ -19,8 +20,8 @@ from torch.nn.functional import cross_entropy
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from models.architecture import build, drafter_configuration, grow, verifier_configuration
-from models.checkpoint import Checkpoint
-from models.layout import REVISED_TOKENS, TRAIN_TOKENS, checkpoint_file
+from models.checkpoint import Checkpoint, left_by
+from models.layout import DRAFTER_DIR, REVISED_TOKENS, TRAIN_TOKENS, VERIFIER_DIR, checkpoint_file
 from models.muon import Rates, new_momenta
 from models.packing import Windows, mixed
 from models.schedule import Phase, Schedule
@@ -39,6 +40,11 @@ FULL_DEPTH_PHASES = (
     Phase(until=0.96, layers=6, length=1024, batch=8, micro=1),
     Phase(until=1.00, layers=6, length=2048, batch=4, micro=1),
 )
+# For text that comes twice: a second version teaches nothing without the first in its window.
+REVISED_PHASES = (
+    Phase(until=0.92, layers=6, length=1024, batch=8, micro=1),
+    Phase(until=1.00, layers=6, length=2048, batch=4, micro=1),
+)
 DRAFTER_PHASES = (
     Phase(until=0.80, layers=2, length=512, batch=16, micro=4),
     Phase(until=1.00, layers=2, length=2048, batch=4, micro=1),
@@ -52,15 +58,10 @@ def next_token_loss(model: LlamaForCausalLM, tokens: Tensor) -> Tensor:
     return cross_entropy(logits, tokens[:, 1:].flatten())
 
 
-def starting_state(
-    file: Path, config: LlamaConfig, seed: int, start: Path | None = None
-) -> Checkpoint:
-    """The state in `file`, else what the run in `start` left, else a fresh one."""
+def starting_state(file: Path, config: LlamaConfig, seed: int) -> Checkpoint:
+    """The state in `file`, else a fresh one."""
     if file.exists():
         return Checkpoint.load(file)
-    if start is not None:
-        left = Checkpoint.load(start)
-        return Checkpoint(left.model, left.momenta, tokens=0, step=0, seconds=0.0)
     model = build(config, seed)
     return Checkpoint(model, new_momenta(model), tokens=0, step=0, seconds=0.0)
 
@@ -119,6 +120,15 @@ def setting_from(
     )
 
 
+def phases_of(options: argparse.Namespace) -> tuple[Phase, ...]:
+    """The phases that the chosen model, start and text ask for."""
+    if options.model == "drafter":
+        return DRAFTER_PHASES
+    if options.revised_share:
+        return REVISED_PHASES
+    return FULL_DEPTH_PHASES if options.start_from else VERIFIER_PHASES
+
+
 def main() -> None:
     """Parses the command line and trains."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -131,9 +141,7 @@ def main() -> None:
     )
     add_machine_options(parser)
     options = parser.parse_args()
-    phases = {"verifier": VERIFIER_PHASES, "drafter": DRAFTER_PHASES}[options.model]
-    if options.model == "verifier" and options.start_from:
-        phases = FULL_DEPTH_PHASES
+    phases = phases_of(options)
     configure = {"verifier": verifier_configuration, "drafter": drafter_configuration}
     config = configure[options.model]()
     config.num_hidden_layers = phases[0].layers
@@ -141,10 +149,14 @@ def main() -> None:
     rates = Rates(matrix=options.matrix_rate, other=options.other_rate)
     stream = np.load(TRAIN_TOKENS)
     if options.revised_share:
-        stream = mixed(stream, np.load(REVISED_TOKENS), options.revised_share, options.seed)
+        parts = [(np.load(REVISED_TOKENS), options.revised_share)]
+        stream = mixed(stream, parts, options.seed)
     setting = setting_from(options, schedule, rates, next_token_loss, options.model, stream)
-    start = checkpoint_file(options.start_from) if options.start_from else None
-    run(setting, starting_state(setting.file, config, options.seed, start))
+    if options.start_from and not setting.file.exists():
+        folder = {"verifier": VERIFIER_DIR, "drafter": DRAFTER_DIR}[options.model]
+        run(setting, left_by(options.start_from, folder))
+    else:
+        run(setting, starting_state(setting.file, config, options.seed))
 
 
 if __name__ == "__main__":

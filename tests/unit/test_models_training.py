@@ -15,9 +15,10 @@ from torch import nn  # noqa: E402
 
 from draftloop.config import bundled_model  # noqa: E402
 from models.architecture import build, configuration, grow, growth_plan  # noqa: E402
-from models.checkpoint import Checkpoint  # noqa: E402
+from models.checkpoint import BUNDLED, Checkpoint, left_by  # noqa: E402
 from models.distill import Distillation, tempered_divergence  # noqa: E402
 from models.evaluate import agreement, shares  # noqa: E402
+from models.layout import DRAFTER_DIR  # noqa: E402
 from models.muon import Rates, new_momenta, orthogonalise, share_out, update  # noqa: E402
 from models.packing import BLOCK, GROUP_BLOCKS, Windows, mixed  # noqa: E402
 from models.revise import record, revised  # noqa: E402
@@ -202,14 +203,22 @@ def test_agreement_of_a_model_with_itself_is_whole() -> None:
     assert all(value == pytest.approx(1, abs=1e-3) for value in figures.values())
 
 
-def test_a_mixed_stream_has_all_of_one_text_and_blocks_from_all_over_the_other() -> None:
+def test_a_mixed_stream_holds_the_shares_asked_for_from_all_over_each_text() -> None:
     text = np.repeat(np.arange(100, dtype=np.int16), BLOCK)
-    other = np.full(5 * BLOCK, -1, dtype=np.int16)
-    stream = mixed(text, other, share=0.25, seed=1)
-    assert (stream == -1).sum() == 5 * BLOCK and len(stream) == 20 * BLOCK
-    chosen = stream[5 * BLOCK :].reshape(-1, BLOCK)
-    assert (chosen == chosen[:, :1]).all() and len(set(chosen[:, 0])) == 15
+    others = [np.full(count * BLOCK, -count, dtype=np.int16) for count in (5, 9)]
+    stream = mixed(text, [(others[0], 0.25), (others[1], 0.1)], seed=1)
+    assert len(stream) == 20 * BLOCK  # the first of the others has no more
+    assert (stream == -5).sum() == 5 * BLOCK and (stream == -9).sum() == 2 * BLOCK
+    chosen = stream[stream >= 0].reshape(-1, BLOCK)
+    assert (chosen == chosen[:, :1]).all() and len(set(chosen[:, 0])) == 13
     assert np.ptp(chosen) > 50
+
+
+def test_a_run_goes_on_from_the_shipped_weights_with_counts_of_its_own() -> None:
+    left = left_by(BUNDLED, DRAFTER_DIR)
+    assert (left.tokens, left.step) == (0, 0)
+    assert left.model.dtype == torch.float32
+    assert left.momenta.keys() == dict(left.model.named_parameters()).keys()
 
 
 def test_a_second_version_is_the_passage_with_one_name_changed() -> None:

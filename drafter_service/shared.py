@@ -1,0 +1,64 @@
+"""What the sessions of one drafter share: phrases, and how far estimates are to be believed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from drafter_service.session import DrafterSession, SessionRequest, SmallerModel
+from drafter_service.strategies import STRATEGIES, Strategy
+from draftloop.calibration import Calibration
+from draftloop.calibrations import Calibrations
+from draftloop.runtime.kv_cache import Slot
+from draftloop.runtime.model import LanguageModel
+from draftloop.speculation import OUROBOROS
+from phrase_store.session import PhraseSession
+from phrase_store.store import PhraseStore
+
+
+class Shared:
+    """Makes the strategies of sessions, each with a slot of its own."""
+
+    def __init__(self, store: PhraseStore) -> None:
+        self.store = store
+        self._calibrations = Calibrations()
+        self._reviews = Calibrations()
+
+    def strategy(
+        self,
+        request: SessionRequest,
+        model: LanguageModel,
+        slot: Slot,
+        smaller: Sequence[SmallerModel] = (),
+        *,
+        prefill_chunk_tokens: int,
+    ) -> Strategy:
+        """The strategy that a session asked for."""
+        heat = request.sampling.temperature
+        calibration = self._calibrations.of(heat)
+        session = DrafterSession(
+            model,
+            slot,
+            request,
+            prefill_chunk_tokens,
+            calibration=calibration,
+            reviews=self._reviews.of(heat),
+            phrases=self._phrases(request, model, calibration),
+            smaller=smaller,
+        )
+        return STRATEGIES[request.strategy](session)
+
+    def _phrases(
+        self, request: SessionRequest, model: LanguageModel, calibration: Calibration
+    ) -> PhraseSession | None:
+        """What the session may know; the orchestrator publishes, so this side only learns."""
+        if request.strategy != OUROBOROS:
+            return None
+        parts = request.ouroboros
+        return self.store.session(
+            request.access if parts.history else request.access.without_history(),
+            request.token_ids,
+            publishes=False,
+            harvests=parts.harvest,
+            stop_token_ids=model.stop_token_ids,
+            calibration=calibration,
+        )
