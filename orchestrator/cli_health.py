@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from enum import StrEnum
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from draftloop.config import DEFAULT_PORTS, LOOPBACK
+from draftloop.rpc.health import CERTIFICATE, KEY, SERVER_NAME, ProbeTls
 from draftloop.rpc.health import health as status_of
-from orchestrator.cli_common import console
+from orchestrator.cli_common import TlsCa, clear_errors, console
 
 NOT_WELL = 1
 
@@ -34,10 +36,30 @@ def health(
     server: Annotated[
         str | None, typer.Option(help="Its address; the role's default port on this machine.")
     ] = None,
+    tls_ca: TlsCa = None,
+    tls_certificate: Annotated[
+        Path | None,
+        typer.Option(help="PEM file to show a server that asks for one.", envvar=CERTIFICATE),
+    ] = None,
+    tls_key: Annotated[
+        Path | None, typer.Option(help="PEM file with that certificate's key.", envvar=KEY)
+    ] = None,
+    tls_server_name: Annotated[
+        str,
+        typer.Option(
+            help="What the server's certificate names, if not the address.", envvar=SERVER_NAME
+        ),
+    ] = "",
 ) -> None:
     """Ask a role whether it takes requests; the exit status is 0 if it does, 1 if not."""
     address = server or f"{LOOPBACK}:{DEFAULT_PORTS[role]}"
-    status = status_of(address, SERVICES[role])
+    tls = None
+    if tls_ca is not None:
+        tls = ProbeTls(
+            ca=tls_ca, certificate=tls_certificate, key=tls_key, server_name=tls_server_name
+        )
+    with clear_errors():
+        status = status_of(address, SERVICES[role], tls=tls)
     console.print(f"{role} at {address}: {status}", markup=False, soft_wrap=True)
     if status != "SERVING":
         raise typer.Exit(NOT_WELL)

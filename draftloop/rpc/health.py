@@ -1,25 +1,75 @@
 """Asking a service how it is, as probes do: `python -m draftloop.rpc.health HOST:PORT [SERVICE]`.
 
-A container asks every few seconds, so this imports grpc and nothing else that takes time.
+A container asks every few seconds, so this imports grpc and nothing else that takes time. Where the
+service speaks TLS, say so in the environment (`VARIABLES`): an image's own check finds it there.
 """
 
 from __future__ import annotations
 
+import os
 import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
 
 import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 TIMEOUT_S = 5.0
+CA, CERTIFICATE, KEY, SERVER_NAME = VARIABLES = (
+    "DRAFTLOOP_TLS_CA",
+    "DRAFTLOOP_TLS_CERTIFICATE",
+    "DRAFTLOOP_TLS_KEY",
+    "DRAFTLOOP_TLS_SERVER_NAME",
+)
 
 
-def health(address: str, service: str = "", timeout_s: float = TIMEOUT_S) -> str:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProbeTls:
+    """PEM files: the CA of the server, and what is shown to one that wants to see a certificate.
+
+    `server_name`: what the server's certificate names, where that is not the address asked.
+    """
+
+    ca: Path
+    certificate: Path | None = None
+    key: Path | None = None
+    server_name: str = ""
+
+    def channel(self, address: str) -> grpc.Channel:
+        """Raises OSError where a file cannot be read."""
+        credentials = grpc.ssl_channel_credentials(
+            self.ca.read_bytes(),
+            self.key.read_bytes() if self.key else None,
+            self.certificate.read_bytes() if self.certificate else None,
+        )
+        name = [("grpc.ssl_target_name_override", self.server_name)] if self.server_name else []
+        return grpc.secure_channel(address, credentials, options=name)
+
+
+def tls_from(environment: Mapping[str, str]) -> ProbeTls | None:
+    """What `VARIABLES` say; nothing where no CA is named."""
+    said = {name: Path(environment[name]) for name in VARIABLES[:3] if environment.get(name)}
+    if CA not in said:
+        return None
+    return ProbeTls(
+        ca=said[CA],
+        certificate=said.get(CERTIFICATE),
+        key=said.get(KEY),
+        server_name=environment.get(SERVER_NAME, ""),
+    )
+
+
+def health(
+    address: str, service: str = "", timeout_s: float = TIMEOUT_S, tls: ProbeTls | None = None
+) -> str:
     """Status of a service by its full name, or of the process without one.
 
     SERVING is well; anything else is not, among it the name of a gRPC status, such as UNAVAILABLE
-    where nothing answers and NOT_FOUND where there is no such service.
+    where nothing answers and NOT_FOUND where there is no such service. Raises OSError where a file
+    of `tls` cannot be read.
     """
-    with grpc.insecure_channel(address) as channel:
+    with grpc.insecure_channel(address) if tls is None else tls.channel(address) as channel:
         stub = health_pb2_grpc.HealthStub(channel)
         request = health_pb2.HealthCheckRequest(service=service)
         try:
@@ -35,7 +85,11 @@ def main(arguments: list[str]) -> int:
         sys.stderr.write("usage: python -m draftloop.rpc.health HOST:PORT [SERVICE]\n")
         return 2
     address, service = (*arguments, "")[:2]
-    status = health(address, service)
+    try:
+        status = health(address, service, tls=tls_from(os.environ))
+    except OSError as error:
+        sys.stderr.write(f"draftloop: a file that {', '.join(VARIABLES[:3])} name: {error}\n")
+        return 2
     sys.stdout.write(f"{status}\n")
     return 0 if status == "SERVING" else 1
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -12,11 +13,14 @@ import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from structlog.testing import capture_logs
+from typer.testing import CliRunner
 
 from draftloop.errors import StartupFailure
 from draftloop.rpc.channel import open_channel
+from draftloop.rpc.health import main
 from draftloop.rpc.server import RoleServer
 from draftloop.tls import ClientTls
+from orchestrator.cli import app
 from orchestrator.config import OrchestratorSettings
 from tests.support.certificates import Authority, Pair
 
@@ -79,6 +83,31 @@ async def test_clients_must_show_a_certificate_where_an_authority_is_given(
         assert await answers(address, shown(authority, authority.pair("client")))
         assert not await answers(address, ClientTls(ca=authority.ca))
         assert not await answers(address, shown(authority, stranger.pair("client")))
+
+
+async def test_a_probe_finds_its_files_in_the_environment(
+    authority: Authority, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    mine = authority.pair("probe")
+
+    async def probed(**said: Path | str) -> int:
+        for name, value in said.items():
+            monkeypatch.setenv(f"DRAFTLOOP_TLS_{name}", str(value))
+        return await asyncio.to_thread(main, [address])
+
+    async with listening(**flags(authority.pair("server"), tls_client_ca=authority.ca)) as address:
+        assert await probed() == 1
+        assert await probed(CA=authority.ca) == 1
+        assert await probed(CERTIFICATE=mine.certificate, KEY=mine.key) == 0
+        assert await probed(SERVER_NAME="somewhere.else") == 1
+        assert await probed(SERVER_NAME="localhost") == 0
+        asked = ["health", "orchestrator", "--server", address]
+        told = await asyncio.to_thread(CliRunner().invoke, app, asked)
+        assert told.output.split()[-1] == "NOT_FOUND"  # it was understood
+        assert await probed(CA=authority.ca.with_name("gone.pem")) == 2
+        assert "gone.pem" in capsys.readouterr().err
+        told = await asyncio.to_thread(CliRunner().invoke, app, asked)
+        assert told.exit_code == 2 and "gone.pem" in told.output
 
 
 async def test_renewed_certificates_are_used_without_a_restart(
