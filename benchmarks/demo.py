@@ -24,7 +24,8 @@ from benchmarks.services import Services, running
 from benchmarks.systems import PLAIN
 from benchmarks.workload import Case
 from draftloop.errors import DraftloopError
-from orchestrator.launcher import StackConfig, interruptible
+from orchestrator.launcher import interruptible
+from orchestrator.stack_config import StackConfig
 from orchestrator.terminal import TextPrinter
 
 STRATEGY = "speculative"

@@ -24,7 +24,8 @@ from draftloop.client import AsyncClient
 from draftloop.config import REPOSITORY
 from draftloop.request import GenerationParameters, SamplingParameters
 from draftloop.speculation import AUTOREGRESSIVE, Speculation
-from orchestrator.launcher import Stack, StackConfig
+from orchestrator.launcher import Stack
+from orchestrator.stack_config import StackConfig
 
 PROMPT = "def main():\n    "
 GRPC, HTTP = "gRPC", "HTTP"

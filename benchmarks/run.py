@@ -34,7 +34,8 @@ from benchmarks.transformers_system import loaded
 from benchmarks.workload import Workload
 from draftloop.errors import DraftloopError, InvalidInput
 from draftloop.speculation import DRAFTER_STRATEGIES
-from orchestrator.launcher import StackConfig, interruptible
+from orchestrator.launcher import interruptible
+from orchestrator.stack_config import StackConfig
 
 INTERRUPTED = 130  # what shells report after Ctrl-C
 

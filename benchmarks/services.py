@@ -14,7 +14,8 @@ from draftloop.client import NO_RETRY, AsyncClient
 from draftloop.completion import DeploymentInfo, Piece, Summary
 from draftloop.request import GenerationParameters, SamplingParameters
 from draftloop.speculation import OUROBOROS, Speculation
-from orchestrator.launcher import Stack, StackConfig
+from orchestrator.launcher import Stack
+from orchestrator.stack_config import StackConfig
 
 NS_PER_MS = 1e6
 Show = Callable[[Piece], None]

@@ -16,7 +16,7 @@ from benchmarks.workload import Case
 from draftloop.config import REPOSITORY
 from draftloop.errors import StartupFailure
 from draftloop.openmp import PASSIVE_WAIT
-from orchestrator.launcher import StackConfig
+from orchestrator.stack_config import StackConfig
 
 SHORT_SPIN = {"GOMP_SPINCOUNT": "2000"}
 

@@ -26,8 +26,9 @@ from draftloop.speculation import AUTOREGRESSIVE, STRATEGIES, Speculation
 from draftloop.tree import ROOT, DraftTree, TokenSource, Verdict
 from orchestrator.config import OrchestratorSettings
 from orchestrator.deployment import Deployment
-from orchestrator.launcher import Stack, StackConfig
+from orchestrator.launcher import Stack
 from orchestrator.requests import RequestReader
+from orchestrator.stack_config import StackConfig
 
 FOLDER = REPOSITORY / "docs" / "trees"
 TOKENS, PROMPTS = 64, 2

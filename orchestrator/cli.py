@@ -26,7 +26,9 @@ from orchestrator.cli_common import (
     console,
 )
 from orchestrator.cli_health import Role
-from orchestrator.launcher import RoleProcess, Stack, StackConfig, exec_role, interruptible
+from orchestrator.launcher import Stack, interruptible
+from orchestrator.role_process import RoleProcess, exec_role
+from orchestrator.stack_config import StackConfig
 
 app = typer.Typer(
     help="Lossless speculative decoding: the same tokens, sooner.",

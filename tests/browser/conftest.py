@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 import httpx
 import pytest
 
-from orchestrator.launcher import Stack, StackConfig
+from orchestrator.launcher import Stack
+from orchestrator.stack_config import StackConfig
 from tests.support.forked import ForkedStack
 from tests.support.opt_in import only_on_request, those_below
 

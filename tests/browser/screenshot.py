@@ -7,7 +7,8 @@ from typing import Literal
 
 from playwright.sync_api import ViewportSize
 
-from orchestrator.launcher import Stack, StackConfig
+from orchestrator.launcher import Stack
+from orchestrator.stack_config import StackConfig
 from tests.browser.chromium import chromium
 from tests.browser.playground import Playground
 from tests.contract.repository import ROOT

@@ -37,7 +37,7 @@ def settings_of(package: str) -> type[ServiceSettings]:
 
 def stack_settings() -> type[BaseModel]:
     """The settings of `draftloop up`."""
-    kind: type[BaseModel] = importlib.import_module("orchestrator.launcher").StackConfig
+    kind: type[BaseModel] = importlib.import_module("orchestrator.stack_config").StackConfig
     return kind
 
 

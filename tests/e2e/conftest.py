@@ -14,8 +14,9 @@ from draftloop.rpc.server import RoleServer
 from orchestrator.config import OrchestratorSettings
 from orchestrator.deployment import Deployment
 from orchestrator.front import Front
-from orchestrator.launcher import Stack, StackConfig
+from orchestrator.launcher import Stack
 from orchestrator.servicer import SERVICE_NAME, GenerationServicer, register
+from orchestrator.stack_config import StackConfig
 from tests.e2e.client import CALL_TIMEOUT_S, Case, Client, held_out_prompts
 from tests.support.forked import ForkedStack
 

@@ -12,7 +12,9 @@ from pathlib import Path
 import pytest
 
 from draftloop.client import Client
-from orchestrator.launcher import RoleProcess, Running, Stack, StackConfig
+from orchestrator.launcher import Stack
+from orchestrator.role_process import RoleProcess, Running
+from orchestrator.stack_config import StackConfig
 from tests.contract.repository import ROOT
 from tests.e2e.test_documented_commands import COMMANDS, DRAFTLOOP, named, shown
 from tests.support.documented import Command

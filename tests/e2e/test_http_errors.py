@@ -15,7 +15,8 @@ import openai
 import pytest
 from openai import OpenAI
 
-from orchestrator.launcher import RoleProcess, Stack
+from orchestrator.launcher import Stack
+from orchestrator.role_process import RoleProcess
 from tests.e2e.client import CALL_TIMEOUT_S
 from tests.e2e.http_client import LONG, PROMPT, complete
 from tests.support.forked import ForkedRole

@@ -13,7 +13,8 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from draftloop.config import bundled_model
-from orchestrator.launcher import Stack, StackConfig
+from orchestrator.launcher import Stack
+from orchestrator.stack_config import StackConfig
 from protos import generation_pb2 as pb
 from tests.e2e.client import Case, Client, held_out_prompts
 from tests.support.collector import Collector

@@ -16,7 +16,9 @@ import redis
 from draftloop.config import bundled_model
 from draftloop.model_info import model_fingerprint
 from draftloop.phrase import Phrase
-from orchestrator.launcher import RoleProcess, Stack, StackConfig
+from orchestrator.launcher import Stack
+from orchestrator.role_process import RoleProcess
+from orchestrator.stack_config import StackConfig
 from phrase_store.records import encode_all
 from phrase_store.store import namespace_name
 from protos import generation_pb2 as pb

@@ -19,7 +19,8 @@ import pytest
 from draftloop.config import bundled_model
 from draftloop.errors import StartupFailure
 from draftloop.model_info import vocabulary_fingerprint
-from orchestrator.launcher import RoleProcess, Stack
+from orchestrator.launcher import Stack
+from orchestrator.role_process import RoleProcess
 from protos import drafter_pb2_grpc, generation_pb2_grpc, verifier_pb2_grpc
 from protos import generation_pb2 as pb
 from protos import speculation_pb2 as shared

@@ -15,7 +15,8 @@ import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from orchestrator.launcher import MODULES, RoleProcess, Stack
+from orchestrator.launcher import Stack
+from orchestrator.role_process import MODULES, RoleProcess
 
 IMPORTED_BY_ALL = (
     "torch", "transformers.models.llama.modeling_llama", "verifier_service.servicer",

@@ -1,0 +1,60 @@
+"""What `draftloop up` starts."""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+from typing import Any, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from draftloop.config import DEFAULT_HTTP_PORT, DEFAULT_PORTS, LOOPBACK, bundled_model, explain
+from draftloop.errors import StartupFailure
+from draftloop.speculation import FUSED
+
+
+class StackConfig(BaseModel):
+    """What `draftloop up` starts; a TOML file may set any of these."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    target: Path = Field(bundled_model("verifier"), description="folder of the target model")
+    draft: Path | None = Field(
+        bundled_model("drafter"), description="folder of the draft model; none starts no drafter"
+    )
+    dtype: Literal["bfloat16", "float32", "float16"] = Field("bfloat16", description="element type")
+    device: str = Field("cpu", description="device of both models")
+    inflate: str = Field("", description="cost inflation of the target model, such as 300M")
+    host: str = Field(LOOPBACK, description="address that all roles listen on")
+    port: int = Field(DEFAULT_PORTS["orchestrator"], ge=0, le=65535, description="public port")
+    http_port: int | None = Field(
+        DEFAULT_HTTP_PORT, ge=0, le=65535, description="port of the HTTP API; none serves none"
+    )
+    drafter_port: int = Field(DEFAULT_PORTS["drafter"], ge=0, le=65535)
+    verifier_port: int = Field(DEFAULT_PORTS["verifier"], ge=0, le=65535)
+    default_strategy: str = Field(FUSED, description="strategy of a request naming none")
+    phrases_url: str = Field(
+        "memory://", description="phrase log; memory:// needs no Redis, and each role keeps its own"
+    )
+    start_timeout_s: float = Field(180.0, gt=0, description="seconds until everything is warm")
+    verifier_flags: tuple[str, ...] = Field((), description="further flags of the verifier")
+    drafter_flags: tuple[str, ...] = Field((), description="further flags of the drafter")
+    orchestrator_flags: tuple[str, ...] = Field((), description="further flags of the orchestrator")
+
+    @classmethod
+    def read(cls, file: Path | None, **overrides: Any) -> Self:
+        """The file's values under the overrides that are not None.
+
+        Raises StartupFailure naming the file or the setting that is wrong.
+        """
+        values: dict[str, Any] = {}
+        if file is not None:
+            try:
+                values = tomllib.loads(file.read_text(encoding="utf-8"))
+            except (OSError, tomllib.TOMLDecodeError) as error:
+                raise StartupFailure(f"config: {file} cannot be read: {error}") from None
+        values.update({name: value for name, value in overrides.items() if value is not None})
+        try:
+            return cls(**values)
+        except ValidationError as error:
+            raise StartupFailure(explain(error)) from None
