@@ -1,7 +1,7 @@
 """Model cards from what was measured.
 
 `python -m models.card` writes `README.md` into both model folders, from `evaluation.json` and
-the logs of the runs.
+`runs.json`, to which it adds the runs whose logs are on this machine.
 """
 
 from __future__ import annotations
@@ -15,17 +15,18 @@ from typing import Any
 from models.layout import CACHE_DIR, DRAFTER_DIR, EVALUATION, MODELS_DIR, VERIFIER_DIR
 
 TEMPLATES = MODELS_DIR / "cards"
+RUNS = MODELS_DIR / "runs.json"
+
+Run = dict[str, int]
 
 
-def run_facts(name: str) -> dict[str, Any]:
-    """Tokens and minutes of the run called `name`, from the last line of its log."""
-    last = (CACHE_DIR / f"{name}.jsonl").read_text().splitlines()[-1]
-    record = json.loads(last)
-    return {
-        "count": record["tokens"],
-        "tokens": f"{record['tokens'] / 1e6:.2f}M",
-        "minutes": f"{record['seconds'] / 60:.0f}",
-    }
+def known_runs() -> dict[str, Run]:
+    """Tokens and minutes of every run: those told in `runs.json`, and those whose log is here."""
+    runs: dict[str, Run] = json.loads(RUNS.read_text())
+    for log in sorted(CACHE_DIR.glob("*.jsonl")):
+        last = json.loads(log.read_text().splitlines()[-1])
+        runs[log.stem] = {"tokens": last["tokens"], "minutes": round(last["seconds"] / 60)}
+    return runs
 
 
 def acceptance_table(evaluation: dict[str, Any]) -> str:
@@ -62,8 +63,11 @@ def main() -> None:
     }
     facts["tokens"] = f"{facts['tokens']:,}"
     facts |= {f"copied_{name}": value for name, value in evaluation["second_versions"].items()}
-    for name, prefix in (("verifier", "verifier"), ("drafter", "warm"), ("distilled", "distil")):
-        facts |= {f"{prefix}_{key}": value for key, value in run_facts(name).items()}
+    runs = known_runs()
+    RUNS.write_text(json.dumps(runs, indent=2) + "\n")
+    for name, run in runs.items():
+        facts[f"{name}_tokens"] = f"{run['tokens'] / 1e6:.2f}M"
+        facts[f"{name}_minutes"] = str(run["minutes"])
     write(TEMPLATES / "verifier.md", VERIFIER_DIR, facts)
     write(TEMPLATES / "drafter.md", DRAFTER_DIR, facts)
 

@@ -1,19 +1,21 @@
 """Writes a model as a Hugging Face folder of bfloat16 safetensors, file by file atomically.
 
-`python -m models.export` publishes the newest checkpoints as `models/verifier`, `models/drafter`.
+`python -m models.export --verifier verifier --drafter distilled` publishes the models that these
+runs left as `models/verifier` and `models/drafter`; a model that is not named stays as it is.
 """
 
 from __future__ import annotations
 
+import argparse
 import os
 import tempfile
 from pathlib import Path
 
 import torch
 from tokenizers import Tokenizer
-from transformers import GenerationConfig, LlamaConfig, LlamaForCausalLM
+from transformers import GenerationConfig, LlamaForCausalLM
 
-from models.architecture import build, drafter_configuration, grow, verifier_configuration
+from models.architecture import drafter_configuration, grow, verifier_configuration
 from models.checkpoint import load_model
 from models.layout import DRAFTER_DIR, TOKENIZER_FILE, VERIFIER_DIR, checkpoint_file
 from models.tokenizer import END_OF_TEXT_ID, for_transformers
@@ -35,18 +37,26 @@ def publish(model: LlamaForCausalLM, folder: Path) -> None:
             os.replace(file, folder / file.name)
 
 
-def newest(runs: tuple[str, ...], config: LlamaConfig) -> LlamaForCausalLM:
-    """The model of the first run that has a checkpoint, at full depth, else an untrained one."""
-    for name in runs:
-        if checkpoint_file(name).exists():
-            return grow(load_model(checkpoint_file(name)), config.num_hidden_layers)
-    return build(config, seed=0)
-
-
 def main() -> None:
-    """Publishes both models."""
-    publish(newest(("verifier",), verifier_configuration()), VERIFIER_DIR)
-    publish(newest(("distilled", "drafter"), drafter_configuration()), DRAFTER_DIR)
+    """Parses the command line and publishes what it names."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument(
+        "--verifier", metavar="RUN", help="the run whose model becomes the verifier"
+    )
+    parser.add_argument("--drafter", metavar="RUN", help="the run whose model becomes the drafter")
+    options = parser.parse_args()
+    named = [
+        (options.verifier, VERIFIER_DIR, verifier_configuration()),
+        (options.drafter, DRAFTER_DIR, drafter_configuration()),
+    ]
+    if not any(run for run, _, _ in named):
+        parser.error("nothing to publish: name a run by --verifier or --drafter")
+    for run, folder, config in named:
+        if run is None:
+            continue
+        if not checkpoint_file(run).exists():
+            parser.error(f"no run is called {run}: there is no {checkpoint_file(run)}")
+        publish(grow(load_model(checkpoint_file(run)), config.num_hidden_layers), folder)
 
 
 if __name__ == "__main__":

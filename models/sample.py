@@ -1,8 +1,9 @@
 """Text that the verifier model writes itself, to distil the draft model on.
 
 `python -m models.sample --tokens 1000000` continues passages of the training files at temperature
-0.7; killed at any time, the same command goes on. What a draft model meets when it serves is text
-of the target's own, not of the corpus (on-policy distillation: DistillSpec, arXiv 2310.08461).
+0.7, and, where `models.revise` was run, second versions; killed at any time, the same command goes
+on. What a draft model meets when it serves is text of the target's own, not of the corpus
+(on-policy distillation: DistillSpec, arXiv 2310.08461).
 """
 
 from __future__ import annotations
@@ -19,18 +20,31 @@ from tqdm import tqdm
 from transformers import AutoModelForCausalLM
 
 from models.evaluate import SAMPLING_TEMPERATURE
-from models.layout import SAMPLED_DIR, TRAIN_TOKENS, VERIFIER_DIR
+from models.layout import REVISED_TOKENS, SAMPLED_DIR, TRAIN_TOKENS, VERIFIER_DIR
 from models.tokenizer import END_OF_TEXT_ID
 
-LENGTH = 256  # tokens of a window, prompt and continuation
+WRITTEN = 192  # tokens that a window is continued by
 PROMPT = 64  # tokens of the training text that a window begins with
+# Tokens of a record of `models.revise`, second version begun, that one begins with instead.
+REVISED_PROMPT = 320
 ROWS = 64  # windows sampled at once
+# Of so many batches one is of second versions.
+EVERY = 5
 
 
-def prompts(stream: npt.NDArray[np.int16], batch: int) -> Tensor:
-    """The beginnings [ROWS, PROMPT] of batch number `batch`: a pure function of both."""
-    starts = np.random.default_rng((1, batch)).integers(0, len(stream) - PROMPT, ROWS)
-    rows = np.stack([stream[start : start + PROMPT] for start in starts])
+def prompts(
+    stream: npt.NDArray[np.int16], revised: npt.NDArray[np.int16] | None, batch: int
+) -> Tensor:
+    """The beginnings [ROWS, PROMPT or REVISED_PROMPT] of batch number `batch`: a pure function."""
+    draw = np.random.default_rng((1, batch))
+    if revised is None or batch % EVERY:
+        starts, length = draw.integers(0, len(stream) - PROMPT, ROWS), PROMPT
+    else:
+        step = REVISED_PROMPT + WRITTEN
+        begun = np.arange(0, len(revised) - step, step)
+        starts = draw.choice(begun[revised[begun] == END_OF_TEXT_ID], ROWS)
+        stream, length = revised, REVISED_PROMPT
+    rows = np.stack([stream[start : start + length] for start in starts])
     return torch.from_numpy(rows.astype(np.int64))
 
 
@@ -56,17 +70,18 @@ def work(rank: int, workers: int, batches: int) -> None:
     torch.set_grad_enabled(False)
     model = AutoModelForCausalLM.from_pretrained(VERIFIER_DIR, dtype=torch.float32).eval()
     stream = np.load(TRAIN_TOKENS)
+    revised = np.load(REVISED_TOKENS) if REVISED_TOKENS.exists() else None
     missing = [n for n in range(rank, batches, workers) if not file_of(n).exists()]
     for number in tqdm(missing, desc=f"sampling {rank}", position=rank, mininterval=10):
         torch.manual_seed(number)
-        rows = prompts(stream, number)
+        rows = prompts(stream, revised, number)
         written = model.generate(
-            rows, attention_mask=torch.ones_like(rows), max_new_tokens=LENGTH - PROMPT,
+            rows, attention_mask=torch.ones_like(rows), max_new_tokens=WRITTEN,
             do_sample=True, temperature=SAMPLING_TEMPERATURE, top_k=0,
             pad_token_id=END_OF_TEXT_ID,
         )  # fmt: skip
         # Rows that have all ended leave the batch short; the rest is padding like theirs.
-        filled = torch.full((ROWS, LENGTH), END_OF_TEXT_ID)
+        filled = torch.full((ROWS, rows.shape[1] + WRITTEN), END_OF_TEXT_ID)
         filled[:, : written.shape[1]] = written
         half = file_of(number).with_suffix(".part")
         with half.open("wb") as file:
@@ -81,7 +96,7 @@ def main() -> None:
     parser.add_argument("--workers", type=int, default=2, help="processes, one thread each")
     options = parser.parse_args()
     SAMPLED_DIR.mkdir(parents=True, exist_ok=True)
-    batches = -(-options.tokens // (ROWS * LENGTH))
+    batches = -(-options.tokens // (ROWS * (PROMPT + WRITTEN)))
     spawn(work, args=(options.workers, batches), nprocs=options.workers)
 
 

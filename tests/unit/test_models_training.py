@@ -22,6 +22,7 @@ from models.layout import DRAFTER_DIR  # noqa: E402
 from models.muon import Rates, new_momenta, orthogonalise, share_out, update  # noqa: E402
 from models.packing import BLOCK, GROUP_BLOCKS, Windows, mixed  # noqa: E402
 from models.revise import record, revised  # noqa: E402
+from models.sample import EVERY, PROMPT, REVISED_PROMPT, ROWS, prompts  # noqa: E402
 from models.schedule import Phase, Schedule  # noqa: E402
 from models.team import Setting, spans  # noqa: E402
 from models.tokenizer import END_OF_TEXT_ID  # noqa: E402
@@ -212,6 +213,16 @@ def test_a_mixed_stream_holds_the_shares_asked_for_from_all_over_each_text() -> 
     chosen = stream[stream >= 0].reshape(-1, BLOCK)
     assert (chosen == chosen[:, :1]).all() and len(set(chosen[:, 0])) == 13
     assert np.ptp(chosen) > 50
+
+
+def test_some_prompts_to_sample_from_are_records_with_their_second_version_begun() -> None:
+    text = np.arange(1, 4000, dtype=np.int16)
+    records = np.ones(20 * 512, dtype=np.int16)
+    records[::1024] = END_OF_TEXT_ID  # every other place is inside a longer record
+    shapes = [prompts(text, records, batch).shape for batch in range(EVERY)]
+    assert shapes == [(ROWS, REVISED_PROMPT), *[(ROWS, PROMPT)] * (EVERY - 1)]
+    assert (prompts(text, records, 0)[:, 0] == END_OF_TEXT_ID).all()
+    assert torch.equal(prompts(text, None, 3), prompts(text, records, 3))
 
 
 def test_a_run_goes_on_from_the_shipped_weights_with_counts_of_its_own() -> None:
