@@ -1,8 +1,9 @@
-"""Text that comes twice: a passage of a training file, then its second version.
+"""Text that comes again: a passage of a training file, then further versions of it.
 
-`python -m models.revise --tokens 1200000` writes records of a passage, a comment and the passage
-again with one of its names changed, so that a small model learns to follow what stands before it,
-as large ones do: editing is copying with few changes. Held-out files are not among them.
+`python -m models.revise --tokens 1200000` writes records of a passage and then, as often as fits, a
+comment and the passage with one of its names changed, so that a small model learns to follow what
+stands before it, as large ones do: editing is copying with few changes. Held-out files are not
+among them.
 """
 
 from __future__ import annotations
@@ -24,8 +25,8 @@ from models.tokenizer import END_OF_TEXT_ID
 
 # Records fill a block, so that none is cut where windows are as long as it is: (length, share).
 LENGTHS, SHARES = (512, 1024, 2048), (0.5, 0.35, 0.15)
-# Of a record, its first version takes so much: the rest is the second, and how the file goes on.
-LEAST_PASSAGE, MOST_PASSAGE = 0.2, 0.46
+# Of a record, its first version takes so much; the rest is further ones, the last of them cut.
+LEAST_PASSAGE, MOST_PASSAGE = 0.15, 0.45
 NAME = re.compile(r"\b[A-Za-z_]{4,}\b")
 COMMENTS = (
     "# {old} is called {new} from here on",
@@ -49,7 +50,7 @@ def revised(passage: str, draw: np.random.Generator) -> str:
 def record(
     tokenizer: Tokenizer, ids: list[int], length: int, draw: np.random.Generator
 ) -> list[int] | None:
-    """`length` tokens: a passage of whole lines, its second version, how the file goes on."""
+    """`length` tokens: a passage of whole lines and its further versions; None where unsuited."""
     size = int(length * draw.uniform(LEAST_PASSAGE, MOST_PASSAGE))
     if len(ids) < 2 * length:
         return None
@@ -57,8 +58,9 @@ def record(
     passage = tokenizer.decode(ids[begin : begin + size]).partition("\n")[2].rpartition("\n")[0]
     if passage.count("\n") < 4:
         return None
-    text = f"{passage}\n\n{revised(passage, draw)}\n"
-    written = [END_OF_TEXT_ID, *tokenizer.encode(text).ids, *ids[begin + size :]][:length]
+    versions = [revised(passage, draw) for _ in range(length // size + 1)]
+    text = "\n\n".join([passage, *versions])
+    written = [END_OF_TEXT_ID, *tokenizer.encode(text).ids][:length]
     return written if len(written) == length else None
 
 
