@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import functools
+import re
 import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -15,6 +16,7 @@ LIBRARIES = ("draftloop", "phrase_store", "protos")
 SERVICES = ("drafter_service", "verifier_service", "orchestrator")
 TOOLS = ("models", "benchmarks", "tests", "examples")
 PACKAGES = (*LIBRARIES, *SERVICES, *TOOLS)
+FENCE = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 
 
 @dataclass(frozen=True)
@@ -124,3 +126,14 @@ def _dotted(file: Path) -> str:
 def documents() -> list[Path]:
     """Every page in Markdown."""
     return [file for file in files() if file.suffix == ".md"]
+
+
+def fenced(page: Path, *languages: str) -> list[str]:
+    """What stands between fences of these languages, "" for fences that name none."""
+    found = FENCE.findall(page.read_text(encoding="utf-8"))
+    return [body for language, body in found if language in languages]
+
+
+def prose(page: Path) -> str:
+    """The page without what stands between fences."""
+    return FENCE.sub("", page.read_text(encoding="utf-8"))

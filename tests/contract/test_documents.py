@@ -16,13 +16,12 @@ from typer.testing import CliRunner
 
 from orchestrator.cli import app
 from tests.contract import configuration_page
-from tests.contract.repository import ROOT, documents, modules
+from tests.contract.repository import ROOT, documents, fenced, modules, prose
 
 README = ROOT / "README.md"
-FENCE = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 INLINE = re.compile(r"`([^`\n]+)`")
 LINK = re.compile(r"!?\[[^\]]*\]\(([^)\s]+)\)|(?:src|href|srcset)=\"([^\"]+)\"")
-SHELL = {"", "sh", "bash", "console"}
+SHELL = ("", "sh", "bash", "console")
 
 every_document = pytest.mark.parametrize(
     "page", documents(), ids=lambda page: page.relative_to(ROOT).as_posix()
@@ -34,11 +33,10 @@ def commands() -> tuple[tuple[str, ...], ...]:
     """Every command that the documents name, in fences or inline, as words."""
     lines: list[str] = []
     for page in documents():
+        for body in fenced(page, *SHELL):
+            lines += body.replace("\\\n", " ").splitlines()
+        lines += INLINE.findall(prose(page))
         text = page.read_text(encoding="utf-8")
-        for language, body in FENCE.findall(text):
-            if language in SHELL:
-                lines += body.replace("\\\n", " ").splitlines()
-        lines += INLINE.findall(FENCE.sub("", text))
         lines += [line for line in text.splitlines() if line.startswith("    ")]
     found = (words(line) for line in lines)
     return tuple(dict.fromkeys(command for command in found if command))
@@ -121,9 +119,7 @@ def test_named_calls_exist() -> None:
 
 @every_document
 def test_python_examples_import_what_exists(page: Path) -> None:
-    for language, body in FENCE.findall(page.read_text(encoding="utf-8")):
-        if language != "python":
-            continue
+    for body in fenced(page, "python"):
         for node in ast.walk(ast.parse(body)):
             if isinstance(node, ast.ImportFrom) and node.module:
                 module = importlib.import_module(node.module)
@@ -134,15 +130,14 @@ def test_python_examples_import_what_exists(page: Path) -> None:
 
 def anchors(page: Path) -> set[str]:
     """Anchors of the headings, as the usual forges make them."""
-    text = FENCE.sub("", page.read_text(encoding="utf-8"))
-    headings = re.findall(r"^#+ (.+)$", text, re.MULTILINE)
+    headings = re.findall(r"^#+ (.+)$", prose(page), re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
 @every_document
 def test_links_lead_somewhere(page: Path) -> None:
     broken = []
-    for pair in LINK.findall(FENCE.sub("", page.read_text(encoding="utf-8"))):
+    for pair in LINK.findall(prose(page)):
         link = pair[0] or pair[1]
         if re.match(r"[a-z]+:", link):
             continue

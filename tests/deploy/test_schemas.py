@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.contract.repository import ROOT
+from tests.contract.repository import ROOT, fenced
 from tests.support.kubernetes_schemas import NEWEST, OLDEST, complaint
 from tests.support.manifests import Manifests, combinations, combined, rendered
 
@@ -72,12 +72,8 @@ def test_the_check_of_custom_resources_notices() -> None:
 
 
 def test_the_kustomization_in_the_documents_builds() -> None:
-    page = (ROOT / "docs" / "operations.md").read_text(encoding="utf-8")
-    found = [
-        block.partition("```")[0]
-        for block in page.split("```yaml\n")[1:]
-        if "kind: Kustomization" in block.partition("```")[0]
-    ]
+    blocks = fenced(ROOT / "docs" / "operations.md", "yaml")
+    found = [block for block in blocks if "kind: Kustomization" in block]
     assert found
     for text in found:
         manifests = rendered(text)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import re
 import shlex
 from typing import NamedTuple
 
-from tests.contract.repository import ROOT, documents
+from tests.contract.repository import ROOT, documents, fenced
 
-FENCE = re.compile(r"^```(?:sh|bash|console)\n(.*?)^```", re.MULTILINE | re.DOTALL)
+SHELL = ("sh", "bash", "console")
 
 
 class Command(NamedTuple):
@@ -28,7 +27,7 @@ def documented_commands() -> list[Command]:
     return [
         Command(page.relative_to(ROOT).as_posix(), words)
         for page in documents()
-        for body in FENCE.findall(page.read_text(encoding="utf-8"))
+        for body in fenced(page, *SHELL)
         for line in body.replace("\\\n", " ").splitlines()
         if (words := tuple(shlex.split(line, comments=True)))
     ]
