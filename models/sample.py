@@ -21,6 +21,7 @@ from transformers import AutoModelForCausalLM
 
 from models.evaluate import SAMPLING_TEMPERATURE
 from models.layout import REVISED_TOKENS, SAMPLED_DIR, TRAIN_TOKENS, VERIFIER_DIR
+from models.team import end_with_parent
 from models.tokenizer import END_OF_TEXT_ID
 
 WRITTEN = 192  # tokens that a window is continued by
@@ -66,6 +67,7 @@ def sampled_stream() -> npt.NDArray[np.int16]:
 
 def work(rank: int, workers: int, batches: int) -> None:
     """Samples every `workers`-th batch that is not there yet."""
+    end_with_parent()
     torch.set_num_threads(1)
     torch.set_grad_enabled(False)
     model = AutoModelForCausalLM.from_pretrained(VERIFIER_DIR, dtype=torch.float32).eval()

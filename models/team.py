@@ -8,9 +8,13 @@ updates the parameters that it owns. A worker slowed by other programs takes few
 from __future__ import annotations
 
 import json
+import os
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from multiprocessing import parent_process
+from multiprocessing.process import BaseProcess
 from multiprocessing.synchronize import Barrier
 from pathlib import Path
 from typing import Any
@@ -190,8 +194,24 @@ def to_device(state: Checkpoint, device: str) -> None:
         slots.update({slot: tensor.to(device) for slot, tensor in slots.items()})
 
 
+def end_with_parent() -> None:
+    """Lets this worker die with the process that started it.
+
+    Or it would go on after a kill, and write over what the same command's next run saves.
+    """
+
+    def watch(parent: BaseProcess) -> None:
+        parent.join()
+        os._exit(1)
+
+    parent = parent_process()
+    if parent is not None:
+        threading.Thread(target=watch, args=(parent,), daemon=True).start()
+
+
 def work(rank: int, setting: Setting, phase: Phase, state: Checkpoint, shared: Shared) -> None:
     """Body of one worker process: a single thread, its share of the phase."""
+    end_with_parent()
     if setting.device == "cpu":
         torch.set_num_threads(1)
     state.model.train()

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import multiprocessing
+import os
 import re
+import time
 from pathlib import Path
 
 import numpy as np
+import psutil
 import pytest
 
 torch = pytest.importorskip("torch")
 
 from tokenizers import Tokenizer  # noqa: E402
 from torch import nn  # noqa: E402
+from torch.multiprocessing.spawn import spawn  # noqa: E402
 
 from draftloop.config import bundled_model  # noqa: E402
 from models.architecture import build, configuration, grow, growth_plan  # noqa: E402
@@ -24,9 +29,10 @@ from models.packing import BLOCK, GROUP_BLOCKS, Windows, mixed  # noqa: E402
 from models.revise import record, revised  # noqa: E402
 from models.sample import EVERY, PROMPT, REVISED_PROMPT, ROWS, prompts  # noqa: E402
 from models.schedule import Phase, Schedule  # noqa: E402
-from models.team import Setting, spans  # noqa: E402
+from models.team import Setting, end_with_parent, spans  # noqa: E402
 from models.tokenizer import END_OF_TEXT_ID  # noqa: E402
 from models.train import deepen, next_token_loss, run  # noqa: E402
+from tests.support.waiting import until  # noqa: E402
 
 GROUP = BLOCK * GROUP_BLOCKS
 SMALL = configuration(hidden=32, layers=2, intermediate=48)
@@ -186,6 +192,27 @@ def test_a_run_in_one_process_trains_and_ends(tmp_path: Path) -> None:
     assert state.tokens >= 2560 and state.model.config.num_hidden_layers == 3
     tokens = torch.arange(33)[None] % 7
     assert next_token_loss(state.model, tokens).item() < 4.0  # untrained: log(4096) = 8.3
+
+
+def _watched(rank: int, file: Path) -> None:
+    end_with_parent()
+    file.write_text(str(os.getpid()))
+    time.sleep(600)
+
+
+def test_workers_die_with_the_process_that_started_them(tmp_path: Path) -> None:
+    """A killed run whose workers went on wrote over the checkpoints of the one that resumed it."""
+    file = tmp_path / "pid"
+    parent = multiprocessing.get_context("spawn").Process(
+        target=spawn, args=(_watched, (file,)), kwargs={"nprocs": 1}
+    )
+    parent.start()
+    try:
+        until(lambda: file.exists() and bool(file.read_text()), seconds=120)
+        worker = psutil.Process(int(file.read_text()))
+    finally:
+        parent.kill()
+    until(lambda: not worker.is_running() or worker.status() == psutil.STATUS_ZOMBIE)
 
 
 def test_distilling_from_oneself_costs_nothing() -> None:
