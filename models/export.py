@@ -16,7 +16,7 @@ from tokenizers import Tokenizer
 from transformers import GenerationConfig, LlamaForCausalLM
 
 from models.architecture import drafter_configuration, grow, verifier_configuration
-from models.checkpoint import load_model
+from models.checkpoint import BUNDLED, left_by, load_model
 from models.layout import DRAFTER_DIR, TOKENIZER_FILE, VERIFIER_DIR, checkpoint_file
 from models.tokenizer import END_OF_TEXT_ID, for_transformers
 
@@ -37,6 +37,19 @@ def publish(model: LlamaForCausalLM, folder: Path) -> None:
             os.replace(file, folder / file.name)
 
 
+def averaged(left: LlamaForCausalLM, shipped: LlamaForCausalLM, share: float) -> LlamaForCausalLM:
+    """`left` with the mean of both models' weights, `share` (0 to 1) of it its own.
+
+    What a run from the shipped weights learned, for less of what it forgot (WiSE-FT, arXiv
+    2109.01903).
+    """
+    before = shipped.state_dict()
+    left.load_state_dict(
+        {name: before[name].lerp(weight, share) for name, weight in left.state_dict().items()}
+    )
+    return left
+
+
 def main() -> None:
     """Parses the command line and publishes what it names."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -44,6 +57,10 @@ def main() -> None:
         "--verifier", metavar="RUN", help="the run whose model becomes the verifier"
     )
     parser.add_argument("--drafter", metavar="RUN", help="the run whose model becomes the drafter")
+    parser.add_argument(
+        "--share", type=float, default=1.0,
+        help="0 to 1, of these runs in the mean with the weights that are shipped so far",
+    )  # fmt: skip
     options = parser.parse_args()
     named = [
         (options.verifier, VERIFIER_DIR, verifier_configuration()),
@@ -56,7 +73,10 @@ def main() -> None:
             continue
         if not checkpoint_file(run).exists():
             parser.error(f"no run is called {run}: there is no {checkpoint_file(run)}")
-        publish(grow(load_model(checkpoint_file(run)), config.num_hidden_layers), folder)
+        model = grow(load_model(checkpoint_file(run)), config.num_hidden_layers)
+        if options.share < 1:
+            model = averaged(model, left_by(BUNDLED, folder).model, options.share)
+        publish(model, folder)
 
 
 if __name__ == "__main__":
