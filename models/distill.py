@@ -29,8 +29,8 @@ from models.schedule import Phase, Schedule
 from models.team import Setting
 from models.train import add_machine_options, run, setting_from, starting_state
 
-# Windows as long as the texts that are served: trained on 512 tokens, the draft model agreed with the
-# target at 0.62 of the positions below that and at 0.40 of those above.
+# Windows as long as the texts that are served: trained on 512 tokens, the draft model agreed with
+# the target at 0.62 of the positions below that and at 0.40 of those above.
 PHASES = (
     Phase(until=0.85, layers=2, length=1024, batch=8, micro=1),
     Phase(until=1.00, layers=2, length=2048, batch=4, micro=1),
