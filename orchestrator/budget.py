@@ -44,6 +44,7 @@ class Controller:
     fixed: bool = False
     gated: bool = True
     modelled: Pace = field(init=False)
+    _pace: Pace = field(default_factory=lambda: Pace(memory=0.95))  # of all rounds
     _drafted: Pace = field(default_factory=lambda: Pace(memory=0.95))
     _plain: Pace = field(default_factory=lambda: Pace(memory=0.9))
     _nodes: float = 0.0
@@ -73,8 +74,12 @@ class Controller:
 
     @property
     def rate(self) -> float:
-        """Tokens per nanosecond of late, or without drafts where that is more."""
-        return max(self._drafted.rate, self.plain_rate)
+        """Tokens per nanosecond of late, or without drafts where that is more.
+
+        Of all rounds: one long draft that came true says how fast the next ones are only as long
+        as they are drafted like it.
+        """
+        return max(self._pace.rate, self.plain_rate)
 
     @property
     def node_price(self) -> float:
@@ -111,6 +116,7 @@ class Controller:
 
         `modelled`: a draft model made the draft.
         """
+        self._pace.observe(emitted, round_ns)
         if not nodes and not modelled:
             self._plain.observe(emitted, round_ns)
             return

@@ -78,6 +78,17 @@ def test_nodes_are_priced_by_what_their_time_brings_in_otherwise() -> None:
     assert priced.next_budget(100).tokens_per_second == pytest.approx(4e6, rel=0.01)
 
 
+def test_one_long_draft_that_came_true_is_not_the_pace_of_all_rounds_behind_it() -> None:
+    """It priced every further node out, and rounds without a draft did not count."""
+    plan = controller(SLOPING, draft_ns=0.0)
+    plan.observe(nodes=32, accepted=32, emitted=33, round_ns=2000, modelled=False)
+    at_first = plan.node_price
+    for _ in range(8):
+        plan.observe(nodes=0, accepted=0, emitted=1, round_ns=1000, modelled=False)
+    assert plan.node_price < 0.4 * at_first
+    assert plan.rate == pytest.approx(41 / 10_000, rel=0.2)
+
+
 def test_drafts_that_lose_against_plain_decoding_stop_and_are_tried_again() -> None:
     losing = controller(FLAT, 0.0)
     for _ in range(10):
