@@ -12,10 +12,9 @@ from pathlib import Path
 from string import Template
 from typing import Any
 
-from models.layout import CACHE_DIR, DRAFTER_DIR, EVALUATION, MODELS_DIR, VERIFIER_DIR
+from models.layout import CACHE_DIR, DRAFTER_DIR, EVALUATION, MODELS_DIR, RUNS, VERIFIER_DIR
 
 TEMPLATES = MODELS_DIR / "cards"
-RUNS = MODELS_DIR / "runs.json"
 
 Run = dict[str, int]
 

@@ -25,6 +25,13 @@ class Checkpoint:
     step: int
     seconds: float
 
+    @classmethod
+    def begun(
+        cls, model: LlamaForCausalLM, momenta: dict[str, dict[str, torch.Tensor]] | None = None
+    ) -> Checkpoint:
+        """The state before the first step; momenta start at zero where none are given."""
+        return cls(model, momenta or new_momenta(model), tokens=0, step=0, seconds=0.0)
+
     def save(self, file: Path) -> None:
         """Writes beside `file`, then renames over it."""
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -60,9 +67,9 @@ def left_by(run: str, bundled: Path) -> Checkpoint:
     """
     if run == BUNDLED:
         model: LlamaForCausalLM = AutoModelForCausalLM.from_pretrained(bundled, dtype=torch.float32)
-        return Checkpoint(model, new_momenta(model), tokens=0, step=0, seconds=0.0)
+        return Checkpoint.begun(model)
     left = Checkpoint.load(checkpoint_file(run))
-    return Checkpoint(left.model, left.momenta, tokens=0, step=0, seconds=0.0)
+    return Checkpoint.begun(left.model, left.momenta)
 
 
 def load_model(file: Path) -> LlamaForCausalLM:

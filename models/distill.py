@@ -22,7 +22,7 @@ from transformers import AutoModelForCausalLM, LlamaForCausalLM
 from models.architecture import drafter_configuration
 from models.checkpoint import BUNDLED, Checkpoint, left_by
 from models.layout import DRAFTER_DIR, REVISED_TOKENS, TRAIN_TOKENS, VERIFIER_DIR, checkpoint_file
-from models.muon import Rates, new_momenta
+from models.muon import Rates
 from models.packing import mixed
 from models.sample import sampled_stream
 from models.schedule import Phase, Schedule
@@ -84,8 +84,7 @@ def first_state(setting: Setting, start: str, seed: int) -> Checkpoint:
     found = start == BUNDLED or checkpoint_file(start).exists()
     if setting.file.exists() or not found:
         return starting_state(setting.file, drafter_configuration(), seed)
-    model = left_by(start, DRAFTER_DIR).model
-    return Checkpoint(model, new_momenta(model), tokens=0, step=0, seconds=0.0)
+    return Checkpoint.begun(left_by(start, DRAFTER_DIR).model)
 
 
 def main() -> None:

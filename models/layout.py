@@ -10,6 +10,7 @@ DRAFTER_DIR = MODELS_DIR / "drafter"
 HELD_OUT_LIST = MODELS_DIR / "held_out.txt"
 HELD_OUT_PROMPTS = MODELS_DIR / "held_out_prompts.jsonl"
 EVALUATION = MODELS_DIR / "evaluation.json"
+RUNS = MODELS_DIR / "runs.json"
 
 CACHE_DIR = MODELS_DIR.parent / ".cache" / "models"
 TOKENIZER_FILE = CACHE_DIR / "tokenizer.json"

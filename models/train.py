@@ -62,8 +62,7 @@ def starting_state(file: Path, config: LlamaConfig, seed: int) -> Checkpoint:
     """The state in `file`, else a fresh one."""
     if file.exists():
         return Checkpoint.load(file)
-    model = build(config, seed)
-    return Checkpoint(model, new_momenta(model), tokens=0, step=0, seconds=0.0)
+    return Checkpoint.begun(build(config, seed))
 
 
 def deepen(state: Checkpoint, layers: int) -> Checkpoint:

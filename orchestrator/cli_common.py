@@ -12,6 +12,7 @@ from rich.console import Console
 
 from draftloop.client import Client, ClientTls
 from draftloop.errors import DraftloopError
+from draftloop.rpc.health import CA
 
 FAILED = 2
 
@@ -25,7 +26,7 @@ ApiKey = Annotated[
 ]
 TlsCa = Annotated[
     Path | None,
-    typer.Option(help="PEM file with the server's CA; encrypts.", envvar="DRAFTLOOP_TLS_CA"),
+    typer.Option(help="PEM file with the server's CA; encrypts.", envvar=CA),
 ]
 
 
