@@ -143,7 +143,7 @@ class DrafterServicer(drafter_pb2_grpc.DrafterServicer):
         task = strategy.propose(budget)
         length = asked.committed_length
         with tracing.current().child("drafter.round", committed_length=length) as span:
-            tree = await asyncio.wrap_future(self._host.engine.submit(task, timings))
+            tree = await self._host.engine.awaited(task, timings)
             timings.service_ns = time.perf_counter_ns() - received
             span.note(nodes=len(tree), **timings.attributes())
         self._host.answered(timings.service_ns)

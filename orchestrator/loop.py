@@ -167,7 +167,6 @@ class Generation:
 
     def _learn(self, draft: Draft, answer: Verification, kept: int, round_ns: int) -> None:
         accepted = len(answer.verdict.accepted_nodes)
-        self.figures.observe(draft, answer.verdict, kept)
         self.timings.observe_round(round_ns, draft, answer)
         self._times.round_ns = round_ns
         if self._reopened():  # says nothing about drafts, nor about the pace without
@@ -178,10 +177,12 @@ class Generation:
             self.controller.verify_cost.observe(len(draft.tree), but_draft)
             self.controller.observe(len(draft.tree), accepted, kept, round_ns, modelled=modelled)
         # Harvesting and counting wait for the moment in which the next round waits for a service.
-        context = self.committed[: len(self.committed) - kept]
+        before = len(self.committed) - kept
+        context = self.committed[max(0, before - MAX_CONTEXT) : before]
         loop = asyncio.get_running_loop()
+        loop.call_soon(self.figures.observe, draft, answer.verdict, kept)
         loop.call_soon(self.meter.round, draft, answer, kept, self._times)
-        loop.call_soon(self.drafting.learn, context[-MAX_CONTEXT:], draft.tree, answer.verdict)
+        loop.call_soon(self.drafting.learn, context, draft.tree, answer.verdict)
 
     async def _close(self) -> None:
         await asyncio.gather(self.verifier.close(), self.drafting.close())

@@ -9,6 +9,8 @@ from orchestrator.tokenizer import Tokenizer
 REPLACEMENT = "\ufffd"
 # Byte-level and sentencepiece tokenizers need a few tokens before to get spaces and joins right.
 CONTEXT_TOKENS = 6
+# With so many before, what was decoded is not decoded again with the next token.
+MOST_CONTEXT_TOKENS = 24
 
 
 class TextStream:
@@ -19,7 +21,7 @@ class TextStream:
         self._stop = tuple(stop)
         self._token_ids = list(prompt[-CONTEXT_TOKENS:])
         self._context_from = 0
-        self._shown_to = len(self._token_ids)
+        self._shown = self._tokenizer.decode(self._token_ids)  # of the tokens in the context
         self._held = ""
         self.stopped = False
 
@@ -40,13 +42,14 @@ class TextStream:
         return rest
 
     def _decoded(self, whole: bool = True) -> str:
-        before = self._tokenizer.decode(self._token_ids[self._context_from : self._shown_to])
-        after = self._tokenizer.decode(self._token_ids[self._context_from :])
-        if whole and after.endswith(REPLACEMENT):
+        text = self._tokenizer.decode(self._token_ids[self._context_from :])
+        if whole and text.endswith(REPLACEMENT):
             return ""  # the last character's bytes are not all here
-        self._context_from = max(self._context_from, len(self._token_ids) - CONTEXT_TOKENS)
-        self._shown_to = len(self._token_ids)
-        return after[len(before) :]
+        new, self._shown = text[len(self._shown) :], text
+        if len(self._token_ids) - self._context_from > MOST_CONTEXT_TOKENS:
+            self._context_from = len(self._token_ids) - CONTEXT_TOKENS
+            self._shown = self._tokenizer.decode(self._token_ids[self._context_from :])
+        return new
 
     def _release(self) -> str:
         hits = [at for stop in self._stop if (at := self._held.find(stop)) >= 0]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import functools
 import time
 from collections.abc import AsyncIterator
@@ -109,7 +108,7 @@ class VerifierServicer(verifier_pb2_grpc.VerifierServicer):
         length = len(session.committed)
         task = verify(session, draft, chunk_tokens=self._settings.prefill_chunk_tokens)
         with tracing.current().child("verifier.round", committed_length=length) as span:
-            verdict = await asyncio.wrap_future(self._host.engine.submit(task, timings))
+            verdict = await self._host.engine.awaited(task, timings)
             timings.service_ns = time.perf_counter_ns() - received
             span.note(nodes=len(draft), **timings.attributes())
         self._host.answered(timings.service_ns)

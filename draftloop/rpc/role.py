@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import sys
 from collections.abc import Awaitable, Callable, Iterator
 from typing import TypeVar
@@ -19,6 +20,10 @@ Settings = TypeVar("Settings", bound=ServiceSettings)
 
 STARTUP_FAILED = 2
 
+# gRPC's core reads it when it is imported, so nothing that is imported here may import grpc. With
+# its event engine every message goes through one more thread on both sides: docs/decisions/0005.
+GRPC_EXPERIMENTS = "-event_engine_client,-event_engine_listener"
+
 
 def run_role(
     role: str,
@@ -27,6 +32,7 @@ def run_role(
     arguments: list[str] | None = None,
 ) -> int:
     """Runs `serve` with settings from the command line; returns the process's exit status."""
+    os.environ.setdefault("GRPC_EXPERIMENTS", GRPC_EXPERIMENTS)
     try:
         settings = settings_type.from_command_line(sys.argv[1:] if arguments is None else arguments)
         logs.configure(role, log_format=settings.log_format, level=settings.log_level)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import struct
+from array import array
 from collections.abc import Sequence
 
 import torch
@@ -41,20 +42,20 @@ def choose(logits: Tensor, noise: Sequence[Tensor], temperature: float, count: i
     count = min(count, vocabulary)
     width = -(-vocabulary // UNIT.lanes) * UNIT.lanes
     scores = torch.empty(rows, width)
-    told = torch.empty(rows, 2 * count + 1, dtype=torch.float64)
+    told = array("d", bytes(8 * rows * (2 * count + 1)))
     call = kernel.CALL.pack(
-        logits.data_ptr(), scores.data_ptr(), told.data_ptr(), rows, logits.stride(0),
+        logits.data_ptr(), scores.data_ptr(), told.buffer_info()[0], rows, logits.stride(0),
         vocabulary, width, count, temperature, torch.get_num_threads(),
     )  # fmt: skip
     noise = noise or [_silence(vocabulary)] * rows
     addresses = (drawn.data_ptr() for drawn in noise)
     kernel.compiled(UNIT)(call + struct.pack(f"{rows}q", *addresses))
-    known = told.tolist()
+    starts = range(0, len(told), 2 * count + 1)
     return Choices(
-        token_ids=[[int(token) for token in row[:count]] for row in known],
-        scores=scores[:, :vocabulary],
-        bests=[row[count : 2 * count] for row in known],
-        masses=[row[2 * count] for row in known],
+        token_ids=[[int(token) for token in told[start : start + count]] for start in starts],
+        scores=scores if width == vocabulary else scores[:, :vocabulary],
+        bests=[told[start + count : start + 2 * count].tolist() for start in starts],
+        masses=[told[start + 2 * count] for start in starts],
     )
 
 

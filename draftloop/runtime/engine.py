@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import queue
 import threading
 import time
@@ -10,21 +11,38 @@ from collections.abc import Callable
 from concurrent.futures import Future, InvalidStateError
 from contextvars import Context, copy_context
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from torch import Tensor
 
 from draftloop import logs
 from draftloop.errors import Unavailable
 from draftloop.runtime import metrics
+from draftloop.runtime.awaited import Awaited
 from draftloop.runtime.forward import Forward, Task
 from draftloop.tree import ServiceTimings
 
 T = TypeVar("T")
 
 MAX_STEP_TOKENS = 2048
+# What nobody waits for is done after so long without a job, or when there is so much of it.
+QUIET_S = 0.0005
+MOST_UNCOUNTED = 64
 
 log = logs.get(__name__)
+
+
+class Outcome(Protocol):
+    """Who waits for a task, in this thread's view: a `Future`, or an event loop's `Awaited`."""
+
+    def cancelled(self) -> bool:
+        """Whether nobody waits any more."""
+
+    def set_result(self, value: Any, /) -> None:
+        """Ends it well."""
+
+    def set_exception(self, error: Exception, /) -> None:
+        """Ends it badly."""
 
 
 @dataclass(slots=True, eq=False)
@@ -32,7 +50,7 @@ class Job:
     """A task under way: its next wish, who waits for it, and where its time went."""
 
     task: Task[Any]
-    future: Future[Any]
+    future: Outcome
     timings: ServiceTimings
     submitted_ns: int
     wish: Forward | None = None
@@ -50,6 +68,7 @@ class Engine:
     def __init__(self, name: str = "engine") -> None:
         self._inbox: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
         self._active: list[Job] = []
+        self._uncounted: list[Callable[[], None]] = []
         self._stopping = False
         self._door = threading.Lock()  # nothing enters the inbox behind the word to stop
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
@@ -61,17 +80,26 @@ class Engine:
         Cancelling the future stops the task before its next forward.
         """
         future: Future[T] = Future()
-        job = Job(task, future, timings or ServiceTimings(), time.perf_counter_ns())
-        with self._door:
-            if self._stopping:
-                future.set_exception(Unavailable("the engine is stopping"))
-            else:
-                self._inbox.put(job)
+        self._put(task, future, timings)
         return future
+
+    def awaited(self, task: Task[T], timings: ServiceTimings | None = None) -> Awaited[T]:
+        """`submit` for an event loop."""
+        outcome: Awaited[T] = Awaited()
+        self._put(task, outcome, timings)
+        return outcome
 
     def call(self, function: Callable[[], T]) -> Future[T]:
         """Runs a function on the engine's thread, between two forwards."""
         return self.submit(_as_task(function))
+
+    def _put(self, task: Task[T], outcome: Outcome, timings: ServiceTimings | None) -> None:
+        job = Job(task, outcome, timings or ServiceTimings(), time.perf_counter_ns())
+        with self._door:
+            if self._stopping:
+                outcome.set_exception(Unavailable("the engine is stopping"))
+            else:
+                self._inbox.put(job)
 
     def stop(self) -> None:
         """Ends the thread; tasks under way fail with Unavailable."""
@@ -91,7 +119,7 @@ class Engine:
         """Takes in what is queued, waiting only if there is nothing else to do."""
         while True:
             try:
-                job = self._inbox.get(block=not self._active)
+                job = self._take()
             except queue.Empty:
                 return True
             if job is None:
@@ -102,7 +130,27 @@ class Engine:
                 self._active.append(job)
                 self._advance(job, None)
                 if job.wish is not None:
-                    metrics.ENGINE_QUEUE_TIME.observe(queued / 1e9)
+                    self._count(functools.partial(metrics.ENGINE_QUEUE_TIME.observe, queued / 1e9))
+
+    def _take(self) -> Job | None:
+        """The next of the inbox. Raises queue.Empty where there is something else to do."""
+        if self._active:
+            return self._inbox.get_nowait()
+        with contextlib.suppress(queue.Empty):
+            return self._inbox.get(timeout=QUIET_S if self._uncounted else None)
+        self._count_all()
+        return self._inbox.get()
+
+    def _count(self, count: Callable[[], None]) -> None:
+        """Later: behind the answers that somebody waits for."""
+        self._uncounted.append(count)
+        if len(self._uncounted) >= MOST_UNCOUNTED:
+            self._count_all()
+
+    def _count_all(self) -> None:
+        for count in self._uncounted:
+            count()
+        self._uncounted.clear()
 
     def _next_batch(self) -> list[Job]:
         self._active = [job for job in self._active if self._wanted(job)]
@@ -134,7 +182,6 @@ class Engine:
                 self._fail(job, error)
             return
         elapsed = time.perf_counter_ns() - started
-        metrics.observe_forward(wishes, elapsed)
         # Those that were served go to the back, so that a full step starves nobody.
         self._active = [job for job in self._active if job not in batch] + batch
         for job, rows in zip(batch, logits, strict=True):
@@ -142,6 +189,7 @@ class Engine:
             job.timings.forwards += 1
             job.timings.batch_size = len(batch)
             self._advance(job, rows)
+        self._count(functools.partial(metrics.observe_forward, wishes, elapsed))
 
     def _advance(self, job: Job, logits: Tensor | None) -> None:
         try:
@@ -174,7 +222,7 @@ def _close(task: Task[Any]) -> None:
         log.exception("a task failed while it was being closed")
 
 
-def _settle(future: Future[T], value: T) -> None:
+def _settle(future: Outcome, value: Any) -> None:
     with contextlib.suppress(InvalidStateError):  # cancelled meanwhile
         future.set_result(value)
 

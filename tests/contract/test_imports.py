@@ -235,3 +235,10 @@ def test_help_is_instant(package: str) -> None:
     run = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
     assert run.returncode == 0, run.stderr
     assert "--listen" in run.stdout
+
+
+@pytest.mark.parametrize("role", SERVICES)
+def test_grpc_is_told_how_to_wait_before_it_is_imported(role: str) -> None:
+    """Its core reads GRPC_EXPERIMENTS when it is imported: `draftloop.rpc.role` comes before."""
+    code = f"import sys, {role}.__main__; sys.exit('grpc' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], cwd=ROOT).returncode == 0

@@ -21,7 +21,7 @@ def streamed(token_ids: list[int], stop: tuple[str, ...] = ()) -> tuple[list[str
     return [*pieces, stream.finish()], stream.stopped
 
 
-@given(st.text(max_size=40))
+@given(st.text(max_size=200))
 def test_pieces_are_the_text(text: str) -> None:
     """Characters of several tokens included."""
     token_ids = TOKENIZER.encode(text)
@@ -29,7 +29,7 @@ def test_pieces_are_the_text(text: str) -> None:
     assert "".join(pieces) == TOKENIZER.decode(token_ids)
 
 
-@given(st.lists(st.integers(1, 4095), max_size=30))
+@given(st.lists(st.integers(1, 4095), max_size=100))
 def test_pieces_of_any_tokens_are_their_text(token_ids: list[int]) -> None:
     """Broken characters in the middle included."""
     pieces, _ = streamed(token_ids)
