@@ -1,7 +1,7 @@
 """Draws for every strategy the draft tree of a real round: what was drafted, what was accepted.
 
 `python -m benchmarks.tree_pictures` starts all roles on the bundled pair, lets each strategy
-continue held-out text, and writes the round with the most accepted tokens to
+continue held-out text, and writes the round that shows most of what the strategy does to
 `docs/trees/STRATEGY.svg`.
 """
 
@@ -31,9 +31,9 @@ from orchestrator.requests import RequestReader
 from orchestrator.stack_config import StackConfig
 
 FOLDER = REPOSITORY / "docs" / "trees"
-TOKENS, PROMPTS = 64, 2
-MOST_NODES = 22  # what still can be read
-FIXED_NODES = {"token_recycling": 16, "lookahead": None, "prompt_lookup": None}
+TOKENS, PROMPTS = 64, 4
+MOST_NODES, MOST_DEPTH = 22, 9  # what still can be read
+FIXED_NODES = {"token_recycling": 16, "opt_tree": 16}  # the others' drafts are as large as pays
 COLORS = {
     TokenSource.DRAFT_MODEL: "#9ec5fe",
     TokenSource.PROMPT_LOOKUP: "#ffda9e",
@@ -59,10 +59,13 @@ class Round:
     verdict: Verdict
 
     @property
-    def interest(self) -> tuple[bool, int, int]:
-        """What makes a round worth showing: legible, much accepted, many branches."""
-        legible = len(self.tree) <= MOST_NODES
-        return legible, len(self.verdict.accepted_nodes), len(self.tree) if legible else 0
+    def interest(self) -> tuple[bool, bool, int, bool, int, int]:
+        """What makes a round worth showing: legible, not in vain, sources, branches, length."""
+        tree, accepted = self.tree, len(self.verdict.accepted_nodes)
+        legible = len(tree) <= MOST_NODES and max(tree.depths(), default=0) <= MOST_DEPTH
+        branches = len(set(tree.parents)) < len(tree)
+        sources, nodes = len(set(tree.sources)), len(tree) if legible else 0
+        return legible, accepted > 0, sources, branches, accepted, nodes
 
 
 async def rounds(deployment: Deployment, strategy: str, prompt: Prompt) -> list[Round]:
@@ -116,8 +119,8 @@ def draw(one: Round, text: Any, file: Path) -> None:
     rows = heights(one.tree)
     accepted = {ROOT, *one.verdict.accepted_nodes}
     with pyplot.rc_context(RC):
-        size = (1.6 + 1.35 * max(depths.values()), 0.8 + 0.36 * max(rows.values()))
-        figure, axes = pyplot.subplots(figsize=size)
+        size = (1.6 + 1.35 * max(depths.values()), 0.9 + 0.36 * max(rows.values()))
+        figure, axes = pyplot.subplots(figsize=size, layout="constrained")
         for node, parent in enumerate(one.tree.parents):
             kept = node in accepted
             x, y = (depths[parent], depths[node]), (rows[parent], rows[node])
