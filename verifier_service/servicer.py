@@ -75,12 +75,8 @@ class VerifierServicer(verifier_pb2_grpc.VerifierServicer):
                         continue
                     session.check_draft(draft)
                     yield await self._answer(session, draft, received)
-                    self._draw_ahead(session, len(draft) + 1)
-
-    def _draw_ahead(self, session: VerifierSession, positions: int) -> None:
-        """Noise for the next round, while its draft is being made; it is the same at any time."""
-        start = len(session.committed)
-        self._host.engine.call(functools.partial(session.sampler.prepare, start, positions))
+                    # while the next draft is being made
+                    self._host.engine.call(functools.partial(session.prepare, len(draft) + 1))
 
     def _read_open(self, message: pb.VerifyRequest) -> SessionRequest:
         require_open(message.WhichOneof("kind"))

@@ -32,7 +32,10 @@ class SessionRequest(Opening):
 
 @dataclass(slots=True)
 class VerifierSession:
-    """Invariant between rounds: slot.length < len(committed); the last token was never run."""
+    """Invariant between rounds: slot.length < len(committed); the last token was never run.
+
+    The last draft's rows stay in the slot until `prepare`, or the next round, sorts them.
+    """
 
     model: LanguageModel
     slot: Slot
@@ -47,10 +50,18 @@ class VerifierSession:
         self.sampler = self.request.sampler(self.model)
 
     def commit(self, token_ids: Sequence[int]) -> None:
-        """Makes tokens final and keeps their drafted keys and values."""
+        """Makes tokens final."""
         self.committed.extend(token_ids)
         self.sampler.observe_output(token_ids)
+
+    def prepare(self, positions: int) -> None:
+        """Does what of the next round can be done before its draft is there; may be left out.
+
+        Keeps the drafted keys and values of what was committed, which takes milliseconds where a
+        tree's branch is moved in hundreds of layers, and draws the noise of so many positions.
+        """
         self.slot.advance(self.committed)
+        self.sampler.prepare(len(self.committed), positions)
 
     def replayed(self, committed_length: int, draft: DraftTree) -> Verification | None:
         """The stored answer if this message was answered before.
