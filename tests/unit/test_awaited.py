@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from threading import Event
 
 import pytest
@@ -14,13 +14,6 @@ from draftloop.runtime.engine import Engine
 from draftloop.runtime.forward import Task
 
 WAIT_S = 20.0
-
-
-@pytest.fixture
-def engine() -> Iterator[Engine]:
-    running = Engine()
-    yield running
-    running.stop()
 
 
 def running(function: Callable[[], str]) -> Task[str]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
 from concurrent.futures import CancelledError
 from typing import Any, cast
 
@@ -20,13 +19,6 @@ from draftloop.tree import ServiceTimings
 from tests.support.toy_model import FakeModel
 
 WAIT_S = 20.0
-
-
-@pytest.fixture
-def engine() -> Iterator[Engine]:
-    running = Engine()
-    yield running
-    running.stop()
 
 
 class Gate:
