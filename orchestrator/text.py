@@ -20,8 +20,7 @@ class TextStream:
         self._tokenizer = tokenizer
         self._stop = tuple(stop)
         self._token_ids = list(prompt[-CONTEXT_TOKENS:])
-        self._context_from = 0
-        self._shown = self._tokenizer.decode(self._token_ids)  # of the tokens in the context
+        self._shown = tokenizer.decode(self._token_ids)  # the part of their text that was passed on
         self._held = ""
         self.stopped = False
 
@@ -42,13 +41,13 @@ class TextStream:
         return rest
 
     def _decoded(self, whole: bool = True) -> str:
-        text = self._tokenizer.decode(self._token_ids[self._context_from :])
+        text = self._tokenizer.decode(self._token_ids)
         if whole and text.endswith(REPLACEMENT):
             return ""  # the last character's bytes are not all here
         new, self._shown = text[len(self._shown) :], text
-        if len(self._token_ids) - self._context_from > MOST_CONTEXT_TOKENS:
-            self._context_from = len(self._token_ids) - CONTEXT_TOKENS
-            self._shown = self._tokenizer.decode(self._token_ids[self._context_from :])
+        if len(self._token_ids) > MOST_CONTEXT_TOKENS:
+            del self._token_ids[:-CONTEXT_TOKENS]
+            self._shown = self._tokenizer.decode(self._token_ids)
         return new
 
     def _release(self) -> str:

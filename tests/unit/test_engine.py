@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
+from collections.abc import Iterator
 from concurrent.futures import CancelledError
 from typing import Any, cast
 
@@ -11,6 +13,7 @@ from torch import Tensor
 
 from draftloop.errors import Unavailable
 from draftloop.runtime import engine as engine_module
+from draftloop.runtime.awaited import Awaited
 from draftloop.runtime.engine import Engine
 from draftloop.runtime.forward import Forward, Task
 from draftloop.runtime.kv_cache import Slot
@@ -19,6 +22,13 @@ from draftloop.tree import ServiceTimings
 from tests.support.toy_model import FakeModel
 
 WAIT_S = 20.0
+
+
+@pytest.fixture
+def engine() -> Iterator[Engine]:
+    running = Engine()
+    yield running
+    running.stop()
 
 
 class Gate:
@@ -170,3 +180,48 @@ def test_stopping_fails_what_waits_and_what_comes_later() -> None:
     for future in (running, engine.submit(endless())):
         with pytest.raises(Unavailable, match="the engine is stopping"):
             future.result(WAIT_S)
+
+
+async def test_a_loop_gets_what_the_task_returns_or_raises(engine: Engine) -> None:
+    def failing() -> Task[str]:
+        yield from ()
+        raise KeyError("inside")
+
+    assert await engine.awaited(steps(FakeModel(), 1, "done")) == "done"
+    with pytest.raises(KeyError, match="inside"):
+        await engine.awaited(failing())
+
+
+async def test_a_task_that_no_loop_awaits_any_more_is_not_begun(engine: Engine) -> None:
+    begun = threading.Event()
+
+    def begin() -> Task[None]:
+        begun.set()
+        yield from ()
+
+    async def wait() -> None:
+        await engine.awaited(begin())
+
+    gate = Gate(engine)
+    waiting = asyncio.create_task(wait())
+    await asyncio.sleep(0)
+    waiting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
+    gate.open()
+    assert await engine.awaited(steps(FakeModel(), 0, "next")) == "next"
+    assert not begun.is_set()
+
+
+async def test_an_engine_that_stops_says_so_to_a_loop(engine: Engine) -> None:
+    engine.stop()
+    with pytest.raises(Unavailable, match="the engine is stopping"):
+        await engine.awaited(steps(FakeModel(), 0))
+
+
+def test_the_end_of_a_loop_is_no_error_of_the_other_thread() -> None:
+    async def make() -> Awaited[str]:
+        return Awaited()
+
+    left = asyncio.run(make())
+    left.set_result("to nobody")
