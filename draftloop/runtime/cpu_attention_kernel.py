@@ -27,6 +27,7 @@ from draftloop.runtime.llvm import (
     loop,
     minimum,
 )
+from draftloop.runtime.team import Team
 
 MIN_WORK_PER_THREAD = 1 << 18  # multiply-adds of vectors; for less, waking a thread costs more
 MOST_CHUNKS = 8  # vectors of one row that are summed at a time
@@ -46,10 +47,11 @@ class _AttentionEmitter(Emitter):
     Scores and weights: [rows][stride], `stride` a multiple of the lanes that covers `stored`.
     """
 
-    entry = "attention"
+    entry, part = "attention", "attention_part"
 
     def __init__(self, unit: VectorUnit, dim: int) -> None:
         super().__init__(VectorUnit(lanes=lanes_for(unit, dim), registers=unit.registers))
+        self.team = Team(self)
         self.dim = dim
         self.chunks = dim // self.unit.lanes
 
@@ -175,18 +177,18 @@ class _AttentionEmitter(Emitter):
         b.ret_void()
         return function
 
-    def emit_share(self) -> Any:
-        """share(call): the heads that fall to one thread."""
+    def emit_part(self) -> Any:
+        """attention_part(call): the heads that fall to one thread of a team."""
         head_of = self.emit_head()
         malloc, free = self.declare("malloc", PTR, [I64]), self.declare("free", VOID, [PTR])
-        function, b = self.define("share", [PTR])
+        function, b = self.define(self.part, [PTR])
         (call,) = function.args
         known = self.record(b, call, CALL_FIELDS, POINTERS)
         rows, stored, stride = (known[name] for name in ("rows", "stored", "stride"))
         scores = b.call(malloc, [b.mul(b.mul(rows, stride), i64(4))])
         scale = b.fptrunc(b.bitcast(known["scale"], ir.DoubleType()), F32)
         out_row = b.mul(known["heads"], i64(self.dim))
-        start, stop = self.own_part(b, known["heads"])
+        start, stop = self.team.own_part(b, known["heads"])
         with loop(b, start, stop) as head:
             query = self.row(b, known["query"], head, known["query_head"])
             shared = b.sdiv(head, known["group"])
@@ -202,14 +204,14 @@ class _AttentionEmitter(Emitter):
 
     def emit_attention(self) -> str:
         """attention(call), the entry; returns the text of the module."""
-        share = self.emit_share()
+        part = self.emit_part()
         function, b = self.define(self.entry, [PTR])
         (call,) = function.args
         known = self.record(b, call, CALL_FIELDS, POINTERS)
         products = b.mul(b.mul(known["heads"], known["rows"]), known["stored"])
         work = b.mul(products, i64(4 * self.chunks))
         threads = minimum(b, known["threads"], b.sdiv(work, i64(MIN_WORK_PER_THREAD)))
-        self.call_in_team(b, share, call, minimum(b, threads, known["heads"]))
+        self.team.run(b, part, call, minimum(b, threads, known["heads"]))
         b.ret_void()
         return str(self.module)
 

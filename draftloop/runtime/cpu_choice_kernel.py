@@ -26,6 +26,7 @@ from draftloop.runtime.llvm import (
     loop,
     minimum,
 )
+from draftloop.runtime.team import Team
 
 MIN_VALUES_PER_THREAD = 1 << 18  # for less, waking a thread costs more than it saves
 
@@ -42,6 +43,10 @@ class _ChoiceEmitter(Emitter):
     """Writes the module. Rows of scores are `width` floats, a multiple of the lanes."""
 
     entry = "choose"
+
+    def __init__(self, unit: VectorUnit) -> None:
+        super().__init__(unit)
+        self.team = Team(self)
 
     def emit_highest(self) -> Any:
         """highest(logits, vocabulary, out): the greatest of a row."""
@@ -157,7 +162,7 @@ class _ChoiceEmitter(Emitter):
         with b.goto_entry_block():
             most = b.alloca(F32)
         twice = b.mul(count, i64(2))
-        start, stop = self.own_part(b, known["rows"])
+        start, stop = self.team.own_part(b, known["rows"])
         with loop(b, start, stop) as row:
             logits = at(b, known["logits"], b.mul(row, known["stride"]), F32)
             noise = b.load(at(b, call, b.add(i64(len(CALL_FIELDS)), row), PTR), typ=PTR)
@@ -182,7 +187,7 @@ class _ChoiceEmitter(Emitter):
         known = self.record(b, call, CALL_FIELDS, POINTERS)
         values = b.mul(known["rows"], known["width"])
         threads = minimum(b, known["threads"], b.sdiv(values, i64(MIN_VALUES_PER_THREAD)))
-        self.call_in_team(b, share, call, minimum(b, threads, known["rows"]))
+        self.team.run(b, share, call, minimum(b, threads, known["rows"]))
         b.ret_void()
         return str(self.module)
 

@@ -31,11 +31,12 @@ from torch.nn import functional
 
 try:
     from draftloop.runtime import cpu_linear_kernel as kernel
-    from draftloop.runtime import llvm
+    from draftloop.runtime.llvm import vector_unit
+    from draftloop.runtime.team import bind_openmp
 except ImportError:  # no llvmlite: torch's own kernels stay in use
     UNIT = None
 else:
-    UNIT = llvm.vector_unit() if llvm.bind_openmp() else None
+    UNIT = vector_unit() if bind_openmp() else None
 
 TRIAL_SHAPE = (2048, 1024)
 TRIAL_ROWS = (1, 8)

@@ -31,8 +31,8 @@ from draftloop.runtime.llvm import (
     loop,
     maximum,
     minimum,
-    taking,
 )
+from draftloop.runtime.team import Team
 
 BLOCK = 512  # values along k that a tile takes at a time: those of its rows stay in the L1 cache
 # Floats between two rows of a block: not a power of two, or all rows fall into the same cache sets.
@@ -48,10 +48,8 @@ CALL = struct.Struct("9q")
 # `gated`: where SiLU of the first half of the outputs times the second half goes instead of `out`,
 # dense, or 0. The halves must begin with a strip.
 CALL_FIELDS = ("x", "weights", "bias", "out", "rows", "steps", "outputs", "threads", "gated")
-# A call's rows [first, first + rows); threads take `unit` strips at a time, `taken` so far.
-JOB_FIELDS = ("call", "first", "rows", "unit", "taken")
 UNITS_PER_THREAD = 4  # at least, where there are as many strips
-POINTERS = ("x", "weights", "bias", "out", "call")
+POINTERS = ("x", "weights", "bias", "out")
 
 
 class _LinearEmitter(FormatEmitter):
@@ -62,10 +60,11 @@ class _LinearEmitter(FormatEmitter):
     words each; activations are widened to float32 block by block, [rows][ROW_FLOATS].
     """
 
-    entry = "linear"
+    entry, part = "linear", "linear_part"
 
     def __init__(self, unit: VectorUnit, dtype: torch.dtype) -> None:
         super().__init__(unit, dtype)
+        self.team = Team(self)
         self.depth = 4 // dtype.itemsize  # values in a word
         self.block = BLOCK // self.depth  # steps of a block
         scalars = ir.VectorType(self.scalar, unit.lanes)
@@ -135,7 +134,9 @@ class _LinearEmitter(FormatEmitter):
         """
         function, b = self.define(f"tile{rows}", [PTR, PTR, I64, PTR, I64, PTR, I64, I64])
         x, weights, panel, start, pitch, sums, steps, ahead = function.args
-        lanes, vectors = self.unit.lanes, self.unit.vectors(rows)
+        lanes, tile = self.unit.lanes, self.unit.tile(rows)
+        vectors = tile.vectors
+        emit_step = self.emit_step if tile.keeps_weights else self.emit_step_by_rows
         with b.goto_entry_block():
             chains = [[b.alloca(self.floats) for _ in range(vectors)] for _ in range(rows)]
         with loop(b, i64(0), i64(STRIP_VECTORS), i64(vectors)) as first:
@@ -152,7 +153,7 @@ class _LinearEmitter(FormatEmitter):
                 address = at(b, start, b.add(b.mul(i64(row), pitch), place), F32)
                 b.store(b.load(address, align=4, typ=self.floats), chains[row][v])
             with loop(b, i64(0), steps) as step:
-                self.emit_step(b, x, panels, chains, step, ahead)
+                emit_step(b, x, panels, chains, step, ahead)
             for row, v, place in places:
                 target = at(b, sums, b.add(i64(row * self.unit.strip), place), F32)
                 b.store(b.load(chains[row][v], typ=self.floats), target, align=4)
@@ -169,8 +170,7 @@ class _LinearEmitter(FormatEmitter):
             address = at(b, panel, b.mul(step, i64(lanes)), I32)
             word = b.load(address, align=4 * lanes, typ=self.ints)
             weights.append([b.bitcast(value, self.floats) for value in self.values(b, word)])
-            self.fetch(b, at(b, address, ahead, I32), FROM_L2)
-            self.fetch(b, at(b, address, i64(NEAR_BYTES // 4), I32), FROM_L1)
+            self.fetch_next(b, address, ahead)
         activations = at(b, x, b.mul(step, i64(self.depth)), F32)
         for k in range(self.depth):
             for row, row_chains in enumerate(chains):
@@ -179,6 +179,37 @@ class _LinearEmitter(FormatEmitter):
                 for weight, chain in zip(weights, row_chains, strict=True):
                     total = b.load(chain, typ=self.floats)
                     b.store(b.call(self.fma, [weight[k], factor, total]), chain)
+
+    def emit_step_by_rows(
+        self, b: Any, x: Any, panels: list[Any], chains: list[list[Any]], step: Any, ahead: Any
+    ) -> None:
+        """The same with the rows' activations in registers, a vector of weights after another.
+
+        The weights of a word are loaded for each of its values anew: kept, or loaded early, they
+        would take the registers of sums. Hence the fences, across which no load is moved.
+        """
+        lanes = self.unit.lanes
+        addresses = [at(b, panel, b.mul(step, i64(lanes)), I32) for panel in panels]
+        for address in addresses:
+            self.fetch_next(b, address, ahead)
+        activations = at(b, x, b.mul(step, i64(self.depth)), F32)
+        for k in range(self.depth):
+            factors = []
+            for row in range(len(chains)):
+                scalar = b.load(at(b, activations, i64(row * ROW_FLOATS + k), F32), typ=F32)
+                factors.append(self.splat(b, scalar, self.floats))
+            for v, address in enumerate(addresses):
+                b.asm(ir.FunctionType(VOID, []), "", "~{memory}", [], side_effect=True)
+                word = b.load(address, align=4 * lanes, typ=self.ints)
+                weight = b.bitcast(self.values(b, word)[k], self.floats)
+                for row_chains, factor in zip(chains, factors, strict=True):
+                    total = b.load(row_chains[v], typ=self.floats)
+                    b.store(b.call(self.fma, [weight, factor, total]), row_chains[v])
+
+    def fetch_next(self, b: Any, address: Any, ahead: Any) -> None:
+        """What a weight stream comes to soon, and so many words later."""
+        self.fetch(b, at(b, address, ahead, I32), FROM_L2)
+        self.fetch(b, at(b, address, i64(NEAR_BYTES // 4), I32), FROM_L1)
 
     def emit_pack(self) -> Any:
         """pack(x, packed, rows, depth, values): widen so many values of rows that have `depth`."""
@@ -198,27 +229,31 @@ class _LinearEmitter(FormatEmitter):
         b.ret_void()
         return function
 
-    def emit_share(self) -> Any:
-        """share(job): what one thread of the team, or the only one, does of a job.
+    def emit_part(self) -> Any:
+        """linear_part(call, team): what one thread of a team does of a call; then it waits.
 
         A thread takes some strips, then some more: one that the machine disturbs does less.
         """
         group, keep = self.emit_group(), self.emit_keep()
-        function, b = self.define("share", [PTR])
-        (job,) = function.args
-        call, _, rows, unit, _ = self.fields(b, job, JOB_FIELDS, POINTERS)
+        function, b = self.define(self.part, [PTR, PTR])
+        call, team = function.args
         known = self.record(b, call, CALL_FIELDS, POINTERS)
         sums, packed = b.alloca(F32, SUMS_FLOATS), b.alloca(F32, JOB_ROWS * ROW_FLOATS)
         sums.align = packed.align = 64
         halves, strips = self.halves_of(b, known)
-        counter = at(b, job, i64(JOB_FIELDS.index("taken")), I64)
-        with taking(b, counter, unit, strips) as (first, stop):
-            size = b.mul(b.mul(b.sub(stop, first), rows), i64(self.unit.strip))
-            with loop(b, i64(0), halves) as half:
-                mine = at(b, sums, b.mul(half, size), F32)
-                ends = [b.add(b.mul(half, strips), end) for end in (first, stop)]
-                b.call(group, [job, mine, packed, *ends])
-            b.call(keep, [job, sums, at(b, sums, size, F32), first, stop])
+        size = self.team.size(b)
+        with loop(b, i64(0), known["rows"], i64(JOB_ROWS)) as first_row:
+            rows = minimum(b, i64(JOB_ROWS), b.sub(known["rows"], first_row))
+            unit = self.unit_of(b, known, rows, size)
+            with self.team.taking(b, team, unit, strips) as (first, stop):
+                values = b.mul(b.mul(b.sub(stop, first), rows), i64(self.unit.strip))
+                with loop(b, i64(0), halves) as half:
+                    mine = at(b, sums, b.mul(half, values), F32)
+                    ends = [b.add(b.mul(half, strips), end) for end in (first, stop)]
+                    b.call(group, [call, first_row, rows, mine, packed, *ends])
+                ups = at(b, sums, values, F32)
+                b.call(keep, [call, first_row, rows, sums, ups, first, stop])
+            self.team.wait(b, team)
         b.ret_void()
         return function
 
@@ -229,11 +264,10 @@ class _LinearEmitter(FormatEmitter):
         return halves, ceil(b, b.sdiv(known["outputs"], halves), i64(self.unit.strip))
 
     def emit_keep(self) -> Any:
-        """keep(job, sums, ups, first, stop): the strips [first, stop) go where they belong."""
+        """keep(call, first_row, rows, sums, ups, first, stop): strips go where they belong."""
         store, store_gated = self.emit_store(), self.emit_store_gated()
-        function, b = self.define("keep", [PTR, PTR, PTR, I64, I64])
-        job, sums, ups, first, stop = function.args
-        call, first_row, rows, *_ = self.fields(b, job, JOB_FIELDS, POINTERS)
+        function, b = self.define("keep", [PTR, I64, I64, PTR, PTR, I64, I64])
+        call, first_row, rows, sums, ups, first, stop = function.args
         known = self.record(b, call, CALL_FIELDS, POINTERS)
         strip_size, outputs = i64(self.unit.strip), known["outputs"]
         width = b.sdiv(outputs, i64(2))
@@ -255,14 +289,14 @@ class _LinearEmitter(FormatEmitter):
         return function
 
     def emit_group(self) -> Any:
-        """group(job, sums, packed, first, stop): the sums [strips][rows][strip] of [first, stop).
+        """group(call, first_row, rows, sums, packed, first, stop): [strips][rows][strip] sums.
 
-        All of them advance by a block of k, whose activations stay in the cache meanwhile.
+        Those of rows [first_row, first_row + rows) and strips [first, stop). All of these advance
+        by a block of k, whose activations stay in the cache meanwhile.
         """
         pack, tiles = self.emit_pack(), self.emit_tiles()
-        function, b = self.define("group", [PTR, PTR, PTR, I64, I64])
-        job, sums, packed, first, stop = function.args
-        call, first_row, rows, *_ = self.fields(b, job, JOB_FIELDS, POINTERS)
+        function, b = self.define("group", [PTR, I64, I64, PTR, PTR, I64, I64])
+        call, first_row, rows, sums, packed, first, stop = function.args
         known = self.record(b, call, CALL_FIELDS, POINTERS)
         steps = known["steps"]
         lanes, strip_size = i64(self.unit.lanes), i64(self.unit.strip)
@@ -318,23 +352,23 @@ class _LinearEmitter(FormatEmitter):
         return {rows: self.emit_tile(rows) for rows in range(1, self.unit.max_rows + 1)}
 
     def emit_linear(self) -> str:
-        """linear(call), the entry: all rows, job by job; returns the text of the module."""
-        share = self.emit_share()
-        function, b = self.define("linear", [PTR])
+        """linear(call), the entry: a team for this call alone; returns the text of the module."""
+        part = self.emit_part()
+        member, b = self.define("member", [PTR])
+        (shared,) = member.args
+        b.call(part, [b.load(at(b, shared, i64(n), PTR), typ=PTR) for n in (0, 1)])
+        b.ret_void()
+        function, b = self.define(self.entry, [PTR])
         (call,) = function.args
         known = self.record(b, call, CALL_FIELDS, POINTERS)
         rows, depth = known["rows"], b.mul(known["steps"], i64(self.depth))
         most = minimum(b, rows, i64(JOB_ROWS))
         work = b.mul(b.mul(b.add(most, i64(WEIGHT_WORK)), depth), known["outputs"])
         threads = minimum(b, known["threads"], b.sdiv(work, i64(MIN_WORK_PER_THREAD)))
-        job = b.alloca(I64, len(JOB_FIELDS))
-        unit = self.unit_of(b, known, most, threads)
-        with loop(b, i64(0), rows, i64(JOB_ROWS)) as first:
-            height = minimum(b, most, b.sub(rows, first))
-            record = b.ptrtoint(call, I64), first, height, unit, i64(0)
-            for i, value in enumerate(record):
-                b.store(value, at(b, job, i64(i), I64))
-            self.call_in_team(b, share, job, threads)
+        shared = b.alloca(PTR, 2)
+        for n, pointer in enumerate((call, self.team.record(b))):
+            b.store(pointer, at(b, shared, i64(n), PTR))
+        self.team.run(b, member, shared, threads)
         b.ret_void()
         return str(self.module)
 

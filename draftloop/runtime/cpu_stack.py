@@ -83,6 +83,8 @@ class CpuStack:
         self._windows = sorted({layer.window or 0 for layer in layers})
         self._kernel = kernel.compiled(UNIT, self._dtype, shape.dim, _widths(layers, shape))
         self._table = np.array([self._fields(layer) for layer in layers], np.int64)
+        linears = [self._head, *(linear for layer in layers for linear in _linears(layer))]
+        self._work_per_row = sum(linear.in_features * linear.out_features for linear in linears)
         self._cache: KVCache | None = None
         self._between: dict[str, Tensor] = {}
 
@@ -103,7 +105,7 @@ class CpuStack:
             self._table.ctypes.data, len(self._table), segments.ctypes.data, len(segments),
             rows, shape.hidden, shape.heads, shape.kv_heads, shape.dim,
             cache.keys[0].stride(1), cache.keys[0].stride(0), torch.get_num_threads(),
-            token_ids, positions, embedding,
+            self._work_per_row, 0, token_ids, positions, embedding,
             *(self._between[name].data_ptr() for name in BETWEEN), *around,
             positions + rows * numbers.itemsize, len(chosen), *_linear_fields(head),
             self._between["scores"].data_ptr(), logits.data_ptr(), shape.scale, shape.epsilon,

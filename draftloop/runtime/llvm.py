@@ -1,4 +1,4 @@
-"""What the compiled CPU kernels share: vector units, LLVM IR in small pieces, compiling, OpenMP.
+"""What the compiled CPU kernels share: vector units, LLVM IR in small pieces, compiling.
 
 Importing this module requires llvmlite; `cpu_linear` and `cpu_attention` are the ways in.
 """
@@ -13,7 +13,6 @@ import struct
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
@@ -26,8 +25,9 @@ if llvm.llvm_version_info[0] < 16:
 I1, I16, I32, I64 = (ir.IntType(bits) for bits in (1, 16, 32, 64))
 F32, F64, PTR, VOID = ir.FloatType(), ir.DoubleType(), ir.PointerType(), ir.VoidType()
 
+# Multiply-adds that a core has under way: two units, each begins one a cycle and takes four.
+UNDER_WAY = 8
 STRIP_VECTORS = 4  # a strip, the unit of work of a thread, is this many vectors of outputs
-OPENMP_FUNCTIONS = ("GOMP_parallel", "omp_get_thread_num", "omp_get_num_threads")
 
 # 2^f on [-1/2, 1/2], highest power first (minimax, error below 2e-7).
 EXP2 = (
@@ -35,6 +35,17 @@ EXP2 = (
     2.402264791363012e-1, 6.931472028550421e-1, 1.0,
 )  # fmt: skip
 ROUNDER = 12582912.0  # 1.5 * 2^23: adding and subtracting it rounds a small float32
+
+
+class Tile(NamedTuple):
+    """Vectors of outputs that some rows are multiplied into at a time, and how.
+
+    `keeps_weights`: registers hold the weights of a word while they multiply all rows; else the
+    rows' activations, while they are multiplied by one vector of weights after the other.
+    """
+
+    vectors: int
+    keeps_weights: bool
 
 
 class VectorUnit(NamedTuple):
@@ -48,15 +59,20 @@ class VectorUnit(NamedTuple):
         """Outputs in a strip; weights and bias are padded to a multiple of it."""
         return STRIP_VECTORS * self.lanes
 
-    def vectors(self, rows: int) -> int:
-        """Widest tile for `rows` rows that fits the registers.
+    def tile(self, rows: int) -> Tile:
+        """The widest tile for `rows` rows whose sums fit the registers beside what is multiplied.
 
-        Those are its sums, its weights as loaded and as widened, and one activation.
+        By default its weights are loaded once. Where that leaves fewer sums than multiply-adds are
+        under way at a time, each would wait for the one before: then the rows' activations are.
         """
-        for vectors in (4, 2):
-            if rows * vectors + 2 * vectors + 1 < self.registers:
-                return vectors
-        return 1
+        for vectors in (4, 2, 1):
+            if rows * vectors + 2 * vectors + 1 < self.registers or vectors == 1:
+                break
+        for wider in (4, 2):
+            fits = rows * wider + rows + 1 <= self.registers
+            if rows * vectors < UNDER_WAY and wider > vectors and fits:
+                return Tile(wider, keeps_weights=False)
+        return Tile(vectors, keeps_weights=True)
 
     @property
     def max_rows(self) -> int:
@@ -123,28 +139,14 @@ def loop(b: Any, start: Any, stop: Any, step: Any = None) -> Iterator[Any]:
     b.position_at_end(done)
 
 
-@contextmanager
-def taking(b: Any, counter: Any, unit: Any, stop: Any) -> Iterator[tuple[Any, Any]]:
-    """Emit a loop over units of range(stop) that no other thread with this counter has taken.
-
-    Yields the first and the end of each.
-    """
-    body, done = (b.append_basic_block(name) for name in ("take", "taken"))
-    b.branch(body)
-    b.position_at_end(body)
-    first = b.atomic_rmw("add", counter, unit, "monotonic")
-    inside = b.append_basic_block("inside")
-    b.cbranch(b.icmp_signed("<", first, stop), inside, done)
-    b.position_at_end(inside)
-    yield first, minimum(b, b.add(first, unit), stop)
-    b.branch(body)
-    b.position_at_end(done)
-
-
 class Emitter:
-    """An LLVM module under construction for one vector unit; `entry` is its public function."""
+    """An LLVM module under construction for one vector unit.
+
+    `entry` is its public function, `part` another one, which other kernels call.
+    """
 
     entry: str
+    part = ""
 
     def __init__(self, unit: VectorUnit) -> None:
         self.unit = unit
@@ -160,7 +162,7 @@ class Emitter:
     def define(self, name: str, arguments: list[Any]) -> tuple[Any, Any]:
         """A function of the module returning nothing, and the builder of its body."""
         function = self.declare(name, VOID, arguments)
-        if name != self.entry:
+        if name not in (self.entry, self.part):
             function.linkage = "internal"
             function.attributes.add("noinline")
         return function, ir.IRBuilder(function.append_basic_block())
@@ -242,25 +244,6 @@ class Emitter:
             b.branch(done)
         b.position_at_end(done)
 
-    def call_in_team(self, b: Any, share: Any, job: Any, threads: Any) -> None:
-        """share(job) by so many threads of torch's pool, or by this one."""
-        parallel = self.declare("GOMP_parallel", VOID, [PTR, PTR, I32, I32])
-        with b.if_else(b.icmp_signed(">", threads, i64(1))) as (in_team, alone):
-            with in_team:
-                members = b.trunc(threads, I32)
-                b.call(parallel, [share, job, members, ir.Constant(I32, 0)])
-            with alone:
-                b.call(share, [job])
-
-    def own_part(self, b: Any, units: Any) -> tuple[Any, Any]:
-        """First and end of the units of work that fall to this thread of a team."""
-        number = self.declare("omp_get_thread_num", I32, [])
-        size = self.declare("omp_get_num_threads", I32, [])
-        thread, threads = (b.zext(b.call(query, []), I64) for query in (number, size))
-        ends = (thread, b.add(thread, i64(1)))
-        start, stop = (b.sdiv(b.mul(units, end), threads) for end in ends)
-        return start, stop
-
 
 class FormatEmitter(Emitter):
     """An emitter for weights and activations of one format; arithmetic is in float32."""
@@ -316,23 +299,9 @@ class FormatEmitter(Emitter):
         b.store(self.rounded(b, values), address, align=2 if self.narrow else 4)
 
 
-@functools.cache
-def bind_openmp() -> bool:
-    """Let compiled code call the OpenMP runtime torch is linked with; False if there is none."""
-    try:
-        torch_library = ctypes.CDLL(str(Path(torch.__file__).parent / "lib" / "libtorch_cpu.so"))
-        for name in OPENMP_FUNCTIONS:
-            # A symbol lookup through a library also searches the libraries it was linked with.
-            llvm.add_symbol(name, ctypes.cast(torch_library[name], ctypes.c_void_p).value)
-    except (OSError, AttributeError):
-        return False
-    return True
-
-
-def know_function(name: str, function: Callable[[bytes], None]) -> None:
-    """Lets modules compiled later declare a compiled function by this name."""
-    address = ctypes.cast(function, ctypes.c_void_p).value  # type: ignore[arg-type]
-    llvm.add_symbol(name, address)
+def know_function(name: str, compiled: Callable[[bytes], None], function: str) -> None:
+    """Lets modules compiled later declare a function of a compiled module by this name."""
+    llvm.add_symbol(name, compiled.engine.get_function_address(function))  # type: ignore[attr-defined]
 
 
 def compile_module(text: str, entry: str) -> Callable[[bytes], None]:

@@ -1,0 +1,150 @@
+"""Threads that go through a compiled CPU kernel together, and wait for one another in between.
+
+Importing this module requires llvmlite. The threads are those of torch's OpenMP runtime: one pool
+and one setting, `torch.set_num_threads`. A team meets once a kernel; waking a thread for every part
+would take longer than many a part.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from llvmlite import binding as llvm
+
+from draftloop.runtime.llvm import I32, I64, PTR, VOID, Emitter, at, i64, minimum
+
+OPENMP_FUNCTIONS = ("GOMP_parallel", "omp_get_thread_num", "omp_get_num_threads")
+# A team's record, 64-bit words, each in its own cache line: units that are taken, members that have
+# arrived, and the number of times that all have.
+TAKEN, ARRIVED, TURN, RECORD = 0, 8, 16, 24
+# What a member waits before it lets others have its core: some 20 to 60 microseconds. Parts of a
+# kernel end together to within a few, unless another process has a member's core.
+SPINS = 1000
+
+
+@functools.cache
+def bind_openmp() -> bool:
+    """Let compiled code call the OpenMP runtime torch is linked with; False if there is none."""
+    try:
+        torch_library = ctypes.CDLL(str(Path(torch.__file__).parent / "lib" / "libtorch_cpu.so"))
+        for name in OPENMP_FUNCTIONS:
+            # A symbol lookup through a library also searches the libraries it was linked with.
+            llvm.add_symbol(name, ctypes.cast(torch_library[name], ctypes.c_void_p).value)
+    except (OSError, AttributeError):
+        return False
+    return True
+
+
+class Team:
+    """Writes, into the module of a kernel, what its threads need to work together.
+
+    A *member* is a function of one pointer, which every thread of the team runs. All of them must
+    wait equally often.
+    """
+
+    def __init__(self, emitter: Emitter) -> None:
+        self._emitter = emitter
+        self._wait: Any = None
+
+    def record(self, b: Any) -> Any:
+        """A new team's record, on the stack of the one that calls the others."""
+        with b.goto_entry_block():
+            record = b.alloca(I64, RECORD)
+            record.align = 64
+        for place in (TAKEN, ARRIVED, TURN):
+            b.store(i64(0), at(b, record, i64(place), I64))
+        return record
+
+    def run(self, b: Any, member: Any, argument: Any, threads: Any) -> None:
+        """member(argument) by so many threads, or by this one alone."""
+        parallel = self._known("GOMP_parallel", VOID, [PTR, PTR, I32, I32])
+        with b.if_else(b.icmp_signed(">", threads, i64(1))) as (in_team, alone):
+            with in_team:
+                members = b.trunc(threads, I32)
+                b.call(parallel, [member, argument, members, I32(0)])
+            with alone:
+                b.call(member, [argument])
+
+    def size(self, b: Any) -> Any:
+        """How many threads the team has."""
+        return b.zext(b.call(self._known("omp_get_num_threads", I32, []), []), I64)
+
+    def own_part(self, b: Any, units: Any) -> tuple[Any, Any]:
+        """First and end of the units of work that fall to this thread."""
+        number = b.call(self._known("omp_get_thread_num", I32, []), [])
+        thread, threads = b.zext(number, I64), self.size(b)
+        ends = (thread, b.add(thread, i64(1)))
+        start, stop = (b.sdiv(b.mul(units, end), threads) for end in ends)
+        return start, stop
+
+    @contextmanager
+    def taking(self, b: Any, record: Any, unit: Any, stop: Any) -> Iterator[tuple[Any, Any]]:
+        """Emit a loop over units of range(stop) that no other thread has taken.
+
+        Yields the first and the end of each. Then all must `wait` before units are taken again.
+        """
+        body, done = (b.append_basic_block(name) for name in ("take", "taken"))
+        b.branch(body)
+        b.position_at_end(body)
+        first = b.atomic_rmw("add", at(b, record, i64(TAKEN), I64), unit, "monotonic")
+        inside = b.append_basic_block("inside")
+        b.cbranch(b.icmp_signed("<", first, stop), inside, done)
+        b.position_at_end(inside)
+        yield first, minimum(b, b.add(first, unit), stop)
+        b.branch(body)
+        b.position_at_end(done)
+
+    def wait(self, b: Any, record: Any) -> None:
+        """Until all have arrived: what any of them wrote before, all of them see."""
+        if self._wait is None:
+            self._wait = self._emit_wait()
+        b.call(self._wait, [record])
+
+    def _emit_wait(self) -> Any:
+        function, b = self._emitter.define("wait", [PTR])
+        (record,) = function.args
+        taken, arrived, turn = (at(b, record, i64(n), I64) for n in (TAKEN, ARRIVED, TURN))
+        before = b.load_atomic(turn, "monotonic", 8, typ=I64)
+        others = b.atomic_rmw("add", arrived, i64(1), "acq_rel")
+        with b.if_else(b.icmp_signed("==", b.add(others, i64(1)), self.size(b))) as (last, early):
+            with last:
+                b.store(i64(0), taken)
+                b.store(i64(0), arrived)
+                b.atomic_rmw("add", turn, i64(1), "release")
+            with early:
+                self._emit_spin(b, turn, before)
+        b.ret_void()
+        return function
+
+    def _emit_spin(self, b: Any, turn: Any, before: Any) -> None:
+        """Until the turn is no longer this one."""
+        pause = self._known("llvm.x86.sse2.pause", VOID, [])
+        rest = self._known("sched_yield", I32, [])
+        with b.goto_entry_block():
+            spins = b.alloca(I64)
+        b.store(i64(0), spins)
+        head, body, done = (b.append_basic_block(name) for name in ("head", "body", "done"))
+        b.branch(head)
+        b.position_at_end(head)
+        now = b.load_atomic(turn, "acquire", 8, typ=I64)
+        b.cbranch(b.icmp_signed("==", now, before), body, done)
+        b.position_at_end(body)
+        count = b.load(spins, typ=I64)
+        b.store(b.add(count, i64(1)), spins)
+        with b.if_else(b.icmp_signed("<", count, i64(SPINS))) as (soon, late):
+            with soon:
+                b.call(pause, [])
+            with late:
+                b.call(rest, [])
+        b.branch(head)
+        b.position_at_end(done)
+
+    def _known(self, name: str, result: Any, arguments: list[Any]) -> Any:
+        known = self._emitter.module.globals.get(name)
+        return known or self._emitter.declare(name, result, arguments)
