@@ -63,6 +63,7 @@ def drafting(own: list[int], nodes: int) -> tuple[FusedDrafting, Controller]:
         controller=controller,
         figures=SpeculationFigures(),
         gain=ModelGain(0.0),
+        end=len(own) + ROUNDS * 4,
     )
     return made, controller
 

@@ -154,7 +154,12 @@ class Deployment:
                 drafter=drafter if uses_model else None,
                 controller=controller,
                 figures=figures,
-                gain=self._gains.of(request.sampling.temperature, controller.draft_token_ns),
+                gain=self._gains.of(
+                    request.sampling.temperature,
+                    controller.draft_token_ns,
+                    self._prefill_token_ns,
+                ),
+                end=len(request.prompt) + request.max_tokens,
             )
         return DrafterDrafting(
             PhraseSource(phrases) if phrases else None,
@@ -189,6 +194,12 @@ class Deployment:
             sources = request.speculation.fused
             return DraftsFrom(shared=sources.phrases, own_text=sources.own_text, recycles=size)
         return DraftsFrom()
+
+    @property
+    def _prefill_token_ns(self) -> float:
+        """What the draft model takes for a token of many, as far as it was measured."""
+        line = cost_line(self.drafter.cost_curve if self.drafter is not None else ())
+        return line.times[-1] / line.rows[-1] if line.rows else 0.0
 
     def _controller(self, request: GenerationRequest) -> Controller:
         info, drafter = self.verifier, self.drafter

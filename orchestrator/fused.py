@@ -42,7 +42,8 @@ FOLLOWING = 2
 class FusedDrafting(RecyclingDrafting):
     """Chooses, round by round, between no draft, free sources alone, and the draft model on top.
 
-    No `drafter` means that the draft model is switched off. `gain` is what its rounds bring.
+    No `drafter` means that the draft model is switched off. `gain` is what its rounds bring;
+    `end` is how many tokens the request holds at most when it ends.
     """
 
     def __init__(
@@ -53,12 +54,14 @@ class FusedDrafting(RecyclingDrafting):
         controller: Controller,
         figures: SpeculationFigures,
         gain: ModelGain,
+        end: int,
     ) -> None:
         super().__init__(PhraseSource(phrases) if phrases else None, phrases)
         self._drafter = drafter
         self._controller = controller
         self._figures = figures
         self._gain = gain
+        self._end = end
         self._plans = Patience(LONGEST_WITHOUT_PLAN)
         self._of_model: tuple[float, int] | None = None  # this round's offer and draft time
         self._unjudged = False  # the drafter has not heard yet what became of its last draft
@@ -69,7 +72,7 @@ class FusedDrafting(RecyclingDrafting):
 
         Then the first round that asks for it opens its session, if one ever does.
         """
-        if self._drafter is not None and self._expects_the_model():
+        if self._drafter is not None and self._wants_a_session(committed, 0.0, self._worth_of_none):
             self._drafter.open(committed)
 
     async def propose(
@@ -79,11 +82,14 @@ class FusedDrafting(RecyclingDrafting):
         heard, self._unjudged, self._of_model = verdict if self._unjudged else None, False, None
         free = self._free_draft(committed, budget)
         chosen = self._select(free.tree, budget)
-        if self._drafter is None or not self._asks_the_model(chosen, budget):
+        if self._drafter is None or not budget.max_nodes:
             return self._without_model(free, chosen)
         if not self._drafter.asked_for:
-            self._drafter.open(committed)
-            self._just_opened = True
+            if self._wants_a_session(committed, chosen.promised, chosen.worth):
+                self._drafter.open(committed)
+                self._just_opened = True
+            return self._without_model(free, chosen)
+        if not self._asks_the_model(chosen):
             return self._without_model(free, chosen)
         began = time.perf_counter_ns()
         try:
@@ -165,20 +171,25 @@ class FusedDrafting(RecyclingDrafting):
         """Whether the text is one that phrases have known for some tokens."""
         return self._phrases is not None and self._phrases.run >= FOLLOWING
 
-    def _expects_the_model(self) -> bool:
-        """Whether a round with the draft model alone is worth more than one without any draft."""
-        controller = self._controller
-        return controller.fixed or self._gain.worth(0.0, controller) > self._worth_of_none
+    def _wants_a_session(self, committed: Sequence[int], offered: float, without: float) -> bool:
+        """Whether to have the drafter prefill: for what the rounds to come gain, or as a try.
 
-    def _asks_the_model(self, free: Selection, budget: DraftBudget) -> bool:
-        """Whether a round with the draft model is worth more than the best one without."""
-        if not budget.max_nodes or self._controller.fixed:
-            return budget.max_nodes > 0
-        if self._just_opened:
-            self._just_opened = False
+        `offered`: what free sources promise; `without`: what a round without the model is worth.
+        """
+        controller, gain = self._controller, self._gain
+        if controller.fixed:
             return True
+        advantage, left = gain.worth(offered, controller) - without, self._end - len(committed)
+        pays = gain.pays_to_open(advantage, len(committed), left, controller.rate)
+        return gain.openings.takes(pays)
+
+    def _asks_the_model(self, free: Selection) -> bool:
+        """Whether a round with the draft model is worth more than the best one without."""
+        if self._controller.fixed:
+            return True
+        opened, self._just_opened = self._just_opened, False
         pays = self._gain.worth(free.promised, self._controller) > free.worth
-        return self._gain.patience.takes(pays)
+        return self._gain.patience.takes(pays) or opened
 
     def _without_model(self, draft: Draft, chosen: Selection) -> Draft:
         if draft.timings.service_ns:

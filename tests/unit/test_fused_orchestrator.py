@@ -113,6 +113,8 @@ def made(
     draft_ns: float,
     fixed: bool = False,
     gains: ModelGains | None = None,
+    prefill_ns: float = 0.0,
+    left: int = 100,
 ) -> tuple[FusedDrafting, Controller]:
     controller = Controller(
         max_nodes=16, verify_cost=LINE, draft_token_ns=draft_ns, fixed=fixed, gated=False
@@ -124,7 +126,8 @@ def made(
         drafter=known,
         controller=controller,
         figures=SpeculationFigures(),
-        gain=(gains or ModelGains()).of(0.0, draft_ns),
+        gain=(gains or ModelGains()).of(0.0, draft_ns, prefill_ns),
+        end=len(text) + left,
     )
     drafting.open(text)
     return drafting, controller
@@ -230,6 +233,27 @@ def test_requests_try_a_draft_model_that_does_not_pay_together() -> None:
         rounds(drafting, controller, [1], 20)
     tries = [len(drafter.offers) for drafter in drafters]
     assert 1 <= sum(tries[5:]) <= 8
+
+
+def test_a_session_must_bring_in_more_than_prefilling_its_prompt_takes() -> None:
+    """Over the tokens that are left: a long answer is worth what a short one is not."""
+    opened = []
+    for left in (4, 400):
+        drafter = ScriptedDrafter()
+        drafting, controller = made(drafter, [1] * 100, draft_ns=1e3, prefill_ns=5e4, left=left)
+        rounds(drafting, controller, [1] * 100, 2)
+        opened.append(drafter.asked_for)
+    assert opened == [False, True]
+
+
+def test_sessions_of_a_draft_model_that_does_not_pay_are_tried_rarely() -> None:
+    """Each try costs the prefilling of a prompt."""
+    gains = ModelGains()
+    drafters = [ScriptedDrafter(estimate=0.01) for _ in range(100)]
+    for drafter in drafters:
+        drafting, controller = made(drafter, [1], draft_ns=5e6, gains=gains)
+        rounds(drafting, controller, [1], 20)
+    assert 1 <= sum(drafter.asked_for for drafter in drafters) <= 5
 
 
 def test_a_drafter_that_is_gone_leaves_the_free_sources() -> None:
