@@ -56,7 +56,7 @@ def patient(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("patient")
 def test_the_grid_is_as_wide_as_the_model_allows(model: LanguageModel) -> None:
     model.measure_costs()
-    everything = [(1, 128, tokens) for tokens in (1, 2, 4, 8, 12, 16, 24, 32)]
+    everything = [(1, 128, tokens) for tokens in (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 24, 32)]
     everything += [(1, context, tokens) for context in (512, 1024) for tokens in (1, 8)]
     everything += [(batch, 128, tokens) for batch in (2, 4) for tokens in (1, 8)]
     assert places(model.cost_curve) == everything
@@ -69,7 +69,7 @@ def test_the_grid_is_as_wide_as_the_model_allows(model: LanguageModel) -> None:
 def test_short_contexts_and_few_sessions_are_measured_as_far_as_they_go(tmp_path: Path) -> None:
     short = load_model(save_model(tmp_path), context_length=8, max_draft_nodes=4, max_sessions=3)
     short.measure_costs()
-    expected = [(1, 4, tokens) for tokens in (1, 2, 4, 8)] + [(2, 4, 1), (2, 4, 8)]
+    expected = [(1, 4, tokens) for tokens in (1, 2, 3, 4, 5, 6, 8)] + [(2, 4, 1), (2, 4, 8)]
     assert places(short.cost_curve) == expected
 
 
