@@ -106,6 +106,19 @@ def threads(request: pytest.FixtureRequest) -> Iterator[None]:
     torch.set_num_threads(before)
 
 
+@pytest.mark.parametrize("threads", [2, 3, 5], indirect=True)
+@pytest.mark.parametrize("nodes", [0, 24])
+def test_a_team_of_any_size_computes_the_same(
+    model: LanguageModel, nodes: int, threads: None
+) -> None:
+    """Also one with more members than rows, heads or cores."""
+    sessions = [(7, TEXT[:1] * nodes, list(range(ROOT, nodes - 1))), (len(TEXT), [5], [ROOT])]
+    together = run(model, *sessions)
+    torch.set_num_threads(1)
+    for logits, alone in zip(together, run(model, *sessions), strict=True):
+        assert torch.equal(logits, alone)
+
+
 @pytest.mark.parametrize("threads", [1, 2], indirect=True)
 @pytest.mark.parametrize(("heads", "kv_heads", "dim"), [(4, 4, 96), (6, 2, 24), (2, 1, 160)])
 @pytest.mark.parametrize("rows", [1, 5, 33])
