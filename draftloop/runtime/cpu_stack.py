@@ -105,7 +105,7 @@ class CpuStack:
             self._table.ctypes.data, len(self._table), segments.ctypes.data, len(segments),
             rows, shape.hidden, shape.heads, shape.kv_heads, shape.dim,
             cache.keys[0].stride(1), cache.keys[0].stride(0), torch.get_num_threads(),
-            self._work_per_row, 0, token_ids, positions, embedding,
+            self._work_per_row, token_ids, positions, embedding,
             *(self._between[name].data_ptr() for name in BETWEEN), *around,
             positions + rows * numbers.itemsize, len(chosen), *_linear_fields(head),
             self._between["scores"].data_ptr(), logits.data_ptr(), shape.scale, shape.epsilon,

@@ -33,14 +33,15 @@ from draftloop.runtime.team import Team
 
 CALL_FIELDS = (
     "layers", "count", "segments", "segment_count", "rows", "hidden", "heads", "kv_heads", "dim",
-    "key_head", "slot_size", "threads", "work_per_row", "team", "token_ids", "positions",
-    "embedding", "x", "normed", "joined", "query", "attended", "narrowed", "gates", "inner",
-    "delta", "cosines", "sines", "last_norm", "chosen", "chosen_count", "head weights",
-    "head bias", "head steps", "head outputs", "scores", "logits", "scale", "epsilon",
+    "key_head", "slot_size", "threads", "work_per_row", "token_ids", "positions", "embedding", "x",
+    "normed", "joined", "query", "attended", "narrowed", "gates", "inner", "delta", "cosines",
+    "sines", "last_norm", "chosen", "chosen_count", "head weights", "head bias", "head steps",
+    "head outputs", "scores", "logits", "scale", "epsilon",
 )  # fmt: skip
 CALL = struct.Struct(f"{len(CALL_FIELDS) - 2}q2d")
-CALL_POINTERS = (
-    "layers", "segments", "team", "token_ids", "positions", "embedding", "x", "normed", "joined",
+MEMBER_FIELDS = (*CALL_FIELDS, "team")  # of the copy that all threads of a team read
+MEMBER_POINTERS = (
+    "team", "layers", "segments", "token_ids", "positions", "embedding", "x", "normed", "joined",
     "query", "attended", "narrowed", "gates", "inner", "delta", "cosines", "sines", "last_norm",
     "chosen", "head weights", "head bias", "scores", "logits",
 )  # fmt: skip
@@ -140,7 +141,7 @@ class _StackEmitter(RowsEmitter):
     ) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
         """The fields of the three."""
         return (
-            self.record(b, call, CALL_FIELDS, CALL_POINTERS),
+            self.record(b, call, MEMBER_FIELDS, MEMBER_POINTERS),
             self.record(b, layer, LAYER_FIELDS, LAYER_POINTERS),
             self.record(b, segment, SEGMENT_FIELDS, SEGMENT_POINTERS),
         )
@@ -206,7 +207,7 @@ class _StackEmitter(RowsEmitter):
         """layer(call, layer, epsilon): x += attention of x; x += feed-forward of x."""
         function, b = self.define("layer", [PTR, PTR, F32])
         call, layer, epsilon = function.args
-        known = self.record(b, call, CALL_FIELDS, CALL_POINTERS)
+        known = self.record(b, call, MEMBER_FIELDS, MEMBER_POINTERS)
         mine = self.record(b, layer, LAYER_FIELDS, LAYER_POINTERS)
         inner = b.sdiv(mine["before_activation outputs"], i64(2))
         # Where the halves begin with a strip the kernel of the matrix goes on to the activation.
@@ -265,7 +266,7 @@ class _StackEmitter(RowsEmitter):
         """head(call, epsilon): the logits of the rows that `chosen` names, in float32."""
         function, b = self.define("head", [PTR, F32])
         call, epsilon = function.args
-        known = self.record(b, call, CALL_FIELDS, CALL_POINTERS)
+        known = self.record(b, call, MEMBER_FIELDS, MEMBER_POINTERS)
         hidden, count, outputs = known["hidden"], known["chosen_count"], known["head outputs"]
         self.team.wait(b, known["team"])  # chosen rows may be another thread's
         first, stop = self.team.own_part(b, count)
@@ -296,7 +297,7 @@ class _StackEmitter(RowsEmitter):
         head = self.emit_head(functions["norm"], widen)
         function, b = self.define("member", [PTR])
         (call,) = function.args
-        known = self.record(b, call, CALL_FIELDS, CALL_POINTERS)
+        known = self.record(b, call, MEMBER_FIELDS, MEMBER_POINTERS)
         epsilon = b.fptrunc(b.bitcast(known["epsilon"], F64), F32)
         names = ("token_ids", "embedding", "x", "rows", "hidden")
         b.call(embed, [known[name] for name in names])
@@ -312,13 +313,16 @@ class _StackEmitter(RowsEmitter):
         member = self.emit_member()
         function, b = self.define(self.entry, [PTR])
         (call,) = function.args
+        mine = b.alloca(I64, len(MEMBER_FIELDS))
+        with loop(b, i64(0), i64(len(CALL_FIELDS))) as place:
+            b.store(b.load(at(b, call, place, I64), typ=I64), at(b, mine, place, I64))
         team = b.ptrtoint(self.team.record(b), I64)
-        b.store(team, at(b, call, i64(CALL_FIELDS.index("team")), I64))
-        known = self.record(b, call, CALL_FIELDS, CALL_POINTERS)
+        b.store(team, at(b, mine, i64(MEMBER_FIELDS.index("team")), I64))
+        known = self.record(b, mine, MEMBER_FIELDS, MEMBER_POINTERS)
         rows = b.add(known["rows"], i64(cpu_linear_kernel.WEIGHT_WORK))
         work = b.mul(rows, known["work_per_row"])
         threads = minimum(b, known["threads"], b.sdiv(work, i64(MIN_WORK_PER_THREAD)))
-        self.team.run(b, member, call, threads)
+        self.team.run(b, member, mine, threads)
         b.ret_void()
         return str(self.module)
 
