@@ -90,8 +90,7 @@ class _StackEmitter(RowsEmitter):
         call, layer, segment = function.args
         known, of_layer, mine = self.records_of(b, call, layer, segment)
         dim, heads, kv_heads = known["dim"], known["heads"], known["kv_heads"]
-        slot = b.mul(mine["slot"], known["slot_size"])
-        keys, values = (at(b, of_layer[name], slot, F32) for name in ("keys", "values"))
+        keys, values = self.cache_of(b, known, of_layer, mine)
         turned_heads = b.add(heads, kv_heads)
         width = b.mul(b.add(turned_heads, kv_heads), dim)
         own_first, own_stop = self.team.own_part(b, mine["rows"])
@@ -122,9 +121,7 @@ class _StackEmitter(RowsEmitter):
         function, b = self.define("attend", [PTR, PTR, PTR])
         call, layer, segment = function.args
         known, of_layer, mine = self.records_of(b, call, layer, segment)
-        slot = b.mul(mine["slot"], known["slot_size"])
-        keys, values = (at(b, of_layer[name], slot, F32) for name in ("keys", "values"))
-        self.emit_attention_call(b, known, of_layer, mine, keys, values)
+        self.emit_attention_call(b, known, of_layer, mine)
         first, stop = self.team.own_part(b, known["heads"])  # as the attention kernel splits them
         count = b.mul(b.sub(stop, first), known["dim"])
         width = b.mul(known["heads"], known["dim"])
@@ -146,11 +143,18 @@ class _StackEmitter(RowsEmitter):
             self.record(b, segment, SEGMENT_FIELDS, SEGMENT_POINTERS),
         )
 
+    def cache_of(
+        self, b: Any, known: dict[str, Any], layer: dict[str, Any], segment: dict[str, Any]
+    ) -> tuple[Any, Any]:
+        """The keys and the values of a segment's slot in a layer."""
+        slot = b.mul(segment["slot"], known["slot_size"])
+        return at(b, layer["keys"], slot, F32), at(b, layer["values"], slot, F32)
+
     def emit_attention_call(
-        self, b: Any, known: dict[str, Any], layer: dict[str, Any], segment: dict[str, Any],
-        keys: Any, values: Any,
-    ) -> None:  # fmt: skip
+        self, b: Any, known: dict[str, Any], layer: dict[str, Any], segment: dict[str, Any]
+    ) -> None:
         """Fills the record of `cpu_attention_kernel` and calls its part."""
+        keys, values = self.cache_of(b, known, layer, segment)
         heads, dim = known["heads"], known["dim"]
         row_size = b.mul(heads, dim)
         first = b.mul(segment["start"], row_size)

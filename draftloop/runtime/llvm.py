@@ -65,14 +65,11 @@ class VectorUnit(NamedTuple):
         By default its weights are loaded once. Where that leaves fewer sums than multiply-adds are
         under way at a time, each would wait for the one before: then the rows' activations are.
         """
-        for vectors in (4, 2, 1):
-            if rows * vectors + 2 * vectors + 1 < self.registers or vectors == 1:
-                break
-        for wider in (4, 2):
-            fits = rows * wider + rows + 1 <= self.registers
-            if rows * vectors < UNDER_WAY and wider > vectors and fits:
-                return Tile(wider, keeps_weights=False)
-        return Tile(vectors, keeps_weights=True)
+        keeping = next((v for v in (4, 2) if rows * v + 2 * v + 1 < self.registers), 1)
+        changing = next((v for v in (4, 2) if rows * v + rows + 1 <= self.registers), 1)
+        if rows * keeping < UNDER_WAY and changing > keeping:
+            return Tile(changing, keeps_weights=False)
+        return Tile(keeping, keeps_weights=True)
 
     @property
     def max_rows(self) -> int:
