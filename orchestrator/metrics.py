@@ -315,7 +315,7 @@ def _deployments(deployments: Sequence[Deployment]) -> Iterator[Metric]:
     for deployment in deployments:
         for role, known in deployment.replicas().items():
             states.update({(role, "ready"): 0, (role, "resting"): 0})
-            for replica in known.by_preference():
+            for replica in known:
                 states[role, "resting" if replica.resting else "ready"] += 1
                 held[role] += replica.sessions
     for (role, state), count in states.items():

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import random
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 import grpc
@@ -34,6 +34,15 @@ class Replica:
     def resting(self) -> bool:
         """Whether it failed so recently that asking again would be a waste."""
         return time.monotonic() < self.resting_until
+
+    @property
+    def connected(self) -> bool:
+        """Whether its connection stands, as it does once it has answered and until it dies.
+
+        One that is gone without a refusal, with its container's address, would keep a new session
+        waiting for seconds while another replica could have taken it.
+        """
+        return self.channel.get_state() is grpc.ChannelConnectivity.READY
 
     @property
     def load(self) -> tuple[float, int]:
@@ -85,6 +94,9 @@ class Replicas:
     def __len__(self) -> int:
         return len(self._replicas)
 
+    def __iter__(self) -> Iterator[Replica]:
+        return iter(self._replicas)
+
     def __contains__(self, replica: Replica) -> bool:
         return replica in self._replicas
 
@@ -101,18 +113,20 @@ class Replicas:
         self._model = self._common() or self._model
 
     def by_preference(self) -> list[Replica]:
-        """In the order in which they should be tried; those that rest come last.
+        """In the order in which they should be tried: the connected, the others, those that rest.
 
         The first is the less busy of two taken at random (Mitzenmacher, "The power of two choices
         in randomized load balancing"): orchestrators that all know the same loads, a moment old,
         do not all run to the same replica.
         """
-        ready = [replica for replica in self._replicas if not replica.resting]
+        awake = [replica for replica in self._replicas if not replica.resting]
         resting = [replica for replica in self._replicas if replica.resting]
+        ready = [replica for replica in awake if replica.connected]
+        apart = [replica for replica in awake if not replica.connected]
         random.shuffle(ready)
         ready[:2] = sorted(ready[:2], key=lambda replica: replica.load)
         ready[1:] = sorted(ready[1:], key=lambda replica: replica.load)
-        return ready + sorted(resting, key=lambda replica: replica.resting_until)
+        return ready + apart + sorted(resting, key=lambda replica: replica.resting_until)
 
     def _common(self) -> ModelInfo | None:
         models = [replica.model for replica in self._replicas if replica.model is not None]

@@ -134,6 +134,18 @@ async def test_who_dies_leaves_and_who_returns_is_forgiven() -> None:
             await successor.stop(0)
 
 
+async def test_who_dies_comes_last_before_anybody_asks() -> None:
+    """Nothing but the connection's end says so: a session would wait for its timeout there."""
+    async with discovering(pods := Pods()) as found, fakes.listening(add, serving()) as other:
+        async with fakes.listening(add, serving()) as address:
+            pods.addresses = [address, other]
+            await found.look()
+        await eventually(lambda: not all(replica.connected for replica in found.replicas))
+        firsts = {found.replicas.by_preference()[0].address for _ in range(50)}
+        assert firsts == {other}
+        assert there(found) == {address, other}
+
+
 async def test_another_model_is_refused_and_named_once() -> None:
     stranger = serving(model_info(model_fingerprint="cc", instance_id="stranger"))
     with capture_logs() as lines:

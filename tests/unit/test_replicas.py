@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import dataclass
 from typing import Any
 
+import grpc
 import pytest
 
 from draftloop.errors import Mismatch
@@ -13,8 +15,16 @@ from orchestrator.replicas import Replica, Replicas
 from tests.support.model_info import model_info
 
 
+@dataclass
+class FakeChannel:
+    state: grpc.ChannelConnectivity = grpc.ChannelConnectivity.READY
+
+    def get_state(self) -> grpc.ChannelConnectivity:
+        return self.state
+
+
 def replica(name: str, *, room: int = 8, running: int = 0, **load: Any) -> Replica:
-    one = Replica(name, channel=None, model=model_info(max_sessions=room))
+    one = Replica(name, FakeChannel(), model=model_info(max_sessions=room))
     one.report(ServiceLoad(running_sessions=running, **load))
     return one
 
@@ -61,6 +71,15 @@ def test_those_that_rest_come_last() -> None:
     tired.failed()
     known = Replicas([tired, busy])
     assert [each.address for each in known.by_preference()] == ["busy", "tired"]
+
+
+@pytest.mark.parametrize("state", ["IDLE", "CONNECTING", "TRANSIENT_FAILURE"])
+def test_those_whose_connection_is_gone_come_before_those_that_rest(state: str) -> None:
+    tired, gone, busy = replica("tired"), replica("gone"), replica("busy", running=7)
+    tired.failed()
+    gone.channel.state = grpc.ChannelConnectivity[state]
+    known = Replicas([tired, gone, busy])
+    assert [each.address for each in known.by_preference()] == ["busy", "gone", "tired"]
 
 
 def test_requests_may_count_on_the_least_of_the_limits() -> None:
