@@ -152,7 +152,11 @@ class ModelServiceSettings(ServiceSettings):
         description="seconds without a message after which a session is freed",
     )
     prefill_chunk_tokens: int = Field(
-        256, ge=16, le=65536, description="most prompt tokens of one session in one forward"
+        256,
+        ge=16,
+        le=65536,
+        description="most prompt tokens of one session in one forward, which takes fewer where they "
+        "would take longer than 0.4 s",
     )
     threads: int | None = Field(None, ge=1, le=1024, description="CPU threads for forwards")
     start_lock: Path | None = Field(

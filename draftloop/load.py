@@ -7,11 +7,14 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServiceLoad:
-    """Sessions with and without a slot, and what a message has taken of late, in nanoseconds."""
+    """Sessions with and without a slot, what a message has taken of late, in nanoseconds, and how
+    many forwards were run so far.
+    """
 
     running_sessions: int = 0
     waiting_sessions: int = 0
     answer_ns: int = 0
+    forwards: int = 0
 
     @property
     def sessions(self) -> int:

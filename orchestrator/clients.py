@@ -26,6 +26,7 @@ from draftloop.tree import (
     Verdict,
     Verification,
 )
+from orchestrator.replicas import Replica
 from orchestrator.stream import Stream
 from orchestrator.terms import SessionTerms
 from protos import drafter_pb2, drafter_pb2_grpc, verifier_pb2, verifier_pb2_grpc
@@ -34,14 +35,18 @@ ServiceInfo = tuple[ModelInfo, ServiceLoad]
 
 
 class VerifierStream(Stream):
-    """A session's stream to one verifier; raises what Stream does."""
+    """A session's stream to one verifier; raises what Stream does.
 
-    def __init__(self, channel: grpc.aio.Channel, terms: SessionTerms) -> None:
-        call = verifier_pb2_grpc.VerifierStub(channel).Verify(
+    Long prompts, and sessions before this one, may keep an answer for longer than the time of one:
+    as long as the replica runs forwards, that is waited for.
+    """
+
+    def __init__(self, replica: Replica, terms: SessionTerms) -> None:
+        call = verifier_pb2_grpc.VerifierStub(replica.channel).Verify(
             timeout=terms.deadline.remaining(), metadata=tracing.current().headers()
         )
         farewell = verifier_pb2.VerifyRequest(close=verifier_pb2.CloseVerifierSession())
-        super().__init__(call, farewell, terms.answer_timeout_s)
+        super().__init__(call, farewell, terms.answer_timeout_s, replica.unheard_s)
         self._terms = terms
 
     async def open(self, committed: Sequence[int]) -> Verification:

@@ -61,7 +61,10 @@ class OrchestratorSettings(PhraseSettings, ServiceSettings):
         1.0, gt=0, le=60, description="seconds after which a round goes on without the drafter"
     )
     verify_timeout_s: float = Field(
-        60.0, gt=0, le=3600, description="seconds after which a verifier counts as dead"
+        60.0,
+        gt=0,
+        le=3600,
+        description="seconds without an answer and a forward after which a verifier counts as dead",
     )
     connect_timeout_s: float = Field(
         5.0, gt=0, le=600, description="seconds to look for a living verifier"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import random
 import time
 from collections.abc import Iterable, Iterator
@@ -29,6 +30,7 @@ class Replica:
     resting_until: float = field(default=0.0)
     _reported: ServiceLoad = field(default=ServiceLoad())
     _sessions_then: int = 0
+    _moved_at: float = -math.inf
 
     @property
     def resting(self) -> bool:
@@ -57,7 +59,13 @@ class Replica:
 
     def report(self, load: ServiceLoad) -> None:
         """Takes in how busy the service says it is."""
+        if load.forwards != self._reported.forwards:
+            self._moved_at = time.monotonic()
         self._reported, self._sessions_then = load, self.sessions
+
+    def unheard_s(self) -> float:
+        """Seconds since it last told of new forwards: who waits while it does is in a queue."""
+        return time.monotonic() - self._moved_at
 
     def failed(self) -> None:
         """Lets it rest, longer with every failure in a row."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import grpc
@@ -19,6 +19,7 @@ from draftloop.errors import (
 )
 from draftloop.load import ServiceLoad
 from draftloop.rpc.status import error_info
+from orchestrator.watchdog import Watchdog, nothing_heard
 
 CLOCKS_APART_S = 0.01
 
@@ -30,14 +31,22 @@ class NoAnswer(Unavailable):
 class Stream:
     """Raises Unavailable where the stream broke or no answer came within `timeout_s`.
 
-    What the service said on purpose comes as what it was there: InvalidInput, Mismatch, Overloaded.
-    DeadlineExceeded means that the call's own deadline has passed.
+    An answer is waited for longer where the service gives other signs of life: `unheard_s()` are
+    the seconds since the last. What the service said on purpose comes as what it was there:
+    InvalidInput, Mismatch, Overloaded. DeadlineExceeded: the call's own deadline has passed.
     """
 
-    def __init__(self, call: Any, farewell: Any, timeout_s: float) -> None:
+    def __init__(
+        self,
+        call: Any,
+        farewell: Any,
+        timeout_s: float,
+        unheard_s: Callable[[], float] = nothing_heard,
+    ) -> None:
         self._call = call
         self._farewell = farewell
         self._timeout_s = timeout_s
+        self._unheard_s = unheard_s
         self.load: ServiceLoad | None = None  # as of the last answer
 
     async def tell(self, message: Any) -> None:
@@ -49,7 +58,7 @@ class Stream:
     async def ask(self, message: Any) -> Any:
         """Sends a message and waits for its answer."""
         with self._our_errors():
-            async with asyncio.timeout(self._timeout_s):
+            async with Watchdog(self._timeout_s, self._unheard_s):
                 await self._call.write(message)
                 answer = await self._call.read()
         if answer is grpc.aio.EOF:

@@ -43,7 +43,7 @@ class VerifierSession(Session[VerifierStream]):
         """
         problem: DraftloopError = Unavailable("verifier: none can be reached")
         for replica in self._replicas.by_preference():
-            stream = VerifierStream(replica.channel, self._terms)
+            stream = VerifierStream(replica, self._terms)
             self._enter(replica, stream)
             try:
                 answer = await stream.open(committed)

@@ -234,11 +234,13 @@ class ServiceTimings(_message.Message):
     def __init__(self, service_ns: _Optional[int] = ..., forward_ns: _Optional[int] = ..., queue_ns: _Optional[int] = ..., forwards: _Optional[int] = ..., batch_size: _Optional[int] = ...) -> None: ...
 
 class ServiceLoad(_message.Message):
-    __slots__ = ("running_sessions", "waiting_sessions", "answer_ns")
+    __slots__ = ("running_sessions", "waiting_sessions", "answer_ns", "forwards")
     RUNNING_SESSIONS_FIELD_NUMBER: _ClassVar[int]
     WAITING_SESSIONS_FIELD_NUMBER: _ClassVar[int]
     ANSWER_NS_FIELD_NUMBER: _ClassVar[int]
+    FORWARDS_FIELD_NUMBER: _ClassVar[int]
     running_sessions: int
     waiting_sessions: int
     answer_ns: int
-    def __init__(self, running_sessions: _Optional[int] = ..., waiting_sessions: _Optional[int] = ..., answer_ns: _Optional[int] = ...) -> None: ...
+    forwards: int
+    def __init__(self, running_sessions: _Optional[int] = ..., waiting_sessions: _Optional[int] = ..., answer_ns: _Optional[int] = ..., forwards: _Optional[int] = ...) -> None: ...

@@ -156,6 +156,7 @@ def load_to_pb(load: ServiceLoad) -> pb.ServiceLoad:
         running_sessions=load.running_sessions,
         waiting_sessions=load.waiting_sessions,
         answer_ns=load.answer_ns,
+        forwards=load.forwards,
     )
 
 
@@ -165,6 +166,7 @@ def load_from_pb(message: pb.ServiceLoad) -> ServiceLoad:
         running_sessions=message.running_sessions,
         waiting_sessions=message.waiting_sessions,
         answer_ns=message.answer_ns,
+        forwards=message.forwards,
     )
 
 

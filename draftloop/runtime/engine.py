@@ -20,11 +20,11 @@ from draftloop.errors import Unavailable
 from draftloop.runtime import metrics
 from draftloop.runtime.awaited import Awaited
 from draftloop.runtime.forward import Forward, Task
+from draftloop.runtime.step import Step
 from draftloop.tree import ServiceTimings
 
 T = TypeVar("T")
 
-MAX_STEP_TOKENS = 2048
 # What nobody waits for is done after so long without a job, or when there is so much of it.
 QUIET_S = 0.0005
 MOST_UNCOUNTED = 64
@@ -62,7 +62,7 @@ class Engine:
     """Runs tasks (generators of forwards) on one thread.
 
     Between forwards new tasks join and finished or cancelled ones leave; all forwards that are
-    wished for at that moment on one model, up to MAX_STEP_TOKENS tokens, run as one.
+    wished for at that moment on one model, as many as fit a `Step`, run as one.
     """
 
     def __init__(self, name: str = "engine") -> None:
@@ -70,6 +70,7 @@ class Engine:
         self._active: list[Job] = []
         self._uncounted: list[Callable[[], None]] = []
         self._stopping = False
+        self.forwards = 0  # that were run: whether the engine moves
         self._door = threading.Lock()  # nothing enters the inbox behind the word to stop
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
@@ -155,14 +156,14 @@ class Engine:
     def _next_batch(self) -> list[Job]:
         self._active = [job for job in self._active if self._wanted(job)]
         batch: list[Job] = []
-        model, tokens = None, 0
+        step: Step | None = None
         for job in self._active:
             assert job.wish is not None
-            fits = job.wish.model is model and tokens + job.wish.rows <= MAX_STEP_TOKENS
-            if not batch or fits:
-                batch.append(job)
-                model = job.wish.model
-                tokens += job.wish.rows
+            if step is None:
+                step = Step(job.wish)
+            elif not step.takes(job.wish):
+                continue
+            batch.append(job)
         return batch
 
     def _wanted(self, job: Job) -> bool:
@@ -182,6 +183,7 @@ class Engine:
                 self._fail(job, error)
             return
         elapsed = time.perf_counter_ns() - started
+        self.forwards += 1
         # Those that were served go to the back, so that a full step starves nobody.
         self._active = [job for job in self._active if job not in batch] + batch
         for job, rows in zip(batch, logits, strict=True):

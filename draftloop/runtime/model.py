@@ -15,6 +15,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 from transformers.utils.logging import disable_progress_bar
 
 from draftloop import logs
+from draftloop.cost_line import cost_line
 from draftloop.errors import InvalidInput, StartupFailure
 from draftloop.model_info import (
     CostPoint,
@@ -29,6 +30,7 @@ from draftloop.runtime.forward import Batch, Forward, lay_out
 from draftloop.runtime.inflate import count_parameters, inflate, parse_size
 from draftloop.runtime.kv_cache import CacheShape, KVCache, Slot
 from draftloop.runtime.lean import LeanDecoder, is_lean
+from draftloop.runtime.step import StepSize
 
 log = logs.get(__name__)
 
@@ -70,6 +72,7 @@ class LanguageModel:
                 cpu_linear.replace_linears(self.network)
         self.cache = KVCache(self._cache_shape(), dtype=self._cache_dtype(), device=self.device)
         self.costs = CostCurve()
+        self.step_size = StepSize()
 
     def _cache_dtype(self) -> torch.dtype:
         # Without bfloat16 arithmetic torch's attention takes four times as long for one row.
@@ -113,6 +116,7 @@ class LanguageModel:
         elapsed = time.perf_counter_ns() - started
         rows, sessions = sum(forward.rows for forward in forwards), len(forwards)
         self.costs.observe(rows, sum(lengths) // sessions, sessions, elapsed)
+        self.step_size.observe(rows, elapsed)
         return logits
 
     def _run(self, batch: Batch) -> list[Tensor]:
@@ -138,7 +142,10 @@ class LanguageModel:
 
     def measure_costs(self) -> None:
         """Measures the cost curve anew; also the warm-up. See `cost_measurement.measure`."""
-        self.costs = CostCurve(cost_measurement.measure(self))
+        measured = cost_measurement.measure(self)
+        self.costs = CostCurve(measured)
+        line = cost_line(measured)
+        self.step_size = StepSize(line.times[-1] / line.rows[-1])
 
     @property
     def cost_curve(self) -> tuple[CostPoint, ...]:

@@ -14,11 +14,15 @@ def prefill(
 ) -> Task[None]:
     """Runs the committed tokens that are not in the cache yet, but for the last `leave` or more.
 
-    In chunks, so that a long prompt shares the forwards with other sessions' rounds. What is left
-    goes with the forward that wants logits.
+    In chunks, so that a long prompt shares the forwards with other sessions' rounds: of
+    `chunk_tokens`, or as many as one forward should take. What is left goes with the forward that
+    wants logits.
     """
     slot.advance(committed)
     slot.truncate(min(slot.length, len(committed) - leave))
-    while len(committed) - leave - slot.length > chunk_tokens:
-        chunk = committed[slot.length : slot.length + chunk_tokens]
+    while True:
+        size = min(chunk_tokens, model.step_size.prompt_tokens)
+        if len(committed) - leave - slot.length <= size:
+            return
+        chunk = committed[slot.length : slot.length + size]
         yield Forward(model, slot, chunk, logits_from=len(chunk))

@@ -72,6 +72,7 @@ class ModelHost:
             running_sessions=self.admission.open_sessions,
             waiting_sessions=self.admission.waiting_sessions,
             answer_ns=round(self._answer_ns),
+            forwards=self.engine.forwards,
         )
 
     def answered(self, service_ns: int) -> None:

@@ -12,6 +12,7 @@ import pytest
 
 from draftloop.deadline import Deadline
 from draftloop.errors import DeadlineExceeded, Mismatch, Unavailable
+from draftloop.load import ServiceLoad
 from draftloop.request import GenerationRequest, SamplingParameters
 from draftloop.rpc.channel import open_channel
 from draftloop.speculation import SPECULATIVE, Speculation
@@ -140,6 +141,25 @@ async def test_a_deadline_ends_a_round_and_frees_the_session() -> None:
         assert fake.open_sessions == 0 and len(fake.times_given) == 1
         (replica,) = known.by_preference()
         assert replica.failures == 0 and replica.sessions == 0
+
+
+async def test_a_busy_verifier_is_waited_for_and_a_stuck_one_is_not() -> None:
+    """Busy is who tells of new forwards, as while others' prompts are ahead in the queue."""
+    fake = fakes.ScriptedVerifier(hangs_at=0)
+    async with fakes.listening(add_verifier, fake) as address, replicas(address) as known:
+        (replica,) = known
+        session = VerifierSession(known, terms(answer_timeout_s=DRAFT_TIMEOUT_S), reopen_for_s=1)
+        opening = asyncio.create_task(session.open(PROMPT))
+        for forwards in range(1, 13):
+            replica.report(ServiceLoad(forwards=forwards))
+            await asyncio.sleep(DRAFT_TIMEOUT_S / 4)
+        assert not opening.done() and fake.open_sessions == 1
+        heard = time.monotonic()
+        replica.report(ServiceLoad(forwards=12))  # alive, but not moving
+        with pytest.raises(Unavailable, match="no answer came in time"):
+            await opening
+        assert time.monotonic() - heard < DRAFT_TIMEOUT_S + AT_ONCE_S
+        assert replica.failures == 1
 
 
 async def test_after_the_deadline_nothing_is_opened() -> None:

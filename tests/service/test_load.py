@@ -41,6 +41,7 @@ async def test_a_verifiers_answers_say_how_busy_it_is(serve_verifier: Start) -> 
         load = (await stub.Info(verifier_pb2.VerifierInfoRequest())).load
         assert (load.running_sessions, load.waiting_sessions) == (2, 1)
         assert load.answer_ns > 0
+        assert load.forwards >= idle.forwards + 3
         for call in (first, second, third):
             call.cancel()
         await all_free(host)

@@ -18,6 +18,7 @@ from draftloop.runtime.forward import Forward, Segment, Task, lay_out
 from draftloop.runtime.kv_cache import CacheShape, KVCache, Slot
 from draftloop.runtime.model import LanguageModel, ModelOptions
 from draftloop.runtime.sampling import Sampler
+from draftloop.runtime.step import StepSize
 from draftloop.tree import DraftTree, Verdict
 
 T = TypeVar("T")
@@ -121,6 +122,7 @@ class FakeModel:
 
     def __init__(self) -> None:
         self.batches: list[list[Forward]] = []
+        self.step_size = StepSize()
         self.failure: Exception | None = None
 
     def forward(self, forwards: Sequence[Forward]) -> list[Tensor]:
@@ -140,6 +142,7 @@ class ScriptedModel:
 
     device = torch.device("cpu")
     forward_seconds = 0.0
+    step_size = StepSize()
 
     def __init__(
         self,

@@ -12,12 +12,13 @@ import pytest
 from torch import Tensor
 
 from draftloop.errors import Unavailable
-from draftloop.runtime import engine as engine_module
+from draftloop.runtime import step
 from draftloop.runtime.awaited import Awaited
 from draftloop.runtime.engine import Engine
 from draftloop.runtime.forward import Forward, Task
 from draftloop.runtime.kv_cache import Slot
 from draftloop.runtime.model import LanguageModel
+from draftloop.runtime.step import StepSize
 from draftloop.tree import ServiceTimings
 from tests.support.toy_model import FakeModel
 
@@ -86,7 +87,7 @@ def test_models_take_turns(engine: Engine) -> None:
 
 
 def test_a_full_step_starves_nobody(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(engine_module, "MAX_STEP_TOKENS", 8)
+    monkeypatch.setattr(step, "MAX_STEP_TOKENS", 8)
     model = FakeModel()
     gate = Gate(engine)
     futures = [engine.submit(steps(model, 2, name, tokens=4)) for name in "abc"]
@@ -96,9 +97,22 @@ def test_a_full_step_starves_nobody(engine: Engine, monkeypatch: pytest.MonkeyPa
     assert names(model) == [["a", "b"], ["c", "a"], ["b", "c"]]
 
 
+def test_rounds_go_on_while_prompts_take_turns(engine: Engine) -> None:
+    model = FakeModel()
+    model.step_size = StepSize(step.LONGEST_S * 1e9 / 64)
+    gate = Gate(engine)
+    futures = [engine.submit(steps(model, 2, name, tokens=64)) for name in "ab"]
+    futures += [engine.submit(steps(model, 4, "round"))]
+    gate.open()
+    for future in futures:
+        future.result(WAIT_S)
+    assert names(model) == [["a", "round"], ["b", "round"], ["a", "round"], ["b", "round"]]
+    assert engine.forwards == 4
+
+
 def test_a_wish_beyond_the_step_runs_alone(engine: Engine) -> None:
     model = FakeModel()
-    tokens = engine_module.MAX_STEP_TOKENS + 1
+    tokens = step.MAX_STEP_TOKENS + 1
     assert engine.submit(steps(model, 1, "long", tokens)).result(WAIT_S) == "long"
 
 

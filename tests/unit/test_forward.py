@@ -23,6 +23,7 @@ from draftloop.runtime.forward import Forward, Task
 from draftloop.runtime.kv_cache import Slot
 from draftloop.runtime.model import LanguageModel
 from draftloop.runtime.prefill import prefill
+from draftloop.runtime.step import LONGEST_S, StepSize
 from draftloop.tree import ROOT
 from tests.support.toy_model import SIZES, llama_config, load_model, save_model
 
@@ -150,6 +151,19 @@ def test_prefill_in_chunks_leaves_the_last_tokens(any_pair: Pair, slot: Slot) ->
     assert run_task(any_pair.model, prefill(any_pair.model, slot, text, chunk_tokens=9)) == 2
     assert slot.length == 18
     any_pair.check(any_pair.run(slot, text[18:])[-1], text)
+
+
+def test_prefill_takes_no_more_than_one_forward_should(
+    any_pair: Pair, slot: Slot, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = [7 + at % 80 for at in range(100)]
+    size = StepSize(LONGEST_S * 1e9 / 40)
+    # a forward of its own would teach it what this machine takes
+    monkeypatch.setattr(size, "observe", lambda rows, nanoseconds: None)
+    monkeypatch.setattr(any_pair.model, "step_size", size)
+    assert run_task(any_pair.model, prefill(any_pair.model, slot, text, chunk_tokens=256)) == 2
+    assert slot.length == 80
+    any_pair.check(any_pair.run(slot, text[80:])[-1], text)
 
 
 def test_sessions_in_one_forward_do_not_see_each_other(llama: Pair) -> None:

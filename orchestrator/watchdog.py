@@ -1,0 +1,48 @@
+"""A time limit that other signs of life put off."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Callable
+from types import TracebackType
+from typing import Self
+
+
+def nothing_heard() -> float:
+    """For a `Watchdog` that has no other sign of life."""
+    return math.inf
+
+
+class Watchdog:
+    """`asyncio.timeout(seconds)`, but not before nothing has been heard for as long.
+
+    `unheard_s()`: seconds since the last other sign of life.
+    """
+
+    def __init__(self, seconds: float, unheard_s: Callable[[], float] = nothing_heard) -> None:
+        self._seconds = seconds
+        self._unheard_s = unheard_s
+        self._limit = asyncio.timeout(None)
+        self._loop = asyncio.get_running_loop()
+        self._timer = self._loop.call_later(seconds, self._look)
+
+    async def __aenter__(self) -> Self:
+        await self._limit.__aenter__()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._timer.cancel()
+        await self._limit.__aexit__(kind, error, trace)
+
+    def _look(self) -> None:
+        left = self._seconds - self._unheard_s()
+        if left > 0:
+            self._timer = self._loop.call_later(left, self._look)
+        else:
+            self._limit.reschedule(self._loop.time())

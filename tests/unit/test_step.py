@@ -1,0 +1,75 @@
+"""Which wishes run as one forward, and how much of prompts one takes."""
+
+from __future__ import annotations
+
+from typing import cast
+
+from draftloop.runtime.forward import Forward
+from draftloop.runtime.kv_cache import Slot
+from draftloop.runtime.model import LanguageModel
+from draftloop.runtime.step import (
+    LEAST_PROMPT_TOKENS,
+    LONGEST_S,
+    MAX_STEP_TOKENS,
+    ROUND_TOKENS,
+    Step,
+    StepSize,
+)
+from tests.support.toy_model import FakeModel
+
+MS = 1_000_000
+PROMPT = 100  # tokens that take as long as a forward should
+
+
+def model() -> FakeModel:
+    made = FakeModel()
+    made.step_size = StepSize(LONGEST_S * 1000 * MS / PROMPT)
+    return made
+
+
+def wish(of: FakeModel, tokens: int, nodes: int = 0) -> Forward:
+    slot = cast(Slot, None)
+    return Forward(cast(LanguageModel, of), slot, [0] * tokens, [0] * nodes, [-1] * nodes)
+
+
+def test_rounds_join_a_prompt_and_a_second_prompt_waits() -> None:
+    target = model()
+    step = Step(wish(target, PROMPT))
+    assert step.takes(wish(target, 1, nodes=32))
+    assert step.takes(wish(target, ROUND_TOKENS, nodes=8))
+    assert not step.takes(wish(target, ROUND_TOKENS + 1))
+    assert step.takes(wish(target, 2))
+
+
+def test_short_prompts_share_a_step() -> None:
+    target = model()
+    step = Step(wish(target, 1, nodes=4))
+    assert step.takes(wish(target, PROMPT // 2))
+    assert step.takes(wish(target, PROMPT // 2))
+    assert not step.takes(wish(target, PROMPT // 2))
+
+
+def test_the_first_prompt_fits_behind_rounds_however_long() -> None:
+    target = model()
+    assert Step(wish(target, 1)).takes(wish(target, 3 * PROMPT))
+
+
+def test_another_model_and_a_full_step_wait() -> None:
+    target = model()
+    assert not Step(wish(target, 1)).takes(wish(model(), 1))
+    assert not Step(wish(target, 1, nodes=MAX_STEP_TOKENS - 1)).takes(wish(target, 1))
+
+
+def test_the_size_follows_what_rows_take() -> None:
+    size = StepSize()
+    assert size.prompt_tokens == MAX_STEP_TOKENS
+    size.observe(LEAST_PROMPT_TOKENS - 1, 1000 * MS)
+    assert size.prompt_tokens == MAX_STEP_TOKENS  # small ones say nothing
+    size.observe(256, 256 * 4 * MS)
+    assert size.prompt_tokens == LONGEST_S * 1000 / 4
+    for _ in range(40):
+        size.observe(100, 100 * 8 * MS)
+    assert size.prompt_tokens == LONGEST_S * 1000 / 8
+    for _ in range(40):
+        size.observe(100, 100 * 1000 * MS)
+    assert size.prompt_tokens == LEAST_PROMPT_TOKENS
