@@ -155,8 +155,8 @@ class ModelServiceSettings(ServiceSettings):
         256,
         ge=16,
         le=65536,
-        description="most prompt tokens of one session in one forward, which takes fewer where they "
-        "would take longer than 0.4 s",
+        description="most prompt tokens of one session in one forward, fewer where they would "
+        "take longer than 0.4 s",
     )
     threads: int | None = Field(None, ge=1, le=1024, description="CPU threads for forwards")
     start_lock: Path | None = Field(
