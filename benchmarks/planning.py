@@ -19,7 +19,6 @@ from orchestrator.budget import Controller
 from orchestrator.costs import VerifyCost
 from orchestrator.figures import SpeculationFigures
 from orchestrator.fused import FusedDrafting
-from orchestrator.gains import ModelGain
 from phrase_store.index import PhraseIndex
 from phrase_store.session import PhraseSession
 from phrase_store.store import warm_up
@@ -54,16 +53,12 @@ def drafting(own: list[int], nodes: int) -> tuple[FusedDrafting, Controller]:
         for token in range(VOCABULARY)
     ]
     phrases = PhraseSession(own, ROUNDS * 4, shared=shared, successors=table)
-    controller = Controller(
-        max_nodes=nodes, verify_cost=VerifyCost(FREE), draft_token_ns=0.0, gated=False
-    )
+    controller = Controller(max_nodes=nodes, verify_cost=VerifyCost(FREE), draft_token_ns=0.0)
     made = FusedDrafting(
         phrases,
-        drafter=None,
+        model=None,
         controller=controller,
         figures=SpeculationFigures(),
-        gain=ModelGain(0.0),
-        end=len(own) + ROUNDS * 4,
     )
     return made, controller
 

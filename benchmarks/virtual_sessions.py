@@ -19,6 +19,7 @@ import orchestrator.loop
 from benchmarks.virtual import NS_PER_MS, World
 from drafter_service import session as drafter
 from drafter_service.strategies import STRATEGIES
+from draftloop.errors import Unavailable
 from draftloop.model_info import ModelInfo
 from draftloop.request import GenerationRequest
 from draftloop.tree import (
@@ -164,8 +165,11 @@ class DrafterSession:
         budget: DraftBudget,
         offer: DraftTree = EMPTY_TREE,
     ) -> Draft:
-        """A draft within the budget."""
+        """A draft within the budget. Raises Unavailable where the session is opened first."""
         await asyncio.sleep(0)
+        if self._strategy is None:
+            self.open(committed)
+            raise Unavailable("drafter: no session is open")
         world, strategy, timings = self._world, self._strategy, ServiceTimings()
         new = committed[len(strategy.session.committed) :]
         strategy.session.commit(new, len(committed))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from draftloop.calibrations import Calibrations
-from draftloop.cost_line import cost_line
+from draftloop.cost_line import CostLine, cost_line
 from draftloop.deadline import Deadline
 from draftloop.model_info import ModelInfo
 from draftloop.request import GenerationRequest
@@ -19,13 +19,14 @@ from draftloop.speculation import (
     TOKEN_RECYCLING,
 )
 from orchestrator.budget import Controller
+from orchestrator.choice import DraftChoice, ModelChoice
 from orchestrator.config import OrchestratorSettings
 from orchestrator.costs import VerifyCost, VerifyOverhead
 from orchestrator.drafter_session import DrafterSession
 from orchestrator.drafting import DrafterDrafting, Drafting, RecyclingDrafting
 from orchestrator.figures import SpeculationFigures
 from orchestrator.fused import FusedDrafting
-from orchestrator.gains import ModelGains
+from orchestrator.gains import Gains
 from orchestrator.loop import Generation
 from orchestrator.metrics import DEPLOYMENTS
 from orchestrator.replicas import Replicas
@@ -49,7 +50,7 @@ class Deployment:
         self.tokenizer = Tokenizer(settings.tokenizer)
         self.store = PhraseStore(settings)
         self._calibrations = Calibrations()
-        self._gains = ModelGains()
+        self._gains = Gains()
         self._verify_overhead = VerifyOverhead()
         self._services = Services(settings, self.tokenizer.fingerprint)
         DEPLOYMENTS.watch(self)
@@ -127,9 +128,11 @@ class Deployment:
         phrases = self._phrases(request)
         if strategy == AUTOREGRESSIVE:
             return Drafting(None, phrases)
+        gain = self._gains.of(strategy, request.sampling.temperature, controller.draft_token_ns)
+        choice = DraftChoice(controller, gain)
         if strategy == LOOKAHEAD:
             source = LookaheadSource(request.speculation.lookahead, request.prompt)
-            return Drafting(source, phrases)
+            return Drafting(source, phrases, choice)
         if strategy == PROMPT_LOOKUP:
             calibration = self._calibrations.of(request.sampling.temperature)
             own = PhraseSession(
@@ -138,33 +141,33 @@ class Deployment:
                 calibration=calibration,
                 prediction=request.prediction,
             )
-            return Drafting(PhraseSource(own, most_leaves=1), phrases)
+            return Drafting(PhraseSource(own, most_leaves=1), phrases, choice)
         if strategy == TOKEN_RECYCLING:
-            return RecyclingDrafting(PhraseSource(phrases) if phrases else None, phrases)
-        drafter = DrafterSession(
-            self._services.drafters,
-            self._terms(request, self.settings.draft_timeout_s, deadline),
-            target=self.verifier,
+            return RecyclingDrafting(PhraseSource(phrases) if phrases else None, phrases, choice)
+        model = ModelChoice(
+            controller,
+            gain,
+            drafter=DrafterSession(
+                self._services.drafters,
+                self._terms(request, self.settings.draft_timeout_s, deadline),
+                target=self.verifier,
+            ),
+            costs=self._draft_costs(request),
+            end=len(request.prompt) + request.max_tokens,
         )
         if strategy == FUSED:
             configured = bool(self.settings.drafter_addresses)
             uses_model = request.speculation.fused.draft_model and configured
             return FusedDrafting(
                 phrases,
-                drafter=drafter if uses_model else None,
+                model=model if uses_model else None,
                 controller=controller,
                 figures=figures,
-                gain=self._gains.of(
-                    request.sampling.temperature,
-                    controller.draft_token_ns,
-                    self._prefill_token_ns,
-                ),
-                end=len(request.prompt) + request.max_tokens,
             )
         return DrafterDrafting(
             PhraseSource(phrases) if phrases else None,
             phrases,
-            drafter=drafter,
+            model=model,
             controller=controller,
             figures=figures,
             prefers_phrases=strategy == OUROBOROS,
@@ -195,19 +198,17 @@ class Deployment:
             return DraftsFrom(shared=sources.phrases, own_text=sources.own_text, recycles=size)
         return DraftsFrom()
 
-    @property
-    def _prefill_token_ns(self) -> float:
-        """What the draft model takes for a token of many, as far as it was measured."""
-        line = cost_line(self.drafter.cost_curve if self.drafter is not None else ())
-        return line.times[-1] / line.rows[-1] if line.rows else 0.0
+    def _draft_costs(self, request: GenerationRequest) -> CostLine:
+        """Of the draft model's forwards, halfway through; empty while no drafter has answered."""
+        curve = self.drafter.cost_curve if self.drafter is not None else ()
+        return cost_line(curve, _context_of(request))
 
     def _controller(self, request: GenerationRequest) -> Controller:
-        info, drafter = self.verifier, self.drafter
-        context = len(request.prompt) + request.max_tokens // 2  # halfway through
+        info = self.verifier
         cost = 0.0
         if request.strategy in DRAFTER_STRATEGIES:
-            curve = drafter.cost_curve if drafter is not None else ()
-            cost = cost_line(curve, context).nanoseconds(1) if curve else UNMEASURED_DRAFT_TOKEN_NS
+            line = self._draft_costs(request)
+            cost = line.nanoseconds(1) if line.rows else UNMEASURED_DRAFT_TOKEN_NS
         limit = request.speculation.max_draft_tokens
         most = self.settings.max_draft_tokens
         if request.strategy == LOOKAHEAD:  # its parameters say how much
@@ -215,9 +216,13 @@ class Deployment:
         return Controller(
             max_nodes=min(limit or most, info.max_draft_nodes),
             verify_cost=VerifyCost(
-                info.cost_curve, context=context, everybodys=self._verify_overhead
+                info.cost_curve, context=_context_of(request), everybodys=self._verify_overhead
             ),
             draft_token_ns=cost,
             fixed=limit is not None,
-            gated=request.strategy != FUSED,
         )
+
+
+def _context_of(request: GenerationRequest) -> int:
+    """Tokens that the request holds halfway through."""
+    return len(request.prompt) + request.max_tokens // 2

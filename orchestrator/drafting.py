@@ -16,7 +16,7 @@ from draftloop.tree import (
     Verdict,
 )
 from orchestrator.budget import Controller
-from orchestrator.drafter_session import DrafterSession
+from orchestrator.choice import DraftChoice, ModelChoice
 from orchestrator.figures import SpeculationFigures
 from phrase_store.session import PhraseSession
 
@@ -37,11 +37,22 @@ class Source(Protocol):
 
 
 class Drafting:
-    """Drafts from `source` alone; no source, no drafts. No call but `learn` may be left out."""
+    """Drafts from `source` alone, in the rounds that `choice` takes; without one it never drafts.
 
-    def __init__(self, source: Source | None, phrases: PhraseSession | None) -> None:
+    No call but `learn` may be left out.
+    """
+
+    def __init__(
+        self,
+        source: Source | None,
+        phrases: PhraseSession | None,
+        choice: DraftChoice | None = None,
+    ) -> None:
         self._source = source
         self._phrases = phrases
+        self._choice = choice
+        # Of a draft that `choice` wanted: what it took, and what free sources had offered for it.
+        self._chosen: tuple[int, float] | None = None
 
     def open(self, committed: Sequence[int]) -> None:
         """Begins to prepare the first draft while the verifier prefills; returns at once."""
@@ -50,7 +61,12 @@ class Drafting:
         self, committed: Sequence[int], verdict: Verdict | None, budget: DraftBudget
     ) -> Draft:
         """A draft within the budget. `verdict` is the one on the last draft, if there was one."""
-        return self._own_draft(committed, budget)
+        if self._choice is None or not budget.max_nodes or not self._choice.drafts():
+            return Draft(tree=EMPTY_TREE, committed_length=len(committed))
+        draft = self._own_draft(committed, budget)
+        if len(draft.tree):
+            self._chosen = draft.timings.service_ns, 0.0
+        return draft
 
     def observe(
         self, committed: Sequence[int], new: int, draft: DraftTree, verdict: Verdict
@@ -58,6 +74,10 @@ class Drafting:
         """Takes in what was committed; the last `new` of the committed tokens are new."""
         if self._source is not None:
             self._source.observe(committed, new, draft, verdict)
+        if self._choice is not None and self._chosen is not None:
+            draft_ns, offered = self._chosen
+            self._choice.observe(len(verdict.accepted_nodes), len(draft), draft_ns, offered)
+            self._chosen = None
 
     def learn(self, context: Sequence[int], draft: DraftTree, verdict: Verdict) -> None:
         """Harvests phrases; for quiet moments."""
@@ -94,13 +114,13 @@ class DrafterDrafting(Drafting):
         source: Source | None,
         phrases: PhraseSession | None,
         *,
-        drafter: DrafterSession,
+        model: ModelChoice,
         controller: Controller,
         figures: SpeculationFigures,
         prefers_phrases: bool,
     ) -> None:
-        super().__init__(source, phrases)
-        self._drafter = drafter
+        super().__init__(source, phrases, model)
+        self._model = model
         self._controller = controller
         self._figures = figures
         self._prefers_phrases = prefers_phrases
@@ -108,15 +128,16 @@ class DrafterDrafting(Drafting):
         self._unjudged = False  # the drafter has not heard yet what became of its last draft
 
     def open(self, committed: Sequence[int]) -> None:
-        """Lets the drafter prefill."""
-        self._drafter.open(committed)
+        """Lets the drafter prefill, unless it would be for nothing by what is known."""
+        self._model.open(committed)
 
     async def propose(
         self, committed: Sequence[int], verdict: Verdict | None, budget: DraftBudget
     ) -> Draft:
         """The drafter's tree, unless phrases promise more tokens a second by themselves."""
+        own = Draft(tree=EMPTY_TREE, committed_length=len(committed))
         if not budget.max_nodes:
-            return self._without_drafter(Draft(tree=EMPTY_TREE, committed_length=len(committed)))
+            return self._without_drafter(own)
         if self._prefers_phrases:
             own = self._own_draft(committed, budget)
             if self._promises_more(own.tree):
@@ -124,18 +145,22 @@ class DrafterDrafting(Drafting):
                 self._phrase_rounds_in_a_row += 1
                 return self._without_drafter(own)
             self._phrase_rounds_in_a_row = 0
+        if not self._model.asks(committed):
+            return self._without_drafter(own)
+        began = time.perf_counter_ns()
         try:
             heard = verdict if self._unjudged else None
-            draft = await self._drafter.propose(committed, heard, budget)
+            draft = await self._model.drafter.propose(committed, heard, budget)
         except Unavailable:
             self._figures.fallback_rounds += 1
             return self._without_drafter(self._own_draft(committed, budget))
         self._unjudged = True
+        self._chosen = time.perf_counter_ns() - began, 0.0
         return draft
 
     async def close(self) -> None:
         """Frees the drafter's session."""
-        await self._drafter.close()
+        await self._model.drafter.close()
 
     def _without_drafter(self, draft: Draft) -> Draft:
         self._unjudged = False
@@ -144,5 +169,5 @@ class DrafterDrafting(Drafting):
     def _promises_more(self, tree: DraftTree) -> bool:
         if self._phrase_rounds_in_a_row >= MOST_PHRASE_ROUNDS:
             return False  # or nobody would learn that the drafter does better by now
-        known = self._controller.modelled.rate
+        known = max(self._controller.modelled.rate, self._controller.plain_rate)
         return self._controller.promise(tree) > PHRASES_AHEAD * known

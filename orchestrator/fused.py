@@ -25,10 +25,9 @@ from draftloop.tree import (
 )
 from draftloop.tree_builder import TreeBuilder
 from orchestrator.budget import Controller
-from orchestrator.drafter_session import DrafterSession
+from orchestrator.choice import ModelChoice
 from orchestrator.drafting import RecyclingDrafting
 from orchestrator.figures import SpeculationFigures
-from orchestrator.gains import ModelGain
 from orchestrator.selection import Selection, select
 from orchestrator.sources import PhraseSource
 from phrase_store.session import PhraseSession
@@ -42,82 +41,57 @@ FOLLOWING = 2
 class FusedDrafting(RecyclingDrafting):
     """Chooses, round by round, between no draft, free sources alone, and the draft model on top.
 
-    No `drafter` means that the draft model is switched off. `gain` is what its rounds bring;
-    `end` is how many tokens the request holds at most when it ends.
+    `model` says when the draft model is asked; without it that is switched off.
     """
 
     def __init__(
         self,
         phrases: PhraseSession | None,
         *,
-        drafter: DrafterSession | None,
+        model: ModelChoice | None,
         controller: Controller,
         figures: SpeculationFigures,
-        gain: ModelGain,
-        end: int,
     ) -> None:
-        super().__init__(PhraseSource(phrases) if phrases else None, phrases)
-        self._drafter = drafter
+        super().__init__(PhraseSource(phrases) if phrases else None, phrases, model)
         self._controller = controller
         self._figures = figures
-        self._gain = gain
-        self._end = end
+        self._model = model
         self._plans = Patience(LONGEST_WITHOUT_PLAN)
-        self._of_model: tuple[float, int] | None = None  # this round's offer and draft time
         self._unjudged = False  # the drafter has not heard yet what became of its last draft
-        self._just_opened = False  # by a round that wanted a draft: the next one asks for it
 
     def open(self, committed: Sequence[int]) -> None:
-        """Lets the drafter prefill, unless it would be for nothing by what is known.
-
-        Then the first round that asks for it opens its session, if one ever does.
-        """
-        if self._drafter is not None and self._wants_a_session(committed, 0.0, self._worth_of_none):
-            self._drafter.open(committed)
+        """Lets the drafter prefill, unless it would be for nothing by what is known."""
+        if self._model is not None:
+            self._model.open(committed)
 
     async def propose(
         self, committed: Sequence[int], verdict: Verdict | None, budget: DraftBudget
     ) -> Draft:
         """The draft that is worth most of the three."""
-        heard, self._unjudged, self._of_model = verdict if self._unjudged else None, False, None
+        heard, self._unjudged = verdict if self._unjudged else None, False
         free = self._free_draft(committed, budget)
         chosen = self._select(free.tree, budget)
-        if self._drafter is None or not budget.max_nodes:
-            return self._without_model(free, chosen)
-        if not self._drafter.asked_for:
-            if self._wants_a_session(committed, chosen.promised, chosen.worth):
-                self._drafter.open(committed)
-                self._just_opened = True
-            return self._without_model(free, chosen)
-        if not self._asks_the_model(chosen):
+        model = self._model if budget.max_nodes else None
+        if model is None or not model.asks(committed, chosen.promised, chosen.worth):
             return self._without_model(free, chosen)
         began = time.perf_counter_ns()
         try:
-            draft = await self._drafter.propose(committed, heard, budget, free.tree)
+            draft = await model.drafter.propose(committed, heard, budget, free.tree)
         except Unavailable:
             self._figures.fallback_rounds += 1
             return self._without_model(free, chosen)
         self._unjudged = True
-        self._of_model = chosen.promised, time.perf_counter_ns() - began
+        self._chosen = time.perf_counter_ns() - began, chosen.promised
         draft = dataclasses.replace(
             draft, proposed=Counter(free.tree.sources) + Counter(draft.proposed)
         )
         draft = self._lengthened(draft, committed, budget)
         return _cut(draft, self._select(draft.tree, budget))
 
-    def observe(
-        self, committed: Sequence[int], new: int, draft: DraftTree, verdict: Verdict
-    ) -> None:
-        """Learns text, successors, and what the draft model brought."""
-        super().observe(committed, new, draft, verdict)
-        if self._of_model is not None:
-            offered, draft_ns = self._of_model
-            self._gain.observe(offered, len(verdict.accepted_nodes), len(draft), draft_ns)
-
     async def close(self) -> None:
         """Frees the drafter's session."""
-        if self._drafter is not None:
-            await self._drafter.close()
+        if self._model is not None:
+            await self._model.drafter.close()
 
     def _free_draft(self, committed: Sequence[int], budget: DraftBudget) -> Draft:
         """What phrases, own text and successors propose; nothing while that has not paid."""
@@ -159,37 +133,12 @@ class FusedDrafting(RecyclingDrafting):
     def _paid(self, planned: Draft, chosen: Selection) -> bool:
         """Whether free sources brought in more than the time that planning took."""
         price = self._controller.rate * planned.timings.service_ns
-        return chosen.worth - self._worth_of_none > price
-
-    @property
-    def _worth_of_none(self) -> float:
-        """What `Selection.worth` is of a round without a draft."""
-        return 1 - self._controller.rate * self._controller.verify_cost.nanoseconds(0)
+        return chosen.worth - self._controller.worth_of_none > price
 
     @property
     def _follows_phrases(self) -> bool:
         """Whether the text is one that phrases have known for some tokens."""
         return self._phrases is not None and self._phrases.run >= FOLLOWING
-
-    def _wants_a_session(self, committed: Sequence[int], offered: float, without: float) -> bool:
-        """Whether to have the drafter prefill: for what the rounds to come gain, or as a try.
-
-        `offered`: what free sources promise; `without`: what a round without the model is worth.
-        """
-        controller, gain = self._controller, self._gain
-        if controller.fixed:
-            return True
-        advantage, left = gain.worth(offered, controller) - without, self._end - len(committed)
-        pays = gain.pays_to_open(advantage, len(committed), left, controller.rate)
-        return gain.openings.takes(pays)
-
-    def _asks_the_model(self, free: Selection) -> bool:
-        """Whether a round with the draft model is worth more than the best one without."""
-        if self._controller.fixed:
-            return True
-        opened, self._just_opened = self._just_opened, False
-        pays = self._gain.worth(free.promised, self._controller) > free.worth
-        return self._gain.patience.takes(pays) or opened
 
     def _without_model(self, draft: Draft, chosen: Selection) -> Draft:
         if draft.timings.service_ns:

@@ -109,8 +109,6 @@ class Generation:
         self._times = RoundTimes(draft_ns=waited)
         self.timings.observe_draft(waited, draft.timings)
         self.figures.draft_forwards += draft.timings.forwards
-        if draft.timings.forwards:
-            self.controller.observe_draft_cost(draft.timings.forwards, waited)
         return draft
 
     def _budget(self) -> DraftBudget:
@@ -166,7 +164,6 @@ class Generation:
         return LENGTH if full or len(self.output) >= self.request.max_tokens else None
 
     def _learn(self, draft: Draft, answer: Verification, kept: int, round_ns: int) -> None:
-        accepted = len(answer.verdict.accepted_nodes)
         self.timings.observe_round(round_ns, draft, answer)
         self._times.round_ns = round_ns
         if self._reopened():  # says nothing about drafts, nor about the pace without
@@ -175,7 +172,7 @@ class Generation:
             modelled = draft.timings.forwards > 0
             but_draft = round_ns - self._times.draft_ns
             self.controller.verify_cost.observe(len(draft.tree), but_draft)
-            self.controller.observe(len(draft.tree), accepted, kept, round_ns, modelled=modelled)
+            self.controller.observe(len(draft.tree), kept, round_ns, modelled=modelled)
         # Harvesting and counting wait for the moment in which the next round waits for a service.
         before = len(self.committed) - kept
         context = self.committed[max(0, before - MAX_CONTEXT) : before]

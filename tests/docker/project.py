@@ -6,9 +6,12 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+import httpx
+
 from tests.docker.engine import Engine
 from tests.docker.images import TAG
 from tests.support.redis_server import free_port
+from tests.support.waiting import until
 
 NAME = "draftloop-test"
 HEALTHY_S = 600.0
@@ -81,6 +84,12 @@ class Project:
                 return
             time.sleep(0.5)
         raise AssertionError(f"not healthy: {self.logs()}")
+
+    def wait_until_known(self, role: str, replicas: int) -> None:
+        """Waits until the orchestrator has so many replicas of the role that do not rest."""
+        line = f'draftloop_replicas{{role="{role}",state="ready"}} {replicas:.1f}'
+        url = f"http://127.0.0.1:{self.http_port}/metrics"
+        until(lambda: line in httpx.get(url).text.splitlines(), HEALTHY_S)
 
     def logs(self, service: str = "") -> str:
         """The end of what the service's containers said, or those of all services."""

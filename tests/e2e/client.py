@@ -33,12 +33,15 @@ class Case:
     max_tokens: int
     sampling: dict[str, Any] = field(default_factory=dict)
 
-    def parameters(self, strategy: str, **more: Any) -> pb.GenerationParameters:
+    def parameters(
+        self, strategy: str, draft_tokens: int | None = None, **more: Any
+    ) -> pb.GenerationParameters:
+        """`draft_tokens` are drafted in every round, also where that does not pay."""
         return pb.GenerationParameters(
             tokens=pb.TokenIds(ids=self.prompt),
             sampling=shared.SamplingParameters(**{"seed": 0, **self.sampling}),
             max_tokens=self.max_tokens,
-            speculation=pb.SpeculationParameters(strategy=strategy),
+            speculation=pb.SpeculationParameters(strategy=strategy, max_draft_tokens=draft_tokens),
             **more,
         )
 
@@ -55,16 +58,19 @@ class Client:
         answer: pb.GenerateOnceResponse = self.stub.GenerateOnce(request, timeout=CALL_TIMEOUT_S)
         return answer
 
-    def tokens(self, cases: Iterable[Case], strategy: str, concurrency: int = 1) -> list[list[int]]:
+    def tokens(
+        self, cases: Iterable[Case], strategy: str, concurrency: int = 1, **more: Any
+    ) -> list[list[int]]:
         """The tokens of every case, in the cases' order."""
-        return [list(answer.token_ids) for answer in self.answers(cases, strategy, concurrency)]
+        answers = self.answers(cases, strategy, concurrency, **more)
+        return [list(answer.token_ids) for answer in answers]
 
     def answers(
-        self, cases: Iterable[Case], strategy: str, concurrency: int = 1
+        self, cases: Iterable[Case], strategy: str, concurrency: int = 1, **more: Any
     ) -> list[pb.GenerateOnceResponse]:
         """Every case's whole answer, in the cases' order."""
         with ThreadPoolExecutor(concurrency) as pool:
-            return list(pool.map(lambda case: self.once(case, strategy), cases))
+            return list(pool.map(lambda case: self.once(case, strategy, **more), cases))
 
 
 def held_out_prompts(count: int, longest: int) -> list[tuple[int, ...]]:

@@ -142,9 +142,11 @@ def answer(
     return said
 
 
-def tokens(client: Client, cases: Sequence[Case], way: Way, tenant: str = "") -> list[list[int]]:
+def tokens(
+    client: Client, cases: Sequence[Case], way: Way, tenant: str = "", **more: Any
+) -> list[list[int]]:
     with ThreadPoolExecutor(4) as pool:
-        answers = pool.map(lambda case: answer(client, case, way, tenant), cases)
+        answers = pool.map(lambda case: answer(client, case, way, tenant, **more), cases)
         return [list(said.token_ids) for said in answers]
 
 
@@ -169,11 +171,15 @@ def poison(server: RedisServer, tenant: str, cases: Sequence[Case], said: list[l
 def test_no_phrase_changes_a_token(
     first: Client, server: RedisServer, cases: list[Case], expected: list[list[int]], way: Way
 ) -> None:
-    """Cold, warm, and poisoned with phrases that are wrong wherever they are asked for."""
+    """Cold, warm, and poisoned with phrases that are wrong wherever they are asked for.
+
+    Cold where drafts pay, which they hardly do on a model as cheap as this one, then always.
+    """
     chosen, said = cases[1:4], expected[1:4]
     poison(server, f"poisoned {way.name}", chosen, said)
-    for tenant in (way.name, way.name, f"poisoned {way.name}"):
-        assert not first_difference(said, tokens(first, chosen, way, tenant)), tenant
+    for tenant, size in ((way.name, None), (way.name, 8), (f"poisoned {way.name}", 8)):
+        found = tokens(first, chosen, way, tenant, draft_tokens=size)
+        assert not first_difference(said, found), tenant
 
 
 @pytest.mark.timeout(600)

@@ -25,6 +25,7 @@ CALL_S = 180.0
 ATTEMPTS = 100
 AGAIN_S = 0.1
 STRATEGIES = ("fused", "speculative", "ouroboros", "autoregressive")
+DRAFT_TOKENS = 6  # in every round of those that come by gRPC; else as many as pay
 SAMPLINGS: tuple[dict[str, Any], ...] = (
     {},
     {"temperature": 0.8},
@@ -55,7 +56,9 @@ class Refused(Exception):
 
 def by_grpc(doors: Doors, case: Case, strategy: str) -> Pieces:
     """Token ids as they come. Raises Broken or Refused."""
-    request = pb.GenerateRequest(parameters=case.parameters(strategy, ignore_eos=True))
+    request = pb.GenerateRequest(
+        parameters=case.parameters(strategy, DRAFT_TOKENS, ignore_eos=True)
+    )
     with grpc.insecure_channel(doors.address, options=OWN_CONNECTION) as channel:
         stub = generation_pb2_grpc.GenerationStub(channel)
         try:

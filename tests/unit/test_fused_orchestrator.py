@@ -11,9 +11,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from draftloop.cost_line import cost_line
 from draftloop.errors import Unavailable
 from draftloop.model_info import CostPoint
 from draftloop.patience import Patience
+from draftloop.speculation import FUSED
 from draftloop.tree import (
     EMPTY_TREE,
     ROOT,
@@ -26,10 +28,11 @@ from draftloop.tree import (
     Verdict,
 )
 from orchestrator.budget import Controller
+from orchestrator.choice import ModelChoice
 from orchestrator.costs import VerifyCost
 from orchestrator.figures import SpeculationFigures
 from orchestrator.fused import FusedDrafting
-from orchestrator.gains import ModelGains
+from orchestrator.gains import Gains
 from orchestrator.selection import select
 from phrase_store.session import PhraseSession
 
@@ -93,6 +96,9 @@ class ScriptedDrafter:
         budget: DraftBudget,
         offer: DraftTree,
     ) -> Draft:
+        if not self.asked_for:
+            self.open(committed)
+            raise Unavailable("no session is open")
         self.offers.append(offer)
         self.verdicts.append(verdict)
         if self.gone:
@@ -112,22 +118,20 @@ def made(
     *,
     draft_ns: float,
     fixed: bool = False,
-    gains: ModelGains | None = None,
+    gains: Gains | None = None,
     prefill_ns: float = 0.0,
     left: int = 100,
 ) -> tuple[FusedDrafting, Controller]:
-    controller = Controller(
-        max_nodes=16, verify_cost=LINE, draft_token_ns=draft_ns, fixed=fixed, gated=False
-    )
-    known: Any = drafter
+    controller = Controller(max_nodes=16, verify_cost=LINE, draft_token_ns=draft_ns, fixed=fixed)
+    model: ModelChoice | None = None
+    if drafter is not None:
+        known: Any = drafter
+        gain = (gains or Gains()).of(FUSED, 0.0, draft_ns)
+        costs = cost_line((CostPoint(1, round(prefill_ns)),) if prefill_ns else ())
+        model = ModelChoice(controller, gain, drafter=known, costs=costs, end=len(text) + left)
     phrases = PhraseSession(text, 64)
     drafting = FusedDrafting(
-        phrases,
-        drafter=known,
-        controller=controller,
-        figures=SpeculationFigures(),
-        gain=(gains or ModelGains()).of(0.0, draft_ns, prefill_ns),
-        end=len(text) + left,
+        phrases, model=model, controller=controller, figures=SpeculationFigures()
     )
     drafting.open(text)
     return drafting, controller
@@ -180,7 +184,7 @@ def test_a_draft_model_that_pays_is_asked_and_is_offered_what_is_known() -> None
 def test_the_more_phrases_promise_the_less_the_draft_model_adds() -> None:
     """However cheap it is; and it never counts on more than phrases promise by themselves."""
     controller = Controller(max_nodes=16, verify_cost=LINE, draft_token_ns=1.0)
-    gain = ModelGains().of(0.0, 1.0)
+    gain = Gains().of(FUSED, 0.0, 1.0)
     added = [gain.worth(offered, controller) - offered for offered in (0.0, 2.0, 8.0, 16.0)]
     assert added == sorted(added, reverse=True) and added[-1] < -2
 
@@ -210,7 +214,7 @@ def test_the_drafter_hears_only_verdicts_on_its_own_drafts() -> None:
 
 def test_what_one_request_learned_of_the_draft_model_the_next_one_knows() -> None:
     """One that has not paid is opened by the round that tries it again, if there is one."""
-    gains = ModelGains()
+    gains = Gains()
     for _ in range(8):
         drafting, controller = made(ScriptedDrafter(estimate=0.01), [1], draft_ns=5e5, gains=gains)
         rounds(drafting, controller, [1], 20)
@@ -226,7 +230,7 @@ def test_what_one_request_learned_of_the_draft_model_the_next_one_knows() -> Non
 
 def test_requests_try_a_draft_model_that_does_not_pay_together() -> None:
     """Each by itself would try it in its first rounds, and short ones would do little else."""
-    gains = ModelGains()
+    gains = Gains()
     drafters = [ScriptedDrafter(estimate=0.01) for _ in range(20)]
     for drafter in drafters:
         drafting, controller = made(drafter, [1], draft_ns=5e6, gains=gains)
@@ -248,7 +252,7 @@ def test_a_session_must_bring_in_more_than_prefilling_its_prompt_takes() -> None
 
 def test_sessions_of_a_draft_model_that_does_not_pay_are_tried_rarely() -> None:
     """Each try costs the prefilling of a prompt."""
-    gains = ModelGains()
+    gains = Gains()
     drafters = [ScriptedDrafter(estimate=0.01) for _ in range(100)]
     for drafter in drafters:
         drafting, controller = made(drafter, [1], draft_ns=5e6, gains=gains)

@@ -91,10 +91,8 @@ class WatchedController(Controller):
 
     rounds: list[tuple[int, int]] = field(default_factory=list)
 
-    def observe(
-        self, nodes: int, accepted: int, emitted: int, round_ns: int, *, modelled: bool = True
-    ) -> None:
-        self.rounds.append((nodes, accepted))
+    def observe(self, nodes: int, emitted: int, round_ns: int, *, modelled: bool = True) -> None:
+        self.rounds.append((nodes, emitted))
 
 
 def generation(tokenizer: Tokenizer, verifier: ScriptedVerifier, drafting: Drafting) -> Generation:
@@ -128,7 +126,7 @@ async def test_a_draft_that_a_lost_session_never_judged_is_not_counted(
     pieces = [piece async for piece in running.run()]
     assert [len(piece.token_ids) for piece in pieces] == [1, 3, 1, 3, 2]
     assert isinstance(running.controller, WatchedController)
-    assert running.controller.rounds == [(2, 2), (2, 2), (1, 1)]
+    assert running.controller.rounds == [(2, 3), (2, 3), (1, 2)]
     assert running.figures.draft_tokens == running.figures.accepted_tokens == 5
     assert running.figures.reopened_sessions == 1
 

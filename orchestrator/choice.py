@@ -1,0 +1,91 @@
+"""Whether to draft at all: rounds with drafts against rounds without, by what both bring."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from draftloop.cost_line import CostLine
+from orchestrator.budget import Controller
+from orchestrator.drafter_session import DrafterSession
+from orchestrator.gains import Gain
+
+
+class DraftChoice:
+    """Drafts where rounds with drafts have brought in more than their time would without.
+
+    `gain` knows what they brought in this request and in those before; what has not paid is tried
+    again ever less often. A `fixed` size of drafts is drafted in every round.
+    """
+
+    def __init__(self, controller: Controller, gain: Gain) -> None:
+        self._controller = controller
+        self._gain = gain
+
+    def drafts(self) -> bool:
+        """Whether to draft in this round; to be asked once a round."""
+        return self._controller.fixed or self._gain.patience.takes(self.advantage() > 0)
+
+    def advantage(self, offered: float = 0.0, without: float | None = None) -> float:
+        """Tokens that a round with a draft is expected to bring in beyond one without.
+
+        `offered` is what free sources promise of it, `without` what the best round without is
+        worth, by default that of no draft at all.
+        """
+        controller = self._controller
+        return self._gain.worth(offered, controller) - (
+            controller.worth_of_none if without is None else without
+        )
+
+    def observe(self, accepted: int, nodes: int, draft_ns: int, offered: float = 0.0) -> None:
+        """Takes in a round with a draft, which took so long to make."""
+        self._gain.observe(offered, accepted, nodes, draft_ns)
+
+
+class ModelChoice(DraftChoice):
+    """The same for drafts of the drafter service, whose session is opened where it repays that.
+
+    `costs` are those of the draft model's forwards; `end` is how many tokens the request holds at
+    most when it ends.
+    """
+
+    def __init__(
+        self,
+        controller: Controller,
+        gain: Gain,
+        *,
+        drafter: DrafterSession,
+        costs: CostLine,
+        end: int,
+    ) -> None:
+        super().__init__(controller, gain)
+        self.drafter = drafter
+        self._costs = costs
+        self._end = end
+        self._just_opened = False  # by a round that wanted a draft: the next one asks too
+
+    def open(self, committed: Sequence[int]) -> None:
+        """Has the drafter prefill, unless it would be for nothing by what is known.
+
+        Then the first round that asks for it opens its session, if one ever does.
+        """
+        if self._wants_a_session(committed, self.advantage()):
+            self.drafter.open(committed)
+
+    def asks(
+        self, committed: Sequence[int], offered: float = 0.0, without: float | None = None
+    ) -> bool:
+        """Whether to ask the drafter in this round, if only to open the session."""
+        advantage = self.advantage(offered, without)
+        if not self.drafter.asked_for:
+            self._just_opened = self._wants_a_session(committed, advantage)
+            return self._just_opened
+        opened, self._just_opened = self._just_opened, False
+        return self._controller.fixed or self._gain.patience.takes(advantage > 0) or opened
+
+    def _wants_a_session(self, committed: Sequence[int], advantage: float) -> bool:
+        """Whether the rounds to come bring in more than prefilling takes, or as a try."""
+        if self._controller.fixed:
+            return True
+        held, left = len(committed), self._end - len(committed)
+        price = self._controller.rate * self._costs.nanoseconds(held)
+        return self._gain.openings.takes(advantage * left / (1 + self._gain.tokens) > price)

@@ -1,0 +1,113 @@
+"""Whether to draft at all follows what rounds with drafts brought, here and in other requests."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Any
+
+from draftloop.cost_line import cost_line
+from draftloop.model_info import CostPoint
+from draftloop.speculation import PROMPT_LOOKUP, SPECULATIVE
+from orchestrator.budget import Controller
+from orchestrator.choice import DraftChoice, ModelChoice
+from orchestrator.costs import VerifyCost
+from orchestrator.gains import LONGEST_WITHOUT, SHORTEST_UNOPENED, Gains
+
+PLAIN_NS = 1000
+FLAT = VerifyCost((CostPoint(1, PLAIN_NS), CostPoint(32, PLAIN_NS)))
+DEAR_NS, CHEAP_NS = 5 * PLAIN_NS, PLAIN_NS // 10
+
+
+def controller(draft_ns: float = 0.0, fixed: bool = False) -> Controller:
+    return Controller(max_nodes=8, verify_cost=FLAT, draft_token_ns=draft_ns, fixed=fixed)
+
+
+def choice(gains: Gains, draft_ns: float = 0.0, fixed: bool = False) -> DraftChoice:
+    prices = controller(draft_ns, fixed)
+    return DraftChoice(prices, gains.of(PROMPT_LOOKUP, 0.0, draft_ns))
+
+
+def drafted(chosen: DraftChoice, rounds: int, accepted: int, draft_ns: int) -> list[int]:
+    """Plays rounds in which so many nodes are accepted; those that had a draft."""
+    took = []
+    for number in range(rounds):
+        if chosen.drafts():
+            took.append(number)
+            chosen.observe(accepted, 4, draft_ns)
+    return took
+
+
+def test_drafts_that_pay_are_made_in_every_round() -> None:
+    assert drafted(choice(Gains()), 50, accepted=3, draft_ns=CHEAP_NS) == list(range(50))
+
+
+def test_drafts_that_lose_are_tried_ever_less_often_until_they_pay() -> None:
+    chosen = choice(Gains())
+    tries = drafted(chosen, 800, accepted=0, draft_ns=DEAR_NS)[-8:]
+    gaps = [later - sooner for sooner, later in pairwise(tries)]
+    assert gaps == sorted(gaps) and gaps[-1] == LONGEST_WITHOUT + 1
+    took = drafted(chosen, 2000, accepted=4, draft_ns=CHEAP_NS)
+    assert took[-100:] == list(range(1900, 2000))
+
+
+def test_a_fixed_size_is_drafted_whatever_it_brings() -> None:
+    chosen = choice(Gains(), fixed=True)
+    assert drafted(chosen, 50, accepted=0, draft_ns=DEAR_NS) == list(range(50))
+
+
+def test_what_one_request_learned_the_next_one_knows() -> None:
+    """Also that the last try was short ago."""
+    gains = Gains()
+    drafted(choice(gains), 500, accepted=0, draft_ns=DEAR_NS)
+    assert len(drafted(choice(gains), 60, accepted=0, draft_ns=DEAR_NS)) <= 1
+    others = gains.of(PROMPT_LOOKUP, 1.0, 0.0)  # of another temperature nothing is known
+    assert len(drafted(DraftChoice(controller(), others), 60, accepted=3, draft_ns=0)) == 60
+
+
+def test_a_request_begins_with_what_forwards_of_the_draft_model_cost() -> None:
+    assert choice(Gains(), draft_ns=CHEAP_NS).drafts()
+    assert choice(Gains(), draft_ns=CHEAP_NS).advantage() > 0
+    assert choice(Gains(), draft_ns=DEAR_NS).advantage() < 0
+
+
+class FakeDrafter:
+    """Opens at once."""
+
+    def __init__(self) -> None:
+        self.asked_for = False
+
+    def open(self, committed: Sequence[int]) -> None:
+        self.asked_for = True
+
+
+def model_choice(draft_ns: float, left: int, gains: Gains | None = None) -> ModelChoice:
+    """For a prompt of 100 tokens, which takes the draft model 10 rounds' time."""
+    known: Any = FakeDrafter()
+    costs = cost_line((CostPoint(1, PLAIN_NS // 10),))
+    gain = (gains or Gains()).of(SPECULATIVE, 0.0, draft_ns)
+    return ModelChoice(controller(draft_ns), gain, drafter=known, costs=costs, end=100 + left)
+
+
+PROMPT = [1] * 100
+
+
+def test_a_session_is_opened_where_the_rounds_to_come_repay_the_prefilling() -> None:
+    opened = []
+    for draft_ns, left in ((CHEAP_NS, 400), (CHEAP_NS, 4), (DEAR_NS, 400)):
+        model = model_choice(draft_ns, left)
+        model.open(PROMPT)
+        opened.append(model.drafter.asked_for)
+    assert opened == [True, False, False]
+
+
+def test_who_did_not_open_tries_the_model_after_a_while_and_asks_it_once_it_has_opened() -> None:
+    model = model_choice(DEAR_NS, left=400)
+    model.open(PROMPT)
+    asked = []
+    for number in range(2 * SHORTEST_UNOPENED):
+        if model.asks(PROMPT):
+            asked.append(number)
+            if not model.drafter.asked_for:
+                model.drafter.open(PROMPT)  # as the drafter's session does when it is asked
+    assert asked[:2] == [SHORTEST_UNOPENED - 2, SHORTEST_UNOPENED - 1]
