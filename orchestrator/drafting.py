@@ -146,6 +146,7 @@ class DrafterDrafting(Drafting):
                 return self._without_drafter(own)
             self._phrase_rounds_in_a_row = 0
         if not self._model.asks(committed):
+            self._figures.phrase_rounds += len(own.tree) > 0
             return self._without_drafter(own)
         began = time.perf_counter_ns()
         try:
