@@ -14,6 +14,7 @@ from draftloop.request import SamplingParameters
 from draftloop.runtime.forward import Forward, Task
 from draftloop.runtime.kv_cache import CacheShape, KVCache, Slot
 from draftloop.runtime.model import ModelOptions
+from draftloop.runtime.step import StepSize
 from draftloop.tree import ROOT
 
 T = TypeVar("T")
@@ -24,6 +25,7 @@ class ScriptedModel:
     """Answers forwards from a table by prefix, and notes how many rows each one had."""
 
     forward_seconds = 0.001
+    step_size = StepSize()
 
     def __init__(
         self, logits: Logits, vocabulary_size: int, *, context_length: int = 256,
