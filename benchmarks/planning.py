@@ -54,12 +54,7 @@ def drafting(own: list[int], nodes: int) -> tuple[FusedDrafting, Controller]:
     ]
     phrases = PhraseSession(own, ROUNDS * 4, shared=shared, successors=table)
     controller = Controller(max_nodes=nodes, verify_cost=VerifyCost(FREE), draft_token_ns=0.0)
-    made = FusedDrafting(
-        phrases,
-        model=None,
-        controller=controller,
-        figures=SpeculationFigures(),
-    )
+    made = FusedDrafting(phrases, None, controller=controller, figures=SpeculationFigures())
     return made, controller
 
 

@@ -15,7 +15,6 @@ from draftloop.speculation import (
     FUSED,
     LOOKAHEAD,
     OUROBOROS,
-    PROMPT_LOOKUP,
     TOKEN_RECYCLING,
 )
 from orchestrator.budget import Controller
@@ -91,7 +90,8 @@ class Deployment:
     def generation(self, request: GenerationRequest, deadline: Deadline) -> Generation:
         """A checked request, ready to run until the deadline."""
         settings, info = self.settings, self.verifier
-        controller, figures = self._controller(request), SpeculationFigures()
+        costs = self._draft_costs(request)
+        controller, figures = self._controller(request, costs), SpeculationFigures()
         return Generation(
             request=request,
             verifier=VerifierSession(
@@ -99,7 +99,7 @@ class Deployment:
                 self._terms(request, settings.verify_timeout_s, deadline),
                 reopen_for_s=settings.connect_timeout_s,
             ),
-            drafting=self._drafting(request, deadline, controller, figures),
+            drafting=self._drafting(request, deadline, costs, controller, figures),
             controller=controller,
             text=TextStream(self.tokenizer, request.prompt, request.stop),
             context_length=info.context_length,
@@ -121,6 +121,7 @@ class Deployment:
         self,
         request: GenerationRequest,
         deadline: Deadline,
+        costs: CostLine,
         controller: Controller,
         figures: SpeculationFigures,
     ) -> Drafting:
@@ -129,22 +130,9 @@ class Deployment:
         if strategy == AUTOREGRESSIVE:
             return Drafting(None, phrases)
         gain = self._gains.of(strategy, request.sampling.temperature, controller.draft_token_ns)
-        choice = DraftChoice(controller, gain)
-        if strategy == LOOKAHEAD:
-            source = LookaheadSource(request.speculation.lookahead, request.prompt)
-            return Drafting(source, phrases, choice)
-        if strategy == PROMPT_LOOKUP:
-            calibration = self._calibrations.of(request.sampling.temperature)
-            own = PhraseSession(
-                request.prompt,
-                request.max_tokens,
-                calibration=calibration,
-                prediction=request.prediction,
-            )
-            return Drafting(PhraseSource(own, most_leaves=1), phrases, choice)
-        if strategy == TOKEN_RECYCLING:
-            return RecyclingDrafting(PhraseSource(phrases) if phrases else None, phrases, choice)
-        model = ModelChoice(
+        if strategy not in DRAFTER_STRATEGIES:
+            return self._beside_the_loop(request, phrases, DraftChoice(controller, gain))
+        choice = ModelChoice(
             controller,
             gain,
             drafter=DrafterSession(
@@ -152,26 +140,41 @@ class Deployment:
                 self._terms(request, self.settings.draft_timeout_s, deadline),
                 target=self.verifier,
             ),
-            costs=self._draft_costs(request),
+            costs=costs,
             end=len(request.prompt) + request.max_tokens,
         )
         if strategy == FUSED:
             configured = bool(self.settings.drafter_addresses)
             uses_model = request.speculation.fused.draft_model and configured
             return FusedDrafting(
-                phrases,
-                model=model if uses_model else None,
-                controller=controller,
-                figures=figures,
+                phrases, choice if uses_model else None, controller=controller, figures=figures
             )
         return DrafterDrafting(
             PhraseSource(phrases) if phrases else None,
             phrases,
-            model=model,
+            choice,
             controller=controller,
             figures=figures,
             prefers_phrases=strategy == OUROBOROS,
         )
+
+    def _beside_the_loop(
+        self, request: GenerationRequest, phrases: PhraseSession | None, choice: DraftChoice
+    ) -> Drafting:
+        """For the strategies without a draft model."""
+        if request.strategy == LOOKAHEAD:
+            source = LookaheadSource(request.speculation.lookahead, request.prompt)
+            return Drafting(source, phrases, choice)
+        if request.strategy == TOKEN_RECYCLING:
+            return RecyclingDrafting(PhraseSource(phrases) if phrases else None, phrases, choice)
+        # Prompt lookup, in an index of its own.
+        own = PhraseSession(
+            request.prompt,
+            request.max_tokens,
+            calibration=self._calibrations.of(request.sampling.temperature),
+            prediction=request.prediction,
+        )
+        return Drafting(PhraseSource(own, most_leaves=1), phrases, choice)
 
     def _phrases(self, request: GenerationRequest) -> PhraseSession | None:
         """What the request may read, and write for others."""
@@ -203,12 +206,11 @@ class Deployment:
         curve = self.drafter.cost_curve if self.drafter is not None else ()
         return cost_line(curve, _context_of(request))
 
-    def _controller(self, request: GenerationRequest) -> Controller:
+    def _controller(self, request: GenerationRequest, costs: CostLine) -> Controller:
         info = self.verifier
         cost = 0.0
         if request.strategy in DRAFTER_STRATEGIES:
-            line = self._draft_costs(request)
-            cost = line.nanoseconds(1) if line.rows else UNMEASURED_DRAFT_TOKEN_NS
+            cost = costs.nanoseconds(1) if costs.rows else UNMEASURED_DRAFT_TOKEN_NS
         limit = request.speculation.max_draft_tokens
         most = self.settings.max_draft_tokens
         if request.strategy == LOOKAHEAD:  # its parameters say how much

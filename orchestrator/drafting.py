@@ -39,7 +39,7 @@ class Source(Protocol):
 class Drafting:
     """Drafts from `source` alone, in the rounds that `choice` takes; without one it never drafts.
 
-    No call but `learn` may be left out.
+    No call but `lose` and `learn` may be left out.
     """
 
     def __init__(
@@ -79,6 +79,10 @@ class Drafting:
             self._choice.observe(len(verdict.accepted_nodes), len(draft), draft_ns, offered)
             self._chosen = None
 
+    def lose(self) -> None:
+        """Takes in that the last draft was never judged: the verifier's session went with it."""
+        self._chosen = None
+
     def learn(self, context: Sequence[int], draft: DraftTree, verdict: Verdict) -> None:
         """Harvests phrases; for quiet moments."""
         if self._phrases is not None:
@@ -109,18 +113,19 @@ class RecyclingDrafting(Drafting):
 class DrafterDrafting(Drafting):
     """Drafts from the drafter; from phrases where it is gone or not worth its time."""
 
+    _choice: ModelChoice
+
     def __init__(
         self,
         source: Source | None,
         phrases: PhraseSession | None,
+        choice: ModelChoice,
         *,
-        model: ModelChoice,
         controller: Controller,
         figures: SpeculationFigures,
         prefers_phrases: bool,
     ) -> None:
-        super().__init__(source, phrases, model)
-        self._model = model
+        super().__init__(source, phrases, choice)
         self._controller = controller
         self._figures = figures
         self._prefers_phrases = prefers_phrases
@@ -129,7 +134,7 @@ class DrafterDrafting(Drafting):
 
     def open(self, committed: Sequence[int]) -> None:
         """Lets the drafter prefill, unless it would be for nothing by what is known."""
-        self._model.open(committed)
+        self._choice.open(committed)
 
     async def propose(
         self, committed: Sequence[int], verdict: Verdict | None, budget: DraftBudget
@@ -145,13 +150,13 @@ class DrafterDrafting(Drafting):
                 self._phrase_rounds_in_a_row += 1
                 return self._without_drafter(own)
             self._phrase_rounds_in_a_row = 0
-        if not self._model.asks(committed):
+        if not self._choice.asks(committed):
             self._figures.phrase_rounds += len(own.tree) > 0
             return self._without_drafter(own)
         began = time.perf_counter_ns()
         try:
             heard = verdict if self._unjudged else None
-            draft = await self._model.drafter.propose(committed, heard, budget)
+            draft = await self._choice.drafter.propose(committed, heard, budget)
         except Unavailable:
             self._figures.fallback_rounds += 1
             return self._without_drafter(self._own_draft(committed, budget))
@@ -161,7 +166,7 @@ class DrafterDrafting(Drafting):
 
     async def close(self) -> None:
         """Frees the drafter's session."""
-        await self._model.drafter.close()
+        await self._choice.drafter.close()
 
     def _without_drafter(self, draft: Draft) -> Draft:
         self._unjudged = False

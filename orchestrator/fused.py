@@ -41,28 +41,29 @@ FOLLOWING = 2
 class FusedDrafting(RecyclingDrafting):
     """Chooses, round by round, between no draft, free sources alone, and the draft model on top.
 
-    `model` says when the draft model is asked; without it that is switched off.
+    `choice` says when the draft model is asked; without it that is switched off.
     """
+
+    _choice: ModelChoice | None
 
     def __init__(
         self,
         phrases: PhraseSession | None,
+        choice: ModelChoice | None,
         *,
-        model: ModelChoice | None,
         controller: Controller,
         figures: SpeculationFigures,
     ) -> None:
-        super().__init__(PhraseSource(phrases) if phrases else None, phrases, model)
+        super().__init__(PhraseSource(phrases) if phrases else None, phrases, choice)
         self._controller = controller
         self._figures = figures
-        self._model = model
         self._plans = Patience(LONGEST_WITHOUT_PLAN)
         self._unjudged = False  # the drafter has not heard yet what became of its last draft
 
     def open(self, committed: Sequence[int]) -> None:
         """Lets the drafter prefill, unless it would be for nothing by what is known."""
-        if self._model is not None:
-            self._model.open(committed)
+        if self._choice is not None:
+            self._choice.open(committed)
 
     async def propose(
         self, committed: Sequence[int], verdict: Verdict | None, budget: DraftBudget
@@ -71,7 +72,7 @@ class FusedDrafting(RecyclingDrafting):
         heard, self._unjudged = verdict if self._unjudged else None, False
         free = self._free_draft(committed, budget)
         chosen = self._select(free.tree, budget)
-        model = self._model if budget.max_nodes else None
+        model = self._choice if budget.max_nodes else None
         if model is None or not model.asks(committed, chosen.promised, chosen.worth):
             return self._without_model(free, chosen)
         began = time.perf_counter_ns()
@@ -90,8 +91,8 @@ class FusedDrafting(RecyclingDrafting):
 
     async def close(self) -> None:
         """Frees the drafter's session."""
-        if self._model is not None:
-            await self._model.drafter.close()
+        if self._choice is not None:
+            await self._choice.drafter.close()
 
     def _free_draft(self, committed: Sequence[int], budget: DraftBudget) -> Draft:
         """What phrases, own text and successors propose; nothing while that has not paid."""

@@ -77,6 +77,7 @@ class Generation:
                 verdict = answer.verdict
                 if not verdict.judges(draft.tree):  # the session was reopened: the draft is lost
                     draft = dataclasses.replace(draft, tree=EMPTY_TREE)
+                    self.drafting.lose()
                 piece = self._commit(draft.tree, verdict, draft.end)
                 began, ended = ended, time.perf_counter_ns()
                 self._learn(draft, answer, len(piece.token_ids), ended - began)

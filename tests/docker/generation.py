@@ -17,7 +17,7 @@ PATIENCE_S = 300.0
 
 
 def parameters(
-    strategy: str, seed: int = 7, draft_tokens: int | None = None
+    strategy: str, seed: int = 7, max_draft_tokens: int | None = None
 ) -> pb.GenerationParameters:
     """Long enough that something can happen before it ends."""
     return pb.GenerationParameters(
@@ -25,18 +25,18 @@ def parameters(
         max_tokens=MAX_TOKENS,
         ignore_eos=True,
         sampling=shared.SamplingParameters(temperature=0.7, seed=seed),
-        speculation=pb.SpeculationParameters(strategy=strategy, max_draft_tokens=draft_tokens),
+        speculation=pb.SpeculationParameters(strategy=strategy, max_draft_tokens=max_draft_tokens),
     )
 
 
 class Running:
     """A generation whose tokens arrive in the background.
 
-    `draft_tokens` are drafted in every round, also where that does not pay.
+    `max_draft_tokens` are drafted in every round, also where that does not pay.
     """
 
     def __init__(
-        self, address: str, strategy: str = "speculative", draft_tokens: int | None = None
+        self, address: str, strategy: str = "speculative", max_draft_tokens: int | None = None
     ) -> None:
         """Without phrases unless told so: a text that they know is over before anybody dies."""
         self.token_ids: list[int] = []
@@ -44,7 +44,7 @@ class Running:
         self.error: grpc.RpcError | None = None
         self._channel = grpc.insecure_channel(address)
         self._call = generation_pb2_grpc.GenerationStub(self._channel).Generate(
-            pb.GenerateRequest(parameters=parameters(strategy, draft_tokens=draft_tokens)),
+            pb.GenerateRequest(parameters=parameters(strategy, max_draft_tokens=max_draft_tokens)),
             timeout=PATIENCE_S,
         )
         self._thread = threading.Thread(target=self._read)

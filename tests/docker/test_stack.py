@@ -55,7 +55,7 @@ def test_nothing_is_written_that_stays(project: Project) -> None:
 
 
 def test_a_generation_over_grpc(address: str, expected: list[int]) -> None:
-    with Running(address, FUSED, draft_tokens=4) as running:
+    with Running(address, FUSED, max_draft_tokens=4) as running:
         assert running.ended() == expected
     assert running.summary.speculation.draft_forwards > 0
 

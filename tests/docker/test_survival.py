@@ -62,11 +62,11 @@ def test_one_of_two_drafters_dies(project: Project, address: str, expected: list
     project.up(drafter=2)
     for container in project.containers("drafter"):
         project.wait_until_known("drafter", 2)
-        with Running(address, draft_tokens=4) as running:
+        with Running(address, max_draft_tokens=4) as running:
             running.under_way()
             project.engine.run("docker", "kill", container)  # and nobody starts it again
             assert running.ended() == expected
-        with Running(address, draft_tokens=4) as other:
+        with Running(address, max_draft_tokens=4) as other:
             assert other.ended() == expected
         assert other.summary.speculation.draft_forwards > 0
         project.engine.run("docker", "start", container)

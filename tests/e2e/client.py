@@ -34,14 +34,16 @@ class Case:
     sampling: dict[str, Any] = field(default_factory=dict)
 
     def parameters(
-        self, strategy: str, draft_tokens: int | None = None, **more: Any
+        self, strategy: str, max_draft_tokens: int | None = None, **more: Any
     ) -> pb.GenerationParameters:
-        """`draft_tokens` are drafted in every round, also where that does not pay."""
+        """`max_draft_tokens` are drafted in every round, also where that does not pay."""
         return pb.GenerationParameters(
             tokens=pb.TokenIds(ids=self.prompt),
             sampling=shared.SamplingParameters(**{"seed": 0, **self.sampling}),
             max_tokens=self.max_tokens,
-            speculation=pb.SpeculationParameters(strategy=strategy, max_draft_tokens=draft_tokens),
+            speculation=pb.SpeculationParameters(
+                strategy=strategy, max_draft_tokens=max_draft_tokens
+            ),
             **more,
         )
 

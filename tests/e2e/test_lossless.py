@@ -76,7 +76,7 @@ def test_every_strategy_says_what_plain_decoding_says(
     assert any(len(tokens) > 10 for tokens in expected[:count])
     drafts_always = concurrency > 1 and strategy != "autoregressive"
     size = DRAFT_TOKENS if drafts_always else None
-    answers = client.answers(cases[:count], strategy, concurrency, draft_tokens=size)
+    answers = client.answers(cases[:count], strategy, concurrency, max_draft_tokens=size)
     said = [list(answer.token_ids) for answer in answers]
     assert not first_difference(expected[:count], said)
     drafts = [answer.summary.speculation for answer in answers]
@@ -93,7 +93,7 @@ def test_a_drafter_killed_midway_changes_no_token(
     answers: list[list[int]] = []
     running = threading.Thread(
         target=lambda: answers.extend(
-            client.tokens(cases, "speculative", concurrency=8, draft_tokens=DRAFT_TOKENS)
+            client.tokens(cases, "speculative", concurrency=8, max_draft_tokens=DRAFT_TOKENS)
         )
     )
     running.start()
@@ -101,7 +101,7 @@ def test_a_drafter_killed_midway_changes_no_token(
         running.join(0.7)
         stack.processes["drafter"].kill()
         running.join()
-        while_dead = client.once(cases[1], "speculative", draft_tokens=DRAFT_TOKENS)
+        while_dead = client.once(cases[1], "speculative", max_draft_tokens=DRAFT_TOKENS)
     finally:
         stack.restart("drafter")
     assert not first_difference(expected, answers)
@@ -115,7 +115,7 @@ def test_a_returned_drafter_is_used_again(
 ) -> None:
     """A restart must not leave the orchestrator without drafts for ever."""
     for _ in range(20):
-        answer = client.once(cases[1], "speculative", draft_tokens=DRAFT_TOKENS)
+        answer = client.once(cases[1], "speculative", max_draft_tokens=DRAFT_TOKENS)
         assert list(answer.token_ids) == expected[1]
         if answer.summary.speculation.draft_forwards:
             return

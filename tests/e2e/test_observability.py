@@ -85,7 +85,7 @@ def watched() -> Iterator[Watched]:
 def answer(watched: Watched) -> pb.GenerateOnceResponse:
     """One request, drafted from its first round on, part of a trace that its client began."""
     case = Case(held_out_prompts(1, longest=48)[0], 24)
-    parameters = case.parameters("speculative", draft_tokens=4, tenant=SECRET)
+    parameters = case.parameters("speculative", max_draft_tokens=4, tenant=SECRET)
     answer: pb.GenerateOnceResponse = watched.client.stub.GenerateOnce(
         pb.GenerateOnceRequest(parameters=parameters), timeout=120, metadata=TRACED
     )

@@ -178,7 +178,7 @@ def test_no_phrase_changes_a_token(
     chosen, said = cases[1:4], expected[1:4]
     poison(server, f"poisoned {way.name}", chosen, said)
     for tenant, size in ((way.name, None), (way.name, 8), (f"poisoned {way.name}", 8)):
-        found = tokens(first, chosen, way, tenant, draft_tokens=size)
+        found = tokens(first, chosen, way, tenant, max_draft_tokens=size)
         assert not first_difference(said, found), tenant
 
 

@@ -123,16 +123,14 @@ def made(
     left: int = 100,
 ) -> tuple[FusedDrafting, Controller]:
     controller = Controller(max_nodes=16, verify_cost=LINE, draft_token_ns=draft_ns, fixed=fixed)
-    model: ModelChoice | None = None
+    choice: ModelChoice | None = None
     if drafter is not None:
         known: Any = drafter
         gain = (gains or Gains()).of(FUSED, 0.0, draft_ns)
         costs = cost_line((CostPoint(1, round(prefill_ns)),) if prefill_ns else ())
-        model = ModelChoice(controller, gain, drafter=known, costs=costs, end=len(text) + left)
+        choice = ModelChoice(controller, gain, drafter=known, costs=costs, end=len(text) + left)
     phrases = PhraseSession(text, 64)
-    drafting = FusedDrafting(
-        phrases, model=model, controller=controller, figures=SpeculationFigures()
-    )
+    drafting = FusedDrafting(phrases, choice, controller=controller, figures=SpeculationFigures())
     drafting.open(text)
     return drafting, controller
 

@@ -22,9 +22,11 @@ from draftloop.tree import (
     Verification,
 )
 from orchestrator.budget import Controller
+from orchestrator.choice import DraftChoice
 from orchestrator.costs import VerifyCost
 from orchestrator.drafting import Drafting
 from orchestrator.figures import SpeculationFigures
+from orchestrator.gains import Gain
 from orchestrator.loop import Generation
 from orchestrator.text import TextStream
 from orchestrator.tokenizer import Tokenizer
@@ -129,6 +131,28 @@ async def test_a_draft_that_a_lost_session_never_judged_is_not_counted(
     assert running.controller.rounds == [(2, 3), (2, 3), (1, 2)]
     assert running.figures.draft_tokens == running.figures.accepted_tokens == 5
     assert running.figures.reopened_sessions == 1
+
+
+async def test_nor_does_it_speak_against_drafting(tokenizer: Tokenizer) -> None:
+    """What drafts bring is learnt from those that were judged."""
+
+    class Pairs:
+        def propose(self, committed: Sequence[int], budget: DraftBudget) -> DraftTree:
+            return DraftTree.chain([TOKEN] * min(2, budget.max_depth), TokenSource.PHRASE)
+
+        def observe(self, *said: object) -> None:
+            pass
+
+    class Counted(Gain):
+        def observe(self, offered: float, accepted: int, nodes: int, draft_ns: int) -> None:
+            seen.append((accepted, nodes))
+
+    seen: list[tuple[int, int]] = []
+    running = generation(tokenizer, ScriptedVerifier(loses=(2,)), Drafting(None, None))
+    choice = DraftChoice(running.controller, Counted(0.0))
+    running.drafting = Drafting(Pairs(), None, choice)
+    assert [len(piece.token_ids) async for piece in running.run()] == [1, 3, 1, 3, 2]
+    assert seen == [(2, 2), (2, 2), (1, 1)]
 
 
 async def test_both_sessions_are_closed_however_it_ends(tokenizer: Tokenizer) -> None:
