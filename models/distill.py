@@ -1,9 +1,9 @@
-"""Distils the draft model from the finished verifier model.
+"""Distils a draft model from the finished verifier model.
 
 `python -m models.distill --tokens 3000000` starts from the cross-entropy-trained draft model when
-there is one, and resumes like `models.train`. `--sampled-share 0.5` makes half of the text what
-`models.sample` let the verifier model write, `--revised-share 0.1` a tenth what `models.revise`
-made.
+there is one, with `--model drafter-large` from every second layer of the verifier model; both
+resume like `models.train`. `--sampled-share 0.5` makes half of the text what `models.sample` let
+the verifier model write, `--revised-share 0.1` a tenth what `models.revise` made.
 """
 
 from __future__ import annotations
@@ -19,22 +19,35 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy, kl_div
 from transformers import AutoModelForCausalLM, LlamaForCausalLM
 
-from models.architecture import drafter_configuration
+from models.architecture import CONFIGURATIONS, LARGE_DRAFTER_LAYERS, build, thinned
 from models.checkpoint import BUNDLED, Checkpoint, left_by
-from models.layout import DRAFTER_DIR, REVISED_TOKENS, TRAIN_TOKENS, VERIFIER_DIR, checkpoint_file
+from models.layout import (
+    DRAFTER_DIR,
+    LARGE_DRAFTER_DIR,
+    MODELS_DIR,
+    REVISED_TOKENS,
+    TRAIN_TOKENS,
+    VERIFIER_DIR,
+    checkpoint_file,
+)
 from models.muon import Rates
 from models.packing import mixed
 from models.sample import sampled_stream
 from models.schedule import Phase, Schedule
 from models.team import Setting
-from models.train import add_machine_options, run, setting_from, starting_state
+from models.train import add_machine_options, run, setting_from
 
-# Windows as long as the texts that are served: trained on 512 tokens, the draft model agreed with
-# the target at 0.62 of the positions below that and at 0.40 of those above.
-PHASES = (
-    Phase(until=0.85, layers=2, length=1024, batch=8, micro=1),
-    Phase(until=1.00, layers=2, length=2048, batch=4, micro=1),
-)
+
+def phases(layers: int) -> tuple[Phase, ...]:
+    """Windows as long as the texts that are served.
+
+    Trained on 512 tokens, the draft model agreed with the target at 0.62 of the positions below
+    that and at 0.40 of those above.
+    """
+    return (
+        Phase(until=0.85, layers=layers, length=1024, batch=8, micro=1),
+        Phase(until=1.00, layers=layers, length=2048, batch=4, micro=1),
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,20 +89,27 @@ def teacher_from(folder: str | os.PathLike[str], device: str) -> LlamaForCausalL
     return teacher.eval().requires_grad_(False).to(device)
 
 
-def first_state(setting: Setting, start: str, seed: int) -> Checkpoint:
-    """The run's own state, else the draft model that the run `start` left, else a fresh one.
+def first_state(setting: Setting, options: argparse.Namespace) -> Checkpoint:
+    """The run's own state, else the draft model that another run left, else a new one.
 
     Momenta start at zero: the objective is another one, or the teacher is.
     """
-    found = start == BUNDLED or checkpoint_file(start).exists()
-    if setting.file.exists() or not found:
-        return starting_state(setting.file, drafter_configuration(), seed)
-    return Checkpoint.begun(left_by(start, DRAFTER_DIR).model)
+    if setting.file.exists():
+        return Checkpoint.load(setting.file)
+    start = options.start_from or options.model
+    if start == BUNDLED or checkpoint_file(start).exists():
+        return Checkpoint.begun(left_by(start, MODELS_DIR / options.model).model)
+    if options.model == LARGE_DRAFTER_DIR.name:
+        return Checkpoint.begun(thinned(teacher_from(VERIFIER_DIR, "cpu"), LARGE_DRAFTER_LAYERS))
+    return Checkpoint.begun(build(CONFIGURATIONS[options.model](), options.seed))
 
 
 def main() -> None:
     """Parses the command line and distils."""
     parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument(
+        "--model", choices=(DRAFTER_DIR.name, LARGE_DRAFTER_DIR.name), default=DRAFTER_DIR.name
+    )
     parser.add_argument("--tokens", type=int, default=3_000_000)
     parser.add_argument("--matrix-rate", type=float, default=0.02)
     parser.add_argument("--other-rate", type=float, default=0.003)
@@ -97,7 +117,8 @@ def main() -> None:
     parser.add_argument("--revised-share", type=float, default=0.0, help="0 to 1")
     add_machine_options(parser)
     options = parser.parse_args()
-    schedule = Schedule(tokens=options.tokens, phases=PHASES, decay=0.5)
+    layers = CONFIGURATIONS[options.model]().num_hidden_layers
+    schedule = Schedule(tokens=options.tokens, phases=phases(layers), decay=0.5)
     rates = Rates(matrix=options.matrix_rate, other=options.other_rate)
     objective = Distillation(teacher_from(VERIFIER_DIR, options.device))
     parts = []
@@ -109,7 +130,7 @@ def main() -> None:
     if parts:
         stream = mixed(stream, parts, options.seed)
     setting = setting_from(options, schedule, rates, objective, "distilled", stream)
-    run(setting, first_state(setting, options.start_from or "drafter", options.seed))
+    run(setting, first_state(setting, options))
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ from pathlib import Path
 MODELS_DIR = Path(__file__).resolve().parent
 VERIFIER_DIR = MODELS_DIR / "verifier"
 DRAFTER_DIR = MODELS_DIR / "drafter"
+LARGE_DRAFTER_DIR = MODELS_DIR / "drafter-large"
 HELD_OUT_LIST = MODELS_DIR / "held_out.txt"
 HELD_OUT_PROMPTS = MODELS_DIR / "held_out_prompts.jsonl"
 EVALUATION = MODELS_DIR / "evaluation.json"

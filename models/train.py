@@ -19,9 +19,9 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from models.architecture import build, drafter_configuration, grow, verifier_configuration
+from models.architecture import CONFIGURATIONS, build, grow
 from models.checkpoint import Checkpoint, left_by
-from models.layout import DRAFTER_DIR, REVISED_TOKENS, TRAIN_TOKENS, VERIFIER_DIR, checkpoint_file
+from models.layout import MODELS_DIR, REVISED_TOKENS, TRAIN_TOKENS, checkpoint_file
 from models.muon import Rates, new_momenta
 from models.packing import Windows, mixed
 from models.schedule import Phase, Schedule
@@ -141,8 +141,7 @@ def main() -> None:
     add_machine_options(parser)
     options = parser.parse_args()
     phases = phases_of(options)
-    configure = {"verifier": verifier_configuration, "drafter": drafter_configuration}
-    config = configure[options.model]()
+    config = CONFIGURATIONS[options.model]()
     config.num_hidden_layers = phases[0].layers
     schedule = Schedule(tokens=options.tokens, phases=phases)
     rates = Rates(matrix=options.matrix_rate, other=options.other_rate)
@@ -152,8 +151,7 @@ def main() -> None:
         stream = mixed(stream, parts, options.seed)
     setting = setting_from(options, schedule, rates, next_token_loss, options.model, stream)
     if options.start_from and not setting.file.exists():
-        folder = {"verifier": VERIFIER_DIR, "drafter": DRAFTER_DIR}[options.model]
-        run(setting, left_by(options.start_from, folder))
+        run(setting, left_by(options.start_from, MODELS_DIR / options.model))
     else:
         run(setting, starting_state(setting.file, config, options.seed))
 
