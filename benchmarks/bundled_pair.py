@@ -6,9 +6,9 @@ from draftloop.config import bundled_model
 from draftloop.runtime.model import LanguageModel, ModelOptions
 
 
-def bundled_pair(threads: int | None) -> dict[str, LanguageModel]:
-    """The bundled models, loaded in this process, in float32."""
+def bundled_pair(threads: int | None, draft: str = "drafter") -> dict[str, LanguageModel]:
+    """The bundled verifier and a bundled draft model, loaded in this process, in float32."""
     return {
-        role: LanguageModel(ModelOptions(folder=bundled_model(role), threads=threads))
-        for role in ("verifier", "drafter")
+        role: LanguageModel(ModelOptions(folder=bundled_model(name), threads=threads))
+        for role, name in (("verifier", "verifier"), ("drafter", draft))
     }

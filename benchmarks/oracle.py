@@ -28,7 +28,7 @@ from benchmarks.perfect_tree import CandidateSource, PerfectRound, perfect_round
 from benchmarks.prompts import WORKLOADS, Missing, Prompt
 from benchmarks.recorded_costs import points_of
 from benchmarks.settings import RESULTS
-from benchmarks.systems import SOURCES
+from benchmarks.systems import PROFILES, SOURCES
 from benchmarks.table import sampling as in_words
 from benchmarks.workload import FIRST_SEED
 from draftloop.config import REPOSITORY
@@ -81,10 +81,10 @@ class Bound:
 
 
 class Pair:
-    """The bundled models, loaded in this process."""
+    """The bundled models of a profile, loaded in this process."""
 
-    def __init__(self, threads: int | None) -> None:
-        pair = bundled_pair(threads)
+    def __init__(self, threads: int | None, draft: str) -> None:
+        pair = bundled_pair(threads, draft)
         self._target, self._draft = pair["verifier"], pair["drafter"]
 
     def text(
@@ -148,9 +148,10 @@ def bounds(
             )
 
 
-def measure(settings: argparse.Namespace, costs: Mapping[str, Costs]) -> Iterator[Bound]:
+def measure(
+    settings: argparse.Namespace, pair: Pair, costs: Mapping[str, Costs]
+) -> Iterator[Bound]:
     """Workload by workload; those whose prompts are not at hand are left out."""
-    pair = Pair(settings.threads)
     for workload in settings.workloads:
         try:
             material = WORKLOADS[workload](settings.prompts)
@@ -211,9 +212,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--out", default=str((RESULTS / "oracle.json").relative_to(REPOSITORY)))
     settings = parser.parse_args(arguments)
     profiles = json.loads(Path(settings.costs).read_text(encoding="utf-8"))["profiles"]
-    costs = {name: Costs.of_json(pair) for name, pair in profiles.items()}
     warm_up()
-    found = list(measure(settings, costs))
+    found: list[Bound] = []
+    for draft in dict.fromkeys(PROFILES[name].draft for name in profiles):
+        costs = {
+            name: Costs.of_json(pair)
+            for name, pair in profiles.items()
+            if PROFILES[name].draft == draft
+        }
+        found += measure(settings, Pair(settings.threads, draft), costs)
     show(Console(), found)
     said = {"settings": vars(settings), "machine": describe_machine()}
     content = {**said, "profiles": profiles, "bounds": [asdict(bound) for bound in found]}

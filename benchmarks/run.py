@@ -32,6 +32,7 @@ from benchmarks.settings import read_settings, said
 from benchmarks.systems import METHODS, PROFILES, Profile, System
 from benchmarks.transformers_system import loaded
 from benchmarks.workload import Workload
+from draftloop.config import bundled_model
 from draftloop.errors import DraftloopError, InvalidInput
 from draftloop.speculation import DRAFTER_STRATEGIES
 from orchestrator.launcher import interruptible
@@ -119,12 +120,15 @@ class Bench:
         ]
 
     def _stack(self, profile: Profile) -> StackConfig:
+        smaller = ",".join(str(bundled_model(name)) for name in profile.smaller)
         return StackConfig(
             port=0,
             http_port=None,
             drafter_port=0,
             verifier_port=0,
             dtype=self.settings.dtype,
+            draft=bundled_model(profile.draft),
+            drafter_flags=("--smaller-models", smaller) if smaller else (),
             inflate=profile.inflate,
             verifier_flags=("--threads", str(self.settings.threads)),
         )

@@ -29,7 +29,7 @@ from benchmarks.prompts import WORKLOADS, Missing
 from benchmarks.recorded_costs import points_of
 from benchmarks.services import parameters
 from benchmarks.settings import RESULTS
-from benchmarks.systems import COMPARED, METHODS, PLAIN
+from benchmarks.systems import COMPARED, METHODS, PLAIN, PROFILES
 from benchmarks.table import sampling
 from benchmarks.virtual import Around, World, own_log
 from benchmarks.virtual_sessions import installed
@@ -43,7 +43,7 @@ from orchestrator.deployment import Deployment
 from orchestrator.requests import RequestReader
 from phrase_store.index import warm_up
 
-OURS = [name for name in COMPARED if METHODS[name].system == "draftloop"]
+OURS = [name for name, method in METHODS.items() if method.system == "draftloop"]
 SOMEWHERE = "127.0.0.1:1"  # nobody is asked there
 
 
@@ -178,7 +178,8 @@ def read(arguments: Sequence[str] | None) -> argparse.Namespace:
                         help="results whose costs of forwards count")  # fmt: skip
     parser.add_argument("--profiles", nargs="+", help="of those in the results; default: all")
     parser.add_argument("--workloads", nargs="+", choices=list(WORKLOADS), default=list(WORKLOADS))
-    parser.add_argument("--strategies", nargs="+", choices=OURS, default=OURS)
+    parser.add_argument("--strategies", nargs="+", choices=OURS,
+                        default=[name for name in COMPARED if name in OURS])  # fmt: skip
     parser.add_argument("--temperature", type=float, nargs="+", default=[0.8])
     parser.add_argument("--prompts", type=int, default=8)
     parser.add_argument("--tokens", type=int, default=64)
@@ -211,12 +212,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     settings = read(arguments)
     known = json.loads(Path(settings.costs).read_text(encoding="utf-8"))["profiles"]
     around = Around(**{name: getattr(settings, f"{name}_ms") for name in asdict(Around())})
-    pair, found = bundled_pair(settings.threads), []
+    found: list[Cell] = []
     warm_up()
     for profile, temperature in product(settings.profiles or known, settings.temperature):
         workloads = list(_workloads(settings, temperature))
         title = f"{profile}, {sampling(temperature)}"
-        costs = known[profile]
+        costs, pair = known[profile], bundled_pair(settings.threads, PROFILES[profile].draft)
         plain = simulate(pair, costs, PLAIN, workloads, around)
         here: list[Cell] = []
         for method in track([m for m in settings.strategies if m != PLAIN], title):

@@ -41,6 +41,8 @@ class Profile:
     name: str
     title: str
     inflate: str = ""
+    draft: str = "drafter"  # the bundled model that drafts
+    smaller: tuple[str, ...] = ()  # those behind it in a cascade
     # its part of the time: slow models need more of it for as many repetitions
     weight: float = 1.0
 
@@ -104,8 +106,16 @@ PROFILES = {
     profile.name: profile
     for profile in (
         Profile("bundled", "the bundled pair as it is"),
-        Profile("300M", "target cost-inflated to 300M parameters", "300M", 4),
-        Profile("1B", "target cost-inflated to 1B parameters", "1B", 12),
+        Profile("300M", "target cost-inflated to 300M parameters", "300M", weight=4),
+        Profile("1B", "target cost-inflated to 1B parameters", "1B", weight=12),
+        Profile(
+            "300M-large",
+            "target cost-inflated to 300M parameters, larger draft model",
+            "300M",
+            draft="drafter-large",
+            smaller=("drafter",),
+            weight=4,
+        ),
     )
 }
 METHODS = {

@@ -22,6 +22,7 @@ from drafter_service.strategies import STRATEGIES
 from draftloop.errors import Unavailable
 from draftloop.model_info import ModelInfo
 from draftloop.request import GenerationRequest
+from draftloop.runtime.kv_cache import Slot
 from draftloop.tree import (
     EMPTY_TREE,
     Draft,
@@ -130,7 +131,7 @@ class DrafterSession:
 
     def __init__(self, world: World, request: GenerationRequest) -> None:
         self._world, self._request = world, request
-        self._slot = world.draft.acquire()
+        self._slot: Slot | None = None
         self._strategy: Any = None
 
     @property
@@ -142,6 +143,7 @@ class DrafterSession:
         """Prefills, beside everything else and in no time."""
         world, request = self._world, self._request
         parts = request.speculation
+        self._slot = world.draft.acquire()
         asked = drafter.SessionRequest(
             session_id=request.request_id,
             token_ids=tuple(committed),
@@ -187,5 +189,6 @@ class DrafterSession:
         )
 
     async def close(self) -> None:
-        """Frees the slot."""
-        self._world.draft.cache.release(self._slot)
+        """Frees the slot, if one was taken."""
+        if self._slot is not None:
+            self._world.draft.cache.release(self._slot)

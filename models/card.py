@@ -1,6 +1,6 @@
 """Model cards from what was measured.
 
-`python -m models.card` writes `README.md` into both model folders, from `evaluation.json` and
+`python -m models.card` writes `README.md` into every model's folder, from `evaluation.json` and
 `runs.json`, to which it adds the runs whose logs are on this machine.
 """
 
@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import argparse
 import json
-from pathlib import Path
 from string import Template
 from typing import Any
 
-from models.layout import CACHE_DIR, DRAFTER_DIR, EVALUATION, MODELS_DIR, RUNS, VERIFIER_DIR
+from models.layout import CACHE_DIR, DRAFTER_DIR, EVALUATION, MODELS_DIR, RUNS
 
 TEMPLATES = MODELS_DIR / "cards"
 
@@ -43,32 +42,41 @@ def acceptance_table(evaluation: dict[str, Any]) -> str:
     return "\n".join([*rows, f"| positions | {counts} |"])
 
 
-def write(template: Path, folder: Path, facts: dict[str, Any]) -> None:
-    """Fills one template; raises KeyError for a fact it names that is not there."""
-    (folder / "README.md").write_text(Template(template.read_text()).substitute(facts))
+def figures_of(evaluation: dict[str, Any]) -> dict[str, Any]:
+    """What was measured of one pair, under the names that the templates know."""
+    figures = {"bytes_per_token": evaluation["bytes_per_token"]}
+    figures |= evaluation["held_out_text"]
+    figures["tokens"] = f"{figures['tokens']:,}"
+    figures["acceptance"] = acceptance_table(evaluation)
+    return figures | {
+        f"copied_{name}": said for name, said in evaluation["second_versions"].items()
+    }
+
+
+def write(name: str, facts: dict[str, Any]) -> None:
+    """Fills a model's template; raises KeyError for a fact it names that is not there."""
+    template = Template((TEMPLATES / f"{name}.md").read_text())
+    (MODELS_DIR / name / "README.md").write_text(template.substitute(facts))
 
 
 def main() -> None:
-    """Writes both cards."""
+    """Writes all cards."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--machine", default="2 CPU cores without AMX, shared with other work")
     options = parser.parse_args()
-    evaluation = json.loads(EVALUATION.read_text())
-    facts = {
-        "machine": options.machine,
-        "bytes_per_token": evaluation["bytes_per_token"],
-        "acceptance": acceptance_table(evaluation),
-        **{key: value for key, value in evaluation["held_out_text"].items() if key != "acceptance"},
-    }
-    facts["tokens"] = f"{facts['tokens']:,}"
-    facts |= {f"copied_{name}": value for name, value in evaluation["second_versions"].items()}
+    facts: dict[str, Any] = {"machine": options.machine}
     runs = known_runs()
     RUNS.write_text(json.dumps(runs, indent=2) + "\n")
     for name, run in runs.items():
         facts[f"{name}_tokens"] = f"{run['tokens'] / 1e6:.2f}M"
         facts[f"{name}_minutes"] = str(run["minutes"])
-    write(TEMPLATES / "verifier.md", VERIFIER_DIR, facts)
-    write(TEMPLATES / "drafter.md", DRAFTER_DIR, facts)
+    pairs = {
+        drafter: facts | figures_of(evaluation)
+        for drafter, evaluation in json.loads(EVALUATION.read_text()).items()
+    }
+    write("verifier", pairs[DRAFTER_DIR.name])
+    for drafter, figures in pairs.items():
+        write(drafter, figures)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
-"""Measures the published pair on held-out files: loss, and how often the draft model is right.
+"""Measures a published pair on held-out files: loss, and how often the draft model is right.
 
-`python -m models.evaluate` writes `evaluation.json`. Acceptance is given in two definitions: the
+`python -m models.evaluate` writes into `evaluation.json`, under the draft model's name; which one
+`--drafter` says. Acceptance is given in two definitions: the
 overlap of the distributions, sum min(p, q), which a ratio test reaches with one child, and the
 share of positions at which both models choose the same token under the same Gumbel noise.
 """
@@ -21,7 +22,15 @@ from tqdm import tqdm
 from transformers import AutoModelForCausalLM, LlamaForCausalLM
 
 from models.corpus import Document, load
-from models.layout import DRAFTER_DIR, EVALUATION, HELD_OUT_PROMPTS, TOKENIZER_FILE, VERIFIER_DIR
+from models.layout import (
+    DRAFTER_DIR,
+    EVALUATION,
+    HELD_OUT_PROMPTS,
+    LARGE_DRAFTER_DIR,
+    MODELS_DIR,
+    TOKENIZER_FILE,
+    VERIFIER_DIR,
+)
 from models.revise import revised
 from models.tokenizer import END_OF_TEXT_ID, encode
 
@@ -149,8 +158,11 @@ def prompt_ends(tokenizer: Tokenizer) -> Tensor:
 
 
 def main() -> None:
-    """Evaluates the published pair in float32."""
+    """Evaluates a published pair in float32."""
     parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument(
+        "--drafter", choices=(DRAFTER_DIR.name, LARGE_DRAFTER_DIR.name), default=DRAFTER_DIR.name
+    )
     parser.add_argument("--every", type=int, default=4, help="acceptance on every n-th window")
     parser.add_argument("--windows", type=int, default=None, help="stop after so many")
     options = parser.parse_args()
@@ -159,7 +171,7 @@ def main() -> None:
     _, held_out = load()
     target, draft = (
         AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
-        for folder in (VERIFIER_DIR, DRAFTER_DIR)
+        for folder in (VERIFIER_DIR, MODELS_DIR / options.drafter)
     )
     parts = list(windows(held_out, tokenizer))[: options.windows]
     size = sum(len(document.text.encode()) for document in held_out)
@@ -170,7 +182,9 @@ def main() -> None:
         "second_versions": on_second_versions(target, draft, tokenizer, held_out),
         "continued_text": on_continued_text(target, draft, prompt_ends(tokenizer)),
     }
-    EVALUATION.write_text(json.dumps(result, indent=2) + "\n")
+    known = json.loads(EVALUATION.read_text())
+    known[options.drafter] = result
+    EVALUATION.write_text(json.dumps(known, indent=2) + "\n")
 
 
 if __name__ == "__main__":

@@ -15,9 +15,9 @@ import torch
 from tokenizers import Tokenizer
 from transformers import GenerationConfig, LlamaForCausalLM
 
-from models.architecture import drafter_configuration, grow, verifier_configuration
+from models.architecture import CONFIGURATIONS, grow
 from models.checkpoint import BUNDLED, left_by, load_model
-from models.layout import DRAFTER_DIR, TOKENIZER_FILE, VERIFIER_DIR, checkpoint_file
+from models.layout import MODELS_DIR, TOKENIZER_FILE, checkpoint_file
 from models.tokenizer import END_OF_TEXT_ID, for_transformers
 
 
@@ -53,30 +53,26 @@ def averaged(left: LlamaForCausalLM, shipped: LlamaForCausalLM, share: float) ->
 def main() -> None:
     """Parses the command line and publishes what it names."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument(
-        "--verifier", metavar="RUN", help="the run whose model becomes the verifier"
-    )
-    parser.add_argument("--drafter", metavar="RUN", help="the run whose model becomes the drafter")
+    for name in CONFIGURATIONS:
+        parser.add_argument(
+            f"--{name}", dest=name, metavar="RUN", help=f"the run whose model becomes the {name}"
+        )
     parser.add_argument(
         "--share", type=float, default=1.0,
         help="0 to 1, of these runs in the mean with the weights that are shipped so far",
     )  # fmt: skip
     options = parser.parse_args()
-    named = [
-        (options.verifier, VERIFIER_DIR, verifier_configuration()),
-        (options.drafter, DRAFTER_DIR, drafter_configuration()),
-    ]
-    if not any(run for run, _, _ in named):
-        parser.error("nothing to publish: name a run by --verifier or --drafter")
-    for run, folder, config in named:
-        if run is None:
-            continue
+    named = {name: run for name in CONFIGURATIONS if (run := getattr(options, name))}
+    if not named:
+        parser.error(f"nothing to publish: name a run by --{' or --'.join(CONFIGURATIONS)}")
+    for name, run in named.items():
         if not checkpoint_file(run).exists():
             parser.error(f"no run is called {run}: there is no {checkpoint_file(run)}")
-        model = grow(load_model(checkpoint_file(run)), config.num_hidden_layers)
+        layers = CONFIGURATIONS[name]().num_hidden_layers
+        model = grow(load_model(checkpoint_file(run)), layers)
         if options.share < 1:
-            model = averaged(model, left_by(BUNDLED, folder).model, options.share)
-        publish(model, folder)
+            model = averaged(model, left_by(BUNDLED, MODELS_DIR / name).model, options.share)
+        publish(model, MODELS_DIR / name)
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ MAX_FUNCTION_LINES = 60
 MAX_MODELS_BYTES = 60_000_000
 # Home folders, as they slip in from somebody's machine.
 PERSONAL_PATH = re.compile(r"(?<![\w.])(?:/(?:home|Users)/[\w.-]+/|/root/\w|[A-Z]:\\Users\\)")
-QUOTED_SOURCES = ("models/held_out_prompts.jsonl", "models/verifier/", "models/drafter/")
+QUOTED_SOURCES = ("models/held_out_prompts.jsonl", "models/verifier/", "models/drafter")
 
 
 def test_files_are_short() -> None:

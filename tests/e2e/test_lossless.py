@@ -10,8 +10,10 @@ import pytest
 
 from draftloop.config import bundled_model
 from orchestrator.launcher import Stack
+from orchestrator.stack_config import StackConfig
 from tests.e2e.client import STRATEGIES, Case, Client, first_difference, held_out_prompts
 from tests.e2e.conftest import SAMPLINGS
+from tests.support.forked import ForkedStack
 
 # Enough for every part of every strategy.
 DRAFT_TOKENS = 12
@@ -83,6 +85,28 @@ def test_every_strategy_says_what_plain_decoding_says(
     rounds = sum(figures.rounds for figures in drafts)
     assert 10 * sum(figures.fallback_rounds for figures in drafts) <= rounds  # a stall, at most
     assert bool(sum(figures.draft_tokens for figures in drafts)) == (strategy != "autoregressive")
+
+
+@pytest.mark.timeout(600)
+def test_nor_do_a_larger_draft_model_and_a_cascade_of_three(
+    cases: list[Case], expected: list[list[int]]
+) -> None:
+    """Both bundled draft models in one drafter, the larger one first."""
+    count = len(SAMPLINGS)
+    config = StackConfig(
+        port=0, http_port=None, drafter_port=0, verifier_port=0, dtype="float32",
+        draft=bundled_model("drafter-large"),
+        drafter_flags=("--smaller-models", str(bundled_model("drafter"))),
+        start_timeout_s=240,
+    )  # fmt: skip
+    with ForkedStack(config) as running:
+        client = Client(running.address)
+        for strategy in ("cascade", "fused"):
+            answers = client.answers(cases[:count], strategy, 2, max_draft_tokens=DRAFT_TOKENS)
+            said = [list(answer.token_ids) for answer in answers]
+            assert not first_difference(expected[:count], said)
+            assert sum(a.summary.speculation.draft_forwards for a in answers) > 0
+        client.channel.close()
 
 
 @pytest.mark.timeout(600)

@@ -19,7 +19,16 @@ from torch import nn  # noqa: E402
 from torch.multiprocessing.spawn import spawn  # noqa: E402
 
 from draftloop.config import bundled_model  # noqa: E402
-from models.architecture import build, configuration, grow, growth_plan  # noqa: E402
+from models.architecture import (  # noqa: E402
+    CONFIGURATIONS,
+    LARGE_DRAFTER_LAYERS,
+    build,
+    configuration,
+    grow,
+    growth_plan,
+    silence,
+    thinned,
+)
 from models.checkpoint import BUNDLED, Checkpoint, left_by  # noqa: E402
 from models.distill import Distillation, tempered_divergence  # noqa: E402
 from models.evaluate import agreement, shares  # noqa: E402
@@ -250,6 +259,29 @@ def test_some_prompts_to_sample_from_are_records_with_their_second_version_begun
     assert shapes == [(ROWS, REVISED_PROMPT), *[(ROWS, PROMPT)] * (EVERY - 1)]
     assert (prompts(text, records, 0)[:, 0] == END_OF_TEXT_ID).all()
     assert torch.equal(prompts(text, None, 3), prompts(text, records, 3))
+
+
+def test_a_thinned_model_has_the_layers_that_were_kept_and_nothing_of_the_others() -> None:
+    whole = build(configuration(hidden=32, layers=4, intermediate=48), seed=1)
+    torch.manual_seed(2)
+    for parameter in whole.parameters():
+        torch.nn.init.normal_(parameter, std=0.1)
+    tokens = torch.arange(12)[None]
+    left = thinned(whole, (0, 2))
+    for layer, number in enumerate((0, 2)):
+        kept, of = left.model.layers[layer].state_dict(), whole.model.layers[number].state_dict()
+        assert all(torch.equal(kept[name], of[name]) for name in of)
+    for number in (1, 3):
+        silence(whole.model.layers[number])
+    assert torch.allclose(left(tokens).logits, whole(tokens).logits, atol=1e-5)
+
+
+def test_bundled_models_have_the_shapes_that_the_scripts_train() -> None:
+    for name, configured in CONFIGURATIONS.items():
+        said, shipped = configured(), left_by(BUNDLED, bundled_model(name)).model.config
+        for size in ("hidden_size", "num_hidden_layers", "intermediate_size", "vocab_size"):
+            assert getattr(shipped, size) == getattr(said, size), (name, size)
+    assert CONFIGURATIONS["drafter-large"]().num_hidden_layers == len(LARGE_DRAFTER_LAYERS)
 
 
 def test_a_run_goes_on_from_the_shipped_weights_with_counts_of_its_own() -> None:
