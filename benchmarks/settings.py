@@ -8,7 +8,16 @@ from typing import Any
 
 from benchmarks.machine import available_cores
 from benchmarks.prompts import WORKLOADS
-from benchmarks.systems import ABLATIONS, COMPARED, MAIN, METHODS, PLAIN, PROFILES, by_part
+from benchmarks.systems import (
+    ABLATIONS,
+    COMPARED,
+    MAIN,
+    MAIN_PROFILES,
+    METHODS,
+    PLAIN,
+    PROFILES,
+    by_part,
+)
 from draftloop.config import REPOSITORY
 
 RESULTS = REPOSITORY / "benchmarks" / "results"
@@ -28,7 +37,7 @@ FULL: dict[str, Any] = {
     "prompts": 8,
     "tokens": 64,
     "temperature": [0.8, 0.0],
-    "profiles": list(PROFILES),
+    "profiles": list(MAIN_PROFILES),
     "workloads": list(WORKLOADS),
     "strategies": COMPARED,
     "out": "full",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from typing import Literal, Protocol
@@ -108,15 +109,18 @@ PROFILES = {
         Profile("bundled", "the bundled pair as it is"),
         Profile("300M", "target cost-inflated to 300M parameters", "300M", weight=4),
         Profile("1B", "target cost-inflated to 1B parameters", "1B", weight=12),
-        Profile(
-            "300M-large",
-            "target cost-inflated to 300M parameters, larger draft model",
-            "300M",
-            draft="drafter-large",
-            smaller=("drafter",),
-            weight=4,
-        ),
     )
+}
+MAIN_PROFILES = tuple(PROFILES)
+PROFILES |= {
+    f"{name}-large": dataclasses.replace(
+        PROFILES[name],
+        name=f"{name}-large",
+        title=f"{PROFILES[name].title}, larger draft model",
+        draft="drafter-large",
+        smaller=("drafter",),
+    )
+    for name in ("300M", "1B")
 }
 METHODS = {
     method.name: method

@@ -13,7 +13,6 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import numpy as np
 import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy, kl_div
@@ -25,15 +24,12 @@ from models.layout import (
     DRAFTER_DIR,
     LARGE_DRAFTER_DIR,
     MODELS_DIR,
-    REVISED_TOKENS,
-    TRAIN_TOKENS,
     VERIFIER_DIR,
     checkpoint_file,
 )
 from models.muon import Rates
-from models.packing import mixed
-from models.sample import sampled_stream
 from models.schedule import Phase, Schedule
+from models.streams import add_share_options
 from models.team import Setting
 from models.train import add_machine_options, run, setting_from
 
@@ -113,23 +109,14 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=3_000_000)
     parser.add_argument("--matrix-rate", type=float, default=0.02)
     parser.add_argument("--other-rate", type=float, default=0.003)
-    parser.add_argument("--sampled-share", type=float, default=0.0, help="0 to 1")
-    parser.add_argument("--revised-share", type=float, default=0.0, help="0 to 1")
+    add_share_options(parser)
     add_machine_options(parser)
     options = parser.parse_args()
     layers = CONFIGURATIONS[options.model]().num_hidden_layers
     schedule = Schedule(tokens=options.tokens, phases=phases(layers), decay=0.5)
     rates = Rates(matrix=options.matrix_rate, other=options.other_rate)
     objective = Distillation(teacher_from(VERIFIER_DIR, options.device))
-    parts = []
-    if options.sampled_share:
-        parts.append((sampled_stream(), options.sampled_share))
-    if options.revised_share:
-        parts.append((np.load(REVISED_TOKENS), options.revised_share))
-    stream = np.load(TRAIN_TOKENS)
-    if parts:
-        stream = mixed(stream, parts, options.seed)
-    setting = setting_from(options, schedule, rates, objective, "distilled", stream)
+    setting = setting_from(options, schedule, rates, objective, "distilled")
     run(setting, first_state(setting, options))
 
 

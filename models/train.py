@@ -12,8 +12,6 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
@@ -21,10 +19,11 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from models.architecture import CONFIGURATIONS, build, grow
 from models.checkpoint import Checkpoint, left_by
-from models.layout import MODELS_DIR, REVISED_TOKENS, TRAIN_TOKENS, checkpoint_file
+from models.layout import MODELS_DIR, checkpoint_file
 from models.muon import Rates, new_momenta
-from models.packing import Windows, mixed
+from models.packing import Windows
 from models.schedule import Phase, Schedule
+from models.streams import add_share_options, training_stream
 from models.team import Objective, Setting, run_phase
 
 VERIFIER_PHASES = (
@@ -103,14 +102,13 @@ def setting_from(
     rates: Rates,
     objective: Objective,
     name: str,
-    stream: npt.NDArray[np.int16],
 ) -> Setting:
-    """The setting that the machine options describe."""
+    """The setting that the options of machine and text describe."""
     return Setting(
         file=checkpoint_file(options.run or name),
         schedule=schedule,
         rates=rates,
-        windows=Windows(stream, options.seed),
+        windows=Windows(training_stream(options), options.seed),
         objective=objective,
         workers=options.workers,
         device=options.device,
@@ -135,9 +133,7 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=5_000_000)
     parser.add_argument("--matrix-rate", type=float, default=0.02)
     parser.add_argument("--other-rate", type=float, default=0.003)
-    parser.add_argument(
-        "--revised-share", type=float, default=0.0, help="0 to 1, of text by models.revise"
-    )
+    add_share_options(parser)
     add_machine_options(parser)
     options = parser.parse_args()
     phases = phases_of(options)
@@ -145,11 +141,7 @@ def main() -> None:
     config.num_hidden_layers = phases[0].layers
     schedule = Schedule(tokens=options.tokens, phases=phases)
     rates = Rates(matrix=options.matrix_rate, other=options.other_rate)
-    stream = np.load(TRAIN_TOKENS)
-    if options.revised_share:
-        parts = [(np.load(REVISED_TOKENS), options.revised_share)]
-        stream = mixed(stream, parts, options.seed)
-    setting = setting_from(options, schedule, rates, next_token_loss, options.model, stream)
+    setting = setting_from(options, schedule, rates, next_token_loss, options.model)
     if options.start_from and not setting.file.exists():
         run(setting, left_by(options.start_from, MODELS_DIR / options.model))
     else:
