@@ -13,7 +13,7 @@ CHOICE_MEMORY = 0.95
 
 
 class Economy:
-    """What forwards of one session cost and bring in, of late.
+    """What further forwards of a session's drafts cost and bring in, of late.
 
     `first_forward_s` is a first guess: seconds of one forward.
     """
@@ -22,9 +22,14 @@ class Economy:
         self._forward_s = first_forward_s
         self._gain = PRIOR_GAIN  # expected accepted tokens of a forward whose start is accepted
 
-    def observe(self, seconds: float, gain: float) -> None:
-        """Takes in a forward, waiting included, and the expected tokens that it added."""
-        self._forward_s += (1 - MEMORY) * (seconds - self._forward_s)
+    def observe(self, seconds: float, gain: float, *, first: bool = False) -> None:
+        """Takes in a forward, waiting included, and the expected tokens that it added.
+
+        How long the `first` one of a draft took says nothing about a further one: where the target
+        runs on the same machine it finds the caches full of the target's weights.
+        """
+        if not first:
+            self._forward_s += (1 - MEMORY) * (seconds - self._forward_s)
         self._gain += (1 - MEMORY) * (gain - self._gain)
 
     def pays(self, reach: float, budget: DraftBudget) -> bool:

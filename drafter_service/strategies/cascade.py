@@ -115,7 +115,7 @@ class Cascade(Chain):
             verdict, scores = review(self.session, logits, path.token_ids, guesses, self._leniency)
             gain = self.adopt(path, verdict, scores)
             self.proposed_nodes += len(scores)
-            level.economy.observe(time.perf_counter() - began, gain)
+            level.economy.observe(time.perf_counter() - began, gain, first=asked)
         return DraftEnd.NODES
 
     def _copy(self, path: Drafted, depth: int, least: float) -> DraftEnd:

@@ -106,7 +106,7 @@ class Chain(Strategy):
             known = len(drafted)
             gain = self._take(drafted, guesses, logits)
             seconds = time.perf_counter() - began
-            self._economy.observe(seconds, gain)
+            self._economy.observe(seconds, gain, first=not known)
             self.took(len(drafted) - known, seconds)
         drafted.cut(depth)
         draft, scores, runs = self.lengthened(drafted, budget)

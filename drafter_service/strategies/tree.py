@@ -49,7 +49,7 @@ class TreeStrategy(Strategy):
             known.settle()
         reached = sum(known.reach(node) for node in nodes)
         gain = sum(known.reach(node) for node in new) / reached if reached else 0.0
-        self.economy.observe(time.perf_counter() - began, gain)
+        self.economy.observe(time.perf_counter() - began, gain, first=ROOT in nodes)
         return new
 
     def open_ends(self, nodes: Sequence[int], budget: DraftBudget) -> list[int]:

@@ -27,6 +27,14 @@ def test_time_and_gain_follow_what_forwards_do() -> None:
     assert not economy.pays(1.0, budget(tokens_per_second=500.0))
 
 
+def test_the_first_forward_of_a_draft_says_nothing_about_the_time_of_a_further_one() -> None:
+    economy = Economy(first_forward_s=0.002)
+    for _ in range(100):
+        economy.observe(0.01, 0.9, first=True)
+    assert economy.pays(1.0, budget(tokens_per_second=400.0))
+    assert not economy.pays(1.0, budget(tokens_per_second=500.0))
+
+
 def taken(choice: Choice, count: int, first_tokens: int) -> list[bool]:
     ways = []
     for _ in range(count):
