@@ -45,9 +45,9 @@ def test_drafter_and_verifier_share_their_layers(images: Engine) -> None:
     assert layers[0] == layers[1] == layers[2]
 
 
-def test_the_bundled_pair_is_inside_and_nothing_of_the_training(images: Engine) -> None:
+def test_the_bundled_models_are_inside_and_nothing_of_the_training(images: Engine) -> None:
     code = "import pathlib; print(sorted(p.name for p in pathlib.Path('models').iterdir()))"
-    models = ["LICENSE-PSF.txt", "NOTICE", "drafter", "verifier"]
+    models = ["LICENSE-PSF.txt", "NOTICE", "drafter", "drafter-large", "verifier"]
     assert inside(images, "verifier", code) == str(models)
     assert inside(images, "orchestrator", code) == str([m for m in models if m != "drafter"])
 
