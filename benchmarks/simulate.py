@@ -212,12 +212,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     settings = read(arguments)
     known = json.loads(Path(settings.costs).read_text(encoding="utf-8"))["profiles"]
     around = Around(**{name: getattr(settings, f"{name}_ms") for name in asdict(Around())})
-    found: list[Cell] = []
+    profiles, found = settings.profiles or list(known), []
+    drafts = {PROFILES[name].draft for name in profiles}
+    pairs = {draft: bundled_pair(settings.threads, draft) for draft in drafts}
     warm_up()
-    for profile, temperature in product(settings.profiles or known, settings.temperature):
+    for profile, temperature in product(profiles, settings.temperature):
         workloads = list(_workloads(settings, temperature))
         title = f"{profile}, {sampling(temperature)}"
-        costs, pair = known[profile], bundled_pair(settings.threads, PROFILES[profile].draft)
+        costs, pair = known[profile], pairs[PROFILES[profile].draft]
         plain = simulate(pair, costs, PLAIN, workloads, around)
         here: list[Cell] = []
         for method in track([m for m in settings.strategies if m != PLAIN], title):

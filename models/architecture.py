@@ -67,15 +67,7 @@ def build(config: LlamaConfig, seed: int) -> LlamaForCausalLM:
 
 def thinned(model: LlamaForCausalLM, layers: Sequence[int]) -> LlamaForCausalLM:
     """A copy that has the decoder layers numbered `layers` and everything else."""
-    config = copy.deepcopy(model.config)
-    config.num_hidden_layers = len(layers)
-    config.layer_types = None
-    left = LlamaForCausalLM(config)
-    left.model.embed_tokens.load_state_dict(model.model.embed_tokens.state_dict())
-    left.model.norm.load_state_dict(model.model.norm.state_dict())
-    for kept, source in zip(left.model.layers, layers, strict=True):
-        kept.load_state_dict(model.model.layers[source].state_dict())
-    return left
+    return rebuilt(model, [(layer, False) for layer in layers])
 
 
 def grow(model: LlamaForCausalLM, layers: int) -> LlamaForCausalLM:
@@ -86,17 +78,22 @@ def grow(model: LlamaForCausalLM, layers: int) -> LlamaForCausalLM:
     present = model.config.num_hidden_layers
     if not present <= layers <= 2 * present:
         raise ValueError(f"cannot grow from {present} to {layers} layers: at most double")
+    return rebuilt(model, growth_plan(present, layers))
+
+
+def rebuilt(model: LlamaForCausalLM, plan: Sequence[tuple[int, bool]]) -> LlamaForCausalLM:
+    """A copy with the layers of `plan`: (the layer it is taken from, whether it is silenced)."""
     config = copy.deepcopy(model.config)
-    config.num_hidden_layers = layers
+    config.num_hidden_layers = len(plan)
     config.layer_types = None
-    grown = LlamaForCausalLM(config)
-    grown.model.embed_tokens.load_state_dict(model.model.embed_tokens.state_dict())
-    grown.model.norm.load_state_dict(model.model.norm.state_dict())
-    for index, (source, is_copy) in enumerate(growth_plan(present, layers)):
-        grown.model.layers[index].load_state_dict(model.model.layers[source].state_dict())
-        if is_copy:
-            silence(grown.model.layers[index])
-    return grown
+    made = LlamaForCausalLM(config)
+    made.model.embed_tokens.load_state_dict(model.model.embed_tokens.state_dict())
+    made.model.norm.load_state_dict(model.model.norm.state_dict())
+    for layer, (source, is_silent) in zip(made.model.layers, plan, strict=True):
+        layer.load_state_dict(model.model.layers[source].state_dict())
+        if is_silent:
+            silence(layer)
+    return made
 
 
 def growth_plan(present: int, layers: int) -> list[tuple[int, bool]]:

@@ -18,10 +18,10 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy, kl_div
 from transformers import AutoModelForCausalLM, LlamaForCausalLM
 
-from models.architecture import CONFIGURATIONS, LARGE_DRAFTER_LAYERS, build, thinned
+from models.architecture import CONFIGURATIONS, LARGE_DRAFTER_LAYERS, thinned
 from models.checkpoint import BUNDLED, Checkpoint, left_by
 from models.layout import (
-    DRAFTER_DIR,
+    DRAFTERS,
     LARGE_DRAFTER_DIR,
     MODELS_DIR,
     VERIFIER_DIR,
@@ -31,7 +31,7 @@ from models.muon import Rates
 from models.schedule import Phase, Schedule
 from models.streams import add_share_options
 from models.team import Setting
-from models.train import add_machine_options, run, setting_from
+from models.train import add_machine_options, run, setting_from, starting_state
 
 
 def phases(layers: int) -> tuple[Phase, ...]:
@@ -85,27 +85,25 @@ def teacher_from(folder: str | os.PathLike[str], device: str) -> LlamaForCausalL
     return teacher.eval().requires_grad_(False).to(device)
 
 
-def first_state(setting: Setting, options: argparse.Namespace) -> Checkpoint:
+def first_state(
+    setting: Setting, options: argparse.Namespace, teacher: LlamaForCausalLM
+) -> Checkpoint:
     """The run's own state, else the draft model that another run left, else a new one.
 
     Momenta start at zero: the objective is another one, or the teacher is.
     """
-    if setting.file.exists():
-        return Checkpoint.load(setting.file)
-    start = options.start_from or options.model
-    if start == BUNDLED or checkpoint_file(start).exists():
+    start, resumes = options.start_from or options.model, setting.file.exists()
+    if not resumes and (start == BUNDLED or checkpoint_file(start).exists()):
         return Checkpoint.begun(left_by(start, MODELS_DIR / options.model).model)
-    if options.model == LARGE_DRAFTER_DIR.name:
-        return Checkpoint.begun(thinned(teacher_from(VERIFIER_DIR, "cpu"), LARGE_DRAFTER_LAYERS))
-    return Checkpoint.begun(build(CONFIGURATIONS[options.model](), options.seed))
+    if not resumes and options.model == LARGE_DRAFTER_DIR.name:
+        return Checkpoint.begun(thinned(teacher, LARGE_DRAFTER_LAYERS))
+    return starting_state(setting.file, CONFIGURATIONS[options.model](), options.seed)
 
 
 def main() -> None:
     """Parses the command line and distils."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument(
-        "--model", choices=(DRAFTER_DIR.name, LARGE_DRAFTER_DIR.name), default=DRAFTER_DIR.name
-    )
+    parser.add_argument("--model", choices=DRAFTERS, default=DRAFTERS[0])
     parser.add_argument("--tokens", type=int, default=3_000_000)
     parser.add_argument("--matrix-rate", type=float, default=0.02)
     parser.add_argument("--other-rate", type=float, default=0.003)
@@ -115,9 +113,9 @@ def main() -> None:
     layers = CONFIGURATIONS[options.model]().num_hidden_layers
     schedule = Schedule(tokens=options.tokens, phases=phases(layers), decay=0.5)
     rates = Rates(matrix=options.matrix_rate, other=options.other_rate)
-    objective = Distillation(teacher_from(VERIFIER_DIR, options.device))
-    setting = setting_from(options, schedule, rates, objective, "distilled")
-    run(setting, first_state(setting, options))
+    teacher = teacher_from(VERIFIER_DIR, options.device)
+    setting = setting_from(options, schedule, rates, Distillation(teacher), "distilled")
+    run(setting, first_state(setting, options, teacher))
 
 
 if __name__ == "__main__":

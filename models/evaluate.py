@@ -1,9 +1,9 @@
 """Measures a published pair on held-out files: loss, and how often the draft model is right.
 
 `python -m models.evaluate` writes into `evaluation.json`, under the draft model's name; which one
-`--drafter` says. Acceptance is given in two definitions: the
-overlap of the distributions, sum min(p, q), which a ratio test reaches with one child, and the
-share of positions at which both models choose the same token under the same Gumbel noise.
+`--drafter` says. Acceptance is given in two definitions: the overlap of the distributions,
+sum min(p, q), which a ratio test reaches with one child, and the share of positions at which both
+models choose the same token under the same Gumbel noise.
 """
 
 from __future__ import annotations
@@ -23,10 +23,9 @@ from transformers import AutoModelForCausalLM, LlamaForCausalLM
 
 from models.corpus import Document, load
 from models.layout import (
-    DRAFTER_DIR,
+    DRAFTERS,
     EVALUATION,
     HELD_OUT_PROMPTS,
-    LARGE_DRAFTER_DIR,
     MODELS_DIR,
     TOKENIZER_FILE,
     VERIFIER_DIR,
@@ -160,9 +159,7 @@ def prompt_ends(tokenizer: Tokenizer) -> Tensor:
 def main() -> None:
     """Evaluates a published pair in float32."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument(
-        "--drafter", choices=(DRAFTER_DIR.name, LARGE_DRAFTER_DIR.name), default=DRAFTER_DIR.name
-    )
+    parser.add_argument("--drafter", choices=DRAFTERS, default=DRAFTERS[0])
     parser.add_argument("--every", type=int, default=4, help="acceptance on every n-th window")
     parser.add_argument("--windows", type=int, default=None, help="stop after so many")
     options = parser.parse_args()

@@ -90,7 +90,8 @@ class Deployment:
     def generation(self, request: GenerationRequest, deadline: Deadline) -> Generation:
         """A checked request, ready to run until the deadline."""
         settings, info = self.settings, self.verifier
-        costs = self._draft_costs(request)
+        # None for a strategy without a draft model
+        costs = self._draft_costs(request) if request.strategy in DRAFTER_STRATEGIES else None
         controller, figures = self._controller(request, costs), SpeculationFigures()
         return Generation(
             request=request,
@@ -121,7 +122,7 @@ class Deployment:
         self,
         request: GenerationRequest,
         deadline: Deadline,
-        costs: CostLine,
+        costs: CostLine | None,
         controller: Controller,
         figures: SpeculationFigures,
     ) -> Drafting:
@@ -130,7 +131,7 @@ class Deployment:
         if strategy == AUTOREGRESSIVE:
             return Drafting(None, phrases)
         gain = self._gains.of(strategy, request.sampling.temperature, controller.draft_token_ns)
-        if strategy not in DRAFTER_STRATEGIES:
+        if costs is None:
             return self._beside_the_loop(request, phrases, DraftChoice(controller, gain))
         choice = ModelChoice(
             controller,
@@ -206,10 +207,10 @@ class Deployment:
         curve = self.drafter.cost_curve if self.drafter is not None else ()
         return cost_line(curve, _context_of(request))
 
-    def _controller(self, request: GenerationRequest, costs: CostLine) -> Controller:
+    def _controller(self, request: GenerationRequest, costs: CostLine | None) -> Controller:
         info = self.verifier
         cost = 0.0
-        if request.strategy in DRAFTER_STRATEGIES:
+        if costs is not None:
             cost = costs.nanoseconds(1) if costs.rows else UNMEASURED_DRAFT_TOKEN_NS
         limit = request.speculation.max_draft_tokens
         most = self.settings.max_draft_tokens
