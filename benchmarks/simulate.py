@@ -81,9 +81,11 @@ def simulate(
     method: str,
     workloads: Sequence[Workload],
     around: Around,
+    *,
+    drafts_ahead: bool = False,
 ) -> list[Run]:
     """The runs of one method, in a deployment of its own; the workloads take turns."""
-    world = World(pair, around)
+    world = World(pair, around, drafts_ahead=drafts_ahead)
     for role, model in pair.items():
         world.cost(model, points_of(profile, role))
     settings = OrchestratorSettings(
@@ -187,6 +189,8 @@ def read(arguments: Sequence[str] | None) -> argparse.Namespace:
     for name, default in asdict(Around()).items():
         parser.add_argument(f"--{name}-ms", type=float, default=default,
                             help=f"beside the forwards, of every {name}")  # fmt: skip
+    parser.add_argument("--draft-ahead", action="store_true",
+                        help="the drafter has a machine of its own and drafts ahead")  # fmt: skip
     parser.add_argument("--threads", type=int, default=1, help="of this process's forwards")
     parser.add_argument("--out", help="JSON file for the figures; default: none is written")
     return parser.parse_args(arguments)
@@ -223,7 +227,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         plain = simulate(pair, costs, PLAIN, workloads, around)
         here: list[Cell] = []
         for method in track([m for m in settings.strategies if m != PLAIN], title):
-            runs = simulate(pair, costs, method, workloads, around)
+            runs = simulate(
+                pair, costs, method, workloads, around, drafts_ahead=settings.draft_ahead
+            )
             here += cells(profile, temperature, runs, plain)
         show(Console(), title, here)
         found += here

@@ -14,6 +14,7 @@ from typing import TypeVar
 import torch
 
 from drafter_service.shared import Shared
+from drafter_service.strategies import Strategy
 from draftloop.cost_line import CostLine, cost_line
 from draftloop.model_info import CostPoint
 from draftloop.runtime.cost_curve import CostCurve
@@ -56,6 +57,10 @@ class Clock:
         """Lets so much time pass."""
         self._now_ns += int(nanoseconds)
 
+    def set_to(self, nanoseconds: int) -> None:
+        """Another time, an earlier one too: what two machines do at once is done in turn here."""
+        self._now_ns = nanoseconds
+
 
 class GivenCurve(CostCurve):
     """A curve that the forwards of this process do not correct."""
@@ -70,10 +75,16 @@ def own_log() -> str:
 
 
 class World:
-    """The bundled pair at the costs of a profile, a clock, and what the drafter's process keeps."""
+    """The bundled pair at the costs of a profile, a clock, and what the drafter's process keeps.
 
-    def __init__(self, pair: Mapping[str, LanguageModel], around: Around) -> None:
+    `drafts_ahead`: the drafter has a machine of its own, and goes on while the target verifies.
+    """
+
+    def __init__(
+        self, pair: Mapping[str, LanguageModel], around: Around, *, drafts_ahead: bool = False
+    ) -> None:
         self.target, self.draft = pair["verifier"], pair["drafter"]
+        self.drafts_ahead = drafts_ahead
         self.around = around
         self.clock = Clock()
         self.shared = Shared(PhraseStore(PhraseSettings(phrases_url=own_log())))
@@ -103,3 +114,17 @@ class World:
         except StopIteration as done:
             result: T = done.value
             return result
+
+    def meanwhile(self, strategy: Strategy, since_ns: int, around_ms: float) -> int:
+        """What a drafter does ahead from then until now; returns its forwards.
+
+        Whoever asks it next waits until the last of them has ended.
+        """
+        if not self.drafts_ahead:
+            return 0
+        now, timings = self.clock.perf_counter_ns(), ServiceTimings()
+        self.clock.set_to(since_ns)
+        task = strategy.ahead(lambda: self.clock.perf_counter_ns() < now)
+        self.run(task, timings, around_ms)
+        self.clock.set_to(max(now, self.clock.perf_counter_ns()))
+        return timings.forwards

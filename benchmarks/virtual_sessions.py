@@ -12,6 +12,7 @@ from unittest import mock
 import drafter_service.strategies.cascade
 import drafter_service.strategies.chain
 import drafter_service.strategies.tree
+import orchestrator.choice
 import orchestrator.deployment
 import orchestrator.drafting
 import orchestrator.fused
@@ -41,6 +42,7 @@ from verifier_service.round import verify
 # Every module that asks for the time while a request runs.
 TIMED: tuple[ModuleType, ...] = (
     orchestrator.loop,
+    orchestrator.choice,
     orchestrator.drafting,
     orchestrator.fused,
     drafter_service.strategies.chain,
@@ -133,6 +135,7 @@ class DrafterSession:
         self._world, self._request = world, request
         self._slot: Slot | None = None
         self._strategy: Any = None
+        self._answered_ns = 0
 
     @property
     def asked_for(self) -> bool:
@@ -172,13 +175,17 @@ class DrafterSession:
         if self._strategy is None:
             self.open(committed)
             raise Unavailable("drafter: no session is open")
-        world, strategy, timings = self._world, self._strategy, ServiceTimings()
+        world, strategy = self._world, self._strategy
+        around = world.around
+        ahead = world.meanwhile(strategy, self._answered_ns, around.forward)
+        timings = ServiceTimings(forwards=ahead)
         new = committed[len(strategy.session.committed) :]
         strategy.session.commit(new, len(committed))
         strategy.observe(new, verdict)
         strategy.offer(offer)
-        tree = world.run(strategy.propose(budget), timings, world.around.forward)
-        world.clock.advance(NS_PER_MS * world.around.draft)
+        tree = world.run(strategy.propose(budget), timings, around.forward)
+        world.clock.advance(NS_PER_MS * around.draft)
+        self._answered_ns = world.clock.perf_counter_ns()
         proposed = {TokenSource.DRAFT_MODEL: strategy.proposed_nodes}
         return Draft(
             tree=tree,

@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 from torch import Tensor
 
+from drafter_service.said import Said, SaidBefore
 from drafter_service.session import DrafterSession
 from draftloop.calibration import Calibration, cell_of
 from draftloop.runtime.choices import Choices
@@ -21,7 +22,6 @@ from draftloop.runtime.forward import Forward
 from draftloop.tree import ROOT, DraftTree, TokenSource
 
 SOURCE = TokenSource.DRAFT_MODEL
-NOT_RUN = -1
 # What the draft model says of an offered node, in five levels. They stand where a calibration has
 # depths: both scores together tell more of a reviewed node than its depth does.
 LEVEL_EDGES = (0.02, 0.15, 0.5, 0.85)
@@ -37,8 +37,8 @@ class Candidate:
     """A node. `reach`: probability that it is accepted, its ancestors included.
 
     `cell` of the calibration counts whether it was the target's token once its parent was; what
-    others offered has none before the draft model saw it. `row` is its place among the slot's
-    pending rows, NOT_RUN before its forward.
+    others offered has none before the draft model saw it. `said` is there once it was run, in this
+    tree or in one before; it is `grown` once its children stand in this one.
     """
 
     token: int
@@ -49,19 +49,24 @@ class Candidate:
     reach: float
     calibration: Calibration | None = None
     cell: int = 0
-    row: int = NOT_RUN
+    said: Said | None = None
+    grown: bool = False
 
 
 class Candidates:
-    """Nodes, parents before children; the same token under the same parent is one node."""
+    """Nodes, parents before children; the same token under the same parent is one node.
 
-    def __init__(self, session: DrafterSession) -> None:
+    `said` is what is known of the root, the last committed token, if it was run already.
+    """
+
+    def __init__(self, session: DrafterSession, said: Said | None = None) -> None:
         self.session = session
+        self.said = said
         self.nodes: list[Candidate] = []
         self.has_offer = False
         self.drafted = 0  # nodes that the draft model proposed
         self._places: dict[tuple[int, int], int] = {}
-        self._root_run = False
+        self._start = len(session.committed)
 
     def __len__(self) -> int:
         return len(self.nodes)
@@ -81,9 +86,36 @@ class Candidates:
     def add(self, candidate: Candidate) -> int:
         """A new node; its parent has no such child yet."""
         self._places[candidate.parent, candidate.token] = len(self.nodes)
+        over = self.said_at(candidate.parent)
+        candidate.said = None if over is None else over.children.get(candidate.token)
         self.has_offer |= candidate.source is not SOURCE
         self.nodes.append(candidate)
         return len(self.nodes) - 1
+
+    def said_at(self, node: int) -> Said | None:
+        """What the draft model said after a node, or after the root."""
+        return self.said if node == ROOT else self.nodes[node].said
+
+    def said_before(self, nodes: Sequence[int]) -> SaidBefore | None:
+        """The choices of `nodes`, or ROOT, that were all run before; else None."""
+        said = [known for known in map(self.said_at, nodes) if known is not None]
+        return SaidBefore(said) if len(said) == len(nodes) else None
+
+    def open_ends(self, nodes: Iterable[int], max_depth: int) -> list[int]:
+        """Those of `nodes` that something may follow, unless it follows already.
+
+        Their parents were run, or stand among them.
+        """
+        stops = self.session.model.stop_token_ids
+        ends: list[int] = []
+        chosen = {ROOT}
+        for node in nodes:
+            known = self.nodes[node]
+            reached = known.parent in chosen or self.nodes[known.parent].said is not None
+            if reached and not known.grown and known.depth < max_depth and known.token not in stops:
+                ends.append(node)
+                chosen.add(node)
+        return ends
 
     def run(self, nodes: Sequence[int]) -> Forward:
         """The forward over nodes that were not run yet, and over the root before all others.
@@ -92,14 +124,11 @@ class Candidates:
         run before, then those of `nodes` in order.
         """
         session, slot = self.session, self.session.slot
-        tail = () if self._root_run else session.committed[slot.length :]
-        parents = []
+        tail = () if self.said is not None else session.committed[slot.length :]
+        self.said = self.said or Said(ROOT)
         for place, node in enumerate(nodes):
-            candidate = self.nodes[node]
-            candidate.row = slot.pending + place
-            parent = candidate.parent
-            parents.append(ROOT if parent == ROOT else self.nodes[parent].row)
-        self._root_run = True
+            self.nodes[node].said = Said(slot.pending + place)
+        parents = [self._row(self.nodes[node].parent) for node in nodes]
         token_ids = [self.nodes[node].token for node in nodes]
         first = max(len(tail) - 1, 0)
         return Forward(session.model, slot, tail, token_ids, parents, logits_from=first)
@@ -122,7 +151,15 @@ class Candidates:
             node = self.nodes[node].parent
         return tokens[::-1]
 
-    def review(self, nodes: Sequence[int], choices: Choices) -> None:
+    def remember(
+        self, nodes: Sequence[int], token_ids: list[list[int]], shares: list[list[float]]
+    ) -> None:
+        """Keeps what the draft model said after `nodes`, [nodes, k] of both."""
+        for node, tokens, parts in zip(nodes, token_ids, shares, strict=True):
+            said = self._known(node)
+            said.token_ids, said.shares = tokens, parts
+
+    def review(self, nodes: Sequence[int], choices: Choices | SaidBefore) -> None:
         """Re-weighs what was offered under `nodes` by the draft model's scores there.
 
         How often an offered node with both scores was right before decides; `both` stands for that
@@ -166,6 +203,9 @@ class Candidates:
         Of all of them the `most` with the greatest reach that is at least `least`, ties by order.
         Returns the new nodes.
         """
+        for parent in parents:
+            if parent != ROOT:
+                self.nodes[parent].grown = True
         depths = [self.depth(parent) + 1 for parent in parents]
         estimates = self._calibrated(scores, depths)
         reaches = np.array([self.reach(parent) for parent in parents])[:, None] * estimates
@@ -211,16 +251,62 @@ class Candidates:
 
     def retain(self, nodes: Iterable[int]) -> None:
         """Drops keys and values of all but these nodes, which hold their parents too."""
-        kept = sorted((n for n in nodes if self.nodes[n].row != NOT_RUN), key=self._row)
+        kept = sorted((n for n in nodes if self.nodes[n].said is not None), key=self._row)
         rows = [self._row(node) for node in kept]
+        again = [self._said_again(node, place) for place, node in enumerate(kept)]
         for candidate in self.nodes:
-            candidate.row = NOT_RUN
+            candidate.said = None
         self.session.slot.keep(rows)
-        for place, node in enumerate(kept):
-            self.nodes[node].row = place
+        for node, said in zip(kept, again, strict=True):
+            self.nodes[node].said = said
+        if self.said is not None:
+            self.said.children.clear()
+
+    def advanced(self) -> Candidates:
+        """Those behind the text as it is by now.
+
+        Where it has reached a node that was run, what is known of that node and those behind it
+        goes along, and the slot holds them; else the slot is left for `prefill` to bring up to it.
+        """
+        path: list[int] = []
+        root: int | None = ROOT
+        for token in self.session.committed[self._start :]:
+            root = None if root is None else self.child(root, token)
+            if root is None or self.nodes[root].said is None:
+                return Candidates(self.session)
+            path.append(root)
+        if root is None or root == ROOT:
+            return Candidates(self.session)
+        behind = sorted(self._behind(root), key=self._row)
+        self.session.slot.reroot([*map(self._row, path)], [*map(self._row, behind)])
+        made = {root: self._said_again(root, ROOT)}
+        for place, node in enumerate(behind):
+            candidate = self.nodes[node]
+            made[node] = self._said_again(node, place)
+            made[candidate.parent].children[candidate.token] = made[node]
+        return Candidates(self.session, made[root])
+
+    def _behind(self, root: int) -> list[int]:
+        """Nodes that were run, and so were all between them and `root`."""
+        reached = {root}
+        for node in range(root + 1, len(self.nodes)):
+            candidate = self.nodes[node]
+            if candidate.parent in reached and candidate.said is not None:
+                reached.add(node)
+        return [node for node in reached if node != root]
+
+    def _said_again(self, node: int, row: int) -> Said:
+        said = self._known(node)
+        return Said(row, said.token_ids, said.shares)
 
     def _row(self, node: int) -> int:
-        return self.nodes[node].row
+        """Of a node that was run, its place among the slot's pending rows; the root's is ROOT."""
+        return self._known(node).row
+
+    def _known(self, node: int) -> Said:
+        said = self.said_at(node)
+        assert said is not None, "only what was run is asked for"
+        return said
 
     def build(self, nodes: Sequence[int]) -> DraftTree:
         """The tree of these nodes, in their order: parents come before children."""

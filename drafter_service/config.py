@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Literal
 
 from pydantic import Field
 
@@ -16,6 +17,8 @@ from draftloop.config import (
 )
 from phrase_store.config import PhraseSettings
 
+DraftAhead = Literal["auto", "on", "off"]
+
 
 class DrafterSettings(PhraseSettings, ModelServiceSettings):
     """A drafter of the bundled draft model on loopback, unless told otherwise."""
@@ -28,6 +31,12 @@ class DrafterSettings(PhraseSettings, ModelServiceSettings):
         "",
         description="folders of further draft models for `cascade`, larger ones first, separated "
         "by commas; all with the vocabulary and the context of the first",
+    )
+
+    draft_ahead: DraftAhead = Field(
+        "auto",
+        description="whether `fused` drafts on while its last draft is verified: `auto` on a GPU "
+        "only, since a CPU is mostly shared with the verifier",
     )
 
     @property

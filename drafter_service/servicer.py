@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import AsyncIterator
-from concurrent.futures import Future
 
 import grpc
 
+from drafter_service.ahead import Ahead
+from drafter_service.config import DraftAhead
 from drafter_service.session import SessionRequest, SmallerModel
 from drafter_service.shared import Shared
 from drafter_service.strategies import Strategy
@@ -22,6 +22,7 @@ from draftloop.rpc.convert_speculation import (
     ouroboros_from_pb,
 )
 from draftloop.rpc.sessions import next_message, require_open, require_vocabulary
+from draftloop.runtime.awaited import Awaited
 from draftloop.runtime.metrics import PREFILL_TOKENS
 from draftloop.runtime.service import ModelHost
 from draftloop.speculation import CASCADE
@@ -39,8 +40,9 @@ log = logs.get(__name__)
 class DrafterServicer(drafter_pb2_grpc.DrafterServicer):
     """Speaks `draftloop.v1.Drafter`."""
 
-    def __init__(self, host: ModelHost, store: PhraseStore) -> None:
+    def __init__(self, host: ModelHost, store: PhraseStore, draft_ahead: DraftAhead) -> None:
         self._host = host
+        self._draft_ahead = draft_ahead
         self._shared = Shared(store)
         self._settings = host.settings
 
@@ -74,18 +76,27 @@ class DrafterServicer(drafter_pb2_grpc.DrafterServicer):
                     [SmallerModel(*pair) for pair in zip(smaller, more, strict=True)],
                     prefill_chunk_tokens=self._settings.prefill_chunk_tokens,
                 )
-                prefilled = self._host.engine.submit(strategy.prefill())
+                prefilled = self._host.engine.awaited(strategy.prefill())
+                ahead = Ahead(self._host.engine, strategy, wanted=self._drafts_ahead)
+                answers = self._answers(request_iterator, strategy, prefilled, ahead)
                 try:
-                    async for answer in self._answers(request_iterator, strategy, prefilled):
+                    async for answer in answers:
                         yield answer
-                finally:
-                    prefilled.cancel()  # or it would go on writing into a slot that others get
+                finally:  # or they would go on writing into a slot that others get
+                    prefilled.cancel()
+                    ahead.cancel()
+
+    @property
+    def _drafts_ahead(self) -> bool:
+        own_device = self._host.model.device.type != "cpu"
+        return own_device if self._draft_ahead == "auto" else self._draft_ahead == "on"
 
     async def _answers(
         self,
         messages: AsyncIterator[pb.DraftRequest],
         strategy: Strategy,
-        prefilled: Future[None],
+        prefilled: Awaited[None],
+        ahead: Ahead,
     ) -> AsyncIterator[pb.DraftResponse]:
         """A draft for every proposal; one that is asked for again is sent again."""
         answered: pb.DraftResponse | None = None
@@ -98,8 +109,9 @@ class DrafterServicer(drafter_pb2_grpc.DrafterServicer):
                 raise InvalidInput("kind", "must be propose or close in an open session", kind)
             if answered is None or message.propose != asked:
                 asked = message.propose
-                answered = await self._propose(strategy, asked, prefilled)
+                answered = await self._propose(strategy, asked, prefilled, ahead)
             yield answered
+            ahead.begin()
 
     def _read_open(self, message: pb.DraftRequest) -> SessionRequest:
         require_open(message.WhichOneof("kind"))
@@ -123,12 +135,12 @@ class DrafterServicer(drafter_pb2_grpc.DrafterServicer):
         return request
 
     async def _propose(
-        self, strategy: Strategy, asked: pb.ProposeDraft, prefilled: Future[None]
+        self, strategy: Strategy, asked: pb.ProposeDraft, prefilled: Awaited[None], ahead: Ahead
     ) -> pb.DraftResponse:
-        timings = ServiceTimings()
         received = time.perf_counter_ns()
+        timings = ServiceTimings(forwards=await ahead.end())
         new_token_ids = list(asked.new_token_ids)
-        await asyncio.wrap_future(prefilled)
+        await prefilled
         strategy.session.commit(new_token_ids, asked.committed_length)
         has_verdict = asked.HasField("verdict")
         verdict = convert.verdict_from_pb(asked.verdict) if has_verdict else None

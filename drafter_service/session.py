@@ -90,8 +90,14 @@ class DrafterSession:
         self.committed.extend(token_ids)
         self.sampler.observe_output(token_ids)
 
+    @property
+    def room(self) -> int:
+        """Tokens that the context has left behind the committed ones."""
+        return max(0, self.model.context_length - len(self.committed))
+
     def within_limits(self, budget: DraftBudget) -> DraftBudget:
         """The budget cut to what context and cache hold."""
-        room = max(0, self.model.context_length - len(self.committed))
         nodes = min(budget.max_nodes, self.model.options.max_draft_nodes)
-        return dataclasses.replace(budget, max_nodes=nodes, max_depth=min(budget.max_depth, room))
+        return dataclasses.replace(
+            budget, max_nodes=nodes, max_depth=min(budget.max_depth, self.room)
+        )

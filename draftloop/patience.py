@@ -22,14 +22,14 @@ class Patience:
         self._left -= 1
         return self._left < 0
 
-    def paid(self, did: bool) -> None:
-        """Takes in whether a try paid."""
-        self._wait = self.shortest if did else min(2 * self._wait, self.longest)
+    def paid(self, did: bool, at_least: float = 0.0) -> None:
+        """Takes in whether a try paid; `at_least`: rounds until the next one if it did not."""
+        self._wait = self.shortest if did else int(min(max(2 * self._wait, at_least), self.longest))
         self._left = self.shortest - 1 if did else self._wait
 
-    def takes(self, pays: bool) -> bool:
+    def takes(self, pays: bool, at_least: float = 0.0) -> bool:
         """Whether to do now what pays, or does not and is due to be tried."""
         due = self.due()
         if pays or due:
-            self.paid(pays)
+            self.paid(pays, at_least)
         return pays or due

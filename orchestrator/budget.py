@@ -18,6 +18,8 @@ NODES_MEMORY = 0.8
 NO_DRAFT = DraftBudget(max_nodes=0, max_depth=0)
 # A round with a draft model, as a first guess: so many drafted tokens and so many emitted.
 USUAL_DRAFT, USUAL_TOKENS, USUAL_ROUNDS = 3, 2, 4
+# So much more must phrases alone promise than the draft model to be preferred.
+CLEARLY_MORE = 1.05
 # Rounds without a draft that are assumed to take what their forward is expected to.
 PLAIN_ROUNDS = 2
 
@@ -70,10 +72,17 @@ class Controller:
         """Tokens of a round without a draft beyond those that its time brings in anyway."""
         return 1 - self.rate * self.verify_cost.nanoseconds(0)
 
-    def promise(self, tree: DraftTree) -> float:
-        """Tokens per nanosecond that a finished draft promises, by its own estimates."""
+    def beats_model(self, tree: DraftTree) -> bool:
+        """Whether a finished draft promises clearly more than the draft model has brought of late.
+
+        By its own estimates, in tokens per second; with a `fixed` size, which asks for no prices,
+        in tokens per round.
+        """
         expected = 1 + sum(tree.path_probabilities())
-        return expected / max(self.verify_cost.nanoseconds(len(tree)), 1.0)
+        if self.fixed:
+            return expected > CLEARLY_MORE * self.modelled.tokens_per_round
+        promised = expected / self.verify_cost.nanoseconds(len(tree))
+        return promised > CLEARLY_MORE * max(self.modelled.rate, self.plain_rate)
 
     def next_budget(self, room: int) -> DraftBudget:
         """The budget of the next round; `room` is the most depth that makes sense."""
@@ -95,6 +104,7 @@ class Controller:
         if not nodes and not modelled:
             self._plain.observe(emitted, round_ns)
             return
+        self._plain.fade()
         if modelled:
             self.modelled.observe(emitted, round_ns)
         self._nodes = NODES_MEMORY * self._nodes + (1 - NODES_MEMORY) * nodes

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 
 from draftloop.cost_line import CostLine
 from orchestrator.budget import Controller
 from orchestrator.drafter_session import DrafterSession
 from orchestrator.gains import Gain
+
+# Of a round's tokens that trying the draft model again may cost, as far as is known.
+SHARE_OF_TRIES = 0.1
+# Times of a prefill until nobody would wait for it: the verifier is at work beside it.
+PREFILLS = 2
 
 
 class DraftChoice:
@@ -61,14 +67,15 @@ class ModelChoice(DraftChoice):
         self.drafter = drafter
         self._costs = costs
         self._end = end
-        self._just_opened = False  # by a round that wanted a draft: the next one asks too
+        self._just_opened = False  # by a round that wanted a draft: the first one that can asks too
+        self._ready_ns = 0  # by when the drafter has probably prefilled
 
     def open(self, committed: Sequence[int]) -> None:
         """Has the drafter prefill, unless it would be for nothing by what is known.
 
         Then the first round that asks for it opens its session, if one ever does.
         """
-        if self._wants_a_session(committed, self.advantage()):
+        if self._opens(committed, self.advantage()):
             self.drafter.open(committed)
 
     def asks(
@@ -77,15 +84,23 @@ class ModelChoice(DraftChoice):
         """Whether to ask the drafter in this round, if only to open the session."""
         advantage = self.advantage(offered, without)
         if not self.drafter.asked_for:
-            self._just_opened = self._wants_a_session(committed, advantage)
+            self._just_opened = self._opens(committed, advantage)
             return self._just_opened
-        opened, self._just_opened = self._just_opened, False
-        return self._controller.fixed or self._gain.patience.takes(advantage > 0) or opened
-
-    def _wants_a_session(self, committed: Sequence[int], advantage: float) -> bool:
-        """Whether the rounds to come bring in more than prefilling takes, or as a try."""
         if self._controller.fixed:
             return True
-        held, left = len(committed), self._end - len(committed)
-        price = self._controller.rate * self._costs.nanoseconds(held)
-        return self._gain.openings.takes(advantage * left / (1 + self._gain.tokens) > price)
+        if time.perf_counter_ns() < self._ready_ns:
+            return False
+        opened, self._just_opened = self._just_opened, False
+        rarely = -advantage / SHARE_OF_TRIES
+        return self._gain.patience.takes(advantage > 0, at_least=rarely) or opened
+
+    def _opens(self, committed: Sequence[int], advantage: float) -> bool:
+        """Whether the rounds to come bring in more than prefilling takes, or as a try."""
+        prefill_ns = self._costs.nanoseconds(len(committed))
+        left = self._end - len(committed)
+        price = self._controller.rate * prefill_ns
+        pays = advantage * left / (1 + self._gain.tokens) > price
+        opens = self._controller.fixed or self._gain.openings.takes(pays)
+        if opens:
+            self._ready_ns = time.perf_counter_ns() + round(PREFILLS * prefill_ns)
+        return opens

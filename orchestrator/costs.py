@@ -13,6 +13,10 @@ MEMORY = 0.8
 SLOPE_NODES = 2
 # Rounds, of all requests, that a new request's prices start from.
 LATEST = 64
+# How much of a change of rounds of one kind is taken to hold for the other kind too, once both have
+# been seen so often: what changes is mostly the machine. Or a price from a busy moment would stay
+# as long as nothing is done but what it makes look cheap.
+SHARED, WELL_KNOWN = 0.75, 8
 
 
 class VerifyOverhead:
@@ -24,6 +28,7 @@ class VerifyOverhead:
 
     def __init__(self) -> None:
         self._latest: list[deque[float]] = [deque(maxlen=LATEST), deque(maxlen=LATEST)]
+        self._seen = [0, 0]
 
     def usual_ns(self, drafted: bool) -> float:
         """The median with or without a draft; what nobody knows is taken to be as the other."""
@@ -32,11 +37,20 @@ class VerifyOverhead:
 
     def knows(self, drafted: bool) -> bool:
         """Whether there was any round of the kind."""
-        return len(self._latest[drafted]) > 0
+        return self._seen[drafted] > 0
+
+    @property
+    def knows_both_well(self) -> bool:
+        """Whether what changes for one kind can be told from how the two differ."""
+        return min(self._seen) >= WELL_KNOWN
 
     def observe(self, drafted: bool, nanoseconds: float) -> None:
         """Takes in a round's."""
+        if self.knows_both_well:
+            change = SHARED * (nanoseconds - self.usual_ns(drafted))
+            self._latest[not drafted].append(self.usual_ns(not drafted) + change)
         self._latest[drafted].append(nanoseconds)
+        self._seen[drafted] += 1
 
 
 @dataclass(slots=True)
@@ -78,8 +92,10 @@ class VerifyCost:
     def observe(self, nodes: int, nanoseconds: int) -> None:
         """Takes in what a round took, its draft apart."""
         overhead, drafted = nanoseconds - self._line.nanoseconds(nodes + 1), nodes > 0
-        known = self.overheads_ns
-        known[drafted] = MEMORY * known[drafted] + (1 - MEMORY) * overhead
+        known, change = self.overheads_ns, (1 - MEMORY) * (overhead - self.overheads_ns[drafted])
+        known[drafted] += change
         self.everybodys.observe(drafted, overhead)
-        if not self.everybodys.knows(not drafted):
+        if self.everybodys.knows_both_well:
+            known[not drafted] += SHARED * change
+        elif not self.everybodys.knows(not drafted):
             known[not drafted] = known[drafted]

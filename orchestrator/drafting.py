@@ -20,8 +20,6 @@ from orchestrator.choice import DraftChoice, ModelChoice
 from orchestrator.figures import SpeculationFigures
 from phrase_store.session import PhraseSession
 
-# Phrases alone must promise so much more than the drafter to be preferred.
-PHRASES_AHEAD = 1.05
 # After so many rounds of phrases alone the drafter is asked again.
 MOST_PHRASE_ROUNDS = 12
 
@@ -175,5 +173,4 @@ class DrafterDrafting(Drafting):
     def _promises_more(self, tree: DraftTree) -> bool:
         if self._phrase_rounds_in_a_row >= MOST_PHRASE_ROUNDS:
             return False  # or nobody would learn that the drafter does better by now
-        known = max(self._controller.modelled.rate, self._controller.plain_rate)
-        return self._controller.promise(tree) > PHRASES_AHEAD * known
+        return self._controller.beats_model(tree)

@@ -13,9 +13,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from draftloop.errors import Unavailable
-from draftloop.patience import Patience
 from draftloop.tree import (
-    EMPTY_TREE,
     Draft,
     DraftBudget,
     DraftEnd,
@@ -31,11 +29,6 @@ from orchestrator.figures import SpeculationFigures
 from orchestrator.selection import Selection, select
 from orchestrator.sources import PhraseSource
 from phrase_store.session import PhraseSession
-
-# Rounds after which free sources are tried again at the latest.
-LONGEST_WITHOUT_PLAN = 8
-# Tokens in a row that phrases would have guessed: then they are asked in every round.
-FOLLOWING = 2
 
 
 class FusedDrafting(RecyclingDrafting):
@@ -57,7 +50,6 @@ class FusedDrafting(RecyclingDrafting):
         super().__init__(PhraseSource(phrases) if phrases else None, phrases, choice)
         self._controller = controller
         self._figures = figures
-        self._plans = Patience(LONGEST_WITHOUT_PLAN)
         self._unjudged = False  # the drafter has not heard yet what became of its last draft
 
     def open(self, committed: Sequence[int]) -> None:
@@ -70,7 +62,7 @@ class FusedDrafting(RecyclingDrafting):
     ) -> Draft:
         """The draft that is worth most of the three."""
         heard, self._unjudged = verdict if self._unjudged else None, False
-        free = self._free_draft(committed, budget)
+        free = self._own_draft(committed, budget)
         chosen = self._select(free.tree, budget)
         model = self._choice if budget.max_nodes else None
         if model is None or not model.asks(committed, chosen.promised, chosen.worth):
@@ -93,13 +85,6 @@ class FusedDrafting(RecyclingDrafting):
         """Frees the drafter's session."""
         if self._choice is not None:
             await self._choice.drafter.close()
-
-    def _free_draft(self, committed: Sequence[int], budget: DraftBudget) -> Draft:
-        """What phrases, own text and successors propose; nothing while that has not paid."""
-        due = self._plans.due() or self._follows_phrases
-        if self._controller.fixed or due:
-            return self._own_draft(committed, budget)
-        return Draft(tree=EMPTY_TREE, committed_length=len(committed))
 
     def _lengthened(self, draft: Draft, committed: Sequence[int], budget: DraftBudget) -> Draft:
         """With the phrases that follow the draft model's likeliest end (2402.13720, 3.2)."""
@@ -131,19 +116,7 @@ class FusedDrafting(RecyclingDrafting):
         rate = 0.0 if controller.fixed else controller.rate
         return select(tree, controller.verify_cost, rate, budget.max_nodes)
 
-    def _paid(self, planned: Draft, chosen: Selection) -> bool:
-        """Whether free sources brought in more than the time that planning took."""
-        price = self._controller.rate * planned.timings.service_ns
-        return chosen.worth - self._controller.worth_of_none > price
-
-    @property
-    def _follows_phrases(self) -> bool:
-        """Whether the text is one that phrases have known for some tokens."""
-        return self._phrases is not None and self._phrases.run >= FOLLOWING
-
     def _without_model(self, draft: Draft, chosen: Selection) -> Draft:
-        if draft.timings.service_ns:
-            self._plans.paid(self._paid(draft, chosen))
         self._figures.phrase_rounds += len(chosen.tree) > 0
         return _cut(draft, chosen)
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import statistics
+from collections import deque
 from dataclasses import dataclass, field
 
 from draftloop.calibrations import step_of
@@ -13,6 +15,9 @@ from orchestrator.budget import Controller
 MEMORY, LONG_MEMORY = 0.9, 0.98
 # What free sources promise is partly what the draft model would have found as well.
 SHARE_OF_OFFER = 0.6
+# Drafts, of all requests, whose time is remembered. Their median: one in which something stood
+# still says nothing, and a first guess that knows only the forwards is soon corrected.
+LATEST_DRAFTS = 16
 # First guesses of a round with a draft: accepted tokens, nodes, draft forwards.
 USUAL_TOKENS, USUAL_NODES, USUAL_FORWARDS = 1.2, 6.0, 3.0
 # Rounds, of all requests, after which drafts that do not pay are tried again at the latest.
@@ -23,12 +28,12 @@ SHORTEST_UNOPENED, LONGEST_UNOPENED = 64, 1024
 
 @dataclass(slots=True)
 class Gain:
-    """Rounds with drafts: means of accepted tokens, of the free sources' offer, of nodes and time.
+    """Rounds with drafts: means of accepted tokens, of the free sources' offer and of nodes.
 
     For `fused` those with drafts of the draft model.
     """
 
-    draft_ns: float
+    draft_times: deque[float]  # of all requests, in nanoseconds; never empty
     tokens: float = USUAL_TOKENS
     offered: float = 0.0
     nodes: float = USUAL_NODES
@@ -39,6 +44,11 @@ class Gain:
     openings: Patience = field(
         default_factory=lambda: Patience(LONGEST_UNOPENED, SHORTEST_UNOPENED)
     )
+
+    @property
+    def draft_ns(self) -> float:
+        """What a draft takes."""
+        return statistics.median_low(self.draft_times)
 
     def worth(self, offered: float, controller: Controller) -> float:
         """Expected tokens of a round, beyond those that its time brings in anyway.
@@ -55,9 +65,10 @@ class Gain:
         self.tokens += share * (accepted - self.tokens)
         self.offered += share * (offered - self.offered)
         self.nodes += share * (nodes - self.nodes)
-        self.draft_ns += share * (draft_ns - self.draft_ns)
         if self.everybodys is not None:
             self.everybodys.observe(offered, accepted, nodes, draft_ns)
+        else:
+            self.draft_times.append(draft_ns)
 
 
 class Gains:
@@ -70,6 +81,7 @@ class Gains:
         """A request's own, which starts where the others are; a draft forward's time, at first."""
         key = strategy, step_of(temperature)
         if key not in self._known:
-            self._known[key] = Gain(USUAL_FORWARDS * draft_token_ns, memory=LONG_MEMORY)
+            guess = USUAL_FORWARDS * draft_token_ns
+            self._known[key] = Gain(deque([guess], LATEST_DRAFTS), memory=LONG_MEMORY)
         known = self._known[key]
         return dataclasses.replace(known, memory=MEMORY, everybodys=known)

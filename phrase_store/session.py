@@ -100,11 +100,6 @@ class PhraseSession:
         return grown.tree
 
     @property
-    def run(self) -> int:
-        """How many of the latest committed tokens in a row phrases would have guessed first."""
-        return self._run
-
-    @property
     def last_scores(self) -> list[float]:
         """Raw scores of the nodes of the last proposal."""
         return self._proposed[-1].grown.scores if self._proposed else []

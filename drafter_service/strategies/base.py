@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import ClassVar
 
 from drafter_service.session import DrafterSession
 from draftloop.runtime.forward import Task
+from draftloop.runtime.kv_cache import Slot
+from draftloop.runtime.model import LanguageModel
 from draftloop.runtime.prefill import prefill
 from draftloop.tree import DraftBudget, DraftEnd, DraftTree, Verdict
 
@@ -31,11 +33,18 @@ class Strategy(ABC):
     def offer(self, tree: DraftTree) -> None:  # noqa: B027
         """Hears what cheaper sources propose for the next draft; by default nobody listens."""
 
-    def prefill(self) -> Task[None]:
-        """Runs the committed tokens that were not run yet, but for the last one."""
+    def prefill(self, *, whole: bool = True) -> Task[None]:
+        """Runs the committed tokens that were not run yet, but for the last one.
+
+        All of them, or else as in `runtime.prefill` what a draft's first forward does not take.
+        """
         session = self.session
-        chunk = session.prefill_chunk_tokens
-        yield from prefill(session.model, session.slot, session.committed, chunk_tokens=chunk)
+        yield from self.prefill_of(session.model, session.slot, whole=whole)
+
+    def prefill_of(self, model: LanguageModel, slot: Slot, *, whole: bool) -> Task[None]:
+        """The same for one model of the session."""
+        committed, chunk = self.session.committed, self.session.prefill_chunk_tokens
+        yield from prefill(model, slot, committed, chunk_tokens=chunk, whole=whole)
 
     def observe(self, new_token_ids: Sequence[int], verdict: Verdict | None) -> None:  # noqa: B027
         """Learns which tokens were committed and what the verifier said of the last draft.
@@ -46,3 +55,10 @@ class Strategy(ABC):
     @abstractmethod
     def propose(self, budget: DraftBudget) -> Task[DraftTree]:
         """A draft that continues the session's committed tokens, within the budget."""
+
+    def ahead(self, wanted: Callable[[], bool]) -> Task[None]:
+        """Goes on with the last draft while it is being verified, as long as that is `wanted`.
+
+        On the engine's thread, before the next `observe`; by default there is nothing to do.
+        """
+        yield from ()

@@ -15,7 +15,6 @@ from draftloop.max_gram import MaxGram
 from draftloop.runtime.forward import Forward, Task
 from draftloop.runtime.kv_cache import Slot
 from draftloop.runtime.model import LanguageModel
-from draftloop.runtime.prefill import prefill
 from draftloop.speculation import CASCADE
 from draftloop.tree import DraftBudget, DraftEnd, DraftTree, TokenSource, Verdict
 
@@ -48,14 +47,13 @@ class Cascade(Chain):
         self._leniency = parameters.leniency
         self._max_gram = MaxGram(session.committed, session.model.stop_token_ids)
 
-    def prefill(self) -> Task[None]:
-        """Runs the prompt, but for its last token, through every model that the matrix uses."""
-        session, used = self.session, [0]
+    def prefill(self, *, whole: bool = True) -> Task[None]:
+        """The same through every model that the matrix uses."""
+        used = [0]
         for index, level in enumerate(self._levels, start=1):
             if any(self._matrix[row][index - 1] for row in used):
                 used.append(index)
-                chunk = session.prefill_chunk_tokens
-                yield from prefill(level.model, level.slot, session.committed, chunk_tokens=chunk)
+                yield from self.prefill_of(level.model, level.slot, whole=whole)
 
     def observe(self, new_token_ids: Sequence[int], verdict: Verdict | None) -> None:
         """Calibrates the estimates; max-gram reads on."""
@@ -66,7 +64,7 @@ class Cascade(Chain):
         """The chain of row 0; every model keeps keys and values of what was drafted so far."""
         budget = self.session.within_limits(budget)
         limit = self.chain_depth(budget)
-        yield from self.prefill()
+        yield from self.prefill(whole=False)
         self.proposed_nodes = 0
         drafted = Drafted()
         end = yield from self._row(0, drafted, limit, budget)

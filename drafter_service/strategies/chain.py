@@ -97,7 +97,7 @@ class Chain(Strategy):
         """The chain; keys and values of what was drafted ahead and came true are kept."""
         budget = self.session.within_limits(budget)
         depth = self.chain_depth(budget)
-        yield from self.prefill()
+        yield from self.prefill(whole=False)
         drafted = Drafted()
         while self._goes_on(drafted, depth, budget):
             began = time.perf_counter()

@@ -4,11 +4,16 @@ One forward of the draft model scores a whole offered tree, re-weighs its nodes 
 best siblings at every place: the vertical cascade (2312.11462, section 3.1) without throwing the
 distributions away. Then the best open ends grow, several in a forward, while what they promise
 exceeds what the forward costs: OPT-Tree (2406.17276) with nodes and forwards priced.
+
+A drafter with a device of its own drafts ahead: it grows the tree on while the target verifies it.
+Where the verdict ends at a node that was run, what grew behind that is the next draft's beginning.
 """
 
 from __future__ import annotations
 
-from drafter_service.candidates import NOT_RUN, Candidate, Candidates
+from collections.abc import Callable, Sequence
+
+from drafter_service.candidates import Candidate, Candidates
 from drafter_service.session import DrafterSession
 from drafter_service.strategies.tree import TreeStrategy
 from draftloop.runtime.forward import Task
@@ -20,6 +25,8 @@ from draftloop.tree import EMPTY_TREE, ROOT, DraftBudget, DraftEnd, DraftTree
 CHILDREN = 6
 # Open ends that grow in one forward, and offered nodes that are reviewed in one.
 TOGETHER, REVIEWED = 8, 24
+# Reach below which nothing is drafted ahead.
+LEAST_AHEAD = 0.01
 
 
 class Fused(TreeStrategy):
@@ -38,22 +45,46 @@ class Fused(TreeStrategy):
     def propose(self, budget: DraftBudget) -> Task[DraftTree]:
         """Offer and own nodes merged, those that are worth their verification."""
         budget = self.session.within_limits(budget)
-        yield from self.prefill()
-        known = self.candidates = Candidates(self.session)
+        known = self.candidates = self.candidates.advanced()
+        if known.said is None:
+            yield from self.prefill(whole=False)
         if not min(budget.max_nodes, budget.max_depth):
             return EMPTY_TREE
         most, least = budget.max_nodes, budget.least_path_probability
         self._take_offer(budget)
-        reviewed = self.open_ends(known.best(min(REVIEWED, most), least), budget)
-        ends = [ROOT, *sorted(reviewed)]
+        ends = [ROOT]
+        if known.said is None:  # what is offered goes with the root
+            reviewed = known.best(min(REVIEWED, most), least)
+            ends += sorted(known.open_ends(reviewed, budget.max_depth))
         while ends:
             yield from self.expand(ends, children=CHILDREN, most=most, least=least)
             ends = self._ends_that_pay(budget)
-            room = self.session.model.options.max_draft_nodes - self.session.slot.pending
-            if len(ends) > room:
+            if known.said_before(ends) is None and len(ends) > self.room:
                 known.retain(known.best(most, least))
         self.proposed_nodes = known.drafted
         return known.build(known.best(most, least))
+
+    def ahead(self, wanted: Callable[[], bool]) -> Task[None]:
+        """Grows the last tree on, wherever the target may leave it."""
+        known, ended = self.candidates, False
+        try:
+            while known.said is not None and wanted():
+                ends = known.open_ends(known.best(len(known), LEAST_AHEAD), self.session.room)
+                ends = self._run_before(ends) or ends[: min(TOGETHER, self.room)]
+                if not ends:
+                    break
+                most = TOGETHER * CHILDREN
+                yield from self.expand(
+                    sorted(ends), children=CHILDREN, most=most, least=LEAST_AHEAD
+                )
+            ended = True
+        finally:
+            if not ended:  # nodes whose forward never ended stand in the tree
+                self.candidates = Candidates(self.session)
+
+    def _run_before(self, ends: Sequence[int]) -> list[int]:
+        """Those whose children cost no forward."""
+        return [node for node in ends if self.candidates.nodes[node].said is not None]
 
     def _take_offer(self, budget: DraftBudget) -> None:
         """Adds the offered nodes as far as they are within the budget's depth."""
@@ -72,8 +103,10 @@ class Fused(TreeStrategy):
         """Open ends for the next forward; none where it would bring in less than it costs."""
         known = self.candidates
         best = known.best(budget.max_nodes, budget.least_path_probability)
-        fresh = [node for node in best if known.nodes[node].row == NOT_RUN]
-        ends = self.open_ends(fresh, budget)[:TOGETHER]
+        ends = known.open_ends(best, budget.max_depth)
+        if before := self._run_before(ends):
+            return sorted(before)
+        ends = ends[:TOGETHER]
         if not ends:
             full = len(best) == budget.max_nodes
             self.end = DraftEnd.NODES if full else DraftEnd.VERIFY_COST

@@ -27,7 +27,7 @@ class OptTree(TreeStrategy):
         # A tree of so many nodes was asked for: it is not cut to what pays.
         least = 0.0 if parameters.nodes else budget.least_path_probability
         depth = min(budget.max_depth, parameters.depth)
-        yield from self.prefill()
+        yield from self.prefill(whole=False)
         known = self.candidates = Candidates(self.session)
         if not min(most, depth):
             return EMPTY_TREE
@@ -38,14 +38,14 @@ class OptTree(TreeStrategy):
             best = known.best(most)
             before, expected = expected, sum(known.reach(node) for node in best)
             chosen = set(best)
-            layer = self.open_ends([node for node in new if node in chosen], budget)
+            layer = known.open_ends([node for node in new if node in chosen], budget.max_depth)
             if not layer:
                 self.end = self._why_nothing_is_open(new, budget)
                 break
             if not self._goes_on(layer, expected - before, budget):
                 self.end = DraftEnd.DRAFT_COST
                 break
-            if self.session.slot.pending + len(layer) > self.session.model.options.max_draft_nodes:
+            if len(layer) > self.room:
                 known.retain(chosen)
         self.proposed_nodes = known.drafted
         return known.build(known.best(most))

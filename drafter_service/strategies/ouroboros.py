@@ -61,7 +61,7 @@ class Ouroboros(Chain):
         self._guessed = True
         session, lookahead = self.session, self._parameters.lookahead
         room = session.model.options.max_draft_nodes - len(drafted) - 1
-        deepest = session.model.context_length - len(session.committed) - len(drafted)
+        deepest = session.room - len(drafted)
         if room < 1 or deepest < 1:
             return EMPTY_TREE
         most = min(room, lookahead.candidates * (lookahead.ngram - 1))

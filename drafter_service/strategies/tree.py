@@ -10,10 +10,12 @@ from torch import Tensor
 
 from drafter_service.candidates import Candidates
 from drafter_service.economy import Economy
+from drafter_service.said import SaidBefore
 from drafter_service.session import DrafterSession
 from drafter_service.strategies.base import Strategy
+from draftloop.runtime.choices import Choices
 from draftloop.runtime.forward import Forward
-from draftloop.tree import ROOT, DraftBudget, Verdict
+from draftloop.tree import ROOT, Verdict
 
 
 class TreeStrategy(Strategy):
@@ -23,6 +25,11 @@ class TreeStrategy(Strategy):
         super().__init__(session)
         self.candidates = Candidates(session)
         self.economy = Economy(session.model.forward_seconds)
+
+    @property
+    def room(self) -> int:
+        """Rows that the slot has left for nodes."""
+        return self.session.model.options.max_draft_nodes - self.session.slot.pending
 
     def observe(self, new_token_ids: Sequence[int], verdict: Verdict | None) -> None:
         """Calibrates by what the target said, of nodes that were not verified too."""
@@ -34,28 +41,26 @@ class TreeStrategy(Strategy):
     ) -> Generator[Forward, Tensor, list[int]]:
         """Runs nodes (ROOT for the first forward) and adds their best children; the new nodes.
 
-        `children` bounds those of each node, `most` all of them, `least` their reach.
+        `children` bounds those of each node, `most` all of them, `least` their reach. Of nodes
+        that were all run before it takes what was said then, without a forward.
         """
         began = time.perf_counter()
         known = self.candidates
-        logits = yield known.run([node for node in nodes if node != ROOT])
-        choices = known.choices(nodes, logits, children)
+        choices: Choices | SaidBefore | None = known.said_before(nodes)
+        runs = choices is None
+        if choices is None:
+            logits = yield known.run([node for node in nodes if node != ROOT])
+            choices = known.choices(nodes, logits, children)
+        shares = choices.shares()
+        if runs:
+            known.remember(nodes, choices.token_ids, shares)
         if known.has_offer:
             known.review(nodes, choices)
-        new = known.widen(
-            nodes, choices.token_ids, np.array(choices.shares()), most=most, least=least
-        )
+        new = known.widen(nodes, choices.token_ids, np.array(shares), most=most, least=least)
         if known.has_offer:
             known.settle()
-        reached = sum(known.reach(node) for node in nodes)
-        gain = sum(known.reach(node) for node in new) / reached if reached else 0.0
-        self.economy.observe(time.perf_counter() - began, gain, first=ROOT in nodes)
+        if runs:
+            reached = sum(known.reach(node) for node in nodes)
+            gain = sum(known.reach(node) for node in new) / reached if reached else 0.0
+            self.economy.observe(time.perf_counter() - began, gain, first=ROOT in nodes)
         return new
-
-    def open_ends(self, nodes: Sequence[int], budget: DraftBudget) -> list[int]:
-        """Those of `nodes` that something may follow."""
-        known, stops = self.candidates, self.session.model.stop_token_ids
-        return [
-            node for node in nodes
-            if known.nodes[node].depth < budget.max_depth and known.nodes[node].token not in stops
-        ]  # fmt: skip

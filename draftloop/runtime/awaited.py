@@ -27,6 +27,11 @@ class Awaited(Generic[T]):
         """Whether nobody waits any more."""
         return self._future.cancelled()
 
+    def cancel(self) -> None:
+        """Nobody waits any more; how it ended, if it has, is nobody's business either."""
+        if not self._future.cancel() and not self._future.cancelled():
+            self._future.exception()  # or asyncio complains that it was never looked at
+
     def set_result(self, value: T) -> None:
         """Ends it well."""
         self._end(self._future.set_result, value)

@@ -1,4 +1,4 @@
-"""Attention on CPUs for the few rows of a round, bit-identical for a row alone and among others.
+"""Attention on CPUs, bit-identical for a row alone and among others.
 
 Torch's attention computes one row by another order of sums than several, so a token verified in a
 draft could differ from the same token decoded alone where two tokens are nearly as likely. Here
@@ -44,7 +44,7 @@ def bias_of(mask: npt.NDArray[np.bool_] | None, stored: int) -> Bias:
     mask: [rows, stored]; None for one row that sees everything.
     """
     assert UNIT is not None, "fits() comes first"
-    width = -(-stored // UNIT.lanes) * UNIT.lanes
+    width = UNIT.padded(stored)
     if mask is None:
         row = _open_row(-(-stored // ROW_STEP) * ROW_STEP)
         start = len(row) - UNIT.lanes - stored

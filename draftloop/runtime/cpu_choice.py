@@ -40,7 +40,7 @@ def choose(logits: Tensor, noise: Sequence[Tensor], temperature: float, count: i
     assert UNIT is not None, "fits() comes first"
     rows, vocabulary = logits.shape
     count = min(count, vocabulary)
-    width = -(-vocabulary // UNIT.lanes) * UNIT.lanes
+    width = UNIT.padded(vocabulary)
     scores = torch.empty(rows, width)
     told = array("d", bytes(8 * rows * (2 * count + 1)))
     call = kernel.CALL.pack(

@@ -24,7 +24,6 @@ from draftloop.runtime.llvm import (
     compile_module,
     i64,
     loop,
-    minimum,
 )
 from draftloop.runtime.team import Team
 
@@ -185,9 +184,7 @@ class _ChoiceEmitter(Emitter):
         function, b = self.define(self.entry, [PTR])
         (call,) = function.args
         known = self.record(b, call, CALL_FIELDS, POINTERS)
-        values = b.mul(known["rows"], known["width"])
-        threads = minimum(b, known["threads"], b.sdiv(values, i64(MIN_VALUES_PER_THREAD)))
-        self.team.run(b, share, call, minimum(b, threads, known["rows"]))
+        self.team.run_rows(b, share, call, known, MIN_VALUES_PER_THREAD)
         b.ret_void()
         return str(self.module)
 

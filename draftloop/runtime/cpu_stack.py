@@ -1,4 +1,4 @@
-"""A lean decoder in one call, from tokens to logits, for the few rows of a round on a CPU.
+"""A lean decoder in one call, from tokens to logits, on a CPU.
 
 Between two matrices lie a dozen operations on a few rows, microseconds of work each. Called one by
 one through torch they take longer than many a matrix, above all where the matrices have just
@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from draftloop.runtime.cpu_linear import UNIT, PackedLinear
 from draftloop.runtime.forward import Batch, Segment
 from draftloop.runtime.kv_cache import KVCache
-from draftloop.runtime.tree_attention import are_few, bias_of
+from draftloop.runtime.tree_attention import bias_of
 
 if UNIT is not None:
     from draftloop.runtime import cpu_stack_kernel as kernel
@@ -168,11 +168,9 @@ BETWEEN: dict[str, torch.dtype | None] = {
 }  # fmt: skip
 
 
-def takes(segment: Segment, cache: KVCache) -> bool:
-    """Whether these are few rows, whose attention a kernel computes for this cache."""
-    return (
-        are_few(segment.stop - segment.start, segment.mask) and cache.keys[0].dtype is torch.float32
-    )
+def takes(cache: KVCache) -> bool:
+    """Whether a kernel attends to this cache."""
+    return cache.keys[0].dtype is torch.float32
 
 
 def stackable(layers: Sequence[Layer], frame: Frame, shape: StackShape) -> bool:

@@ -50,7 +50,7 @@ class Job:
     """A task under way: its next wish, who waits for it, and where its time went."""
 
     task: Task[Any]
-    future: Outcome
+    outcome: Outcome
     timings: ServiceTimings
     submitted_ns: int
     wish: Forward | None = None
@@ -102,6 +102,12 @@ class Engine:
             else:
                 self._inbox.put(job)
 
+    @property
+    def alone(self) -> bool:
+        """Whether no other task waits beside the one that asks, on the engine's thread."""
+        waiting = sum(job.wish is not None for job in self._active)
+        return waiting <= 1 and self._inbox.empty()
+
     def stop(self) -> None:
         """Ends the thread; tasks under way fail with Unavailable."""
         with self._door:
@@ -127,7 +133,7 @@ class Engine:
                 return False
             queued = time.perf_counter_ns() - job.submitted_ns
             job.timings.queue_ns += queued
-            if not job.future.cancelled():
+            if not job.outcome.cancelled():
                 self._active.append(job)
                 self._advance(job, None)
                 if job.wish is not None:
@@ -167,7 +173,7 @@ class Engine:
         return batch
 
     def _wanted(self, job: Job) -> bool:
-        if job.wish is not None and job.future.cancelled():
+        if job.wish is not None and job.outcome.cancelled():
             job.wish = None
             job.context.run(_close, job.task)
         return job.wish is not None
@@ -198,7 +204,7 @@ class Engine:
             job.wish = next(job.task) if logits is None else job.task.send(logits)
         except StopIteration as finished:
             job.wish = None
-            _settle(job.future, finished.value)
+            _settle(job.outcome, finished.value)
         except Exception as error:
             self._fail(job, error)
 
@@ -206,7 +212,7 @@ class Engine:
         job.wish = None
         job.context.run(_close, job.task)
         with contextlib.suppress(InvalidStateError):  # cancelled meanwhile
-            job.future.set_exception(error)
+            job.outcome.set_exception(error)
 
     def _abandon(self) -> None:
         while not self._inbox.empty():
@@ -224,9 +230,9 @@ def _close(task: Task[Any]) -> None:
         log.exception("a task failed while it was being closed")
 
 
-def _settle(future: Outcome, value: Any) -> None:
+def _settle(outcome: Outcome, value: Any) -> None:
     with contextlib.suppress(InvalidStateError):  # cancelled meanwhile
-        future.set_result(value)
+        outcome.set_result(value)
 
 
 def _as_task(function: Callable[[], T]) -> Task[T]:

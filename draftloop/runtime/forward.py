@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Generator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
@@ -86,18 +86,6 @@ class Batch:
     segments: list[Segment]
     logit_rows: list[int]
     logit_counts: list[int]
-
-    def part(self, segments: Sequence[Segment]) -> tuple[Batch, dict[int, int]]:
-        """A batch of some of the segments alone, and where their rows are in it."""
-        part = Batch([], [], [], [], [])
-        places: dict[int, int] = {}
-        for segment in segments:
-            start, rows = len(part.token_ids), range(segment.start, segment.stop)
-            part.segments.append(replace(segment, start=start, stop=start + len(rows)))
-            part.token_ids.extend(self.token_ids[row] for row in rows)
-            part.positions.extend(self.positions[row] for row in rows)
-            places.update(zip(rows, range(start, start + len(rows)), strict=True))
-        return part, places
 
 
 def lay_out(forwards: Sequence[Forward]) -> Batch:

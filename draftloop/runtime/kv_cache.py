@@ -148,6 +148,19 @@ class Slot:
         self.drop_pending()
         self.branch(token_ids, parents)
 
+    def reroot(self, path: Sequence[int], rows: Sequence[int]) -> None:
+        """Commits the pending rows of `path`, which starts at the root, and keeps `rows` behind it.
+
+        Those are ascending, follow the path's end and hold their parents, or that end, too.
+        """
+        self.keep([*path, *rows])
+        count = len(path)
+        token_ids = self.pending_token_ids[count:]
+        parents = [parent - count for parent in self.pending_parents[count:]]
+        self.drop_pending()
+        self.length += count
+        self.branch(token_ids, [max(parent, ROOT) for parent in parents])
+
     def drop_pending(self, keep: int = 0) -> None:
         """Forgets the draft, but for the `keep` pending rows that were added first."""
         del self.pending_token_ids[keep:]

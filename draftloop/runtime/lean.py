@@ -79,7 +79,6 @@ class LeanDecoder:
         # [positions, 1, dim]
         angles = (table[0][:, None] for table in body.rotary_emb(like, everywhere))
         self._cosines, self._sines = (table.contiguous() for table in angles)
-        self._vocabulary_size = int(config.vocab_size)
         self._layers = [_take_over(layer, config) for layer in body.layers]
         self._head = packed(model.lm_head)
         shape = StackShape(
@@ -96,28 +95,10 @@ class LeanDecoder:
             self._stack = CpuStack(self._layers, frame, shape)
 
     def logits(self, batch: Batch, cache: KVCache, rows: Sequence[int]) -> Tensor:
-        """The logits of some rows of the batch, float32 [rows, vocabulary]; stores keys and values.
-
-        Prompts go through torch and what is decoded through the stack, also where they share a
-        step: a row must come out the same whatever is computed beside it.
-        """
-        few = [s for s in batch.segments if self._stack is not None and takes(s, cache)]
-        if not few:
-            return self._through_torch(batch, cache, rows)
-        if len(few) == len(batch.segments):
-            return self._through_stack(batch, cache, rows)
-        many = [segment for segment in batch.segments if segment not in few]
-        logits = torch.empty(len(rows), self._vocabulary_size)
-        for segments, way in ((few, self._through_stack), (many, self._through_torch)):
-            part, places = batch.part(segments)
-            wanted = [number for number, row in enumerate(rows) if row in places]
-            chosen = [places[rows[number]] for number in wanted]
-            logits[wanted] = way(part, cache, chosen or [0])[: len(chosen)]
-        return logits
-
-    def _through_stack(self, batch: Batch, cache: KVCache, rows: Sequence[int]) -> Tensor:
-        assert self._stack is not None
-        return self._stack.run(batch, cache, rows)
+        """The logits of some rows, float32 [rows, vocabulary]; stores keys and values."""
+        if self._stack is not None and takes(cache):
+            return self._stack.run(batch, cache, rows)
+        return self._through_torch(batch, cache, rows)
 
     def _through_torch(self, batch: Batch, cache: KVCache, rows: Sequence[int]) -> Tensor:
         positions = torch.tensor(batch.positions)

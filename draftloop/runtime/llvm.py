@@ -59,6 +59,10 @@ class VectorUnit(NamedTuple):
         """Outputs in a strip; weights and bias are padded to a multiple of it."""
         return STRIP_VECTORS * self.lanes
 
+    def padded(self, values: int) -> int:
+        """So many values and what fills their last vector."""
+        return -(-values // self.lanes) * self.lanes
+
     def tile(self, rows: int) -> Tile:
         """The widest tile for `rows` rows whose sums fit the registers beside what is multiplied.
 
@@ -169,6 +173,10 @@ class Emitter:
         rounded = struct.unpack("f", struct.pack("f", value))[0]
         return ir.Constant(self.floats, [rounded] * self.unit.lanes)
 
+    def whole(self, value: int) -> Any:
+        """A vector that holds an integer in every lane."""
+        return ir.Constant(self.ints, [value] * self.unit.lanes)
+
     def sum_of_lanes(self, b: Any, vector: Any) -> Any:
         """Halves added until one lane is left."""
         width = self.unit.lanes
@@ -250,10 +258,6 @@ class FormatEmitter(Emitter):
         self.narrow = dtype is torch.bfloat16
         self.scalar = I16 if self.narrow else F32
         self.shorts = ir.VectorType(I16, unit.lanes)
-
-    def whole(self, value: int) -> Any:
-        """A vector that holds an integer in every lane."""
-        return ir.Constant(self.ints, [value] * self.unit.lanes)
 
     def rounded(self, b: Any, sums: Any) -> Any:
         """float32 to the format: to the nearest, ties to even, NaN stays NaN."""

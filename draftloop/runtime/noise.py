@@ -14,11 +14,10 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-MASK_64 = 2**64 - 1
-MASK_32 = 2**32 - 1
-# Constants of splitmix64 (Steele et al. 2014), MurmurHash3's 32-bit finalizer, the golden ratio.
-GOLDEN_64 = 0x9E3779B97F4A7C15
-GOLDEN_32 = 0x9E3779B9
+from draftloop.runtime import cpu_noise
+from draftloop.runtime.cpu_linear import UNIT
+from draftloop.runtime.hashing import GOLDEN_32, MASK_32, MIX_SHIFT, MIX_STEPS, mix64
+
 KEPT_POSITIONS = 256
 # So many positions, or values, are drawn at a time: each alone costs many times its share.
 DRAWN_AT_ONCE, MOST_VALUES = 8, 1 << 16
@@ -26,19 +25,11 @@ DRAWN_AT_ONCE, MOST_VALUES = 8, 1 << 16
 Words = npt.NDArray[np.unsignedinteger]
 
 
-def mix64(value: int) -> int:
-    """A bijection of 64-bit integers in which every input bit reaches every output bit."""
-    value = (value + GOLDEN_64) & MASK_64
-    value = ((value ^ (value >> 30)) * 0xBF58476D1CE4E5B9) & MASK_64
-    value = ((value ^ (value >> 27)) * 0x94D049BB133111EB) & MASK_64
-    return value ^ (value >> 31)
-
-
 def _mix32(value: Tensor) -> Tensor:
-    """MurmurHash3's finalizer on 32-bit values held in int64; in place."""
-    value.bitwise_xor_(value >> 16).mul_(0x85EBCA6B).bitwise_and_(MASK_32)
-    value.bitwise_xor_(value >> 13).mul_(0xC2B2AE35).bitwise_and_(MASK_32)
-    return value.bitwise_xor_(value >> 16)
+    """`MIX_STEPS` on 32-bit values held in int64; in place."""
+    for shift, factor in MIX_STEPS:
+        value.bitwise_xor_(value >> shift).mul_(factor).bitwise_and_(MASK_32)
+    return value.bitwise_xor_(value >> MIX_SHIFT)
 
 
 class GumbelNoise:
@@ -82,6 +73,8 @@ class GumbelNoise:
     def _draw(self, positions: Sequence[int]) -> Tensor:
         keys = np.array([mix64(self._seed_key ^ position) for position in positions], np.uint64)
         if self._device.type == "cpu":
+            if UNIT is not None:
+                return cpu_noise.draw(self._vocabulary_size, keys)
             hashed = _hash_on_cpu(self._vocabulary_size, keys)
             return torch.from_numpy(_gumbel_on_cpu(hashed))
         return _gumbel(_hash(self._vocabulary_size, keys, self._device))
@@ -96,11 +89,10 @@ def _hash_on_cpu(vocabulary_size: int, keys: Words) -> Words:
 
 def _mix32_on_cpu(value: Words) -> Words:
     """`_mix32` on uint32; in place."""
-    value ^= value >> np.uint32(16)
-    value *= np.uint32(0x85EBCA6B)
-    value ^= value >> np.uint32(13)
-    value *= np.uint32(0xC2B2AE35)
-    value ^= value >> np.uint32(16)
+    for shift, factor in MIX_STEPS:
+        value ^= value >> np.uint32(shift)
+        value *= np.uint32(factor)
+    value ^= value >> np.uint32(MIX_SHIFT)
     return value
 
 

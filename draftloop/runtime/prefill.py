@@ -10,19 +10,26 @@ from draftloop.runtime.model import LanguageModel
 
 
 def prefill(
-    model: LanguageModel, slot: Slot, committed: Sequence[int], *, chunk_tokens: int, leave: int = 1
+    model: LanguageModel,
+    slot: Slot,
+    committed: Sequence[int],
+    *,
+    chunk_tokens: int,
+    leave: int = 1,
+    whole: bool = False,
 ) -> Task[None]:
     """Runs the committed tokens that are not in the cache yet, but for the last `leave` or more.
 
     In chunks, so that a long prompt shares the forwards with other sessions' rounds: of
-    `chunk_tokens`, or as many as one forward should take. What is left goes with the forward that
-    wants logits.
+    `chunk_tokens`, or as many as one forward should take. What is left, up to a chunk, goes with
+    the forward that wants logits; where none is wanted yet the `whole` text is run meanwhile.
     """
     slot.advance(committed)
     slot.truncate(min(slot.length, len(committed) - leave))
     while True:
         size = min(chunk_tokens, model.step_size.prompt_tokens)
-        if len(committed) - leave - slot.length <= size:
+        missing = len(committed) - leave - slot.length
+        if missing <= (0 if whole else size):
             return
-        chunk = committed[slot.length : slot.length + size]
+        chunk = committed[slot.length : slot.length + min(size, missing)]
         yield Forward(model, slot, chunk, logits_from=len(chunk))

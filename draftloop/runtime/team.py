@@ -71,6 +71,14 @@ class Team:
             with alone:
                 b.call(member, [argument])
 
+    def run_rows(
+        self, b: Any, member: Any, argument: Any, known: dict[str, Any], least: int
+    ) -> None:
+        """`run` over `rows` of `width` values, at least so many values for each of `threads`."""
+        values = b.mul(known["rows"], known["width"])
+        threads = minimum(b, known["threads"], b.sdiv(values, i64(least)))
+        self.run(b, member, argument, minimum(b, threads, known["rows"]))
+
     def size(self, b: Any) -> Any:
         """How many threads the team has."""
         return b.zext(b.call(self._known("omp_get_num_threads", I32, []), []), I64)

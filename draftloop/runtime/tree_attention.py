@@ -20,9 +20,6 @@ from draftloop.runtime.forward import Batch, Segment
 from draftloop.runtime.kv_cache import KVCache, Mask
 
 NAME = "draftloop"
-# Up to so many rows a CPU attends by `cpu_attention`: what is decoded or verified. For the rows of
-# a prompt torch's blocked product is faster, and every way of decoding prefills alike.
-FEW_ROWS = 96
 LAYER_TYPES = {"full_attention", "sliding_attention"}
 
 
@@ -82,10 +79,12 @@ def _segment_attention(
     query: Tensor, keys: Tensor, values: Tensor, segment: Segment, window: int | None, scale: float
 ) -> Tensor:
     """[rows, heads, head_dim] for a query [1, heads, rows, head_dim] and the slot's whole room."""
-    mask = _windowed(segment, window)
-    if are_few(query.shape[2], mask) and cpu_attention.fits(query, keys):
+    if cpu_attention.fits(query, keys):
+        # Prompts too, where torch's blocked product would be up to a quarter faster: its bits
+        # depend on the pieces in which a prompt is run, and those on the time that they take.
         bias = bias_of(segment, window)
         return cpu_attention.attend(query[0], keys, values, bias, segment.stored_to, scale)
+    mask = _windowed(segment, window)
     if mask is not None and window not in segment.masks_on_device:
         segment.masks_on_device[window] = torch.from_numpy(mask).to(query.device)
     return functional.scaled_dot_product_attention(
@@ -99,17 +98,20 @@ def _segment_attention(
     )[0].transpose(0, 1)
 
 
-def are_few(rows: int, mask: Mask | None) -> bool:
-    """Whether a CPU attends so many rows by `cpu_attention`: no prompt, and not too many."""
-    return rows == 1 or (rows <= FEW_ROWS and mask is not None)
-
-
 def bias_of(segment: Segment, window: int | None) -> cpu_attention.Bias:
     """What a segment's rows do not see, as `cpu_attention` wants it; made once for all layers."""
     if window not in segment.biases:
         mask = _windowed(segment, window)
+        if mask is None and segment.stop - segment.start > 1:
+            mask = _causal(segment)
         segment.biases[window] = cpu_attention.bias_of(mask, segment.stored_to)
     return segment.biases[window]
+
+
+def _causal(segment: Segment) -> Mask:
+    """Every row sees what was stored before it, and itself."""
+    rows = segment.stop - segment.start
+    return np.tri(rows, segment.stored_to, k=segment.stored_from, dtype=np.bool_)
 
 
 def _windowed(segment: Segment, window: int | None) -> Mask | None:
@@ -119,7 +121,7 @@ def _windowed(segment: Segment, window: int | None) -> Mask | None:
     if window not in segment.windowed_masks:
         positions = segment.stored_positions
         near = positions[None, :] > positions[segment.stored_from :, None] - window
-        windowed = np.tri(len(near), len(positions), k=segment.stored_from, dtype=np.bool_) & near
+        windowed = _causal(segment) & near
         if segment.mask is not None:
             windowed &= segment.mask
         segment.windowed_masks[window] = windowed

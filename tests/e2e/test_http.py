@@ -152,7 +152,7 @@ def test_what_an_answer_says_of_its_drafts(api: OpenAI) -> None:
 def test_a_prediction_changes_nothing_but_the_speed(api: OpenAI) -> None:
     plain = complete(api).choices[0].text
     body = {"prediction": {"type": "content", "content": PROMPT + plain},
-            "speculative": {"strategy": "prompt_lookup"}}  # fmt: skip
+            "speculative": {"strategy": "prompt_lookup", "max_draft_tokens": 8}}  # fmt: skip
     answer = complete(api, extra_body=body)
     assert answer.choices[0].text == plain
     assert answer.metrics["speculative_decoding"]["num_draft_tokens"] > 0

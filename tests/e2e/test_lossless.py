@@ -91,18 +91,20 @@ def test_every_strategy_says_what_plain_decoding_says(
 def test_nor_do_a_larger_draft_model_and_a_cascade_of_three(
     cases: list[Case], expected: list[list[int]]
 ) -> None:
-    """Both bundled draft models in one drafter, the larger one first."""
+    """Both bundled draft models in one drafter, the larger one first, which drafts ahead too."""
     count = len(SAMPLINGS)
     config = StackConfig(
         port=0, http_port=None, drafter_port=0, verifier_port=0, dtype="float32",
         draft=bundled_model("drafter-large"),
-        drafter_flags=("--smaller-models", str(bundled_model("drafter"))),
+        drafter_flags=("--smaller-models", str(bundled_model("drafter")), "--draft-ahead", "on"),
         start_timeout_s=240,
     )  # fmt: skip
     with ForkedStack(config) as running:
         client = Client(running.address)
-        for strategy in ("cascade", "fused"):
-            answers = client.answers(cases[:count], strategy, 2, max_draft_tokens=DRAFT_TOKENS)
+        for strategy, concurrency in (("cascade", 2), ("fused", 2), ("fused", 1)):
+            answers = client.answers(
+                cases[:count], strategy, concurrency, max_draft_tokens=DRAFT_TOKENS
+            )
             said = [list(answer.token_ids) for answer in answers]
             assert not first_difference(expected[:count], said)
             assert sum(a.summary.speculation.draft_forwards for a in answers) > 0

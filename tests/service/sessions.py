@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
 from typing import Any
 
@@ -15,6 +14,7 @@ from draftloop.runtime.service import ModelHost
 from draftloop.tree import Verdict
 from protos import drafter_pb2, speculation_pb2, verifier_pb2
 from tests.service.conftest import FINGERPRINT
+from tests.support.waiting import eventually
 
 PROMPT = tuple(range(100, 140))
 
@@ -100,12 +100,10 @@ def detail(error: grpc.aio.AioRpcError, kind: type[Any]) -> Any:
 
 async def all_free(host: ModelHost) -> None:
     """Returns once no session holds a slot; fails after some seconds."""
-    slots = host.model.options.max_sessions
-    for _ in range(200):
-        if host.admission.open_sessions == 0 and host.model.cache.free_slots == slots:
-            return
-        await asyncio.sleep(0.02)
-    raise AssertionError(f"{host.admission.open_sessions} sessions were not freed")
+    slots, model = host.model.options.max_sessions, host.model
+    await eventually(
+        lambda: host.admission.open_sessions == 0 and model.cache.free_slots == slots, seconds=4
+    )
 
 
 __all__ = ["PROMPT", "BadRequest", "ErrorInfo", "RetryInfo"]

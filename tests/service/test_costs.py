@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import Callable
 
 import pytest
 
@@ -17,6 +16,7 @@ from protos.drafter_pb2_grpc import DrafterStub
 from protos.verifier_pb2_grpc import VerifierStub
 from tests.service.conftest import MODEL, Start
 from tests.service.sessions import PROMPT, open_drafter, open_verifier, propose, say, verify
+from tests.support.waiting import eventually
 
 # Slower by far than the model is, so that every forward corrects it downwards.
 SLOW = (CostPoint(1, 60_000_000_000, 128), CostPoint(32, 90_000_000_000, 128))
@@ -58,14 +58,6 @@ def free_ports(count: int) -> list[int]:
     for listening in sockets:
         listening.close()
     return ports
-
-
-async def eventually(condition: Callable[[], bool]) -> None:
-    for _ in range(500):
-        if condition():
-            return
-        await asyncio.sleep(0.02)
-    raise AssertionError("it never came true")
 
 
 async def test_the_orchestrator_asks_again_and_keeps_what_it_knows(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 
 import grpc
@@ -21,6 +21,7 @@ from orchestrator.discovery import Discovery
 from protos import drafter_pb2_grpc
 from tests.faults import fakes
 from tests.support.model_info import model_info
+from tests.support.waiting import eventually
 
 FIRST = model_info(instance_id="first")
 add = drafter_pb2_grpc.add_DrafterServicer_to_server
@@ -73,14 +74,6 @@ async def discovering(book: AddressBook | Pods) -> AsyncIterator[Discovery]:
 
 def there(found: Discovery) -> set[str]:
     return {replica.address for replica in found.replicas.by_preference()}
-
-
-async def eventually(condition: Callable[[], bool]) -> None:
-    for _ in range(1000):
-        if condition():
-            return
-        await asyncio.sleep(0.01)
-    raise AssertionError("it never came true")
 
 
 async def test_a_name_is_looked_up_by_the_system() -> None:

@@ -33,6 +33,7 @@ from tests.service.sessions import (
     say,
     verify,
 )
+from tests.support.waiting import eventually
 
 LENGTH = len(PROMPT)
 
@@ -82,6 +83,50 @@ async def test_a_session_recovers_from_refused_drafts(serve_drafter: Start) -> N
             committed += new
         call.cancel()
         await all_free(host)
+
+
+async def test_drafting_ahead_goes_on_behind_an_answer_and_changes_nothing(
+    serve_drafter: Start,
+) -> None:
+    """A session that was opened afresh on the same text drafts the same."""
+    async with serve_drafter(draft_ahead="on") as (channel, host):
+        stub, before = DrafterStub(channel), host.engine.forwards
+        call = stub.Draft()
+        await call.write(open_drafter(strategy="fused"))
+        answer = await say(call, propose(LENGTH, (), 6))
+        await eventually(
+            lambda: host.engine.forwards - before > 1 + answer.timings.forwards  # 1: the prompt's
+        )
+        committed, new = list(PROMPT), [5]
+        for round_number in range(6):
+            committed += new
+            answer = await say(call, propose(len(committed), new, 6))
+            fresh = stub.Draft()
+            await fresh.write(open_drafter(committed, strategy="fused"))
+            expected = await say(fresh, propose(len(committed), (), 6))
+            fresh.cancel()
+            assert answer.draft.token_ids == expected.draft.token_ids
+            assert answer.draft.parents == expected.draft.parents
+            under_root = [
+                token
+                for token, parent in zip(answer.draft.token_ids, answer.draft.parents, strict=True)
+                if parent == -1
+            ]
+            new = [under_root[round_number % len(under_root)]]
+        call.cancel()
+        await all_free(host)
+
+
+@pytest.mark.parametrize("strategy", ["speculative", "fused", "cascade"])
+async def test_a_prompt_is_run_when_a_session_opens(serve_drafter: Start, strategy: str) -> None:
+    """Not with the first draft: that one would come late by the whole prompt."""
+    async with serve_drafter() as (channel, host):
+        call, before = DrafterStub(channel).Draft(), host.engine.forwards
+        await call.write(open_drafter(strategy=strategy))
+        await eventually(lambda: host.engine.forwards > before)
+        answer = await say(call, propose(LENGTH + 1, [5], 1))
+        assert host.engine.forwards - before == 1 + answer.timings.forwards
+        call.cancel()
 
 
 async def test_a_repeated_proposal_gets_the_same_draft(serve_drafter: Start) -> None:

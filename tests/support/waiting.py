@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Callable
 
@@ -12,3 +13,11 @@ def until(condition: Callable[[], object], seconds: float = 10.0) -> None:
     while not condition():
         assert time.monotonic() < deadline, "it never came true"
         time.sleep(0.01)
+
+
+async def eventually(condition: Callable[[], object], seconds: float = 10.0) -> None:
+    """`until` for an event loop."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "it never came true"
+        await asyncio.sleep(0.01)

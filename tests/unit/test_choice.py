@@ -6,13 +6,23 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
 
+import pytest
+
+import orchestrator.choice
+from benchmarks.virtual import Clock
 from draftloop.cost_line import cost_line
 from draftloop.model_info import CostPoint
 from draftloop.speculation import PROMPT_LOOKUP, SPECULATIVE
 from orchestrator.budget import Controller
-from orchestrator.choice import DraftChoice, ModelChoice
+from orchestrator.choice import PREFILLS, SHARE_OF_TRIES, DraftChoice, ModelChoice
 from orchestrator.costs import VerifyCost
-from orchestrator.gains import LONGEST_WITHOUT, SHORTEST_UNOPENED, Gains
+from orchestrator.gains import (
+    LONGEST_WITHOUT,
+    SHORTEST_UNOPENED,
+    USUAL_FORWARDS,
+    USUAL_TOKENS,
+    Gains,
+)
 
 PLAIN_NS = 1000
 FLAT = VerifyCost((CostPoint(1, PLAIN_NS), CostPoint(32, PLAIN_NS)))
@@ -101,7 +111,11 @@ def test_a_session_is_opened_where_the_rounds_to_come_repay_the_prefilling() -> 
     assert opened == [True, False, False]
 
 
-def test_who_did_not_open_tries_the_model_after_a_while_and_asks_it_once_it_has_opened() -> None:
+def test_who_did_not_open_tries_the_model_after_a_while_and_asks_it_once_it_has_prefilled(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    clock = Clock()
+    monkeypatch.setattr(orchestrator.choice, "time", clock)
     model = model_choice(DEAR_NS, left=400)
     model.open(PROMPT)
     asked = []
@@ -110,4 +124,26 @@ def test_who_did_not_open_tries_the_model_after_a_while_and_asks_it_once_it_has_
             asked.append(number)
             if not model.drafter.asked_for:
                 model.drafter.open(PROMPT)  # as the drafter's session does when it is asked
-    assert asked[:2] == [SHORTEST_UNOPENED - 2, SHORTEST_UNOPENED - 1]
+        clock.advance(PLAIN_NS)
+    opened = SHORTEST_UNOPENED - 2
+    assert asked[:2] == [opened, opened + 10 * PREFILLS]
+
+
+@pytest.mark.parametrize("loss", [0.5, 2.5])
+def test_a_try_of_the_model_that_costs_more_is_made_less_often(loss: float) -> None:
+    """A first guess of 1.2 accepted tokens, in the time of that and the loss."""
+    model = model_choice((USUAL_TOKENS + loss) * PLAIN_NS / USUAL_FORWARDS, left=400)
+    model.drafter.open(PROMPT)
+    asked = [number for number in range(100) if model.asks(PROMPT)]
+    assert asked[1] - asked[0] == pytest.approx(loss / SHARE_OF_TRIES, abs=1)
+
+
+def test_what_drafts_take_beside_their_forwards_is_soon_known() -> None:
+    """For other requests too; not from one in which something stood still."""
+    gains = Gains()
+    chosen = choice(gains, draft_ns=CHEAP_NS)
+    for took in (100 * DEAR_NS, DEAR_NS, DEAR_NS):
+        chosen.observe(0, 4, took)
+    later = gains.of(PROMPT_LOOKUP, 0.0, CHEAP_NS)
+    assert later.draft_ns == DEAR_NS
+    assert later.tokens > USUAL_TOKENS / 2  # which takes more rounds to learn

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import threading
 from collections.abc import Iterator
 from concurrent.futures import CancelledError
@@ -225,6 +226,24 @@ async def test_a_task_that_no_loop_awaits_any_more_is_not_begun(engine: Engine) 
     gate.open()
     assert await engine.awaited(steps(FakeModel(), 0, "next")) == "next"
     assert not begun.is_set()
+
+
+async def test_an_error_that_nobody_waits_for_any_more_is_not_reported(engine: Engine) -> None:
+    def failing() -> Task[None]:
+        yield from ()
+        raise KeyError("inside")
+
+    reported: list[object] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, said: reported.append(said))
+    lost, given_up = engine.awaited(failing()), engine.awaited(failing())
+    assert await engine.awaited(steps(FakeModel(), 0, "next")) == "next"
+    given_up.cancel()
+    del given_up
+    gc.collect()
+    assert not reported
+    del lost
+    gc.collect()
+    assert len(reported) == 1
 
 
 async def test_an_engine_that_stops_says_so_to_a_loop(engine: Engine) -> None:

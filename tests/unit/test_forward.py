@@ -153,6 +153,14 @@ def test_prefill_in_chunks_leaves_the_last_tokens(any_pair: Pair, slot: Slot) ->
     any_pair.check(any_pair.run(slot, text[18:])[-1], text)
 
 
+def test_a_whole_prefill_leaves_the_last_token_alone(any_pair: Pair, slot: Slot) -> None:
+    text = [*PROMPT, *range(10, 20)]
+    whole = prefill(any_pair.model, slot, text, chunk_tokens=9, whole=True)
+    assert run_task(any_pair.model, whole) == -(-(len(text) - 1) // 9)
+    assert slot.length == len(text) - 1
+    any_pair.check(any_pair.run(slot, text[-1:])[-1], text)
+
+
 def test_prefill_takes_no_more_than_one_forward_should(
     any_pair: Pair, slot: Slot, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -169,3 +169,94 @@ def test_scores_of_nothing_and_of_certainty(value: float) -> None:
     tree = draft(Fused(session), DraftTree.chain([1, 2], PHRASE, [0.0, 1.0]))
     assert not any(math.isnan(estimate) for estimate in tree.estimates)
     assert 2 in tree.token_ids
+
+
+def grown_ahead(strategy: Fused, forwards: int = 1000) -> None:
+    """Drafts ahead, at most so many forwards."""
+    before = len(rows_of(strategy))
+    finish(strategy.ahead(lambda: len(rows_of(strategy)) - before < forwards), strategy.session)
+
+
+def rows_of(strategy: Fused) -> list[int]:
+    rows: list[int] = strategy.session.model.rows_of_forwards  # type: ignore[attr-defined]
+    return rows
+
+
+def told(strategy: Fused, tokens: list[int]) -> None:
+    session = strategy.session
+    session.commit(tokens, len(session.committed) + len(tokens))
+    strategy.observe(tokens, Verdict((), tuple(tokens[-1:]), tokens[-1]))
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    seed=st.integers(0, 50), temperature=st.sampled_from((0.0, 1.0)), forwards=st.integers(0, 6),
+    rounds=st.lists(st.lists(st.integers(0, VOCABULARY - 1), min_size=1, max_size=4), max_size=4),
+    nodes=st.integers(1, 16),
+)  # fmt: skip
+def test_a_draft_is_the_same_whatever_was_drafted_ahead(
+    seed: int, temperature: float, forwards: int, rounds: list[list[int]], nodes: int
+) -> None:
+    """Only its forwards are fewer. The text goes where it likes, into the tree or out of it."""
+    ahead, _ = drafting(seed, temperature)
+    behind, _ = drafting(seed, temperature)
+    for strategy in (ahead, behind):  # what they have learned differs by what they have looked at
+        strategy.session.calibration.count = lambda *_, **__: None  # type: ignore[method-assign]
+    for tokens in rounds:
+        drafted = draft(ahead, nodes=nodes, depth=4)
+        assert drafted == draft(behind, nodes=nodes, depth=4)
+        grown_ahead(ahead, forwards)
+        # One way into the tree, so that the path is not always left at once.
+        first = drafted.token_ids[0]
+        for strategy in (ahead, behind):
+            told(strategy, [first, *tokens])
+    assert draft(ahead, nodes=nodes, depth=4) == draft(behind, nodes=nodes, depth=4)
+
+
+def test_what_was_drafted_ahead_costs_no_forward() -> None:
+    strategy, session = drafting()
+    draft(strategy, nodes=4, depth=2, tokens_per_second=1e9)
+    grown_ahead(strategy)
+    exits = [node for node in strategy.candidates.nodes if node.parent == ROOT and node.said]
+    told(strategy, [exits[-1].token])
+    before = len(rows_of(strategy))
+    again = draft(strategy, nodes=4, depth=2, tokens_per_second=1e9)
+    assert len(rows_of(strategy)) == before and len(again) > 0
+    assert session.slot.length == len(session.committed)
+
+
+def test_an_offer_is_merged_with_what_was_drafted_ahead() -> None:
+    """The draft model's word on it is known where it is among its best tokens."""
+    strategy, session = drafting()
+    draft(strategy)
+    grown_ahead(strategy)
+    exit_ = next(node for node in strategy.candidates.nodes if node.parent == ROOT and node.said)
+    told(strategy, [exit_.token])
+    before = len(rows_of(strategy))
+    tree = draft(strategy, DraftTree.chain([3, 3], PHRASE, [0.9, 0.9]), tokens_per_second=1e9)
+    assert PHRASE in tree.sources and len(rows_of(strategy)) == before
+    assert session.slot.pending <= session.model.options.max_draft_nodes
+
+
+def test_nothing_is_left_of_a_forward_that_never_ended() -> None:
+    """The session's stream was lost, or the forward failed."""
+    strategy, session = drafting()
+    draft(strategy, nodes=4, depth=2)
+    task = strategy.ahead(lambda: True)
+    next(task)
+    task.close()
+    told(strategy, [0])
+    assert draft(strategy, nodes=4, depth=2)
+    assert session.slot.length == len(session.committed)
+
+
+def test_drafting_ahead_keeps_to_the_slots_room() -> None:
+    strategy, session = drafting(max_draft_nodes=10)
+    draft(strategy, nodes=6, depth=4)
+    grown_ahead(strategy)
+    assert session.slot.pending <= 10
+    short, end = drafting(context_length=len(PROMPT) + 3)
+    draft(short, depth=2)
+    grown_ahead(short)
+    assert max(node.depth for node in short.candidates.nodes) <= 3
+    assert end.slot.room() >= 0

@@ -5,12 +5,16 @@ from __future__ import annotations
 import itertools
 
 import numpy as np
+import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from draftloop.runtime.noise import KEPT_POSITIONS, GumbelNoise, mix64
+from draftloop.runtime import cpu_noise
+from draftloop.runtime.cpu_linear import UNIT
+from draftloop.runtime.hashing import mix64
+from draftloop.runtime.noise import KEPT_POSITIONS, GumbelNoise, _gumbel_on_cpu, _hash_on_cpu
 
 CPU = torch.device("cpu")
 MAX_SEED = 2**64 - 1
@@ -62,6 +66,17 @@ def test_large_vocabularies_have_finite_distinct_noise() -> None:
     assert drawn.unique().numel() > 200_000
     assert 10 < drawn.max() < 23
     assert torch.equal(drawn[:1000], noise(MAX_SEED, 1000).at([1_000_000])[0])
+
+
+@pytest.mark.skipif(UNIT is None, reason="no kernel for this CPU")
+@pytest.mark.parametrize("size", [1, 7, 8, 513, 4096, 128_256])
+def test_compiled_noise_is_numpys(size: int) -> None:
+    """Services on different machines choose by the same noise."""
+    keys = np.array([mix64(place) for place in (0, 1, MAX_SEED)], np.uint64)
+    by_numpy = _gumbel_on_cpu(_hash_on_cpu(size, keys))
+    compiled = cpu_noise.draw(size, keys).numpy()
+    assert (compiled != by_numpy).sum() <= 1
+    np.testing.assert_allclose(compiled, by_numpy, rtol=3e-7)
 
 
 def test_kept_positions_are_bounded_and_never_dropped_while_asked_for() -> None:

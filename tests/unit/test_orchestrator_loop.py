@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -149,7 +150,7 @@ async def test_nor_does_it_speak_against_drafting(tokenizer: Tokenizer) -> None:
 
     seen: list[tuple[int, int]] = []
     running = generation(tokenizer, ScriptedVerifier(loses=(2,)), Drafting(None, None))
-    choice = DraftChoice(running.controller, Counted(0.0))
+    choice = DraftChoice(running.controller, Counted(deque([0.0])))
     running.drafting = Drafting(Pairs(), None, choice)
     assert [len(piece.token_ids) async for piece in running.run()] == [1, 3, 1, 3, 2]
     assert seen == [(2, 2), (2, 2), (1, 1)]

@@ -1,0 +1,51 @@
+"""Drafting ahead: what a session's strategy does while the target verifies its last draft."""
+
+from __future__ import annotations
+
+from drafter_service.strategies import Strategy
+from draftloop import logs
+from draftloop.runtime.awaited import Awaited
+from draftloop.runtime.engine import Engine
+from draftloop.tree import ServiceTimings
+
+log = logs.get(__name__)
+
+
+class Ahead:
+    """Begun behind every answer, ended before the next question is looked at."""
+
+    def __init__(self, engine: Engine, strategy: Strategy, *, wanted: bool) -> None:
+        self._engine, self._strategy, self._wanted = engine, strategy, wanted
+        self._ended = False
+        self._timings = ServiceTimings()
+        self._under_way: Awaited[None] | None = None
+
+    def begin(self) -> None:
+        """Returns at once; nothing happens where it is not `wanted`, or under way already."""
+        if not self._wanted or self._under_way is not None:
+            return
+        self._ended, self._timings = False, ServiceTimings()
+        task = self._strategy.ahead(self._is_wanted)
+        self._under_way = self._engine.awaited(task, self._timings)
+
+    async def end(self) -> int:
+        """Waits for the forward under way, if there is one; how many were run ahead."""
+        self._ended = True
+        if self._under_way is None:
+            return 0
+        try:
+            await self._under_way
+        except Exception as error:  # the next draft begins from nothing, as it would without
+            log.warning("drafting ahead failed", error=str(error))
+        self._under_way = None
+        return self._timings.forwards
+
+    def cancel(self) -> None:
+        """Ends it without waiting: the session is over."""
+        self._ended = True
+        if self._under_way is not None:
+            self._under_way.cancel()
+
+    def _is_wanted(self) -> bool:
+        """Called on the engine's thread. Who was asked for a draft comes first."""
+        return not self._ended and self._engine.alone
