@@ -11,6 +11,7 @@ from draftloop.tree import (
     EMPTY_TREE,
     Draft,
     DraftBudget,
+    DraftEnd,
     DraftTree,
     ServiceTimings,
     Verdict,
@@ -95,7 +96,8 @@ class Drafting:
         if self._source is not None and budget.max_nodes:
             tree = self._source.propose(committed, budget)
         spent = ServiceTimings(service_ns=time.perf_counter_ns() - began)
-        return Draft(tree=tree, committed_length=len(committed), timings=spent)
+        end = _end(tree, budget)
+        return Draft(tree=tree, committed_length=len(committed), timings=spent, end=end)
 
 
 class RecyclingDrafting(Drafting):
@@ -174,3 +176,12 @@ class DrafterDrafting(Drafting):
         if self._phrase_rounds_in_a_row >= MOST_PHRASE_ROUNDS:
             return False  # or nobody would learn that the drafter does better by now
         return self._controller.beats_model(tree)
+
+
+def _end(tree: DraftTree, budget: DraftBudget) -> DraftEnd:
+    """Why a source that reads tokens alone proposed no more than this."""
+    if not len(tree):
+        return DraftEnd.NONE
+    if len(tree) >= budget.max_nodes:
+        return DraftEnd.NODES
+    return DraftEnd.DEPTH if max(tree.depths()) >= budget.max_depth else DraftEnd.TEXT

@@ -64,7 +64,10 @@ class LanguageModel:
         self.context_length = _context_length(options, int(config.max_position_embeddings))
         self.stop_token_ids = _stop_token_ids(self.network)
         self._lean: LeanDecoder | None = None
-        if self.device.type == "cpu" and cpu_linear.should_replace_torch(self.network.dtype):
+        self._own_kernels = self.device.type == "cpu" and cpu_linear.should_replace_torch(
+            self.network.dtype
+        )
+        if self._own_kernels:
             if is_lean(self.network):
                 rows = self.context_length + options.max_draft_nodes
                 self._lean = LeanDecoder(self.network, positions=rows)
@@ -75,9 +78,11 @@ class LanguageModel:
         self.step_size = StepSize()
 
     def _cache_dtype(self) -> torch.dtype:
-        # Without bfloat16 arithmetic torch's attention takes four times as long for one row.
-        widened = self.device.type == "cpu" and not cpu_linear.has_bfloat16_arithmetic()
-        return torch.float32 if widened else self.network.dtype
+        # What our own attention reads. Without bfloat16 arithmetic torch's takes four times as long
+        # for one row, too.
+        on_cpu = self.device.type == "cpu"
+        widened = self._own_kernels or not cpu_linear.has_bfloat16_arithmetic()
+        return torch.float32 if on_cpu and widened else self.network.dtype
 
     def _cache_shape(self) -> CacheShape:
         config = self.network.config
