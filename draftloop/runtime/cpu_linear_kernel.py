@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from llvmlite import ir
 
+from draftloop.runtime.cpu_tiles_kernel import Tiles
 from draftloop.runtime.llvm import (
     F32,
     I1,
@@ -65,6 +66,7 @@ class _LinearEmitter(FormatEmitter):
     def __init__(self, unit: VectorUnit, dtype: torch.dtype) -> None:
         super().__init__(unit, dtype)
         self.team = Team(self)
+        self.tiles = Tiles(self) if unit.tiles and self.narrow else None
         self.depth = 4 // dtype.itemsize  # values in a word
         self.block = BLOCK // self.depth  # steps of a block
         scalars = ir.VectorType(self.scalar, unit.lanes)
@@ -234,10 +236,11 @@ class _LinearEmitter(FormatEmitter):
 
         A thread takes some strips, then some more: one that the machine disturbs does less.
         """
-        group, keep = self.emit_group(), self.emit_keep()
+        group, keep = self.emit_any_group(), self.emit_keep()
         function, b = self.define(self.part, [PTR, PTR])
         call, team = function.args
         known = self.record(b, call, CALL_FIELDS, POINTERS)
+        config = self.tiles.saved(b) if self.tiles else None
         sums, packed = b.alloca(F32, SUMS_FLOATS), b.alloca(F32, JOB_ROWS * ROW_FLOATS)
         sums.align = packed.align = 64
         halves, strips = self.halves_of(b, known)
@@ -254,6 +257,24 @@ class _LinearEmitter(FormatEmitter):
                 ups = at(b, sums, values, F32)
                 b.call(keep, [call, first_row, rows, sums, ups, first, stop])
             self.team.wait(b, team)
+        if self.tiles:
+            self.tiles.restore(b, config)
+        b.ret_void()
+        return function
+
+    def emit_any_group(self) -> Any:
+        """`group` by tiles, where the processor has them and the matrix consists of them."""
+        lines = self.emit_group()
+        if not self.tiles:
+            return lines
+        tiles = self.tiles.emit_group(lambda b, call: self.record(b, call, CALL_FIELDS, POINTERS))
+        function, b = self.define("any_group", [PTR, I64, I64, PTR, PTR, I64, I64])
+        known = self.record(b, function.args[0], CALL_FIELDS, POINTERS)
+        with b.if_else(self.tiles.takes(b, known["steps"])) as (whole, otherwise):
+            with whole:
+                b.call(tiles, function.args)
+            with otherwise:
+                b.call(lines, function.args)
         b.ret_void()
         return function
 

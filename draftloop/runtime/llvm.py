@@ -27,6 +27,7 @@ F32, F64, PTR, VOID = ir.FloatType(), ir.DoubleType(), ir.PointerType(), ir.Void
 
 # Multiply-adds that a core has under way: two units, each begins one a cycle and takes four.
 UNDER_WAY = 8
+ARCH_PRCTL, REQUEST_PERMISSION, TILE_DATA = 158, 0x1023, 18  # of Linux on x86-64
 STRIP_VECTORS = 4  # a strip, the unit of work of a thread, is this many vectors of outputs
 
 # 2^f on [-1/2, 1/2], highest power first (minimax, error below 2e-7).
@@ -53,6 +54,7 @@ class VectorUnit(NamedTuple):
 
     lanes: int
     registers: int
+    tiles: bool = False  # whether there are registers of bfloat16 matrices
 
     @property
     def strip(self) -> int:
@@ -82,6 +84,7 @@ class VectorUnit(NamedTuple):
 
 
 AVX512 = VectorUnit(lanes=16, registers=32)
+AVX512_AMX = AVX512._replace(tiles=True)
 AVX2 = VectorUnit(lanes=8, registers=16)
 
 
@@ -98,8 +101,14 @@ def vector_unit() -> VectorUnit | None:
         return None
     features = llvm.get_host_cpu_features()
     if all(features.get(name) for name in ("avx512f", "avx512bw", "avx512vl", "avx512dq")):
-        return AVX512
+        tiles = all(features.get(name) for name in ("amx-tile", "amx-bf16")) and _may_use_tiles()
+        return AVX512_AMX if tiles else AVX512
     return AVX2 if features.get("avx2") and features.get("fma") else None
+
+
+def _may_use_tiles() -> bool:
+    """Asks the system, which saves their registers for those processes alone that have asked."""
+    return ctypes.CDLL(None).syscall(ARCH_PRCTL, REQUEST_PERMISSION, TILE_DATA) == 0  # type: ignore[no-any-return]
 
 
 def i64(value: int) -> Any:
