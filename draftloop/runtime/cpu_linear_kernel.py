@@ -66,7 +66,6 @@ class _LinearEmitter(FormatEmitter):
     def __init__(self, unit: VectorUnit, dtype: torch.dtype) -> None:
         super().__init__(unit, dtype)
         self.team = Team(self)
-        self.tiles = Tiles(self) if unit.tiles and self.narrow else None
         self.depth = 4 // dtype.itemsize  # values in a word
         self.block = BLOCK // self.depth  # steps of a block
         scalars = ir.VectorType(self.scalar, unit.lanes)
@@ -232,49 +231,55 @@ class _LinearEmitter(FormatEmitter):
         return function
 
     def emit_part(self) -> Any:
-        """linear_part(call, team): what one thread of a team does of a call; then it waits.
+        """linear_part(call, team): what one thread of a team does of a call; then it waits."""
+        keep = self.emit_keep()
+        lines = self.emit_way("lines_part", None, self.emit_group(), keep)
+        tiles = Tiles(self) if self.unit.tiles and self.narrow else None
+        function, b = self.define(self.part, [PTR, PTR])
+        if tiles is None:
+            b.call(lines, function.args)
+        else:
+            group = tiles.emit_group(lambda b, call: self.record(b, call, CALL_FIELDS, POINTERS))
+            whole = self.emit_way("tiles_part", tiles, group, keep)
+            known = self.record(b, function.args[0], CALL_FIELDS, POINTERS)
+            with b.if_else(tiles.fit(b, known["steps"])) as (then, otherwise):
+                with then:
+                    b.call(whole, function.args)
+                with otherwise:
+                    b.call(lines, function.args)
+        b.ret_void()
+        return function
+
+    def emit_way(self, name: str, tiles: Tiles | None, group: Any, keep: Any) -> Any:
+        """name(call, team): the same, by `tiles` or without them.
 
         A thread takes some strips, then some more: one that the machine disturbs does less.
         """
-        group, keep = self.emit_any_group(), self.emit_keep()
-        function, b = self.define(self.part, [PTR, PTR])
+        function, b = self.define(name, [PTR, PTR])
         call, team = function.args
         known = self.record(b, call, CALL_FIELDS, POINTERS)
-        config = self.tiles.saved(b) if self.tiles else None
         sums, packed = b.alloca(F32, SUMS_FLOATS), b.alloca(F32, JOB_ROWS * ROW_FLOATS)
         sums.align = packed.align = 64
+        before = tiles.begin(b) if tiles else None
         halves, strips = self.halves_of(b, known)
         size = self.team.size(b)
         with loop(b, i64(0), known["rows"], i64(JOB_ROWS)) as first_row:
             rows = minimum(b, i64(JOB_ROWS), b.sub(known["rows"], first_row))
-            unit = self.unit_of(b, known, rows, size)
+            room = tiles.whole(b, rows) if tiles else rows
+            unit = self.unit_of(b, known, room, size)
+            if tiles:
+                tiles.prepare(b, known, first_row, rows, packed)
             with self.team.taking(b, team, unit, strips) as (first, stop):
-                values = b.mul(b.mul(b.sub(stop, first), rows), i64(self.unit.strip))
+                values = b.mul(b.mul(b.sub(stop, first), room), i64(self.unit.strip))
                 with loop(b, i64(0), halves) as half:
                     mine = at(b, sums, b.mul(half, values), F32)
                     ends = [b.add(b.mul(half, strips), end) for end in (first, stop)]
                     b.call(group, [call, first_row, rows, mine, packed, *ends])
                 ups = at(b, sums, values, F32)
-                b.call(keep, [call, first_row, rows, sums, ups, first, stop])
+                b.call(keep, [call, first_row, rows, room, sums, ups, first, stop])
             self.team.wait(b, team)
-        if self.tiles:
-            self.tiles.restore(b, config)
-        b.ret_void()
-        return function
-
-    def emit_any_group(self) -> Any:
-        """`group` by tiles, where the processor has them and the matrix consists of them."""
-        lines = self.emit_group()
-        if not self.tiles:
-            return lines
-        tiles = self.tiles.emit_group(lambda b, call: self.record(b, call, CALL_FIELDS, POINTERS))
-        function, b = self.define("any_group", [PTR, I64, I64, PTR, PTR, I64, I64])
-        known = self.record(b, function.args[0], CALL_FIELDS, POINTERS)
-        with b.if_else(self.tiles.takes(b, known["steps"])) as (whole, otherwise):
-            with whole:
-                b.call(tiles, function.args)
-            with otherwise:
-                b.call(lines, function.args)
+        if tiles:
+            tiles.end(b, before)
         b.ret_void()
         return function
 
@@ -285,15 +290,18 @@ class _LinearEmitter(FormatEmitter):
         return halves, ceil(b, b.sdiv(known["outputs"], halves), i64(self.unit.strip))
 
     def emit_keep(self) -> Any:
-        """keep(call, first_row, rows, sums, ups, first, stop): strips go where they belong."""
+        """keep(call, first_row, rows, room, sums, ups, first, stop): strips go where they belong.
+
+        Each strip's sums have room for so many rows.
+        """
         store, store_gated = self.emit_store(), self.emit_store_gated()
-        function, b = self.define("keep", [PTR, I64, I64, PTR, PTR, I64, I64])
-        call, first_row, rows, sums, ups, first, stop = function.args
+        function, b = self.define("keep", [PTR, I64, I64, I64, PTR, PTR, I64, I64])
+        call, first_row, rows, room, sums, ups, first, stop = function.args
         known = self.record(b, call, CALL_FIELDS, POINTERS)
         strip_size, outputs = i64(self.unit.strip), known["outputs"]
         width = b.sdiv(outputs, i64(2))
         with loop(b, first, stop) as strip:
-            place = b.mul(b.mul(b.sub(strip, first), rows), strip_size)
+            place = b.mul(b.mul(b.sub(strip, first), room), strip_size)
             mine, up = at(b, sums, place, F32), at(b, ups, place, F32)
             column = b.mul(strip, strip_size)
             gated = b.icmp_signed("!=", known["gated"], i64(0))

@@ -1,13 +1,11 @@
 """Matrix tiles (AMX) for the bfloat16 kernel of `cpu_linear`: LLVM IR, written with llvmlite.
 
-One instruction multiplies up to 16 rows by 16 outputs along 32 values of k, so up to 32 rows take
-little longer than what streaming the weights takes for one. The packed weights are what it reads:
-16 words of 16 outputs each are a tile. Importing this module requires llvmlite.
+One instruction multiplies 16 rows by 16 outputs along 32 values of k, so 32 rows take little longer
+than streaming the weights takes for one. Importing this module requires llvmlite.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 from llvmlite import ir
@@ -21,6 +19,7 @@ from draftloop.runtime.llvm import (
     VOID,
     FormatEmitter,
     at,
+    ceil,
     i64,
     loop,
     minimum,
@@ -32,19 +31,20 @@ ROW_BYTES = 64
 TILE_WORDS = ROWS * ROW_BYTES // 4
 STEPS = ROW_BYTES // 4  # of k, in words, that a tile spans
 BLOCK = 512  # steps at a time: the rows' values of a block stay in the L2 cache
-MOST_ROWS = 2 * ROWS  # that the eight registers serve at a time
-# Words of the record that configures the registers; those of the bytes in a row and of the rows.
-CONFIG_WORDS, CONFIG_BYTES, CONFIG_ROWS = 8, (2, 3), 6
-# Registers: sums first, then activations, then weights.
-SUMS, LOW, HIGH, WEIGHTS = (0, 1, 2, 3), 4, 5, (5, 6, 7)
-WEIGHTS_BESIDE_HIGH = (6, 7)
+# The record that configures the registers, 64-bit words: palette 1; the bytes in a row of each
+# register, 16 bits; the rows of each, 8 bits. All registers are of one size.
+CONFIG = (1, 0, *[ROW_BYTES * 0x0001_0001_0001_0001] * 2, 0, 0, ROWS * 0x0101_0101_0101_0101, 0)
+# Registers: those of the strip's sums, of activations, and, taking turns, of weights.
+SUMS, VALUES, WEIGHTS = range(STRIP_VECTORS), 4, (5, 6, 7)
 
 
 class Tiles:
     """Writes, into the module of the linear kernel, how it multiplies by tiles.
 
-    The sum of an output goes on from its bias along k, 32 values at a time in an order that the
-    processor fixes: as everywhere, it depends neither on other rows nor on where the row is.
+    16 steps of a panel of weights are a tile as they lie. Rows are filled up to whole tiles; what
+    those that fill them hold never matters. The sum of an output goes on from its bias along k, 32
+    values at a time in an order that the processor fixes: as everywhere, it depends neither on
+    other rows nor on where the row is.
     """
 
     def __init__(self, emitter: FormatEmitter) -> None:
@@ -55,158 +55,113 @@ class Tiles:
         self._multiply = declare("llvm.x86.tdpbf16ps", VOID, [I8, I8, I8])
         self._configure = declare("llvm.x86.ldtilecfg", VOID, [PTR])
         self._save = declare("llvm.x86.sttilecfg", VOID, [PTR])
+        self._pack = self._emit_pack()
 
-    def saved(self, b: Any) -> Any:
-        """How the thread's registers are configured: other libraries use them, too."""
+    def begin(self, b: Any) -> Any:
+        """Configures the thread's registers; returns how they were: other libraries use them."""
         with b.goto_entry_block():
-            config = b.alloca(I64, CONFIG_WORDS)
-            config.align = 64
-        b.call(self._save, [config])
-        return config
-
-    def restore(self, b: Any, config: Any) -> None:
+            before, config = (b.alloca(I64, len(CONFIG)) for _ in range(2))
+            before.align = config.align = 64
+        b.call(self._save, [before])
+        for place, word in enumerate(CONFIG):
+            b.store(i64(word), at(b, config, i64(place), I64))
         b.call(self._configure, [config])
+        return before
 
-    def takes(self, b: Any, steps: Any) -> Any:
+    def end(self, b: Any, before: Any) -> None:
+        b.call(self._configure, [before])
+
+    def fit(self, b: Any, steps: Any) -> Any:
         """Whether a matrix of so many steps consists of whole tiles."""
         return b.icmp_signed("==", b.srem(steps, i64(STEPS)), i64(0))
 
+    def whole(self, b: Any, rows: Any) -> Any:
+        """So many rows and those that fill their last tile."""
+        return b.mul(ceil(b, rows, i64(ROWS)), i64(ROWS))
+
+    def prepare(
+        self, b: Any, known: dict[str, Any], first_row: Any, rows: Any, packed: Any
+    ) -> None:
+        """Packs rows once for all strips, where all of k is one block."""
+        with b.if_then(b.icmp_signed("<=", known["steps"], i64(BLOCK))):
+            x = at(b, known["x"], b.mul(first_row, known["steps"]), I32)
+            b.call(self._pack, [x, packed, rows, known["steps"], known["steps"]])
+
     def emit_group(self, read: Any) -> Any:
-        """group(call, first_row, rows, sums, packed, first, stop), as in `cpu_linear_kernel`.
+        """tiles_group(call, first_row, rows, sums, packed, first, stop): as `group` of the kernel.
 
         `read(b, call)` gives the fields of a call.
         """
-        pack, narrow, wide = self._emit_pack(), self._emit_narrow(), self._emit_wide()
+        tile = self._emit_tile()
         arguments = [PTR, I64, I64, PTR, PTR, I64, I64]
         function, b = self._emitter.define("tiles_group", arguments)
         call, first_row, rows, sums, packed, first, stop = function.args
         known = read(b, call)
-        config = self._empty_config(b)
         steps, strip = known["steps"], i64(self._emitter.unit.strip)
-        strip_words, strip_sums = b.mul(strip, steps), b.mul(rows, strip)
-        panel = b.mul(i64(self._emitter.unit.lanes), steps)
+        lanes = i64(self._emitter.unit.lanes)
+        room = self.whole(b, rows)
+        x_pitch, panel = b.mul(room, i64(STEPS)), b.mul(lanes, steps)
+        strip_words, strip_sums = b.mul(strip, steps), b.mul(room, strip)
         with loop(b, i64(0), steps, i64(BLOCK)) as step:
             length = minimum(b, i64(BLOCK), b.sub(steps, step))
-            done = b.add(b.mul(first_row, steps), step)
-            b.call(pack, [at(b, known["x"], done, I32), packed, rows, steps, length])
+            with b.if_then(b.icmp_signed(">", steps, i64(BLOCK))):
+                x = at(b, known["x"], b.add(b.mul(first_row, steps), step), I32)
+                b.call(self._pack, [x, packed, rows, steps, length])
             is_first = b.icmp_signed("==", step, i64(0))
             pitch = b.select(is_first, i64(0), b.mul(strip, i64(4)))
-            with loop(b, i64(0), rows, i64(MOST_ROWS)) as row:
-                height = minimum(b, i64(MOST_ROWS), b.sub(rows, row))
-                self._configure_for(b, config, height)
-                with loop(b, first, stop) as number:
-                    place = b.mul(step, i64(self._emitter.unit.lanes))
-                    weights = at(b, known["weights"], b.add(b.mul(number, strip_words), place), I32)
-                    mine = b.add(b.mul(b.sub(number, first), strip_sums), b.mul(row, strip))
-                    so_far = at(b, sums, mine, F32)
-                    bias = at(b, known["bias"], b.mul(number, strip), F32)
-                    start = b.select(is_first, bias, so_far)
+            with loop(b, first, stop) as number:
+                place = b.add(b.mul(number, strip_words), b.mul(step, lanes))
+                weights = at(b, known["weights"], place, I32)
+                mine = at(b, sums, b.mul(b.sub(number, first), strip_sums), F32)
+                bias = at(b, known["bias"], b.mul(number, strip), F32)
+                with loop(b, i64(0), room, i64(ROWS)) as row:
+                    so_far = at(b, mine, b.mul(row, strip), F32)
                     x = at(b, packed, b.mul(row, i64(STEPS)), I32)
-                    fields = [x, rows, weights, panel, start, pitch, so_far, length]
-                    few = b.icmp_signed("<=", height, i64(ROWS))
-                    with b.if_else(few) as (then, otherwise):
-                        with then:
-                            b.call(narrow, fields)
-                        with otherwise:
-                            b.call(wide, fields)
+                    start = b.select(is_first, bias, so_far)
+                    fields = [x, x_pitch, weights, panel, start, pitch, so_far, length]
+                    b.call(tile, fields)
         b.ret_void()
         return function
 
-    def _empty_config(self, b: Any) -> Any:
-        """All but the rows of the registers."""
-        with b.goto_entry_block():
-            config = b.alloca(I64, CONFIG_WORDS)
-            config.align = 64
-        words = {0: 1} | dict.fromkeys(CONFIG_BYTES, sum(ROW_BYTES << 16 * n for n in range(4)))
-        for place in range(CONFIG_WORDS):
-            b.store(i64(words.get(place, 0)), at(b, config, i64(place), I64))
-        return config
-
-    def _configure_for(self, b: Any, config: Any, rows: Any) -> None:
-        """Registers for so many rows: those of the first 16, and those of the rest."""
-        low = minimum(b, rows, i64(ROWS))
-        rest = b.sub(rows, low)
-        wide = b.icmp_signed(">", rest, i64(0))
-        heights = {register: low for register in (*SUMS[:2], LOW)}
-        heights |= {register: b.select(wide, rest, low) for register in SUMS[2:]}
-        heights |= {register: i64(ROWS) for register in WEIGHTS}
-        heights[HIGH] = b.select(wide, rest, i64(ROWS))
-        word = i64(0)
-        for register, height in heights.items():
-            word = b.or_(word, b.shl(height, i64(8 * register)))
-        b.store(word, at(b, config, i64(CONFIG_ROWS), I64))
-        b.call(self._configure, [config])
-
     def _emit_pack(self) -> Any:
-        """pack(x, packed, rows, pitch, steps): [steps / 16][rows][16] words of rows `pitch` apart."""
+        """pack(x, packed, rows, pitch, steps): to [steps / 16][whole rows][16] words.
+
+        Rows of `x` are `pitch` words apart.
+        """
         function, b = self._emitter.define("tiles_pack", [PTR, PTR, I64, I64, I64])
         x, packed, rows, pitch, steps = function.args
         words = ir.VectorType(I32, STEPS)
+        room = self.whole(b, rows)
         with loop(b, i64(0), rows) as row, loop(b, i64(0), steps, i64(STEPS)) as step:
             word = b.load(at(b, x, b.add(b.mul(row, pitch), step), I32), align=4, typ=words)
-            target = b.add(b.mul(step, rows), b.mul(row, i64(STEPS)))
+            target = b.add(b.mul(step, room), b.mul(row, i64(STEPS)))
             b.store(word, at(b, packed, target, I32), align=64)
         b.ret_void()
         return function
 
-    def _define_tile(self, name: str) -> tuple[Any, Any]:
-        """name(x, rows, weights, panel, start, pitch, sums, steps): a strip by a block of rows.
+    def _emit_tile(self) -> Any:
+        """tile(x, x_pitch, weights, panel, start, pitch, sums, steps): a strip by 16 rows.
 
-        `x` is packed for `rows` rows, of which the block is a part; `weights` are the strip's, in
-        panels `panel` words apart. The sums [rows][strip] go on from `start`, whose rows are
-        `pitch` bytes apart: the bias, with a pitch of 0, or what the part before left.
+        Tiles of `x` are `x_pitch` words apart, panels `panel`. The sums [16][strip] go on from
+        `start`, whose rows are `pitch` bytes apart: the bias, with a pitch of 0, or what the part
+        before left.
         """
-        return self._emitter.define(name, [PTR, I64, PTR, I64, PTR, I64, PTR, I64])
-
-    def _emit_narrow(self) -> Any:
-        """A tile for up to 16 rows: all outputs of the strip at a time."""
-        function, b = self._define_tile("tiles_narrow")
-        x, rows, weights, panel, start, pitch, sums, steps = function.args
-        outputs = range(STRIP_VECTORS)
-        self._move(b, self._load, start, pitch, SUMS, [(0, v) for v in outputs])
-        with loop(b, i64(0), steps, i64(STEPS)) as step:
-            self._read(b, LOW, at(b, x, b.mul(step, rows), I32))
-            for v in outputs:
-                register = WEIGHTS[v % len(WEIGHTS)]
-                self._read(b, register, self._weights(b, weights, panel, v, step))
-                b.call(self._multiply, [I8(SUMS[v]), I8(LOW), I8(register)])
-        pitch = i64(4 * self._emitter.unit.strip)
-        self._move(b, self._store, sums, pitch, SUMS, [(0, v) for v in outputs])
+        function, b = self._emitter.define("tile", [PTR, I64, PTR, I64, PTR, I64, PTR, I64])
+        x, x_pitch, weights, panel, start, pitch, sums, steps = function.args
+        row_bytes = i64(ROW_BYTES)
+        for v in SUMS:
+            b.call(self._load, [I8(v), at(b, start, i64(v * ROW_BYTES), I8), pitch])
+        with loop(b, i64(0), b.sdiv(steps, i64(STEPS))) as number:
+            values = at(b, x, b.mul(number, x_pitch), I32)
+            b.call(self._load, [I8(VALUES), values, row_bytes])
+            first = b.mul(number, i64(TILE_WORDS))
+            for v in SUMS:  # four streams of weights: one alone is read a tenth more slowly
+                register = I8(WEIGHTS[v % len(WEIGHTS)])
+                place = b.add(first, b.mul(panel, i64(v)))
+                b.call(self._load, [register, at(b, weights, place, I32), row_bytes])
+                b.call(self._multiply, [I8(v), I8(VALUES), register])
+        for v in SUMS:
+            target = at(b, sums, i64(v * ROW_BYTES), I8)
+            b.call(self._store, [I8(v), target, i64(4 * self._emitter.unit.strip)])
         b.ret_void()
         return function
-
-    def _emit_wide(self) -> Any:
-        """A tile for 17 to 32 rows: two vectors of outputs after the other two."""
-        function, b = self._define_tile("tiles_wide")
-        x, rows, weights, panel, start, pitch, sums, steps = function.args
-        for pair in ((0, 1), (2, 3)):
-            places = [(half, v) for half in (0, 1) for v in pair]
-            self._move(b, self._load, start, pitch, SUMS, places)
-            with loop(b, i64(0), steps, i64(STEPS)) as step:
-                values = at(b, x, b.mul(step, rows), I32)
-                self._read(b, LOW, values)
-                self._read(b, HIGH, at(b, values, i64(TILE_WORDS), I32))
-                for v, register in zip(pair, WEIGHTS_BESIDE_HIGH, strict=True):
-                    self._read(b, register, self._weights(b, weights, panel, v, step))
-                for register, (half, v) in zip(SUMS, places, strict=True):
-                    operands = (register, (LOW, HIGH)[half], WEIGHTS_BESIDE_HIGH[v - pair[0]])
-                    b.call(self._multiply, [I8(operand) for operand in operands])
-            self._move(b, self._store, sums, i64(4 * self._emitter.unit.strip), SUMS, places)
-        b.ret_void()
-        return function
-
-    def _read(self, b: Any, register: int, address: Any) -> None:
-        b.call(self._load, [I8(register), address, i64(ROW_BYTES)])
-
-    def _weights(self, b: Any, weights: Any, panel: Any, vector: int, step: Any) -> Any:
-        place = b.add(b.mul(panel, i64(vector)), b.mul(step, i64(self._emitter.unit.lanes)))
-        return at(b, weights, place, I32)
-
-    def _move(
-        self, b: Any, move: Any, matrix: Any, pitch: Any, registers: Sequence[int],
-        places: Sequence[tuple[int, int]],
-    ) -> None:  # fmt: skip
-        """Registers from or to a matrix with rows `pitch` bytes apart, at (16 rows, vector)."""
-        for register, (half, vector) in zip(registers, places, strict=True):
-            offset = b.add(b.mul(i64(ROWS * half), pitch), i64(ROW_BYTES * vector))
-            b.call(move, [I8(register), at(b, matrix, offset, I8), pitch])

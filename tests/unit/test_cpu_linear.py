@@ -1,6 +1,8 @@
 """The packed kernel against its definition, bit for bit: a chain of float32 fused multiply-adds.
 
-A product of two bfloat16 is exact in float32, so there the chain is a plain running sum.
+A product of two bfloat16 is exact in float32, so there the chain is a plain running sum. Where the
+processor multiplies tiles (AMX) the order along k is its own; there the sums are compared within
+rounding, and all else as strictly.
 """
 
 from __future__ import annotations
@@ -22,6 +24,16 @@ from draftloop.runtime.cpu_linear import PackedLinear, packable, replace_linears
 needs_kernel = pytest.mark.skipif(cpu_linear.UNIT is None, reason="no kernel for this machine")
 DTYPES = (torch.bfloat16, torch.float32)
 KERNEL = "draftloop.runtime.cpu_linear_kernel"
+
+
+@pytest.fixture(autouse=True, params=["tiles", "lines"])
+def unit(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the processor has, and the same without its tiles."""
+    here = cpu_linear.UNIT
+    if request.param == "tiles" and not (here and here.tiles):
+        pytest.skip("no tiles on this machine")
+    if request.param == "lines" and here is not None:
+        monkeypatch.setattr(cpu_linear, "UNIT", here._replace(tiles=False))
 
 
 @pytest.fixture(autouse=True)
@@ -48,16 +60,26 @@ def random_layer(
     return torch.randn(outputs, depth).to(dtype), torch.randn(outputs).to(dtype)
 
 
+def by_tiles(depth: int) -> bool:
+    return cpu_linear.UNIT is not None and cpu_linear.UNIT.tiles and depth % 32 == 0
+
+
 def same_bits(left: Tensor, right: Tensor) -> bool:
     return torch.equal(left.view(torch.uint8), right.view(torch.uint8))
 
 
 @needs_kernel
-@pytest.mark.parametrize(("outputs", "depth"), [(64, 2), (1, 34), (200, 96), (515, 1110)])
+@pytest.mark.parametrize(
+    ("outputs", "depth"), [(64, 2), (1, 34), (200, 96), (515, 1110), (9, 2080)]
+)
 def test_bfloat16_is_the_running_sum_rounded_once(outputs: int, depth: int) -> None:
     weight, bias = random_layer(outputs, depth)
     x = torch.randn(30, depth).bfloat16()
-    assert same_bits(PackedLinear(weight, bias)(x), running_sum(x, weight, bias))
+    got, wanted = PackedLinear(weight, bias)(x), running_sum(x, weight, bias)
+    if by_tiles(depth):
+        torch.testing.assert_close(got, wanted, rtol=2**-7, atol=1e-5)
+    else:
+        assert same_bits(got, wanted)
 
 
 @needs_kernel
@@ -93,11 +115,12 @@ def test_bits_do_not_depend_on_the_number_of_threads(dtype: torch.dtype) -> None
 
 
 @needs_kernel
-def test_more_rows_than_are_taken_at_once() -> None:
-    weight, bias = random_layer(64, 1110)
+@pytest.mark.parametrize("depth", [1110, 2080])
+def test_more_rows_than_are_taken_at_once(depth: int) -> None:
+    weight, bias = random_layer(64, depth)
     packed = PackedLinear(weight, bias)
     kernel = pytest.importorskip(KERNEL)
-    x = torch.randn(2 * kernel.JOB_ROWS + 3, 1110).bfloat16()
+    x = torch.randn(2 * kernel.JOB_ROWS + 3, depth).bfloat16()
     assert same_bits(packed(x), torch.cat([packed(row[None]) for row in x]))
 
 
@@ -125,12 +148,24 @@ def test_a_gated_product(rows: int, dtype: torch.dtype) -> None:
 def test_narrow_vectors_give_the_same_bits(
     dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    weight, bias = random_layer(203, 64, dtype)
-    x = torch.randn(15, 64).to(dtype)
+    weight, bias = random_layer(203, 66, dtype)
+    x = torch.randn(15, 66).to(dtype)
     expected = PackedLinear(weight, bias)(x)
     llvm = pytest.importorskip("draftloop.runtime.llvm")
     monkeypatch.setattr(cpu_linear, "UNIT", llvm.AVX2)
     assert same_bits(PackedLinear(weight, bias)(x), expected)
+
+
+@needs_kernel
+def test_torch_multiplies_as_before_beside_the_kernel() -> None:
+    """Guards the configuration of the tiles, which torch's kernels use in the same threads."""
+    weight, bias = random_layer(512, 256)
+    packed = PackedLinear(weight, bias)
+    x = torch.randn(40, 256).bfloat16()
+    ours, torchs = packed(x), functional.linear(x, weight)
+    for _ in range(3):
+        assert same_bits(functional.linear(x, weight), torchs)
+        assert same_bits(packed(x), ours)
 
 
 @needs_kernel
@@ -151,7 +186,7 @@ def test_leading_dimensions_strides_and_empty_batches() -> None:
     weight, bias = random_layer(96, 64)
     packed = PackedLinear(weight, bias)
     x = torch.randn(3, 64, 5).bfloat16().transpose(1, 2)
-    assert same_bits(packed(x), running_sum(x.reshape(-1, 64), weight, bias).view(3, 5, 96))
+    assert same_bits(packed(x), packed(x.reshape(-1, 64)).view(3, 5, 96))
     assert packed(x[0, 0]).shape == (96,)
     assert packed(x[:0]).shape == (0, 5, 96)
 
