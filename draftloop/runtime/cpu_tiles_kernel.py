@@ -6,6 +6,7 @@ than streaming the weights takes for one. Importing this module requires llvmlit
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from llvmlite import ir
@@ -47,6 +48,8 @@ class Tiles:
     other rows nor on where the row is.
     """
 
+    name = "tiles"
+
     def __init__(self, emitter: FormatEmitter) -> None:
         self._emitter = emitter
         declare = emitter.declare
@@ -75,7 +78,7 @@ class Tiles:
         """Whether a matrix of so many steps consists of whole tiles."""
         return b.icmp_signed("==", b.srem(steps, i64(STEPS)), i64(0))
 
-    def whole(self, b: Any, rows: Any) -> Any:
+    def room(self, b: Any, rows: Any) -> Any:
         """So many rows and those that fill their last tile."""
         return b.mul(ceil(b, rows, i64(ROWS)), i64(ROWS))
 
@@ -87,11 +90,8 @@ class Tiles:
             x = at(b, known["x"], b.mul(first_row, known["steps"]), I32)
             b.call(self._pack, [x, packed, rows, known["steps"], known["steps"]])
 
-    def emit_group(self, read: Any) -> Any:
-        """tiles_group(call, first_row, rows, sums, packed, first, stop): as `group` of the kernel.
-
-        `read(b, call)` gives the fields of a call.
-        """
+    def emit_group(self, read: Callable[[Any, Any], dict[str, Any]]) -> Any:
+        """tiles_group(...): as `group` of `cpu_lines_kernel`, but [strips][room][strip] sums."""
         tile = self._emit_tile()
         arguments = [PTR, I64, I64, PTR, PTR, I64, I64]
         function, b = self._emitter.define("tiles_group", arguments)
@@ -99,7 +99,7 @@ class Tiles:
         known = read(b, call)
         steps, strip = known["steps"], i64(self._emitter.unit.strip)
         lanes = i64(self._emitter.unit.lanes)
-        room = self.whole(b, rows)
+        room = self.room(b, rows)
         x_pitch, panel = b.mul(room, i64(STEPS)), b.mul(lanes, steps)
         strip_words, strip_sums = b.mul(strip, steps), b.mul(room, strip)
         with loop(b, i64(0), steps, i64(BLOCK)) as step:
@@ -131,7 +131,7 @@ class Tiles:
         function, b = self._emitter.define("tiles_pack", [PTR, PTR, I64, I64, I64])
         x, packed, rows, pitch, steps = function.args
         words = ir.VectorType(I32, STEPS)
-        room = self.whole(b, rows)
+        room = self.room(b, rows)
         with loop(b, i64(0), rows) as row, loop(b, i64(0), steps, i64(STEPS)) as step:
             word = b.load(at(b, x, b.add(b.mul(row, pitch), step), I32), align=4, typ=words)
             target = b.add(b.mul(step, room), b.mul(row, i64(STEPS)))
