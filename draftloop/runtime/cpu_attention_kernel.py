@@ -31,6 +31,7 @@ from draftloop.runtime.team import Team
 
 MIN_WORK_PER_THREAD = 1 << 18  # multiply-adds of vectors; for less, waking a thread costs more
 MOST_CHUNKS = 8  # vectors of one row that are summed at a time
+VALUES_FLOATS = 1 << 12  # of values that all rows take in turns, from the L1 cache
 
 CALL_FIELDS = (
     "query", "keys", "values", "bias", "out", "rows", "stored", "stride", "heads", "group",
@@ -65,21 +66,39 @@ class _AttentionEmitter(Emitter):
         return b.load(address, align=4, typ=self.floats)
 
     def emit_scores(self) -> Any:
-        """scores(query, keys, scores, rows, row_stride, stored, stride, scale): scaled products."""
+        """scores(query, keys, scores, rows, row_stride, stored, stride, scale): scaled products.
+
+        As many keys at a time as a vector has lanes, for all rows; then those that are left.
+        """
         function, b = self.define("scores", [PTR, PTR, PTR, I64, I64, I64, I64, F32])
         query, keys, scores, rows, query_row, stored, stride, scale = function.args
-        with loop(b, i64(0), stored) as j:
-            key = self.row(b, keys, j)
-            chunks = [self.chunk(b, key, c) for c in range(self.chunks)]
-            with loop(b, i64(0), rows) as row:
-                source = self.row(b, query, row, query_row)
-                total = self.constant(0.0)
-                for c, chunk in enumerate(chunks):
-                    total = b.call(self.fma, [self.chunk(b, source, c), chunk, total])
-                score = b.fmul(self.sum_of_lanes(b, total), scale)
-                b.store(score, at(b, scores, b.add(b.mul(row, stride), j), F32))
+        factor = self.splat(b, scale, self.floats)
+        lanes = self.unit.lanes
+        whole = b.mul(b.sdiv(stored, i64(lanes)), i64(lanes))
+        with loop(b, i64(0), whole, i64(lanes)) as j, loop(b, i64(0), rows) as row:
+            source = self.row(b, query, row, query_row)
+            totals = self.products(
+                b, source, [self.row(b, keys, b.add(j, i64(n))) for n in range(lanes)]
+            )
+            sums = b.fmul(self.sums_of_lanes(b, totals), factor)
+            b.store(sums, at(b, scores, b.add(b.mul(row, stride), j), F32), align=4)
+        with loop(b, whole, stored) as j, loop(b, i64(0), rows) as row:
+            (total,) = self.products(b, self.row(b, query, row, query_row), [self.row(b, keys, j)])
+            score = b.fmul(self.sum_of_lanes(b, total), scale)
+            b.store(score, at(b, scores, b.add(b.mul(row, stride), j), F32))
         b.ret_void()
         return function
+
+    def products(self, b: Any, query: Any, keys: list[Any]) -> list[Any]:
+        """Lane by lane the sums of a query's products with each key."""
+        totals = [self.constant(0.0) for _ in keys]
+        for c in range(self.chunks):
+            chunk = self.chunk(b, query, c)
+            totals = [
+                b.call(self.fma, [chunk, self.chunk(b, key, c), total])
+                for key, total in zip(keys, totals, strict=True)
+            ]
+        return totals
 
     def emit_weights(self) -> Any:
         """weights(scores, bias, stored, stride): exp(score + bias - their most), one row in place.
@@ -116,26 +135,35 @@ class _AttentionEmitter(Emitter):
         return max(1, (self.unit.registers - 2) // (min(self.chunks, MOST_CHUNKS) + 2))
 
     def emit_means(self, rows: int) -> Any:
-        """means(weights, values, out, stored, stride, out_row) of so many rows."""
-        function, b = self.define(f"means{rows}", [PTR, PTR, PTR, I64, I64, I64])
-        weights, values, out, stored, stride, out_row = function.args
+        """means(weights, values, out, totals, first, stop, stride, out_row) of so many rows.
+
+        Adds the values of keys [first, stop) to the sums in `out`, and their weights to `totals`,
+        a vector a row, in the order of the keys.
+        """
+        function, b = self.define(f"means{rows}", [PTR] * 4 + [I64] * 4)
+        weights, values, out, totals, first_key, stop, stride, out_row = function.args
+        lanes = self.unit.lanes
         for first in range(0, self.chunks, MOST_CHUNKS):
             numbers = range(first, min(first + MOST_CHUNKS, self.chunks))
+            places = [
+                at(b, self.row(b, out, i64(row), out_row), i64(number * lanes), F32)
+                for row in range(rows)
+                for number in numbers
+            ]
+            if first == 0:  # once are enough
+                places += [at(b, totals, i64(row * lanes), F32) for row in range(rows)]
             with b.goto_entry_block():
-                sums = [[b.alloca(self.floats) for _ in numbers] for _ in range(rows)]
-                totals = [b.alloca(self.floats) for _ in range(rows)]
-            for chain in [*totals, *(chain for chains in sums for chain in chains)]:
-                b.store(self.constant(0.0), chain)
-            with loop(b, i64(0), stored) as j:
+                chains = [b.alloca(self.floats) for _ in places]
+            for place, chain in zip(places, chains, strict=True):
+                b.store(b.load(place, align=4, typ=self.floats), chain)
+            sums = [chains[row * len(numbers) : (row + 1) * len(numbers)] for row in range(rows)]
+            with loop(b, first_key, stop) as j:
+                value = self.row(b, values, j)
                 self.emit_value(
-                    b, weights, self.row(b, values, j), sums, totals, numbers, j, stride
+                    b, weights, value, sums, chains[rows * len(numbers) :], numbers, j, stride
                 )
-            for row, (chains, total) in enumerate(zip(sums, totals, strict=True)):
-                target = self.row(b, out, i64(row), out_row)
-                whole = b.load(total, typ=self.floats)
-                for number, chain in zip(numbers, chains, strict=True):
-                    mean = b.fdiv(b.load(chain, typ=self.floats), whole)
-                    b.store(mean, at(b, target, i64(number * self.unit.lanes), F32), align=4)
+            for place, chain in zip(places, chains, strict=True):
+                b.store(b.load(chain, typ=self.floats), place, align=4)
         b.ret_void()
         return function
 
@@ -143,23 +171,55 @@ class _AttentionEmitter(Emitter):
         self, b: Any, weights: Any, value: Any, sums: list[list[Any]], totals: list[Any],
         numbers: range, j: Any, stride: Any,
     ) -> None:  # fmt: skip
-        """Adds one value to the sums of all rows, each by its own weight."""
+        """Adds one value to the sums of all rows, each by its own weight, and that to `totals`."""
         factors = []
-        for row, total in enumerate(totals):
+        for row in range(len(sums)):
             place = b.add(b.mul(i64(row), stride), j)
             factor = self.splat(b, b.load(at(b, weights, place, F32), typ=F32), self.floats)
-            b.store(b.fadd(b.load(total, typ=self.floats), factor), total)
             factors.append(factor)
+        for total, factor in zip(totals, factors, strict=False):
+            b.store(b.fadd(b.load(total, typ=self.floats), factor), total)
         for place, number in enumerate(numbers):
             chunk = self.chunk(b, value, number)
             for chains, factor in zip(sums, factors, strict=True):
                 total = b.load(chains[place], typ=self.floats)
                 b.store(b.call(self.fma, [chunk, factor, total]), chains[place])
 
+    def emit_fill(self) -> Any:
+        """fill(out, totals, rows, out_row): zeros, from which the sums go on."""
+        function, b = self.define("fill", [PTR, PTR, I64, I64])
+        out, totals, rows, out_row = function.args
+        nothing = self.constant(0.0)
+        with loop(b, i64(0), rows) as row:
+            b.store(nothing, self.row(b, totals, row, i64(self.unit.lanes)), align=4)
+            for number in range(self.chunks):
+                place = i64(number * self.unit.lanes)
+                b.store(nothing, at(b, self.row(b, out, row, out_row), place, F32), align=4)
+        b.ret_void()
+        return function
+
+    def emit_divide(self) -> Any:
+        """divide(out, totals, rows, out_row): sums to means."""
+        function, b = self.define("divide", [PTR, PTR, I64, I64])
+        out, totals, rows, out_row = function.args
+        with loop(b, i64(0), rows) as row:
+            whole = self.chunk(b, self.row(b, totals, row, i64(self.unit.lanes)), 0)
+            for number in range(self.chunks):
+                target = self.row(b, out, row, out_row)
+                mean = b.fdiv(self.chunk(b, target, number), whole)
+                b.store(mean, at(b, target, i64(number * self.unit.lanes), F32), align=4)
+        b.ret_void()
+        return function
+
     def emit_head(self) -> Any:
-        """head(query, keys, values, bias, out, scores, rows, stored, stride, ...): one head."""
+        """head(query, keys, values, bias, out, scores, rows, stored, stride, ...): one head.
+
+        Each row's sums are in the order of the keys, whatever rows are beside it; a hidden key
+        adds nothing. So a node of a tree attends to its path as if that were alone.
+        """
         scores_of, weights_of = self.emit_scores(), self.emit_weights()
         means_of = {rows: self.emit_means(rows) for rows in range(1, self.most_rows + 1)}
+        fill, divide = self.emit_fill(), self.emit_divide()
         function, b = self.define("head", [PTR] * 6 + [I64] * 5 + [F32])
         query, keys, values, bias, out, scores, rows, stored, stride, *more = function.args
         query_row, out_row, scale = more
@@ -167,13 +227,18 @@ class _AttentionEmitter(Emitter):
         with loop(b, i64(0), rows) as row:
             mine = (self.row(b, matrix, row, stride) for matrix in (scores, bias))
             b.call(weights_of, [*mine, stored, stride])
-        with loop(b, i64(0), rows, i64(self.most_rows)) as row:
-            arguments = [
-                self.row(b, scores, row, stride), values, self.row(b, out, row, out_row),
-                stored, stride, out_row,
-            ]  # fmt: skip
-            height = minimum(b, i64(self.most_rows), b.sub(rows, row))
-            self.call_one_of(b, means_of, height, arguments)
+        totals = self.row(b, scores, rows, stride)
+        b.call(fill, [out, totals, rows, out_row])
+        with loop(b, i64(0), stored, i64(max(1, VALUES_FLOATS // self.dim))) as first:
+            stop = minimum(b, b.add(first, i64(max(1, VALUES_FLOATS // self.dim))), stored)
+            with loop(b, i64(0), rows, i64(self.most_rows)) as row:
+                arguments = [
+                    self.row(b, scores, row, stride), values, self.row(b, out, row, out_row),
+                    self.row(b, totals, row, i64(self.unit.lanes)), first, stop, stride, out_row,
+                ]  # fmt: skip
+                height = minimum(b, i64(self.most_rows), b.sub(rows, row))
+                self.call_one_of(b, means_of, height, arguments)
+        b.call(divide, [out, totals, rows, out_row])
         b.ret_void()
         return function
 
@@ -185,7 +250,8 @@ class _AttentionEmitter(Emitter):
         (call,) = function.args
         known = self.record(b, call, CALL_FIELDS, POINTERS)
         rows, stored, stride = (known[name] for name in ("rows", "stored", "stride"))
-        scores = b.call(malloc, [b.mul(b.mul(rows, stride), i64(4))])
+        room = b.mul(rows, b.add(stride, i64(self.unit.lanes)))  # scores, then sums of weights
+        scores = b.call(malloc, [b.mul(room, i64(4))])
         scale = b.fptrunc(b.bitcast(known["scale"], ir.DoubleType()), F32)
         out_row = b.mul(known["heads"], i64(self.dim))
         start, stop = self.team.own_part(b, known["heads"])

@@ -200,6 +200,21 @@ class Emitter:
             vector = b.fadd(low, high)
         return b.extract_element(vector, ir.Constant(I32, 0))
 
+    def sums_of_lanes(self, b: Any, vectors: Sequence[Any]) -> Any:
+        """A vector of what `sum_of_lanes` gives for each of as many vectors as there are lanes.
+
+        Bit by bit: halves are added there, too. Two vectors become one of halves each time.
+        """
+        width = self.unit.lanes
+        places = _places_of_sums(width)
+        vectors = [vectors[lane] for lane in sorted(range(width), key=places.__getitem__)]
+        while width > 1:
+            width //= 2
+            masks = [ir.Constant(self.ints, _halves(self.unit.lanes, width, n)) for n in (0, 1)]
+            pairs = zip(vectors[::2], vectors[1::2], strict=True)
+            vectors = [b.fadd(*(b.shuffle_vector(*pair, mask) for mask in masks)) for pair in pairs]
+        return vectors[0]
+
     def most_of_lanes(self, b: Any, vector: Any) -> Any:
         """The greatest lane, in all lanes."""
         width = self.unit.lanes
@@ -307,6 +322,33 @@ class FormatEmitter(Emitter):
         """Stores float32 values, rounded, as the vector at scalar number `index`."""
         address = at(b, base, index, self.scalar)
         b.store(self.rounded(b, values), address, align=2 if self.narrow else 4)
+
+
+def _halves(lanes: int, width: int, which: int) -> list[int]:
+    """Of two vectors of parts of 2 * `width` lanes: where their first or second halves are taken.
+
+    Small parts stay within 128 bits, where moving them is cheapest.
+    """
+    group = lanes if width >= 4 else 4
+    return [
+        vector + part + which * width + lane
+        for start in range(0, lanes, group)
+        for vector in (0, lanes)
+        for part in range(start, start + group, 2 * width)
+        for lane in range(width)
+    ]
+
+
+@functools.cache
+def _places_of_sums(lanes: int) -> list[int]:
+    """For each lane of a vector of sums which of the vectors that become one ends up there."""
+    vectors, width = [[place] * lanes for place in range(lanes)], lanes
+    while width > 1:
+        width //= 2
+        mask = _halves(lanes, width, 0)
+        pairs = zip(vectors[::2], vectors[1::2], strict=True)
+        vectors = [[(left + right)[lane] for lane in mask] for left, right in pairs]
+    return vectors[0]
 
 
 def know_function(name: str, compiled: Callable[[bytes], None], function: str) -> None:
