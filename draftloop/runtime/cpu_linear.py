@@ -11,19 +11,17 @@ Its second property matters as much. Every output is the chain
 
 rounded once at the end, whatever the number of rows, their place in the batch, the number of
 threads or the width of the vectors. A row verified among others is therefore bit-identical to the
-same row decoded alone, in bfloat16 as in float32.
+same row decoded alone, in bfloat16 as in float32. CPUs with tiles (AMX) multiply bfloat16 by them:
+32 values of k at a time are added in the processor's order, and the rest holds as well.
 
 The kernel is LLVM IR that `cpu_linear_kernel` writes and compiles when first needed (a second):
 no C compiler is asked of the user. Threads are those of the OpenMP runtime that torch itself uses,
-so that two pools never fight for the cores. See docs/decisions/0002-cpu-linear.md.
+so that two pools never fight for the cores. See docs/decisions/0002-cpu-linear.md and 0010.
 """
 
 from __future__ import annotations
 
-import functools
 import math
-import time
-from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
@@ -37,10 +35,6 @@ except ImportError:  # no llvmlite: torch's own kernels stay in use
     UNIT = None
 else:
     UNIT = vector_unit() if bind_openmp() else None
-
-TRIAL_SHAPE = (2048, 1024)
-TRIAL_ROWS = (1, 8)
-TRIAL_RUNS = 10
 
 
 def packable(weight: Tensor) -> bool:
@@ -143,23 +137,13 @@ def replace_linears(model: nn.Module) -> int:
     return replaced
 
 
-def should_replace_torch(dtype: torch.dtype = torch.bfloat16) -> bool:
-    """Whether this kernel decodes and verifies faster than torch's own on this machine.
+def available() -> bool:
+    """Whether this machine has the kernel; then it is used, whatever torch's takes.
 
-    In float32 the two are as fast, a few rows faster here, and `cpu_stack` builds on this one. In
-    bfloat16 a CPU that lacks its arithmetic is known to gain. On others the two are timed, for some
-    milliseconds; who needs rows independent of their batch may use the kernel whatever they say.
+    Torch's are nowhere much faster for the rows of a draft, and in bfloat16 what is said would
+    depend on what is computed beside it.
     """
-    if UNIT is None:
-        return False
-    if dtype is not torch.bfloat16 or not has_bfloat16_arithmetic():
-        return True
-    weight = torch.zeros(TRIAL_SHAPE, dtype=dtype)
-    packed = PackedLinear(weight)
-    batches = [torch.zeros(rows, TRIAL_SHAPE[1], dtype=dtype) for rows in TRIAL_ROWS]
-    ours = sum(_best_time(functools.partial(packed, x)) for x in batches)
-    torchs = sum(_best_time(functools.partial(functional.linear, x, weight)) for x in batches)
-    return ours < torchs
+    return UNIT is not None
 
 
 def has_bfloat16_arithmetic() -> bool:
@@ -167,12 +151,3 @@ def has_bfloat16_arithmetic() -> bool:
     # Private, but these are what torch chooses its own kernels by.
     queries = ("_is_avx512_bf16_supported", "_is_amx_tile_supported")
     return any(getattr(torch.cpu, query, bool)() for query in queries)
-
-
-def _best_time(run: Callable[[], Tensor]) -> float:
-    times = []
-    for _ in range(TRIAL_RUNS):
-        start = time.perf_counter()
-        run()
-        times.append(time.perf_counter() - start)
-    return min(times)

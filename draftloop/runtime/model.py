@@ -64,9 +64,7 @@ class LanguageModel:
         self.context_length = _context_length(options, int(config.max_position_embeddings))
         self.stop_token_ids = _stop_token_ids(self.network)
         self._lean: LeanDecoder | None = None
-        self._own_kernels = self.device.type == "cpu" and cpu_linear.should_replace_torch(
-            self.network.dtype
-        )
+        self._own_kernels = self.device.type == "cpu" and cpu_linear.available()
         if self._own_kernels:
             if is_lean(self.network):
                 rows = self.context_length + options.max_draft_nodes

@@ -243,23 +243,6 @@ def test_replacing_keeps_the_model_and_frees_what_it_replaced() -> None:
     torch.testing.assert_close(model(tokens), before)
 
 
-@needs_kernel
-@pytest.mark.parametrize("native", [True, False])
-def test_torch_is_timed_only_where_it_has_bfloat16_arithmetic(
-    native: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    timed = []
-
-    def best_time(run: object) -> float:
-        timed.append(run)
-        return 1.0
-
-    monkeypatch.setattr(cpu_linear, "has_bfloat16_arithmetic", lambda: native)
-    monkeypatch.setattr(cpu_linear, "_best_time", best_time)
-    assert cpu_linear.should_replace_torch(torch.bfloat16) is not native, "a draw is torch's"
-    assert bool(timed) is native
-
-
 def test_without_llvmlite_torch_stays(monkeypatch: pytest.MonkeyPatch) -> None:
     """Also what a CPU without the vector instructions, or another architecture, gets."""
     import draftloop.runtime
@@ -272,7 +255,7 @@ def test_without_llvmlite_torch_stays(monkeypatch: pytest.MonkeyPatch) -> None:
     alone = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(alone)
     model = TiedModel().bfloat16()
-    assert alone.should_replace_torch() is False
+    assert not alone.available()
     assert alone.replace_linears(model) == 0
     assert type(model.head) is nn.Linear
 

@@ -55,7 +55,7 @@ def logits(model: LanguageModel) -> torch.Tensor:
 def test_the_same_as_through_transformers(
     family: str, dtype: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cpu_linear, "should_replace_torch", lambda dtype: True)
+    monkeypatch.setattr(cpu_linear, "available", lambda: True)
     folder = save_model(tmp_path, FAMILIES[family])
     lean = load(folder, dtype)
     monkeypatch.setattr(runtime_model, "is_lean", lambda network: False)
