@@ -229,8 +229,9 @@ class _AttentionEmitter(Emitter):
             b.call(weights_of, [*mine, stored, stride])
         totals = self.row(b, scores, rows, stride)
         b.call(fill, [out, totals, rows, out_row])
-        with loop(b, i64(0), stored, i64(max(1, VALUES_FLOATS // self.dim))) as first:
-            stop = minimum(b, b.add(first, i64(max(1, VALUES_FLOATS // self.dim))), stored)
+        together = i64(max(1, VALUES_FLOATS // self.dim))
+        with loop(b, i64(0), stored, together) as first:
+            stop = minimum(b, b.add(first, together), stored)
             with loop(b, i64(0), rows, i64(self.most_rows)) as row:
                 arguments = [
                     self.row(b, scores, row, stride), values, self.row(b, out, row, out_row),

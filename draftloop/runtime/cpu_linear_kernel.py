@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from llvmlite import ir
 
+from draftloop.runtime.cpu_linear_way import Block, Way
 from draftloop.runtime.cpu_lines_kernel import ROW_FLOATS, Lines
 from draftloop.runtime.cpu_tiles_kernel import Tiles
 from draftloop.runtime.llvm import (
@@ -61,7 +62,6 @@ class _LinearEmitter(FormatEmitter):
     def __init__(self, unit: VectorUnit, dtype: torch.dtype) -> None:
         super().__init__(unit, dtype)
         self.team = Team(self)
-        self.depth = 4 // dtype.itemsize  # values in a word
         scalars = ir.VectorType(self.scalar, unit.lanes)
         self.masked_store = self.declare(
             f"llvm.masked.store.v{unit.lanes}{'i16' if self.depth == 2 else 'f32'}.p0",
@@ -127,12 +127,12 @@ class _LinearEmitter(FormatEmitter):
         b.ret_void()
         return function
 
-    def emit_way(self, way: Lines | Tiles, keep: Any) -> Any:
+    def emit_way(self, way: Way, keep: Any) -> Any:
         """lines_part(call, team), tiles_part(call, team): the same in one way of multiplying.
 
         A thread takes some strips, then some more: one that the machine disturbs does less.
         """
-        group = way.emit_group(lambda b, call: self.record(b, call, CALL_FIELDS, POINTERS))
+        group = self.emit_group(way)
         function, b = self.define(f"{way.name}_part", [PTR, PTR])
         call, team = function.args
         known = self.record(b, call, CALL_FIELDS, POINTERS)
@@ -145,7 +145,8 @@ class _LinearEmitter(FormatEmitter):
             rows = minimum(b, i64(JOB_ROWS), b.sub(known["rows"], first_row))
             room = way.room(b, rows)
             unit = self.unit_of(b, known, room, size)
-            way.prepare(b, known, first_row, rows, packed)
+            with b.if_then(b.not_(self.in_parts(b, way, known))):  # once for all strips
+                self.emit_packing(b, way, known, (first_row, rows, i64(0)), packed)
             with self.team.taking(b, team, unit, strips) as (first, stop):
                 values = b.mul(b.mul(b.sub(stop, first), room), i64(self.unit.strip))
                 with loop(b, i64(0), halves) as half:
@@ -158,6 +159,74 @@ class _LinearEmitter(FormatEmitter):
         way.end(b, before)
         b.ret_void()
         return function
+
+    def emit_group(self, way: Way) -> Any:
+        """lines_group, tiles_group(call, first_row, rows, sums, packed, first, stop): many blocks.
+
+        The sums [strips][room][strip] of rows [first_row, first_row + rows) and strips
+        [first, stop). All of these advance by a part of k, whose activations stay in the cache
+        meanwhile.
+        """
+        function, b = self.define(f"{way.name}_group", [PTR, I64, I64, PTR, PTR, I64, I64])
+        call, first_row, rows, sums, packed, first, stop = function.args
+        known = self.record(b, call, CALL_FIELDS, POINTERS)
+        steps, room, height = known["steps"], way.room(b, rows), way.height(b, rows)
+        lanes, strip_size = i64(self.unit.lanes), i64(self.unit.strip)
+        strip_words, strip_sums = b.mul(strip_size, steps), b.mul(room, strip_size)
+        with loop(b, i64(0), steps, i64(way.block)) as step:
+            with b.if_then(self.in_parts(b, way, known)):
+                self.emit_packing(b, way, known, (first_row, rows, step), packed)
+            is_first = b.icmp_signed("==", step, i64(0))
+            with loop(b, first, stop) as strip:
+                offset = b.add(b.mul(strip, strip_words), b.mul(step, lanes))
+                mine = at(b, sums, b.mul(b.sub(strip, first), strip_sums), F32)
+                bias = at(b, known["bias"], b.mul(strip, strip_size), F32)
+                following = self.next_part(b, way, (first, strip, stop), strip_words, step, steps)
+                with loop(b, i64(0), rows, height) as row:
+                    so_far = at(b, mine, b.mul(row, strip_size), F32)
+                    block = Block(
+                        row=row,
+                        rows=minimum(b, height, b.sub(rows, row)),
+                        room=room,
+                        weights=at(b, known["weights"], offset, I32),
+                        panel=b.mul(lanes, steps),
+                        start=b.select(is_first, bias, so_far),
+                        pitch=b.select(is_first, i64(0), strip_size),
+                        sums=so_far,
+                        steps=minimum(b, i64(way.block), b.sub(steps, step)),
+                        following=following,
+                    )
+                    way.multiply(b, packed, block)
+        b.ret_void()
+        return function
+
+    def in_parts(self, b: Any, way: Way, known: dict[str, Any]) -> Any:
+        """Whether k is more than is taken at a time: then rows are packed part by part."""
+        return b.icmp_signed(">", known["steps"], i64(way.block))
+
+    def emit_packing(
+        self, b: Any, way: Way, known: dict[str, Any], place: tuple[Any, Any, Any], packed: Any
+    ) -> None:
+        """Packs what is taken at a time of rows: `place` is the first, how many, and from where."""
+        first_row, rows, step = place
+        steps = known["steps"]
+        x = at(b, known["x"], b.add(b.mul(first_row, steps), step), I32)
+        length = minimum(b, i64(way.block), b.sub(steps, step))
+        way.pack(b, x, packed, rows, steps, length)
+
+    def next_part(
+        self, b: Any, way: Way, strips: tuple[Any, ...], strip_words: Any, step: Any, steps: Any
+    ) -> Any:
+        """Words from what a thread multiplies now to what it multiplies next; 0 at its end.
+
+        That is the next strip, then the next part of the group.
+        """
+        first, strip, stop = strips
+        part = b.mul(i64(way.block), i64(self.unit.lanes))
+        back = b.add(b.mul(b.sub(first, strip), strip_words), part)
+        more = b.icmp_signed("<", b.add(step, i64(way.block)), steps)
+        inside = b.icmp_signed("<", b.add(strip, i64(1)), stop)
+        return b.select(inside, strip_words, b.select(more, back, i64(0)))
 
     def halves_of(self, b: Any, known: dict[str, Any]) -> tuple[Any, Any]:
         """How many parts of the outputs are taken together, and the strips of each."""

@@ -6,11 +6,11 @@ requires llvmlite.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 from llvmlite import ir
 
+from draftloop.runtime.cpu_linear_way import Block
 from draftloop.runtime.llvm import (
     F32,
     I32,
@@ -23,7 +23,6 @@ from draftloop.runtime.llvm import (
     ceil,
     i64,
     loop,
-    minimum,
 )
 
 BLOCK = 512  # values along k that a tile takes at a time: those of its rows stay in the L1 cache
@@ -43,9 +42,10 @@ class Lines:
 
     def __init__(self, emitter: FormatEmitter) -> None:
         self._emitter = emitter
-        self._depth = 2 if emitter.narrow else 1  # values in a word
-        self._block = BLOCK // self._depth  # steps of a block
+        self.block = BLOCK // emitter.depth
         self._prefetch = emitter.declare("llvm.prefetch.p0", VOID, [PTR, I32, I32, I32])
+        self._pack = self._emit_pack()
+        self._tiles = {rows: self._emit_tile(rows) for rows in range(1, emitter.unit.max_rows + 1)}
 
     def begin(self, b: Any) -> Any:
         """Nothing has to be set up."""
@@ -57,75 +57,29 @@ class Lines:
         """Rows of sums that so many rows take."""
         return rows
 
-    def prepare(
-        self, b: Any, known: dict[str, Any], first_row: Any, rows: Any, packed: Any
-    ) -> None:
-        """Rows are packed by `emit_group`'s function, block by block."""
+    def height(self, b: Any, rows: Any) -> Any:
+        """As even parts as there can be of the rows whose sums registers hold."""
+        return ceil(b, rows, ceil(b, rows, i64(self._emitter.unit.max_rows)))
 
-    def emit_group(self, read: Callable[[Any, Any], dict[str, Any]]) -> Any:
-        """group(call, first_row, rows, sums, packed, first, stop): [strips][rows][strip] sums.
+    def pack(self, b: Any, x: Any, packed: Any, rows: Any, pitch: Any, steps: Any) -> None:
+        """Widens so many steps of rows that are `pitch` words apart."""
+        depth, values = (b.mul(words, i64(self._emitter.depth)) for words in (pitch, steps))
+        b.call(self._pack, [x, packed, rows, depth, values])
 
-        Those of rows [first_row, first_row + rows) and strips [first, stop). All of these advance
-        by a block of k, whose activations stay in the cache meanwhile. `read(b, call)` gives the
-        fields of a call.
-        """
-        pack, tiles = self._emit_pack(), self._emit_tiles()
-        function, b = self._emitter.define("group", [PTR, I64, I64, PTR, PTR, I64, I64])
-        call, first_row, rows, sums, packed, first, stop = function.args
-        known = read(b, call)
-        steps = known["steps"]
-        lanes, strip_size = i64(self._emitter.unit.lanes), i64(self._emitter.unit.strip)
-        strip_words, strip_sums = b.mul(strip_size, steps), b.mul(rows, strip_size)
-        depth, panel = b.mul(steps, i64(self._depth)), b.mul(lanes, steps)
-        height = ceil(b, rows, ceil(b, rows, i64(self._emitter.unit.max_rows)))
-        with loop(b, i64(0), steps, i64(self._block)) as step:
-            length = minimum(b, i64(self._block), b.sub(steps, step))
-            done = b.add(b.mul(first_row, depth), b.mul(step, i64(self._depth)))
-            x = at(b, known["x"], done, self._emitter.scalar)
-            b.call(pack, [x, packed, rows, depth, b.mul(length, i64(self._depth))])
-            is_first = b.icmp_signed("==", step, i64(0))
-            pitch = b.select(is_first, i64(0), strip_size)
-            with loop(b, first, stop) as strip:
-                offset = b.add(b.mul(strip, strip_words), b.mul(step, lanes))
-                weights = at(b, known["weights"], offset, I32)
-                following = self._next_part(b, (first, strip, stop), strip_words, step, steps)
-                mine = at(b, sums, b.mul(b.sub(strip, first), strip_sums), F32)
-                bias = at(b, known["bias"], b.mul(strip, strip_size), F32)
-                with loop(b, i64(0), rows, height) as row:
-                    so_far = at(b, mine, b.mul(row, strip_size), F32)
-                    start = b.select(is_first, bias, so_far)
-                    ahead = b.select(b.icmp_signed("==", row, i64(0)), following, i64(0))
-                    activations = at(b, packed, b.mul(row, i64(ROW_FLOATS)), F32)
-                    arguments = [activations, weights, panel, start, pitch, so_far, length, ahead]
-                    self._emitter.call_one_of(
-                        b, tiles, minimum(b, height, b.sub(rows, row)), arguments
-                    )
-        b.ret_void()
-        return function
-
-    def _next_part(
-        self, b: Any, strips: tuple[Any, ...], strip_words: Any, step: Any, steps: Any
-    ) -> Any:
-        """Words from what a thread multiplies now to what it multiplies next; 0 at its end.
-
-        That is the next strip, then the next block of the group.
-        """
-        first, strip, stop = strips
-        block = b.mul(i64(self._block), i64(self._emitter.unit.lanes))
-        back = b.add(b.mul(b.sub(first, strip), strip_words), block)
-        more = b.icmp_signed("<", b.add(step, i64(self._block)), steps)
-        inside = b.icmp_signed("<", b.add(strip, i64(1)), stop)
-        return b.select(inside, strip_words, b.select(more, back, i64(0)))
-
-    def _emit_tiles(self) -> dict[int, Any]:
-        return {rows: self._emit_tile(rows) for rows in range(1, self._emitter.unit.max_rows + 1)}
+    def multiply(self, b: Any, packed: Any, block: Block) -> None:
+        """Advances the block's sums by its part of k; the first rows fetch what follows."""
+        x = at(b, packed, b.mul(block.row, i64(ROW_FLOATS)), F32)
+        is_first = b.icmp_signed("==", block.row, i64(0))
+        ahead = b.select(is_first, block.following, i64(0))
+        arguments = [
+            x, block.weights, block.panel, block.start, block.pitch, block.sums, block.steps, ahead,
+        ]  # fmt: skip
+        self._emitter.call_one_of(b, self._tiles, block.rows, arguments)
 
     def _emit_tile(self, rows: int) -> Any:
         """tile(x, weights, panel, start, pitch, sums, steps, ahead): a strip by a block of `rows`.
 
-        `weights` are the strip's of this part of k, in panels `panel` words apart. The sums
-        [rows][strip] go on from `start`, whose rows are `pitch` floats apart: the bias, with a
-        pitch of 0, or what the part before left. The same words `ahead` words further are fetched.
+        As `Block` says; the same weights `ahead` words further are fetched.
         """
         function, b = self._emitter.define(f"tile{rows}", [PTR, PTR, I64, PTR, I64, PTR, I64, I64])
         x, weights, panel, start, pitch, sums, steps, ahead = function.args
@@ -168,8 +122,8 @@ class Lines:
                 [b.bitcast(value, self._emitter.floats) for value in self._values(b, word)]
             )
             self._fetch_next(b, address, ahead)
-        activations = at(b, x, b.mul(step, i64(self._depth)), F32)
-        for k in range(self._depth):
+        activations = at(b, x, b.mul(step, i64(self._emitter.depth)), F32)
+        for k in range(self._emitter.depth):
             for row, row_chains in enumerate(chains):
                 scalar = b.load(at(b, activations, i64(row * ROW_FLOATS + k), F32), typ=F32)
                 factor = self._emitter.splat(b, scalar, self._emitter.floats)
@@ -189,8 +143,8 @@ class Lines:
         addresses = [at(b, panel, b.mul(step, i64(lanes)), I32) for panel in panels]
         for address in addresses:
             self._fetch_next(b, address, ahead)
-        activations = at(b, x, b.mul(step, i64(self._depth)), F32)
-        for k in range(self._depth):
+        activations = at(b, x, b.mul(step, i64(self._emitter.depth)), F32)
+        for k in range(self._emitter.depth):
             factors = []
             for row in range(len(chains)):
                 scalar = b.load(at(b, activations, i64(row * ROW_FLOATS + k), F32), typ=F32)
@@ -205,7 +159,7 @@ class Lines:
 
     def _values(self, b: Any, word: Any) -> list[Any]:
         """The bits of the float32 values in each word of a vector, in order of k."""
-        if self._depth == 1:
+        if self._emitter.depth == 1:
             return [word]
         return [b.shl(word, self._emitter.whole(16)), b.and_(word, self._emitter.whole(0xFFFF0000))]
 

@@ -89,7 +89,10 @@ class CpuStack:
         self._between: dict[str, Tensor] = {}
 
     def run(self, batch: Batch, cache: KVCache, chosen: Sequence[int]) -> Tensor:
-        """The logits of the chosen rows, float32 [chosen, vocabulary]; stores keys and values."""
+        """The logits of the chosen rows, float32 [chosen, vocabulary]; stores keys and values.
+
+        The cache is in float32, as every model's is where these kernels run.
+        """
         shape, head = self._shape, self._head
         embedding, *around = (matrix.data_ptr() for matrix in self._frame.dense)
         self._make_room(len(batch.token_ids), len(chosen))
@@ -166,11 +169,6 @@ BETWEEN: dict[str, torch.dtype | None] = {
     "x": None, "normed": None, "joined": None, "query": torch.float32, "attended": torch.float32,
     "narrowed": None, "gates": None, "inner": None, "delta": None,
 }  # fmt: skip
-
-
-def takes(cache: KVCache) -> bool:
-    """Whether a kernel attends to this cache."""
-    return cache.keys[0].dtype is torch.float32
 
 
 def stackable(layers: Sequence[Layer], frame: Frame, shape: StackShape) -> bool:

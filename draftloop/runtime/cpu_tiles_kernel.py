@@ -6,13 +6,12 @@ than streaming the weights takes for one. Importing this module requires llvmlit
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 from llvmlite import ir
 
+from draftloop.runtime.cpu_linear_way import Block
 from draftloop.runtime.llvm import (
-    F32,
     I32,
     I64,
     PTR,
@@ -23,7 +22,6 @@ from draftloop.runtime.llvm import (
     ceil,
     i64,
     loop,
-    minimum,
 )
 
 I8 = ir.IntType(8)
@@ -48,7 +46,7 @@ class Tiles:
     other rows nor on where the row is.
     """
 
-    name = "tiles"
+    name, block = "tiles", BLOCK
 
     def __init__(self, emitter: FormatEmitter) -> None:
         self._emitter = emitter
@@ -58,7 +56,7 @@ class Tiles:
         self._multiply = declare("llvm.x86.tdpbf16ps", VOID, [I8, I8, I8])
         self._configure = declare("llvm.x86.ldtilecfg", VOID, [PTR])
         self._save = declare("llvm.x86.sttilecfg", VOID, [PTR])
-        self._pack = self._emit_pack()
+        self._pack, self._tile = self._emit_pack(), self._emit_tile()
 
     def begin(self, b: Any) -> Any:
         """Configures the thread's registers; returns how they were: other libraries use them."""
@@ -82,46 +80,22 @@ class Tiles:
         """So many rows and those that fill their last tile."""
         return b.mul(ceil(b, rows, i64(ROWS)), i64(ROWS))
 
-    def prepare(
-        self, b: Any, known: dict[str, Any], first_row: Any, rows: Any, packed: Any
-    ) -> None:
-        """Packs rows once for all strips, where all of k is one block."""
-        with b.if_then(b.icmp_signed("<=", known["steps"], i64(BLOCK))):
-            x = at(b, known["x"], b.mul(first_row, known["steps"]), I32)
-            b.call(self._pack, [x, packed, rows, known["steps"], known["steps"]])
+    def height(self, b: Any, rows: Any) -> Any:
+        """Those of a tile."""
+        return i64(ROWS)
 
-    def emit_group(self, read: Callable[[Any, Any], dict[str, Any]]) -> Any:
-        """tiles_group(...): as `group` of `cpu_lines_kernel`, but [strips][room][strip] sums."""
-        tile = self._emit_tile()
-        arguments = [PTR, I64, I64, PTR, PTR, I64, I64]
-        function, b = self._emitter.define("tiles_group", arguments)
-        call, first_row, rows, sums, packed, first, stop = function.args
-        known = read(b, call)
-        steps, strip = known["steps"], i64(self._emitter.unit.strip)
-        lanes = i64(self._emitter.unit.lanes)
-        room = self.room(b, rows)
-        x_pitch, panel = b.mul(room, i64(STEPS)), b.mul(lanes, steps)
-        strip_words, strip_sums = b.mul(strip, steps), b.mul(room, strip)
-        with loop(b, i64(0), steps, i64(BLOCK)) as step:
-            length = minimum(b, i64(BLOCK), b.sub(steps, step))
-            with b.if_then(b.icmp_signed(">", steps, i64(BLOCK))):
-                x = at(b, known["x"], b.add(b.mul(first_row, steps), step), I32)
-                b.call(self._pack, [x, packed, rows, steps, length])
-            is_first = b.icmp_signed("==", step, i64(0))
-            pitch = b.select(is_first, i64(0), b.mul(strip, i64(4)))
-            with loop(b, first, stop) as number:
-                place = b.add(b.mul(number, strip_words), b.mul(step, lanes))
-                weights = at(b, known["weights"], place, I32)
-                mine = at(b, sums, b.mul(b.sub(number, first), strip_sums), F32)
-                bias = at(b, known["bias"], b.mul(number, strip), F32)
-                with loop(b, i64(0), room, i64(ROWS)) as row:
-                    so_far = at(b, mine, b.mul(row, strip), F32)
-                    x = at(b, packed, b.mul(row, i64(STEPS)), I32)
-                    start = b.select(is_first, bias, so_far)
-                    fields = [x, x_pitch, weights, panel, start, pitch, so_far, length]
-                    b.call(tile, fields)
-        b.ret_void()
-        return function
+    def pack(self, b: Any, x: Any, packed: Any, rows: Any, pitch: Any, steps: Any) -> None:
+        """Lays so many steps of rows that are `pitch` words apart out in tiles."""
+        b.call(self._pack, [x, packed, rows, pitch, steps])
+
+    def multiply(self, b: Any, packed: Any, block: Block) -> None:
+        """Advances the block's sums by its part of k."""
+        x = at(b, packed, b.mul(block.row, i64(STEPS)), I32)
+        x_pitch, pitch = b.mul(block.room, i64(STEPS)), b.mul(block.pitch, i64(4))
+        arguments = [
+            x, x_pitch, block.weights, block.panel, block.start, pitch, block.sums, block.steps,
+        ]  # fmt: skip
+        b.call(self._tile, arguments)
 
     def _emit_pack(self) -> Any:
         """pack(x, packed, rows, pitch, steps): to [steps / 16][whole rows][16] words.
@@ -142,9 +116,7 @@ class Tiles:
     def _emit_tile(self) -> Any:
         """tile(x, x_pitch, weights, panel, start, pitch, sums, steps): a strip by 16 rows.
 
-        Tiles of `x` are `x_pitch` words apart, panels `panel`. The sums [16][strip] go on from
-        `start`, whose rows are `pitch` bytes apart: the bias, with a pitch of 0, or what the part
-        before left.
+        As `Block` says, but with `pitch` in bytes; tiles of `x` are `x_pitch` words apart.
         """
         function, b = self._emitter.define("tile", [PTR, I64, PTR, I64, PTR, I64, PTR, I64])
         x, x_pitch, weights, panel, start, pitch, sums, steps = function.args

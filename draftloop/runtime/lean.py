@@ -23,7 +23,7 @@ from transformers import (
 )
 
 from draftloop.runtime.cpu_linear import packed
-from draftloop.runtime.cpu_stack import CpuStack, Frame, StackShape, stackable, takes
+from draftloop.runtime.cpu_stack import CpuStack, Frame, StackShape, stackable
 from draftloop.runtime.forward import Batch
 from draftloop.runtime.kv_cache import KVCache
 from draftloop.runtime.tree_attention import attend
@@ -96,7 +96,7 @@ class LeanDecoder:
 
     def logits(self, batch: Batch, cache: KVCache, rows: Sequence[int]) -> Tensor:
         """The logits of some rows, float32 [rows, vocabulary]; stores keys and values."""
-        if self._stack is not None and takes(cache):
+        if self._stack is not None:
             return self._stack.run(batch, cache, rows)
         return self._through_torch(batch, cache, rows)
 

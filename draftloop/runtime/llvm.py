@@ -280,6 +280,7 @@ class FormatEmitter(Emitter):
     def __init__(self, unit: VectorUnit, dtype: torch.dtype) -> None:
         super().__init__(unit)
         self.narrow = dtype is torch.bfloat16
+        self.depth = 4 // dtype.itemsize  # values in a word of 32 bits
         self.scalar = I16 if self.narrow else F32
         self.shorts = ir.VectorType(I16, unit.lanes)
 
