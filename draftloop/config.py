@@ -134,7 +134,7 @@ class ModelServiceSettings(ServiceSettings):
     model: Path = Field(description="folder of a Hugging Face causal language model")
     dtype: Literal["bfloat16", "float32", "float16"] = Field(
         "bfloat16",
-        description="element type of weights; of the cache too, but float32 for our CPU kernels",
+        description="element type of weights and cache",
     )
     device: str = Field("cpu", description="cpu, cuda or cuda:N")
     inflate: str = Field(

@@ -27,11 +27,10 @@ from models.layout import (
     VERIFIER_DIR,
     checkpoint_file,
 )
-from models.muon import Rates
 from models.schedule import Phase, Schedule
 from models.streams import add_share_options
 from models.team import Setting
-from models.train import add_machine_options, run, setting_from, starting_state
+from models.train import add_machine_options, rates_from, run, setting_from, starting_state
 
 
 def phases(layers: int) -> tuple[Phase, ...]:
@@ -105,14 +104,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--model", choices=DRAFTERS, default=DRAFTERS[0])
     parser.add_argument("--tokens", type=int, default=3_000_000)
-    parser.add_argument("--matrix-rate", type=float, default=0.02)
-    parser.add_argument("--other-rate", type=float, default=0.003)
     add_share_options(parser)
     add_machine_options(parser)
     options = parser.parse_args()
     layers = CONFIGURATIONS[options.model]().num_hidden_layers
     schedule = Schedule(tokens=options.tokens, phases=phases(layers), decay=0.5)
-    rates = Rates(matrix=options.matrix_rate, other=options.other_rate)
+    rates = rates_from(options)
     teacher = teacher_from(VERIFIER_DIR, options.device)
     setting = setting_from(options, schedule, rates, Distillation(teacher), "distilled")
     run(setting, first_state(setting, options, teacher))

@@ -14,14 +14,20 @@ from torch import Tensor, nn
 QUINTIC = (3.4445, -4.7750, 2.0315)
 
 
-def orthogonalise(matrix: Tensor, iterations: int = 5) -> Tensor:
-    """A matrix of the same shape and singular vectors whose singular values lie near one."""
+def orthogonalise(
+    matrix: Tensor, dtype: torch.dtype = torch.float32, iterations: int = 5
+) -> Tensor:
+    """A matrix of the same shape and singular vectors whose singular values lie near one.
+
+    Computed in `dtype`: bfloat16 is precise enough for a direction.
+    """
     a, b, c = QUINTIC
     wide: Tensor = matrix if matrix.shape[0] <= matrix.shape[1] else matrix.T
-    wide = wide / (torch.linalg.vector_norm(wide) + 1e-7)
+    wide = (wide / (torch.linalg.vector_norm(wide) + 1e-7)).to(dtype)
     for _ in range(iterations):
         gram = wide @ wide.T
         wide = a * wide + (b * gram + c * gram @ gram) @ wide
+    wide = wide.to(matrix.dtype)
     return wide if matrix.shape[0] <= matrix.shape[1] else wide.T
 
 
@@ -32,12 +38,13 @@ def is_hidden_matrix(name: str, parameter: Tensor) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rates:
-    """Peak learning rates and momenta."""
+    """Peak learning rates, momenta, and what Muon's iteration computes in."""
 
     matrix: float = 0.02
     other: float = 0.003
     momentum: float = 0.95
     betas: tuple[float, float] = (0.9, 0.95)
+    dtype: torch.dtype = torch.float32
 
 
 def new_momenta(model: nn.Module) -> dict[str, dict[str, Tensor]]:
@@ -50,25 +57,26 @@ def new_momenta(model: nn.Module) -> dict[str, dict[str, Tensor]]:
 
 
 def muon_update(
-    parameter: Tensor, gradient: Tensor, first: Tensor, rate: float, beta: float
+    parameter: Tensor, gradient: Tensor, first: Tensor, rates: Rates, factor: float
 ) -> None:
     """One Muon step in place, with Nesterov momentum; tall matrices move further."""
-    first.lerp_(gradient, 1 - beta)
-    direction = orthogonalise(gradient.lerp(first, beta))
+    first.lerp_(gradient, 1 - rates.momentum)
+    direction = orthogonalise(gradient.lerp(first, rates.momentum), rates.dtype)
     scale = max(1.0, parameter.shape[0] / parameter.shape[1]) ** 0.5
-    parameter.sub_(direction, alpha=rate * scale)
+    parameter.sub_(direction, alpha=rates.matrix * factor * scale)
 
 
 def adam_update(
     parameter: Tensor,
     gradient: Tensor,
     state: dict[str, Tensor],
-    rate: float,
-    betas: tuple[float, float],
+    rates: Rates,
+    factor: float,
     step: int,
 ) -> None:
     """One Adam step in place; `step` counts from one and drives the bias correction."""
     first, second = state["first"], state["second"]
+    rate, betas = rates.other * factor, rates.betas
     first.lerp_(gradient, 1 - betas[0])
     second.lerp_(gradient.square(), 1 - betas[1])
     spread = (second / (1 - betas[1] ** step)).sqrt_().add_(1e-10)
@@ -87,9 +95,9 @@ def update(
 ) -> None:
     """Moves one parameter by the rule that its name and shape select, at `factor` of its peak."""
     if is_hidden_matrix(name, parameter):
-        muon_update(parameter, gradient, state["first"], rates.matrix * factor, rates.momentum)
+        muon_update(parameter, gradient, state["first"], rates, factor)
     else:
-        adam_update(parameter, gradient, state, rates.other * factor, rates.betas, step)
+        adam_update(parameter, gradient, state, rates, factor, step)
 
 
 def share_out(model: nn.Module, workers: int) -> list[list[str]]:

@@ -84,7 +84,9 @@ def run(setting: Setting, state: Checkpoint) -> Checkpoint:
 
 
 def add_machine_options(parser: argparse.ArgumentParser) -> None:
-    """Options that say where and how a run computes."""
+    """Options that say where and how a run computes, and how far it steps."""
+    parser.add_argument("--matrix-rate", type=float, default=0.02)
+    parser.add_argument("--other-rate", type=float, default=0.003)
     parser.add_argument(
         "--workers", type=int, default=2, help="processes on a CPU, one thread each"
     )
@@ -94,6 +96,12 @@ def add_machine_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--run", default=None, help="name of the checkpoint, default the model's")
     parser.add_argument("--start-from", default=None, help="name of a finished run to go on from")
+
+
+def rates_from(options: argparse.Namespace) -> Rates:
+    """The rates that the options name; Muon iterates in the type that the model computes in."""
+    dtype = getattr(torch, options.dtype)
+    return Rates(matrix=options.matrix_rate, other=options.other_rate, dtype=dtype)
 
 
 def setting_from(
@@ -131,8 +139,6 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("model", choices=("verifier", "drafter"))
     parser.add_argument("--tokens", type=int, default=5_000_000)
-    parser.add_argument("--matrix-rate", type=float, default=0.02)
-    parser.add_argument("--other-rate", type=float, default=0.003)
     add_share_options(parser)
     add_machine_options(parser)
     options = parser.parse_args()
@@ -140,7 +146,7 @@ def main() -> None:
     config = CONFIGURATIONS[options.model]()
     config.num_hidden_layers = phases[0].layers
     schedule = Schedule(tokens=options.tokens, phases=phases)
-    rates = Rates(matrix=options.matrix_rate, other=options.other_rate)
+    rates = rates_from(options)
     setting = setting_from(options, schedule, rates, next_token_loss, options.model)
     if options.start_from and not setting.file.exists():
         run(setting, left_by(options.start_from, MODELS_DIR / options.model))

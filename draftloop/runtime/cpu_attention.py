@@ -28,14 +28,16 @@ Bias = npt.NDArray[np.float32]
 ROW_STEP = 1024  # keys; open rows of so many sizes only are kept
 
 
+def reads(dtype: torch.dtype, dim: int) -> bool:
+    """Whether the kernel reads a cache of this type with heads of `dim` dimensions here."""
+    return (
+        UNIT is not None and dtype in (torch.float32, torch.bfloat16) and lanes_for(UNIT, dim) > 0
+    )
+
+
 def fits(query: Tensor, keys: Tensor) -> bool:
     """Whether the kernel takes queries [1, heads, rows, dim] for a cache of these keys."""
-    return (
-        UNIT is not None
-        and keys.is_cpu
-        and keys.dtype is torch.float32
-        and lanes_for(UNIT, query.shape[-1]) > 0
-    )
+    return keys.is_cpu and reads(keys.dtype, query.shape[-1])
 
 
 def bias_of(mask: npt.NDArray[np.bool_] | None, stored: int) -> Bias:
@@ -69,8 +71,9 @@ def attend(
 ) -> Tensor:
     """The result [rows, heads, dim], float32.
 
-    query: [heads, rows, dim], the last stride 1; keys, values: a slot's [kv_heads, room, dim],
-    contiguous but for the first stride, of which the first `stored` rows are seen as `bias` says.
+    query: float32 [heads, rows, dim], the last stride 1; keys, values: a slot's [kv_heads, room,
+    dim], float32 or bfloat16, contiguous but for the first stride, of which the first `stored` rows
+    are seen as `bias` says.
     """
     assert UNIT is not None, "fits() comes first"
     heads, rows, dim = query.shape
@@ -80,5 +83,5 @@ def attend(
         rows, stored, bias.shape[1], heads, heads // keys.shape[0],
         query.stride(0), query.stride(1), keys.stride(0), scale, torch.get_num_threads(),
     )  # fmt: skip
-    kernel.compiled(UNIT, dim)(call)
+    kernel.compiled(UNIT, keys.dtype, dim)(call)
     return out

@@ -11,6 +11,7 @@ import struct
 from collections.abc import Callable
 from typing import Any
 
+import torch
 from llvmlite import ir
 
 from draftloop.runtime.llvm import (
@@ -18,7 +19,7 @@ from draftloop.runtime.llvm import (
     I64,
     PTR,
     VOID,
-    Emitter,
+    FormatEmitter,
     VectorUnit,
     at,
     compile_module,
@@ -41,17 +42,18 @@ CALL = struct.Struct("13qd1q")
 POINTERS = ("query", "keys", "values", "bias", "out")
 
 
-class _AttentionEmitter(Emitter):
+class _AttentionEmitter(FormatEmitter):
     """Writes the module for heads of `dim` dimensions, which are constant so that rows of keys,
     queries and values are vectors in registers.
 
-    Scores and weights: [rows][stride], `stride` a multiple of the lanes that covers `stored`.
+    Keys and values are of `dtype`, and become float32 a block at a time for all rows. Scores and
+    weights: [rows][stride], `stride` a multiple of the lanes that covers `stored`.
     """
 
     entry, part = "attention", "attention_part"
 
-    def __init__(self, unit: VectorUnit, dim: int) -> None:
-        super().__init__(VectorUnit(lanes=lanes_for(unit, dim), registers=unit.registers))
+    def __init__(self, unit: VectorUnit, dtype: torch.dtype, dim: int) -> None:
+        super().__init__(VectorUnit(lanes=lanes_for(unit, dim), registers=unit.registers), dtype)
         self.team = Team(self)
         self.dim = dim
         self.chunks = dim // self.unit.lanes
@@ -65,25 +67,48 @@ class _AttentionEmitter(Emitter):
         address = at(b, row, i64(number * self.unit.lanes), F32)
         return b.load(address, align=4, typ=self.floats)
 
-    def emit_scores(self) -> Any:
-        """scores(query, keys, scores, rows, row_stride, stored, stride, scale): scaled products.
+    @property
+    def together(self) -> int:
+        """Keys or values that become float32 at a time, at least as many as a vector has lanes."""
+        return max(self.unit.lanes, VALUES_FLOATS // self.dim)
 
-        As many keys at a time as a vector has lanes, for all rows; then those that are left.
+    def emit_block(self) -> Any:
+        """block(cache, first, count, wide): so many keys or values as float32, and where they are.
+
+        Float32 stays where it is, the rest is written to `wide`.
         """
-        function, b = self.define("scores", [PTR, PTR, PTR, I64, I64, I64, I64, F32])
-        query, keys, scores, rows, query_row, stored, stride, scale = function.args
+        function, b = self.define("block", [PTR, I64, I64, PTR], returning=PTR)
+        cache, first, count, wide = function.args
+        source = at(b, cache, b.mul(first, i64(self.dim)), self.scalar)
+        if not self.narrow:
+            b.ret(source)
+            return function
+        with loop(b, i64(0), b.mul(count, i64(self.dim)), i64(self.unit.lanes)) as place:
+            b.store(self.load(b, source, place), at(b, wide, place, F32), align=4)
+        b.ret(wide)
+        return function
+
+    def emit_scores(self, block: Any) -> Any:
+        """scores(query, keys, scores, wide, rows, row_stride, stored, stride, scale): products.
+
+        Scaled; as many keys at a time as a vector has lanes, for all rows; then those left.
+        """
+        function, b = self.define("scores", [PTR, PTR, PTR, PTR, I64, I64, I64, I64, F32])
+        query, keys, scores, wide, rows, query_row, stored, stride, scale = function.args
         factor = self.splat(b, scale, self.floats)
         lanes = self.unit.lanes
         whole = b.mul(b.sdiv(stored, i64(lanes)), i64(lanes))
-        with loop(b, i64(0), whole, i64(lanes)) as j, loop(b, i64(0), rows) as row:
-            source = self.row(b, query, row, query_row)
-            totals = self.products(
-                b, source, [self.row(b, keys, b.add(j, i64(n))) for n in range(lanes)]
-            )
-            sums = b.fmul(self.sums_of_lanes(b, totals), factor)
-            b.store(sums, at(b, scores, b.add(b.mul(row, stride), j), F32), align=4)
+        with loop(b, i64(0), whole, i64(lanes)) as j:
+            near = b.call(block, [keys, j, i64(lanes), wide])
+            with loop(b, i64(0), rows) as row:
+                source = self.row(b, query, row, query_row)
+                each = [self.row(b, near, i64(n)) for n in range(lanes)]
+                sums = b.fmul(self.sums_of_lanes(b, self.products(b, source, each)), factor)
+                b.store(sums, at(b, scores, b.add(b.mul(row, stride), j), F32), align=4)
+        near = b.call(block, [keys, whole, b.sub(stored, whole), wide])
         with loop(b, whole, stored) as j, loop(b, i64(0), rows) as row:
-            (total,) = self.products(b, self.row(b, query, row, query_row), [self.row(b, keys, j)])
+            key = self.row(b, near, b.sub(j, whole))
+            (total,) = self.products(b, self.row(b, query, row, query_row), [key])
             score = b.fmul(self.sum_of_lanes(b, total), scale)
             b.store(score, at(b, scores, b.add(b.mul(row, stride), j), F32))
         b.ret_void()
@@ -135,13 +160,13 @@ class _AttentionEmitter(Emitter):
         return max(1, (self.unit.registers - 2) // (min(self.chunks, MOST_CHUNKS) + 2))
 
     def emit_means(self, rows: int) -> Any:
-        """means(weights, values, out, totals, first, stop, stride, out_row) of so many rows.
+        """means(weights, values, out, totals, count, stride, out_row) of so many rows.
 
-        Adds the values of keys [first, stop) to the sums in `out`, and their weights to `totals`,
-        a vector a row, in the order of the keys.
+        Adds so many values to the sums in `out`, and their weights to `totals`, a vector a row, in
+        the order of the keys.
         """
-        function, b = self.define(f"means{rows}", [PTR] * 4 + [I64] * 4)
-        weights, values, out, totals, first_key, stop, stride, out_row = function.args
+        function, b = self.define(f"means{rows}", [PTR] * 4 + [I64] * 3)
+        weights, values, out, totals, count, stride, out_row = function.args
         lanes = self.unit.lanes
         for first in range(0, self.chunks, MOST_CHUNKS):
             numbers = range(first, min(first + MOST_CHUNKS, self.chunks))
@@ -157,7 +182,7 @@ class _AttentionEmitter(Emitter):
             for place, chain in zip(places, chains, strict=True):
                 b.store(b.load(place, align=4, typ=self.floats), chain)
             sums = [chains[row * len(numbers) : (row + 1) * len(numbers)] for row in range(rows)]
-            with loop(b, first_key, stop) as j:
+            with loop(b, i64(0), count) as j:
                 value = self.row(b, values, j)
                 self.emit_value(
                     b, weights, value, sums, chains[rows * len(numbers) :], numbers, j, stride
@@ -212,30 +237,32 @@ class _AttentionEmitter(Emitter):
         return function
 
     def emit_head(self) -> Any:
-        """head(query, keys, values, bias, out, scores, rows, stored, stride, ...): one head.
+        """head(query, keys, values, bias, out, scores, wide, rows, stored, stride, ...): one head.
 
         Each row's sums are in the order of the keys, whatever rows are beside it; a hidden key
         adds nothing. So a node of a tree attends to its path as if that were alone.
         """
-        scores_of, weights_of = self.emit_scores(), self.emit_weights()
+        block = self.emit_block()
+        scores_of, weights_of = self.emit_scores(block), self.emit_weights()
         means_of = {rows: self.emit_means(rows) for rows in range(1, self.most_rows + 1)}
         fill, divide = self.emit_fill(), self.emit_divide()
-        function, b = self.define("head", [PTR] * 6 + [I64] * 5 + [F32])
-        query, keys, values, bias, out, scores, rows, stored, stride, *more = function.args
+        function, b = self.define("head", [PTR] * 7 + [I64] * 5 + [F32])
+        query, keys, values, bias, out, scores, wide, rows, stored, stride, *more = function.args
         query_row, out_row, scale = more
-        b.call(scores_of, [query, keys, scores, rows, query_row, stored, stride, scale])
+        b.call(scores_of, [query, keys, scores, wide, rows, query_row, stored, stride, scale])
         with loop(b, i64(0), rows) as row:
             mine = (self.row(b, matrix, row, stride) for matrix in (scores, bias))
             b.call(weights_of, [*mine, stored, stride])
         totals = self.row(b, scores, rows, stride)
         b.call(fill, [out, totals, rows, out_row])
-        together = i64(max(1, VALUES_FLOATS // self.dim))
-        with loop(b, i64(0), stored, together) as first:
-            stop = minimum(b, b.add(first, together), stored)
+        with loop(b, i64(0), stored, i64(self.together)) as first:
+            count = minimum(b, i64(self.together), b.sub(stored, first))
+            near = b.call(block, [values, first, count, wide])
             with loop(b, i64(0), rows, i64(self.most_rows)) as row:
+                weights = at(b, self.row(b, scores, row, stride), first, F32)
                 arguments = [
-                    self.row(b, scores, row, stride), values, self.row(b, out, row, out_row),
-                    self.row(b, totals, row, i64(self.unit.lanes)), first, stop, stride, out_row,
+                    weights, near, self.row(b, out, row, out_row),
+                    self.row(b, totals, row, i64(self.unit.lanes)), count, stride, out_row,
                 ]  # fmt: skip
                 height = minimum(b, i64(self.most_rows), b.sub(rows, row))
                 self.call_one_of(b, means_of, height, arguments)
@@ -252,19 +279,20 @@ class _AttentionEmitter(Emitter):
         known = self.record(b, call, CALL_FIELDS, POINTERS)
         rows, stored, stride = (known[name] for name in ("rows", "stored", "stride"))
         room = b.mul(rows, b.add(stride, i64(self.unit.lanes)))  # scores, then sums of weights
-        scores = b.call(malloc, [b.mul(room, i64(4))])
+        block = self.together * self.dim if self.narrow else 0
+        scores = b.call(malloc, [b.mul(b.add(room, i64(block)), i64(4))])
+        wide = at(b, scores, room, F32)
         scale = b.fptrunc(b.bitcast(known["scale"], ir.DoubleType()), F32)
         out_row = b.mul(known["heads"], i64(self.dim))
         start, stop = self.team.own_part(b, known["heads"])
         with loop(b, start, stop) as head:
             query = self.row(b, known["query"], head, known["query_head"])
             shared = b.sdiv(head, known["group"])
-            keys, values = (
-                self.row(b, known[name], shared, known["key_head"]) for name in ("keys", "values")
-            )
+            place = b.mul(shared, known["key_head"])
+            keys, values = (at(b, known[name], place, self.scalar) for name in ("keys", "values"))
             out = self.row(b, known["out"], head)
             sizes = [rows, stored, stride, known["query_row"], out_row]
-            b.call(head_of, [query, keys, values, known["bias"], out, scores, *sizes, scale])
+            b.call(head_of, [query, keys, values, known["bias"], out, scores, wide, *sizes, scale])
         b.call(free, [scores])
         b.ret_void()
         return function
@@ -284,6 +312,7 @@ class _AttentionEmitter(Emitter):
 
 
 @functools.cache
-def compiled(unit: VectorUnit, dim: int) -> Callable[[bytes], None]:
-    """The kernel for heads of `dim` dimensions: a function of one packed `CALL`."""
-    return compile_module(_AttentionEmitter(unit, dim).emit_attention(), _AttentionEmitter.entry)
+def compiled(unit: VectorUnit, dtype: torch.dtype, dim: int) -> Callable[[bytes], None]:
+    """The kernel for a cache of `dtype` with heads of `dim` dimensions, of one packed `CALL`."""
+    text = _AttentionEmitter(unit, dtype, dim).emit_attention()
+    return compile_module(text, _AttentionEmitter.entry)

@@ -27,6 +27,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from draftloop.runtime.huge_pages import WEIGHTS
+
 try:
     from draftloop.runtime import cpu_linear_kernel as kernel
     from draftloop.runtime.llvm import vector_unit
@@ -59,8 +61,8 @@ def pack(weight: Tensor, lanes: int, strip: int) -> Tensor:
     values = 4 // weight.element_size()
     weight = functional.pad(weight, (0, 0, 0, -outputs % strip))
     panels = weight.reshape(-1, lanes, depth // values, values).permute(0, 2, 1, 3)
-    return panels.clone(memory_format=torch.contiguous_format)  # never a view: the kernel needs
-    # the alignment of a fresh tensor, which one mapped from a file may lack
+    # Never a view: the kernel needs an alignment that a tensor mapped from a file may lack.
+    return WEIGHTS.empty(panels.shape, weight.dtype).copy_(panels)
 
 
 class PackedLinear(nn.Module):

@@ -81,9 +81,12 @@ class RowsEmitter(FormatEmitter):
         b.ret_void()
         return function
 
-    def emit_turn(self) -> Any:
-        """turn(source, cosines, sines, out, dim): RoPE on one head of one row, to float32."""
-        function, b = self.define("turn", [PTR, PTR, PTR, PTR, I64])
+    def emit_turn(self, *, widened: bool) -> Any:
+        """turn(source, cosines, sines, out, dim): RoPE on one head of one row.
+
+        What comes of it is in the format's precision, and `widened` to float32 or in the format.
+        """
+        function, b = self.define("turn_wide" if widened else "turn", [PTR, PTR, PTR, PTR, I64])
         source, cosines, sines, out, dim = function.args
         half = b.sdiv(dim, i64(2))
         with loop(b, i64(0), half, i64(self.unit.lanes)) as low_place:
@@ -93,8 +96,20 @@ class RowsEmitter(FormatEmitter):
             for place, value, other in pairs:
                 straight = self.nearest(b, b.fmul(value, self.load(b, cosines, place)))
                 across = self.nearest(b, b.fmul(other, self.load(b, sines, place)))
-                turned = self.nearest(b, b.fadd(straight, across))
-                b.store(turned, at(b, out, place, F32), align=4)
+                turned = b.fadd(straight, across)
+                if widened:
+                    b.store(self.nearest(b, turned), at(b, out, place, F32), align=4)
+                else:
+                    self.store(b, turned, out, place)
+        b.ret_void()
+        return function
+
+    def emit_copy(self) -> Any:
+        """copy(source, out, count)."""
+        function, b = self.define("copy", [PTR, PTR, I64])
+        source, out, count = function.args
+        with loop(b, i64(0), count, i64(self.unit.lanes)) as place:
+            self.store(b, self.load(b, source, place), out, place)
         b.ret_void()
         return function
 

@@ -91,7 +91,7 @@ class CpuStack:
     def run(self, batch: Batch, cache: KVCache, chosen: Sequence[int]) -> Tensor:
         """The logits of the chosen rows, float32 [chosen, vocabulary]; stores keys and values.
 
-        The cache is in float32, as every model's is where these kernels run.
+        The cache is in the model's format.
         """
         shape, head = self._shape, self._head
         embedding, *around = (matrix.data_ptr() for matrix in self._frame.dense)

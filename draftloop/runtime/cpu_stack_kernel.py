@@ -80,12 +80,13 @@ class _StackEmitter(RowsEmitter):
         self.linear = self.declare(linear, VOID, [PTR, PTR])
         self.attention = self.declare(attention, VOID, [PTR])
 
-    def emit_place(self, widen: Any) -> Any:
+    def emit_place(self) -> Any:
         """place(call, layer, segment): stores the keys and values of rows and turns queries.
 
         Of the rows of a segment that fall to this thread.
         """
-        turn = self.emit_turn()
+        turn, turn_wide = self.emit_turn(widened=False), self.emit_turn(widened=True)
+        copy = self.emit_copy()
         function, b = self.define("place", [PTR, PTR, PTR])
         call, layer, segment = function.args
         known, of_layer, mine = self.records_of(b, call, layer, segment)
@@ -105,13 +106,13 @@ class _StackEmitter(RowsEmitter):
             with loop(b, i64(0), heads) as head:
                 place = b.mul(head, dim)
                 head_source = at(b, source, place, self.scalar)
-                b.call(turn, [head_source, *angles, at(b, query, place, F32), dim])
+                b.call(turn_wide, [head_source, *angles, at(b, query, place, F32), dim])
             with loop(b, i64(0), kv_heads) as head:
                 target = b.add(b.mul(head, known["key_head"]), stored)
                 head_source = at(b, source, b.mul(b.add(heads, head), dim), self.scalar)
-                b.call(turn, [head_source, *angles, at(b, keys, target, F32), dim])
+                b.call(turn, [head_source, *angles, at(b, keys, target, self.scalar), dim])
                 head_source = at(b, source, b.mul(b.add(turned_heads, head), dim), self.scalar)
-                b.call(widen, [head_source, at(b, values, target, F32), dim])
+                b.call(copy, [head_source, at(b, values, target, self.scalar), dim])
         b.ret_void()
         return function
 
@@ -148,7 +149,7 @@ class _StackEmitter(RowsEmitter):
     ) -> tuple[Any, Any]:
         """The keys and the values of a segment's slot in a layer."""
         slot = b.mul(segment["slot"], known["slot_size"])
-        return at(b, layer["keys"], slot, F32), at(b, layer["values"], slot, F32)
+        return at(b, layer["keys"], slot, self.scalar), at(b, layer["values"], slot, self.scalar)
 
     def emit_attention_call(
         self, b: Any, known: dict[str, Any], layer: dict[str, Any], segment: dict[str, Any]
@@ -266,8 +267,9 @@ class _StackEmitter(RowsEmitter):
         b.ret_void()
         return function
 
-    def emit_head(self, norm: Any, widen: Any) -> Any:
+    def emit_head(self, norm: Any) -> Any:
         """head(call, epsilon): the logits of the rows that `chosen` names, in float32."""
+        widen = self.emit_widen()
         function, b = self.define("head", [PTR, F32])
         call, epsilon = function.args
         known = self.record(b, call, MEMBER_FIELDS, MEMBER_POINTERS)
@@ -292,13 +294,12 @@ class _StackEmitter(RowsEmitter):
 
     def emit_member(self) -> Any:
         """member(call): what one thread of the team does, from tokens to logits."""
-        widen = self.emit_widen()
         functions = {
             "norm": self.emit_norm(), "add": self.emit_add(), "gate": self.emit_gate(),
-            "place": self.emit_place(widen), "attend": self.emit_attend(),
+            "place": self.emit_place(), "attend": self.emit_attend(),
         }  # fmt: skip
         embed, layer_of = self.emit_embed(), self.emit_layer(functions)
-        head = self.emit_head(functions["norm"], widen)
+        head = self.emit_head(functions["norm"])
         function, b = self.define("member", [PTR])
         (call,) = function.args
         known = self.record(b, call, MEMBER_FIELDS, MEMBER_POINTERS)
@@ -339,9 +340,10 @@ def compiled(
 
     `widths` are those of all matrices, and half of a head: vectors have lanes that divide them.
     """
-    linear, attention = f"draftloop_linear_{dtype.itemsize}", f"draftloop_attention_{dim}"
+    linear = f"draftloop_linear_{dtype.itemsize}"
+    attention = f"draftloop_attention_{dtype.itemsize}_{dim}"
     know_function(linear, cpu_linear_kernel.compiled(unit, dtype), "linear_part")
-    know_function(attention, cpu_attention_kernel.compiled(unit, dim), "attention_part")
+    know_function(attention, cpu_attention_kernel.compiled(unit, dtype, dim), "attention_part")
     narrower = VectorUnit(lanes=lanes_for(unit, *widths), registers=unit.registers)
     emitter = _StackEmitter(narrower, dtype, linear, attention, unit.strip)
     return compile_module(emitter.emit_stack(), _StackEmitter.entry)

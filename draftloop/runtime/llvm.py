@@ -169,9 +169,9 @@ class Emitter:
         """A function that is defined elsewhere, or later."""
         return ir.Function(self.module, ir.FunctionType(result, arguments), name)
 
-    def define(self, name: str, arguments: list[Any]) -> tuple[Any, Any]:
-        """A function of the module returning nothing, and the builder of its body."""
-        function = self.declare(name, VOID, arguments)
+    def define(self, name: str, arguments: list[Any], returning: Any = VOID) -> tuple[Any, Any]:
+        """A function of the module, returning nothing unless it is said, and its body's builder."""
+        function = self.declare(name, returning, arguments)
         if name not in (self.entry, self.part):
             function.linkage = "internal"
             function.attributes.add("noinline")

@@ -24,7 +24,7 @@ from draftloop.model_info import (
     require_model_folder,
     vocabulary_fingerprint,
 )
-from draftloop.runtime import cost_measurement, cpu_linear, tree_attention
+from draftloop.runtime import cost_measurement, cpu_attention, cpu_linear, tree_attention
 from draftloop.runtime.cost_curve import CostCurve
 from draftloop.runtime.forward import Batch, Forward, lay_out
 from draftloop.runtime.inflate import count_parameters, inflate, parse_size
@@ -71,16 +71,19 @@ class LanguageModel:
                 self._lean = LeanDecoder(self.network, positions=rows)
             else:
                 cpu_linear.replace_linears(self.network)
-        self.cache = KVCache(self._cache_shape(), dtype=self._cache_dtype(), device=self.device)
+        shape = self._cache_shape()
+        self.cache = KVCache(shape, dtype=self._cache_dtype(shape), device=self.device)
         self.costs = CostCurve()
         self.step_size = StepSize()
 
-    def _cache_dtype(self) -> torch.dtype:
-        # What our own attention reads. Without bfloat16 arithmetic torch's takes four times as long
-        # for one row, too.
-        on_cpu = self.device.type == "cpu"
-        widened = self._own_kernels or not cpu_linear.has_bfloat16_arithmetic()
-        return torch.float32 if on_cpu and widened else self.network.dtype
+    def _cache_dtype(self, shape: CacheShape) -> torch.dtype:
+        dtype: torch.dtype = self.network.dtype
+        if self.device.type != "cpu" or cpu_attention.reads(dtype, shape.head_dim):
+            return dtype
+        # Torch's attention takes four times as long for a row where a CPU has no bfloat16
+        # arithmetic, and beside our kernels a row must not depend on those around it.
+        kept = cpu_linear.has_bfloat16_arithmetic() and not self._own_kernels
+        return dtype if kept else torch.float32
 
     def _cache_shape(self) -> CacheShape:
         config = self.network.config

@@ -68,7 +68,7 @@ def attend(
         stored = slice(segment.stored_from, segment.stored_to)
         keys[segment.slot, :, stored] = key[0, :, rows]
         values[segment.slot, :, stored] = value[0, :, rows]
-        mine = query[:, :, rows].to(keys.dtype)
+        mine = query[:, :, rows]
         slot = keys[segment.slot], values[segment.slot]
         outputs.append(_segment_attention(mine, *slot, segment, sliding_window, scale))
     attended = outputs[0] if len(outputs) == 1 else torch.cat(outputs)
@@ -83,12 +83,13 @@ def _segment_attention(
         # Prompts too, where torch's blocked product would be up to a quarter faster: its bits
         # depend on the pieces in which a prompt is run, and those on the time that they take.
         bias = bias_of(segment, window)
-        return cpu_attention.attend(query[0], keys, values, bias, segment.stored_to, scale)
+        mine = query[0].float()
+        return cpu_attention.attend(mine, keys, values, bias, segment.stored_to, scale)
     mask = _windowed(segment, window)
     if mask is not None and window not in segment.masks_on_device:
         segment.masks_on_device[window] = torch.from_numpy(mask).to(query.device)
     return functional.scaled_dot_product_attention(
-        query,
+        query.to(keys.dtype),
         keys[None, :, : segment.stored_to],
         values[None, :, : segment.stored_to],
         attn_mask=segment.masks_on_device.get(window),
