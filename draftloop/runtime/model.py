@@ -24,7 +24,13 @@ from draftloop.model_info import (
     require_model_folder,
     vocabulary_fingerprint,
 )
-from draftloop.runtime import cost_measurement, cpu_attention, cpu_linear, tree_attention
+from draftloop.runtime import (
+    cost_measurement,
+    cpu_attention,
+    cpu_linear,
+    freed_memory,
+    tree_attention,
+)
 from draftloop.runtime.cost_curve import CostCurve
 from draftloop.runtime.forward import Batch, Forward, lay_out
 from draftloop.runtime.inflate import count_parameters, inflate, parse_size
@@ -71,6 +77,7 @@ class LanguageModel:
                 self._lean = LeanDecoder(self.network, positions=rows)
             else:
                 cpu_linear.replace_linears(self.network)
+            freed_memory.give_back()
         shape = self._cache_shape()
         self.cache = KVCache(shape, dtype=self._cache_dtype(shape), device=self.device)
         self.costs = CostCurve()
