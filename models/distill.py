@@ -49,12 +49,16 @@ def phases(layers: int) -> tuple[Phase, ...]:
 class Distillation:
     """Divergence from the teacher at several temperatures, plus a little cross-entropy.
 
-    The low temperature is there because acceptance is wanted where text is sampled, at 0.7.
+    The low temperature is there because acceptance is wanted where text is sampled, at 0.7. Of the
+    divergence `overlap_share` is the probability that a ratio test rejects a draft, which a model
+    too small to follow its teacher everywhere should spend itself on (DistillSpec, arXiv
+    2310.08461, section 4: the total variation distance).
     """
 
     teacher: LlamaForCausalLM
     temperatures: Sequence[float] = (1.0, 0.7)
     truth_share: float = 0.1
+    overlap_share: float = 0.0
 
     def __call__(self, model: LlamaForCausalLM, tokens: Tensor) -> Tensor:
         """Nats a token for tokens [B, L + 1]."""
@@ -64,11 +68,19 @@ class Distillation:
         hidden = model.model(input_ids=inputs, use_cache=False).last_hidden_state
         drafted = model.lm_head(hidden).flatten(0, 1).float()
         divergence = sum(
-            (tempered_divergence(wanted, drafted, heat) for heat in self.temperatures),
+            (self.divergence(wanted, drafted, heat) for heat in self.temperatures),
             start=drafted.new_zeros(()),
         ) / len(self.temperatures)
         truth = cross_entropy(drafted, targets)
         return (1 - self.truth_share) * divergence + self.truth_share * truth
+
+    def divergence(self, wanted: Tensor, drafted: Tensor, temperature: float) -> Tensor:
+        """Of the draft model's law from the teacher's at `temperature`; logits [N, vocabulary]."""
+        said = tempered_divergence(wanted, drafted, temperature)
+        if not self.overlap_share:
+            return said
+        rejected = tempered_rejection(wanted, drafted, temperature)
+        return (1 - self.overlap_share) * said + self.overlap_share * rejected
 
 
 def tempered_divergence(wanted: Tensor, drafted: Tensor, temperature: float) -> Tensor:
@@ -76,6 +88,12 @@ def tempered_divergence(wanted: Tensor, drafted: Tensor, temperature: float) -> 
     teacher = (wanted / temperature).log_softmax(-1)
     draft = (drafted / temperature).log_softmax(-1)
     return kl_div(draft, teacher, reduction="batchmean", log_target=True)
+
+
+def tempered_rejection(wanted: Tensor, drafted: Tensor, temperature: float) -> Tensor:
+    """1 - the mean overlap, sum of min(p, q), at `temperature`; logits [N, vocabulary]."""
+    teacher, draft = ((part / temperature).softmax(-1) for part in (wanted, drafted))
+    return (teacher - draft).clamp(min=0).sum(-1).mean()
 
 
 def teacher_from(folder: str | os.PathLike[str], device: str) -> LlamaForCausalLM:
@@ -104,6 +122,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--model", choices=DRAFTERS, default=DRAFTERS[0])
     parser.add_argument("--tokens", type=int, default=3_000_000)
+    parser.add_argument(
+        "--overlap-share", type=float, default=0.0, help="0 to 1, of the divergence"
+    )
     add_share_options(parser)
     add_machine_options(parser)
     options = parser.parse_args()
@@ -111,7 +132,8 @@ def main() -> None:
     schedule = Schedule(tokens=options.tokens, phases=phases(layers), decay=0.5)
     rates = rates_from(options)
     teacher = teacher_from(VERIFIER_DIR, options.device)
-    setting = setting_from(options, schedule, rates, Distillation(teacher), "distilled")
+    objective = Distillation(teacher, overlap_share=options.overlap_share)
+    setting = setting_from(options, schedule, rates, objective, "distilled")
     run(setting, first_state(setting, options, teacher))
 
 

@@ -2,8 +2,8 @@
 
 `python -m models.revise --tokens 1200000` writes records of a passage and then, as often as fits, a
 comment and the passage with one of its names changed, so that a small model learns to follow what
-stands before it, as large ones do: editing is copying with few changes. Held-out files are not
-among them.
+stands before it, as large ones do: editing is copying with few changes. Neither held-out files nor
+the words in which the benchmark announces its renaming are among them.
 """
 
 from __future__ import annotations
@@ -28,23 +28,76 @@ LENGTHS, SHARES = (512, 1024, 2048), (0.5, 0.35, 0.15)
 # Of a record, its first version takes so much; the rest is further ones, the last of them cut.
 LEAST_PASSAGE, MOST_PASSAGE = 0.15, 0.45
 NAME = re.compile(r"\b[A-Za-z_]{4,}\b")
+# Many ways to say it and to name it: with four of each, a model copied after those comments alone.
 COMMENTS = (
     "# {old} is called {new} from here on",
     "# version 2: {new} for {old}",
     "# once more, with {new}",
     "# now {old} -> {new}",
+    "# {verb} {old}: {new}",
+    "# {verb} {old} to {new}",
+    "# {verb} {old} by {new}",
+    "# {new} (was {old})",
+    "# {old} becomes {new}",
+    "# {old} => {new}",
+    "# the same with {new} instead of {old}",
+    "# TODO: {verb} {old}, {new} says more",
+    "# s/{old}/{new}/",
+    "## {new}",
+    "# ---- {old} / {new} ----",
+    '"""{old}, to be known as {new}."""',
 )
-NEW_NAMES = ("{}_v2", "{}_impl", "my_{}", "the_{}", "_{}")
+VERBS = ("rename", "replace", "change", "substitute", "turn", "edit", "refactor")
+WORDS = (
+    "base", "cache", "client", "core", "count", "current", "data", "default", "extra", "fast",
+    "final", "first", "found", "full", "given", "inner", "item", "known", "large", "last", "left",
+    "local", "main", "made", "many", "next", "node", "old", "other", "outer", "own", "part",
+    "path", "plain", "point", "raw", "real", "right", "root", "safe", "same", "second", "self",
+    "set", "simple", "size", "small", "state", "step", "temp", "test", "that", "this", "thing",
+    "total", "true", "used", "user", "value", "whole", "with", "work",
+)  # fmt: skip
+NEW_NAMES = (
+    "{old}_v2",
+    "{old}_impl",
+    "my_{old}",
+    "the_{old}",
+    "_{old}",
+    "{old}_",
+    "{old}{digit}",
+    "{word}_{old}",
+    "{word}_{old}",
+    "{old}_{word}",
+    "{word}_{other}",
+    "{word}",
+)
+# Of the versions so many change nothing, and so many leave out some lines as well.
+UNCHANGED, SHORTENED = 0.1, 0.1
+LINES_LEFT_OUT = 0.1
 
 
-def revised(passage: str, draw: np.random.Generator) -> str:
-    """The comment, and the passage with one of its commonest names changed."""
+def renaming(passage: str, draw: np.random.Generator) -> tuple[str, str]:
+    """One of the commonest names of a passage, and a new one for it."""
     found = Counter(name for name in NAME.findall(passage) if not iskeyword(name))
     names = [name for name, _ in found.most_common(6)] or ["self"]
     old = names[draw.integers(len(names))]
-    new = NEW_NAMES[draw.integers(len(NEW_NAMES))].format(old)
-    comment = COMMENTS[draw.integers(len(COMMENTS))].format(old=old, new=new)
-    return f"{comment}\n" + re.sub(rf"\b{old}\b", new, passage)
+    word, other = (WORDS[draw.integers(len(WORDS))] for _ in range(2))
+    form = NEW_NAMES[draw.integers(len(NEW_NAMES))]
+    return old, form.format(old=old, word=word, other=other, digit=draw.integers(10))
+
+
+def revised(passage: str, draw: np.random.Generator) -> str:
+    """A comment, and the passage, mostly with one of its commonest names changed."""
+    old, new = renaming(passage, draw)
+    verb = VERBS[draw.integers(len(VERBS))]
+    comment = COMMENTS[draw.integers(len(COMMENTS))].format(old=old, new=new, verb=verb)
+    kind = draw.random()
+    if kind < UNCHANGED:
+        return f"# {verb}\n{passage}"
+    text = re.sub(rf"\b{old}\b", new, passage)
+    if kind < UNCHANGED + SHORTENED:
+        lines = text.splitlines(keepends=True)
+        text = "".join(line for line in lines if draw.random() >= LINES_LEFT_OUT)
+    return f"{comment}\n{text}"
 
 
 def record(
