@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 
+import httpx
 import pytest
 
 from draftloop.config import REPOSITORY
@@ -43,4 +44,16 @@ def test_an_example_shows_what_it_promises(stack: Stack, example: str) -> None:
 
 
 def test_the_openai_package_unchanged(stack: Stack) -> None:
-    assert "def" in run("openai_http", "--base-url", f"http://{stack.http_address}/v1")
+    """It prints what plain decoding says."""
+    url = f"http://{stack.http_address}/v1"
+    name, _, said = run("openai_http", "--base-url", url).partition("\n")
+    asked = {
+        "prompt": "def fibonacci(n):",
+        "max_tokens": 48,
+        "temperature": 0.7,
+        "seed": 1,
+        "speculative": {"strategy": "autoregressive"},
+    }
+    plain = httpx.post(f"{url}/completions", json=asked, timeout=60).raise_for_status().json()
+    assert name == f"model: {plain['model']}"
+    assert said == plain["choices"][0]["text"] + "\n"
