@@ -85,15 +85,19 @@ class Distillation:
 
 def tempered_divergence(wanted: Tensor, drafted: Tensor, temperature: float) -> Tensor:
     """KL(teacher || draft) a token, both softened to `temperature`; logits [N, vocabulary]."""
-    teacher = (wanted / temperature).log_softmax(-1)
-    draft = (drafted / temperature).log_softmax(-1)
+    teacher, draft = _tempered(wanted, temperature), _tempered(drafted, temperature)
     return kl_div(draft, teacher, reduction="batchmean", log_target=True)
 
 
 def tempered_rejection(wanted: Tensor, drafted: Tensor, temperature: float) -> Tensor:
     """1 - the mean overlap, sum of min(p, q), at `temperature`; logits [N, vocabulary]."""
-    teacher, draft = ((part / temperature).softmax(-1) for part in (wanted, drafted))
-    return (teacher - draft).clamp(min=0).sum(-1).mean()
+    teacher, draft = _tempered(wanted, temperature), _tempered(drafted, temperature)
+    return (teacher.exp() - draft.exp()).clamp(min=0).sum(-1).mean()
+
+
+def _tempered(logits: Tensor, temperature: float) -> Tensor:
+    # The same expression for both measures, so that `--compile` computes it once.
+    return (logits / temperature).log_softmax(-1)
 
 
 def teacher_from(folder: str | os.PathLike[str], device: str) -> LlamaForCausalLM:

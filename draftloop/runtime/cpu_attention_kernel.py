@@ -77,15 +77,14 @@ class _AttentionEmitter(FormatEmitter):
 
         Float32 stays where it is, the rest is written to `wide`.
         """
+        widen = self.emit_copy(widened=True) if self.narrow else None
         function, b = self.define("block", [PTR, I64, I64, PTR], returning=PTR)
         cache, first, count, wide = function.args
-        source = at(b, cache, b.mul(first, i64(self.dim)), self.scalar)
-        if not self.narrow:
-            b.ret(source)
-            return function
-        with loop(b, i64(0), b.mul(count, i64(self.dim)), i64(self.unit.lanes)) as place:
-            b.store(self.load(b, source, place), at(b, wide, place, F32), align=4)
-        b.ret(wide)
+        near = at(b, cache, b.mul(first, i64(self.dim)), self.scalar)
+        if widen is not None:
+            b.call(widen, [near, wide, b.mul(count, i64(self.dim))])
+            near = wide
+        b.ret(near)
         return function
 
     def emit_scores(self, block: Any) -> Any:

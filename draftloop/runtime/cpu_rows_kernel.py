@@ -97,27 +97,7 @@ class RowsEmitter(FormatEmitter):
                 straight = self.nearest(b, b.fmul(value, self.load(b, cosines, place)))
                 across = self.nearest(b, b.fmul(other, self.load(b, sines, place)))
                 turned = b.fadd(straight, across)
-                if widened:
-                    b.store(self.nearest(b, turned), at(b, out, place, F32), align=4)
-                else:
-                    self.store(b, turned, out, place)
-        b.ret_void()
-        return function
-
-    def emit_copy(self) -> Any:
-        """copy(source, out, count)."""
-        function, b = self.define("copy", [PTR, PTR, I64])
-        source, out, count = function.args
-        with loop(b, i64(0), count, i64(self.unit.lanes)) as place:
-            self.store(b, self.load(b, source, place), out, place)
-        b.ret_void()
-        return function
-
-    def emit_widen(self) -> Any:
-        """widen(source, out, count): to float32."""
-        function, b = self.define("widen", [PTR, PTR, I64])
-        source, out, count = function.args
-        with loop(b, i64(0), count, i64(self.unit.lanes)) as place:
-            b.store(self.load(b, source, place), at(b, out, place, F32), align=4)
+                turned = self.nearest(b, turned) if widened else turned
+                self.store_as(b, turned, out, place, widened=widened)
         b.ret_void()
         return function

@@ -86,7 +86,7 @@ class _StackEmitter(RowsEmitter):
         Of the rows of a segment that fall to this thread.
         """
         turn, turn_wide = self.emit_turn(widened=False), self.emit_turn(widened=True)
-        copy = self.emit_copy()
+        copy = self.emit_copy(widened=False)
         function, b = self.define("place", [PTR, PTR, PTR])
         call, layer, segment = function.args
         known, of_layer, mine = self.records_of(b, call, layer, segment)
@@ -269,7 +269,7 @@ class _StackEmitter(RowsEmitter):
 
     def emit_head(self, norm: Any) -> Any:
         """head(call, epsilon): the logits of the rows that `chosen` names, in float32."""
-        widen = self.emit_widen()
+        widen = self.emit_copy(widened=True)
         function, b = self.define("head", [PTR, F32])
         call, epsilon = function.args
         known = self.record(b, call, MEMBER_FIELDS, MEMBER_POINTERS)

@@ -324,6 +324,22 @@ class FormatEmitter(Emitter):
         address = at(b, base, index, self.scalar)
         b.store(self.rounded(b, values), address, align=2 if self.narrow else 4)
 
+    def store_as(self, b: Any, values: Any, base: Any, index: Any, *, widened: bool) -> None:
+        """Stores a vector of float32 as it is where `widened`, else in the format."""
+        if widened:
+            b.store(values, at(b, base, index, F32), align=4)
+        else:
+            self.store(b, values, base, index)
+
+    def emit_copy(self, *, widened: bool) -> Any:
+        """copy(source, out, count), `widened` to float32."""
+        function, b = self.define("copy_wide" if widened else "copy", [PTR, PTR, I64])
+        source, out, count = function.args
+        with loop(b, i64(0), count, i64(self.unit.lanes)) as place:
+            self.store_as(b, self.load(b, source, place), out, place, widened=widened)
+        b.ret_void()
+        return function
+
 
 def _halves(lanes: int, width: int, which: int) -> list[int]:
     """Of two vectors of parts of 2 * `width` lanes: where their first or second halves are taken.

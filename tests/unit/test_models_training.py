@@ -309,9 +309,9 @@ def test_a_second_version_is_the_passage_mostly_with_one_name_changed() -> None:
         comment, _, text = revised(passage, np.random.default_rng(seed)).partition("\n")
         assert comment.startswith(("#", '"""'))
         names = {old for old in ("work", "item") if old not in re.findall(r"\w+", text)}
-        whole = text.count("\n") == 2
-        assert whole == (len(text.splitlines()) == 2)
-        changed += whole and len(names) == 1 and "return" in text
+        if text.count("\n") == 2 and text != passage:
+            assert len(names) == 1 and "return" in text and "def" in text
+            changed += 1
         assert text == passage or names
         assert revised(passage, np.random.default_rng(seed)).partition("\n")[2] == text
     assert changed > 25
