@@ -11,12 +11,13 @@ Its second property matters as much. Every output is the chain
 
 rounded once at the end, whatever the number of rows, their place in the batch, the number of
 threads or the width of the vectors. A row verified among others is therefore bit-identical to the
-same row decoded alone, in bfloat16 as in float32. CPUs with tiles (AMX) multiply bfloat16 by them:
-32 values of k at a time are added in the processor's order, and the rest holds as well.
+same row decoded alone, in bfloat16 as in float32. CPUs with tiles (AMX) or dot products of pairs
+(AVX512-BF16) multiply bfloat16 by them: 32 or 2 values of k at a time are added in the processor's
+order, and the rest holds as well.
 
 The kernel is LLVM IR that `cpu_linear_kernel` writes and compiles when first needed (a second):
 no C compiler is asked of the user. Threads are those of the OpenMP runtime that torch itself uses,
-so that two pools never fight for the cores. See docs/decisions/0002-cpu-linear.md and 0010.
+so that two pools never fight for the cores. See docs/decisions/0002-cpu-linear.md, 0010 and 0011.
 """
 
 from __future__ import annotations

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from llvmlite import ir
 
+from draftloop.runtime.cpu_dots_kernel import Dots
 from draftloop.runtime.cpu_linear_way import Block, Way
 from draftloop.runtime.cpu_lines_kernel import ROW_FLOATS, Lines
 from draftloop.runtime.cpu_tiles_kernel import Tiles
@@ -54,7 +55,7 @@ class _LinearEmitter(FormatEmitter):
 
     A *word* is 32 bits: one float32, or two bfloat16 that follow one another along k. A *step* is
     the part of k that one word spans. Weights lie in panels of `lanes` outputs, [steps][lanes]
-    words each; a strip of outputs is some panels. `Lines` and `Tiles` multiply a strip by rows.
+    words each; a strip of outputs is some panels. `Lines`, `Dots` and `Tiles` multiply it by rows.
     """
 
     entry, part = "linear", "linear_part"
@@ -111,8 +112,9 @@ class _LinearEmitter(FormatEmitter):
     def emit_part(self) -> Any:
         """linear_part(call, team): what one thread of a team does of a call; then it waits."""
         keep = self.emit_keep()
-        lines = self.emit_way(Lines(self), keep)
-        tiles = Tiles(self) if self.unit.tiles and self.narrow else None
+        by_dots, by_tiles = (has and self.narrow for has in (self.unit.dots, self.unit.tiles))
+        lines = self.emit_way(Dots(self) if by_dots else Lines(self), keep)
+        tiles = Tiles(self) if by_tiles else None
         whole = self.emit_way(tiles, keep) if tiles else None
         function, b = self.define(self.part, [PTR, PTR])
         if tiles is None:

@@ -42,10 +42,25 @@ class Lines:
 
     def __init__(self, emitter: FormatEmitter) -> None:
         self._emitter = emitter
-        self.block = BLOCK // emitter.depth
+        self.block = BLOCK // self.parts
         self._prefetch = emitter.declare("llvm.prefetch.p0", VOID, [PTR, I32, I32, I32])
         self._pack = self._emit_pack()
-        self._tiles = {rows: self._emit_tile(rows) for rows in range(1, emitter.unit.max_rows + 1)}
+        self._tiles = {rows: self._emit_tile(rows) for rows in range(1, self.max_rows + 1)}
+
+    @property
+    def parts(self) -> int:
+        """Values of a word, which are multiplied one after the other."""
+        return self._emitter.depth
+
+    @property
+    def scalar(self) -> Any:
+        """What is widened: a value of the format."""
+        return self._emitter.scalar
+
+    @property
+    def max_rows(self) -> int:
+        """Rows of the largest tile two vectors wide, less what the compiler needs for itself."""
+        return 12 if self._emitter.unit.registers == 32 else 5
 
     def begin(self, b: Any) -> Any:
         """Nothing has to be set up."""
@@ -59,11 +74,11 @@ class Lines:
 
     def height(self, b: Any, rows: Any) -> Any:
         """As even parts as there can be of the rows whose sums registers hold."""
-        return ceil(b, rows, ceil(b, rows, i64(self._emitter.unit.max_rows)))
+        return ceil(b, rows, ceil(b, rows, i64(self.max_rows)))
 
     def pack(self, b: Any, x: Any, packed: Any, rows: Any, pitch: Any, steps: Any) -> None:
         """Widens so many steps of rows that are `pitch` words apart."""
-        depth, values = (b.mul(words, i64(self._emitter.depth)) for words in (pitch, steps))
+        depth, values = (b.mul(words, i64(self.parts)) for words in (pitch, steps))
         b.call(self._pack, [x, packed, rows, depth, values])
 
     def multiply(self, b: Any, packed: Any, block: Block) -> None:
@@ -83,7 +98,7 @@ class Lines:
         """
         function, b = self._emitter.define(f"tile{rows}", [PTR, PTR, I64, PTR, I64, PTR, I64, I64])
         x, weights, panel, start, pitch, sums, steps, ahead = function.args
-        lanes, tile = self._emitter.unit.lanes, self._emitter.unit.tile(rows)
+        lanes, tile = self._emitter.unit.lanes, self._emitter.unit.tile(rows, self.parts)
         vectors = tile.vectors
         emit_step = self._emit_step if tile.keeps_weights else self._emit_step_by_rows
         with b.goto_entry_block():
@@ -118,18 +133,15 @@ class Lines:
         for panel in panels:
             address = at(b, panel, b.mul(step, i64(lanes)), I32)
             word = b.load(address, align=4 * lanes, typ=self._emitter.ints)
-            weights.append(
-                [b.bitcast(value, self._emitter.floats) for value in self._values(b, word)]
-            )
+            weights.append(self._values(b, word))
             self._fetch_next(b, address, ahead)
-        activations = at(b, x, b.mul(step, i64(self._emitter.depth)), F32)
-        for k in range(self._emitter.depth):
+        activations = at(b, x, b.mul(step, i64(self.parts)), F32)
+        for k in range(self.parts):
             for row, row_chains in enumerate(chains):
-                scalar = b.load(at(b, activations, i64(row * ROW_FLOATS + k), F32), typ=F32)
-                factor = self._emitter.splat(b, scalar, self._emitter.floats)
+                factor = self._factor(b, activations, row, k)
                 for weight, chain in zip(weights, row_chains, strict=True):
                     total = b.load(chain, typ=self._emitter.floats)
-                    b.store(b.call(self._emitter.fma, [weight[k], factor, total]), chain)
+                    b.store(self._advanced(b, total, weight[k], factor), chain)
 
     def _emit_step_by_rows(
         self, b: Any, x: Any, panels: list[Any], chains: list[list[Any]], step: Any, ahead: Any
@@ -143,25 +155,33 @@ class Lines:
         addresses = [at(b, panel, b.mul(step, i64(lanes)), I32) for panel in panels]
         for address in addresses:
             self._fetch_next(b, address, ahead)
-        activations = at(b, x, b.mul(step, i64(self._emitter.depth)), F32)
-        for k in range(self._emitter.depth):
-            factors = []
-            for row in range(len(chains)):
-                scalar = b.load(at(b, activations, i64(row * ROW_FLOATS + k), F32), typ=F32)
-                factors.append(self._emitter.splat(b, scalar, self._emitter.floats))
+        activations = at(b, x, b.mul(step, i64(self.parts)), F32)
+        for k in range(self.parts):
+            factors = [self._factor(b, activations, row, k) for row in range(len(chains))]
             for v, address in enumerate(addresses):
                 b.asm(ir.FunctionType(VOID, []), "", "~{memory}", [], side_effect=True)
                 word = b.load(address, align=4 * lanes, typ=self._emitter.ints)
-                weight = b.bitcast(self._values(b, word)[k], self._emitter.floats)
+                weight = self._values(b, word)[k]
                 for row_chains, factor in zip(chains, factors, strict=True):
                     total = b.load(row_chains[v], typ=self._emitter.floats)
-                    b.store(b.call(self._emitter.fma, [weight, factor, total]), row_chains[v])
+                    b.store(self._advanced(b, total, weight, factor), row_chains[v])
 
     def _values(self, b: Any, word: Any) -> list[Any]:
-        """The bits of the float32 values in each word of a vector, in order of k."""
-        if self._emitter.depth == 1:
-            return [word]
-        return [b.shl(word, self._emitter.whole(16)), b.and_(word, self._emitter.whole(0xFFFF0000))]
+        """The float32 values in each word of a vector, in order of k."""
+        if self.parts == 1:
+            return [b.bitcast(word, self._emitter.floats)]
+        high = self._emitter.whole(0xFFFF0000)
+        values = b.shl(word, self._emitter.whole(16)), b.and_(word, high)
+        return [b.bitcast(value, self._emitter.floats) for value in values]
+
+    def _factor(self, b: Any, activations: Any, row: int, part: int) -> Any:
+        """A row's value at a part of a word, in every lane."""
+        scalar = b.load(at(b, activations, i64(row * ROW_FLOATS + part), F32), typ=F32)
+        return self._emitter.splat(b, scalar, self._emitter.floats)
+
+    def _advanced(self, b: Any, total: Any, weight: Any, factor: Any) -> Any:
+        """The sums, one product later."""
+        return b.call(self._emitter.fma, [weight, factor, total])
 
     def _fetch_next(self, b: Any, address: Any, ahead: Any) -> None:
         """What a weight stream comes to soon, and so many words later."""
@@ -180,19 +200,23 @@ class Lines:
         lanes = i64(self._emitter.unit.lanes)
         whole = b.mul(b.sdiv(values, lanes), lanes)
         with loop(b, i64(0), rows) as row:
-            source = at(b, x, b.mul(row, depth), self._emitter.scalar)
+            source = at(b, x, b.mul(row, depth), self.scalar)
             target = at(b, packed, b.mul(row, i64(ROW_FLOATS)), F32)
             with loop(b, i64(0), whole, lanes) as k:
-                b.store(self._emitter.load(b, source, k), at(b, target, k, F32), align=4)
+                b.store(self._load(b, source, k), at(b, target, k, F32), align=4)
                 # the next block, or the weights push it out of the cache meanwhile
-                self._fetch(b, at(b, source, b.add(k, i64(BLOCK)), self._emitter.scalar), FROM_L2)
+                self._fetch(b, at(b, source, b.add(k, i64(BLOCK)), self.scalar), FROM_L2)
             with loop(b, whole, values) as k:
                 b.store(self._load_one(b, source, k), at(b, target, k, F32), align=4)
         b.ret_void()
         return function
 
+    def _load(self, b: Any, base: Any, index: Any) -> Any:
+        """The float32 values of the vector at value number `index`."""
+        return self._emitter.load(b, base, index)
+
     def _load_one(self, b: Any, base: Any, index: Any) -> Any:
-        """The float32 value at scalar number `index`."""
+        """The float32 value at value number `index`."""
         address = at(b, base, index, self._emitter.scalar)
         if not self._emitter.narrow:
             return b.load(address, align=4, typ=F32)

@@ -55,6 +55,7 @@ class VectorUnit(NamedTuple):
     lanes: int
     registers: int
     tiles: bool = False  # whether there are registers of bfloat16 matrices
+    dots: bool = False  # whether pairs of bfloat16 are multiplied and added by one instruction
 
     @property
     def strip(self) -> int:
@@ -65,13 +66,14 @@ class VectorUnit(NamedTuple):
         """So many values and what fills their last vector."""
         return -(-values // self.lanes) * self.lanes
 
-    def tile(self, rows: int) -> Tile:
+    def tile(self, rows: int, parts: int) -> Tile:
         """The widest tile for `rows` rows whose sums fit the registers beside what is multiplied.
 
-        By default its weights are loaded once. Where that leaves fewer sums than multiply-adds are
-        under way at a time, each would wait for the one before: then the rows' activations are.
+        A vector of weights takes `parts` registers. By default its weights are loaded once. Where
+        that leaves fewer sums than multiply-adds are under way at a time, each would wait for the
+        one before: then the rows' activations are.
         """
-        keeping = next((v for v in (4, 2) if rows * v + 2 * v + 1 < self.registers), 1)
+        keeping = next((v for v in (4, 2) if rows * v + parts * v + 1 < self.registers), 1)
         changing = next((v for v in (4, 2) if rows * v + rows + 1 <= self.registers), 1)
         if rows * keeping < UNDER_WAY and changing > keeping:
             return Tile(changing, keeps_weights=False)
@@ -84,7 +86,6 @@ class VectorUnit(NamedTuple):
 
 
 AVX512 = VectorUnit(lanes=16, registers=32)
-AVX512_AMX = AVX512._replace(tiles=True)
 AVX2 = VectorUnit(lanes=8, registers=16)
 
 
@@ -102,7 +103,7 @@ def vector_unit() -> VectorUnit | None:
     features = llvm.get_host_cpu_features()
     if all(features.get(name) for name in ("avx512f", "avx512bw", "avx512vl", "avx512dq")):
         tiles = all(features.get(name) for name in ("amx-tile", "amx-bf16")) and _may_use_tiles()
-        return AVX512_AMX if tiles else AVX512
+        return AVX512._replace(tiles=tiles, dots=bool(features.get("avx512bf16")))
     return AVX2 if features.get("avx2") and features.get("fma") else None
 
 

@@ -1,0 +1,74 @@
+"""Dot products of pairs of bfloat16 (AVX512-BF16) for the kernel of `cpu_linear`: LLVM IR.
+
+One instruction multiplies words of two weights by a word of two activations and adds both products
+to float32 sums: twice the multiply-adds of `Lines`, and nothing is widened. Importing this module
+requires llvmlite.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from llvmlite import ir
+
+from draftloop.runtime.cpu_lines_kernel import ROW_FLOATS, Lines
+from draftloop.runtime.llvm import F32, I32, FormatEmitter, at, ceil, i64
+
+WIDE_ROWS = 14  # of the largest tile two vectors wide
+
+
+class _BFloat16(ir.Type):  # type: ignore[misc]
+    """LLVM's own type, which llvmlite has not."""
+
+    def _to_string(self) -> str:
+        return "bfloat"
+
+
+class Dots(Lines):
+    """`Lines` whose words are multiplied whole; rows are packed as they are.
+
+    The processor fixes the order in which the two products of a word are added, and takes
+    subnormal values for zeros. As everywhere, an output depends neither on other rows nor on where
+    the row is.
+    """
+
+    name = "dots"
+    parts = 1
+    # Tiles of more than WIDE_ROWS are one vector wide and a tenth slower in the cache, but memory
+    # keeps up: of two of eight rows the first would wait for it, and the second leave it idle.
+    max_rows = 20
+    scalar = F32  # a word, whatever it holds
+
+    def __init__(self, emitter: FormatEmitter) -> None:
+        lanes = emitter.unit.lanes
+        self._pairs = ir.VectorType(_BFloat16(), 2 * lanes)
+        operands = [emitter.floats, self._pairs, self._pairs]
+        name = f"llvm.x86.avx512bf16.dpbf16ps.{32 * lanes}"
+        self._dot = emitter.declare(name, emitter.floats, operands)
+        super().__init__(emitter)
+
+    def height(self, b: Any, rows: Any) -> Any:
+        """All rows that fit one tile, else even parts that leave tiles two vectors wide."""
+        one = b.icmp_signed("<=", rows, i64(self.max_rows))
+        return b.select(one, rows, ceil(b, rows, ceil(b, rows, i64(WIDE_ROWS))))
+
+    def _values(self, b: Any, word: Any) -> list[Any]:
+        """The pairs of a vector."""
+        return [b.bitcast(word, self._pairs)]
+
+    def _factor(self, b: Any, activations: Any, row: int, part: int) -> Any:
+        """A row's pair at a step, in every lane."""
+        word = b.load(at(b, activations, i64(row * ROW_FLOATS + part), F32), typ=I32)
+        return b.bitcast(self._emitter.splat(b, word, self._emitter.ints), self._pairs)
+
+    def _advanced(self, b: Any, total: Any, weight: Any, factor: Any) -> Any:
+        """The sums, one pair's products later."""
+        return b.call(self._dot, [total, weight, factor])
+
+    def _load(self, b: Any, base: Any, index: Any) -> Any:
+        """The vector of words at word number `index`."""
+        return b.load(at(b, base, index, F32), align=4, typ=self._emitter.floats)
+
+    def _load_one(self, b: Any, base: Any, index: Any) -> Any:
+        """The word at word number `index`."""
+        return b.load(at(b, base, index, F32), align=4, typ=F32)
