@@ -35,9 +35,10 @@ class KVCache:
 
     def __init__(self, shape: CacheShape, *, dtype: torch.dtype, device: torch.device) -> None:
         self.shape = shape
-        size = (shape.slots, shape.kv_heads, shape.rows, shape.head_dim)
-        self.keys = [torch.empty(size, dtype=dtype, device=device) for _ in range(shape.layers)]
-        self.values = [torch.empty(size, dtype=dtype, device=device) for _ in range(shape.layers)]
+        size = (2, shape.layers, shape.slots, shape.kv_heads, shape.rows, shape.head_dim)
+        self._rows = torch.empty(size, dtype=dtype, device=device)
+        keys, values = self._rows
+        self.keys, self.values = keys.unbind(), values.unbind()
         self._free = list(range(shape.slots))[::-1]
         self._held: dict[int, Slot] = {}
 
@@ -65,12 +66,14 @@ class KVCache:
             self._free.append(slot.index)
 
     def move(self, index: int, rows: Sequence[int], start: int) -> None:
-        """Copies the given rows of one slot together, to `start` and the rows after it."""
-        if list(rows) == list(range(start, start + len(rows))):
-            return
-        chosen = torch.tensor(rows, device=self.keys[0].device)
-        for tensor in (*self.keys, *self.values):
-            tensor[index, :, start : start + len(rows)] = tensor[index, :, chosen]
+        """Moves the given rows of one slot together, to `start` and the rows after it.
+
+        They are ascending and not before `start`, so none is overwritten before it was moved.
+        """
+        slot = self._rows[:, :, index]
+        for place, row in enumerate(rows, start):
+            if row != place:
+                slot[:, :, :, place] = slot[:, :, :, row]
 
 
 class Slot:
@@ -140,7 +143,7 @@ class Slot:
         self.length += len(path)
 
     def keep(self, rows: Sequence[int]) -> None:
-        """Keeps the given pending rows, which hold their parents too, and drops the others."""
+        """Keeps the given pending rows, ascending, their parents among them; drops the others."""
         places = {row: place for place, row in enumerate(rows)} | {ROOT: ROOT}
         token_ids = [self.pending_token_ids[row] for row in rows]
         parents = [places[self.pending_parents[row]] for row in rows]
