@@ -9,48 +9,69 @@ from dataclasses import dataclass, field
 from draftloop.cost_line import CostLine, cost_line
 from draftloop.model_info import CostPoint
 
-MEMORY = 0.8
 SLOPE_NODES = 2
-# Rounds, of all requests, that a new request's prices start from.
-LATEST = 64
-# How much of a change of rounds of one kind is taken to hold for the other kind too, once both have
-# been seen so often: what changes is mostly the machine. Or a price from a busy moment would stay
-# as long as nothing is done but what it makes look cheap.
-SHARED, WELL_KNOWN = 0.75, 8
+# Rounds of any kind whose median is how busy everything is now. What a draft adds is remembered for
+# longer: it changes less, and is seen only where drafts are thought to pay.
+LATEST, LATEST_DRAFTED = 32, 64
+# Drafted rounds after which what a draft adds is reckoned anew.
+REFIT = 8
+# From so many on their thirds say what a node adds.
+FEWEST_FOR_SLOPE = 12
 
 
 class VerifyOverhead:
     """How much longer rounds take than their forwards should, in all requests of late.
 
     With a small model that is more than the forward. A request that had to find it out first would
-    begin with wrong prices. A round with a draft has more around it, whatever the draft's size.
+    begin with wrong prices. All rounds have a level in common, which follows how busy the machine
+    is; a draft adds something to it, and something for every node. All are medians: a round in
+    which the machine stood still would otherwise make drafts look too dear to be tried again.
     """
 
     def __init__(self) -> None:
-        self._latest: list[deque[float]] = [deque(maxlen=LATEST), deque(maxlen=LATEST)]
-        self._seen = [0, 0]
+        self._levels: deque[float] = deque(maxlen=LATEST)
+        self._drafted: deque[tuple[int, float]] = deque(maxlen=LATEST_DRAFTED)
+        self._unfitted = 0
+        self._level = self._draft = self._node = 0.0
 
-    def usual_ns(self, drafted: bool) -> float:
-        """The median with or without a draft; what nobody knows is taken to be as the other."""
-        latest = self._latest[drafted] or self._latest[not drafted]
-        return statistics.median(latest) if latest else 0.0
-
-    def knows(self, drafted: bool) -> bool:
-        """Whether there was any round of the kind."""
-        return self._seen[drafted] > 0
+    def nanoseconds(self, nodes: float) -> float:
+        """Of a round with so many nodes."""
+        return self._level + self._added(nodes)
 
     @property
-    def knows_both_well(self) -> bool:
-        """Whether what changes for one kind can be told from how the two differ."""
-        return min(self._seen) >= WELL_KNOWN
+    def node_ns(self) -> float:
+        """What a node adds."""
+        return self._node
 
-    def observe(self, drafted: bool, nanoseconds: float) -> None:
+    def observe(self, nodes: int, nanoseconds: float) -> None:
         """Takes in a round's."""
-        if self.knows_both_well:
-            change = SHARED * (nanoseconds - self.usual_ns(drafted))
-            self._latest[not drafted].append(self.usual_ns(not drafted) + change)
-        self._latest[drafted].append(nanoseconds)
-        self._seen[drafted] += 1
+        if nodes and self._levels:
+            self._drafted.append((nodes, nanoseconds - self._level))
+            self._unfitted += 1
+            if self._unfitted >= REFIT:
+                self._fit()
+        self._levels.append(nanoseconds - self._added(nodes))
+        self._level = statistics.median(self._levels)
+
+    def _added(self, nodes: float) -> float:
+        return self._draft + nodes * self._node if nodes > 0 else 0.0
+
+    def _fit(self) -> None:
+        """A line through the medians of the smallest and the largest drafts (Tukey's)."""
+        self._unfitted = 0
+        ordered = sorted(self._drafted)
+        third = len(ordered) // 3 if len(ordered) >= FEWEST_FOR_SLOPE else 0
+        self._node = 0.0
+        if third:
+            (few, less), (many, more) = (_middle(ordered[:third]), _middle(ordered[-third:]))
+            self._node = max(0.0, (more - less) / (many - few)) if many > few else 0.0
+        rest = statistics.median(added - nodes * self._node for nodes, added in ordered)
+        self._draft = max(0.0, rest)
+
+
+def _middle(points: list[tuple[int, float]]) -> tuple[float, float]:
+    nodes, added = zip(*points, strict=True)
+    return statistics.median(nodes), statistics.median(added)
 
 
 @dataclass(slots=True)
@@ -58,44 +79,34 @@ class VerifyCost:
     """Time of a verification by number of nodes: the forward's by the curve, and the overhead.
 
     The services keep their curves right while they run; wire, queue, sampling and the loop, which
-    the curve does not know, hardly depend on the nodes. `overheads_ns`: without and with a draft.
+    the curve does not know, are `everybodys`.
     """
 
     curve: tuple[CostPoint, ...]
     # about how many tokens the session holds; the fullest part of the curve without
     context: int | None = None
-    everybodys: VerifyOverhead = field(default_factory=VerifyOverhead)  # gives a start; learns too
-    overheads_ns: list[float] = field(init=False)
+    everybodys: VerifyOverhead = field(default_factory=VerifyOverhead)
     _line: CostLine = field(init=False, repr=False)
     _forwards: list[float] = field(init=False, default_factory=list, repr=False)
 
     def __post_init__(self) -> None:
         self._line = cost_line(self.curve, self.context)
-        self.overheads_ns = [self.everybodys.usual_ns(drafted) for drafted in (False, True)]
 
     def times(self, most: int) -> list[float]:
         """Expected times of verifying 0 to `most` nodes."""
-        known = self._forwards
+        known, around = self._forwards, self.everybodys.nanoseconds
         known.extend(self._line.nanoseconds(nodes + 1) for nodes in range(len(known), most + 1))
-        plain, drafted = self.overheads_ns
-        return [known[0] + plain, *(forward + drafted for forward in known[1 : most + 1])]
+        return [forward + around(nodes) for nodes, forward in enumerate(known[: most + 1])]
 
     def nanoseconds(self, nodes: float) -> float:
         """Expected time of verifying so many nodes."""
-        return max(1.0, self._line.nanoseconds(nodes + 1) + self.overheads_ns[nodes > 0])
+        return max(1.0, self._line.nanoseconds(nodes + 1) + self.everybodys.nanoseconds(nodes))
 
     def node_nanoseconds(self, nodes: float) -> float:
         """What one more node costs beyond so many, as the mean of the next few."""
         more = self._line.nanoseconds(nodes + 1 + SLOPE_NODES) - self._line.nanoseconds(nodes + 1)
-        return max(0.0, more / SLOPE_NODES)
+        return max(0.0, more / SLOPE_NODES) + self.everybodys.node_ns
 
     def observe(self, nodes: int, nanoseconds: int) -> None:
         """Takes in what a round took, its draft apart."""
-        overhead, drafted = nanoseconds - self._line.nanoseconds(nodes + 1), nodes > 0
-        known, change = self.overheads_ns, (1 - MEMORY) * (overhead - self.overheads_ns[drafted])
-        known[drafted] += change
-        self.everybodys.observe(drafted, overhead)
-        if self.everybodys.knows_both_well:
-            known[not drafted] += SHARED * change
-        elif not self.everybodys.knows(not drafted):
-            known[not drafted] = known[drafted]
+        self.everybodys.observe(nodes, nanoseconds - self._line.nanoseconds(nodes + 1))

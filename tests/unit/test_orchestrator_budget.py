@@ -49,6 +49,28 @@ def test_what_verifications_took_in_other_requests_is_where_the_next_one_starts(
     assert VerifyCost(SLOPING, everybodys=everybodys).nanoseconds(31) == 3000
 
 
+def test_what_is_around_a_verification_grows_with_its_nodes() -> None:
+    """A small draft is not charged with what large ones brought along."""
+    cost = VerifyCost(FLAT)
+    for _ in range(20):
+        cost.observe(0, 3000)
+        for nodes in (2, 8, 20):
+            cost.observe(nodes, 3100 + 50 * nodes)
+    assert cost.nanoseconds(0) == pytest.approx(3000, rel=0.05)
+    assert cost.nanoseconds(2) == pytest.approx(3200, rel=0.05)
+    assert cost.times(20)[20] == cost.nanoseconds(20) == pytest.approx(4100, rel=0.05)
+    assert cost.node_nanoseconds(0) == pytest.approx(50, rel=0.05)
+
+
+def test_a_round_that_stood_still_does_not_make_drafts_dear() -> None:
+    """They would not be tried again, so nothing would tell that they are cheap."""
+    cost = VerifyCost(FLAT)
+    for round_number in range(40):
+        cost.observe(0, 2000)
+        cost.observe(4, 900_000 if round_number % 10 == 9 else 2200)
+    assert cost.nanoseconds(4) == pytest.approx(2200, rel=0.05)
+
+
 def test_a_price_from_a_busy_moment_does_not_outlive_it() -> None:
     """A machine that is quiet again makes both kinds of rounds cheaper, though one is run only."""
     everybodys = VerifyOverhead()
