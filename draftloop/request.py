@@ -16,6 +16,8 @@ MAX_SEED = 2**64 - 1
 MAX_TOP_K = 2**31 - 1
 MAX_STOP_TEXTS = 16
 MAX_TENANT_LETTERS = 128
+# `fused` has better sources for what lies behind the likeliest few, and every id travels.
+FUSED_SUCCESSORS = 4
 
 
 def _require(field_name: str, rule: str, value: float, fulfilled: bool) -> None:
@@ -127,8 +129,10 @@ class GenerationRequest:
     @property
     def successors(self) -> int:
         """How many of the target's likeliest successors of every node its drafts are made of."""
+        if self.strategy == TOKEN_RECYCLING:
+            return MOST_SUCCESSORS
         recycles = self.strategy == FUSED and self.speculation.fused.recycling
-        return MOST_SUCCESSORS if recycles or self.strategy == TOKEN_RECYCLING else 0
+        return FUSED_SUCCESSORS if recycles else 0
 
     def access(self, target_fingerprint: str) -> PhraseAccess:
         """Whose phrases it uses; its origin is a hash of its id."""

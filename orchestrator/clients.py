@@ -118,7 +118,7 @@ class DrafterStream(Stream):
         message = drafter_pb2.ProposeDraft(
             committed_length=committed_length,
             new_token_ids=new_token_ids,
-            verdict=convert.verdict_to_pb(verdict) if verdict else None,
+            verdict=convert.judgement_to_pb(verdict) if verdict else None,
             max_nodes=budget.max_nodes,
             max_depth=budget.max_depth,
             least_path_probability=budget.least_path_probability,

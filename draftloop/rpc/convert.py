@@ -49,14 +49,20 @@ def draft_end_from_pb(value: int) -> DraftEnd:
 
 def verdict_to_pb(verdict: Verdict) -> pb.Verdict:
     """A verdict for the wire."""
+    message = judgement_to_pb(verdict)
+    message.successor_ids.extend(verdict.successor_ids)
+    message.logprobs.extend(logprobs_to_pb(verdict.logprobs))
+    return message
+
+
+def judgement_to_pb(verdict: Verdict) -> pb.Verdict:
+    """What a drafter reads of a verdict."""
     return pb.Verdict(
         accepted_nodes=verdict.accepted_nodes,
         emitted_token_ids=verdict.emitted_token_ids,
         root_prediction=verdict.root_prediction,
         node_predictions=verdict.node_predictions,
         stopped=verdict.stopped,
-        successor_ids=verdict.successor_ids,
-        logprobs=logprobs_to_pb(verdict.logprobs),
     )
 
 

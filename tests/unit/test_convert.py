@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import grpc
@@ -11,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from draftloop import errors
+from draftloop.logprobs import TokenLogprobs
 from draftloop.request import SamplingParameters
 from draftloop.rpc import convert
 from draftloop.rpc.interceptors import to_status
@@ -47,6 +49,17 @@ def test_verdicts(
 ) -> None:
     verdict = Verdict(tuple(accepted), tuple(emitted), root, tuple(predictions), stopped)
     assert convert.verdict_from_pb(over_the_wire(convert.verdict_to_pb(verdict))) == verdict
+
+
+def test_a_drafter_gets_of_a_verdict_what_it_reads() -> None:
+    """Eight successors of every node are the larger part of a verdict, and no draft's business."""
+    said = (TokenLogprobs(3, -0.5, ((3, -0.5),)),)
+    verdict = Verdict((0,), (3, 4), 3, (4,), False)
+    whole = dataclasses.replace(verdict, successor_ids=(7, 8), logprobs=said)
+    assert convert.verdict_from_pb(over_the_wire(convert.judgement_to_pb(whole))) == verdict
+    back = convert.verdict_from_pb(over_the_wire(convert.verdict_to_pb(whole)))
+    assert back.successor_ids == (7, 8)
+    assert back.logprobs == whole.logprobs
 
 
 @given(SINGLE, IDS, st.dictionaries(IDS, SINGLE, max_size=4), st.integers(0, 2**64 - 1))
