@@ -12,7 +12,7 @@ from typing import Any
 from llvmlite import ir
 
 from draftloop.runtime.cpu_lines_kernel import ROW_FLOATS, Lines
-from draftloop.runtime.llvm import F32, I32, FormatEmitter, at, ceil, i64
+from draftloop.runtime.llvm import F32, I32, FormatEmitter, at, i64
 
 WIDE_ROWS = 14  # of the largest tile two vectors wide
 
@@ -37,7 +37,6 @@ class Dots(Lines):
     # Tiles of more than WIDE_ROWS are one vector wide and a tenth slower in the cache, but memory
     # keeps up: of two of eight rows the first would wait for it, and the second leave it idle.
     max_rows = 20
-    scalar = F32  # a word, whatever it holds
 
     def __init__(self, emitter: FormatEmitter) -> None:
         lanes = emitter.unit.lanes
@@ -50,7 +49,7 @@ class Dots(Lines):
     def height(self, b: Any, rows: Any) -> Any:
         """All rows that fit one tile, else even parts that leave tiles two vectors wide."""
         one = b.icmp_signed("<=", rows, i64(self.max_rows))
-        return b.select(one, rows, ceil(b, rows, ceil(b, rows, i64(WIDE_ROWS))))
+        return b.select(one, rows, self.even_part(b, rows, WIDE_ROWS))
 
     def _values(self, b: Any, word: Any) -> list[Any]:
         """The pairs of a vector."""
@@ -64,11 +63,3 @@ class Dots(Lines):
     def _advanced(self, b: Any, total: Any, weight: Any, factor: Any) -> Any:
         """The sums, one pair's products later."""
         return b.call(self._dot, [total, weight, factor])
-
-    def _load(self, b: Any, base: Any, index: Any) -> Any:
-        """The vector of words at word number `index`."""
-        return b.load(at(b, base, index, F32), align=4, typ=self._emitter.floats)
-
-    def _load_one(self, b: Any, base: Any, index: Any) -> Any:
-        """The word at word number `index`."""
-        return b.load(at(b, base, index, F32), align=4, typ=F32)

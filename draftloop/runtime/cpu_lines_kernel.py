@@ -54,12 +54,12 @@ class Lines:
 
     @property
     def scalar(self) -> Any:
-        """What is widened: a value of the format."""
-        return self._emitter.scalar
+        """What is packed as one float: a word that is multiplied whole, else a value to widen."""
+        return F32 if self.parts == 1 else self._emitter.scalar
 
     @property
     def max_rows(self) -> int:
-        """Rows of the largest tile two vectors wide, less what the compiler needs for itself."""
+        """Rows of the largest tile; two vectors wide, less what the compiler needs for itself."""
         return 12 if self._emitter.unit.registers == 32 else 5
 
     def begin(self, b: Any) -> Any:
@@ -74,7 +74,11 @@ class Lines:
 
     def height(self, b: Any, rows: Any) -> Any:
         """As even parts as there can be of the rows whose sums registers hold."""
-        return ceil(b, rows, ceil(b, rows, i64(self.max_rows)))
+        return self.even_part(b, rows, self.max_rows)
+
+    def even_part(self, b: Any, rows: Any, most: int) -> Any:
+        """Rows of a part where there are as few parts of at most so many as can be."""
+        return ceil(b, rows, ceil(b, rows, i64(most)))
 
     def pack(self, b: Any, x: Any, packed: Any, rows: Any, pitch: Any, steps: Any) -> None:
         """Widens so many steps of rows that are `pitch` words apart."""
@@ -212,13 +216,15 @@ class Lines:
         return function
 
     def _load(self, b: Any, base: Any, index: Any) -> Any:
-        """The float32 values of the vector at value number `index`."""
+        """The vector of floats at number `index` of what is packed."""
+        if self.parts == 1:
+            return b.load(at(b, base, index, F32), align=4, typ=self._emitter.floats)
         return self._emitter.load(b, base, index)
 
     def _load_one(self, b: Any, base: Any, index: Any) -> Any:
-        """The float32 value at value number `index`."""
-        address = at(b, base, index, self._emitter.scalar)
-        if not self._emitter.narrow:
+        """The float at number `index` of what is packed."""
+        address = at(b, base, index, self.scalar)
+        if self.parts == 1:
             return b.load(address, align=4, typ=F32)
         word = b.zext(b.load(address, align=2, typ=self._emitter.scalar), I32)
         return b.bitcast(b.shl(word, ir.Constant(I32, 16)), F32)

@@ -72,8 +72,8 @@ def test_every_strategy_says_what_plain_decoding_says(
 ) -> None:
     """Greedy and sampled, with filters, penalties and bias; alone and in shared forwards.
 
-    There in every round: a model as cheap as this one is hardly worth drafts, on some machines none
-    at all. Equality alone would not show a strategy that drafts nothing.
+    There in every round, since a model as cheap as this one is hardly worth drafts, and recycled
+    ones not at all on some machines. Equality alone would not show a strategy that drafts nothing.
     """
     assert any(len(tokens) > 10 for tokens in expected[:count])
     drafts_always = concurrency > 1 and strategy != "autoregressive"
@@ -85,7 +85,8 @@ def test_every_strategy_says_what_plain_decoding_says(
     rounds = sum(figures.rounds for figures in drafts)
     assert 10 * sum(figures.fallback_rounds for figures in drafts) <= rounds  # a stall, at most
     drafted = sum(figures.draft_tokens for figures in drafts)
-    assert drafted if drafts_always else strategy != "autoregressive" or not drafted
+    if drafts_always or strategy != "token_recycling":
+        assert bool(drafted) == (strategy != "autoregressive")
 
 
 @pytest.mark.timeout(600)
