@@ -18,6 +18,7 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy, kl_div
 from transformers import AutoModelForCausalLM, LlamaForCausalLM
 
+from models import attention
 from models.architecture import CONFIGURATIONS, LARGE_DRAFTER_LAYERS, thinned
 from models.checkpoint import BUNDLED, Checkpoint, left_by
 from models.layout import (
@@ -103,6 +104,8 @@ def _tempered(logits: Tensor, temperature: float) -> Tensor:
 def teacher_from(folder: str | os.PathLike[str], device: str) -> LlamaForCausalLM:
     """The frozen verifier model in float32."""
     teacher: LlamaForCausalLM = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    if device == "cpu":
+        teacher.set_attn_implementation(attention.NAME)
     return teacher.eval().requires_grad_(False).to(device)
 
 

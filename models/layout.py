@@ -18,6 +18,7 @@ CACHE_DIR = MODELS_DIR.parent / ".cache" / "models"
 TOKENIZER_FILE = CACHE_DIR / "tokenizer.json"
 TRAIN_TOKENS = CACHE_DIR / "train.npy"
 REVISED_TOKENS = CACHE_DIR / "revised.npy"
+REPEATED_TOKENS = CACHE_DIR / "repeated.npy"
 SAMPLED_DIR = CACHE_DIR / "sampled"
 
 

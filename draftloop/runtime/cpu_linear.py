@@ -109,7 +109,7 @@ class PackedLinear(nn.Module):
             self.steps,
             self.out_features,
             torch.get_num_threads(),
-            0,
+            *(0, 0, 0, 0),
         )
         kernel.compiled(UNIT, self.dtype)(call)
         return out

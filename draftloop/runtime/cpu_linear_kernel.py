@@ -42,12 +42,17 @@ SUMS_FLOATS = 1 << 15  # of the strips that a thread takes at a time
 MIN_WORK_PER_THREAD = 1 << 21  # multiply-adds; for less, waking a thread costs more than it saves
 WEIGHT_WORK = 4  # multiply-adds that take as long as fetching a weight
 
-CALL = struct.Struct("9q")
+CALL = struct.Struct("12q")
 # `gated`: where SiLU of the first half of the outputs times the second half goes instead of `out`,
-# dense, or 0. The halves must begin with a strip.
-CALL_FIELDS = ("x", "weights", "bias", "out", "rows", "steps", "outputs", "threads", "gated")
+# dense, or 0. The halves must begin with a strip. `next`: the matrix that the same threads multiply
+# by afterwards, or 0; its strips are those of a half where it has halves.
+CALL_FIELDS = (
+    "x", "weights", "bias", "out", "rows", "steps", "outputs", "threads", "gated", "next",
+    "next_steps", "next_strips",
+)  # fmt: skip
 UNITS_PER_THREAD = 4  # at least, where there are as many strips
 POINTERS = ("x", "weights", "bias", "out")
+WORD_BYTES = 4
 
 
 class _LinearEmitter(FormatEmitter):
@@ -132,7 +137,8 @@ class _LinearEmitter(FormatEmitter):
     def emit_way(self, way: Way, keep: Any) -> Any:
         """lines_part(call, team), tiles_part(call, team): the same in one way of multiplying.
 
-        A thread takes some strips, then some more: one that the machine disturbs does less.
+        A thread takes some strips of its part, then some more, and lets the cache fetch what it
+        comes to next meanwhile: memory is what most calls wait for.
         """
         group = self.emit_group(way)
         function, b = self.define(f"{way.name}_part", [PTR, PTR])
@@ -149,12 +155,13 @@ class _LinearEmitter(FormatEmitter):
             unit = self.unit_of(b, known, room, size)
             with b.if_then(b.not_(self.in_parts(b, way, known))):  # once for all strips
                 self.emit_packing(b, way, known, (first_row, rows, i64(0)), packed)
-            with self.team.taking(b, team, unit, strips) as (first, stop):
+            with self.team.taking(b, team, unit, strips) as (first, stop, part_stop):
                 values = b.mul(b.mul(b.sub(stop, first), room), i64(self.unit.strip))
                 with loop(b, i64(0), halves) as half:
                     mine = at(b, sums, b.mul(half, values), F32)
                     ends = [b.add(b.mul(half, strips), end) for end in (first, stop)]
-                    b.call(group, [call, first_row, rows, mine, packed, *ends])
+                    behind = self.words_behind(b, known, half, (first, stop, part_stop))
+                    b.call(group, [call, first_row, rows, mine, packed, *ends, behind])
                 ups = at(b, sums, values, F32)
                 b.call(keep, [call, first_row, rows, room, sums, ups, first, stop])
             self.team.wait(b, team)
@@ -163,14 +170,14 @@ class _LinearEmitter(FormatEmitter):
         return function
 
     def emit_group(self, way: Way) -> Any:
-        """lines_group, tiles_group(call, first_row, rows, sums, packed, first, stop): many blocks.
+        """lines_group, ..(call, first_row, rows, sums, packed, first, stop, behind): many blocks.
 
         The sums [strips][room][strip] of rows [first_row, first_row + rows) and strips
         [first, stop). All of these advance by a part of k, whose activations stay in the cache
-        meanwhile.
+        meanwhile. `behind` is what `words_behind` says.
         """
-        function, b = self.define(f"{way.name}_group", [PTR, I64, I64, PTR, PTR, I64, I64])
-        call, first_row, rows, sums, packed, first, stop = function.args
+        function, b = self.define(f"{way.name}_group", [PTR, I64, I64, PTR, PTR, I64, I64, I64])
+        call, first_row, rows, sums, packed, first, stop, behind = function.args
         known = self.record(b, call, CALL_FIELDS, POINTERS)
         steps, room, height = known["steps"], way.room(b, rows), way.height(b, rows)
         lanes, strip_size = i64(self.unit.lanes), i64(self.unit.strip)
@@ -183,7 +190,8 @@ class _LinearEmitter(FormatEmitter):
                 offset = b.add(b.mul(strip, strip_words), b.mul(step, lanes))
                 mine = at(b, sums, b.mul(b.sub(strip, first), strip_sums), F32)
                 bias = at(b, known["bias"], b.mul(strip, strip_size), F32)
-                following = self.next_part(b, way, (first, strip, stop), strip_words, step, steps)
+                place = (first, strip, stop, behind)
+                following = self.next_part(b, way, place, strip_words, step, steps)
                 with loop(b, i64(0), rows, height) as row:
                     so_far = at(b, mine, b.mul(row, strip_size), F32)
                     block = Block(
@@ -217,18 +225,44 @@ class _LinearEmitter(FormatEmitter):
         way.pack(b, x, packed, rows, steps, length)
 
     def next_part(
-        self, b: Any, way: Way, strips: tuple[Any, ...], strip_words: Any, step: Any, steps: Any
+        self, b: Any, way: Way, place: tuple[Any, ...], strip_words: Any, step: Any, steps: Any
     ) -> Any:
-        """Words from what a thread multiplies now to what it multiplies next; 0 at its end.
+        """Words from what a thread multiplies now to what it multiplies next.
 
-        That is the next strip, then the next part of the group.
+        That is the next strip, then the next part of the group, then what is `behind` the group.
         """
-        first, strip, stop = strips
-        part = b.mul(i64(way.block), i64(self.unit.lanes))
-        back = b.add(b.mul(b.sub(first, strip), strip_words), part)
+        first, strip, stop, behind = place
+        lanes = i64(self.unit.lanes)
+        back = b.sub(b.mul(i64(way.block), lanes), b.mul(b.sub(strip, first), strip_words))
         more = b.icmp_signed("<", b.add(step, i64(way.block)), steps)
         inside = b.icmp_signed("<", b.add(strip, i64(1)), stop)
-        return b.select(inside, strip_words, b.select(more, back, i64(0)))
+        ended = b.sub(behind, b.mul(step, lanes))
+        return b.select(inside, strip_words, b.select(more, back, ended))
+
+    def words_behind(
+        self, b: Any, known: dict[str, Any], half: Any, taken: tuple[Any, Any, Any]
+    ) -> Any:
+        """Words from the last strip of those that were taken to what their thread comes to then.
+
+        That is the same strips of the other half, then the next ones of its part, then what it will
+        begin with in the next matrix; 0 where that is not known.
+        """
+        first, stop, part_stop = taken
+        halves, strips = self.halves_of(b, known)
+        size, last = i64(self.unit.strip), b.sub(stop, i64(1))
+        others = b.mul(b.sub(halves, i64(1)), strips)
+        to_other = b.sub(strips, b.sub(last, first))
+        in_words = b.mul(size, known["steps"])
+        here = b.mul(b.add(b.mul(half, strips), last), in_words)
+        begun, _ = self.team.own_part(b, known["next_strips"])
+        there = b.mul(b.mul(size, known["next_steps"]), begun)
+        apart = b.sdiv(b.sub(known["next"], b.ptrtoint(known["weights"], I64)), i64(WORD_BYTES))
+        is_known = b.icmp_signed("!=", known["next"], i64(0))
+        beyond = b.select(is_known, b.sub(b.add(apart, there), here), i64(0))
+        in_part = b.icmp_signed("<", stop, part_stop)
+        then = b.select(in_part, b.mul(b.sub(i64(1), others), in_words), beyond)
+        is_last = b.icmp_signed("==", b.add(half, i64(1)), halves)
+        return b.select(is_last, then, b.mul(to_other, in_words))
 
     def halves_of(self, b: Any, known: dict[str, Any]) -> tuple[Any, Any]:
         """How many parts of the outputs are taken together, and the strips of each."""

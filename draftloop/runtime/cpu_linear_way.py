@@ -11,7 +11,8 @@ class Block(NamedTuple):
     `row`, `rows`: the first of them among those that are packed, and how many; `room`: rows of the
     packed matrix. `weights`: the strip's of this part, in panels `panel` words apart. The sums
     [rows][strip] go on from `start`, whose rows are `pitch` floats apart: the bias, with a pitch of
-    0, or what the part before left. `following`: words to the weights that come next, 0 if none do.
+    0, or what the part before left. `following`: words to the weights that come next, 0 if that is
+    not known.
     """
 
     row: Any

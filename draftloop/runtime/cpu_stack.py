@@ -82,7 +82,11 @@ class CpuStack:
         self._dtype = frame.last_norm.dtype
         self._windows = sorted({layer.window or 0 for layer in layers})
         self._kernel = kernel.compiled(UNIT, self._dtype, shape.dim, _widths(layers, shape))
-        self._table = np.array([self._fields(layer) for layer in layers], np.int64)
+        # Behind the last layer the head stands for the matrix that comes next.
+        fields = [self._fields(layer) for layer in layers]
+        head = fields[-1][: kernel.LAYER_FIELDS.index("before_attention weights")]
+        head += len(kernel.LINEARS) * _linear_fields(self._head)
+        self._table = np.array([*fields, head], np.int64)
         linears = [self._head, *(linear for layer in layers for linear in _linears(layer))]
         self._work_per_row = sum(linear.in_features * linear.out_features for linear in linears)
         self._cache: KVCache | None = None
@@ -105,7 +109,7 @@ class CpuStack:
         values = len(chosen) * head.out_features
         logits = torch.empty(values + SPARE)
         call = kernel.CALL.pack(
-            self._table.ctypes.data, len(self._table), segments.ctypes.data, len(segments),
+            self._table.ctypes.data, len(self._layers), segments.ctypes.data, len(segments),
             rows, shape.hidden, shape.heads, shape.kv_heads, shape.dim,
             cache.keys[0].stride(1), cache.keys[0].stride(0), torch.get_num_threads(),
             self._work_per_row, token_ids, positions, embedding,
@@ -129,8 +133,8 @@ class CpuStack:
         if cache is not self._cache:
             self._cache = cache
             keys, values = (kernel.LAYER_FIELDS.index(name) for name in ("keys", "values"))
-            self._table[:, keys] = [tensor.data_ptr() for tensor in cache.keys]
-            self._table[:, values] = [tensor.data_ptr() for tensor in cache.values]
+            self._table[:-1, keys] = [tensor.data_ptr() for tensor in cache.keys]
+            self._table[:-1, values] = [tensor.data_ptr() for tensor in cache.values]
 
     def _segment(self, segment: Segment) -> tuple[list[int], Table]:
         """Its fields, and what they point to."""

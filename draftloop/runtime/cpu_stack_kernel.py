@@ -22,6 +22,7 @@ from draftloop.runtime.llvm import (
     VOID,
     VectorUnit,
     at,
+    ceil,
     compile_module,
     i64,
     know_function,
@@ -193,11 +194,13 @@ class _StackEmitter(RowsEmitter):
 
     def emit_linear_call(
         self, b: Any, known: dict[str, Any], layer: dict[str, Any], name: str, x: str, out: str,
-        gated: Any = None, rows: Any = None,
+        following: tuple[dict[str, Any], str, Any] | None = None, gated: Any = None,
+        rows: Any = None,
     ) -> None:  # fmt: skip
         """out = x times one of the layer's matrices; `gated` as in `cpu_linear_kernel`.
 
-        What x is must be there for all threads; they wait at the end.
+        What x is must be there for all threads; they wait at the end. `following` is the matrix
+        that comes next: its layer, its name and into how many parts it is gated.
         """
         fields = {field: layer[f"{name} {field}"] for field in ("steps", "outputs")}
         for field in ("weights", "bias"):
@@ -205,19 +208,42 @@ class _StackEmitter(RowsEmitter):
         fields["x"], fields["out"] = (b.ptrtoint(known[matrix], I64) for matrix in (x, out))
         fields |= {"rows": rows or known["rows"], "threads": known["threads"]}
         fields["gated"] = gated or i64(0)
+        fields |= dict.fromkeys(("next", "next_steps", "next_strips"), i64(0))
+        if following is not None:
+            other, its_name, parts = following
+            fields["next"] = b.ptrtoint(other[f"{its_name} weights"], I64)
+            fields["next_steps"] = other[f"{its_name} steps"]
+            outputs = b.sdiv(other[f"{its_name} outputs"], parts)
+            fields["next_strips"] = ceil(b, outputs, i64(self.strip))
         record = self.filled(b, cpu_linear_kernel.CALL_FIELDS, fields)
         b.call(self.linear, [record, known["team"]])
 
     def emit_layer(self, functions: dict[str, Any]) -> Any:
-        """layer(call, layer, epsilon): x += attention of x; x += feed-forward of x."""
+        """layer(call, layer, epsilon): x += attention of x; x += feed-forward of x.
+
+        Another layer's record lies behind this one's: what is multiplied by next.
+        """
         function, b = self.define("layer", [PTR, PTR, F32])
         call, layer, epsilon = function.args
         known = self.record(b, call, MEMBER_FIELDS, MEMBER_POINTERS)
         mine = self.record(b, layer, LAYER_FIELDS, LAYER_POINTERS)
+        behind = at(b, layer, i64(len(LAYER_FIELDS)), I64)
+        after = self.record(b, behind, LAYER_FIELDS, LAYER_POINTERS)
         inner = b.sdiv(mine["before_activation outputs"], i64(2))
         # Where the halves begin with a strip the kernel of the matrix goes on to the activation.
         begins = b.icmp_signed("==", b.srem(inner, i64(self.strip)), i64(0))
         gated = b.select(begins, b.ptrtoint(known["inner"], I64), i64(0))
+        parts = b.select(begins, i64(2), i64(1))
+        following = {
+            "before_attention": (mine, "after_attention", i64(1)),
+            "after_attention": (mine, "before_activation", parts),
+            "before_activation": (mine, "after_activation", i64(1)),
+            "after_activation": (after, "before_attention", i64(1)),
+        }
+
+        def multiply(name: str, x: str, out: str, gated: Any = None) -> None:
+            self.emit_linear_call(b, known, mine, name, x, out, following[name], gated)
+
         first, stop = self.team.own_part(b, known["rows"])
         own = b.sub(stop, first)
         x, normed, delta = (
@@ -228,24 +254,24 @@ class _StackEmitter(RowsEmitter):
         sizes = [own, known["hidden"], epsilon]
         b.call(functions["norm"], [x, mine["first_norm"], normed, *sizes])
         self.team.wait(b, known["team"])
-        self.emit_linear_call(b, known, mine, "before_attention", "normed", "joined")
+        multiply("before_attention", "normed", "joined")
         for step in ("place", "attend"):
             with loop(b, i64(0), known["segment_count"]) as number:
                 place = b.mul(number, i64(len(SEGMENT_FIELDS)))
                 segment = at(b, known["segments"], place, I64)
                 b.call(functions[step], [call, layer, segment])
             self.team.wait(b, known["team"])
-        self.emit_linear_call(b, known, mine, "after_attention", "narrowed", "delta")
+        multiply("after_attention", "narrowed", "delta")
         b.call(functions["add"], [x, delta, size])
         b.call(functions["norm"], [x, mine["second_norm"], normed, *sizes])
         self.team.wait(b, known["team"])
-        self.emit_linear_call(b, known, mine, "before_activation", "normed", "gates", gated)
+        multiply("before_activation", "normed", "gates", gated)
         with b.if_then(b.not_(begins)):
             gates = at(b, known["gates"], b.mul(first, b.mul(inner, i64(2))), self.scalar)
             gated_rows = at(b, known["inner"], b.mul(first, inner), self.scalar)
             b.call(functions["gate"], [gates, gated_rows, own, inner])
             self.team.wait(b, known["team"])
-        self.emit_linear_call(b, known, mine, "after_activation", "inner", "delta")
+        multiply("after_activation", "inner", "delta")
         b.call(functions["add"], [x, delta, size])
         b.ret_void()
         return function

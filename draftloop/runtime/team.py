@@ -17,12 +17,14 @@ from typing import Any
 import torch
 from llvmlite import binding as llvm
 
-from draftloop.runtime.llvm import I32, I64, PTR, VOID, Emitter, at, i64, minimum
+from draftloop.runtime.llvm import I32, I64, PTR, VOID, Emitter, at, i64, loop, minimum
 
 OPENMP_FUNCTIONS = ("GOMP_parallel", "omp_get_thread_num", "omp_get_num_threads")
-# A team's record, 64-bit words, each in its own cache line: units that are taken, members that have
-# arrived, and the number of times that all have.
-TAKEN, ARRIVED, TURN, RECORD = 0, 8, 16, 24
+# A team's record, 64-bit words, each in its own cache line: members that have arrived, the number
+# of times that all have, and for every member the units of its part that are taken.
+LINE, MEMBERS = 8, 128
+ARRIVED, TURN, TAKEN = 0, LINE, 2 * LINE
+RECORD = TAKEN + MEMBERS * LINE
 # What a member waits before it lets others have its core: some 20 to 60 microseconds. Parts of a
 # kernel end together to within a few, unless another process has a member's core.
 SPINS = 1000
@@ -57,13 +59,14 @@ class Team:
         with b.goto_entry_block():
             record = b.alloca(I64, RECORD)
             record.align = 64
-        for place in (TAKEN, ARRIVED, TURN):
-            b.store(i64(0), at(b, record, i64(place), I64))
+        with loop(b, i64(0), i64(RECORD), i64(LINE)) as place:
+            b.store(i64(0), at(b, record, place, I64))
         return record
 
     def run(self, b: Any, member: Any, argument: Any, threads: Any) -> None:
         """member(argument) by so many threads, or by this one alone."""
         parallel = self._known("GOMP_parallel", VOID, [PTR, PTR, I32, I32])
+        threads = minimum(b, threads, i64(MEMBERS))
         with b.if_else(b.icmp_signed(">", threads, i64(1))) as (in_team, alone):
             with in_team:
                 members = b.trunc(threads, I32)
@@ -85,28 +88,30 @@ class Team:
 
     def own_part(self, b: Any, units: Any) -> tuple[Any, Any]:
         """First and end of the units of work that fall to this thread."""
-        number = b.call(self._known("omp_get_thread_num", I32, []), [])
-        thread, threads = b.zext(number, I64), self.size(b)
-        ends = (thread, b.add(thread, i64(1)))
-        start, stop = (b.sdiv(b.mul(units, end), threads) for end in ends)
-        return start, stop
+        return self._part_of(b, units, self._number(b))
 
     @contextmanager
-    def taking(self, b: Any, record: Any, unit: Any, stop: Any) -> Iterator[tuple[Any, Any]]:
+    def taking(self, b: Any, record: Any, unit: Any, stop: Any) -> Iterator[tuple[Any, Any, Any]]:
         """Emit a loop over units of range(stop) that no other thread has taken.
 
-        Yields the first and the end of each. Then all must `wait` before units are taken again.
+        Its own part's first, then what others have not taken of theirs: one that the machine
+        disturbs does less. Yields the first and the end of each, and the end of the part that it is
+        of. Then all must `wait` before units are taken again.
         """
-        body, done = (b.append_basic_block(name) for name in ("take", "taken"))
-        b.branch(body)
-        b.position_at_end(body)
-        first = b.atomic_rmw("add", at(b, record, i64(TAKEN), I64), unit, "monotonic")
-        inside = b.append_basic_block("inside")
-        b.cbranch(b.icmp_signed("<", first, stop), inside, done)
-        b.position_at_end(inside)
-        yield first, minimum(b, b.add(first, unit), stop)
-        b.branch(body)
-        b.position_at_end(done)
+        number, size = self._number(b), self.size(b)
+        with loop(b, i64(0), size) as turn:
+            whose = b.srem(b.add(number, turn), size)
+            part_start, part_stop = self._part_of(b, stop, whose)
+            taken = at(b, record, b.add(i64(TAKEN), b.mul(whose, i64(LINE))), I64)
+            body, inside, done = (b.append_basic_block(name) for name in ("take", "in", "taken"))
+            b.branch(body)
+            b.position_at_end(body)
+            first = b.add(part_start, b.atomic_rmw("add", taken, unit, "monotonic"))
+            b.cbranch(b.icmp_signed("<", first, part_stop), inside, done)
+            b.position_at_end(inside)
+            yield first, minimum(b, b.add(first, unit), part_stop), part_stop
+            b.branch(body)
+            b.position_at_end(done)
 
     def wait(self, b: Any, record: Any) -> None:
         """Until all have arrived: what any of them wrote before, all of them see."""
@@ -117,12 +122,15 @@ class Team:
     def _emit_wait(self) -> Any:
         function, b = self._emitter.define("wait", [PTR])
         (record,) = function.args
-        taken, arrived, turn = (at(b, record, i64(n), I64) for n in (TAKEN, ARRIVED, TURN))
+        arrived, turn = (at(b, record, i64(n), I64) for n in (ARRIVED, TURN))
+        taken = at(b, record, i64(TAKEN), I64)
         before = b.load_atomic(turn, "monotonic", 8, typ=I64)
         others = b.atomic_rmw("add", arrived, i64(1), "acq_rel")
-        with b.if_else(b.icmp_signed("==", b.add(others, i64(1)), self.size(b))) as (last, early):
+        size = self.size(b)
+        with b.if_else(b.icmp_signed("==", b.add(others, i64(1)), size)) as (last, early):
             with last:
-                b.store(i64(0), taken)
+                with loop(b, i64(0), size) as member:
+                    b.store(i64(0), at(b, taken, b.mul(member, i64(LINE)), I64))
                 b.store(i64(0), arrived)
                 b.atomic_rmw("add", turn, i64(1), "release")
             with early:
@@ -152,6 +160,16 @@ class Team:
                 b.call(rest, [])
         b.branch(head)
         b.position_at_end(done)
+
+    def _number(self, b: Any) -> Any:
+        """Which of the team's threads this one is."""
+        return b.zext(b.call(self._known("omp_get_thread_num", I32, []), []), I64)
+
+    def _part_of(self, b: Any, units: Any, number: Any) -> tuple[Any, Any]:
+        """First and end of the units of work that fall to a thread."""
+        size = self.size(b)
+        start, stop = (b.sdiv(b.mul(units, end), size) for end in (number, b.add(number, i64(1))))
+        return start, stop
 
     def _known(self, name: str, result: Any, arguments: list[Any]) -> Any:
         known = self._emitter.module.globals.get(name)

@@ -130,8 +130,12 @@ def test_more_rows_than_are_taken_at_once(depth: int) -> None:
 @needs_kernel
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("rows", [1, 7, 200])
-def test_a_gated_product(rows: int, dtype: torch.dtype) -> None:
-    """In place of the outputs: SiLU of their first half times their second, in one call."""
+@pytest.mark.parametrize("has_next", [False, True])
+def test_a_gated_product(rows: int, dtype: torch.dtype, has_next: bool) -> None:
+    """In place of the outputs: SiLU of their first half times their second, in one call.
+
+    Which matrix comes next says what is fetched meanwhile and changes nothing.
+    """
     width, depth = 3 * 64, 600
     packed = PackedLinear(*random_layer(2 * width, depth, dtype))
     x = torch.randn(rows, depth).to(dtype) / 8
@@ -141,6 +145,7 @@ def test_a_gated_product(rows: int, dtype: torch.dtype) -> None:
     call = kernel.CALL.pack(
         x.data_ptr(), packed.packed.data_ptr(), packed.bias.data_ptr(), 0, rows, packed.steps,
         2 * width, torch.get_num_threads(), gated.data_ptr(),
+        *((packed.packed.data_ptr(), packed.steps, 6) if has_next else (0, 0, 0)),
     )  # fmt: skip
     kernel.compiled(cpu_linear.UNIT, dtype)(call)
     torch.testing.assert_close(gated, functional.silu(gate) * up)

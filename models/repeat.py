@@ -1,0 +1,74 @@
+"""Tokens without meaning that come again: what can only be said by copying teaches copying.
+
+`python -m models.repeat --tokens 1200000` writes records of a passage of tokens drawn at random and
+then, as often as fits, the passage again with one token changed for another or a part left out. In
+text a model can often do without what stands before it, so that it learns to follow it late and
+half; here nothing else helps. (Induction heads: Olsson et al., arXiv 2209.11895.)
+"""
+
+from __future__ import annotations
+
+import argparse
+
+import numpy as np
+import numpy.typing as npt
+from tqdm import tqdm
+
+from models.layout import REPEATED_TOKENS
+from models.packing import BLOCK
+from models.tokenizer import END_OF_TEXT_ID, VOCABULARY
+
+# Few different tokens make a passage in which one token before does not say which comes next.
+FEWEST, MOST = 16, 1024
+LEAST_PASSAGE, MOST_PASSAGE = 0.1, 0.35  # of a record; the rest is further versions
+CHANGED, SHORTENED = 0.6, 0.3  # of the versions
+LENGTHS, SHARES = (512, 1024, 2048), (0.5, 0.35, 0.15)
+
+Tokens = npt.NDArray[np.int16]
+
+
+def version(passage: Tokens, draw: np.random.Generator) -> Tokens:
+    """The passage, sometimes with one token changed for another throughout or a part left out."""
+    again = passage.copy()
+    if draw.random() < CHANGED:
+        old, new = draw.choice(passage), draw.integers(1, VOCABULARY)
+        again[again == old] = new
+    if draw.random() < SHORTENED:
+        begin, end = np.sort(draw.integers(0, len(again), 2))
+        again = np.concatenate([again[:begin], again[end:]])
+    return again
+
+
+def record(length: int, draw: np.random.Generator) -> Tokens:
+    """`length` tokens: a passage of few or many different ones, and further versions of it."""
+    count = int(np.exp(draw.uniform(np.log(FEWEST), np.log(MOST))))
+    symbols = 1 + draw.choice(VOCABULARY - 1, count, replace=False)
+    size = int(length * draw.uniform(LEAST_PASSAGE, MOST_PASSAGE))
+    passage = symbols[draw.integers(0, count, size)].astype(np.int16)
+    parts = [np.array([END_OF_TEXT_ID], dtype=np.int16), passage]
+    while sum(map(len, parts)) < length:
+        parts.append(version(passage, draw))
+    return np.concatenate(parts)[:length]
+
+
+def records(tokens: int, seed: int) -> Tokens:
+    """At least so many tokens, in whole blocks of records of one length."""
+    draw = np.random.default_rng(seed)
+    parts: list[Tokens] = []
+    for _ in tqdm(range(-(-tokens // BLOCK)), desc="repeating"):
+        length = int(draw.choice(LENGTHS, p=SHARES))
+        parts += [record(length, draw) for _ in range(BLOCK // length)]
+    return np.concatenate(parts)
+
+
+def main() -> None:
+    """Parses the command line and writes the records."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--tokens", type=int, default=1_200_000)
+    parser.add_argument("--seed", type=int, default=0)
+    options = parser.parse_args()
+    np.save(REPEATED_TOKENS, records(options.tokens, options.seed))
+
+
+if __name__ == "__main__":
+    main()
