@@ -17,8 +17,9 @@ import torch
 from torch import Tensor
 from torch.multiprocessing.spawn import spawn
 from tqdm import tqdm
-from transformers import AutoModelForCausalLM
 
+from draftloop.runtime.forward import Forward
+from draftloop.runtime.model import LanguageModel, ModelOptions
 from models.evaluate import SAMPLING_TEMPERATURE
 from models.layout import REVISED_TOKENS, SAMPLED_DIR, TRAIN_TOKENS, VERIFIER_DIR
 from models.team import end_with_parent
@@ -65,29 +66,52 @@ def sampled_stream() -> npt.NDArray[np.int16]:
     return np.concatenate([np.load(file).reshape(-1) for file in files])
 
 
+def continued(model: LanguageModel, rows: Tensor) -> Tensor:
+    """[ROWS, length + WRITTEN]: the rows and what the model writes behind them.
+
+    Behind an end of text there is nothing but ends of text.
+    """
+    slots = [model.acquire() for _ in rows]
+    written, ended = rows, torch.zeros(len(rows), dtype=torch.bool)
+    try:
+        # In turns: the logits of all prompts at once would take gigabytes.
+        logits = [
+            model.forward([Forward(model, slot, row, logits_from=len(row) - 1)])[0]
+            for slot, row in zip(slots, rows.tolist(), strict=True)
+        ]
+        for _ in range(WRITTEN):
+            laws = (torch.cat(logits) / SAMPLING_TEMPERATURE).softmax(-1)
+            tokens = torch.multinomial(laws, 1).masked_fill(ended[:, None], END_OF_TEXT_ID)
+            written, ended = (
+                torch.cat([written, tokens], 1),
+                ended | (tokens[:, 0] == END_OF_TEXT_ID),
+            )
+            wishes = zip(slots, tokens.tolist(), strict=True)
+            logits = model.forward([Forward(model, slot, token) for slot, token in wishes])
+    finally:
+        for slot in slots:
+            model.cache.release(slot)
+    return written
+
+
 def work(rank: int, workers: int, batches: int) -> None:
-    """Samples every `workers`-th batch that is not there yet."""
+    """Samples every `workers`-th batch that is not there yet, from the model as it is served."""
     end_with_parent()
-    torch.set_num_threads(1)
     torch.set_grad_enabled(False)
-    model = AutoModelForCausalLM.from_pretrained(VERIFIER_DIR, dtype=torch.float32).eval()
+    longest = REVISED_PROMPT + WRITTEN + 1
+    options = ModelOptions(
+        folder=VERIFIER_DIR, dtype="bfloat16", max_sessions=ROWS, context_length=longest, threads=1
+    )
+    model = LanguageModel(options)
     stream = np.load(TRAIN_TOKENS)
     revised = np.load(REVISED_TOKENS) if REVISED_TOKENS.exists() else None
     missing = [n for n in range(rank, batches, workers) if not file_of(n).exists()]
     for number in tqdm(missing, desc=f"sampling {rank}", position=rank, mininterval=10):
         torch.manual_seed(number)
-        rows = prompts(stream, revised, number)
-        written = model.generate(
-            rows, attention_mask=torch.ones_like(rows), max_new_tokens=WRITTEN,
-            do_sample=True, temperature=SAMPLING_TEMPERATURE, top_k=0,
-            pad_token_id=END_OF_TEXT_ID,
-        )  # fmt: skip
-        # Rows that have all ended leave the batch short; the rest is padding like theirs.
-        filled = torch.full((ROWS, rows.shape[1] + WRITTEN), END_OF_TEXT_ID)
-        filled[:, : written.shape[1]] = written
+        written = continued(model, prompts(stream, revised, number))
         half = file_of(number).with_suffix(".part")
         with half.open("wb") as file:
-            np.save(file, filled.numpy().astype(np.int16))
+            np.save(file, written.numpy().astype(np.int16))
         half.rename(file_of(number))
 
 

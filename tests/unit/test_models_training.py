@@ -17,8 +17,10 @@ torch = pytest.importorskip("torch")
 from tokenizers import Tokenizer  # noqa: E402
 from torch import nn  # noqa: E402
 from torch.multiprocessing.spawn import spawn  # noqa: E402
+from transformers import AutoModelForCausalLM  # noqa: E402
 
 from draftloop.config import bundled_model  # noqa: E402
+from draftloop.runtime.model import LanguageModel, ModelOptions  # noqa: E402
 from models.architecture import (  # noqa: E402
     CONFIGURATIONS,
     LARGE_DRAFTER_LAYERS,
@@ -36,7 +38,15 @@ from models.layout import DRAFTER_DIR  # noqa: E402
 from models.muon import Rates, new_momenta, orthogonalise, share_out, update  # noqa: E402
 from models.packing import BLOCK, GROUP_BLOCKS, Windows, mixed  # noqa: E402
 from models.revise import COMMENTS, WORDS, record, revised  # noqa: E402
-from models.sample import EVERY, PROMPT, REVISED_PROMPT, ROWS, prompts  # noqa: E402
+from models.sample import (  # noqa: E402
+    EVERY,
+    PROMPT,
+    REVISED_PROMPT,
+    ROWS,
+    WRITTEN,
+    continued,
+    prompts,
+)
 from models.schedule import Phase, Schedule  # noqa: E402
 from models.team import Setting, end_with_parent, spans  # noqa: E402
 from models.tokenizer import END_OF_TEXT_ID  # noqa: E402
@@ -270,6 +280,25 @@ def test_some_prompts_to_sample_from_are_records_with_their_second_version_begun
     assert shapes == [(ROWS, REVISED_PROMPT), *[(ROWS, PROMPT)] * (EVERY - 1)]
     assert (prompts(text, records, 0)[:, 0] == END_OF_TEXT_ID).all()
     assert torch.equal(prompts(text, None, 3), prompts(text, records, 3))
+
+
+def test_what_is_sampled_is_what_the_model_says_after_each_row() -> None:
+    """At the likeliest token's temperature: greedy decoding, row by row."""
+    folder = bundled_model("drafter")
+    model = LanguageModel(ModelOptions(folder=folder, max_sessions=2, context_length=256))
+    network = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    rows = torch.tensor([[5, 6, 7, 8], [900, 901, 902, 903]])
+    with torch.inference_mode(), pytest.MonkeyPatch.context() as patch:
+        patch.setattr("models.sample.SAMPLING_TEMPERATURE", 1e-6)
+        written = continued(model, rows)
+        expected = network.generate(
+            rows, attention_mask=torch.ones_like(rows), max_new_tokens=WRITTEN, do_sample=False
+        )
+    assert written.shape == (2, 4 + WRITTEN) and model.cache.free_slots == 2
+    for row, other in zip(written.tolist(), expected.tolist(), strict=True):
+        stop = row.index(END_OF_TEXT_ID) if END_OF_TEXT_ID in row else len(row)
+        assert row[:stop] == other[:stop]
+        assert set(row[stop:]) <= {END_OF_TEXT_ID}
 
 
 def test_a_thinned_model_has_the_layers_that_were_kept_and_nothing_of_the_others() -> None:
