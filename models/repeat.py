@@ -16,13 +16,13 @@ from tqdm import tqdm
 
 from models.layout import REPEATED_TOKENS
 from models.packing import BLOCK
+from models.revise import LENGTHS, SHARES
 from models.tokenizer import END_OF_TEXT_ID, VOCABULARY
 
 # Few different tokens make a passage in which one token before does not say which comes next.
 FEWEST, MOST = 16, 1024
 LEAST_PASSAGE, MOST_PASSAGE = 0.1, 0.35  # of a record; the rest is further versions
 CHANGED, SHORTENED = 0.6, 0.3  # of the versions
-LENGTHS, SHARES = (512, 1024, 2048), (0.5, 0.35, 0.15)
 
 Tokens = npt.NDArray[np.int16]
 
