@@ -21,9 +21,8 @@ BLOCK = 256  # queries at a time
 class BlockedCausal(torch.autograd.Function):
     """softmax(query key^T / sqrt(D)) value under a causal mask; all [B, heads, L, D].
 
-    Scores are float32 whatever comes in: a sure head's are large, and rounded to bfloat16 they
-    taught a model to copy less surely than it did before. Keeps each block's probabilities for the
-    backward pass: L^2 / 2 a head.
+    Scores are float32 whatever comes in: a sure head's are large, and bfloat16 knows no number
+    between 298 and 300. Keeps each block's probabilities for the backward pass: L^2 / 2 a head.
     """
 
     @staticmethod
