@@ -58,12 +58,22 @@ class Engine:
     def _make_base_images(self, starter: Path) -> None:
         """Once: made anew they would differ, and every layer above them be built again."""
         commands = [("docker", "image", "inspect", image) for image in BASE_IMAGES]
-        if all(_succeeds(command, self._environment) for command in commands):
-            return
-        made = subprocess.run([starter, "images"], capture_output=True, text=True, check=False)
-        if made.returncode:
-            self.close()
-            raise NoEngine(f"the base images cannot be made: {made.stderr[-500:]}")
+        if not all(_succeeds(command, self._environment) for command in commands):
+            made = subprocess.run([starter, "images"], capture_output=True, text=True, check=False)
+            if made.returncode:
+                self.close()
+                raise NoEngine(f"the base images cannot be made: {made.stderr[-500:]}")
+        self._forget_constraints(BASE_IMAGES[0])
+
+    def _forget_constraints(self, image: str) -> None:
+        """Takes from the image's pip what this machine's is told of a file that only it has."""
+        asks = ("docker", "run", "--rm", image, "grep", "-q", "^constraint", "/etc/pip.conf")
+        if _succeeds(asks, self._environment):
+            subprocess.run(
+                ("docker", "build", "--network", "host", "-t", image, "-"),
+                input=f"FROM {image}\nRUN sed -i /^constraint/d /etc/pip.conf\n",
+                env=self._environment, capture_output=True, text=True, check=True,
+            )  # fmt: skip
 
     def close(self) -> None:
         """Stops the engine, if it was started here."""
