@@ -82,10 +82,8 @@ def continued(model: LanguageModel, rows: Tensor) -> Tensor:
         for _ in range(WRITTEN):
             laws = (torch.cat(logits) / SAMPLING_TEMPERATURE).softmax(-1)
             tokens = torch.multinomial(laws, 1).masked_fill(ended[:, None], END_OF_TEXT_ID)
-            written, ended = (
-                torch.cat([written, tokens], 1),
-                ended | (tokens[:, 0] == END_OF_TEXT_ID),
-            )
+            written = torch.cat([written, tokens], 1)
+            ended |= tokens[:, 0] == END_OF_TEXT_ID
             wishes = zip(slots, tokens.tolist(), strict=True)
             logits = model.forward([Forward(model, slot, token) for slot, token in wishes])
     finally:
