@@ -18,7 +18,7 @@ from drafter_service.strategies import Strategy
 from draftloop.cost_line import CostLine, cost_line
 from draftloop.model_info import CostPoint
 from draftloop.runtime.cost_curve import CostCurve
-from draftloop.runtime.forward import Task
+from draftloop.runtime.forward import Forward, Task
 from draftloop.runtime.model import LanguageModel
 from draftloop.tree import ServiceTimings
 from phrase_store.config import PhraseSettings
@@ -104,6 +104,7 @@ class World:
         try:
             wish = next(task)
             while True:
+                assert isinstance(wish, Forward), "no session is told that it is alone"
                 (logits,) = wish.model.forward([wish])
                 if timings is not None:
                     taken = int(self._lines[wish.model].nanoseconds(wish.rows))

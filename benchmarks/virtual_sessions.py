@@ -159,7 +159,11 @@ class DrafterSession:
             cascade=parts.cascade,
         )
         self._strategy = world.shared.strategy(
-            asked, world.draft, self._slot, prefill_chunk_tokens=CHUNK_TOKENS
+            asked,
+            world.draft,
+            self._slot,
+            prefill_chunk_tokens=CHUNK_TOKENS,
+            is_alone=lambda: False,
         )
         world.run(self._strategy.prefill(), None)
 

@@ -18,9 +18,11 @@ async def serve(settings: DrafterSettings) -> None:
     with importing(settings.start_lock):
         from drafter_service.servicer import SERVICE_NAME, DrafterServicer, register
         from drafter_service.strategies import STRATEGIES
+        from drafter_service.warm_up import warm_up
         from draftloop.rpc.server import RoleServer
         from draftloop.runtime.service import ModelHost
-        from phrase_store.store import PhraseStore, warm_up
+        from phrase_store.store import PhraseStore
+        from phrase_store.store import warm_up as warm_up_phrases
 
     server = RoleServer(SERVICE_NAME, settings)
     host = ModelHost(
@@ -31,7 +33,8 @@ async def serve(settings: DrafterSettings) -> None:
 
     async def start() -> None:
         async with turn(settings.start_lock):
-            await asyncio.gather(host.start(), asyncio.to_thread(warm_up))
+            await asyncio.gather(host.start(), asyncio.to_thread(warm_up_phrases))
+            await host.engine.awaited(warm_up(host.model))
 
     async def stop() -> None:
         await host.stop()

@@ -6,317 +6,328 @@ few best hold the target's token far more often than the likeliest (ALGORITHMS s
 
 from __future__ import annotations
 
-from bisect import bisect_right
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 
 import numpy as np
-import numpy.typing as npt
 from torch import Tensor
 
-from drafter_service.said import Said, SaidBefore
+from drafter_service import tree_children, tree_ends, tree_nodes
+from drafter_service.economy import Economy
+from drafter_service.passes import FORWARDS, Context, grow
 from drafter_service.session import DrafterSession
-from draftloop.calibration import Calibration, cell_of
-from draftloop.runtime.choices import Choices
+from drafter_service.tree_nodes import (
+    MISSING,
+    NOBODYS,
+    NODE,
+    STATE,
+    UNRUN,
+    Learned,
+    Records,
+    Tree,
+)
 from draftloop.runtime.forward import Forward
-from draftloop.tree import ROOT, DraftTree, TokenSource
+from draftloop.runtime.prepared import Pass, Passes, Prepared
+from draftloop.tree import ROOT, DraftBudget, DraftTree, TokenSource
+from phrase_store.index import correction_of
 
-SOURCE = TokenSource.DRAFT_MODEL
-# What the draft model says of an offered node, in five levels. They stand where a calibration has
-# depths: both scores together tell more of a reviewed node than its depth does.
-LEVEL_EDGES = (0.02, 0.15, 0.5, 0.85)
-LEVEL_DEPTHS = (1, 2, 3, 5, 9)
-# How likely an offered node is before either is asked, and how sure a draft model may be of it.
-USUAL, SUREST = 0.4, 0.9
-
-Floats = npt.NDArray[np.float64]
-
-
-@dataclass(slots=True)
-class Candidate:
-    """A node. `reach`: probability that it is accepted, its ancestors included.
-
-    `cell` of the calibration counts whether it was the target's token once its parent was; what
-    others offered has none before the draft model saw it. `said` is there once it was run, in this
-    tree or in one before; it is `grown` once its children stand in this one.
-    """
-
-    token: int
-    parent: int
-    depth: int
-    source: TokenSource
-    estimate: float
-    reach: float
-    calibration: Calibration | None = None
-    cell: int = 0
-    said: Said | None = None
-    grown: bool = False
+FIRST_ROOM = 512  # nodes; where more are looked at there is room for twice as many
+# Positions whose noise is drawn for a draft at first, and then again and again.
+NOISE_AT_ONCE = 8
+NO_DELTA = -1.0
 
 
 class Candidates:
     """Nodes, parents before children; the same token under the same parent is one node.
 
-    `said` is what is known of the root, the last committed token, if it was run already.
+    `children`: most of one node that the draft model is asked for.
     """
 
-    def __init__(self, session: DrafterSession, said: Said | None = None) -> None:
+    def __init__(self, session: DrafterSession, children: int) -> None:
         self.session = session
-        self.said = said
-        self.nodes: list[Candidate] = []
-        self.has_offer = False
-        self.drafted = 0  # nodes that the draft model proposed
-        self._places: dict[tuple[int, int], int] = {}
-        self._start = len(session.committed)
+        self._children = min(children, session.model.vocabulary_size)
+        most = session.model.options.max_draft_nodes
+        self._tree = Tree(
+            nodes=np.zeros(FIRST_ROOM, NODE),
+            state=np.zeros(1, STATE),
+            rows=np.zeros((2, most), np.int64),
+            said_tokens=np.zeros((most + 1, self._children), np.int64),
+            said_shares=np.zeros((most + 1, self._children)),
+            chosen=np.zeros(FIRST_ROOM, np.int64),
+            ends=np.zeros(FIRST_ROOM, np.int64),
+            stops=np.array(session.model.stop_token_ids, np.int64),
+        )
+        own, reviews = map(correction_of, (session.calibration, session.reviews))
+        self._learned = Learned(own, reviews)
+        self.clear()
+
+    def clear(self) -> None:
+        """Forgets all nodes, and what is known of the root; the slot is left as it is."""
+        nodes, state = self._tree.nodes, self._tree.state
+        nodes[ROOT] = (0, ROOT, 0, 0, NOBODYS, 0, UNRUN, 0, 1.0, 1.0)
+        state["rows"] = 0
+        self._start = len(self.session.committed)
+        self._begin()
+
+    def _begin(self) -> None:
+        """No nodes yet."""
+        for name in ("nodes", "drafted", "first_new", "chosen", "ends", "has_offer"):
+            self._tree.state[name] = 0
+        self._tree.nodes[ROOT]["grown"] = 0
 
     def __len__(self) -> int:
-        return len(self.nodes)
+        return self._count("nodes")
 
-    def reach(self, node: int) -> float:
-        """Probability that a node is accepted; the root's is 1."""
-        return 1.0 if node == ROOT else self.nodes[node].reach
+    @property
+    def nodes(self) -> Records:
+        """All records of `tree_nodes.NODE`, the root's not among them."""
+        return self._tree.nodes[: len(self)]
 
-    def depth(self, node: int) -> int:
-        """Depth of a node; the root's is 0."""
-        return 0 if node == ROOT else self.nodes[node].depth
+    @property
+    def drafted(self) -> int:
+        """Nodes that the draft model proposed."""
+        return self._count("drafted")
 
-    def child(self, parent: int, token: int) -> int | None:
-        """The node for a token under a parent, if there is one."""
-        return self._places.get((parent, token))
+    @property
+    def root_is_run(self) -> bool:
+        """Whether it is known what the draft model says after the last committed token."""
+        return bool(self._tree.nodes[ROOT]["row"] != UNRUN)
 
-    def add(self, candidate: Candidate) -> int:
-        """A new node; its parent has no such child yet."""
-        self._places[candidate.parent, candidate.token] = len(self.nodes)
-        over = self.said_at(candidate.parent)
-        candidate.said = None if over is None else over.children.get(candidate.token)
-        self.has_offer |= candidate.source is not SOURCE
-        self.nodes.append(candidate)
-        return len(self.nodes) - 1
-
-    def said_at(self, node: int) -> Said | None:
-        """What the draft model said after a node, or after the root."""
-        return self.said if node == ROOT else self.nodes[node].said
-
-    def said_before(self, nodes: Sequence[int]) -> SaidBefore | None:
-        """The choices of `nodes`, or ROOT, that were all run before; else None."""
-        said = [known for known in map(self.said_at, nodes) if known is not None]
-        return SaidBefore(said) if len(said) == len(nodes) else None
-
-    def open_ends(self, nodes: Iterable[int], max_depth: int) -> list[int]:
-        """Those of `nodes` that something may follow, unless it follows already.
-
-        Their parents were run, or stand among them.
-        """
-        stops = self.session.model.stop_token_ids
-        ends: list[int] = []
-        chosen = {ROOT}
-        for node in nodes:
-            known = self.nodes[node]
-            reached = known.parent in chosen or self.nodes[known.parent].said is not None
-            if reached and not known.grown and known.depth < max_depth and known.token not in stops:
-                ends.append(node)
-                chosen.add(node)
+    @property
+    def ends(self) -> list[int]:
+        """What grows next."""
+        ends: list[int] = self._tree.ends[: self._count("ends")].tolist()
         return ends
 
-    def run(self, nodes: Sequence[int]) -> Forward:
-        """The forward over nodes that were not run yet, and over the root before all others.
+    @property
+    def too_dear(self) -> bool:
+        """Whether growth ended because a further forward would not pay."""
+        return self._count("why") == tree_ends.TOO_DEAR
 
-        Their parents were run, or stand among them. The answer's rows: the root's, if it was not
-        run before, then those of `nodes` in order.
-        """
-        session, slot = self.session, self.session.slot
-        tail = () if self.said is not None else session.committed[slot.length :]
-        self.said = self.said or Said(ROOT)
-        for place, node in enumerate(nodes):
-            self.nodes[node].said = Said(slot.pending + place)
-        parents = [self._row(self.nodes[node].parent) for node in nodes]
-        token_ids = [self.nodes[node].token for node in nodes]
-        first = max(len(tail) - 1, 0)
-        return Forward(session.model, slot, tail, token_ids, parents, logits_from=first)
+    @property
+    def newest_depths(self) -> set[int]:
+        """Depths of the nodes that the last forward added."""
+        first, end = self._count("first_new"), self._count("nodes")
+        return set(self._tree.nodes["depth"][first:end].tolist())
 
-    def choices(self, nodes: Sequence[int], logits: Tensor, count: int) -> Choices:
-        """The best tokens after every one of `nodes`, or ROOT, by the target's own noise."""
-        session = self.session
+    def _count(self, name: str) -> int:
+        return int(self._tree.state[name][0])
+
+    def plan(
+        self, budget: DraftBudget, *, together: int, most: int, max_depth: int, least: float,
+        delta: float = NO_DELTA,
+    ) -> None:  # fmt: skip
+        """How the tree is to grow: see `tree_nodes.STATE`. What forwards cost is the budget's."""
+        state = self._tree.state[0]
+        state["children"], state["together"], state["why"] = self._children, together, 0
+        state["most"], state["max_depth"], state["least"] = most, max_depth, least
+        state["tokens_per_second"] = budget.tokens_per_second
+        state["node_price"] = budget.least_path_probability
+        state["delta"], state["expected"] = delta, 0.0
+
+    def offer(self, tree: DraftTree, max_depth: int) -> None:
+        """Adds nodes that another source proposes, as far as they are within the depth."""
+        if tree:
+            self._make_room(len(tree))
+            whole = np.array((tree.token_ids, tree.parents, tree.sources), np.int64)
+            tree_nodes.offer(self._tree, whole, np.array(tree.estimates, np.float64), max_depth)
+
+    def begin(self, reviewed: int = 0) -> None:
+        """The first ends: the root, and of the offered nodes the best, which are run with it."""
+        tree, state = self._tree, self._tree.state[0]
+        tree.ends[0], state["ends"] = ROOT, 1
+        if reviewed and not self.root_is_run:
+            tree_ends.choose(tree, min(reviewed, int(state["most"])), float(state["least"]))
+            tree_ends.open_up(tree, 1, int(state["max_depth"]))
+            tree.ends[: self._count("ends")].sort()
+
+    def next_ends(self, economy: Economy) -> None:
+        """Open ends that pay; none where none does."""
+        tree_ends.next_ends(self._tree, economy.state)
+
+    def every_end(self, most: int) -> None:
+        """Up to `most` open ends, or all of those whose children are known, whatever they cost."""
+        tree, state = self._tree, self._tree.state[0]
+        tree_ends.choose(tree, len(self), float(state["least"]))
+        tree_ends.open_up(tree, 0, int(state["max_depth"]))
+        if not tree_ends.keep_known(tree):
+            state["ends"] = min(most, int(state["ends"]))
+            tree.ends[: self._count("ends")].sort()
+
+    @property
+    def all_known(self) -> bool:
+        """Whether the children of all ends are known without a forward."""
+        return tree_ends.all_known(self._tree)
+
+    def take_known(self) -> None:
+        """Takes in what the draft model said after the ends before."""
+        self._make_room(self._count("most"))
+        tree_children.take_known(self._tree, self._learned)
+
+    @property
+    def room(self) -> int:
+        """Rows that the slot has left for nodes; `retain` makes more."""
+        return self.session.model.options.max_draft_nodes - self.session.slot.pending
+
+    def run(self) -> Forward:
+        """The forward over the ends, and over the root before all others if it was not run yet."""
+        session, slot, tree = self.session, self.session.slot, self._tree
+        nodes = [node for node in self.ends if node != ROOT]
+        tail = () if self.root_is_run else session.committed[slot.length :]
+        tree.nodes[ROOT]["row"] = ROOT
+        parents, token_ids = [], []
+        for row, node in enumerate(nodes, slot.pending):
+            known = tree.nodes[node]
+            known["row"] = row
+            token_ids.append(int(known["token"]))
+            parents.append(int(tree.nodes[known["parent"]]["row"]))
+        first, end = slot.pending, slot.pending + len(nodes)
+        tree.rows[:, first:end] = token_ids, parents
+        tree.state["rows"] = end
+        logits_from = max(len(tail) - 1, 0)
+        return Forward(session.model, slot, tail, token_ids, parents, logits_from=logits_from)
+
+    def take(self, logits: Tensor) -> float:
+        """Takes in what the draft model says after the ends; the gain, see `tree_children.take`."""
+        session, ends = self.session, self.ends
+        self._make_room(self._count("most"))
         start = len(session.committed)
-        paths: list[list[int]] = [[]] * len(nodes)
+        paths: list[list[int]] = [[]] * len(ends)
         if session.request.sampling.penalized:
-            paths = [self.path_tokens(node) for node in nodes]
-        positions = [start + self.depth(node) for node in nodes]
-        return session.sampler.best(logits, positions, paths, count)
+            paths = [self.path_tokens(node) for node in ends]
+        depths = self._tree.nodes["depth"]
+        positions = [start + int(depths[node]) for node in ends]
+        choices = session.sampler.best(logits, positions, paths, self._children)
+        tokens, shares = np.array(choices.token_ids), np.array(choices.shares())
+        tree_children.remember(self._tree, tokens, shares)
+        nodes, places = np.zeros(len(self), np.int64), np.zeros(len(self), np.int64)
+        count = tree_children.offered(self._tree, nodes, places)
+        offered = self._tree.nodes["token"][nodes[:count]].tolist()
+        parts = choices.shares_of(places[:count].tolist(), offered) if count else []
+        known = np.array(parts, np.float64)
+        gain = tree_children.take(self._tree, self._learned, tokens, shares, nodes, known, count)
+        return float(gain)
+
+    def passes(self, economy: Economy) -> Passes | None:
+        """All that remains to be run, in one call; None where forwards must be run one by one."""
+        session, slot = self.session, self.session.slot
+        prepared = session.model.prepared
+        if prepared is None or not session.sampler.plain or not session.is_alone():
+            return None
+        return Passes(session.model, slot, lambda: self._run(prepared, economy))
+
+    def _run(self, prepared: Prepared, economy: Economy) -> list[Pass]:
+        session, slot, tree = self.session, self.session.slot, self._tree
+        state = tree.state[0]
+        self._make_room(int(state["most"]))
+        tail = [] if self.root_is_run else session.committed[slot.length :]
+        depth, pending = tree_ends.deepest(tree), slot.pending
+        noise = session.sampler.noise(len(session.committed), depth + NOISE_AT_ONCE)
+        rows = len(tail) + max(int(state["ends"]), int(state["together"]))
+        heat = session.request.sampling.temperature
+        records = prepared.records(slot, rows, self._children, heat, noise)
+        place = np.array((slot.length, tree.rows.shape[1], 0), np.int64)
+        context = Context(np.array(tail, np.int64), place)
+        grow(tree, self._learned, economy.state, records, context)
+        if tail:
+            slot.append(len(tail))
+        token_ids, parents = tree.rows[:, pending : int(state["rows"])].tolist()
+        slot.branch(token_ids, parents)
+        return [Pass(*times) for times in records.times[: place[FORWARDS]].tolist()]
 
     def path_tokens(self, node: int) -> list[int]:
         """Tokens from the root's child down to `node`."""
         tokens: list[int] = []
         while node != ROOT:
-            tokens.append(self.nodes[node].token)
-            node = self.nodes[node].parent
+            tokens.append(int(self._tree.nodes[node]["token"]))
+            node = int(self._tree.nodes[node]["parent"])
         return tokens[::-1]
 
-    def remember(
-        self, nodes: Sequence[int], token_ids: list[list[int]], shares: list[list[float]]
-    ) -> None:
-        """Keeps what the draft model said after `nodes`, [nodes, k] of both."""
-        for node, tokens, parts in zip(nodes, token_ids, shares, strict=True):
-            said = self._known(node)
-            said.token_ids, said.shares = tokens, parts
+    def _make_room(self, more: int) -> None:
+        """For so many nodes more, and the root."""
+        tree = self._tree
+        room = len(tree.nodes)
+        while room < len(self) + more + 1:
+            room *= 2
+        if room > len(tree.nodes):
+            nodes = np.zeros(room, NODE)
+            nodes[: len(self)], nodes[ROOT] = tree.nodes[: len(self)], tree.nodes[ROOT]
+            chosen, ends = np.zeros(room, np.int64), np.zeros(room, np.int64)
+            chosen[: len(tree.chosen)], ends[: len(tree.ends)] = tree.chosen, tree.ends
+            self._tree = tree._replace(nodes=nodes, chosen=chosen, ends=ends)
 
-    def review(self, nodes: Sequence[int], choices: Choices | SaidBefore) -> None:
-        """Re-weighs what was offered under `nodes` by the draft model's scores there.
+    def choose(self) -> int:
+        """Chooses the nodes with the greatest reach, as planned; how many there are."""
+        state = self._tree.state[0]
+        tree_ends.choose(self._tree, int(state["most"]), float(state["least"]))
+        return int(state["chosen"])
 
-        How often an offered node with both scores was right before decides; `both` stands for that
-        until it is known.
-        """
-        rows = {node: row for row, node in enumerate(nodes)}
-        offered = [candidate for candidate in self.nodes if candidate.parent in rows]
-        if not offered:
-            return
-        at = [rows[candidate.parent] for candidate in offered]
-        shares = choices.shares_of(at, [candidate.token for candidate in offered])
-        reviews = self.session.reviews
-        for candidate, share in zip(offered, shares, strict=True):
-            level = LEVEL_DEPTHS[bisect_right(LEVEL_EDGES, share)]
-            candidate.cell = cell_of(candidate.source, candidate.estimate, level)
-            candidate.calibration = reviews
-            candidate.estimate = reviews.estimate(candidate.cell, both(candidate.estimate, share))
-        self.settle()
+    def retain(self) -> None:
+        """Drops keys and values of all but the chosen nodes, which hold their parents too."""
+        self.choose()
+        nodes: list[int] = self._tree.chosen[: self._count("chosen")].tolist()
+        rows = self._tree.nodes["row"]
+        kept = sorted((node for node in nodes if rows[node] != UNRUN), key=lambda n: int(rows[n]))
+        before = [int(rows[node]) for node in kept]
+        self.session.slot.keep(before)
+        rows[: len(self)] = UNRUN
+        rows[kept] = range(len(kept))
+        self._moved(before)
 
-    def settle(self) -> None:
-        """Makes siblings' estimates sum to at most 1, and every reach the product of its path."""
-        totals: dict[int, float] = {}
-        for candidate in self.nodes:
-            total = totals.get(candidate.parent, 0.0) + candidate.estimate
-            totals[candidate.parent] = total
-        for candidate in self.nodes:
-            candidate.estimate /= max(1.0, totals[candidate.parent])
-            candidate.reach = self.reach(candidate.parent) * candidate.estimate
-
-    def widen(
-        self,
-        parents: Sequence[int],
-        tokens: Sequence[Sequence[int]],
-        scores: Floats,
-        *,
-        most: int,
-        least: float,
-    ) -> list[int]:
-        """Adds the draft model's children, [parents, k] tokens and scores, as they pay.
-
-        Of all of them the `most` with the greatest reach that is at least `least`, ties by order.
-        Returns the new nodes.
-        """
-        for parent in parents:
-            if parent != ROOT:
-                self.nodes[parent].grown = True
-        depths = [self.depth(parent) + 1 for parent in parents]
-        estimates = self._calibrated(scores, depths)
-        reaches = np.array([self.reach(parent) for parent in parents])[:, None] * estimates
-        flat = reaches.ravel()
-        order = np.argsort(-flat, kind="stable")[:most]
-        new = []
-        calibration, width = self.session.calibration, scores.shape[1]
-        for place in order.tolist():
-            reach = float(flat[place])
-            if reach <= 0 or reach < least:
-                break
-            row, rank = divmod(place, width)
-            if (parents[row], tokens[row][rank]) in self._places:
-                continue
-            cell = cell_of(SOURCE, float(scores[row, rank]), depths[row])
-            candidate = Candidate(
-                tokens[row][rank], parents[row], depths[row], SOURCE,
-                float(estimates[row, rank]), reach, calibration, cell,
-            )  # fmt: skip
-            new.append(self.add(candidate))
-        self.drafted += len(new)
-        return new
-
-    def _calibrated(self, scores: Floats, depths: Sequence[int]) -> Floats:
-        """Estimates, of which those of siblings sum to at most 1."""
-        calibration = self.session.calibration
-        estimates = np.array(
-            [
-                [calibration.correct(SOURCE, score, depth) if score > 0 else 0.0 for score in row]
-                for row, depth in zip(scores.tolist(), depths, strict=True)
-            ]
-        ).reshape(scores.shape)
-        return np.asarray(estimates / np.maximum(1.0, estimates.sum(axis=1, keepdims=True)))
-
-    def best(self, count: int, least: float = 0.0) -> list[int]:
-        """The `count` nodes with the greatest reach, at least `least`, parents before children.
-
-        Ties go by depth, then order, so no node stands without its parent.
-        """
-        fitting = (node for node, known in enumerate(self.nodes) if known.reach >= least)
-        order = sorted(fitting, key=lambda n: (-self.nodes[n].reach, self.nodes[n].depth, n))
-        return order[:count]
-
-    def retain(self, nodes: Iterable[int]) -> None:
-        """Drops keys and values of all but these nodes, which hold their parents too."""
-        kept = sorted((n for n in nodes if self.nodes[n].said is not None), key=self._row)
-        rows = [self._row(node) for node in kept]
-        again = [self._said_again(node, place) for place, node in enumerate(kept)]
-        for candidate in self.nodes:
-            candidate.said = None
-        self.session.slot.keep(rows)
-        for node, said in zip(kept, again, strict=True):
-            self.nodes[node].said = said
-        if self.said is not None:
-            self.said.children.clear()
-
-    def advanced(self) -> Candidates:
-        """Those behind the text as it is by now.
+    def advance(self) -> None:
+        """Starts anew behind the text as it is by now.
 
         Where it has reached a node that was run, what is known of that node and those behind it
         goes along, and the slot holds them; else the slot is left for `prefill` to bring up to it.
         """
+        nodes = self._tree.nodes
         path: list[int] = []
-        root: int | None = ROOT
+        root = ROOT if self.root_is_run else MISSING
         for token in self.session.committed[self._start :]:
-            root = None if root is None else self.child(root, token)
-            if root is None or self.nodes[root].said is None:
-                return Candidates(self.session)
+            root = MISSING if root == MISSING else tree_nodes.child(self._tree, root, token)
+            if root == MISSING or nodes[root]["row"] == UNRUN:
+                self.clear()
+                return
             path.append(root)
-        if root is None or root == ROOT:
-            return Candidates(self.session)
-        behind = sorted(self._behind(root), key=self._row)
-        self.session.slot.reroot([*map(self._row, path)], [*map(self._row, behind)])
-        made = {root: self._said_again(root, ROOT)}
-        for place, node in enumerate(behind):
-            candidate = self.nodes[node]
-            made[node] = self._said_again(node, place)
-            made[candidate.parent].children[candidate.token] = made[node]
-        return Candidates(self.session, made[root])
+        if not path:
+            self.clear()
+            return
+        row = int(nodes[root]["row"])
+        behind = self._rows_behind(row)
+        self._tree.said_tokens[ROOT] = self._tree.said_tokens[row]
+        self._tree.said_shares[ROOT] = self._tree.said_shares[row]
+        self.session.slot.reroot([int(nodes[node]["row"]) for node in path], behind)
+        self._start = len(self.session.committed)
+        self._moved(behind)
+        self._begin()
 
-    def _behind(self, root: int) -> list[int]:
-        """Nodes that were run, and so were all between them and `root`."""
-        reached = {root}
-        for node in range(root + 1, len(self.nodes)):
-            candidate = self.nodes[node]
-            if candidate.parent in reached and candidate.said is not None:
-                reached.add(node)
-        return [node for node in reached if node != root]
+    def _rows_behind(self, row: int) -> list[int]:
+        """Pending rows that follow a pending row."""
+        reached, parents = {row}, self._tree.rows[1, : self._count("rows")].tolist()
+        for later in range(row + 1, len(parents)):
+            if parents[later] in reached:
+                reached.add(later)
+        return sorted(reached - {row})
 
-    def _said_again(self, node: int, row: int) -> Said:
-        said = self._known(node)
-        return Said(row, said.token_ids, said.shares)
+    def _moved(self, rows: Sequence[int]) -> None:
+        """The slot has these of its pending rows only, one behind the other."""
+        slot, tree = self.session.slot, self._tree
+        count = len(rows)
+        tree.rows[:, :count] = slot.pending_token_ids, slot.pending_parents
+        tree.state["rows"] = count
+        for said in (tree.said_tokens, tree.said_shares):
+            said[:count] = said[list(rows)]
 
-    def _row(self, node: int) -> int:
-        """Of a node that was run, its place among the slot's pending rows; the root's is ROOT."""
-        return self._known(node).row
-
-    def _known(self, node: int) -> Said:
-        said = self.said_at(node)
-        assert said is not None, "only what was run is asked for"
-        return said
-
-    def build(self, nodes: Sequence[int]) -> DraftTree:
-        """The tree of these nodes, in their order: parents come before children."""
-        places = {node: place for place, node in enumerate(nodes)} | {ROOT: ROOT}
-        chosen = [self.nodes[node] for node in nodes]
+    def build(self) -> DraftTree:
+        """The tree of the chosen nodes: parents come before children."""
+        count = self._count("chosen")
+        whole, estimates = np.empty((3, count), np.int64), np.empty(count)
+        tree_nodes.copy_out(self._tree, whole, estimates)
+        token_ids, parents, sources = whole.tolist()
         return DraftTree(
-            token_ids=tuple(known.token for known in chosen),
-            parents=tuple(places[known.parent] for known in chosen),
-            estimates=tuple(min(1.0, known.estimate) for known in chosen),
-            sources=tuple(known.source for known in chosen),
+            token_ids=tuple(token_ids),
+            parents=tuple(parents),
+            estimates=tuple(estimates.tolist()),
+            sources=tuple(map(SOURCES.__getitem__, sources)),
         )
 
     def judge(self, emitted: Sequence[int]) -> None:
@@ -324,26 +335,7 @@ class Candidates:
 
         So what was proposed and not verified is judged too.
         """
-        children: dict[int, list[Candidate]] = {}
-        for candidate in self.nodes:
-            children.setdefault(candidate.parent, []).append(candidate)
-        node = ROOT
-        for token in emitted:
-            for candidate in children.get(node, ()):
-                if candidate.calibration is not None:
-                    candidate.calibration.count(candidate.cell, hit=candidate.token == token)
-            found = self.child(node, token)
-            if found is None:
-                return
-            node = found
+        tree_children.judge(self._tree, self._learned, np.array(emitted, np.int64))
 
 
-def both(estimate: float, share: float) -> float:
-    """Chance of a node that was offered with `estimate` and has `share` with the draft model.
-
-    As if the two said so independently (naive Bayes); a draft model that has never seen a phrase
-    does not outweigh a text that has followed it for long.
-    """
-    heard = min(max(share, 1 - SUREST), SUREST)
-    odds = estimate * heard * (1 - USUAL), (1 - estimate) * (1 - heard) * USUAL
-    return odds[0] / sum(odds)
+SOURCES = {int(source): source for source in TokenSource}

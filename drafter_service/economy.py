@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from draftloop.pace import Pace
 from draftloop.tree import DraftBudget
+from phrase_store.counts import Floats, compiled
 
 MEMORY = 0.9
 PRIOR_GAIN = 0.6
@@ -12,15 +15,29 @@ TRIALS, RETRY = 4, 16
 CHOICE_MEMORY = 0.95
 
 
+@compiled
+def observed(state: Floats, seconds: float, gain: float, first: bool) -> None:
+    """`Economy.observe`, compiled; `state`: seconds and gain of a further forward."""
+    if not first:
+        state[0] += (1 - MEMORY) * (seconds - state[0])
+    state[1] += (1 - MEMORY) * (gain - state[1])
+
+
+@compiled
+def pays(state: Floats, reach: float, tokens_per_second: float, least: float) -> bool:
+    """`Economy.pays`, compiled."""
+    return bool(reach * state[1] > tokens_per_second * state[0] + least)
+
+
 class Economy:
     """What further forwards of a session's drafts cost and bring in, of late.
 
-    `first_forward_s` is a first guess: seconds of one forward.
+    `first_forward_s` is a first guess: seconds of one forward. `state`: those seconds, and expected
+    accepted tokens of a forward whose start is accepted.
     """
 
     def __init__(self, first_forward_s: float) -> None:
-        self._forward_s = first_forward_s
-        self._gain = PRIOR_GAIN  # expected accepted tokens of a forward whose start is accepted
+        self.state = np.array((first_forward_s, PRIOR_GAIN))
 
     def observe(self, seconds: float, gain: float, *, first: bool = False) -> None:
         """Takes in a forward, waiting included, and the expected tokens that it added.
@@ -28,14 +45,12 @@ class Economy:
         How long the `first` one of a draft took says nothing about a further one: where the target
         runs on the same machine it finds the caches full of the target's weights.
         """
-        if not first:
-            self._forward_s += (1 - MEMORY) * (seconds - self._forward_s)
-        self._gain += (1 - MEMORY) * (gain - self._gain)
+        observed(self.state, seconds, gain, first)
 
     def pays(self, reach: float, budget: DraftBudget) -> bool:
         """Whether to run another forward behind a draft that is accepted whole with `reach`."""
-        price = budget.tokens_per_second * self._forward_s + budget.least_path_probability
-        return reach * self._gain > price
+        rate, least = budget.tokens_per_second, budget.least_path_probability
+        return pays(self.state, reach, rate, least)
 
 
 class Choice:

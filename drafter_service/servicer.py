@@ -75,6 +75,7 @@ class DrafterServicer(drafter_pb2_grpc.DrafterServicer):
                     slot,
                     [SmallerModel(*pair) for pair in zip(smaller, more, strict=True)],
                     prefill_chunk_tokens=self._settings.prefill_chunk_tokens,
+                    is_alone=lambda: self._host.engine.alone,
                 )
                 prefilled = self._host.engine.awaited(strategy.prefill())
                 ahead = Ahead(self._host.engine, strategy, wanted=self._drafts_ahead)

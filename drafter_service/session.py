@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from draftloop.calibration import Calibration
@@ -68,6 +68,8 @@ class DrafterSession:
     reviews: Calibration = field(default_factory=Calibration)
     phrases: PhraseSession | None = None
     smaller: Sequence[SmallerModel] = ()
+    # Whether no other session waits for the engine, on its thread.
+    is_alone: Callable[[], bool] = lambda: False
     sampler: Sampler = field(init=False)
     committed: list[int] = field(init=False)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from drafter_service.session import DrafterSession, SessionRequest, SmallerModel
 from drafter_service.strategies import STRATEGIES, Strategy
@@ -31,6 +31,7 @@ class Shared:
         smaller: Sequence[SmallerModel] = (),
         *,
         prefill_chunk_tokens: int,
+        is_alone: Callable[[], bool],
     ) -> Strategy:
         """The strategy that a session asked for."""
         heat = request.sampling.temperature
@@ -44,6 +45,7 @@ class Shared:
             reviews=self._reviews.of(heat),
             phrases=self._phrases(request, model, calibration),
             smaller=smaller,
+            is_alone=is_alone,
         )
         return STRATEGIES[request.strategy](session)
 

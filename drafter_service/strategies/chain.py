@@ -1,8 +1,4 @@
-"""Speculative decoding: the draft model writes a chain (Leviathan et al. 2211.17192, section 2).
-
-It chooses with the target's own noise, so its token is the target's as often as the two models'
-perturbed arg max agree (arXiv 2408.07978). It stops where another token would not pay.
-"""
+"""Drafts that are chains whose tokens the draft model checks, several in a forward."""
 
 from __future__ import annotations
 
@@ -17,7 +13,6 @@ from drafter_service.review import review
 from drafter_service.session import DrafterSession
 from drafter_service.strategies.base import Strategy
 from draftloop.runtime.forward import Forward, Task
-from draftloop.speculation import SPECULATIVE
 from draftloop.tree import EMPTY_TREE, ROOT, DraftBudget, DraftEnd, DraftTree, TokenSource, Verdict
 
 SOURCE = TokenSource.DRAFT_MODEL
@@ -71,13 +66,11 @@ class Drafted:
 
 
 class Chain(Strategy):
-    """`speculative`: a chain as deep as pays, one draft forward per token.
+    """A chain as deep as pays, at least one token of it per draft forward.
 
-    Subclasses may let guesses ride along in every forward (`beside`) and hang more behind the
-    chain's end (`lengthened`).
+    Subclasses let guesses ride along in every forward (`beside`) and hang more behind the chain's
+    end (`lengthened`).
     """
-
-    name = SPECULATIVE
 
     def __init__(self, session: DrafterSession) -> None:
         super().__init__(session)

@@ -11,14 +11,13 @@ Where the verdict ends at a node that was run, what grew behind that is the next
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
-from drafter_service.candidates import Candidate, Candidates
 from drafter_service.session import DrafterSession
 from drafter_service.strategies.tree import TreeStrategy
 from draftloop.runtime.forward import Task
 from draftloop.speculation import FUSED
-from draftloop.tree import EMPTY_TREE, ROOT, DraftBudget, DraftEnd, DraftTree
+from draftloop.tree import EMPTY_TREE, DraftBudget, DraftEnd, DraftTree
 
 # Children of the draft model at one node: with shared noise four hold the target's token 84 to 95 %
 # of the time (ALGORITHMS section 0).
@@ -27,6 +26,7 @@ CHILDREN = 6
 TOGETHER, REVIEWED = 8, 24
 # Reach below which nothing is drafted ahead.
 LEAST_AHEAD = 0.01
+NO_PRICES = DraftBudget(max_nodes=0, max_depth=0)
 
 
 class Fused(TreeStrategy):
@@ -35,7 +35,7 @@ class Fused(TreeStrategy):
     name = FUSED
 
     def __init__(self, session: DrafterSession) -> None:
-        super().__init__(session)
+        super().__init__(session, CHILDREN)
         self._offer = EMPTY_TREE
 
     def offer(self, tree: DraftTree) -> None:
@@ -45,72 +45,44 @@ class Fused(TreeStrategy):
     def propose(self, budget: DraftBudget) -> Task[DraftTree]:
         """Offer and own nodes merged, those that are worth their verification."""
         budget = self.session.within_limits(budget)
-        known = self.candidates = self.candidates.advanced()
-        if known.said is None:
+        offer, self._offer = self._offer, EMPTY_TREE
+        known = self.candidates
+        known.advance()
+        if not known.root_is_run:
             yield from self.prefill(whole=False)
-        if not min(budget.max_nodes, budget.max_depth):
+        most, depth = budget.max_nodes, budget.max_depth
+        if not min(most, depth):
             return EMPTY_TREE
-        most, least = budget.max_nodes, budget.least_path_probability
-        self._take_offer(budget)
-        ends = [ROOT]
-        if known.said is None:  # what is offered goes with the root
-            reviewed = known.best(min(REVIEWED, most), least)
-            ends += sorted(known.open_ends(reviewed, budget.max_depth))
-        while ends:
-            yield from self.expand(ends, children=CHILDREN, most=most, least=least)
-            ends = self._ends_that_pay(budget)
-            if known.said_before(ends) is None and len(ends) > self.room:
-                known.retain(known.best(most, least))
+        least = budget.least_path_probability
+        known.plan(budget, together=TOGETHER, most=most, max_depth=depth, least=least)
+        known.offer(offer, depth)
+        known.begin(REVIEWED)
+        yield from self.grow()
+        chosen = known.choose()
+        self.end = self._end(chosen == most)
         self.proposed_nodes = known.drafted
-        return known.build(known.best(most, least))
+        return known.build()
+
+    def _end(self, full: bool) -> DraftEnd:
+        if self.candidates.too_dear:
+            return DraftEnd.DRAFT_COST
+        return DraftEnd.NODES if full else DraftEnd.VERIFY_COST
 
     def ahead(self, wanted: Callable[[], bool]) -> Task[None]:
         """Grows the last tree on, wherever the target may leave it."""
         known, ended = self.candidates, False
+        depth, most = self.session.room, TOGETHER * CHILDREN
+        known.plan(NO_PRICES, together=TOGETHER, most=most, max_depth=depth, least=LEAST_AHEAD)
         try:
-            while known.said is not None and wanted():
-                ends = known.open_ends(known.best(len(known), LEAST_AHEAD), self.session.room)
-                ends = self._run_before(ends) or ends[: min(TOGETHER, self.room)]
-                if not ends:
+            while known.root_is_run and wanted():
+                known.every_end(min(TOGETHER, known.room))
+                if not known.ends:
                     break
-                most = TOGETHER * CHILDREN
-                yield from self.expand(
-                    sorted(ends), children=CHILDREN, most=most, least=LEAST_AHEAD
-                )
+                if known.all_known:
+                    known.take_known()
+                else:
+                    yield from self.expand()
             ended = True
         finally:
             if not ended:  # nodes whose forward never ended stand in the tree
-                self.candidates = Candidates(self.session)
-
-    def _run_before(self, ends: Sequence[int]) -> list[int]:
-        """Those whose children cost no forward."""
-        return [node for node in ends if self.candidates.nodes[node].said is not None]
-
-    def _take_offer(self, budget: DraftBudget) -> None:
-        """Adds the offered nodes as far as they are within the budget's depth."""
-        offer, self._offer = self._offer, EMPTY_TREE
-        reached, places = offer.path_probabilities(), {ROOT: ROOT}
-        for node, depth in enumerate(offer.depths()):
-            if depth <= budget.max_depth:
-                parent = places[offer.parents[node]]
-                source, estimate = offer.sources[node], offer.estimates[node]
-                offered = Candidate(
-                    offer.token_ids[node], parent, depth, source, estimate, reached[node]
-                )
-                places[node] = self.candidates.add(offered)
-
-    def _ends_that_pay(self, budget: DraftBudget) -> list[int]:
-        """Open ends for the next forward; none where it would bring in less than it costs."""
-        known = self.candidates
-        best = known.best(budget.max_nodes, budget.least_path_probability)
-        ends = known.open_ends(best, budget.max_depth)
-        if before := self._run_before(ends):
-            return sorted(before)
-        ends = ends[:TOGETHER]
-        if not ends:
-            full = len(best) == budget.max_nodes
-            self.end = DraftEnd.NODES if full else DraftEnd.VERIFY_COST
-        elif not self.economy.pays(sum(known.reach(node) for node in ends), budget):
-            self.end = DraftEnd.DRAFT_COST
-            return []
-        return sorted(ends)
+                known.clear()

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from drafter_service.candidates import Candidates
+from drafter_service.candidates import NO_DELTA
+from drafter_service.session import DrafterSession
 from drafter_service.strategies.tree import TreeStrategy
 from draftloop.runtime.forward import Task
 from draftloop.speculation import OPT_TREE
-from draftloop.tree import EMPTY_TREE, ROOT, DraftBudget, DraftEnd, DraftTree
+from draftloop.tree import EMPTY_TREE, DraftBudget, DraftEnd, DraftTree
 
 
 class OptTree(TreeStrategy):
@@ -19,6 +20,9 @@ class OptTree(TreeStrategy):
 
     name = OPT_TREE
 
+    def __init__(self, session: DrafterSession) -> None:
+        super().__init__(session, children=session.model.options.max_draft_nodes)
+
     def propose(self, budget: DraftBudget) -> Task[DraftTree]:
         """The tree; keys and values of accepted nodes stay in the slot."""
         budget = self.session.within_limits(budget)
@@ -27,42 +31,26 @@ class OptTree(TreeStrategy):
         # A tree of so many nodes was asked for: it is not cut to what pays.
         least = 0.0 if parameters.nodes else budget.least_path_probability
         depth = min(budget.max_depth, parameters.depth)
+        known = self.candidates
+        known.clear()
         yield from self.prefill(whole=False)
-        known = self.candidates = Candidates(self.session)
         if not min(most, depth):
             return EMPTY_TREE
-        layer, expected = [ROOT], 0.0
-        self.end = DraftEnd.DEPTH
-        for _ in range(depth):
-            new = yield from self.expand(layer, children=most, most=most, least=least)
-            best = known.best(most)
-            before, expected = expected, sum(known.reach(node) for node in best)
-            chosen = set(best)
-            layer = known.open_ends([node for node in new if node in chosen], budget.max_depth)
-            if not layer:
-                self.end = self._why_nothing_is_open(new, budget)
-                break
-            if not self._goes_on(layer, expected - before, budget):
-                self.end = DraftEnd.DRAFT_COST
-                break
-            if len(layer) > self.room:
-                known.retain(chosen)
+        # The stop rule (section 3.3): the last layer brought in more than delta. Without a delta
+        # the layer is priced before it is paid for.
+        delta = NO_DELTA if parameters.delta is None else parameters.delta
+        known.plan(budget, together=most, most=most, max_depth=depth, least=least, delta=delta)
+        known.begin()
+        yield from self.grow()
+        self.end = self._end(depth)
         self.proposed_nodes = known.drafted
-        return known.build(known.best(most))
+        known.choose()
+        return known.build()
 
-    def _goes_on(self, layer: list[int], grown: float, budget: DraftBudget) -> bool:
-        """The stop rule (section 3.3): the last layer brought in more than delta.
-
-        Without a delta the layer is priced before it is paid for.
-        """
-        delta = self.session.request.opt_tree.delta
-        if delta is not None:
-            return grown > delta
-        reach = sum(self.candidates.reach(node) for node in layer)
-        return self.economy.pays(reach, budget)
-
-    def _why_nothing_is_open(self, new: list[int], budget: DraftBudget) -> DraftEnd:
-        if not new:
+    def _end(self, depth: int) -> DraftEnd:
+        if self.candidates.too_dear:
+            return DraftEnd.DRAFT_COST
+        newest = self.candidates.newest_depths
+        if not newest:
             return DraftEnd.VERIFY_COST
-        depths = {self.candidates.nodes[node].depth for node in new}
-        return DraftEnd.DEPTH if depths == {budget.max_depth} else DraftEnd.NODES
+        return DraftEnd.DEPTH if newest == {depth} else DraftEnd.NODES

@@ -20,6 +20,7 @@ from draftloop.runtime.cpu_linear import UNIT
 
 if UNIT is not None:
     from draftloop.runtime import cpu_choice_kernel as kernel
+    from draftloop.runtime.llvm import address_of
 
 
 def fits(logits: Tensor) -> bool:
@@ -40,26 +41,40 @@ def choose(logits: Tensor, noise: Sequence[Tensor], temperature: float, count: i
     assert UNIT is not None, "fits() comes first"
     rows, vocabulary = logits.shape
     count = min(count, vocabulary)
-    width = UNIT.padded(vocabulary)
-    scores = torch.empty(rows, width)
+    scores = torch.empty(rows, UNIT.padded(vocabulary))
     told = array("d", bytes(8 * rows * (2 * count + 1)))
-    call = kernel.CALL.pack(
-        logits.data_ptr(), scores.data_ptr(), told.buffer_info()[0], rows, logits.stride(0),
-        vocabulary, width, count, temperature, torch.get_num_threads(),
-    )  # fmt: skip
-    noise = noise or [_silence(vocabulary)] * rows
-    addresses = (drawn.data_ptr() for drawn in noise)
-    kernel.compiled(UNIT)(call + struct.pack(f"{rows}q", *addresses))
+    noise = noise or [silence(vocabulary)] * rows
+    address, _ = told.buffer_info()
+    kernel.compiled(UNIT)(call(logits, scores, address, noise, temperature, count))
     starts = range(0, len(told), 2 * count + 1)
     return Choices(
         token_ids=[[int(token) for token in told[start : start + count]] for start in starts],
-        scores=scores if width == vocabulary else scores[:, :vocabulary],
+        scores=scores if scores.shape[1] == vocabulary else scores[:, :vocabulary],
         bests=[told[start + count : start + 2 * count].tolist() for start in starts],
         masses=[told[start + 2 * count] for start in starts],
     )
 
 
+def call(
+    logits: Tensor, scores: Tensor, told: int, noise: Sequence[Tensor], temperature: float,
+    count: int,
+) -> bytes:  # fmt: skip
+    """The kernel's record for rows of `logits`; `told` is an address, of what it tells of them."""
+    rows, vocabulary = logits.shape
+    addresses = (drawn.data_ptr() for drawn in noise)
+    return kernel.CALL.pack(
+        logits.data_ptr(), scores.data_ptr(), told, rows, logits.stride(0), vocabulary,
+        scores.shape[1], count, temperature, torch.get_num_threads(),
+    ) + struct.pack(f"{rows}q", *addresses)  # fmt: skip
+
+
+def entry() -> int:
+    """The kernel's address."""
+    assert UNIT is not None
+    return address_of(kernel.compiled(UNIT))
+
+
 @functools.cache
-def _silence(vocabulary: int) -> Tensor:
+def silence(vocabulary: int) -> Tensor:
     """Noise that changes nothing."""
     return torch.zeros(vocabulary)

@@ -24,9 +24,17 @@ from draftloop.runtime.forward import Batch, Segment
 from draftloop.runtime.kv_cache import KVCache
 from draftloop.runtime.tree_attention import bias_of
 
+# Of the kernel's record what changes from call to call.
+CHANGING_FIELDS = (
+    "segments", "segment_count", "rows", "threads", "token_ids", "positions", "chosen",
+    "chosen_count", "logits",
+)  # fmt: skip
+
 if UNIT is not None:
     from draftloop.runtime import cpu_stack_kernel as kernel
-    from draftloop.runtime.llvm import lanes_for
+    from draftloop.runtime.llvm import address_of, lanes_for
+
+    CHANGING = [kernel.CALL_FIELDS.index(name) for name in CHANGING_FIELDS]
 
 if TYPE_CHECKING:
     from draftloop.runtime.lean import Layer
@@ -91,34 +99,66 @@ class CpuStack:
         self._work_per_row = sum(linear.in_features * linear.out_features for linear in linears)
         self._cache: KVCache | None = None
         self._between: dict[str, Tensor] = {}
+        self._rows = self._values = 0  # that these have room for
+        self._call = np.zeros(0, np.int64)
 
     def run(self, batch: Batch, cache: KVCache, chosen: Sequence[int]) -> Tensor:
         """The logits of the chosen rows, float32 [chosen, vocabulary]; stores keys and values.
 
         The cache is in the model's format.
         """
-        shape, head = self._shape, self._head
-        embedding, *around = (matrix.data_ptr() for matrix in self._frame.dense)
-        self._make_room(len(batch.token_ids), len(chosen))
-        self._bind(cache)
         kept = [self._segment(segment) for segment in batch.segments]
         segments = np.array([fields for fields, _ in kept], np.int64)
         numbers = np.array([*batch.token_ids, *batch.positions, *chosen], np.int64)
-        token_ids, rows = numbers.ctypes.data, len(batch.token_ids)
-        positions = token_ids + rows * numbers.itemsize
-        values = len(chosen) * head.out_features
+        rows, size = len(batch.token_ids), numbers.itemsize
+        places = [numbers.ctypes.data + start * size for start in (0, rows, 2 * rows)]
+        values = len(chosen) * self._head.out_features
         logits = torch.empty(values + SPARE)
-        call = kernel.CALL.pack(
-            self._table.ctypes.data, len(self._layers), segments.ctypes.data, len(segments),
-            rows, shape.hidden, shape.heads, shape.kv_heads, shape.dim,
-            cache.keys[0].stride(1), cache.keys[0].stride(0), torch.get_num_threads(),
-            self._work_per_row, token_ids, positions, embedding,
-            *(self._between[name].data_ptr() for name in BETWEEN), *around,
-            positions + rows * numbers.itemsize, len(chosen), *_linear_fields(head),
-            self._between["scores"].data_ptr(), logits.data_ptr(), shape.scale, shape.epsilon,
-        )  # fmt: skip
-        self._kernel(call)
+        call = self.call(cache, rows, segments, places, len(chosen), logits.data_ptr())
+        self._kernel(call.tobytes())
         return logits[:values].view(len(chosen), -1)
+
+    @property
+    def entry(self) -> int:
+        """The kernel's address."""
+        return address_of(self._kernel)
+
+    @property
+    def sees_everything(self) -> bool:
+        """Whether no layer has a window."""
+        return self._windows == [0]
+
+    def call(
+        self, cache: KVCache, rows: int, segments: Table, numbers: Sequence[int], chosen: int,
+        logits: int,
+    ) -> Table:  # fmt: skip
+        """The kernel's record for so many rows, and logits of so many chosen ones.
+
+        numbers: the addresses of tokens, positions and chosen rows; logits: theirs. The record is
+        good for fewer rows as well, and until it is asked for again.
+        """
+        if self._make_room(rows, chosen) or cache is not self._cache:
+            self._bind(cache)
+            self._call = np.frombuffer(self._constant(cache), np.int64).copy()
+        changing = (
+            segments.ctypes.data, len(segments), rows, torch.get_num_threads(), *numbers, chosen,
+            logits,
+        )  # fmt: skip
+        self._call[CHANGING] = changing
+        return self._call
+
+    def _constant(self, cache: KVCache) -> bytes:
+        """The record without what changes from call to call."""
+        shape = self._shape
+        embedding, *around = (matrix.data_ptr() for matrix in self._frame.dense)
+        return kernel.CALL.pack(
+            self._table.ctypes.data, len(self._layers), 0, 0, 0, shape.hidden, shape.heads,
+            shape.kv_heads, shape.dim, cache.keys[0].stride(1), cache.keys[0].stride(0), 0,
+            self._work_per_row, 0, 0, embedding,
+            *(self._between[name].data_ptr() for name in BETWEEN), *around, 0, 0,
+            *_linear_fields(self._head), self._between["scores"].data_ptr(), 0, shape.scale,
+            shape.epsilon,
+        )  # fmt: skip
 
     def _fields(self, layer: Layer) -> list[int]:
         fields = [
@@ -130,11 +170,10 @@ class CpuStack:
         return fields
 
     def _bind(self, cache: KVCache) -> None:
-        if cache is not self._cache:
-            self._cache = cache
-            keys, values = (kernel.LAYER_FIELDS.index(name) for name in ("keys", "values"))
-            self._table[:-1, keys] = [tensor.data_ptr() for tensor in cache.keys]
-            self._table[:-1, values] = [tensor.data_ptr() for tensor in cache.values]
+        self._cache = cache
+        keys, values = (kernel.LAYER_FIELDS.index(name) for name in ("keys", "values"))
+        self._table[:-1, keys] = [tensor.data_ptr() for tensor in cache.keys]
+        self._table[:-1, values] = [tensor.data_ptr() for tensor in cache.values]
 
     def _segment(self, segment: Segment) -> tuple[list[int], Table]:
         """Its fields, and what they point to."""
@@ -147,9 +186,15 @@ class CpuStack:
                   segment.stored_from, segment.stored_to, table.ctypes.data]  # fmt: skip
         return fields, table
 
-    def _make_room(self, rows: int, chosen: int) -> None:
-        """What lies between the layers, for so many rows at least, and between them and logits."""
-        if not self._between or len(self._between["normed"]) < rows:
+    def _make_room(self, rows: int, chosen: int) -> bool:
+        """What lies between the layers, for so many rows at least, and between them and logits.
+
+        Whether anything lies elsewhere now.
+        """
+        values = chosen * self._head.out_features + SPARE
+        fits = self._rows >= rows
+        if not fits:
+            self._rows = rows
             shape = self._shape
             joined = (shape.heads + 2 * shape.kv_heads) * shape.dim
             query = shape.heads * shape.dim
@@ -162,9 +207,10 @@ class CpuStack:
             for name, width in widths.items():
                 dtype = BETWEEN[name] or self._dtype
                 self._between[name] = torch.empty(rows, width, dtype=dtype)
-        values = chosen * self._head.out_features + SPARE
-        if "scores" not in self._between or len(self._between["scores"]) < values:
+        if self._values < values:
+            fits, self._values = False, values
             self._between["scores"] = torch.empty(values, dtype=self._dtype)
+        return not fits
 
 
 SPARE = 16  # values behind the logits: a vector may reach beyond the last one

@@ -7,7 +7,7 @@ import functools
 import queue
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, InvalidStateError
 from contextvars import Context, copy_context
 from dataclasses import dataclass, field
@@ -19,7 +19,8 @@ from draftloop import logs
 from draftloop.errors import Unavailable
 from draftloop.runtime import metrics
 from draftloop.runtime.awaited import Awaited
-from draftloop.runtime.forward import Forward, Task
+from draftloop.runtime.forward import Forward, Task, Wish
+from draftloop.runtime.prepared import Pass, Passes
 from draftloop.runtime.step import Step
 from draftloop.tree import ServiceTimings
 
@@ -53,7 +54,7 @@ class Job:
     outcome: Outcome
     timings: ServiceTimings
     submitted_ns: int
-    wish: Forward | None = None
+    wish: Wish | None = None
     # of the request that it is for, so that log lines name it
     context: Context = field(default_factory=copy_context)
 
@@ -62,7 +63,7 @@ class Engine:
     """Runs tasks (generators of forwards) on one thread.
 
     Between forwards new tasks join and finished or cancelled ones leave; all forwards that are
-    wished for at that moment on one model, as many as fit a `Step`, run as one.
+    wished for at that moment on one model, as many as fit a `Step`, run as one. `Passes` run alone.
     """
 
     def __init__(self, name: str = "engine") -> None:
@@ -164,6 +165,10 @@ class Engine:
         batch: list[Job] = []
         step: Step | None = None
         for job in self._active:
+            if isinstance(job.wish, Passes):
+                if not batch:
+                    return [job]
+                continue
             assert job.wish is not None
             if step is None:
                 step = Step(job.wish)
@@ -179,25 +184,23 @@ class Engine:
         return job.wish is not None
 
     def _step(self, batch: list[Job]) -> None:
-        wishes = [job.wish for job in batch if job.wish is not None]
-        started = time.perf_counter_ns()
         try:
-            logits = wishes[0].model.forward(wishes)
+            done, logits = _run(batch)
         except Exception as error:  # the sessions fail, the engine lives
             metrics.FORWARD_FAILURES.inc()
             for job in batch:
                 self._fail(job, error)
             return
-        elapsed = time.perf_counter_ns() - started
-        self.forwards += 1
+        self.forwards += len(done)
         # Those that were served go to the back, so that a full step starves nobody.
         self._active = [job for job in self._active if job not in batch] + batch
+        elapsed = sum(forward.nanoseconds for forward in done)
         for job, rows in zip(batch, logits, strict=True):
             job.timings.forward_ns += elapsed
-            job.timings.forwards += 1
+            job.timings.forwards += len(done)
             job.timings.batch_size = len(batch)
             self._advance(job, rows)
-        self._count(functools.partial(metrics.observe_forward, wishes, elapsed))
+        self._count(functools.partial(metrics.observe_forwards, done, len(batch)))
 
     def _advance(self, job: Job, logits: Tensor | None) -> None:
         try:
@@ -221,6 +224,20 @@ class Engine:
                 self._active.append(job)
         for job in self._active:
             self._fail(job, Unavailable("the engine is stopping"))
+
+
+def _run(batch: Sequence[Job]) -> tuple[Sequence[Pass], Sequence[Tensor | None]]:
+    """The forwards that were run, one for all jobs or several for the only one, and the logits."""
+    first = batch[0].wish
+    if isinstance(first, Passes):
+        return first.model.run(first), [None]
+    wishes = [job.wish for job in batch if isinstance(job.wish, Forward)]
+    started = time.perf_counter_ns()
+    logits = wishes[0].model.forward(wishes)
+    elapsed = time.perf_counter_ns() - started
+    rows = sum(wish.rows for wish in wishes)
+    nodes = sum(len(wish.node_token_ids) for wish in wishes)
+    return [Pass(rows, nodes, elapsed)], logits
 
 
 def _close(task: Task[Any]) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, TypeVar, Union
 
 import numpy as np
 import numpy.typing as npt
@@ -14,6 +14,7 @@ from draftloop.runtime.kv_cache import Mask, Slot
 
 if TYPE_CHECKING:
     from draftloop.runtime.model import LanguageModel
+    from draftloop.runtime.prepared import Passes
 
 T = TypeVar("T")
 
@@ -39,7 +40,8 @@ class Forward:
         return len(self.committed_token_ids) + len(self.node_token_ids)
 
 
-Task = Generator[Forward, Tensor, T]
+Wish = Union[Forward, "Passes"]
+Task = Generator[Wish, Tensor, T]
 """A computation that yields forwards, is sent their logits, and returns a T."""
 
 

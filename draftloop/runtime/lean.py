@@ -90,14 +90,15 @@ class LeanDecoder:
             epsilon=self._epsilon,
         )
         frame = Frame(self._embedding, self._cosines, self._sines, self._norm, self._head)
-        self._stack: CpuStack | None = None
+        # The decoder in one call, on machines that have its kernel.
+        self.stack: CpuStack | None = None
         if stackable(self._layers, frame, shape):
-            self._stack = CpuStack(self._layers, frame, shape)
+            self.stack = CpuStack(self._layers, frame, shape)
 
     def logits(self, batch: Batch, cache: KVCache, rows: Sequence[int]) -> Tensor:
         """The logits of some rows, float32 [rows, vocabulary]; stores keys and values."""
-        if self._stack is not None:
-            return self._stack.run(batch, cache, rows)
+        if self.stack is not None:
+            return self.stack.run(batch, cache, rows)
         return self._through_torch(batch, cache, rows)
 
     def _through_torch(self, batch: Batch, cache: KVCache, rows: Sequence[int]) -> Tensor:

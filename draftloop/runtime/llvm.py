@@ -374,6 +374,11 @@ def know_function(name: str, compiled: Callable[[bytes], None], function: str) -
     llvm.add_symbol(name, compiled.engine.get_function_address(function))  # type: ignore[attr-defined]
 
 
+def address_of(compiled: Callable[[bytes], None]) -> int:
+    """Where a compiled module's entry is, for code that was compiled elsewhere."""
+    return ctypes.cast(compiled, ctypes.c_void_p).value or 0  # type: ignore[arg-type]
+
+
 def compile_module(text: str, entry: str) -> Callable[[bytes], None]:
     """The function `entry(record)` of a module, which releases the GIL while it runs."""
     llvm.initialize_native_target()

@@ -36,6 +36,7 @@ from draftloop.runtime.forward import Batch, Forward, lay_out
 from draftloop.runtime.inflate import count_parameters, inflate, parse_size
 from draftloop.runtime.kv_cache import CacheShape, KVCache, Slot
 from draftloop.runtime.lean import LeanDecoder, is_lean
+from draftloop.runtime.prepared import Pass, Passes, Prepared
 from draftloop.runtime.step import StepSize
 
 log = logs.get(__name__)
@@ -80,6 +81,7 @@ class LanguageModel:
             freed_memory.give_back()
         shape = self._cache_shape()
         self.cache = KVCache(shape, dtype=self._cache_dtype(shape), device=self.device)
+        self.prepared = self._prepared()
         self.costs = CostCurve()
         self.step_size = StepSize()
 
@@ -91,6 +93,13 @@ class LanguageModel:
         # arithmetic, and beside our kernels a row must not depend on those around it.
         kept = cpu_linear.has_bfloat16_arithmetic() and not self._own_kernels
         return dtype if kept else torch.float32
+
+    def _prepared(self) -> Prepared | None:
+        """For compiled code that runs forwards by itself, where that can be."""
+        stack = self._lean.stack if self._lean is not None else None
+        if stack is None or not stack.sees_everything:
+            return None
+        return Prepared(stack, self.cache, self.vocabulary_size)
 
     def _cache_shape(self) -> CacheShape:
         config = self.network.config
@@ -128,9 +137,25 @@ class LanguageModel:
             raise
         elapsed = time.perf_counter_ns() - started
         rows, sessions = sum(forward.rows for forward in forwards), len(forwards)
-        self.costs.observe(rows, sum(lengths) // sessions, sessions, elapsed)
-        self.step_size.observe(rows, elapsed)
+        self._observe(rows, sum(lengths) // sessions, sessions, elapsed)
         return logits
+
+    def run(self, passes: Passes) -> Sequence[Pass]:
+        """Runs forwards in a row. When it fails: see `forward`."""
+        slot = passes.slot
+        length = slot.length
+        try:
+            done = passes.run()
+        except Exception:
+            slot.truncate(length)
+            raise
+        for rows, _, nanoseconds in done:
+            self._observe(rows, length, 1, nanoseconds)
+        return done
+
+    def _observe(self, rows: int, context: int, sessions: int, nanoseconds: int) -> None:
+        self.costs.observe(rows, context, sessions, nanoseconds)
+        self.step_size.observe(rows, nanoseconds)
 
     def _run(self, batch: Batch) -> list[Tensor]:
         # transformers takes no empty choice of rows: one is computed and thrown away

@@ -43,6 +43,16 @@ class Sampler:
         if self.parameters.penalized:
             self._output_counts = self._counts_with(token_ids)
 
+    @property
+    def plain(self) -> bool:
+        """Whether nothing but temperature and noise decides."""
+        parameters = self.parameters
+        return self._bias is None and not parameters.penalized and not parameters.filtered
+
+    def noise(self, start: int, count: int) -> list[Tensor]:
+        """float32 [vocabulary] for every position from `start` on; none where it is greedy."""
+        return [] if self.parameters.greedy else self._noise.rows(range(start, start + count))
+
     def choose(
         self, logits: Tensor, positions: Sequence[int], paths: Sequence[Sequence[int]]
     ) -> list[int]:

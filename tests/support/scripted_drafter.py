@@ -25,6 +25,7 @@ class ScriptedModel:
     """Answers forwards from a table by prefix, and notes how many rows each one had."""
 
     forward_seconds = 0.001
+    prepared = None
     step_size = StepSize()
 
     def __init__(

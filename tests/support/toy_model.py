@@ -200,6 +200,7 @@ def run(task: Task[T]) -> T:
     try:
         wish = next(task)
         while True:
+            assert isinstance(wish, Forward)
             wish = task.send(wish.model.forward([wish])[0])
     except StopIteration as finished:
         result: T = finished.value

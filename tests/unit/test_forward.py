@@ -141,6 +141,7 @@ def test_a_deep_chain_in_single_steps(any_pair: Pair, slot: Slot) -> None:
 def run_task(model: LanguageModel, task: Task[None]) -> int:
     steps = 0
     for forward in task:
+        assert isinstance(forward, Forward)
         assert model.forward([forward])[0].shape[0] == 0
         steps += 1
     return steps

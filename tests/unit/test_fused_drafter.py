@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from drafter_service.session import DrafterSession
 from drafter_service.strategies.fused import Fused
+from drafter_service.tree_nodes import UNRUN
 from draftloop.request import SamplingParameters
 from draftloop.tree import EMPTY_TREE, ROOT, DraftBudget, DraftEnd, DraftTree, TokenSource, Verdict
 from tests.support.scripted_drafter import ScriptedModel, finish, session_of
@@ -177,6 +178,13 @@ def grown_ahead(strategy: Fused, forwards: int = 1000) -> None:
     finish(strategy.ahead(lambda: len(rows_of(strategy)) - before < forwards), strategy.session)
 
 
+def exits_of(strategy: Fused) -> list[int]:
+    """First tokens behind which the draft model was asked."""
+    nodes = strategy.candidates.nodes
+    tokens: list[int] = nodes["token"][(nodes["parent"] == ROOT) & (nodes["row"] != UNRUN)].tolist()
+    return tokens
+
+
 def rows_of(strategy: Fused) -> list[int]:
     rows: list[int] = strategy.session.model.rows_of_forwards  # type: ignore[attr-defined]
     return rows
@@ -201,7 +209,7 @@ def test_a_draft_is_the_same_whatever_was_drafted_ahead(
     ahead, _ = drafting(seed, temperature)
     behind, _ = drafting(seed, temperature)
     for strategy in (ahead, behind):  # what they have learned differs by what they have looked at
-        strategy.session.calibration.count = lambda *_, **__: None  # type: ignore[method-assign]
+        strategy.observe = lambda *_: None  # type: ignore[method-assign]
     for tokens in rounds:
         drafted = draft(ahead, nodes=nodes, depth=4)
         assert drafted == draft(behind, nodes=nodes, depth=4)
@@ -217,8 +225,7 @@ def test_what_was_drafted_ahead_costs_no_forward() -> None:
     strategy, session = drafting()
     draft(strategy, nodes=4, depth=2, tokens_per_second=1e9)
     grown_ahead(strategy)
-    exits = [node for node in strategy.candidates.nodes if node.parent == ROOT and node.said]
-    told(strategy, [exits[-1].token])
+    told(strategy, [exits_of(strategy)[-1]])
     before = len(rows_of(strategy))
     again = draft(strategy, nodes=4, depth=2, tokens_per_second=1e9)
     assert len(rows_of(strategy)) == before and len(again) > 0
@@ -230,8 +237,7 @@ def test_an_offer_is_merged_with_what_was_drafted_ahead() -> None:
     strategy, session = drafting()
     draft(strategy)
     grown_ahead(strategy)
-    exit_ = next(node for node in strategy.candidates.nodes if node.parent == ROOT and node.said)
-    told(strategy, [exit_.token])
+    told(strategy, exits_of(strategy)[:1])
     before = len(rows_of(strategy))
     tree = draft(strategy, DraftTree.chain([3, 3], PHRASE, [0.9, 0.9]), tokens_per_second=1e9)
     assert PHRASE in tree.sources and len(rows_of(strategy)) == before
@@ -258,5 +264,5 @@ def test_drafting_ahead_keeps_to_the_slots_room() -> None:
     short, end = drafting(context_length=len(PROMPT) + 3)
     draft(short, depth=2)
     grown_ahead(short)
-    assert max(node.depth for node in short.candidates.nodes) <= 3
+    assert short.candidates.nodes["depth"].max() <= 3
     assert end.slot.room() >= 0

@@ -1,0 +1,42 @@
+"""What loops compiled by numba ask of the machine: another compiled function, and the time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, cast
+
+import numpy as np
+from llvmlite import ir
+from numba import types
+from numba.extending import intrinsic
+
+from phrase_store.counts import compiled
+
+_MONOTONIC = 1  # the clock of time.perf_counter
+_clock_gettime: Any = types.ExternalFunction(
+    "clock_gettime", cast(Any, types.int32)(types.int32, types.intp)
+)
+
+
+def _call(_typing: Any, function: Any, record: Any) -> Any:
+    """call(function, record): a kernel at an address, with the address of its record."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        pointer = ir.IntType(8).as_pointer()
+        kernel = ir.FunctionType(ir.VoidType(), [pointer]).as_pointer()
+        address, told = arguments
+        builder.call(builder.inttoptr(address, kernel), [builder.inttoptr(told, pointer)])
+        return context.get_dummy_value()
+
+    return types.void(types.intp, types.intp), generate
+
+
+call: Callable[[int, int], None] = cast(Any, intrinsic(_call))
+
+
+@compiled
+def nanoseconds() -> int:
+    """`time.perf_counter_ns`."""
+    time = np.empty(2, np.int64)
+    _clock_gettime(_MONOTONIC, time.ctypes.data)
+    return int(time[0] * 1_000_000_000 + time[1])

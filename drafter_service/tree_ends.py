@@ -1,0 +1,100 @@
+"""Compiled loops that choose the best nodes of a tree, and where it grows next."""
+
+from __future__ import annotations
+
+from drafter_service.economy import pays
+from drafter_service.tree_nodes import UNRUN, Floats, Tree, select
+from draftloop.tree import ROOT
+from phrase_store.counts import compiled
+
+# Why nothing grows any more.
+NOTHING_OPEN, TOO_DEAR = 1, 2
+
+
+@compiled
+def choose(tree: Tree, most: int, least: float) -> None:
+    """The nodes with the greatest reach, parents before children: no child is likelier."""
+    state = tree.state[0]
+    state.chosen = select(tree.nodes.reach, state.nodes, most, least, tree.chosen)
+
+
+@compiled
+def open_up(tree: Tree, first: int, max_depth: int) -> None:
+    """Makes those chosen that something may follow, unless it does, ends `first` and after.
+
+    Their parents were run, or stand among them.
+    """
+    state = tree.state[0]
+    count = first
+    for place in range(state.chosen):
+        known = tree.nodes[tree.chosen[place]]
+        reached = known.parent == ROOT or tree.nodes[known.parent].row != UNRUN
+        for end in tree.ends[:count]:
+            reached |= end == known.parent
+        closed = known.grown != 0 or known.depth >= max_depth
+        for stop in tree.stops:
+            closed |= known.token == stop
+        if reached and not closed:
+            tree.ends[count] = tree.chosen[place]
+            count += 1
+    state.ends = count
+
+
+@compiled
+def keep_known(tree: Tree) -> bool:
+    """Leaves the ends that were run before and cost no forward, if there are any."""
+    state = tree.state[0]
+    count = 0
+    for end in tree.ends[: state.ends]:
+        if tree.nodes[end].row != UNRUN:
+            tree.ends[count] = end
+            count += 1
+    if count:
+        state.ends = count
+        tree.ends[:count].sort()
+    return count > 0
+
+
+@compiled
+def all_known(tree: Tree) -> bool:
+    """Whether all ends were run before."""
+    known = True
+    for end in tree.ends[: tree.state[0].ends]:
+        known &= tree.nodes[end].row != UNRUN
+    return known
+
+
+@compiled
+def deepest(tree: Tree) -> int:
+    """The greatest depth of an end."""
+    depth = 0
+    for end in tree.ends[: tree.state[0].ends]:
+        depth = max(depth, tree.nodes[end].depth)
+    return int(depth)
+
+
+@compiled
+def next_ends(tree: Tree, economy: Floats) -> None:
+    """Open ends for the next forward; none where it would bring in less than it costs."""
+    state = tree.state[0]
+    choose(tree, state.most, state.least)
+    before, state.expected = state.expected, 0.0
+    for node in tree.chosen[: state.chosen]:
+        state.expected += tree.nodes[node].reach
+    open_up(tree, 0, state.max_depth)
+    if keep_known(tree):
+        return
+    state.ends = min(state.ends, state.together)
+    tree.ends[: state.ends].sort()
+    if not state.ends:
+        state.why = NOTHING_OPEN
+        return
+    if state.delta >= 0:
+        goes_on = state.expected - before > state.delta
+    else:
+        reach = 0.0
+        for end in tree.ends[: state.ends]:
+            reach += tree.nodes[end].reach
+        goes_on = pays(economy, reach, state.tokens_per_second, state.node_price)
+    if not goes_on:
+        state.why, state.ends = TOO_DEAR, 0

@@ -1,0 +1,174 @@
+"""Compiled loops over the nodes of a draft tree that grows; `candidates` is the way in.
+
+A draft of sixteen nodes looks at some hundred candidates. One by one in Python they take longer
+than the forwards of a small draft model that rank them.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from draftloop.tree import ROOT, TokenSource
+from phrase_store.counts import compiled
+from phrase_store.growth import Correction
+
+SOURCE = int(TokenSource.DRAFT_MODEL)
+UNRUN = -2  # the row of a node that was not run
+MISSING = -3  # no such node
+# Which calibration counts whether a node was right: none that of an offered one which the draft
+# model has not seen.
+NOBODYS, OWN, REVIEWS = 0, 1, 2
+# `reach`: probability that a node is accepted, its ancestors included. `cell` of the calibration
+# that it is `judged_by` counts whether it was the target's token once its parent was. `row`: its
+# place among the slot's pending rows once it was run, in this tree or one before; it is `grown`
+# once its children stand in this one. The last record, that of index ROOT, is the root's.
+NODE = np.dtype(
+    [
+        *((name, np.int64) for name in ("token", "parent", "depth", "source")),
+        *((name, np.int64) for name in ("judged_by", "cell", "row", "grown")),
+        ("estimate", np.float64),
+        ("reach", np.float64),
+    ],
+    align=True,
+)
+# How a tree grows: `children` of a node and nodes run `together`, at most; of all nodes the `most`
+# with a reach of at `least` so much are wanted, down to `max_depth`. It ends where the next forward
+# is not worth `tokens_per_second` and a node's price, or where the last one brought in no more than
+# `delta`, if that is not negative. How far it is: all nodes, those that the draft model proposed,
+# the first that the last forward added, pending `rows`, nodes that were chosen last and `ends` that
+# grow next, the `expected` accepted tokens, whether another source offered anything, and why
+# nothing grows any more.
+STATE = np.dtype(
+    [
+        *((name, np.int64) for name in ("children", "together", "most", "max_depth")),
+        *((name, np.float64) for name in ("least", "node_price", "tokens_per_second", "delta")),
+        ("expected", np.float64),
+        *((name, np.int64) for name in ("nodes", "drafted", "first_new", "rows", "chosen", "ends")),
+        *((name, np.int64) for name in ("has_offer", "why")),
+    ],
+    align=True,
+)
+
+Records = Any  # an array of one of these: numba reads fields as attributes, numpy's types do not
+Whole = NDArray[np.int64]
+Floats = NDArray[np.float64]
+
+
+class Tree(NamedTuple):
+    """A tree under construction; every array is as long as it may ever need.
+
+    `state` has one record. `rows`: token and parent's row of every pending row, [2, rows]. After a
+    row's node the draft model's best tokens were `said_tokens` with `said_shares` of all, both
+    [rows and the root's, children]. `chosen` and `ends` are nodes, `stops` tokens.
+    """
+
+    nodes: Records
+    state: Records
+    rows: Whole
+    said_tokens: Whole
+    said_shares: Floats
+    chosen: Whole
+    ends: Whole
+    stops: Whole
+
+
+class Learned(NamedTuple):
+    """What became of the draft model's own nodes, and of those that others offered to it."""
+
+    own: Correction
+    reviews: Correction
+
+
+@compiled
+def child(tree: Tree, parent: int, token: int) -> int:
+    """The node for a token under a parent."""
+    for node in range(parent + 1, tree.state[0].nodes):
+        if tree.nodes[node].parent == parent and tree.nodes[node].token == token:
+            return node
+    return MISSING
+
+
+@compiled
+def add(
+    tree: Tree, parent: int, token: int, source: int, estimate: float, reach: float,
+    judged_by: int, cell: int,
+) -> int:  # fmt: skip
+    """A new node; its parent has no such child yet."""
+    state, node = tree.state[0], tree.nodes[tree.state[0].nodes]
+    node.token, node.parent, node.source = token, parent, source
+    node.depth = tree.nodes[parent].depth + 1
+    node.judged_by, node.cell, node.grown = judged_by, cell, 0
+    node.estimate, node.reach = estimate, reach
+    node.row = UNRUN
+    above = tree.nodes[parent].row
+    if above != UNRUN:
+        for row in range(state.rows):  # run when another node was the root
+            if tree.rows[0, row] == token and tree.rows[1, row] == above:
+                node.row = row
+    if source != SOURCE:
+        state.has_offer = 1
+    state.nodes += 1
+    return int(state.nodes - 1)
+
+
+@compiled
+def offer(tree: Tree, whole: Whole, estimates: Floats, max_depth: int) -> None:
+    """Adds nodes that another source proposes, down to a depth.
+
+    whole: [3, nodes], tokens, parents among them or ROOT, and sources.
+    """
+    places = np.empty(len(estimates), np.int64)
+    for node in range(len(estimates)):
+        above = whole[1, node]
+        parent = ROOT if above == ROOT else places[above]
+        places[node] = MISSING
+        if parent != MISSING and tree.nodes[parent].depth < max_depth:
+            reach = tree.nodes[parent].reach * estimates[node]
+            places[node] = add(
+                tree, parent, whole[0, node], whole[2, node], estimates[node], reach, NOBODYS, 0
+            )
+
+
+@compiled
+def select(values: Floats, count: int, most: int, least: float, out: Whole) -> int:
+    """Places of the `most` greatest of `count` values, at least `least`, ties by order."""
+    found = 0
+    for place in range(count):
+        value = values[place]
+        if not value >= least or (found == most and (not most or value <= values[out[most - 1]])):
+            continue
+        spot = min(found, most - 1)
+        while spot > 0 and value > values[out[spot - 1]]:
+            out[spot] = out[spot - 1]
+            spot -= 1
+        out[spot] = place
+        found = min(found + 1, most)
+    return found
+
+
+@compiled
+def settle(tree: Tree) -> None:
+    """Makes siblings' estimates sum to at most 1, and every reach the product of its path."""
+    count = tree.state[0].nodes
+    totals = np.zeros(count + 1)  # the root's is the last
+    for node in range(count):
+        totals[tree.nodes[node].parent] += tree.nodes[node].estimate
+    for node in range(count):
+        known = tree.nodes[node]
+        known.estimate /= max(1.0, totals[known.parent])
+        known.reach = tree.nodes[known.parent].reach * known.estimate
+
+
+@compiled
+def copy_out(tree: Tree, whole: Whole, estimates: Floats) -> None:
+    """The chosen nodes: [3, chosen] tokens, parents among them and sources; estimates [chosen]."""
+    for place in range(tree.state[0].chosen):
+        known = tree.nodes[tree.chosen[place]]
+        whole[0, place], whole[1, place], whole[2, place] = known.token, ROOT, known.source
+        for earlier in range(place):
+            if tree.chosen[earlier] == known.parent:
+                whole[1, place] = earlier
+        estimates[place] = min(1.0, known.estimate)

@@ -1,0 +1,178 @@
+"""Drafts in one compiled call: the same trees as forward by forward, whatever the text does."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from drafter_service.session import DrafterSession, SessionRequest
+from drafter_service.strategies import STRATEGIES, Strategy
+from draftloop.calibration import Calibration
+from draftloop.config import bundled_model
+from draftloop.request import SamplingParameters
+from draftloop.runtime.engine import Engine
+from draftloop.runtime.model import LanguageModel
+from draftloop.runtime.prepared import Passes
+from draftloop.tree import (
+    EMPTY_TREE,
+    DraftBudget,
+    DraftEnd,
+    DraftTree,
+    ServiceTimings,
+    TokenSource,
+    Verdict,
+)
+from tests.support.toy_model import llama_config, load_model, save_model
+
+PHRASE = TokenSource.PHRASE
+PROMPT = list(range(20, 50))
+COMPILED = ("speculative", "opt_tree", "fused")
+
+
+@pytest.fixture(scope="module")
+def toy(tmp_path_factory: pytest.TempPathFactory) -> LanguageModel:
+    return load_model(save_model(tmp_path_factory.mktemp("toy")))
+
+
+@pytest.fixture(scope="module")
+def bundled() -> LanguageModel:
+    return load_model(bundled_model("drafter"), dtype="bfloat16", max_draft_nodes=40)
+
+
+def drafting(
+    model: LanguageModel, name: str, *, alone: bool, temperature: float = 0.8, **more: Any
+) -> Strategy:
+    sampling = SamplingParameters(temperature=temperature, seed=5, **more.pop("sampling", {}))
+    request = SessionRequest(
+        session_id="test", token_ids=tuple(PROMPT), prompt_length=len(PROMPT), sampling=sampling,
+        strategy=name, **more,
+    )  # fmt: skip
+    session = DrafterSession(
+        model, model.acquire(), request, 512, calibration=Calibration(), is_alone=lambda: alone
+    )
+    return STRATEGIES[name](session)
+
+
+def drafted(strategy: Strategy, offer: DraftTree = EMPTY_TREE, **limits: Any) -> DraftTree:
+    """By an engine, as the service does it."""
+    engine = Engine()
+    strategy.offer(offer)
+    budget = DraftBudget(**{"max_nodes": 14, "max_depth": 6, **limits})
+    try:
+        return engine.submit(strategy.propose(budget)).result()
+    finally:
+        engine.stop()
+
+
+def told(strategy: Strategy, tokens: list[int]) -> None:
+    session = strategy.session
+    session.commit(tokens, len(session.committed) + len(tokens))
+    strategy.observe(tokens, Verdict((), tuple(tokens[-1:]), tokens[-1]))
+
+
+@pytest.mark.parametrize("name", COMPILED)
+@pytest.mark.parametrize("temperature", [0.0, 0.8])
+@pytest.mark.parametrize("which", ["toy", "bundled"])
+def test_a_draft_is_the_same_in_one_call_and_forward_by_forward(
+    request: pytest.FixtureRequest, which: str, name: str, temperature: float
+) -> None:
+    model: LanguageModel = request.getfixturevalue(which)
+    strategies = [
+        drafting(model, name, alone=alone, temperature=temperature) for alone in (True, False)
+    ]
+    offers = [
+        EMPTY_TREE,
+        DraftTree.chain([21, 22, 23], PHRASE, [0.9, 0.8, 0.7]),
+        DraftTree((31, 32, 33, 34), (-1, 0, 0, -1), (0.5, 0.5, 0.3, 0.4), (PHRASE,) * 4),
+    ]
+    try:
+        for number in range(12):
+            offer = offers[number % len(offers)]
+            trees = [drafted(strategy, offer) for strategy in strategies]
+            assert trees[0] == trees[1]
+            assert strategies[0].end == strategies[1].end
+            slots = [strategy.session.slot for strategy in strategies]
+            assert slots[0].pending_token_ids == slots[1].pending_token_ids
+            assert slots[0].pending_parents == slots[1].pending_parents
+            assert slots[0].length == slots[1].length
+            # Into the tree, out of it after a while, and far away from it.
+            path = trees[0].path(number % len(trees[0]))
+            tokens = [*(trees[0].token_ids[node] for node in path), 40 + number]
+            for strategy in strategies:
+                told(strategy, tokens if number % 4 else [7] * (number + 1))
+    finally:
+        for strategy in strategies:
+            model.cache.release(strategy.session.slot)
+
+
+def wishes(strategy: Strategy, **limits: Any) -> list[object]:
+    """What a draft asks of the engine."""
+    budget = DraftBudget(**{"max_nodes": 14, "max_depth": 6, **limits})
+    task = strategy.propose(budget)
+    asked: list[object] = []
+    answer: Any = None
+    while True:
+        try:
+            wish = next(task) if answer is None else task.send(answer)
+        except StopIteration:
+            return asked
+        asked.append(wish)
+        model = strategy.session.model
+        if isinstance(wish, Passes):
+            model.run(wish)
+            answer = None
+        else:
+            [answer] = model.forward([wish])
+
+
+@pytest.mark.parametrize("name", COMPILED)
+def test_a_session_that_is_alone_asks_once(toy: LanguageModel, name: str) -> None:
+    strategy = drafting(toy, name, alone=True)
+    assert [type(wish) for wish in wishes(strategy, max_nodes=5)] == [Passes]
+    toy.cache.release(strategy.session.slot)
+
+
+@pytest.mark.parametrize(
+    "sampling",
+    [{"top_p": 0.9}, {"top_k": 3}, {"repetition_penalty": 1.2}, {"logit_bias": ((3, 1.0),)}],
+)
+def test_what_the_kernel_does_not_do_goes_forward_by_forward(
+    toy: LanguageModel, sampling: dict[str, Any]
+) -> None:
+    strategy = drafting(toy, "fused", alone=True, sampling=sampling)
+    asked = wishes(strategy)
+    assert asked and not any(isinstance(wish, Passes) for wish in asked)
+    toy.cache.release(strategy.session.slot)
+
+
+def test_a_long_draft_draws_noise_as_it_goes(toy: LanguageModel) -> None:
+    """And rows that the slot lacks are made free."""
+    for name in ("speculative", "opt_tree", "fused"):
+        strategies = [drafting(toy, name, alone=alone) for alone in (True, False)]
+        trees = [drafted(strategy, max_nodes=24, max_depth=24) for strategy in strategies]
+        assert trees[0] == trees[1]
+        assert name != "speculative" or strategies[0].end is DraftEnd.DEPTH
+        for strategy in strategies:
+            toy.cache.release(strategy.session.slot)
+
+
+def test_forwards_are_counted(toy: LanguageModel) -> None:
+    engine, timings = Engine(), ServiceTimings()
+    strategy = drafting(toy, "speculative", alone=True)
+    budget = DraftBudget(max_nodes=5, max_depth=5)
+    engine.submit(strategy.propose(budget), timings).result()
+    assert timings.forwards == 5 == engine.forwards
+    assert 0 < timings.forward_ns < 10**10
+    engine.stop()
+    toy.cache.release(strategy.session.slot)
+
+
+def test_a_stop_token_ends_a_chain(tmp_path: Path) -> None:
+    model = load_model(save_model(tmp_path, llama_config()))
+    chain = drafted(drafting(model, "speculative", alone=True, temperature=0.0))
+    model.stop_token_ids = (chain.token_ids[2],)
+    strategy = drafting(model, "speculative", alone=True, temperature=0.0)
+    assert drafted(strategy).token_ids == chain.token_ids[:3]
+    assert strategy.end is DraftEnd.TEXT
