@@ -17,7 +17,6 @@ from drafter_service.passes import FORWARDS, Context, grow
 from drafter_service.session import DrafterSession
 from drafter_service.tree_nodes import (
     MISSING,
-    NOBODYS,
     NODE,
     STATE,
     UNRUN,
@@ -62,17 +61,8 @@ class Candidates:
 
     def clear(self) -> None:
         """Forgets all nodes, and what is known of the root; the slot is left as it is."""
-        nodes, state = self._tree.nodes, self._tree.state
-        nodes[ROOT] = (0, ROOT, 0, 0, NOBODYS, 0, UNRUN, 0, 1.0, 1.0)
-        state["rows"] = 0
         self._start = len(self.session.committed)
-        self._begin()
-
-    def _begin(self) -> None:
-        """No nodes yet."""
-        for name in ("nodes", "drafted", "first_new", "chosen", "ends", "has_offer"):
-            self._tree.state[name] = 0
-        self._tree.nodes[ROOT]["grown"] = 0
+        tree_nodes.clear(self._tree, False)
 
     def __len__(self) -> int:
         return self._count("nodes")
@@ -97,6 +87,11 @@ class Candidates:
         """What grows next."""
         ends: list[int] = self._tree.ends[: self._count("ends")].tolist()
         return ends
+
+    @property
+    def grows(self) -> bool:
+        """Whether there are ends."""
+        return self._count("ends") > 0
 
     @property
     def too_dear(self) -> bool:
@@ -150,7 +145,8 @@ class Candidates:
         tree_ends.choose(tree, len(self), float(state["least"]))
         tree_ends.open_up(tree, 0, int(state["max_depth"]))
         if not tree_ends.keep_known(tree):
-            state["ends"] = min(most, int(state["ends"]))
+            room = self.session.model.options.max_draft_nodes - self.session.slot.pending
+            state["ends"] = min(most, room, int(state["ends"]))
             tree.ends[: self._count("ends")].sort()
 
     @property
@@ -163,10 +159,11 @@ class Candidates:
         self._make_room(self._count("most"))
         tree_children.take_known(self._tree, self._learned)
 
-    @property
-    def room(self) -> int:
-        """Rows that the slot has left for nodes; `retain` makes more."""
-        return self.session.model.options.max_draft_nodes - self.session.slot.pending
+    def make_room(self) -> None:
+        """For the ends: the slot keeps rows of chosen nodes only where it has not enough."""
+        slot, most = self.session.slot, self.session.model.options.max_draft_nodes
+        if self._count("ends") > most - slot.pending:
+            self._retain()
 
     def run(self) -> Forward:
         """The forward over the ends, and over the root before all others if it was not run yet."""
@@ -261,7 +258,7 @@ class Candidates:
         tree_ends.choose(self._tree, int(state["most"]), float(state["least"]))
         return int(state["chosen"])
 
-    def retain(self) -> None:
+    def _retain(self) -> None:
         """Drops keys and values of all but the chosen nodes, which hold their parents too."""
         self.choose()
         nodes: list[int] = self._tree.chosen[: self._count("chosen")].tolist()
@@ -298,7 +295,7 @@ class Candidates:
         self.session.slot.reroot([int(nodes[node]["row"]) for node in path], behind)
         self._start = len(self.session.committed)
         self._moved(behind)
-        self._begin()
+        tree_nodes.clear(self._tree, True)
 
     def _rows_behind(self, row: int) -> list[int]:
         """Pending rows that follow a pending row."""

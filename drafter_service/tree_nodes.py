@@ -83,6 +83,19 @@ class Learned(NamedTuple):
 
 
 @compiled
+def clear(tree: Tree, is_run: bool) -> None:
+    """No nodes; with `is_run` the root's row and what is known behind it stay."""
+    state, root = tree.state[0], tree.nodes[ROOT]
+    state.nodes = state.drafted = state.first_new = 0
+    state.chosen = state.ends = state.has_offer = 0
+    root.token, root.parent, root.depth, root.source = 0, ROOT, 0, 0
+    root.judged_by, root.cell, root.grown = NOBODYS, 0, 0
+    root.estimate, root.reach = 1.0, 1.0
+    if not is_run:
+        root.row, state.rows = UNRUN, 0
+
+
+@compiled
 def child(tree: Tree, parent: int, token: int) -> int:
     """The node for a token under a parent."""
     for node in range(parent + 1, tree.state[0].nodes):

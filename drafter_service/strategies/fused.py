@@ -75,8 +75,8 @@ class Fused(TreeStrategy):
         known.plan(NO_PRICES, together=TOGETHER, most=most, max_depth=depth, least=LEAST_AHEAD)
         try:
             while known.root_is_run and wanted():
-                known.every_end(min(TOGETHER, known.room))
-                if not known.ends:
+                known.every_end(TOGETHER)
+                if not known.grows:
                     break
                 if known.all_known:
                     known.take_known()

@@ -29,17 +29,18 @@ class TreeStrategy(Strategy):
     def grow(self) -> Task[None]:
         """Runs ends and adds their best children, as planned, until nothing more pays."""
         known = self.candidates
-        while ends := known.ends:
-            if known.all_known:
+        passes = known.passes(self.economy)
+        while known.grows:
+            if passes is not None:
+                yield passes
+                known.make_room()
+            elif known.all_known:
                 known.take_known()
+                known.next_ends(self.economy)
             else:
-                if len(ends) > known.room:
-                    known.retain()
-                if passes := known.passes(self.economy):
-                    yield passes
-                    continue
+                known.make_room()
                 yield from self.expand()
-            known.next_ends(self.economy)
+                known.next_ends(self.economy)
 
     def expand(self) -> Task[None]:
         """Runs the ends and adds their best children."""

@@ -101,6 +101,7 @@ class CpuStack:
         self._between: dict[str, Tensor] = {}
         self._rows = self._values = 0  # that these have room for
         self._call = np.zeros(0, np.int64)
+        self.moves = 0  # how often a record became worthless
 
     def run(self, batch: Batch, cache: KVCache, chosen: Sequence[int]) -> Tensor:
         """The logits of the chosen rows, float32 [chosen, vocabulary]; stores keys and values.
@@ -135,11 +136,12 @@ class CpuStack:
         """The kernel's record for so many rows, and logits of so many chosen ones.
 
         numbers: the addresses of tokens, positions and chosen rows; logits: theirs. The record is
-        good for fewer rows as well, and until it is asked for again.
+        good until the next call, a copy until `moves` changes, and for fewer rows as well.
         """
         if self._make_room(rows, chosen) or cache is not self._cache:
             self._bind(cache)
             self._call = np.frombuffer(self._constant(cache), np.int64).copy()
+            self.moves += 1
         changing = (
             segments.ctypes.data, len(segments), rows, torch.get_num_threads(), *numbers, chosen,
             logits,

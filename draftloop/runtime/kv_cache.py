@@ -70,10 +70,14 @@ class KVCache:
 
         They are ascending and not before `start`, so none is overwritten before it was moved.
         """
+        staying = 0  # those that are where they belong come first
+        while staying < len(rows) and rows[staying] == start + staying:
+            staying += 1
+        if staying == len(rows):
+            return
         slot = self._rows[:, :, index]
-        for place, row in enumerate(rows, start):
-            if row != place:
-                slot[:, :, :, place] = slot[:, :, :, row]
+        for place, row in enumerate(rows[staying:], start + staying):
+            slot[:, :, :, place] = slot[:, :, :, row]
 
 
 class Slot:

@@ -89,6 +89,7 @@ class Prepared:
         self._window = np.zeros(2, np.int64)
         self._times = np.zeros((MOST_FORWARDS, 3), np.int64)
         self._rows = self._count = 0
+        self._moves = -1
 
     def records(
         self, slot: Slot, rows: int, count: int, temperature: float, noise: Sequence[Tensor]
@@ -105,18 +106,17 @@ class Prepared:
             self._prepare_choice(count)
         self._choice.view(np.float64)[TEMPERATURE] = temperature if noise else 1.0
         self._segment[0, SLOT] = slot.index
-        stack = self._stack.call(
-            self._cache, self._rows, self._segment, self._places, self._rows, self._address
-        )
+        if self._stack.moves != self._moves:
+            self._prepare_stack()
         drawn = np.array([row.data_ptr() for row in noise]) if noise else self._silent
         return Records(
-            self._entries, stack, self._choice, self._numbers, self._segment[0], self._window,
+            self._entries, self._call, self._choice, self._numbers, self._segment[0], self._window,
             self._bias, self._said, self._scores, drawn, self._times,
         )  # fmt: skip
 
     def _make_room(self, rows: int) -> None:
         assert UNIT is not None
-        self._rows, self._count = rows, 0
+        self._rows, self._count, self._moves = rows, 0, -1
         self._numbers = np.empty((3, rows), np.int64)
         self._places = [row.ctypes.data for row in self._numbers]
         self._bias = np.empty(rows * UNIT.padded(self._cache.shape.rows), np.float32)
@@ -124,8 +124,14 @@ class Prepared:
         self._segment[0, BIASES] = self._window.ctypes.data
         values = rows * self._vocabulary_size
         self._logits = torch.empty(values + UNIT.lanes)[:values].view(rows, -1)
-        self._address = self._logits.data_ptr()
         self._scores = np.empty((rows, UNIT.padded(self._vocabulary_size)), np.float32)
+
+    def _prepare_stack(self) -> None:
+        rows = self._rows
+        self._call = self._stack.call(
+            self._cache, rows, self._segment, self._places, rows, self._logits.data_ptr()
+        ).copy()
+        self._moves = self._stack.moves
 
     def _prepare_choice(self, count: int) -> None:
         self._count = count
