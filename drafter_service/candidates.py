@@ -13,7 +13,7 @@ from torch import Tensor
 
 from drafter_service import tree_children, tree_ends, tree_nodes
 from drafter_service.economy import Economy
-from drafter_service.passes import FORWARDS, Context, grow
+from drafter_service.passes import FORWARDS, LENGTH, Context, grow
 from drafter_service.session import DrafterSession
 from drafter_service.tree_nodes import (
     MISSING,
@@ -48,7 +48,7 @@ class Candidates:
         self._tree = Tree(
             nodes=np.zeros(FIRST_ROOM, NODE),
             state=np.zeros(1, STATE),
-            rows=np.zeros((2, most), np.int64),
+            rows=session.slot.rows,
             said_tokens=np.zeros((most + 1, self._children), np.int64),
             said_shares=np.zeros((most + 1, self._children)),
             chosen=np.zeros(FIRST_ROOM, np.int64),
@@ -177,9 +177,7 @@ class Candidates:
             known["row"] = row
             token_ids.append(int(known["token"]))
             parents.append(int(tree.nodes[known["parent"]]["row"]))
-        first, end = slot.pending, slot.pending + len(nodes)
-        tree.rows[:, first:end] = token_ids, parents
-        tree.state["rows"] = end
+        tree.state["rows"] = slot.pending + len(nodes)
         logits_from = max(len(tail) - 1, 0)
         return Forward(session.model, slot, tail, token_ids, parents, logits_from=logits_from)
 
@@ -217,18 +215,14 @@ class Candidates:
         state = tree.state[0]
         self._make_room(int(state["most"]))
         tail = [] if self.root_is_run else session.committed[slot.length :]
-        depth, pending = tree_ends.deepest(tree), slot.pending
+        depth = tree_ends.deepest(tree)
         noise = session.sampler.noise(len(session.committed), depth + NOISE_AT_ONCE)
-        rows = len(tail) + max(int(state["ends"]), int(state["together"]))
         heat = session.request.sampling.temperature
-        records = prepared.records(slot, rows, self._children, heat, noise)
-        place = np.array((slot.length, tree.rows.shape[1], 0), np.int64)
+        records = prepared.records(slot, self._children, heat, noise)
+        place = np.array((slot.length, 0), np.int64)
         context = Context(np.array(tail, np.int64), place)
         grow(tree, self._learned, economy.state, records, context)
-        if tail:
-            slot.append(len(tail))
-        token_ids, parents = tree.rows[:, pending : int(state["rows"])].tolist()
-        slot.branch(token_ids, parents)
+        slot.length, slot.pending = int(place[LENGTH]), int(state["rows"])
         return [Pass(*times) for times in records.times[: place[FORWARDS]].tolist()]
 
     def path_tokens(self, node: int) -> list[int]:
@@ -299,7 +293,7 @@ class Candidates:
 
     def _rows_behind(self, row: int) -> list[int]:
         """Pending rows that follow a pending row."""
-        reached, parents = {row}, self._tree.rows[1, : self._count("rows")].tolist()
+        reached, parents = {row}, self.session.slot.pending_parents
         for later in range(row + 1, len(parents)):
             if parents[later] in reached:
                 reached.add(later)
@@ -307,9 +301,7 @@ class Candidates:
 
     def _moved(self, rows: Sequence[int]) -> None:
         """The slot has these of its pending rows only, one behind the other."""
-        slot, tree = self.session.slot, self._tree
-        count = len(rows)
-        tree.rows[:, :count] = slot.pending_token_ids, slot.pending_parents
+        tree, count = self._tree, len(rows)
         tree.state["rows"] = count
         for said in (tree.said_tokens, tree.said_shares):
             said[:count] = said[list(rows)]

@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from draftloop.pace import Pace
+from draftloop.runtime.compiling import compiled
 from draftloop.tree import DraftBudget
-from phrase_store.counts import Floats, compiled
+from phrase_store.counts import Floats
 
 MEMORY = 0.9
 PRIOR_GAIN = 0.6

@@ -11,31 +11,24 @@ from typing import NamedTuple
 import numpy as np
 
 from drafter_service.economy import observed
-from drafter_service.native import call, nanoseconds
 from drafter_service.tree_children import offered, remember, take, take_known
 from drafter_service.tree_ends import all_known, deepest, next_ends
 from drafter_service.tree_nodes import UNRUN, Floats, Learned, Tree, Whole
-from draftloop.runtime.cpu_choice_kernel import CALL_FIELDS as CHOICE
-from draftloop.runtime.cpu_stack_kernel import CALL_FIELDS as STACK
-from draftloop.runtime.cpu_stack_kernel import SEGMENT_FIELDS as SEGMENT
-from draftloop.runtime.prepared import Records
+from draftloop.runtime import layout
+from draftloop.runtime.compiling import compiled
+from draftloop.runtime.native import nanoseconds
+from draftloop.runtime.records import Records
+from draftloop.runtime.slot_rows import DEPTH, PARENT, TOKEN
 from draftloop.tree import ROOT
-from phrase_store.counts import compiled
 
-TOKEN, POSITION, CHOSEN = 0, 1, 2  # of `Records.numbers`
-LENGTH, ROOM, FORWARDS = 0, 1, 2  # of `Context.place`
-# Where the kernels' records have what changes from forward to forward.
-STACK_ROWS, STACK_CHOSEN = STACK.index("rows"), STACK.index("chosen_count")
-CHOICE_ROWS, CHOICE_NOISE = CHOICE.index("rows"), len(CHOICE)
-SEGMENT_ROWS = SEGMENT.index("rows")
-SEGMENT_FROM, SEGMENT_TO = SEGMENT.index("stored_from"), SEGMENT.index("stored_to")
+LENGTH, FORWARDS = 0, 1  # of `Context.place`
 
 
 class Context(NamedTuple):
     """The slot that a draft is run in.
 
-    tail: committed tokens that were not run yet. place: rows that hold committed tokens, most
-    pending rows, and forwards that were run.
+    tail: committed tokens that were not run yet. place: rows that hold committed tokens, and
+    forwards that were run.
     """
 
     tail: Whole
@@ -64,11 +57,10 @@ def grow(tree: Tree, learned: Learned, economy: Floats, records: Records, contex
 def fits(tree: Tree, records: Records, context: Context) -> bool:
     """Whether the arrays have room for the next forward."""
     state = tree.state[0]
-    rows = len(context.tail) + state.ends
     return bool(
         deepest(tree) < len(records.noise)
-        and rows <= records.numbers.shape[1]
-        and state.rows + state.ends <= context.place[ROOM]
+        and len(context.tail) + state.ends <= records.numbers.shape[1]
+        and state.rows + state.ends <= tree.rows.shape[1]
         and state.nodes + state.most < len(tree.nodes)
         and context.place[FORWARDS] < len(records.times)
     )
@@ -77,64 +69,28 @@ def fits(tree: Tree, records: Records, context: Context) -> bool:
 @compiled
 def run(tree: Tree, records: Records, context: Context) -> int:
     """One forward over the ends, and over the tail before the first; how many rows were chosen."""
-    state, numbers, segment = tree.state[0], records.numbers, records.segment
-    length, rows = context.place[LENGTH], 0
-    stored = length + state.rows
-    chosen = 0
+    state, first = tree.state[0], tree.state[0].rows
+    length, tail = context.place[LENGTH], context.tail[:0]
     if tree.nodes[ROOT].row == UNRUN:
-        for token in context.tail:
-            numbers[TOKEN, rows], numbers[POSITION, rows] = token, length + rows
-            rows += 1
-        length += rows
-        tree.nodes[ROOT].row, context.place[LENGTH] = ROOT, length
-        numbers[CHOSEN, 0], chosen = rows - 1, 1
-    tail = rows
-    for end in tree.ends[chosen : state.ends]:
+        tree.nodes[ROOT].row, tail = ROOT, context.tail
+        context.place[LENGTH] += len(tail)
+    ends = tree.ends[1 if len(tail) else 0 : state.ends]
+    for end in ends:
         known, row = tree.nodes[end], state.rows
-        tree.rows[0, row], tree.rows[1, row] = known.token, tree.nodes[known.parent].row
+        tree.rows[TOKEN, row], tree.rows[DEPTH, row] = known.token, known.depth
+        tree.rows[PARENT, row] = tree.nodes[known.parent].row
         known.row = row
-        numbers[TOKEN, rows], numbers[POSITION, rows] = known.token, length - 1 + known.depth
-        numbers[CHOSEN, chosen] = rows
-        state.rows, rows, chosen = row + 1, rows + 1, chosen + 1
-    segment[SEGMENT_ROWS] = rows
-    segment[SEGMENT_FROM], segment[SEGMENT_TO] = stored, stored + rows
-    show(tree, records, length, tail, chosen)
-    records.stack[STACK_ROWS], records.stack[STACK_CHOSEN] = rows, chosen
-    records.choice[CHOICE_ROWS] = chosen
-    for place in range(chosen):
-        depth = tree.nodes[tree.ends[place]].depth
-        records.choice[CHOICE_NOISE + place] = records.noise[depth]
+        state.rows = row + 1
     began = nanoseconds()
-    call(records.entries[0], records.stack.ctypes.data)
-    number = context.place[FORWARDS]
-    records.times[number, 0], records.times[number, 1] = rows, rows - tail
-    records.times[number, 2] = nanoseconds() - began
-    context.place[FORWARDS] = number + 1
-    call(records.entries[1], records.choice.ctypes.data)
+    chosen = layout.run(records, tree.rows, first, state.rows, tail, length)
+    times = records.times[context.place[FORWARDS]]
+    times[0], times[1], times[2] = len(tail) + len(ends), len(ends), nanoseconds() - began
+    context.place[FORWARDS] += 1
+    depths = np.empty(chosen, np.int64)
+    for place in range(chosen):
+        depths[place] = tree.nodes[tree.ends[place]].depth
+    layout.choose(records, chosen, depths)
     return int(chosen)
-
-
-@compiled
-def show(tree: Tree, records: Records, length: int, tail: int, chosen: int) -> None:
-    """What every row sees: the text before it, and of the draft its ancestors and itself."""
-    stored, lanes = records.segment[SEGMENT_TO], records.entries[2]
-    width = (stored + lanes - 1) // lanes * lanes
-    records.window[1] = width
-    bias = records.bias
-    for row in range(tail):
-        start = row * width
-        seen = start + length - tail + row + 1
-        bias[start:seen] = 0.0
-        bias[seen : start + width] = -np.inf
-    start = tail * width
-    for end in tree.ends[1 if tail else 0 : tree.state[0].ends]:
-        bias[start : start + length] = 0.0
-        bias[start + length : start + width] = -np.inf
-        node = end
-        while node != ROOT:
-            bias[start + length + tree.nodes[node].row] = 0.0
-            node = tree.nodes[node].parent
-        start += width
 
 
 @compiled

@@ -19,8 +19,8 @@ from drafter_service.tree_nodes import (
     settle,
 )
 from draftloop.calibration import MEMORY, PRIOR_TRIALS, RUNS_TOGETHER, SHAPE
+from draftloop.runtime.compiling import compiled
 from draftloop.tree import ROOT
-from phrase_store.counts import compiled
 from phrase_store.growth import RUNS, SCORES, Correction, corrected
 
 # What the draft model says of an offered node, in five levels. They stand where a calibration has

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from drafter_service.economy import pays
 from drafter_service.tree_nodes import UNRUN, Floats, Tree, select
+from draftloop.runtime.compiling import compiled
 from draftloop.tree import ROOT
-from phrase_store.counts import compiled
 
 # Why nothing grows any more.
 NOTHING_OPEN, TOO_DEAR = 1, 2

@@ -11,8 +11,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from draftloop.runtime.compiling import compiled
+from draftloop.runtime.slot_rows import PARENT, TOKEN
 from draftloop.tree import ROOT, TokenSource
-from phrase_store.counts import compiled
 from phrase_store.growth import Correction
 
 SOURCE = int(TokenSource.DRAFT_MODEL)
@@ -60,7 +61,7 @@ Floats = NDArray[np.float64]
 class Tree(NamedTuple):
     """A tree under construction; every array is as long as it may ever need.
 
-    `state` has one record. `rows`: token and parent's row of every pending row, [2, rows]. After a
+    `state` has one record. `rows` are the slot's pending ones. After a
     row's node the draft model's best tokens were `said_tokens` with `said_shares` of all, both
     [rows and the root's, children]. `chosen` and `ends` are nodes, `stops` tokens.
     """
@@ -119,7 +120,7 @@ def add(
     above = tree.nodes[parent].row
     if above != UNRUN:
         for row in range(state.rows):  # run when another node was the root
-            if tree.rows[0, row] == token and tree.rows[1, row] == above:
+            if tree.rows[TOKEN, row] == token and tree.rows[PARENT, row] == above:
                 node.row = row
     if source != SOURCE:
         state.has_offer = 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from draftloop.logprobs import TokenLogprobs
@@ -124,6 +125,7 @@ class Timings:
 class Piece:
     """What one round committed: per token its origin and the text that it made certain.
 
+    `told` makes the text, which nobody needs before the piece is sent: see `TextStream.later`.
     `logprobs` has an entry a token where the request asked for them, and is empty otherwise.
     `draft` is the tree that the round verified, `accepted_nodes` those of it that were accepted,
     `draft_end` what kept it from being larger.
@@ -131,11 +133,16 @@ class Piece:
 
     token_ids: tuple[int, ...]
     sources: tuple[TokenSource, ...]
-    texts: tuple[str, ...]
+    told: Callable[[], tuple[str, ...]]
     logprobs: tuple[TokenLogprobs, ...] = ()
     draft: DraftTree = EMPTY_TREE
     accepted_nodes: tuple[int, ...] = ()
     draft_end: DraftEnd = DraftEnd.NONE
+
+    @property
+    def texts(self) -> tuple[str, ...]:
+        """Per token the text that it made certain."""
+        return self.told()
 
     @property
     def text(self) -> str:

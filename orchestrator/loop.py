@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import time
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from dataclasses import dataclass, field
 
 from draftloop import tracing
@@ -80,7 +80,7 @@ class Generation:
                     self.drafting.lose()
                 piece = self._commit(draft.tree, verdict, draft.end)
                 began, ended = ended, time.perf_counter_ns()
-                self._learn(draft, answer, len(piece.token_ids), ended - began)
+                self._learn(draft, answer, piece, ended - began)
                 self.timings.decode_ns = ended - decoding
                 yield piece
         finally:
@@ -141,22 +141,31 @@ class Generation:
         for token in verdict.emitted_token_ids:
             kept.append(token)
             self.committed.append(token)
-            texts.append(self.text.push([token]))
+            if self.text.may_stop:
+                texts.append(self.text.push([token]))
             self.finish_reason = self._reason_to_end(token)
             if self.finish_reason:
-                texts[-1] += self.text.finish()
                 break
         self.drafting.observe(self.committed, len(kept), tree, verdict)
         origins = (sources or [TokenSource.TARGET] * len(kept))[: len(kept)]
         return Piece(
             token_ids=tuple(kept),
             sources=tuple(origins),
-            texts=tuple(texts),
+            told=self._told(kept, texts),
             logprobs=verdict.logprobs[: len(kept)],
             draft=tree,
             accepted_nodes=verdict.accepted_nodes,
             draft_end=end,
         )
+
+    def _told(self, kept: list[int], texts: list[str]) -> Callable[[], tuple[str, ...]]:
+        """What makes the text of the kept tokens, unless `texts` had to be known before."""
+        ends = self.finish_reason is not None
+        if not self.text.may_stop:
+            return self.text.later(kept, ends=ends)
+        if ends:
+            texts[-1] += self.text.finish()
+        return lambda: tuple(texts)
 
     def _reason_to_end(self, token: int) -> str | None:
         if token in self.request.stop_token_ids or self.text.stopped:
@@ -164,7 +173,8 @@ class Generation:
         full = len(self.committed) >= self.context_length
         return LENGTH if full or len(self.output) >= self.request.max_tokens else None
 
-    def _learn(self, draft: Draft, answer: Verification, kept: int, round_ns: int) -> None:
+    def _learn(self, draft: Draft, answer: Verification, piece: Piece, round_ns: int) -> None:
+        kept = len(piece.token_ids)
         self.timings.observe_round(round_ns, draft, answer)
         self._times.round_ns = round_ns
         if self._reopened():  # says nothing about drafts, nor about the pace without
@@ -174,10 +184,12 @@ class Generation:
             but_draft = round_ns - self._times.draft_ns
             self.controller.verify_cost.observe(len(draft.tree), but_draft)
             self.controller.observe(len(draft.tree), kept, round_ns, modelled=modelled)
-        # Harvesting and counting wait for the moment in which the next round waits for a service.
+        # Text, harvesting and counting wait for the moment in which the next round waits for a
+        # service.
         before = len(self.committed) - kept
         context = self.committed[max(0, before - MAX_CONTEXT) : before]
         loop = asyncio.get_running_loop()
+        loop.call_soon(piece.told)
         loop.call_soon(self.figures.observe, draft, answer.verdict, kept)
         loop.call_soon(self.meter.round, draft, answer, kept, self._times)
         loop.call_soon(self.drafting.learn, context, draft.tree, answer.verdict)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
 
 from orchestrator.tokenizer import Tokenizer
@@ -13,8 +14,28 @@ CONTEXT_TOKENS = 6
 MOST_CONTEXT_TOKENS = 24
 
 
+class Told:
+    """Per token the text that it made certain, made when somebody asks."""
+
+    def __init__(self, stream: TextStream, token_ids: Sequence[int], *, ends: bool) -> None:
+        self._stream = stream
+        self.token_ids = token_ids
+        self.ends = ends
+        self.texts: tuple[str, ...] | None = None
+
+    def __call__(self) -> tuple[str, ...]:
+        """The texts."""
+        self._stream.tell_up_to(self)
+        assert self.texts is not None
+        return self.texts
+
+
 class TextStream:
-    """Turns committed tokens into text pieces whose concatenation is the final text."""
+    """Turns committed tokens into text pieces whose concatenation is the final text.
+
+    What one token more makes certain takes some ten microseconds to find out, or thrice that with
+    cold caches. Where no stop text may end the text, that can wait (`later`).
+    """
 
     def __init__(self, tokenizer: Tokenizer, prompt: Sequence[int], stop: Sequence[str]) -> None:
         self._tokenizer = tokenizer
@@ -22,7 +43,27 @@ class TextStream:
         self._token_ids = list(prompt[-CONTEXT_TOKENS:])
         self._shown = tokenizer.decode(self._token_ids)  # the part of their text that was passed on
         self._held = ""
+        self._waiting: deque[Told] = deque()
         self.stopped = False
+
+    @property
+    def may_stop(self) -> bool:
+        """Whether there are stop texts."""
+        return bool(self._stop)
+
+    def later(self, token_ids: Sequence[int], *, ends: bool) -> Told:
+        """What makes the text of these tokens; where it `ends` the rest as well."""
+        self._waiting.append(Told(self, token_ids, ends=ends))
+        return self._waiting[-1]
+
+    def tell_up_to(self, last: Told) -> None:
+        """Makes the text of what was put off, up to this, in its order."""
+        while last.texts is None:
+            told = self._waiting.popleft()
+            texts = [self.push([token]) for token in told.token_ids]
+            if told.ends:
+                texts[-1] += self.finish()
+            told.texts = tuple(texts)
 
     def push(self, token_ids: Sequence[int]) -> str:
         """The text that is certain now. Sets `stopped` when a stop text was met."""

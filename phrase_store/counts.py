@@ -9,14 +9,13 @@ taken out, so the first fingerprint of 0 ends a bucket.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, NamedTuple, TypeVar, cast
+from typing import Any, NamedTuple
 
-import numba
 import numpy as np
 from numpy.typing import NDArray
 
 from draftloop.phrase import MAX_CONTEXT
+from draftloop.runtime.compiling import compiled
 from phrase_store.lanes import LANES, equal_lanes, fetch, how_many, least_lane, lowest
 
 WAYS = LANES  # entries in a bucket
@@ -37,7 +36,6 @@ SECOND_FACTOR = np.uint64(0x94D049BB133111EB)
 LOW_WORD = np.uint64(0xFFFFFFFF)
 WORD_BITS = np.uint64(32)
 
-Function = TypeVar("Function", bound=Callable[..., Any])
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int32]
 Words = NDArray[np.uint32]
@@ -53,14 +51,6 @@ class Table(NamedTuple):
     words: Words
     state: Totals
     decay: float
-
-
-def compiled(function: Function) -> Function:
-    """Compiled at first use, kept on disk where a folder can be written, without the GIL."""
-    try:
-        return cast(Function, numba.njit(cache=True, nogil=True, error_model="numpy")(function))
-    except RuntimeError:  # numba found no folder for its cache: a read-only container, say
-        return cast(Function, numba.njit(nogil=True, error_model="numpy")(function))
 
 
 @compiled

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from draftloop.calibration import PRIOR_TRIALS, RUN_EDGES, RUNS_TOGETHER, SCORE_EDGES
 from draftloop.phrase import MAX_CONTEXT
+from draftloop.runtime.compiling import compiled
 from draftloop.tree import TokenSource
 from phrase_store.counts import (
     MOST_CONTINUATIONS,
@@ -20,7 +21,6 @@ from phrase_store.counts import (
     Totals,
     Words,
     bucket_of,
-    compiled,
     decayed,
     fingerprint_of,
     mixed,

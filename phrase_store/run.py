@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from draftloop.phrase import MAX_CONTEXT
-from phrase_store.counts import MOST_CONTINUATIONS, Integers, Table, Totals, Words, compiled
+from draftloop.runtime.compiling import compiled
+from phrase_store.counts import MOST_CONTINUATIONS, Integers, Table, Totals, Words
 from phrase_store.growth import GUESS, MOST_BLENDED, blend
 
 

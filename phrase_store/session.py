@@ -68,6 +68,7 @@ class PhraseSession:
         self._calibration = calibration or Calibration()
         self._correction = correction_of(self._calibration)
         self._proposed: list[Proposed] = []
+        self._unjudged: list[tuple[Proposed, Sequence[int]]] = []
         self._run = 0
         self._uncounted: list[tuple[Sequence[int], Sequence[int]]] = []  # contexts and new tokens
 
@@ -125,15 +126,20 @@ class PhraseSession:
         self._uncounted.clear()
 
     def judge(self, emitted: Sequence[int]) -> None:
-        """Learns what the last proposals were worth, verified or not.
+        """Learns, when there is time, what the last proposals were worth, verified or not.
 
         Those are the last one behind committed tokens, and the last behind drafted ones since.
         Every node whose parent the target's text reached was right or wrong.
         """
+        self._judge_all()
         proposed, self._proposed = self._proposed, []
-        for behind, grown in proposed:
+        self._unjudged += [(made, emitted) for made in proposed]
+
+    def _judge_all(self) -> None:
+        for (behind, grown), emitted in self._unjudged:
             if tuple(emitted[: len(behind)]) == behind:
                 self._judge(grown, emitted[len(behind) :])
+        self._unjudged.clear()
 
     def _judge(self, grown: Grown, emitted: Sequence[int]) -> None:
         tree, scores, runs = grown
@@ -169,6 +175,7 @@ class PhraseSession:
     def learn(self, context: Sequence[int], draft: DraftTree, verdict: Verdict) -> None:
         """Harvests a verdict on a draft that followed `context`; for quiet moments."""
         self._count()
+        self._judge_all()
         phrases = harvest(context[-MAX_CONTEXT:], draft, verdict, self._stop_token_ids)
         if not self._harvests:
             phrases = [phrase for phrase in phrases if phrase.committed]

@@ -15,8 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from draftloop.phrase import MAX_CONTEXT, MAX_PHRASE_TOKENS, Phrase
+from draftloop.runtime.compiling import compiled
 from phrase_store import records
-from phrase_store.counts import Integers, Totals, compiled, count_runs
+from phrase_store.counts import Integers, Totals, count_runs
 from phrase_store.index import PREDICTED_WEIGHT, PhraseIndex
 from phrase_store.records import Batch
 

@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import functools
 import struct
-from array import array
+import threading
 from collections.abc import Sequence
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -42,17 +44,53 @@ def choose(logits: Tensor, noise: Sequence[Tensor], temperature: float, count: i
     rows, vocabulary = logits.shape
     count = min(count, vocabulary)
     scores = torch.empty(rows, UNIT.padded(vocabulary))
-    told = array("d", bytes(8 * rows * (2 * count + 1)))
-    noise = noise or [silence(vocabulary)] * rows
-    address, _ = told.buffer_info()
-    kernel.compiled(UNIT)(call(logits, scores, address, noise, temperature, count))
-    starts = range(0, len(told), 2 * count + 1)
+    told = _told(logits, scores, noise, temperature, count)
     return Choices(
-        token_ids=[[int(token) for token in told[start : start + count]] for start in starts],
+        token_ids=told[:, :count].astype(np.int64).tolist(),
         scores=scores if scores.shape[1] == vocabulary else scores[:, :vocabulary],
-        bests=[told[start + count : start + 2 * count].tolist() for start in starts],
-        masses=[told[start + 2 * count] for start in starts],
+        bests=told[:, count:-1].tolist(),
+        masses=told[:, -1].tolist(),
     )
+
+
+def best(
+    logits: Tensor, noise: Sequence[Tensor], temperature: float, count: int
+) -> list[list[int]]:
+    """`choose` for who wants the tokens alone: [rows, count]."""
+    assert UNIT is not None, "fits() comes first"
+    rows, vocabulary = logits.shape
+    count = min(count, vocabulary)
+    scores = _scratch(rows, UNIT.padded(vocabulary))
+    told = _told(logits, scores, noise, temperature, count)
+    token_ids: list[list[int]] = told[:, :count].astype(np.int64).tolist()
+    return token_ids
+
+
+def _told(
+    logits: Tensor, scores: Tensor, noise: Sequence[Tensor], temperature: float, count: int
+) -> npt.NDArray[np.float64]:
+    """What the kernel tells of the rows; fills in their scores."""
+    assert UNIT is not None
+    rows, vocabulary = logits.shape
+    told = np.empty((rows, 2 * count + 1))
+    noise = noise or [silence(vocabulary)] * rows
+    kernel.compiled(UNIT)(call(logits, scores, told.ctypes.data, noise, temperature, count))
+    return told
+
+
+class _Scratch(threading.local):
+    """Scores that nobody asks for again, where the last ones stood: memory that is mapped."""
+
+    scores = torch.empty(0)
+
+
+_SCRATCH = _Scratch()
+
+
+def _scratch(rows: int, width: int) -> Tensor:
+    if _SCRATCH.scores.numel() < rows * width:
+        _SCRATCH.scores = torch.empty(rows * width)
+    return _SCRATCH.scores[: rows * width].view(rows, width)
 
 
 def call(

@@ -109,8 +109,7 @@ def _segment(forward: Forward, start: int) -> Segment:
     slot = forward.slot
     assert forward.rows <= slot.room(), "the caller checks that the draft fits the context"
     stored_from = slot.length + slot.pending
-    if forward.committed_token_ids:
-        slot.append(len(forward.committed_token_ids))
+    slot.append(len(forward.committed_token_ids))
     slot.branch(forward.node_token_ids, forward.node_parents)
     causal = stored_from == 0 and not forward.node_token_ids
     mask = None if causal else _mask(forward, stored_from)
@@ -123,7 +122,7 @@ def _segment(forward: Forward, start: int) -> Segment:
         mask=mask,
         causal=causal,
         committed=slot.length,
-        pending_depths=[*slot.pending_depths],
+        pending_depths=slot.pending_depths,
     )
 
 
@@ -137,6 +136,5 @@ def _mask(forward: Forward, stored_from: int) -> Mask | None:
     mask[:, : slot.length] = True
     mask[:committed, slot.length - committed :] = False
     mask[:committed, slot.length - committed : slot.length] = np.tri(committed, dtype=np.bool_)
-    newest = slice(slot.pending - nodes, slot.pending)
-    mask[committed:, slot.length :] = slot.ancestors[newest, : slot.pending]
+    mask[committed:, slot.length :] = slot.ancestors(slot.pending - nodes)
     return mask

@@ -9,6 +9,8 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from draftloop.runtime import slot_rows
+from draftloop.runtime.slot_rows import DEPTH, PARENT, TOKEN
 from draftloop.tree import ROOT
 
 Mask = npt.NDArray[np.bool_]
@@ -84,8 +86,8 @@ class Slot:
     """A session's room: `length` committed rows, then the pending rows of a draft tree.
 
     Row r below `length` holds position r. Pending rows lie behind in the order they were added;
-    each knows its parent among them, its token and its ancestors, so a tree may grow over several
-    forwards. Invariant: length + pending <= rows of the cache.
+    each knows its token, its parent among them and its depth (`slot_rows`), so a tree may grow over
+    several forwards. Invariant: length + pending <= rows of the cache.
     """
 
     def __init__(self, cache: KVCache, index: int, max_pending: int) -> None:
@@ -93,16 +95,27 @@ class Slot:
         self.index = index
         self.length = 0
         self.released = False
-        self.pending_token_ids: list[int] = []
-        self.pending_parents: list[int] = []
-        self.pending_depths: list[int] = []
-        # ancestors[i, j]: pending row i sees pending row j
-        self.ancestors: Mask = np.zeros((max_pending, max_pending), dtype=np.bool_)
+        self.pending = 0  # number of pending rows
+        self.rows: slot_rows.Rows = np.zeros((3, max_pending), np.int64)
 
     @property
-    def pending(self) -> int:
-        """Number of pending rows."""
-        return len(self.pending_token_ids)
+    def pending_token_ids(self) -> list[int]:
+        """Tokens of the pending rows."""
+        return self._pending(TOKEN)
+
+    @property
+    def pending_parents(self) -> list[int]:
+        """Their parents among them, or ROOT."""
+        return self._pending(PARENT)
+
+    @property
+    def pending_depths(self) -> list[int]:
+        """Their depths, from 1."""
+        return self._pending(DEPTH)
+
+    def _pending(self, kind: int) -> list[int]:
+        known: list[int] = self.rows[kind, : self.pending].tolist()
+        return known
 
     def room(self) -> int:
         """Rows that can still be added."""
@@ -110,50 +123,41 @@ class Slot:
 
     def append(self, count: int) -> None:
         """Counts in committed tokens whose keys and values are being written."""
-        assert not self.pending, "committed rows cannot follow pending ones"
+        assert not (count and self.pending), "committed rows cannot follow pending ones"
         self.length += count
 
     def branch(self, token_ids: Sequence[int], parents: Sequence[int]) -> None:
         """Counts in draft nodes; a parent is an index among all pending rows or ROOT."""
-        for token, parent in zip(token_ids, parents, strict=True):
-            row = self.pending
-            self.ancestors[row] = False
-            if parent != ROOT:
-                self.ancestors[row] = self.ancestors[parent]
-            self.ancestors[row, row] = True
-            depth = 1 if parent == ROOT else self.pending_depths[parent] + 1
-            self.pending_token_ids.append(token)
-            self.pending_parents.append(parent)
-            self.pending_depths.append(depth)
+        first, stop = self.pending, self.pending + len(token_ids)
+        if stop > first:
+            self.rows[TOKEN, first:stop], self.rows[PARENT, first:stop] = token_ids, parents
+            slot_rows.deepen(self.rows, first, stop)
+            self.pending = stop
+
+    def ancestors(self, first: int) -> Mask:
+        """[rows, pending] for the pending rows from `first` on: which of them all each one sees."""
+        mask = np.zeros((self.pending - first, self.pending), np.bool_)
+        slot_rows.show_ancestors(self.rows, first, mask)
+        return mask
 
     def advance(self, committed: Sequence[int]) -> None:
         """Keeps the pending rows that the committed text followed and drops the others."""
-        children = {
-            pair: row
-            for row, pair in enumerate(
-                zip(self.pending_parents, self.pending_token_ids, strict=True)
-            )
-        }
-        path: list[int] = []
-        node = ROOT
-        for token in committed[self.length :]:
-            found = children.get((node, token))
-            if found is None:
-                break
-            path.append(found)
-            node = found
-        self.cache.move(self.index, [self.length + row for row in path], self.length)
-        self.drop_pending()
-        self.length += len(path)
+        if self.pending:
+            path = np.empty(self.pending, np.int64)
+            tokens = np.array(committed[self.length :][: self.pending], np.int64)
+            count = slot_rows.follow(self.rows, self.pending, tokens, path)
+            self._move(path[:count].tolist())
+            self.drop_pending()
+            self.length += count
+
+    def _move(self, rows: Sequence[int]) -> None:
+        self.cache.move(self.index, [self.length + row for row in rows], self.length)
 
     def keep(self, rows: Sequence[int]) -> None:
         """Keeps the given pending rows, ascending, their parents among them; drops the others."""
-        places = {row: place for place, row in enumerate(rows)} | {ROOT: ROOT}
-        token_ids = [self.pending_token_ids[row] for row in rows]
-        parents = [places[self.pending_parents[row]] for row in rows]
-        self.cache.move(self.index, [self.length + row for row in rows], self.length)
-        self.drop_pending()
-        self.branch(token_ids, parents)
+        self._move(rows)
+        slot_rows.keep(self.rows, np.array(rows, np.int64))
+        self.pending = len(rows)
 
     def reroot(self, path: Sequence[int], rows: Sequence[int]) -> None:
         """Commits the pending rows of `path`, which starts at the root, and keeps `rows` behind it.
@@ -170,9 +174,7 @@ class Slot:
 
     def drop_pending(self, keep: int = 0) -> None:
         """Forgets the draft, but for the `keep` pending rows that were added first."""
-        del self.pending_token_ids[keep:]
-        del self.pending_parents[keep:]
-        del self.pending_depths[keep:]
+        self.pending = min(self.pending, keep)
 
     def truncate(self, length: int) -> None:
         """Drops everything at and beyond position `length`."""

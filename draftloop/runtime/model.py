@@ -99,7 +99,7 @@ class LanguageModel:
         stack = self._lean.stack if self._lean is not None else None
         if stack is None or not stack.sees_everything:
             return None
-        return Prepared(stack, self.cache, self.vocabulary_size)
+        return Prepared(stack, self.cache, self.vocabulary_size, self.options.max_draft_nodes)
 
     def _cache_shape(self) -> CacheShape:
         config = self.network.config
@@ -130,7 +130,7 @@ class LanguageModel:
         lengths = [forward.slot.length for forward in forwards]
         started = time.perf_counter_ns()
         try:
-            logits = self._run(lay_out(forwards))
+            logits = self._run(forwards)
         except Exception:
             for forward, length in zip(forwards, lengths, strict=True):
                 forward.slot.truncate(length)
@@ -157,7 +157,13 @@ class LanguageModel:
         self.costs.observe(rows, context, sessions, nanoseconds)
         self.step_size.observe(rows, nanoseconds)
 
-    def _run(self, batch: Batch) -> list[Tensor]:
+    def _run(self, forwards: Sequence[Forward]) -> list[Tensor]:
+        prepared = self.prepared
+        if prepared is not None and len(forwards) == 1 and prepared.takes(forwards[0]):
+            return [prepared.forward(forwards[0])]
+        return self._run_batch(lay_out(forwards))
+
+    def _run_batch(self, batch: Batch) -> list[Tensor]:
         # transformers takes no empty choice of rows: one is computed and thrown away
         rows = batch.logit_rows or [0]
         if self._lean is not None:

@@ -62,9 +62,10 @@ class Sampler:
         comes after the committed text and then `paths[row]`.
         """
         if cpu_choice.fits(logits):
-            return self.best(logits, positions, paths).firsts
-        chosen: list[int] = self.scores(logits, positions, paths).argmax(dim=-1).tolist()
-        return chosen
+            chosen = cpu_choice.best(*self._weighing(logits, positions, paths), 1)
+            return [tokens[0] for tokens in chosen]
+        likeliest: list[int] = self.scores(logits, positions, paths).argmax(dim=-1).tolist()
+        return likeliest
 
     def best(
         self,
@@ -77,14 +78,19 @@ class Sampler:
         if not cpu_choice.fits(logits):
             scores = self.scores(logits, positions, paths)
             return Choices.of(scores, min(count, scores.shape[-1]))
+        return cpu_choice.choose(*self._weighing(logits, positions, paths), count)
+
+    def _weighing(
+        self, logits: Tensor, positions: Sequence[int], paths: Sequence[Sequence[int]]
+    ) -> tuple[Tensor, Sequence[Tensor], float]:
+        """Logits, noise and temperature that `cpu_choice` chooses by."""
         parameters = self.parameters
         if parameters.greedy:
-            return cpu_choice.choose(self.shape(logits, paths), (), 1.0, count)
+            return self.shape(logits, paths), (), 1.0
         noise = self._noise.rows(positions)
         if parameters.filtered:
-            return cpu_choice.choose(self.shape(logits, paths), noise, 1.0, count)
-        weighed = self._weighed(logits, paths)
-        return cpu_choice.choose(weighed, noise, parameters.temperature, count)
+            return self.shape(logits, paths), noise, 1.0
+        return self._weighed(logits, paths), noise, parameters.temperature
 
     def scores(
         self, logits: Tensor, positions: Sequence[int], paths: Sequence[Sequence[int]]
@@ -149,7 +155,7 @@ def likeliest(logits: Tensor, count: int) -> list[list[int]]:
     """The tokens with the `count` greatest logits of every row, best first."""
     count = min(count, logits.shape[-1])
     if cpu_choice.fits(logits):
-        return cpu_choice.choose(logits, (), 1.0, count).token_ids
+        return cpu_choice.best(logits, (), 1.0, count)
     best: list[list[int]] = logits.topk(count, dim=-1).indices.tolist()
     return best
 

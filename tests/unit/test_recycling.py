@@ -77,6 +77,12 @@ def test_phrases_and_successors_grow_one_tree() -> None:
     assert sum(siblings) <= 1
 
 
+def judged(session: PhraseSession, emitted: list[int]) -> None:
+    """And then a quiet moment."""
+    session.judge(emitted)
+    session.learn([1], DraftTree(), Verdict((), tuple(emitted[-1:]), emitted[0]))
+
+
 def test_every_proposed_node_under_a_reached_one_is_a_trial() -> None:
     calibration = Calibration()
     session = PhraseSession(
@@ -84,12 +90,12 @@ def test_every_proposed_node_under_a_reached_one_is_a_trial() -> None:
     )
     tree = session.propose([1], DraftBudget(max_nodes=4, max_depth=2))
     assert len(tree) == 4
-    session.judge([2, 9])  # 2 was right and 3 wrong; under 2 the 4 was wrong; 5 was never reached
+    judged(session, [2, 9])  # 2 was right and 3 wrong; under 2 the 4 was wrong; 5 was never reached
     seen = sum(calibration.trials)
     # Each is counted at its depth and among all depths; trials fade.
     assert (seen, sum(calibration.hits)) == pytest.approx((2 * 3, 2 * 1), abs=0.1)
     assert calibration.hits[cell_of(RECYCLED, RANK_SCORES[0], 1)] == 1
-    session.judge([2, 4])  # nothing was proposed since
+    judged(session, [2, 4])  # nothing was proposed since
     assert sum(calibration.trials) == seen
 
 
@@ -103,7 +109,7 @@ def test_what_followed_drafted_tokens_is_judged_where_the_target_took_them() -> 
         once = DraftBudget(max_nodes=1, max_depth=1)
         session.propose([1], once)
         session.propose([1], once, drafted=[5])
-        session.judge(emitted)
+        judged(session, emitted)
         trials.append((sum(calibration.trials), sum(calibration.hits)))
     behind, only_first = trials
     assert behind == pytest.approx((4, 2), abs=0.1)

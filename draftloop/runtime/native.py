@@ -10,7 +10,7 @@ from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
-from phrase_store.counts import compiled
+from draftloop.runtime.compiling import compiled
 
 _MONOTONIC = 1  # the clock of time.perf_counter
 _clock_gettime: Any = types.ExternalFunction(

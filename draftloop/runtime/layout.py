@@ -1,0 +1,86 @@
+"""Compiled: lays a forward of one session out in the records of `prepared`, and runs it."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from draftloop.runtime.compiling import compiled
+from draftloop.runtime.cpu_choice_kernel import CALL_FIELDS as CHOICE
+from draftloop.runtime.cpu_stack_kernel import CALL_FIELDS as STACK
+from draftloop.runtime.cpu_stack_kernel import SEGMENT_FIELDS as SEGMENT
+from draftloop.runtime.native import call
+from draftloop.runtime.records import CHOICE_ENTRY, LANES, STACK_ENTRY, Records, Whole
+from draftloop.runtime.slot_rows import DEPTH, PARENT, TOKEN
+from draftloop.tree import ROOT
+
+ID, POSITION, CHOSEN = 0, 1, 2  # of `Records.numbers`
+# Where the kernels' records have what changes from forward to forward.
+STACK_ROWS, STACK_CHOSEN = STACK.index("rows"), STACK.index("chosen_count")
+CHOICE_ROWS, CHOICE_NOISE = CHOICE.index("rows"), len(CHOICE)
+SEGMENT_ROWS = SEGMENT.index("rows")
+SEGMENT_FROM, SEGMENT_TO = SEGMENT.index("stored_from"), SEGMENT.index("stored_to")
+
+
+@compiled
+def run(records: Records, rows: Whole, first: int, stop: int, tail: Whole, length: int) -> int:
+    """A forward over committed tokens behind `length` others, then over pending rows.
+
+    Those are `rows` (`slot_rows`) from `first` to `stop`; beside `tail` there are none before them.
+    Logits are those of the tail's last row and of all behind it: returns how many.
+    """
+    lay_out(records, rows, first, stop, tail, length)
+    call(records.entries[STACK_ENTRY], records.stack.ctypes.data)
+    return int(records.stack[STACK_CHOSEN])
+
+
+@compiled
+def lay_out(records: Records, rows: Whole, first: int, stop: int, tail: Whole, length: int) -> None:
+    """`run` without the kernel."""
+    numbers, segment = records.numbers, records.segment
+    count, committed = 0, length + len(tail)
+    for token in tail:
+        numbers[ID, count], numbers[POSITION, count] = token, length + count
+        count += 1
+    for row in range(first, stop):
+        numbers[ID, count] = rows[TOKEN, row]
+        numbers[POSITION, count] = committed - 1 + rows[DEPTH, row]
+        count += 1
+    start = max(len(tail) - 1, 0)
+    for place in range(start, count):
+        numbers[CHOSEN, place - start] = place
+    records.stack[STACK_ROWS], records.stack[STACK_CHOSEN] = count, count - start
+    stored = committed + first if first or not len(tail) else length
+    segment[SEGMENT_ROWS] = count
+    segment[SEGMENT_FROM], segment[SEGMENT_TO] = stored, stored + count
+    show(records, rows, first, stop, len(tail), committed)
+
+
+@compiled
+def show(records: Records, rows: Whole, first: int, stop: int, tail: int, committed: int) -> None:
+    """What every row sees: the text before it, and of the draft its ancestors and itself."""
+    lanes = records.entries[LANES]
+    width = (records.segment[SEGMENT_TO] + lanes - 1) // lanes * lanes
+    records.window[1] = width
+    bias, start = records.bias, 0
+    for place in range(tail):
+        seen = start + committed - tail + place + 1
+        bias[start:seen] = 0.0
+        bias[seen : start + width] = -np.inf
+        start += width
+    for row in range(first, stop):
+        bias[start : start + committed] = 0.0
+        bias[start + committed : start + width] = -np.inf
+        seen = row
+        while seen != ROOT:
+            bias[start + committed + seen] = 0.0
+            seen = rows[PARENT, seen]
+        start += width
+
+
+@compiled
+def choose(records: Records, chosen: int, depths: Whole) -> None:
+    """The best tokens after the chosen rows, each at its depth behind the committed text."""
+    records.choice[CHOICE_ROWS] = chosen
+    for place in range(chosen):
+        records.choice[CHOICE_NOISE + place] = records.noise[depths[place]]
+    call(records.entries[CHOICE_ENTRY], records.choice.ctypes.data)
