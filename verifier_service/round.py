@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import chain
 
 from torch import Tensor
@@ -11,6 +13,7 @@ from draftloop.logprobs import TokenLogprobs
 from draftloop.runtime.acceptance import accept
 from draftloop.runtime.forward import Forward, Task
 from draftloop.runtime.prefill import prefill
+from draftloop.runtime.prepared import Chosen, Pass, Passes, Wanted
 from draftloop.runtime.sampling import likeliest
 from draftloop.tree import DraftTree, Verdict
 from verifier_service.session import VerifierSession
@@ -22,25 +25,55 @@ def verify(session: VerifierSession, draft: DraftTree, *, chunk_tokens: int) -> 
     model, slot = session.model, session.slot
     yield from prefill(model, slot, committed, chunk_tokens=chunk_tokens)
     tail = committed[slot.length :]
-    logits = yield Forward(
-        model, slot, tail, draft.token_ids, draft.parents, logits_from=len(tail) - 1
+    forward = Forward(model, slot, tail, draft.token_ids, draft.parents, logits_from=len(tail) - 1)
+    if session.goes_alone(forward):
+        said = yield from _said_in_one_call(session, forward, draft)
+    else:
+        said = yield from _said(session, forward, draft)
+    verdict = dataclasses.replace(
+        accept(draft, said.token_ids[0], said.token_ids[1:], session.request.stop_token_ids),
+        successor_ids=tuple(said.successor_ids),
     )
-    # Row 0 speaks of the token after the last committed one, row i + 1 of the one after node i.
-    length = len(committed)
-    positions = [length, *(length + depth for depth in draft.depths())]
-    paths = _paths(session, draft)
-    root_prediction, *node_predictions = session.sampler.choose(logits, positions, paths)
-    verdict = accept(draft, root_prediction, node_predictions, session.request.stop_token_ids)
-    if session.request.successors:
-        verdict = dataclasses.replace(verdict, successor_ids=_successors(session, logits))
-    if session.request.logprobs is not None:
-        verdict = dataclasses.replace(verdict, logprobs=_logprobs(session, logits, verdict))
+    if said.logits is not None and session.request.logprobs is not None:
+        verdict = dataclasses.replace(verdict, logprobs=_logprobs(session, said.logits, verdict))
     session.commit(verdict.emitted_token_ids)
     return verdict
 
 
-def _successors(session: VerifierSession, logits: Tensor) -> tuple[int, ...]:
-    return tuple(chain.from_iterable(likeliest(logits, session.request.successors)))
+@dataclass(frozen=True, slots=True)
+class _Said:
+    """The target's tokens after the last committed one and after every node; their successors."""
+
+    token_ids: Sequence[int]
+    successor_ids: Sequence[int]
+    logits: Tensor | None = None
+
+
+def _said(session: VerifierSession, forward: Forward, draft: DraftTree) -> Task[_Said]:
+    logits = yield forward
+    # Row 0 speaks of the token after the last committed one, row i + 1 of the one after node i.
+    length = len(session.committed)
+    positions = [length, *(length + depth for depth in draft.depths())]
+    token_ids = session.sampler.choose(logits, positions, _paths(session, draft))
+    successors = session.request.successors
+    likeliest_ids = chain.from_iterable(likeliest(logits, successors)) if successors else ()
+    return _Said(token_ids, tuple(likeliest_ids), logits)
+
+
+def _said_in_one_call(session: VerifierSession, forward: Forward, draft: DraftTree) -> Task[_Said]:
+    prepared, slot = session.model.prepared, session.slot
+    assert prepared is not None, "goes_alone() comes first"
+    depth = max(draft.depths(), default=0)
+    noise = session.sampler.noise(len(session.committed), depth + 1)
+    wanted = Wanted(session.request.sampling.temperature, session.request.successors)
+    answers: list[Chosen] = []
+
+    def run() -> list[Pass]:
+        answers.append(prepared.verify(forward, noise, wanted))
+        return [answers[0].forward]
+
+    yield Passes(session.model, slot, run)
+    return _Said(answers[0].token_ids, answers[0].successor_ids)
 
 
 def _logprobs(

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from draftloop.errors import InvalidInput, StaleSession
 from draftloop.request import check_top_logprobs
+from draftloop.runtime.forward import Forward
 from draftloop.runtime.kv_cache import Slot
 from draftloop.runtime.model import LanguageModel
 from draftloop.runtime.sampling import Sampler
@@ -40,6 +41,8 @@ class VerifierSession:
     model: LanguageModel
     slot: Slot
     request: SessionRequest
+    # Whether no other session waits for the engine, on its thread.
+    is_alone: Callable[[], bool] = lambda: False
     sampler: Sampler = field(init=False)
     committed: list[int] = field(init=False)
     last_draft: DraftTree | None = None
@@ -53,6 +56,17 @@ class VerifierSession:
         """Makes tokens final."""
         self.committed.extend(token_ids)
         self.sampler.observe_output(token_ids)
+
+    def goes_alone(self, forward: Forward) -> bool:
+        """Whether a forward and the choice of tokens behind it may be one call."""
+        prepared = self.model.prepared
+        return (
+            prepared is not None
+            and prepared.takes(forward)
+            and self.sampler.plain
+            and self.request.logprobs is None
+            and self.is_alone()
+        )
 
     def prepare(self, positions: int) -> None:
         """Does what of the next round can be done before its draft is there; may be left out.

@@ -71,6 +71,7 @@ class Engine:
         self._active: list[Job] = []
         self._uncounted: list[Callable[[], None]] = []
         self._stopping = False
+        self._asking: Job | None = None  # whose task has the word
         self.forwards = 0  # that were run: whether the engine moves
         self._door = threading.Lock()  # nothing enters the inbox behind the word to stop
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
@@ -106,8 +107,8 @@ class Engine:
     @property
     def alone(self) -> bool:
         """Whether no other task waits beside the one that asks, on the engine's thread."""
-        waiting = sum(job.wish is not None for job in self._active)
-        return waiting <= 1 and self._inbox.empty()
+        others = (job for job in self._active if job is not self._asking)
+        return self._inbox.empty() and all(job.wish is None for job in others)
 
     def stop(self) -> None:
         """Ends the thread; tasks under way fail with Unavailable."""
@@ -203,6 +204,7 @@ class Engine:
         self._count(functools.partial(metrics.observe_forwards, done, len(batch)))
 
     def _advance(self, job: Job, logits: Tensor | None) -> None:
+        self._asking = job
         try:
             job.wish = next(job.task) if logits is None else job.task.send(logits)
         except StopIteration as finished:

@@ -8,7 +8,7 @@ from draftloop.runtime.compiling import compiled
 from draftloop.runtime.cpu_choice_kernel import CALL_FIELDS as CHOICE
 from draftloop.runtime.cpu_stack_kernel import CALL_FIELDS as STACK
 from draftloop.runtime.cpu_stack_kernel import SEGMENT_FIELDS as SEGMENT
-from draftloop.runtime.native import call
+from draftloop.runtime.native import call, nanoseconds
 from draftloop.runtime.records import CHOICE_ENTRY, LANES, STACK_ENTRY, Records, Whole
 from draftloop.runtime.slot_rows import DEPTH, PARENT, TOKEN
 from draftloop.tree import ROOT
@@ -75,6 +75,28 @@ def show(records: Records, rows: Whole, first: int, stop: int, tail: int, commit
             bias[start + committed + seen] = 0.0
             seen = rows[PARENT, seen]
         start += width
+
+
+@compiled
+def run_and_choose(
+    records: Records, likeliest: Whole, rows: Whole, stop: int, tail: Whole, length: int
+) -> int:
+    """`run` over the tail and the rows before `stop`, then the best tokens after each of them.
+
+    `likeliest`: another record for the choice, of the same logits, or an empty one. The forward's
+    nanoseconds are in the first of `times`.
+    """
+    began = nanoseconds()
+    chosen = run(records, rows, 0, stop, tail, length)
+    records.times[0, 2] = nanoseconds() - began
+    depths = np.zeros(chosen, np.int64)
+    for row in range(stop):
+        depths[row + 1] = rows[DEPTH, row]
+    choose(records, chosen, depths)
+    if len(likeliest):
+        likeliest[CHOICE_ROWS] = chosen
+        call(records.entries[CHOICE_ENTRY], likeliest.ctypes.data)
+    return chosen
 
 
 @compiled

@@ -24,6 +24,7 @@ from draftloop.model_info import (
     require_model_folder,
     vocabulary_fingerprint,
 )
+from draftloop.request import SamplingParameters
 from draftloop.runtime import (
     cost_measurement,
     cpu_attention,
@@ -36,8 +37,10 @@ from draftloop.runtime.forward import Batch, Forward, lay_out
 from draftloop.runtime.inflate import count_parameters, inflate, parse_size
 from draftloop.runtime.kv_cache import CacheShape, KVCache, Slot
 from draftloop.runtime.lean import LeanDecoder, is_lean
-from draftloop.runtime.prepared import Pass, Passes, Prepared
+from draftloop.runtime.prepared import Pass, Passes, Prepared, Wanted
+from draftloop.runtime.sampling import Sampler
 from draftloop.runtime.step import StepSize
+from draftloop.tree import ROOT
 
 log = logs.get(__name__)
 
@@ -183,6 +186,16 @@ class LanguageModel:
             torch.cuda.synchronize(self.device)  # so that time is booked where it is spent
         logits = output.logits[0, : len(batch.logit_rows)].float()
         return list(logits.split(batch.logit_counts))
+
+    def warm_up(self) -> None:
+        """Compiles what verifying takes: the first request would wait for it."""
+        sampler = Sampler(SamplingParameters(temperature=1.0), self.vocabulary_size, self.device)
+        sampler.best(torch.zeros(1, self.vocabulary_size, device=self.device), [0], [[]])
+        if self.prepared is not None:
+            slot = self.acquire()
+            forward = Forward(self, slot, (0,), (0,), (ROOT,))
+            self.prepared.verify(forward, sampler.noise(1, 2), Wanted(1.0, 1))
+            self.cache.release(slot)
 
     def measure_costs(self) -> None:
         """Measures the cost curve anew; also the warm-up. See `cost_measurement.measure`."""

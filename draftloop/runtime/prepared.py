@@ -20,7 +20,7 @@ from draftloop.runtime.cpu_linear import UNIT
 from draftloop.runtime.cpu_stack import CpuStack
 from draftloop.runtime.forward import Forward
 from draftloop.runtime.kv_cache import KVCache, Slot
-from draftloop.runtime.records import LANES, Records
+from draftloop.runtime.records import LANES, Floats, Records, Whole
 from draftloop.runtime.step import ROUND_TOKENS
 
 if TYPE_CHECKING:
@@ -53,6 +53,31 @@ class Passes:
     model: LanguageModel
     slot: Slot
     run: Callable[[], Sequence[Pass]]
+
+
+class Wanted(NamedTuple):
+    """What a verification asks for: at a temperature, and likeliest `successors` of every row."""
+
+    temperature: float
+    successors: int
+
+
+class Chosen(NamedTuple):
+    """The target's token after every row, and all rows' likeliest ones."""
+
+    token_ids: list[int]
+    successor_ids: list[int]
+    forward: Pass
+
+
+class Choice(NamedTuple):
+    """A record of `cpu_choice_kernel`, and where it writes what it tells."""
+
+    record: Whole
+    said: Floats
+
+
+NOTHING = Choice(np.zeros(0, np.int64), np.zeros(0))
 
 
 class Prepared:
@@ -88,7 +113,8 @@ class Prepared:
             noise=self._silent,
             times=np.zeros((MOST_FORWARDS, 3), np.int64),
         )
-        self._count, self._moves = 0, -1
+        self._choices: dict[tuple[int, bool], Choice] = {}
+        self._moves = -1
 
     def takes(self, forward: Forward) -> bool:
         """Whether `forward` may be asked for this: a round's, of which logits are wanted."""
@@ -98,15 +124,41 @@ class Prepared:
     def forward(self, forward: Forward) -> Tensor:
         """The logits, float32 [rows, vocabulary]; stores keys and values."""
         slot, length, first = forward.slot, forward.slot.length, forward.slot.pending
-        assert forward.rows <= slot.room(), "the caller checks that the draft fits the context"
-        tail = np.array(forward.committed_token_ids, np.int64)
-        slot.append(len(tail))
-        slot.branch(forward.node_token_ids, forward.node_parents)
+        tail = self._entered(forward)
         values = (forward.rows - forward.logits_from) * self._vocabulary_size
         logits = torch.empty(values + self._records.entries[LANES])
         self._prepare_stack(slot, logits)
         layout.run(self._records, slot.rows, first, slot.pending, tail, length)
         return logits[:values].view(-1, self._vocabulary_size)
+
+    def verify(self, forward: Forward, noise: Sequence[Tensor], wanted: Wanted) -> Chosen:
+        """A forward over committed tokens and a draft, and the target's tokens after each row.
+
+        `noise`: as for `records`, down to the draft's depth. The forward's first row of logits is
+        that of its last committed token.
+        """
+        slot, length = forward.slot, forward.slot.length
+        tail = self._entered(forward)
+        records = self.records(slot, 1, wanted.temperature, noise)
+        successors = min(wanted.successors, self._vocabulary_size)
+        likeliest = self._choice(successors, noisy=False) if successors else NOTHING
+        chosen = layout.run_and_choose(
+            records, likeliest.record, slot.rows, slot.pending, tail, length
+        )
+        rows, nodes = forward.rows, len(forward.node_token_ids)
+        return Chosen(
+            token_ids=_tokens(records.said, chosen, 1),
+            successor_ids=_tokens(likeliest.said, chosen, successors),
+            forward=Pass(rows, nodes, int(records.times[0, 2])),
+        )
+
+    def _entered(self, forward: Forward) -> Whole:
+        """Counts a forward's rows into its slot; its committed tokens."""
+        slot = forward.slot
+        assert forward.rows <= slot.room(), "the caller checks that the draft fits the context"
+        slot.append(len(forward.committed_token_ids))
+        slot.branch(forward.node_token_ids, forward.node_parents)
+        return np.array(forward.committed_token_ids, np.int64)
 
     def records(
         self, slot: Slot, count: int, temperature: float, noise: Sequence[Tensor]
@@ -117,9 +169,10 @@ class Prepared:
         nothing is drawn. Good until the next call, as long as the noise is kept.
         """
         self._prepare_stack(slot, self._logits)
-        self._prepare_choice(count, temperature if noise else 1.0)
+        choice = self._choice(count, noisy=True)
+        choice.record.view(np.float64)[TEMPERATURE] = temperature if noise else 1.0
         drawn = np.array([row.data_ptr() for row in noise]) if noise else self._silent
-        return self._records._replace(noise=drawn)
+        return self._records._replace(noise=drawn, choice=choice.record, said=choice.said)
 
     def _prepare_stack(self, slot: Slot, logits: Tensor) -> None:
         known, rows = self._records, self._rows
@@ -130,15 +183,24 @@ class Prepared:
         known.stack[LOGITS] = logits.data_ptr()
         known.segment[SLOT] = slot.index
 
-    def _prepare_choice(self, count: int, temperature: float) -> None:
-        if count != self._count:
-            self._count = count
+    def _choice(self, count: int, *, noisy: bool) -> Choice:
+        """For the best `count` tokens; without noise where none is filled in."""
+        if (count, noisy) not in self._choices:
             rows, vocabulary = self._rows, self._vocabulary_size
             said, scores = np.empty(rows * (2 * count + 1)), torch.from_numpy(self._records.scores)
             logits = self._logits[: rows * vocabulary].view(rows, vocabulary)
             packed = cpu_choice.call(
                 logits, scores, said.ctypes.data, [self._silence] * rows, 1.0, count
             )
-            choice = np.frombuffer(packed, np.int64).copy()
-            self._records = self._records._replace(choice=choice, said=said)
-        self._records.choice.view(np.float64)[TEMPERATURE] = temperature
+            self._choices[count, noisy] = Choice(np.frombuffer(packed, np.int64).copy(), said)
+        return self._choices[count, noisy]
+
+
+def _tokens(said: Floats, rows: int, count: int) -> list[int]:
+    """The best tokens of so many rows, one row's behind the other's."""
+    if not count:
+        return []
+    width = 2 * count + 1
+    told = said[: rows * width].reshape(rows, width)[:, :count]
+    token_ids: list[int] = told.astype(np.int64).ravel().tolist()
+    return token_ids

@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 Whole = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float64]
 STACK_ENTRY, CHOICE_ENTRY, LANES = 0, 1, 2  # of `Records.entries`
 
 
@@ -29,7 +30,7 @@ class Records(NamedTuple):
     segment: Whole
     window: Whole
     bias: npt.NDArray[np.float32]
-    said: npt.NDArray[np.float64]
+    said: Floats
     scores: npt.NDArray[np.float32]
     noise: Whole
     times: Whole

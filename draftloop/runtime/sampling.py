@@ -145,12 +145,6 @@ class Sampler:
         return logits - parameters.presence_penalty * in_output
 
 
-def warm_up(vocabulary_size: int, device: torch.device) -> None:
-    """Compiles what a choice takes: the first request would wait some 60 ms for it."""
-    sampler = Sampler(SamplingParameters(temperature=1.0), vocabulary_size, device)
-    sampler.best(torch.zeros(1, vocabulary_size, device=device), [0], [[]])
-
-
 def likeliest(logits: Tensor, count: int) -> list[list[int]]:
     """The tokens with the `count` greatest logits of every row, best first."""
     count = min(count, logits.shape[-1])

@@ -15,7 +15,7 @@ from draftloop.cost_line import cost_line
 from draftloop.errors import InvalidInput, StartupFailure, Unavailable
 from draftloop.load import ServiceLoad
 from draftloop.model_info import ModelInfo, vocabulary_fingerprint
-from draftloop.runtime import metrics, sampling
+from draftloop.runtime import metrics
 from draftloop.runtime.admission import Admission
 from draftloop.runtime.engine import Engine
 from draftloop.runtime.model import LanguageModel, ModelOptions
@@ -118,7 +118,7 @@ class ModelHost:
                 threads=settings.threads,
             )
         )
-        sampling.warm_up(model.vocabulary_size, model.device)
+        model.warm_up()
         model.measure_costs()
         return model
 

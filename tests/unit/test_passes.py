@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +27,8 @@ from draftloop.tree import (
     Verdict,
 )
 from tests.support.toy_model import llama_config, load_model, save_model
+from verifier_service import session as verifier
+from verifier_service.round import verify
 
 PHRASE = TokenSource.PHRASE
 PROMPT = list(range(20, 50))
@@ -176,3 +180,67 @@ def test_a_stop_token_ends_a_chain(tmp_path: Path) -> None:
     strategy = drafting(model, "speculative", alone=True, temperature=0.0)
     assert drafted(strategy).token_ids == chain.token_ids[:3]
     assert strategy.end is DraftEnd.TEXT
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.8])
+@pytest.mark.parametrize("successors", [0, 1, 8])
+@pytest.mark.parametrize("which", ["toy", "bundled"])
+def test_a_verdict_is_the_same_in_one_call(
+    request: pytest.FixtureRequest, which: str, temperature: float, successors: int
+) -> None:
+    model: LanguageModel = request.getfixturevalue(which)
+    engine = Engine()
+    sampling = SamplingParameters(temperature=temperature, seed=5)
+    asked = verifier.SessionRequest(
+        session_id="test", token_ids=tuple(PROMPT), prompt_length=len(PROMPT), sampling=sampling,
+        successors=successors,
+    )  # fmt: skip
+    sessions = [
+        verifier.VerifierSession(model, model.acquire(), asked, is_alone=partial(bool, alone))
+        for alone in (True, False)
+    ]
+    draft = EMPTY_TREE
+    for number in range(10):
+        verdicts = [
+            engine.submit(verify(session, draft, chunk_tokens=512)).result() for session in sessions
+        ]
+        assert verdicts[0] == verdicts[1]
+        assert len(verdicts[0].successor_ids) == successors * (len(draft) + 1)
+        slots = [session.slot for session in sessions]
+        assert slots[0].rows[:, : slots[0].pending].tolist() == (
+            slots[1].rows[:, : slots[1].pending].tolist()
+        )
+        # What the target said before, as a chain that may be right, and a branch beside it.
+        said = verdicts[0].root_prediction
+        draft = DraftTree(
+            (said, 40 + number, 41, 42), (-1, 0, -1 if said != 41 else 0, 1), (0.5,) * 4,
+            (PHRASE,) * 4,
+        )  # fmt: skip
+    engine.stop()
+    for session in sessions:
+        model.cache.release(session.slot)
+
+
+def test_sessions_that_wait_together_share_their_forward(toy: LanguageModel) -> None:
+    """Neither is alone, whichever came first."""
+    engine = Engine()
+    sessions = []
+    for seed in (1, 2):
+        asked = verifier.SessionRequest(
+            session_id="test", token_ids=tuple(PROMPT), prompt_length=len(PROMPT),
+            sampling=SamplingParameters(temperature=0.8, seed=seed),
+        )  # fmt: skip
+        session = verifier.VerifierSession(toy, toy.acquire(), asked, is_alone=lambda: engine.alone)
+        sessions.append(session)
+    gate, timings = threading.Event(), [ServiceTimings(), ServiceTimings()]
+    engine.call(gate.wait)
+    both = [
+        engine.submit(verify(session, EMPTY_TREE, chunk_tokens=512), timing)
+        for session, timing in zip(sessions, timings, strict=True)
+    ]
+    gate.set()
+    assert all(future.result().emitted_token_ids for future in both)
+    assert [timing.batch_size for timing in timings] == [2, 2]
+    engine.stop()
+    for session in sessions:
+        toy.cache.release(session.slot)
