@@ -14,7 +14,7 @@ from torch import Tensor
 from drafter_service import tree_children, tree_ends, tree_nodes
 from drafter_service.economy import Economy
 from drafter_service.passes import FORWARDS, LENGTH, Context, grow
-from drafter_service.session import DrafterSession
+from drafter_service.session import NOISE_AT_ONCE, DrafterSession
 from drafter_service.tree_nodes import (
     MISSING,
     NODE,
@@ -30,8 +30,6 @@ from draftloop.tree import ROOT, DraftBudget, DraftTree, TokenSource
 from phrase_store.index import correction_of
 
 FIRST_ROOM = 512  # nodes; where more are looked at there is room for twice as many
-# Positions whose noise is drawn for a draft at first, and then again and again.
-NOISE_AT_ONCE = 8
 NO_DELTA = -1.0
 
 

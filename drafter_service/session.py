@@ -44,6 +44,10 @@ class SessionRequest(Opening):
         self.cascade.validate("cascade")
 
 
+# Positions whose noise is drawn for a draft at first, then again and again.
+NOISE_AT_ONCE = 8
+
+
 @dataclass(frozen=True, slots=True)
 class SmallerModel:
     """A further draft model, and the session's slot in its cache."""

@@ -11,7 +11,7 @@ from orchestrator.drafter_session import DrafterSession
 from orchestrator.gains import Gain
 
 # Of a round's tokens that trying the draft model again may cost, as far as is known.
-SHARE_OF_TRIES = 0.1
+SHARE_OF_TRIES = 0.05
 # Times of a prefill until nobody would wait for it: the verifier is at work beside it.
 PREFILLS = 2
 

@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import ClassVar
 
-from drafter_service.session import DrafterSession
+from drafter_service.session import NOISE_AT_ONCE, DrafterSession
 from draftloop.runtime.forward import Task
 from draftloop.runtime.kv_cache import Slot
 from draftloop.runtime.model import LanguageModel
@@ -39,6 +39,8 @@ class Strategy(ABC):
         All of them, or else as in `runtime.prefill` what a draft's first forward does not take.
         """
         session = self.session
+        if whole:  # nobody waits for this
+            session.sampler.prepare(len(session.committed), NOISE_AT_ONCE)
         yield from self.prefill_of(session.model, session.slot, whole=whole)
 
     def prefill_of(self, model: LanguageModel, slot: Slot, *, whole: bool) -> Task[None]:
