@@ -160,8 +160,13 @@ class Candidates:
     def make_room(self) -> None:
         """For the ends: the slot keeps rows of chosen nodes only where it has not enough."""
         slot, most = self.session.slot, self.session.model.options.max_draft_nodes
-        if self._count("ends") > most - slot.pending:
+        if self._nodes_to_run > most - slot.pending:
             self._retain()
+
+    @property
+    def _nodes_to_run(self) -> int:
+        """Ends but the root."""
+        return self._count("ends") - int(self._tree.ends[0] == ROOT)
 
     def run(self) -> Forward:
         """The forward over the ends, and over the root before all others if it was not run yet."""
@@ -201,10 +206,13 @@ class Candidates:
         return float(gain)
 
     def passes(self, economy: Economy) -> Passes | None:
-        """All that remains to be run, in one call; None where forwards must be run one by one."""
+        """All that remains to be run, in one call; None where the next forward must be alone."""
         session, slot = self.session, self.session.slot
         prepared = session.model.prepared
         if prepared is None or not session.sampler.plain or not session.is_alone():
+            return None
+        tail = 0 if self.root_is_run else len(session.committed) - slot.length
+        if tail + self._nodes_to_run > prepared.most_rows:
             return None
         return Passes(session.model, slot, lambda: self._run(prepared, economy))
 

@@ -57,10 +57,11 @@ def grow(tree: Tree, learned: Learned, economy: Floats, records: Records, contex
 def fits(tree: Tree, records: Records, context: Context) -> bool:
     """Whether the arrays have room for the next forward."""
     state = tree.state[0]
+    nodes = state.ends - (tree.ends[0] == ROOT)
     return bool(
         deepest(tree) < len(records.noise)
-        and len(context.tail) + state.ends <= records.numbers.shape[1]
-        and state.rows + state.ends <= tree.rows.shape[1]
+        and len(context.tail) + nodes <= records.numbers.shape[1]
+        and state.rows + nodes <= tree.rows.shape[1]
         and state.nodes + state.most < len(tree.nodes)
         and context.place[FORWARDS] < len(records.times)
     )

@@ -46,6 +46,10 @@ class DraftChoice:
         """Takes in a round with a draft, which took so long to make."""
         self._gain.observe(offered, accepted, nodes, draft_ns)
 
+    def delayed(self, nanoseconds: float) -> None:
+        """Takes in what its round took beyond what was expected."""
+        self._gain.delayed(nanoseconds)
+
 
 class ModelChoice(DraftChoice):
     """The same for drafts of the drafter service, whose session is opened where it repays that.

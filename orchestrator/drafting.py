@@ -38,7 +38,7 @@ class Source(Protocol):
 class Drafting:
     """Drafts from `source` alone, in the rounds that `choice` takes; without one it never drafts.
 
-    No call but `lose` and `learn` may be left out.
+    No call but `lose`, `delayed` and `learn` may be left out.
     """
 
     def __init__(
@@ -77,6 +77,11 @@ class Drafting:
             draft_ns, offered = self._chosen
             self._choice.observe(len(verdict.accepted_nodes), len(draft), draft_ns, offered)
             self._chosen = None
+
+    def delayed(self, nanoseconds: float) -> None:
+        """Takes in how much longer than expected the round of a draft model's draft took."""
+        if self._choice is not None:
+            self._choice.delayed(nanoseconds)
 
     def lose(self) -> None:
         """Takes in that the last draft was never judged: the verifier's session went with it."""

@@ -74,12 +74,13 @@ class FusedDrafting(RecyclingDrafting):
             self._figures.fallback_rounds += 1
             return self._without_model(free, chosen)
         self._unjudged = True
-        self._chosen = time.perf_counter_ns() - began, chosen.promised
         draft = dataclasses.replace(
             draft, proposed=Counter(free.tree.sources) + Counter(draft.proposed)
         )
         draft = self._lengthened(draft, committed, budget)
-        return _cut(draft, self._select(draft.tree, budget))
+        draft = _cut(draft, self._select(draft.tree, budget))
+        self._chosen = time.perf_counter_ns() - began, chosen.promised
+        return draft
 
     async def close(self) -> None:
         """Frees the drafter's session."""

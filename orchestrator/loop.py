@@ -182,8 +182,11 @@ class Generation:
         else:
             modelled = draft.timings.forwards > 0
             but_draft = round_ns - self._times.draft_ns
-            self.controller.verify_cost.observe(len(draft.tree), but_draft)
-            self.controller.observe(len(draft.tree), kept, round_ns, modelled=modelled)
+            cost, nodes = self.controller.verify_cost, len(draft.tree)
+            if modelled:
+                self.drafting.delayed(but_draft - cost.nanoseconds(nodes))
+            cost.observe(nodes, but_draft)
+            self.controller.observe(nodes, kept, round_ns, modelled=modelled)
         # Text, harvesting and counting wait for the moment in which the next round waits for a
         # service.
         before = len(self.committed) - kept

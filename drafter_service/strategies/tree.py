@@ -29,9 +29,8 @@ class TreeStrategy(Strategy):
     def grow(self) -> Task[None]:
         """Runs ends and adds their best children, as planned, until nothing more pays."""
         known = self.candidates
-        passes = known.passes(self.economy)
         while known.grows:
-            if passes is not None:
+            if passes := known.passes(self.economy):
                 yield passes
                 known.make_room()
             elif known.all_known:

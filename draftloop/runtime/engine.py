@@ -212,6 +212,7 @@ class Engine:
             _settle(job.outcome, finished.value)
         except Exception as error:
             self._fail(job, error)
+        self._asking = None
 
     def _fail(self, job: Job, error: Exception) -> None:
         job.wish = None

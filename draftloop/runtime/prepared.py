@@ -91,25 +91,26 @@ class Prepared:
     ) -> None:
         assert UNIT is not None, "a stack has kernels"
         self._stack, self._cache = stack, cache
-        self._vocabulary_size, self._rows = vocabulary_size, most_nodes + ROUND_TOKENS
+        self._vocabulary_size = vocabulary_size
+        self.most_rows = most_nodes + ROUND_TOKENS
         self._silence = cpu_choice.silence(vocabulary_size)
         self._silent = np.full(cache.shape.rows, self._silence.data_ptr())
         entries = np.array([stack.entry, cpu_choice.entry(), UNIT.lanes], np.int64)
         segment, window = np.zeros((1, len(SEGMENT_FIELDS)), np.int64), np.zeros(2, np.int64)
-        bias = np.empty(self._rows * UNIT.padded(cache.shape.rows), np.float32)
+        bias = np.empty(self.most_rows * UNIT.padded(cache.shape.rows), np.float32)
         window[0], segment[0, BIASES] = bias.ctypes.data, window.ctypes.data
         self._segment = segment
-        self._logits = torch.empty(self._rows * vocabulary_size + UNIT.lanes)
+        self._logits = torch.empty(self.most_rows * vocabulary_size + UNIT.lanes)
         self._records = Records(
             entries=entries,
             stack=np.zeros(len(STACK_FIELDS), np.int64),
             choice=np.zeros(0, np.int64),
-            numbers=np.empty((3, self._rows), np.int64),
+            numbers=np.empty((3, self.most_rows), np.int64),
             segment=segment[0],
             window=window,
             bias=bias,
             said=np.zeros(0),
-            scores=np.empty((self._rows, UNIT.padded(vocabulary_size)), np.float32),
+            scores=np.empty((self.most_rows, UNIT.padded(vocabulary_size)), np.float32),
             noise=self._silent,
             times=np.zeros((MOST_FORWARDS, 3), np.int64),
         )
@@ -119,7 +120,7 @@ class Prepared:
     def takes(self, forward: Forward) -> bool:
         """Whether `forward` may be asked for this: a round's, of which logits are wanted."""
         rows = len(forward.committed_token_ids)
-        return forward.rows <= self._rows and forward.logits_from == max(rows - 1, 0)
+        return forward.rows <= self.most_rows and forward.logits_from == max(rows - 1, 0)
 
     def forward(self, forward: Forward) -> Tensor:
         """The logits, float32 [rows, vocabulary]; stores keys and values."""
@@ -175,7 +176,7 @@ class Prepared:
         return self._records._replace(noise=drawn, choice=choice.record, said=choice.said)
 
     def _prepare_stack(self, slot: Slot, logits: Tensor) -> None:
-        known, rows = self._records, self._rows
+        known, rows = self._records, self.most_rows
         if self._stack.moves != self._moves:
             places = [row.ctypes.data for row in known.numbers]
             known.stack[:] = self._stack.call(self._cache, rows, self._segment, places, rows, 0)
@@ -186,7 +187,7 @@ class Prepared:
     def _choice(self, count: int, *, noisy: bool) -> Choice:
         """For the best `count` tokens; without noise where none is filled in."""
         if (count, noisy) not in self._choices:
-            rows, vocabulary = self._rows, self._vocabulary_size
+            rows, vocabulary = self.most_rows, self._vocabulary_size
             said, scores = np.empty(rows * (2 * count + 1)), torch.from_numpy(self._records.scores)
             logits = self._logits[: rows * vocabulary].view(rows, vocabulary)
             packed = cpu_choice.call(

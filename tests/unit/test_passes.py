@@ -162,6 +162,32 @@ def test_a_long_draft_draws_noise_as_it_goes(toy: LanguageModel) -> None:
             toy.cache.release(strategy.session.slot)
 
 
+@pytest.mark.parametrize("most", [1, 2, 3])
+@pytest.mark.parametrize("name", COMPILED)
+def test_a_slot_with_hardly_any_room(tmp_path: Path, name: str, most: int) -> None:
+    model = load_model(save_model(tmp_path), max_draft_nodes=most)
+    strategies = [drafting(model, name, alone=alone) for alone in (True, False)]
+    for _ in range(3):
+        offer = DraftTree.chain([21, 22, 23][:most], PHRASE, [0.9, 0.8, 0.7][:most])
+        trees = [drafted(strategy, offer, max_depth=9) for strategy in strategies]
+        assert trees[0] == trees[1] and 0 < len(trees[0]) <= most
+        for strategy in strategies:
+            told(strategy, [trees[0].token_ids[0], 9])
+
+
+@pytest.mark.parametrize("name", COMPILED)
+def test_a_drafter_that_was_not_asked_for_long(toy: LanguageModel, name: str) -> None:
+    """More was committed meanwhile than a round's forward takes."""
+    strategies = [drafting(toy, name, alone=alone) for alone in (True, False)]
+    for strategy in strategies:
+        drafted(strategy)
+        told(strategy, list(range(1, 60)))
+    trees = [drafted(strategy) for strategy in strategies]
+    assert trees[0] == trees[1] and len(trees[0]) > 0
+    for strategy in strategies:
+        toy.cache.release(strategy.session.slot)
+
+
 def test_forwards_are_counted(toy: LanguageModel) -> None:
     engine, timings = Engine(), ServiceTimings()
     strategy = drafting(toy, "speculative", alone=True)
