@@ -72,8 +72,8 @@ def test_every_strategy_says_what_plain_decoding_says(
 ) -> None:
     """Greedy and sampled, with filters, penalties and bias; alone and in shared forwards.
 
-    There in every round, since a model as cheap as this one is hardly worth drafts, and recycled
-    ones not at all on some machines. Equality alone would not show a strategy that drafts nothing.
+    There in every round: equality alone would not show a strategy that drafts nothing. Alone as it
+    pays, and by what a busy machine measures nothing may pay on a model as cheap as this one.
     """
     assert any(len(tokens) > 10 for tokens in expected[:count])
     drafts_always = concurrency > 1 and strategy != "autoregressive"
@@ -85,8 +85,7 @@ def test_every_strategy_says_what_plain_decoding_says(
     rounds = sum(figures.rounds for figures in drafts)
     assert 10 * sum(figures.fallback_rounds for figures in drafts) <= rounds  # a stall, at most
     drafted = sum(figures.draft_tokens for figures in drafts)
-    if drafts_always or strategy != "token_recycling":
-        assert bool(drafted) == (strategy != "autoregressive")
+    assert drafted if drafts_always else strategy != "autoregressive" or not drafted
 
 
 @pytest.mark.timeout(600)

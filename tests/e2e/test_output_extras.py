@@ -70,7 +70,8 @@ def test_a_right_prediction_saves_rounds_and_changes_nothing(
         answer = client.stub.GenerateOnce(pb.GenerateOnceRequest(parameters=parameters))
         assert list(answer.token_ids) == list(plain.token_ids)
         rounds[prediction] = answer.summary.speculation.rounds
-    assert rounds[right] < 0.7 * rounds[""]
+    # Without it the draft model finds much of the same, in `fused`.
+    assert rounds[right] < 0.85 * rounds[""]
 
 
 def test_a_prediction_longer_than_the_context_is_refused(client: Client, cases: list[Case]) -> None:
