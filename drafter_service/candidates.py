@@ -120,7 +120,7 @@ class Candidates:
     def offer(self, tree: DraftTree, max_depth: int) -> None:
         """Adds nodes that another source proposes, as far as they are within the depth."""
         if tree:
-            self._make_room(len(tree))
+            self._hold(len(tree))
             whole = np.array((tree.token_ids, tree.parents, tree.sources), np.int64)
             tree_nodes.offer(self._tree, whole, np.array(tree.estimates, np.float64), max_depth)
 
@@ -143,8 +143,7 @@ class Candidates:
         tree_ends.choose(tree, len(self), float(state["least"]))
         tree_ends.open_up(tree, 0, int(state["max_depth"]))
         if not tree_ends.keep_known(tree):
-            room = self.session.model.options.max_draft_nodes - self.session.slot.pending
-            state["ends"] = min(most, room, int(state["ends"]))
+            state["ends"] = min(most, self._room, int(state["ends"]))
             tree.ends[: self._count("ends")].sort()
 
     @property
@@ -154,19 +153,18 @@ class Candidates:
 
     def take_known(self) -> None:
         """Takes in what the draft model said after the ends before."""
-        self._make_room(self._count("most"))
+        self._hold(self._count("most"))
         tree_children.take_known(self._tree, self._learned)
 
     def make_room(self) -> None:
         """For the ends: the slot keeps rows of chosen nodes only where it has not enough."""
-        slot, most = self.session.slot, self.session.model.options.max_draft_nodes
-        if self._nodes_to_run > most - slot.pending:
+        if tree_ends.nodes_to_run(self._tree) > self._room:
             self._retain()
 
     @property
-    def _nodes_to_run(self) -> int:
-        """Ends but the root."""
-        return self._count("ends") - int(self._tree.ends[0] == ROOT)
+    def _room(self) -> int:
+        """Rows that the slot has left for nodes."""
+        return self.session.model.options.max_draft_nodes - self.session.slot.pending
 
     def run(self) -> Forward:
         """The forward over the ends, and over the root before all others if it was not run yet."""
@@ -187,7 +185,7 @@ class Candidates:
     def take(self, logits: Tensor) -> float:
         """Takes in what the draft model says after the ends; the gain, see `tree_children.take`."""
         session, ends = self.session, self.ends
-        self._make_room(self._count("most"))
+        self._hold(self._count("most"))
         start = len(session.committed)
         paths: list[list[int]] = [[]] * len(ends)
         if session.request.sampling.penalized:
@@ -212,14 +210,14 @@ class Candidates:
         if prepared is None or not session.sampler.plain or not session.is_alone():
             return None
         tail = 0 if self.root_is_run else len(session.committed) - slot.length
-        if tail + self._nodes_to_run > prepared.most_rows:
+        if tail + tree_ends.nodes_to_run(self._tree) > prepared.most_rows:
             return None
         return Passes(session.model, slot, lambda: self._run(prepared, economy))
 
     def _run(self, prepared: Prepared, economy: Economy) -> list[Pass]:
         session, slot, tree = self.session, self.session.slot, self._tree
         state = tree.state[0]
-        self._make_room(int(state["most"]))
+        self._hold(int(state["most"]))
         tail = [] if self.root_is_run else session.committed[slot.length :]
         depth = tree_ends.deepest(tree)
         noise = session.sampler.noise(len(session.committed), depth + NOISE_AT_ONCE)
@@ -239,8 +237,8 @@ class Candidates:
             node = int(self._tree.nodes[node]["parent"])
         return tokens[::-1]
 
-    def _make_room(self, more: int) -> None:
-        """For so many nodes more, and the root."""
+    def _hold(self, more: int) -> None:
+        """Makes the arrays long enough for so many nodes more, and the root."""
         tree = self._tree
         room = len(tree.nodes)
         while room < len(self) + more + 1:

@@ -6,8 +6,8 @@ import numpy as np
 
 from draftloop.pace import Pace
 from draftloop.runtime.compiling import compiled
+from draftloop.runtime.records import Floats
 from draftloop.tree import DraftBudget
-from phrase_store.counts import Floats
 
 MEMORY = 0.9
 PRIOR_GAIN = 0.6

@@ -12,12 +12,12 @@ import numpy as np
 
 from drafter_service.economy import observed
 from drafter_service.tree_children import offered, remember, take, take_known
-from drafter_service.tree_ends import all_known, deepest, next_ends
-from drafter_service.tree_nodes import UNRUN, Floats, Learned, Tree, Whole
+from drafter_service.tree_ends import all_known, deepest, next_ends, nodes_to_run
+from drafter_service.tree_nodes import UNRUN, Learned, Tree
 from draftloop.runtime import layout
 from draftloop.runtime.compiling import compiled
 from draftloop.runtime.native import nanoseconds
-from draftloop.runtime.records import Records
+from draftloop.runtime.records import Floats, Records, Whole
 from draftloop.runtime.slot_rows import DEPTH, PARENT, TOKEN
 from draftloop.tree import ROOT
 
@@ -57,7 +57,7 @@ def grow(tree: Tree, learned: Learned, economy: Floats, records: Records, contex
 def fits(tree: Tree, records: Records, context: Context) -> bool:
     """Whether the arrays have room for the next forward."""
     state = tree.state[0]
-    nodes = state.ends - (tree.ends[0] == ROOT)
+    nodes = nodes_to_run(tree)
     return bool(
         deepest(tree) < len(records.noise)
         and len(context.tail) + nodes <= records.numbers.shape[1]
@@ -110,7 +110,7 @@ def read(tree: Tree, learned: Learned, records: Records, chosen: int) -> float:
     remember(tree, tokens, shares)
     state = tree.state[0]
     nodes, places = np.empty(state.nodes, np.int64), np.empty(state.nodes, np.int64)
-    found = offered(tree, nodes, places) if state.has_offer else 0
+    found = offered(tree, nodes, places)
     parts = np.zeros(found)
     for known in range(found):
         place = places[known]

@@ -9,10 +9,8 @@ from drafter_service.tree_nodes import (
     OWN,
     REVIEWS,
     SOURCE,
-    Floats,
     Learned,
     Tree,
-    Whole,
     add,
     child,
     select,
@@ -20,6 +18,7 @@ from drafter_service.tree_nodes import (
 )
 from draftloop.calibration import MEMORY, PRIOR_TRIALS, RUNS_TOGETHER, SHAPE
 from draftloop.runtime.compiling import compiled
+from draftloop.runtime.records import Floats, Whole
 from draftloop.tree import ROOT
 from phrase_store.growth import RUNS, SCORES, Correction, corrected
 
@@ -44,9 +43,9 @@ def remember(tree: Tree, tokens: Whole, shares: Floats) -> None:
 @compiled
 def offered(tree: Tree, nodes: Whole, places: Whole) -> int:
     """What was offered under the ends, and under which; how many."""
-    count = 0
-    for node in range(tree.state[0].nodes):
-        for place in range(tree.state[0].ends):
+    count, state = 0, tree.state[0]
+    for node in range(state.nodes if state.has_offer else 0):
+        for place in range(state.ends):
             if tree.nodes[node].parent == tree.ends[place]:
                 nodes[count], places[count] = node, place
                 count += 1
@@ -97,10 +96,10 @@ def weigh(tree: Tree, reviews: Correction, nodes: Whole, shares: Floats, count: 
 
 
 @compiled
-def widen(tree: Tree, own: Correction, tokens: Whole, shares: Floats) -> float:
+def widen(tree: Tree, own: Correction, tokens: Whole, shares: Floats) -> None:
     """Adds the draft model's children of the ends, [ends, k] tokens and shares, as they pay.
 
-    Of all of them those with the greatest reach. Returns the sum of what was added.
+    Of all of them those with the greatest reach.
     """
     state = tree.state[0]
     ends, width = int(state.ends), min(shares.shape[1], state.children)
@@ -119,7 +118,7 @@ def widen(tree: Tree, own: Correction, tokens: Whole, shares: Floats) -> float:
             reaches[spot] = parent.reach * estimates[spot]
     best = np.empty(min(state.most, ends * width), np.int64)
     found = select(reaches, ends * width, len(best), state.least, best)
-    state.first_new, gain = state.nodes, 0.0
+    state.first_new = state.nodes
     for spot in best[:found]:
         place, rank = spot // width, spot % width
         parent, token = tree.ends[place], tokens[place, rank]
@@ -130,9 +129,7 @@ def widen(tree: Tree, own: Correction, tokens: Whole, shares: Floats) -> float:
             bucket, run = buckets_of(share, depth)
             cell = cell_of(SOURCE, bucket, run)
             add(tree, parent, token, SOURCE, estimates[spot], reaches[spot], OWN, cell)
-            gain += reaches[spot]
     state.drafted += state.nodes - state.first_new
-    return gain
 
 
 @compiled
@@ -172,7 +169,7 @@ def take_known(tree: Tree, learned: Learned) -> None:
         row = tree.nodes[tree.ends[place]].row
         tokens[place], shares[place] = tree.said_tokens[row], tree.said_shares[row]
     nodes, places = np.empty(state.nodes, np.int64), np.empty(state.nodes, np.int64)
-    count = offered(tree, nodes, places) if state.has_offer else 0
+    count = offered(tree, nodes, places)
     parts = np.zeros(count)
     for known in range(count):
         place = places[known]

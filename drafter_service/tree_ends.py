@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from drafter_service.economy import pays
-from drafter_service.tree_nodes import UNRUN, Floats, Tree, select
+from drafter_service.tree_nodes import UNRUN, Tree, select
 from draftloop.runtime.compiling import compiled
+from draftloop.runtime.records import Floats
 from draftloop.tree import ROOT
 
 # Why nothing grows any more.
@@ -71,6 +72,12 @@ def deepest(tree: Tree) -> int:
     for end in tree.ends[: tree.state[0].ends]:
         depth = max(depth, tree.nodes[end].depth)
     return int(depth)
+
+
+@compiled
+def nodes_to_run(tree: Tree) -> int:
+    """How many ends there are but the root, which takes none of a slot's pending rows."""
+    return int(tree.state[0].ends - (tree.ends[0] == ROOT))
 
 
 @compiled

@@ -9,9 +9,9 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from draftloop.runtime.compiling import compiled
+from draftloop.runtime.records import Floats, Whole
 from draftloop.runtime.slot_rows import PARENT, TOKEN
 from draftloop.tree import ROOT, TokenSource
 from phrase_store.growth import Correction
@@ -54,16 +54,14 @@ STATE = np.dtype(
 )
 
 Records = Any  # an array of one of these: numba reads fields as attributes, numpy's types do not
-Whole = NDArray[np.int64]
-Floats = NDArray[np.float64]
 
 
 class Tree(NamedTuple):
     """A tree under construction; every array is as long as it may ever need.
 
-    `state` has one record. `rows` are the slot's pending ones. After a
-    row's node the draft model's best tokens were `said_tokens` with `said_shares` of all, both
-    [rows and the root's, children]. `chosen` and `ends` are nodes, `stops` tokens.
+    `state` has one record. `rows` are the slot's pending ones. After a row's node the draft model's
+    best tokens were `said_tokens` with `said_shares` of all, both [rows and the root's, children].
+    `chosen` and `ends` are nodes, `stops` tokens.
     """
 
     nodes: Records
