@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 from benchmarks.outcome import Outcome, RoundSplit
 from benchmarks.systems import METHODS
@@ -34,16 +34,32 @@ class Services:
 
     def run(self, method: str, case: Case, show: Show | None = None) -> Outcome:
         """Continues the prompt; `show` gets every piece as it comes."""
-        chosen = METHODS[method]
-        tenant = f"{case.workload}, {chosen.pool}"
-        request = parameters(chosen.speculation, tenant, case)
-        return self._runner.run(self._generate(request, show))
+        return self._runner.run(self._generate(self._asked(method, case), show))
+
+    def run_together(self, method: str, cases: Sequence[Case], most: int) -> list[Outcome]:
+        """Continues all prompts, `most` of them at a time."""
+
+        async def run() -> list[Outcome]:
+            places = asyncio.Semaphore(most)
+
+            async def one(case: Case) -> Outcome:
+                async with places:
+                    return await self._generate(self._asked(method, case), None)
+
+            return await asyncio.gather(*map(one, cases))
+
+        return self._runner.run(run())
 
     def warm(self, case: Case) -> None:
         """Continues the prompt for its phrases' sake, which warm methods of its workload read."""
         speculation = Speculation(strategy=OUROBOROS)
         request = parameters(speculation, f"{case.workload}, warm", case)
         self._runner.run(self._generate(request, None))
+
+    @staticmethod
+    def _asked(method: str, case: Case) -> GenerationParameters:
+        chosen = METHODS[method]
+        return parameters(chosen.speculation, f"{case.workload}, {chosen.pool}", case)
 
     async def _generate(self, said: GenerationParameters, show: Show | None) -> Outcome:
         token_ids: list[int] = []

@@ -169,13 +169,19 @@ class DraftBudget:
 
 @dataclass(slots=True, kw_only=True)
 class ServiceTimings:
-    """Where a service spent the time of one message, in nanoseconds."""
+    """Where a service spent the time of one message, in nanoseconds, and with whom it shared it.
+
+    Of the last forward: `batch_size` sessions with `batch_rows` new tokens in all were in it, and
+    `waiting` more waited when it ended.
+    """
 
     service_ns: int = 0
     forward_ns: int = 0
     queue_ns: int = 0
     forwards: int = 0
     batch_size: int = 0
+    batch_rows: int = 0
+    waiting: int = 0
 
     def attributes(self) -> dict[str, int]:
         """For a span."""
@@ -184,6 +190,8 @@ class ServiceTimings:
             "forward_ns": self.forward_ns,
             "forwards": self.forwards,
             "batch_size": self.batch_size,
+            "batch_rows": self.batch_rows,
+            "waiting": self.waiting,
         }
 
 

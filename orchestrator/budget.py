@@ -4,6 +4,7 @@ Tokens per second are greatest when nothing is done that brings in fewer tokens 
 brings in anyway: at a rate of R tokens/s a node reached with probability P pays while
 P > R x (seconds that one more node costs the verifier), and a draft forward while what it promises
 exceeds R x its seconds. OPT-Tree's threshold (2406.17276, section 3.3), priced before paying.
+A forward that is shared keeps others waiting as well: there R is what all of them bring in.
 """
 
 from __future__ import annotations
@@ -63,14 +64,19 @@ class Controller:
         return max(self._pace.rate, self.plain_rate)
 
     @property
+    def shared_rate(self) -> float:
+        """Tokens per nanosecond of everybody whom a verification keeps waiting."""
+        return self.rate * self.verify_cost.load.sessions
+
+    @property
     def node_price(self) -> float:
         """Least probability with which one more node must be reached."""
-        return self.rate * self.verify_cost.node_nanoseconds(self._nodes)
+        return self.shared_rate * self.verify_cost.node_nanoseconds(self._nodes)
 
     @property
     def worth_of_none(self) -> float:
         """Tokens of a round without a draft beyond those that its time brings in anyway."""
-        return 1 - self.rate * self.verify_cost.nanoseconds(0)
+        return 1 - self.shared_rate * self.verify_cost.nanoseconds(0)
 
     def beats_model(self, tree: DraftTree) -> bool:
         """Whether a finished draft promises clearly more than the draft model has brought of late.

@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 
 from draftloop.cost_line import CostLine, cost_line
 from draftloop.model_info import CostPoint
+from draftloop.tree import ServiceTimings
+from orchestrator.verifier_load import VerifierLoad
 
 SLOPE_NODES = 2
 # Rounds of any kind whose median is how busy everything is now. What a draft adds is remembered for
@@ -17,6 +19,7 @@ LATEST, LATEST_DRAFTED = 32, 64
 REFIT = 8
 # From so many on their thirds say what a node adds.
 FEWEST_FOR_SLOPE = 12
+UNTOLD = ServiceTimings()
 
 
 class VerifyOverhead:
@@ -43,9 +46,9 @@ class VerifyOverhead:
         """What a node adds."""
         return self._node
 
-    def observe(self, nodes: int, nanoseconds: float) -> None:
-        """Takes in a round's."""
-        if nodes and self._levels:
+    def observe(self, nodes: int, nanoseconds: float, *, is_shared: bool = False) -> None:
+        """Takes in a round's; where others shared it, it says nothing about what a draft adds."""
+        if nodes and self._levels and not is_shared:
             self._drafted.append((nodes, nanoseconds - self._level))
             self._unfitted += 1
             if self._unfitted >= REFIT:
@@ -79,34 +82,47 @@ class VerifyCost:
     """Time of a verification by number of nodes: the forward's by the curve, and the overhead.
 
     The services keep their curves right while they run; wire, queue, sampling and the loop, which
-    the curve does not know, are `everybodys`.
+    the curve does not know, are `everybodys`. The nodes come on top of the rows that other sessions
+    have in the same forward, by `load`.
     """
 
     curve: tuple[CostPoint, ...]
     # about how many tokens the session holds; the fullest part of the curve without
     context: int | None = None
     everybodys: VerifyOverhead = field(default_factory=VerifyOverhead)
+    load: VerifierLoad = field(default_factory=VerifierLoad)
     _line: CostLine = field(init=False, repr=False)
+    # of 0, 1, 2 ... nodes, beside so many rows of others
     _forwards: list[float] = field(init=False, default_factory=list, repr=False)
+    _beside: int = field(init=False, default=0, repr=False)
 
     def __post_init__(self) -> None:
         self._line = cost_line(self.curve, self.context)
 
     def times(self, most: int) -> list[float]:
         """Expected times of verifying 0 to `most` nodes."""
+        if self._beside != self.load.others_rows:
+            self._beside = self.load.others_rows
+            self._forwards.clear()
         known, around = self._forwards, self.everybodys.nanoseconds
-        known.extend(self._line.nanoseconds(nodes + 1) for nodes in range(len(known), most + 1))
+        known.extend(self._forward(nodes) for nodes in range(len(known), most + 1))
         return [forward + around(nodes) for nodes, forward in enumerate(known[: most + 1])]
 
     def nanoseconds(self, nodes: float) -> float:
         """Expected time of verifying so many nodes."""
-        return max(1.0, self._line.nanoseconds(nodes + 1) + self.everybodys.nanoseconds(nodes))
+        return max(1.0, self._forward(nodes) + self.everybodys.nanoseconds(nodes))
 
     def node_nanoseconds(self, nodes: float) -> float:
         """What one more node costs beyond so many, as the mean of the next few."""
-        more = self._line.nanoseconds(nodes + 1 + SLOPE_NODES) - self._line.nanoseconds(nodes + 1)
+        more = self._forward(nodes + SLOPE_NODES) - self._forward(nodes)
         return max(0.0, more / SLOPE_NODES) + self.everybodys.node_ns
 
-    def observe(self, nodes: int, nanoseconds: int) -> None:
-        """Takes in what a round took, its draft apart."""
-        self.everybodys.observe(nodes, nanoseconds - self._line.nanoseconds(nodes + 1))
+    def observe(self, nodes: int, nanoseconds: int, timings: ServiceTimings = UNTOLD) -> None:
+        """Takes in what a round took, its draft apart, and what the service says of it."""
+        self.load.observe(nodes + 1, timings)
+        others = max(0, timings.batch_rows - nodes - 1)
+        around = nanoseconds - self._line.nanoseconds(others + nodes + 1)
+        self.everybodys.observe(nodes, around, is_shared=self.load.is_shared)
+
+    def _forward(self, nodes: float) -> float:
+        return self._line.nanoseconds(self.load.others_rows + nodes + 1)

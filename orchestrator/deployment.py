@@ -34,6 +34,7 @@ from orchestrator.sources import LookaheadSource, PhraseSource
 from orchestrator.terms import SessionTerms
 from orchestrator.text import TextStream
 from orchestrator.tokenizer import Tokenizer
+from orchestrator.verifier_load import VerifierLoad
 from orchestrator.verifier_session import VerifierSession
 from phrase_store.session import PhraseSession
 from phrase_store.store import DraftsFrom, PhraseStore, warm_up
@@ -51,6 +52,7 @@ class Deployment:
         self._calibrations = Calibrations()
         self._gains = Gains()
         self._verify_overhead = VerifyOverhead()
+        self._verifier_load = VerifierLoad()
         self._services = Services(settings, self.tokenizer.fingerprint)
         DEPLOYMENTS.watch(self)
 
@@ -219,7 +221,10 @@ class Deployment:
         return Controller(
             max_nodes=min(limit or most, info.max_draft_nodes),
             verify_cost=VerifyCost(
-                info.cost_curve, context=_context_of(request), everybodys=self._verify_overhead
+                info.cost_curve,
+                context=_context_of(request),
+                everybodys=self._verify_overhead,
+                load=self._verifier_load,
             ),
             draft_token_ns=cost,
             fixed=limit is not None,

@@ -114,7 +114,7 @@ class FusedDrafting(RecyclingDrafting):
 
     def _select(self, tree: DraftTree, budget: DraftBudget) -> Selection:
         controller = self._controller
-        rate = 0.0 if controller.fixed else controller.rate
+        rate = 0.0 if controller.fixed else controller.shared_rate
         return select(tree, controller.verify_cost, rate, budget.max_nodes)
 
     def _without_model(self, draft: Draft, chosen: Selection) -> Draft:

@@ -65,8 +65,8 @@ class Gain:
         `offered`: accepted tokens that the free sources promise for this round.
         """
         expected = self.tokens + SHARE_OF_OFFER * (offered - self.offered)
-        cost = controller.verify_cost.nanoseconds(self.nodes) + self.draft_ns
-        return 1 + expected - controller.rate * cost
+        verification = controller.shared_rate * controller.verify_cost.nanoseconds(self.nodes)
+        return 1 + expected - verification - controller.rate * self.draft_ns
 
     def observe(self, offered: float, accepted: int, nodes: int, draft_ns: int) -> None:
         """Takes in a round with a draft."""

@@ -183,9 +183,9 @@ class Generation:
             modelled = draft.timings.forwards > 0
             but_draft = round_ns - self._times.draft_ns
             cost, nodes = self.controller.verify_cost, len(draft.tree)
-            if modelled:
+            if modelled and not cost.load.is_shared:  # else others' work would be booked on it
                 self.drafting.delayed(but_draft - cost.nanoseconds(nodes))
-            cost.observe(nodes, but_draft)
+            cost.observe(nodes, but_draft, answer.timings)
             self.controller.observe(nodes, kept, round_ns, modelled=modelled)
         # Text, harvesting and counting wait for the moment in which the next round waits for a
         # service.

@@ -220,18 +220,22 @@ class CostPoint(_message.Message):
     def __init__(self, tokens: _Optional[int] = ..., forward_ns: _Optional[int] = ..., context: _Optional[int] = ..., batch: _Optional[int] = ...) -> None: ...
 
 class ServiceTimings(_message.Message):
-    __slots__ = ("service_ns", "forward_ns", "queue_ns", "forwards", "batch_size")
+    __slots__ = ("service_ns", "forward_ns", "queue_ns", "forwards", "batch_size", "batch_rows", "waiting")
     SERVICE_NS_FIELD_NUMBER: _ClassVar[int]
     FORWARD_NS_FIELD_NUMBER: _ClassVar[int]
     QUEUE_NS_FIELD_NUMBER: _ClassVar[int]
     FORWARDS_FIELD_NUMBER: _ClassVar[int]
     BATCH_SIZE_FIELD_NUMBER: _ClassVar[int]
+    BATCH_ROWS_FIELD_NUMBER: _ClassVar[int]
+    WAITING_FIELD_NUMBER: _ClassVar[int]
     service_ns: int
     forward_ns: int
     queue_ns: int
     forwards: int
     batch_size: int
-    def __init__(self, service_ns: _Optional[int] = ..., forward_ns: _Optional[int] = ..., queue_ns: _Optional[int] = ..., forwards: _Optional[int] = ..., batch_size: _Optional[int] = ...) -> None: ...
+    batch_rows: int
+    waiting: int
+    def __init__(self, service_ns: _Optional[int] = ..., forward_ns: _Optional[int] = ..., queue_ns: _Optional[int] = ..., forwards: _Optional[int] = ..., batch_size: _Optional[int] = ..., batch_rows: _Optional[int] = ..., waiting: _Optional[int] = ...) -> None: ...
 
 class ServiceLoad(_message.Message):
     __slots__ = ("running_sessions", "waiting_sessions", "answer_ns", "forwards")

@@ -142,6 +142,8 @@ def timings_to_pb(timings: ServiceTimings) -> pb.ServiceTimings:
         queue_ns=timings.queue_ns,
         forwards=timings.forwards,
         batch_size=timings.batch_size,
+        batch_rows=timings.batch_rows,
+        waiting=timings.waiting,
     )
 
 
@@ -153,6 +155,8 @@ def timings_from_pb(message: pb.ServiceTimings) -> ServiceTimings:
         queue_ns=message.queue_ns,
         forwards=message.forwards,
         batch_size=message.batch_size,
+        batch_rows=message.batch_rows,
+        waiting=message.waiting,
     )
 
 

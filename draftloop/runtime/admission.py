@@ -66,15 +66,15 @@ class Admission:
             yield held
         finally:
             # Freed on the engine's thread: a cancelled task may be inside a forward right now.
-            self._engine.call(lambda: _release(held)).add_done_callback(
+            self._engine.call(lambda: self._release(held)).add_done_callback(
                 _on_loop(self._places.release)
             )
             self._open -= 1
 
-
-def _release(slots: Sequence[Slot]) -> None:
-    for slot in slots:
-        slot.cache.release(slot)
+    def _release(self, slots: Sequence[Slot]) -> None:
+        for slot in slots:
+            slot.cache.release(slot)
+            self._engine.leaves(slot)
 
 
 def _on_loop(release):  # type: ignore[no-untyped-def]

@@ -20,6 +20,8 @@ from draftloop.errors import Unavailable
 from draftloop.runtime import metrics
 from draftloop.runtime.awaited import Awaited
 from draftloop.runtime.forward import Forward, Task, Wish
+from draftloop.runtime.gathering import Gathering
+from draftloop.runtime.kv_cache import Slot
 from draftloop.runtime.prepared import Pass, Passes
 from draftloop.runtime.step import Step
 from draftloop.tree import ServiceTimings
@@ -64,9 +66,11 @@ class Engine:
 
     Between forwards new tasks join and finished or cancelled ones leave; all forwards that are
     wished for at that moment on one model, as many as fit a `Step`, run as one. `Passes` run alone.
+    `gathering` says how long a forward waits for sessions that are about to ask.
     """
 
-    def __init__(self, name: str = "engine") -> None:
+    def __init__(self, name: str = "engine", gathering: Gathering | None = None) -> None:
+        self._gathering = gathering
         self._inbox: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
         self._active: list[Job] = []
         self._uncounted: list[Callable[[], None]] = []
@@ -106,9 +110,23 @@ class Engine:
 
     @property
     def alone(self) -> bool:
-        """Whether no other task waits beside the one that asks, on the engine's thread."""
+        """Whether no other task waits beside the one that asks, nor is worth waiting for.
+
+        To be asked on the engine's thread.
+        """
         others = (job for job in self._active if job is not self._asking)
-        return self._inbox.empty() and all(job.wish is None for job in others)
+        waits = not self._inbox.empty() or any(job.wish is not None for job in others)
+        return not waits and not self._patience_ns(1, 1)
+
+    def leaves(self, slot: Slot) -> None:
+        """Takes in, on the engine's thread, that a slot's session has ended."""
+        if self._gathering is not None:
+            self._gathering.gone(slot)
+
+    def _patience_ns(self, waiting: int, rows: int) -> float:
+        if self._gathering is None or not waiting:
+            return 0.0
+        return self._gathering.patience_ns(waiting, rows, time.perf_counter_ns())
 
     def stop(self) -> None:
         """Ends the thread; tasks under way fail with Unavailable."""
@@ -125,7 +143,7 @@ class Engine:
         self._abandon()
 
     def _admit(self) -> bool:
-        """Takes in what is queued, waiting only if there is nothing else to do."""
+        """Takes in what is queued, waiting only if there is nothing else to do, or it pays."""
         while True:
             try:
                 job = self._take()
@@ -144,11 +162,27 @@ class Engine:
     def _take(self) -> Job | None:
         """The next of the inbox. Raises queue.Empty where there is something else to do."""
         if self._active:
-            return self._inbox.get_nowait()
+            return self._gathered()
         with contextlib.suppress(queue.Empty):
             return self._inbox.get(timeout=QUIET_S if self._uncounted else None)
         self._count_all()
         return self._inbox.get()
+
+    def _gathered(self) -> Job | None:
+        """The next of the inbox, if need be of somebody who is worth waiting for."""
+        if not self._inbox.empty():
+            return self._inbox.get_nowait()
+        waiting = [job for job in self._active if job.wish is not None]
+        patience = self._patience_ns(len(waiting), sum(_rows(job.wish) for job in waiting))
+        if not patience:
+            raise queue.Empty
+        began = time.perf_counter_ns()
+        try:
+            return self._inbox.get(timeout=patience / 1e9)
+        finally:
+            waited = time.perf_counter_ns() - began
+            for job in waiting:
+                job.timings.queue_ns += waited
 
     def _count(self, count: Callable[[], None]) -> None:
         """Later: behind the answers that somebody waits for."""
@@ -196,15 +230,19 @@ class Engine:
         # Those that were served go to the back, so that a full step starves nobody.
         self._active = [job for job in self._active if job not in batch] + batch
         elapsed = sum(forward.nanoseconds for forward in done)
+        behind = sum(job.wish is not None for job in self._active) - len(batch)
+        behind += self._inbox.qsize()
         for job, rows in zip(batch, logits, strict=True):
             job.timings.forward_ns += elapsed
             job.timings.forwards += len(done)
             job.timings.batch_size = len(batch)
+            job.timings.batch_rows = done[-1].rows if done else 0
+            job.timings.waiting = behind
             self._advance(job, rows)
         self._count(functools.partial(metrics.observe_forwards, done, len(batch)))
 
     def _advance(self, job: Job, logits: Tensor | None) -> None:
-        self._asking = job
+        self._asking, served = job, job.wish
         try:
             job.wish = next(job.task) if logits is None else job.task.send(logits)
         except StopIteration as finished:
@@ -213,6 +251,16 @@ class Engine:
         except Exception as error:
             self._fail(job, error)
         self._asking = None
+        self._note(job, served)
+
+    def _note(self, job: Job, served: Wish | None) -> None:
+        """Lets the gathering know who has come and who has been served."""
+        if self._gathering is None:
+            return
+        if served is None and job.wish is not None:
+            self._gathering.asked(job.wish.slot, _rows(job.wish), job.submitted_ns)
+        elif served is not None and job.wish is None:
+            self._gathering.answered(served.slot, time.perf_counter_ns())
 
     def _fail(self, job: Job, error: Exception) -> None:
         job.wish = None
@@ -227,6 +275,11 @@ class Engine:
                 self._active.append(job)
         for job in self._active:
             self._fail(job, Unavailable("the engine is stopping"))
+
+
+def _rows(wish: Wish | None) -> int:
+    """New tokens of a wish; of forwards that are not laid out yet nobody knows."""
+    return wish.rows if isinstance(wish, Forward) else 1
 
 
 def _run(batch: Sequence[Job]) -> tuple[Sequence[Pass], Sequence[Tensor | None]]:

@@ -11,13 +11,14 @@ from typing import TypeVar
 
 from draftloop import logs
 from draftloop.config import ModelServiceSettings
-from draftloop.cost_line import cost_line
+from draftloop.cost_line import CostLine, cost_line
 from draftloop.errors import InvalidInput, StartupFailure, Unavailable
 from draftloop.load import ServiceLoad
 from draftloop.model_info import ModelInfo, vocabulary_fingerprint
 from draftloop.runtime import metrics
 from draftloop.runtime.admission import Admission
 from draftloop.runtime.engine import Engine
+from draftloop.runtime.gathering import Gathering
 from draftloop.runtime.model import LanguageModel, ModelOptions
 
 Part = TypeVar("Part")
@@ -41,7 +42,7 @@ class ModelHost:
         smaller_models: Sequence[Path] = (),
     ) -> None:
         self.settings = settings
-        self.engine = Engine()
+        self.engine = Engine(gathering=Gathering(self._costs))
         self._strategies = strategies
         self._smaller_folders = smaller_models
         self.smaller_models: list[LanguageModel] = []
@@ -103,6 +104,9 @@ class ModelHost:
         """Ends the engine's thread."""
         metrics.HOSTS.forget(self)
         await asyncio.to_thread(self.engine.stop)
+
+    def _costs(self) -> CostLine:
+        return cost_line(self.model.cost_curve)
 
     def _load(self) -> LanguageModel:
         settings = self.settings

@@ -6,12 +6,13 @@ import pytest
 
 from draftloop.errors import Overloaded
 from draftloop.model_info import CostPoint
-from draftloop.tree import Draft, DraftTree, TokenSource, Verdict
+from draftloop.tree import Draft, DraftTree, ServiceTimings, TokenSource, Verdict
 from orchestrator.admission import RequestLimit
 from orchestrator.budget import Controller
 from orchestrator.costs import VerifyCost, VerifyOverhead
 from orchestrator.figures import SpeculationFigures
 from orchestrator.replicas import Replica
+from orchestrator.verifier_load import VerifierLoad
 
 FLAT = (CostPoint(1, 1000), CostPoint(32, 1000))
 STEEP = (CostPoint(1, 1000), CostPoint(32, 32000))
@@ -47,6 +48,55 @@ def test_what_verifications_took_in_other_requests_is_where_the_next_one_starts(
     for took in (2000, 900_000, 2000):  # the machine stood still once
         known.observe(0, took)
     assert VerifyCost(SLOPING, everybodys=everybodys).nanoseconds(31) == 3000
+
+
+def shared(sessions: int, rows: int, waiting: int = 0) -> ServiceTimings:
+    return ServiceTimings(batch_size=sessions, batch_rows=rows, waiting=waiting)
+
+
+def test_a_verification_among_others_begins_where_their_rows_end() -> None:
+    curve = (CostPoint(1, 1000), CostPoint(16, 1000), CostPoint(32, 3000))
+    alone, among = VerifyCost(curve), VerifyCost(curve)
+    assert among.times(4) == [1000.0] * 5
+    for _ in range(20):
+        among.observe(2, 1250, shared(sessions=8, rows=18))
+    assert among.load.sessions == 8 and among.load.others_rows == 15
+    assert among.node_nanoseconds(0) == pytest.approx(125) and alone.node_nanoseconds(0) == 0
+    assert among.times(1)[1] - among.times(1)[0] == pytest.approx(125)
+    for _ in range(20):
+        among.observe(2, 1000, shared(sessions=1, rows=3))
+    assert among.times(4) == alone.times(4) and not among.load.is_shared
+
+
+def test_a_node_is_worth_what_everybody_brings_in_who_waits_for_it() -> None:
+    alone, among = controller(SLOPING, 0), controller(SLOPING, 0)
+    for plan in (alone, among):
+        for _ in range(20):
+            plan.observe(nodes=2, emitted=2, round_ns=1000)
+    for _ in range(20):
+        among.verify_cost.load.observe(3, shared(sessions=5, rows=3, waiting=2))
+    assert among.node_price == pytest.approx(7 * alone.node_price)
+    assert among.worth_of_none == pytest.approx(1 - 7 * (1 - alone.worth_of_none))
+    # a draft forward keeps nobody else waiting
+    assert among.next_budget(8).tokens_per_second == alone.next_budget(8).tokens_per_second
+
+
+def test_what_a_draft_adds_is_not_learned_among_others() -> None:
+    cost = VerifyCost(FLAT)
+    for _ in range(40):
+        cost.observe(0, 2000, shared(sessions=4, rows=20))
+        cost.observe(8, 900_000, shared(sessions=4, rows=20))
+    assert cost.everybodys.nanoseconds(8) == cost.everybodys.nanoseconds(0)
+
+
+def test_one_prompt_among_many_rounds_is_no_load() -> None:
+    load = VerifierLoad()
+    for _ in range(15):
+        load.observe(3, shared(sessions=1, rows=3))
+    load.observe(3, shared(sessions=2, rows=515))
+    assert (load.sessions, load.others_rows, load.is_shared) == (1, 0, False)
+    load.observe(3, ServiceTimings())  # of a service that does not say
+    assert not load.is_shared
 
 
 def test_what_is_around_a_verification_grows_with_its_nodes() -> None:

@@ -1,0 +1,256 @@
+"""`python -m benchmarks.load`: many requests at a time, with drafts and without.
+
+    python -m benchmarks.load [--profile 300M] [--sessions 1,2,4,8,16] [--minutes 6]
+
+A closed loop: so many clients, each asking anew as soon as it has its answer. At every number of
+them the strategies take turns with the same requests, until the time is up. Written are OUT.json,
+OUT.md and OUT.svg.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import statistics
+import time
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from benchmarks import load_plot
+from benchmarks.machine import available_cores, describe_machine
+from benchmarks.outcome import Outcome
+from benchmarks.prompts import completion
+from benchmarks.services import Services, running
+from benchmarks.settings import RESULTS
+from benchmarks.systems import METHODS, PLAIN, PROFILES, Profile
+from benchmarks.workload import FIRST_SEED, Case
+from draftloop.config import bundled_model
+from draftloop.speculation import OPT_TREE, SPECULATIVE
+from orchestrator.stack_config import StackConfig
+
+STRATEGIES = (PLAIN, SPECULATIVE, OPT_TREE, "fused cold")
+SESSIONS = (1, 2, 4, 8, 16)
+PROMPTS = 16
+# Requests of one run for every client: the first and the last ones run beside fewer others.
+WAVES = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """The same requests by one strategy: how long all took, and each of them."""
+
+    seconds: float
+    outcomes: Sequence[Outcome]
+
+    @property
+    def tokens_per_second(self) -> float:
+        """Of all clients together, prompts and waiting included."""
+        return sum(len(outcome.token_ids) for outcome in self.outcomes) / self.seconds
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """Medians over the runs of a strategy, of its ratio to the plain run beside each.
+
+    `first_token_ms` and `per_token_ms` are what one client saw, medians over all requests.
+    """
+
+    sessions: int
+    strategy: str
+    runs: int
+    tokens_per_second: float
+    ratio: float
+    first_token_ms: float
+    per_token_ms: float
+    tokens_per_round: float
+    nodes_per_round: float
+    fallback: float
+    equal: float
+
+
+class Loop:
+    """So many clients at a time, on one running stack."""
+
+    def __init__(self, services: Services, tokens: int, prompt_tokens: int, temperature: float):
+        self._services = services
+        self._tokens, self._temperature = tokens, temperature
+        self._prompts = [
+            dataclasses.replace(prompt, token_ids=prompt.token_ids[:prompt_tokens])
+            for prompt in completion(PROMPTS).measured
+        ]
+
+    def run(self, strategy: str, sessions: int, number: int) -> Run:
+        """The `number`th set of requests."""
+        cases = self._cases(WAVES * sessions, number)
+        began = time.perf_counter()
+        outcomes = self._services.run_together(strategy, cases, sessions)
+        return Run(time.perf_counter() - began, outcomes)
+
+    def _cases(self, count: int, number: int) -> list[Case]:
+        return [
+            Case(
+                prompt=self._prompts[(number + place) % len(self._prompts)],
+                tokens=self._tokens,
+                temperature=self._temperature,
+                seed=FIRST_SEED + 1000 * number + place,
+            )
+            for place in range(count)
+        ]
+
+
+def measure(
+    loop: Loop, strategies: Sequence[str], numbers: Sequence[int], seconds: float, console: Console
+) -> Iterator[Row]:
+    """The rows of one number of sessions after the other, each for its share of the time."""
+    for strategy in strategies:
+        loop.run(strategy, max(numbers), 0)
+    deadline = time.monotonic() + seconds
+    for done, sessions in enumerate(numbers):
+        now = time.monotonic()
+        until = now + (deadline - now) / (len(numbers) - done)
+        runs: dict[str, list[Run]] = defaultdict(list)
+        number, longest = 0, 0.0
+        while not number or time.monotonic() + longest <= until:
+            began = time.monotonic()
+            shift = number % len(strategies)
+            for strategy in [*strategies[shift:], *strategies[:shift]]:
+                console.print(f"{sessions} at a time, {strategy} ...", highlight=False)
+                runs[strategy].append(loop.run(strategy, sessions, number))
+            longest = max(longest, time.monotonic() - began)
+            number += 1
+        yield from (row(sessions, name, runs[name], runs[PLAIN]) for name in strategies)
+
+
+def row(sessions: int, strategy: str, runs: Sequence[Run], plain: Sequence[Run]) -> Row:
+    """What the runs come to, each beside the plain one of the same requests."""
+    pairs = list(zip(runs, plain, strict=True))
+    outcomes = [outcome for run in runs for outcome in run.outcomes]
+    rounds = sum(outcome.rounds for outcome in outcomes)
+    decoded = sum(len(outcome.token_ids) - outcome.first_tokens for outcome in outcomes)
+    return Row(
+        sessions=sessions,
+        strategy=strategy,
+        runs=len(runs),
+        tokens_per_second=round(statistics.median(run.tokens_per_second for run in runs), 2),
+        ratio=round(
+            statistics.median(one.tokens_per_second / other.tokens_per_second
+                              for one, other in pairs), 4
+        ),
+        first_token_ms=round(1e3 * statistics.median(o.first_token_s for o in outcomes), 1),
+        per_token_ms=round(1e3 * statistics.median(map(_per_token_s, outcomes)), 2),
+        tokens_per_round=round(decoded / rounds, 3),
+        nodes_per_round=round(sum(o.drafted or 0 for o in outcomes) / rounds, 3),
+        fallback=round(sum(o.fallback_rounds or 0 for o in outcomes) / rounds, 4),
+        equal=statistics.mean(
+            one.token_ids == other.token_ids
+            for run, beside in pairs
+            for one, other in zip(run.outcomes, beside.outcomes, strict=True)
+        ),
+    )  # fmt: skip
+
+
+def _per_token_s(outcome: Outcome) -> float:
+    return outcome.decode_s / max(1, len(outcome.token_ids) - outcome.first_tokens)
+
+
+def page(profile: Profile, rows: Sequence[Row]) -> str:
+    """The table as Markdown."""
+    lines = [
+        f"**many requests at a time, {profile.title}**\n",
+        "| at a time | strategy | tokens/s | ratio | first token ms | between ms | tokens/round "
+        "| nodes/round | fallback | equal | n |",
+        "|---:|---|" + "---:|" * 9,
+    ]
+    lines += [
+        f"| {row.sessions} | {row.strategy} | {row.tokens_per_second:.1f} | {row.ratio:.2f}x "
+        f"| {row.first_token_ms:.0f} | {row.per_token_ms:.1f} | {row.tokens_per_round:.2f} "
+        f"| {row.nodes_per_round:.1f} | {row.fallback:.0%} | {row.equal:.0%} | {row.runs} |"
+        for row in rows
+    ]
+    lines.append(
+        "\ntokens/s: of all clients together, prompts included. ratio: to plain decoding of the "
+        "same requests, as many at a time. first token, between: what one client waits for its "
+        "first token and for each one after it. fallback: rounds without the drafter's answer. "
+        "equal: answers with the same tokens as plain decoding. n: runs. Medians or shares."
+    )
+    return "\n".join(lines) + "\n"
+
+
+def _config(profile: Profile, threads: int) -> StackConfig:
+    return StackConfig(
+        port=0, http_port=None, drafter_port=0, verifier_port=0,
+        draft=bundled_model(profile.draft), inflate=profile.inflate,
+        verifier_flags=("--threads", str(threads)),
+    )  # fmt: skip
+
+
+def _numbers(text: str) -> list[int]:
+    try:
+        numbers = [int(part) for part in text.split(",")]
+    except ValueError:
+        numbers = []
+    if not numbers or min(numbers) < 1:
+        raise argparse.ArgumentTypeError(
+            f"must be whole numbers of at least 1, separated by commas; got {text!r}"
+        )
+    return numbers
+
+
+def _strategies(text: str) -> list[str]:
+    names = [PLAIN, *(name.strip() for name in text.split(",") if name.strip() != PLAIN)]
+    ours = [name for name, method in METHODS.items() if method.system == "draftloop"]
+    unknown = [name for name in names if name not in ours]
+    if unknown:
+        raise argparse.ArgumentTypeError(
+            f"must be of {', '.join(ours)}, separated by commas; got {', '.join(unknown)}"
+        )
+    return names
+
+
+def read_settings(arguments: Sequence[str] | None) -> argparse.Namespace:
+    """What the command line says."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--profile", choices=list(PROFILES), default="300M")
+    parser.add_argument("--sessions", type=_numbers, default=list(SESSIONS), help="at a time")
+    parser.add_argument("--strategies", type=_strategies, default=list(STRATEGIES))
+    parser.add_argument("--tokens", type=int, default=96, help="tokens of an answer")
+    parser.add_argument("--prompt-tokens", type=int, default=128, help="most tokens of a prompt")
+    parser.add_argument("--temperature", type=float, default=0.8)
+    parser.add_argument("--minutes", type=float, default=6.0, help="time for all runs")
+    parser.add_argument("--threads", type=int, default=available_cores())
+    parser.add_argument("--out", type=Path, default=RESULTS / "load", help="path without suffix")
+    return parser.parse_args(arguments)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Starts the services, measures, writes, prints."""
+    settings = read_settings(arguments)
+    console, profile = Console(), PROFILES[settings.profile]
+    machine = describe_machine()
+    console.print(f"{profile.title}: starting the services ...", highlight=False)
+    with running(_config(profile, settings.threads), lambda _: None) as services:
+        loop = Loop(services, settings.tokens, settings.prompt_tokens, settings.temperature)
+        chosen = settings.strategies, settings.sessions, 60 * settings.minutes
+        rows = list(measure(loop, *chosen, console))
+    text = page(profile, rows)
+    told: dict[str, Any] = {
+        "machine": machine,
+        "settings": {key: value for key, value in vars(settings).items() if key != "out"},
+        "rows": [asdict(row) for row in rows],
+    }
+    out: Path = settings.out
+    out.parent.mkdir(parents=True, exist_ok=True)
+    out.with_suffix(".json").write_text(json.dumps(told, indent=1) + "\n", encoding="utf-8")
+    out.with_suffix(".md").write_text(text, encoding="utf-8")
+    load_plot.draw(profile.title, rows, out.with_suffix(".svg"))
+    console.print(text, markup=False)
+
+
+if __name__ == "__main__":
+    main()
