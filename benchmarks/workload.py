@@ -29,7 +29,7 @@ class Workload:
     material: Material
     tokens: int
     temperatures: tuple[float, ...]
-    passes: int = 2
+    passes: int = 6  # the time is mostly up before
 
     def repetitions(self) -> Iterator[list[Case]]:
         """A prompt at the main temperature; at the others too, every second time."""
