@@ -14,7 +14,8 @@ from draftloop.runtime.kv_cache import Slot
 if TYPE_CHECKING:
     from draftloop.runtime.model import LanguageModel
 
-TOKENS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 17, 24, 32)  # processors multiply tiles of 16 rows
+# Processors multiply tiles of 16 rows. The last ones are rounds of many sessions at once.
+TOKENS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 17, 24, 32, 64, 128)
 CONTEXT = 128
 FEW_TOKENS = (1, 8)
 LONG_CONTEXTS = (512, 1024)

@@ -39,7 +39,7 @@ from draftloop.runtime.kv_cache import CacheShape, KVCache, Slot
 from draftloop.runtime.lean import LeanDecoder, is_lean
 from draftloop.runtime.prepared import Pass, Passes, Prepared, Wanted
 from draftloop.runtime.sampling import Sampler
-from draftloop.runtime.step import StepSize
+from draftloop.runtime.step import ROUND_TOKENS, StepSize
 from draftloop.tree import ROOT
 
 log = logs.get(__name__)
@@ -140,7 +140,10 @@ class LanguageModel:
             raise
         elapsed = time.perf_counter_ns() - started
         rows, sessions = sum(forward.rows for forward in forwards), len(forwards)
-        self._observe(rows, sum(lengths) // sessions, sessions, elapsed)
+        self.step_size.observe(rows, elapsed)
+        # a piece of a prompt wants no logits but its last: its rows cost less than a draft's
+        if all(len(forward.committed_token_ids) <= ROUND_TOKENS for forward in forwards):
+            self.costs.observe(rows, sum(lengths) // sessions, sessions, elapsed)
         return logits
 
     def run(self, passes: Passes) -> Sequence[Pass]:
@@ -153,12 +156,8 @@ class LanguageModel:
             slot.truncate(length)
             raise
         for rows, _, nanoseconds in done:
-            self._observe(rows, length, 1, nanoseconds)
+            self.costs.observe(rows, length, 1, nanoseconds)
         return done
-
-    def _observe(self, rows: int, context: int, sessions: int, nanoseconds: int) -> None:
-        self.costs.observe(rows, context, sessions, nanoseconds)
-        self.step_size.observe(rows, nanoseconds)
 
     def _run(self, forwards: Sequence[Forward]) -> list[Tensor]:
         prepared = self.prepared
