@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import statistics
 from collections import deque
 from dataclasses import dataclass, field
@@ -20,6 +21,8 @@ SHARE_OF_OFFER = 0.6
 LATEST_DRAFTS = 16
 # First guesses of a round with a draft: accepted tokens, nodes, draft forwards.
 USUAL_TOKENS, USUAL_NODES, USUAL_FORWARDS = 1.2, 6.0, 3.0
+# Parts of a usual draft. Accepted tokens grow like the root of the nodes: the best come first.
+SMALLER_DRAFTS = (1.0, 0.5, 0.25)
 # Rounds, of all requests, after which drafts that do not pay are tried again at the latest.
 LONGEST_WITHOUT = 64
 # The same where the request has no session yet, so that a prompt is prefilled for the try.
@@ -62,11 +65,16 @@ class Gain:
     def worth(self, offered: float, controller: Controller) -> float:
         """Expected tokens of a round, beyond those that its time brings in anyway.
 
-        `offered`: accepted tokens that the free sources promise for this round.
+        `offered`: accepted tokens that the free sources promise for this round. Among other
+        sessions nodes are dearer, and drafts smaller, than what is remembered was drafted with.
         """
         expected = self.tokens + SHARE_OF_OFFER * (offered - self.offered)
-        verification = controller.shared_rate * controller.verify_cost.nanoseconds(self.nodes)
-        return 1 + expected - verification - controller.rate * self.draft_ns
+        cost, rate = controller.verify_cost, controller.shared_rate
+        most = max(
+            math.sqrt(share) * expected - rate * cost.nanoseconds(share * self.nodes)
+            for share in (SMALLER_DRAFTS if cost.load.is_shared else (1.0,))
+        )
+        return 1 + most - controller.rate * self.draft_ns
 
     def observe(self, offered: float, accepted: int, nodes: int, draft_ns: int) -> None:
         """Takes in a round with a draft."""

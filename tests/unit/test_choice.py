@@ -13,6 +13,7 @@ from benchmarks.virtual import Clock
 from draftloop.cost_line import cost_line
 from draftloop.model_info import CostPoint
 from draftloop.speculation import PROMPT_LOOKUP, SPECULATIVE
+from draftloop.tree import ServiceTimings
 from orchestrator.budget import Controller
 from orchestrator.choice import PREFILLS, SHARE_OF_TRIES, DraftChoice, ModelChoice
 from orchestrator.costs import VerifyCost
@@ -79,6 +80,21 @@ def test_a_request_begins_with_what_forwards_of_the_draft_model_cost() -> None:
     assert choice(Gains(), draft_ns=CHEAP_NS).drafts()
     assert choice(Gains(), draft_ns=CHEAP_NS).advantage() > 0
     assert choice(Gains(), draft_ns=DEAR_NS).advantage() < 0
+
+
+def test_among_others_smaller_drafts_than_before_are_thought_of() -> None:
+    """Nodes that many wait for are dear, and the drafts remembered are those of quieter times."""
+    cost = VerifyCost((CostPoint(1, PLAIN_NS), CostPoint(65, 9 * PLAIN_NS)))
+    prices = Controller(max_nodes=8, verify_cost=cost, draft_token_ns=0.0)
+    gain = Gains().of(PROMPT_LOOKUP, 0.0, 0.0)
+    for _ in range(100):
+        gain.observe(0.0, 4, 8, 0)
+    chosen = DraftChoice(prices, gain)
+    assert chosen.advantage() > 0
+    for _ in range(20):
+        cost.load.observe(9, ServiceTimings(batch_size=8, batch_rows=16))
+    as_large = 4 - prices.shared_rate * (cost.nanoseconds(8) - cost.nanoseconds(0))
+    assert as_large < 0 < chosen.advantage()
 
 
 class FakeDrafter:
