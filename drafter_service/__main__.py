@@ -33,7 +33,9 @@ async def serve(settings: DrafterSettings) -> None:
 
     async def start() -> None:
         async with turn(settings.start_lock):
-            await asyncio.gather(host.start(), asyncio.to_thread(warm_up_phrases))
+            # Before the model's costs are measured: what compiles beside that makes it look dear.
+            await asyncio.to_thread(warm_up_phrases)
+            await host.start()
             await host.engine.awaited(warm_up(host.model))
 
     async def stop() -> None:

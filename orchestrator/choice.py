@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from draftloop.cost_line import CostLine
 from orchestrator.budget import Controller
 from orchestrator.drafter_session import DrafterSession
-from orchestrator.gains import Gain
+from orchestrator.gains import ROUNDS_OF_TRY, Gain
 
 # Of a round's tokens that trying the draft model again may cost, as far as is known.
 SHARE_OF_TRIES = 0.05
@@ -73,6 +73,7 @@ class ModelChoice(DraftChoice):
         self._end = end
         self._just_opened = False  # by a round that wanted a draft: the first one that can asks too
         self._ready_ns = 0  # by when the drafter has probably prefilled
+        self._left_of_try = 0
 
     def open(self, committed: Sequence[int]) -> None:
         """Has the drafter prefill, unless it would be for nothing by what is known.
@@ -95,8 +96,14 @@ class ModelChoice(DraftChoice):
         if time.perf_counter_ns() < self._ready_ns:
             return False
         opened, self._just_opened = self._just_opened, False
-        rarely = -advantage / SHARE_OF_TRIES
-        return self._gain.patience.takes(advantage > 0, at_least=rarely) or opened
+        if self._left_of_try:
+            self._left_of_try -= 1
+            return True
+        pays, rarely = advantage > 0, -advantage * ROUNDS_OF_TRY / SHARE_OF_TRIES
+        asks = self._gain.asking.takes(pays, at_least=rarely) or opened
+        if asks and not pays:
+            self._left_of_try = ROUNDS_OF_TRY - 1
+        return asks
 
     def _opens(self, committed: Sequence[int], advantage: float) -> bool:
         """Whether the rounds to come bring in more than prefilling takes, or as a try."""

@@ -25,6 +25,8 @@ USUAL_TOKENS, USUAL_NODES, USUAL_FORWARDS = 1.2, 6.0, 3.0
 SMALLER_DRAFTS = (1.0, 0.5, 0.25)
 # Rounds, of all requests, after which drafts that do not pay are tried again at the latest.
 LONGEST_WITHOUT = 64
+# Of a try of a draft model: its service's first answer after a while is the slowest.
+ROUNDS_OF_TRY = 4
 # The same where the request has no session yet, so that a prompt is prefilled for the try.
 SHORTEST_UNOPENED, LONGEST_UNOPENED = 64, 1024
 
@@ -45,6 +47,7 @@ class Gain:
     everybodys: Gain | None = None  # learns too
     # One for all requests: each trying by itself would cost short ones much.
     patience: Patience = field(default_factory=lambda: Patience(LONGEST_WITHOUT))
+    asking: Patience = field(default_factory=lambda: Patience(ROUNDS_OF_TRY * LONGEST_WITHOUT))
     openings: Patience = field(
         default_factory=lambda: Patience(LONGEST_UNOPENED, SHORTEST_UNOPENED)
     )

@@ -56,6 +56,7 @@ class Job:
     outcome: Outcome
     timings: ServiceTimings
     submitted_ns: int
+    asks: bool = True  # for forwards, as sessions do
     wish: Wish | None = None
     # of the request that it is for, so that log lines name it
     context: Context = field(default_factory=copy_context)
@@ -78,6 +79,7 @@ class Engine:
         self._asking: Job | None = None  # whose task has the word
         self.forwards = 0  # that were run: whether the engine moves
         self._door = threading.Lock()  # nothing enters the inbox behind the word to stop
+        self._unread = 0  # of the inbox, those that ask for forwards; behind the door too
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
 
@@ -98,14 +100,19 @@ class Engine:
 
     def call(self, function: Callable[[], T]) -> Future[T]:
         """Runs a function on the engine's thread, between two forwards."""
-        return self.submit(_as_task(function))
+        future: Future[T] = Future()
+        self._put(_as_task(function), future, None, asks=False)
+        return future
 
-    def _put(self, task: Task[T], outcome: Outcome, timings: ServiceTimings | None) -> None:
-        job = Job(task, outcome, timings or ServiceTimings(), time.perf_counter_ns())
+    def _put(
+        self, task: Task[T], outcome: Outcome, timings: ServiceTimings | None, *, asks: bool = True
+    ) -> None:
+        job = Job(task, outcome, timings or ServiceTimings(), time.perf_counter_ns(), asks)
         with self._door:
             if self._stopping:
                 outcome.set_exception(Unavailable("the engine is stopping"))
             else:
+                self._unread += asks
                 self._inbox.put(job)
 
     @property
@@ -151,6 +158,8 @@ class Engine:
                 return True
             if job is None:
                 return False
+            with self._door:
+                self._unread -= job.asks
             queued = time.perf_counter_ns() - job.submitted_ns
             job.timings.queue_ns += queued
             if not job.outcome.cancelled():
@@ -230,8 +239,7 @@ class Engine:
         # Those that were served go to the back, so that a full step starves nobody.
         self._active = [job for job in self._active if job not in batch] + batch
         elapsed = sum(forward.nanoseconds for forward in done)
-        behind = sum(job.wish is not None for job in self._active) - len(batch)
-        behind += self._inbox.qsize()
+        behind = sum(job.wish is not None for job in self._active) - len(batch) + self._unread
         for job, rows in zip(batch, logits, strict=True):
             job.timings.forward_ns += elapsed
             job.timings.forwards += len(done)

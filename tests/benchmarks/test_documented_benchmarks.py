@@ -16,6 +16,7 @@ TIMEOUT_S = 500
 SMALLER = {
     "benchmarks.run": "--minutes 1 --prompts 1 --tokens 6 --profiles bundled "
     "--workloads completion --out {}/result",
+    "benchmarks.load": "--minutes 0.1 --sessions 1,2 --tokens 6 --profile bundled --out {}/load",
     "benchmarks.oracle": "--prompts 1 --tokens 6 --out {}/oracle.json",
     "benchmarks.simulate": "--profiles 300M --workloads completion --prompts 1 --tokens 6",
     "benchmarks.phrase_log": "--records 20000",

@@ -19,6 +19,7 @@ from orchestrator.choice import PREFILLS, SHARE_OF_TRIES, DraftChoice, ModelChoi
 from orchestrator.costs import VerifyCost
 from orchestrator.gains import (
     LONGEST_WITHOUT,
+    ROUNDS_OF_TRY,
     SHORTEST_UNOPENED,
     USUAL_FORWARDS,
     USUAL_TOKENS,
@@ -150,8 +151,24 @@ def test_a_try_of_the_model_that_costs_more_is_made_less_often(loss: float) -> N
     """A first guess of 1.2 accepted tokens, in the time of that and the loss."""
     model = model_choice((USUAL_TOKENS + loss) * PLAIN_NS / USUAL_FORWARDS, left=400)
     model.drafter.open(PROMPT)
-    asked = [number for number in range(100) if model.asks(PROMPT)]
-    assert asked[1] - asked[0] == pytest.approx(loss / SHARE_OF_TRIES, abs=1)
+    asked = [number for number in range(300) if model.asks(PROMPT)]
+    first, second = asked[:ROUNDS_OF_TRY], asked[ROUNDS_OF_TRY : 2 * ROUNDS_OF_TRY]
+    for tried in (first, second):
+        assert tried == list(range(tried[0], tried[0] + ROUNDS_OF_TRY))
+    waited = min(ROUNDS_OF_TRY * loss / SHARE_OF_TRIES, ROUNDS_OF_TRY * LONGEST_WITHOUT)
+    assert second[0] - first[-1] == pytest.approx(waited, abs=1)
+
+
+def test_a_draft_model_that_looked_dear_is_soon_found_out() -> None:
+    """As one does whose costs were measured on a busy machine."""
+    model = model_choice(DEAR_NS, left=10_000)
+    model.drafter.open(PROMPT)
+    asked = []
+    for number in range(1500):
+        if model.asks(PROMPT):
+            asked.append(number)
+            model.observe(accepted=4, nodes=5, draft_ns=CHEAP_NS)
+    assert asked[-1000:] == list(range(500, 1500))
 
 
 def test_what_drafts_take_beside_their_forwards_is_soon_known() -> None:

@@ -203,6 +203,7 @@ def test_a_forward_says_how_many_wait_behind_it() -> None:
     assert entered.wait(WAIT_S)
     first, behind = ServiceTimings(), ServiceTimings()
     futures = [ask(engine, model, "a", first), ask(engine, other, "b", behind)]
+    engine.call(hold)  # no session
     opened.set()
     for future in futures:
         future.result(WAIT_S)
