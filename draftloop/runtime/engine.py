@@ -123,16 +123,18 @@ class Engine:
         """
         others = (job for job in self._active if job is not self._asking)
         waits = not self._inbox.empty() or any(job.wish is not None for job in others)
-        return not waits and not self._patience_ns(1, 1)
+        return not waits and not (self._somebody_is_away() and self._patience_ns(1, 1))
 
     def leaves(self, slot: Slot) -> None:
         """Takes in, on the engine's thread, that a slot's session has ended."""
         if self._gathering is not None:
             self._gathering.gone(slot)
 
+    def _somebody_is_away(self) -> bool:
+        return self._gathering is not None and self._gathering.away > 0
+
     def _patience_ns(self, waiting: int, rows: int) -> float:
-        if self._gathering is None or not waiting:
-            return 0.0
+        assert self._gathering is not None, "_somebody_is_away() comes first"
         return self._gathering.patience_ns(waiting, rows, time.perf_counter_ns())
 
     def stop(self) -> None:
@@ -179,10 +181,11 @@ class Engine:
 
     def _gathered(self) -> Job | None:
         """The next of the inbox, if need be of somebody who is worth waiting for."""
-        if not self._inbox.empty():
+        if not self._inbox.empty() or not self._somebody_is_away():
             return self._inbox.get_nowait()
         waiting = [job for job in self._active if job.wish is not None]
-        patience = self._patience_ns(len(waiting), sum(_rows(job.wish) for job in waiting))
+        rows = sum(_rows(job.wish) for job in waiting)
+        patience = self._patience_ns(len(waiting), rows) if waiting else 0.0
         if not patience:
             raise queue.Empty
         began = time.perf_counter_ns()

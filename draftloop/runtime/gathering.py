@@ -63,6 +63,7 @@ class Gathering:
         self._costs: CostLine | None = None
         self._decisions = 0
         self._parties: dict[Hashable, _Party] = {}
+        self.away = 0  # parties between an answer and their next question
 
     def asked(self, party: Hashable, rows: int, now: int) -> None:
         """Takes in that somebody waits for a forward with so many rows."""
@@ -70,6 +71,7 @@ class Gathering:
         if known is None:
             known = self._parties[party] = _Party()
         elif known.is_away:
+            self.away -= 1
             known.returned(now)
         known.rows = rows
 
@@ -77,11 +79,13 @@ class Gathering:
         """Takes in that it got its answer, and will ask again."""
         known = self._parties.get(party)
         if known is not None:
+            self.away += not known.is_away
             known.left_ns, known.is_away = now, True
 
     def gone(self, party: Hashable) -> None:
         """Takes in that it will not ask again."""
-        self._parties.pop(party, None)
+        known = self._parties.pop(party, None)
+        self.away -= known is not None and known.is_away
 
     def patience_ns(self, waiting: int, rows: int, now: int) -> float:
         """How long to wait for others; `waiting` sessions do so for a forward of `rows`.
