@@ -77,7 +77,9 @@ class Row:
 class Loop:
     """So many clients at a time, on one running stack."""
 
-    def __init__(self, services: Services, tokens: int, prompt_tokens: int, temperature: float):
+    def __init__(
+        self, services: Services, tokens: int, prompt_tokens: int, temperature: float
+    ) -> None:
         self._services = services
         self._tokens, self._temperature = tokens, temperature
         self._prompts = [
