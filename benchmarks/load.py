@@ -24,15 +24,14 @@ from rich.console import Console
 
 from benchmarks import load_plot
 from benchmarks.machine import available_cores, describe_machine
+from benchmarks.measure import in_turn
 from benchmarks.outcome import Outcome
 from benchmarks.prompts import completion
-from benchmarks.services import Services, running
-from benchmarks.settings import RESULTS
+from benchmarks.services import Services, running, stack_of
+from benchmarks.settings import RESULTS, names
 from benchmarks.systems import METHODS, PLAIN, PROFILES, Profile
 from benchmarks.workload import FIRST_SEED, Case
-from draftloop.config import bundled_model
 from draftloop.speculation import OPT_TREE, SPECULATIVE
-from orchestrator.stack_config import StackConfig
 
 STRATEGIES = (PLAIN, SPECULATIVE, OPT_TREE, "fused cold")
 SESSIONS = (1, 2, 4, 8, 16)
@@ -120,8 +119,7 @@ def measure(
         number, longest = 0, 0.0
         while not number or time.monotonic() + longest <= until:
             began = time.monotonic()
-            shift = number % len(strategies)
-            for strategy in [*strategies[shift:], *strategies[:shift]]:
+            for strategy in in_turn(strategies, number):
                 console.print(f"{sessions} at a time, {strategy} ...", highlight=False)
                 runs[strategy].append(loop.run(strategy, sessions, number))
             longest = max(longest, time.monotonic() - began)
@@ -134,7 +132,8 @@ def row(sessions: int, strategy: str, runs: Sequence[Run], plain: Sequence[Run])
     pairs = list(zip(runs, plain, strict=True))
     outcomes = [outcome for run in runs for outcome in run.outcomes]
     rounds = sum(outcome.rounds for outcome in outcomes)
-    decoded = sum(len(outcome.token_ids) - outcome.first_tokens for outcome in outcomes)
+    decoded = sum(outcome.decoded for outcome in outcomes)
+    per_token_s = [outcome.decode_s / max(1, outcome.decoded) for outcome in outcomes]
     return Row(
         sessions=sessions,
         strategy=strategy,
@@ -145,7 +144,7 @@ def row(sessions: int, strategy: str, runs: Sequence[Run], plain: Sequence[Run])
                               for one, other in pairs), 4
         ),
         first_token_ms=round(1e3 * statistics.median(o.first_token_s for o in outcomes), 1),
-        per_token_ms=round(1e3 * statistics.median(map(_per_token_s, outcomes)), 2),
+        per_token_ms=round(1e3 * statistics.median(per_token_s), 2),
         tokens_per_round=round(decoded / rounds, 3),
         nodes_per_round=round(sum(o.drafted or 0 for o in outcomes) / rounds, 3),
         fallback=round(sum(o.fallback_rounds or 0 for o in outcomes) / rounds, 4),
@@ -155,10 +154,6 @@ def row(sessions: int, strategy: str, runs: Sequence[Run], plain: Sequence[Run])
             for one, other in zip(run.outcomes, beside.outcomes, strict=True)
         ),
     )  # fmt: skip
-
-
-def _per_token_s(outcome: Outcome) -> float:
-    return outcome.decode_s / max(1, len(outcome.token_ids) - outcome.first_tokens)
 
 
 def page(profile: Profile, rows: Sequence[Row]) -> str:
@@ -184,14 +179,6 @@ def page(profile: Profile, rows: Sequence[Row]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _config(profile: Profile, threads: int) -> StackConfig:
-    return StackConfig(
-        port=0, http_port=None, drafter_port=0, verifier_port=0,
-        draft=bundled_model(profile.draft), inflate=profile.inflate,
-        verifier_flags=("--threads", str(threads)),
-    )  # fmt: skip
-
-
 def _numbers(text: str) -> list[int]:
     try:
         numbers = [int(part) for part in text.split(",")]
@@ -204,30 +191,22 @@ def _numbers(text: str) -> list[int]:
     return numbers
 
 
-def _strategies(text: str) -> list[str]:
-    names = [PLAIN, *(name.strip() for name in text.split(",") if name.strip() != PLAIN)]
-    ours = [name for name, method in METHODS.items() if method.system == "draftloop"]
-    unknown = [name for name in names if name not in ours]
-    if unknown:
-        raise argparse.ArgumentTypeError(
-            f"must be of {', '.join(ours)}, separated by commas; got {', '.join(unknown)}"
-        )
-    return names
-
-
 def read_settings(arguments: Sequence[str] | None) -> argparse.Namespace:
     """What the command line says."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--profile", choices=list(PROFILES), default="300M")
     parser.add_argument("--sessions", type=_numbers, default=list(SESSIONS), help="at a time")
-    parser.add_argument("--strategies", type=_strategies, default=list(STRATEGIES))
+    ours = [name for name, method in METHODS.items() if method.system == "draftloop"]
+    parser.add_argument("--strategies", type=names(ours), default=list(STRATEGIES))
     parser.add_argument("--tokens", type=int, default=96, help="tokens of an answer")
     parser.add_argument("--prompt-tokens", type=int, default=128, help="most tokens of a prompt")
     parser.add_argument("--temperature", type=float, default=0.8)
     parser.add_argument("--minutes", type=float, default=6.0, help="time for all runs")
     parser.add_argument("--threads", type=int, default=available_cores())
     parser.add_argument("--out", type=Path, default=RESULTS / "load", help="path without suffix")
-    return parser.parse_args(arguments)
+    settings = parser.parse_args(arguments)
+    settings.strategies = list(dict.fromkeys([PLAIN, *settings.strategies]))
+    return settings
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -236,7 +215,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     console, profile = Console(), PROFILES[settings.profile]
     machine = describe_machine()
     console.print(f"{profile.title}: starting the services ...", highlight=False)
-    with running(_config(profile, settings.threads), lambda _: None) as services:
+    with running(stack_of(profile, settings.threads), lambda _: None) as services:
         loop = Loop(services, settings.tokens, settings.prompt_tokens, settings.temperature)
         chosen = settings.strategies, settings.sessions, 60 * settings.minutes
         rows = list(measure(loop, *chosen, console))
@@ -250,7 +229,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     out.parent.mkdir(parents=True, exist_ok=True)
     out.with_suffix(".json").write_text(json.dumps(told, indent=1) + "\n", encoding="utf-8")
     out.with_suffix(".md").write_text(text, encoding="utf-8")
-    load_plot.draw(profile.title, rows, out.with_suffix(".svg"))
+    lines: dict[str, dict[int, float]] = defaultdict(dict)
+    for said in rows:
+        lines[said.strategy][said.sessions] = said.tokens_per_second
+    load_plot.draw(profile.title, lines, out.with_suffix(".svg"))
     console.print(text, markup=False)
 
 

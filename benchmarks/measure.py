@@ -81,19 +81,24 @@ def _repetition(
     cases: Sequence[Case],
     tick: Tick,
 ) -> list[Sample]:
-    """The methods take turns in an order that shifts by one each repetition.
-
-    So a machine that slows down or speeds up favours none.
-    """
-    shift = number % len(methods)
+    """Every method continues the same prompts."""
     found: list[Sample] = []
     for case in cases:
         outcomes: dict[str, Outcome] = {}
-        for method in [*methods[shift:], *methods[:shift]]:
+        for method in in_turn(methods, number):
             tick(f"{case.workload}, {case.prompt.file} T={case.temperature:g}, {method}")
             outcomes[method] = systems[METHODS[method].system].run(method, case)
         found += samples(profile.name, case, {name: outcomes[name] for name in methods})
     return found
+
+
+def in_turn(methods: Sequence[str], number: int) -> list[str]:
+    """The order of the `number`th repetition: each begins with another one.
+
+    So a machine that slows down or speeds up favours none.
+    """
+    shift = number % len(methods)
+    return [*methods[shift:], *methods[:shift]]
 
 
 def samples(profile: str, case: Case, outcomes: Mapping[str, Outcome]) -> list[Sample]:

@@ -51,16 +51,19 @@ class Outcome:
     ends: dict[str, int] = field(default_factory=dict)
 
     @property
+    def decoded(self) -> int:
+        """Tokens after the first ones."""
+        return len(self.token_ids) - self.first_tokens
+
+    @property
     def tokens_per_second(self) -> float:
         """Tokens after the first ones per second of decoding."""
-        decoded = len(self.token_ids) - self.first_tokens
-        return decoded / self.decode_s if self.decode_s else 0.0
+        return self.decoded / self.decode_s if self.decode_s else 0.0
 
     @property
     def tokens_per_round(self) -> float:
         """Tokens that one forward pass of the target model gave."""
-        decoded = len(self.token_ids) - self.first_tokens
-        return decoded / self.rounds if self.rounds else 0.0
+        return self.decoded / self.rounds if self.rounds else 0.0
 
     @classmethod
     def of_steps(cls, token_ids: tuple[int, ...], steps: list[tuple[float, int]]) -> Outcome:

@@ -27,16 +27,14 @@ from benchmarks.machine import describe_machine, describe_model
 from benchmarks.measure import Plan, Tick, measure
 from benchmarks.prompts import WORKLOADS, Missing
 from benchmarks.results import Results, rows
-from benchmarks.services import Services, running
+from benchmarks.services import Services, running, stack_of
 from benchmarks.settings import read_settings, said
 from benchmarks.systems import METHODS, PROFILES, Profile, System
 from benchmarks.transformers_system import loaded
 from benchmarks.workload import Workload
-from draftloop.config import bundled_model
 from draftloop.errors import DraftloopError, InvalidInput
 from draftloop.speculation import DRAFTER_STRATEGIES
 from orchestrator.launcher import interruptible
-from orchestrator.stack_config import StackConfig
 
 INTERRUPTED = 130  # what shells report after Ctrl-C
 
@@ -65,7 +63,7 @@ class Bench:
     def _measure(self, profile: Profile, plans: list[Plan], deadline: float) -> None:
         """Starts the services once and measures every cell of the profile."""
         self.console.print(f"[bold]{profile.title}[/]: starting the services ...")
-        config = self._stack(profile)
+        config = stack_of(profile, self.settings.threads, self.settings.dtype)
         with contextlib.ExitStack() as stack:
             services = stack.enter_context(running(config, lambda _: None))
             self.journal.add_profile(profile.name, describe_pair(profile, services))
@@ -118,20 +116,6 @@ class Bench:
             )
             for workload in workloads
         ]
-
-    def _stack(self, profile: Profile) -> StackConfig:
-        smaller = ",".join(str(bundled_model(name)) for name in profile.smaller)
-        return StackConfig(
-            port=0,
-            http_port=None,
-            drafter_port=0,
-            verifier_port=0,
-            dtype=self.settings.dtype,
-            draft=bundled_model(profile.draft),
-            drafter_flags=("--smaller-models", smaller) if smaller else (),
-            inflate=profile.inflate,
-            verifier_flags=("--threads", str(self.settings.threads)),
-        )
 
     def _workloads(self) -> list[Workload]:
         """Those asked for that are at hand."""

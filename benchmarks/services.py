@@ -6,12 +6,14 @@ import asyncio
 import contextlib
 import time
 from collections.abc import Callable, Iterator, Sequence
+from typing import Literal
 
 from benchmarks.outcome import Outcome, RoundSplit
-from benchmarks.systems import METHODS
+from benchmarks.systems import METHODS, Profile
 from benchmarks.workload import Case
 from draftloop.client import NO_RETRY, AsyncClient
 from draftloop.completion import DeploymentInfo, Piece, Summary
+from draftloop.config import bundled_model
 from draftloop.request import GenerationParameters, SamplingParameters
 from draftloop.speculation import OUROBOROS, Speculation
 from orchestrator.launcher import Stack
@@ -73,6 +75,24 @@ class Services:
             if show:
                 show(piece)
         return _outcome(tuple(token_ids), steps, pieces.summary)
+
+
+def stack_of(
+    profile: Profile, threads: int, dtype: Literal["bfloat16", "float32"] = "bfloat16"
+) -> StackConfig:
+    """A profile's roles on free ports, the target model with so many threads."""
+    smaller = ",".join(str(bundled_model(name)) for name in profile.smaller)
+    return StackConfig(
+        port=0,
+        http_port=None,
+        drafter_port=0,
+        verifier_port=0,
+        dtype=dtype,
+        draft=bundled_model(profile.draft),
+        drafter_flags=("--smaller-models", smaller) if smaller else (),
+        inflate=profile.inflate,
+        verifier_flags=("--threads", str(threads)),
+    )
 
 
 @contextlib.contextmanager

@@ -58,9 +58,9 @@ def read_settings(arguments: Sequence[str] | None, description: str = "") -> arg
                         help="tokens per continuation (default: 48, full 64)")  # fmt: skip
     parser.add_argument("--temperature", type=float, action="append",
                         help="repeatable; the first has most runs (0.8, full 0.8, 0)")  # fmt: skip
-    parser.add_argument("--profiles", type=_names(PROFILES), help=f"of: {', '.join(PROFILES)}")
-    parser.add_argument("--workloads", type=_names(WORKLOADS), help=f"of: {', '.join(WORKLOADS)}")
-    parser.add_argument("--strategies", type=_names(METHODS), help=f"of: {', '.join(METHODS)}")
+    parser.add_argument("--profiles", type=names(PROFILES), help=f"of: {', '.join(PROFILES)}")
+    parser.add_argument("--workloads", type=names(WORKLOADS), help=f"of: {', '.join(WORKLOADS)}")
+    parser.add_argument("--strategies", type=names(METHODS), help=f"of: {', '.join(METHODS)}")
     parser.add_argument("--ablation", choices=list(ABLATIONS),
                         help="a strategy part by part, and nothing else")  # fmt: skip
     parser.add_argument("--dtype", default="bfloat16", choices=["bfloat16", "float32"])
@@ -89,16 +89,17 @@ def said(settings: argparse.Namespace) -> dict[str, Any]:
     return {key: value for key, value in vars(settings).items() if key not in ("out", "resume")}
 
 
-def _names(known: Iterable[str]) -> Any:
+def names(known: Iterable[str]) -> Any:
+    """For argparse: some of these, separated by commas."""
     allowed = list(known)
 
     def split(text: str) -> list[str]:
-        names = [name.strip() for name in text.split(",")]
-        unknown = [name for name in names if name not in allowed]
+        chosen = [name.strip() for name in text.split(",")]
+        unknown = [name for name in chosen if name not in allowed]
         if unknown:
             raise argparse.ArgumentTypeError(
                 f"must be of {', '.join(allowed)}, separated by commas; got {', '.join(unknown)}"
             )
-        return names
+        return chosen
 
     return split

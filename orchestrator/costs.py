@@ -119,9 +119,9 @@ class VerifyCost:
 
     def observe(self, nodes: int, nanoseconds: int, timings: ServiceTimings = UNTOLD) -> None:
         """Takes in what a round took, its draft apart, and what the service says of it."""
-        self.load.observe(nodes + 1, timings)
-        others = max(0, timings.batch_rows - nodes - 1)
-        around = nanoseconds - self._line.nanoseconds(others + nodes + 1)
+        rows = nodes + 1
+        self.load.observe(rows, timings)
+        around = nanoseconds - self._line.nanoseconds(max(rows, timings.batch_rows))
         self.everybodys.observe(nodes, around, is_shared=self.load.is_shared)
 
     def _forward(self, nodes: float) -> float:

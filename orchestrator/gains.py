@@ -25,10 +25,10 @@ USUAL_TOKENS, USUAL_NODES, USUAL_FORWARDS = 1.2, 6.0, 3.0
 SMALLER_DRAFTS = (1.0, 0.5, 0.25)
 # Rounds, of all requests, after which drafts that do not pay are tried again at the latest.
 LONGEST_WITHOUT = 64
-# Of a try of a draft model: its service's first answer after a while is the slowest.
-ROUNDS_OF_TRY = 4
 # The same where the request has no session yet, so that a prompt is prefilled for the try.
 SHORTEST_UNOPENED, LONGEST_UNOPENED = 64, 1024
+# Of a try of a draft model: its service's first answer after a while is the slowest.
+ROUNDS_OF_TRY = 4
 
 
 @dataclass(slots=True)

@@ -16,6 +16,7 @@ from typing import Any, Protocol, TypeVar
 from torch import Tensor
 
 from draftloop import logs
+from draftloop.cost_line import cost_line
 from draftloop.errors import Unavailable
 from draftloop.runtime import metrics
 from draftloop.runtime.awaited import Awaited
@@ -71,7 +72,7 @@ class Engine:
     """
 
     def __init__(self, name: str = "engine", gathering: Gathering | None = None) -> None:
-        self._gathering = gathering
+        self._gathering = gathering or Gathering(lambda: cost_line(()))  # waits for nobody
         self._inbox: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
         self._active: list[Job] = []
         self._uncounted: list[Callable[[], None]] = []
@@ -123,18 +124,13 @@ class Engine:
         """
         others = (job for job in self._active if job is not self._asking)
         waits = not self._inbox.empty() or any(job.wish is not None for job in others)
-        return not waits and not (self._somebody_is_away() and self._patience_ns(1, 1))
+        return not waits and not self._patience_ns(1, 1)
 
     def leaves(self, slot: Slot) -> None:
         """Takes in, on the engine's thread, that a slot's session has ended."""
-        if self._gathering is not None:
-            self._gathering.gone(slot)
-
-    def _somebody_is_away(self) -> bool:
-        return self._gathering is not None and self._gathering.away > 0
+        self._gathering.gone(slot)
 
     def _patience_ns(self, waiting: int, rows: int) -> float:
-        assert self._gathering is not None, "_somebody_is_away() comes first"
         return self._gathering.patience_ns(waiting, rows, time.perf_counter_ns())
 
     def stop(self) -> None:
@@ -181,11 +177,10 @@ class Engine:
 
     def _gathered(self) -> Job | None:
         """The next of the inbox, if need be of somebody who is worth waiting for."""
-        if not self._inbox.empty() or not self._somebody_is_away():
+        if not self._inbox.empty() or not self._gathering.anybody_away:
             return self._inbox.get_nowait()
         waiting = [job for job in self._active if job.wish is not None]
-        rows = sum(_rows(job.wish) for job in waiting)
-        patience = self._patience_ns(len(waiting), rows) if waiting else 0.0
+        patience = self._patience_ns(len(waiting), sum(_rows(job.wish) for job in waiting))
         if not patience:
             raise queue.Empty
         began = time.perf_counter_ns()
@@ -266,8 +261,6 @@ class Engine:
 
     def _note(self, job: Job, served: Wish | None) -> None:
         """Lets the gathering know who has come and who has been served."""
-        if self._gathering is None:
-            return
         if served is None and job.wish is not None:
             self._gathering.asked(job.wish.slot, _rows(job.wish), job.submitted_ns)
         elif served is not None and job.wish is None:

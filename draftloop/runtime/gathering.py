@@ -16,9 +16,10 @@ from draftloop.cost_line import CostLine
 
 # Of how long a session stays away: the share of what was known before.
 MEMORY = 0.75
-# Somebody away for longer, in milliseconds, does something else: it is not waited for again
-# before it has come back twice.
+# Somebody away for longer does something else: it is not waited for before it has come back again.
 LONGEST_ABSENCE_NS = 50_000_000
+# Of the first absence that is known.
+FIRST_DEVIATION = 0.375
 # So much more must waiting bring, in answers a second.
 CLEARLY_MORE = 1.1
 # Decisions after which the cost curve, which changes slowly, is read again.
@@ -31,7 +32,6 @@ class _Party:
 
     rows: int = 1
     left_ns: int = 0
-    is_away: bool = False
     known: bool = False
     absence_ns: float = 0.0
     deviation_ns: float = 0.0
@@ -44,13 +44,14 @@ class _Party:
     def returned(self, now: int) -> None:
         """Takes in its return."""
         absence = now - self.left_ns
-        self.is_away = False
         if absence > LONGEST_ABSENCE_NS:
             self.known = False
             return
-        surprise = absence - self.absence_ns if self.known else 0.0
         if not self.known:
-            self.known, self.absence_ns, self.deviation_ns = True, absence, absence / 2
+            self.known = True
+            self.absence_ns, self.deviation_ns = absence, FIRST_DEVIATION * absence
+            return
+        surprise = absence - self.absence_ns
         self.absence_ns += (1 - MEMORY) * surprise
         self.deviation_ns += (1 - MEMORY) * (abs(surprise) - self.deviation_ns)
 
@@ -63,15 +64,19 @@ class Gathering:
         self._costs: CostLine | None = None
         self._decisions = 0
         self._parties: dict[Hashable, _Party] = {}
-        self.away = 0  # parties between an answer and their next question
+        self._away: dict[Hashable, _Party] = {}  # between an answer and their next question
+
+    @property
+    def anybody_away(self) -> bool:
+        """Whether there is somebody to wait for at all."""
+        return bool(self._away)
 
     def asked(self, party: Hashable, rows: int, now: int) -> None:
         """Takes in that somebody waits for a forward with so many rows."""
-        known = self._parties.get(party)
-        if known is None:
-            known = self._parties[party] = _Party()
-        elif known.is_away:
-            self.away -= 1
+        if party not in self._parties:
+            self._parties[party] = _Party()
+        known = self._parties[party]
+        if self._away.pop(party, None) is not None:
             known.returned(now)
         known.rows = rows
 
@@ -79,24 +84,25 @@ class Gathering:
         """Takes in that it got its answer, and will ask again."""
         known = self._parties.get(party)
         if known is not None:
-            self.away += not known.is_away
-            known.left_ns, known.is_away = now, True
+            known.left_ns = now
+            self._away[party] = known
 
     def gone(self, party: Hashable) -> None:
         """Takes in that it will not ask again."""
-        known = self._parties.pop(party, None)
-        self.away -= known is not None and known.is_away
+        self._parties.pop(party, None)
+        self._away.pop(party, None)
 
     def patience_ns(self, waiting: int, rows: int, now: int) -> float:
         """How long to wait for others; `waiting` sessions do so for a forward of `rows`.
 
         0 where more answers a second come from beginning at once.
         """
-        away = [party for party in self._parties.values() if party.is_away]
         due = sorted(
-            (party.due_ns, party.rows) for party in away if party.known and party.due_ns > now
+            (party.due_ns, party.rows)
+            for party in self._away.values()
+            if party.known and party.due_ns > now
         )
-        if not due:
+        if not due or not waiting:
             return 0.0
         costs = self._line()
         best, patience = CLEARLY_MORE * waiting / costs.nanoseconds(rows), 0.0

@@ -39,7 +39,7 @@ from draftloop.runtime.kv_cache import CacheShape, KVCache, Slot
 from draftloop.runtime.lean import LeanDecoder, is_lean
 from draftloop.runtime.prepared import Pass, Passes, Prepared, Wanted
 from draftloop.runtime.sampling import Sampler
-from draftloop.runtime.step import ROUND_TOKENS, StepSize
+from draftloop.runtime.step import StepSize, prompt_tokens
 from draftloop.tree import ROOT
 
 log = logs.get(__name__)
@@ -142,7 +142,7 @@ class LanguageModel:
         rows, sessions = sum(forward.rows for forward in forwards), len(forwards)
         self.step_size.observe(rows, elapsed)
         # a piece of a prompt wants no logits but its last: its rows cost less than a draft's
-        if all(len(forward.committed_token_ids) <= ROUND_TOKENS for forward in forwards):
+        if not any(map(prompt_tokens, forwards)):
             self.costs.observe(rows, sum(lengths) // sessions, sessions, elapsed)
         return logits
 

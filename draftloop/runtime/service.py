@@ -94,7 +94,7 @@ class ModelHost:
         self._info = model.info(strategies=self._strategies)
         self._admission = Admission(model, self.engine, max_waiting=settings.max_waiting)
         metrics.HOSTS.watch(self)
-        line = cost_line(model.cost_curve)
+        line = self._costs()
         milliseconds = {
             rows: round(time / 1e6, 3) for rows, time in zip(line.rows, line.times, strict=True)
         }

@@ -41,11 +41,11 @@ class Step:
 
     def __init__(self, first: Forward) -> None:
         self._model = first.model
-        self._rows, self._prompts = first.rows, _prompt_tokens(first)
+        self._rows, self._prompts = first.rows, prompt_tokens(first)
 
     def takes(self, wish: Forward) -> bool:
         """Adds the wish if it fits."""
-        prompt = _prompt_tokens(wish)
+        prompt = prompt_tokens(wish)
         most = self._model.step_size.prompt_tokens
         fits = not prompt or not self._prompts or self._prompts + prompt <= most
         if wish.model is not self._model or self._rows + wish.rows > MAX_STEP_TOKENS or not fits:
@@ -55,6 +55,7 @@ class Step:
         return True
 
 
-def _prompt_tokens(wish: Forward) -> int:
+def prompt_tokens(wish: Forward) -> int:
+    """Tokens of a prompt in it; 0 where it is a round's."""
     committed = len(wish.committed_token_ids)
     return committed if committed > ROUND_TOKENS else 0

@@ -56,7 +56,8 @@ def patient(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("patient")
 def test_the_grid_is_as_wide_as_the_model_allows(model: LanguageModel) -> None:
     model.measure_costs()
-    everything = [(1, 128, tokens) for tokens in cost_measurement.TOKENS]
+    tokens_alone = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 17, 24, 32, 64, 128)
+    everything = [(1, 128, tokens) for tokens in tokens_alone]
     everything += [(1, context, tokens) for context in (512, 1024) for tokens in (1, 8)]
     everything += [(batch, 128, tokens) for batch in (2, 4) for tokens in (1, 8)]
     assert places(model.cost_curve) == everything

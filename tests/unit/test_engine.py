@@ -21,6 +21,7 @@ from draftloop.runtime.kv_cache import Slot
 from draftloop.runtime.model import LanguageModel
 from draftloop.runtime.step import StepSize
 from draftloop.tree import ServiceTimings
+from tests.support.gate import Gate
 from tests.support.toy_model import FakeModel
 
 WAIT_S = 20.0
@@ -31,22 +32,6 @@ def engine() -> Iterator[Engine]:
     running = Engine()
     yield running
     running.stop()
-
-
-class Gate:
-    """Holds the engine's thread, so that tasks gather behind it."""
-
-    def __init__(self, engine: Engine) -> None:
-        self._entered, self._open = threading.Event(), threading.Event()
-        engine.call(self._hold)
-        assert self._entered.wait(WAIT_S)
-
-    def _hold(self) -> None:
-        self._entered.set()
-        assert self._open.wait(WAIT_S)
-
-    def open(self) -> None:
-        self._open.set()
 
 
 def wish(model: FakeModel, tokens: int = 1, name: Any = None) -> Forward:

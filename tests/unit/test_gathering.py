@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import threading
 import time
 from collections.abc import Iterator
 from typing import Any, cast
@@ -21,6 +20,7 @@ from draftloop.runtime.gathering import LONGEST_ABSENCE_NS, Gathering
 from draftloop.runtime.kv_cache import Slot
 from draftloop.runtime.model import LanguageModel
 from draftloop.tree import ServiceTimings
+from tests.support.gate import Gate
 from tests.support.toy_model import FakeModel
 
 MS = 1_000_000
@@ -193,18 +193,11 @@ def test_a_session_that_has_ended_is_not_waited_for(engine: Engine) -> None:
 
 def test_a_forward_says_how_many_wait_behind_it() -> None:
     engine, model, other = Engine(), FakeModel(), FakeModel()
-    entered, opened = threading.Event(), threading.Event()
-
-    def hold() -> None:
-        entered.set()
-        assert opened.wait(WAIT_S)
-
-    engine.call(hold)
-    assert entered.wait(WAIT_S)
+    gate = Gate(engine)
     first, behind = ServiceTimings(), ServiceTimings()
     futures = [ask(engine, model, "a", first), ask(engine, other, "b", behind)]
-    engine.call(hold)  # no session
-    opened.set()
+    engine.call(lambda: None)  # no session
+    gate.open()
     for future in futures:
         future.result(WAIT_S)
     engine.stop()
