@@ -195,12 +195,11 @@ class Candidates:
         choices = session.sampler.best(logits, positions, paths, self._children)
         tokens, shares = np.array(choices.token_ids), np.array(choices.shares())
         tree_children.remember(self._tree, tokens, shares)
-        nodes, places = np.zeros(len(self), np.int64), np.zeros(len(self), np.int64)
-        count = tree_children.offered(self._tree, nodes, places)
-        offered = self._tree.nodes["token"][nodes[:count]].tolist()
-        parts = choices.shares_of(places[:count].tolist(), offered) if count else []
-        known = np.array(parts, np.float64)
-        gain = tree_children.take(self._tree, self._learned, tokens, shares, nodes, known, count)
+        guesses = tree_children.offered(self._tree)
+        if places := guesses.places.tolist():
+            asked = self._tree.nodes["token"][guesses.nodes].tolist()
+            guesses.shares[:] = choices.shares_of(places, asked)
+        gain = tree_children.take(self._tree, self._learned, tokens, shares, guesses)
         return float(gain)
 
     def passes(self, economy: Economy) -> Passes | None:

@@ -108,13 +108,10 @@ def read(tree: Tree, learned: Learned, records: Records, chosen: int) -> float:
             if said[count + rank] > -np.inf:
                 shares[place, rank] = np.exp(said[count + rank] - said[count]) / said[2 * count]
     remember(tree, tokens, shares)
-    state = tree.state[0]
-    nodes, places = np.empty(state.nodes, np.int64), np.empty(state.nodes, np.int64)
-    found = offered(tree, nodes, places)
-    parts = np.zeros(found)
-    for known in range(found):
-        place = places[known]
-        score = records.scores[place, tree.nodes[nodes[known]].token]
+    guesses = offered(tree)
+    for known in range(len(guesses.nodes)):
+        place = guesses.places[known]
+        score = records.scores[place, tree.nodes[guesses.nodes[known]].token]
         if score > -np.inf:
-            parts[known] = np.exp(float(score) - bests[place]) / masses[place]
-    return take(tree, learned, tokens, shares, nodes, parts, found)
+            guesses.shares[known] = np.exp(float(score) - bests[place]) / masses[place]
+    return take(tree, learned, tokens, shares, guesses)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 
 from drafter_service.tree_nodes import (
@@ -13,10 +15,11 @@ from drafter_service.tree_nodes import (
     Tree,
     add,
     child,
+    part_of_others,
     select,
     settle,
 )
-from draftloop.calibration import MEMORY, PRIOR_TRIALS, RUNS_TOGETHER, SHAPE
+from draftloop.calibration import LATER, MEMORY, PRIOR_TRIALS, RUNS_TOGETHER, SHAPE
 from draftloop.runtime.compiling import compiled
 from draftloop.runtime.records import Floats, Whole
 from draftloop.tree import ROOT
@@ -40,26 +43,37 @@ def remember(tree: Tree, tokens: Whole, shares: Floats) -> None:
         tree.said_shares[row, width:] = 0.0
 
 
+class Offered(NamedTuple):
+    """Nodes that were offered under the ends, each with its end's place and the draft model's share
+    of it."""
+
+    nodes: Whole
+    places: Whole
+    shares: Floats
+
+
 @compiled
-def offered(tree: Tree, nodes: Whole, places: Whole) -> int:
-    """What was offered under the ends, and under which; how many."""
+def offered(tree: Tree) -> Offered:
+    """What was offered under the ends; no shares of it yet."""
     count, state = 0, tree.state[0]
-    for node in range(state.nodes if state.has_offer else 0):
+    most = state.nodes if state.has_offer else 0
+    nodes, places = np.empty(most, np.int64), np.empty(most, np.int64)
+    for node in range(most):
         for place in range(state.ends):
             if tree.nodes[node].parent == tree.ends[place]:
                 nodes[count], places[count] = node, place
                 count += 1
-    return count
+    return Offered(nodes[:count], places[:count], np.zeros(count))
 
 
 @compiled
-def both(estimate: float, share: float) -> float:
-    """Chance of a node that was offered with `estimate` and has `share` with the draft model.
+def both(estimate: float, heard: float) -> float:
+    """Chance of a node that was offered with `estimate`, and that the draft model gives `heard`.
 
     As if the two said so independently (naive Bayes); a draft model that has never seen a phrase
     does not outweigh a text that has followed it for long.
     """
-    heard = min(max(share, 1 - SUREST), SUREST)
+    heard = min(max(heard, 1 - SUREST), SUREST)
     odds = estimate * heard * (1 - USUAL)
     return odds / (odds + (1 - estimate) * (1 - heard) * USUAL)
 
@@ -73,24 +87,32 @@ def buckets_of(score: float, run: int) -> tuple[int, int]:
 
 @compiled
 def cell_of(source: int, bucket: int, run: int) -> int:
-    """`calibration.cell_of` by buckets."""
+    """`calibration.cell_of` by buckets; `source` with LATER where the guess is not the first."""
     return (source * SHAPE[1] + bucket) * SHAPE[2] + run
 
 
 @compiled
-def weigh(tree: Tree, reviews: Correction, nodes: Whole, shares: Floats, count: int) -> None:
-    """Re-weighs offered nodes by the draft model's shares of them.
+def counted(source: int, is_first: bool) -> int:
+    """A source as a calibration counts it, for what is the draft model's first guess or is not."""
+    return source if is_first else source + LATER
 
-    How often an offered node with both scores was right before decides; `both` stands for that
-    until it is known.
+
+@compiled
+def weigh(tree: Tree, learned: Learned, guesses: Offered, tokens: Whole) -> None:
+    """Re-weighs offered nodes by what the draft model says there, [ends, k] tokens best first.
+
+    How often an offered node with both scores was right before decides, apart for what is the
+    draft model's first guess as well; `both` stands for that until it is known.
     """
-    for place in range(count):
-        known, share = tree.nodes[nodes[place]], shares[place]
+    for guess in range(len(guesses.nodes)):
+        known, share = tree.nodes[guesses.nodes[guess]], guesses.shares[guess]
+        is_first = tokens[guesses.places[guess], 0] == known.token
         level = LEVEL_DEPTHS[np.searchsorted(LEVEL_EDGES, share, side="right")]
-        source = known.source
+        heard = corrected(learned.own, counted(SOURCE, is_first), share, known.depth)
+        source, reviews = counted(known.source, is_first), learned.reviews
         bucket, run = buckets_of(known.estimate, level)
         known.judged_by, known.cell = REVIEWS, cell_of(source, bucket, run)
-        prior = PRIOR_TRIALS * both(known.estimate, share)
+        prior = PRIOR_TRIALS * both(known.estimate, heard)
         hits, trials = reviews.hits[source, bucket, run], reviews.trials[source, bucket, run]
         known.estimate = (hits + prior) / (trials + PRIOR_TRIALS)
 
@@ -107,14 +129,17 @@ def widen(tree: Tree, own: Correction, tokens: Whole, shares: Floats) -> None:
     for place in range(ends):
         parent = tree.nodes[tree.ends[place]]
         parent.grown = 1
-        first, total = place * width, 0.0
+        first, later = place * width, 0.0
         for rank in range(width):
             share = shares[place, rank]
             if share > 0:
-                estimates[first + rank] = corrected(own, SOURCE, share, parent.depth + 1)
-                total += estimates[first + rank]
+                estimates[first + rank] = corrected(
+                    own, counted(SOURCE, rank == 0), share, parent.depth + 1
+                )
+                later += estimates[first + rank] if rank else 0.0
+        part = part_of_others(estimates[first], later)
         for spot in range(first, first + width):
-            estimates[spot] /= max(1.0, total)
+            estimates[spot] *= part if spot > first else 1.0
             reaches[spot] = parent.reach * estimates[spot]
     best = np.empty(min(state.most, ends * width), np.int64)
     found = select(reaches, ends * width, len(best), state.least, best)
@@ -127,23 +152,20 @@ def widen(tree: Tree, own: Correction, tokens: Whole, shares: Floats) -> None:
         if child(tree, parent, token) == MISSING:
             depth, share = tree.nodes[parent].depth + 1, shares[place, rank]
             bucket, run = buckets_of(share, depth)
-            cell = cell_of(SOURCE, bucket, run)
+            cell = cell_of(counted(SOURCE, rank == 0), bucket, run)
             add(tree, parent, token, SOURCE, estimates[spot], reaches[spot], OWN, cell)
     state.drafted += state.nodes - state.first_new
 
 
 @compiled
-def take(
-    tree: Tree, learned: Learned, tokens: Whole, shares: Floats, nodes: Whole,
-    shares_of_offered: Floats, count: int,
-) -> float:  # fmt: skip
+def take(tree: Tree, learned: Learned, tokens: Whole, shares: Floats, guesses: Offered) -> float:
     """Takes in what was said after the ends: re-weighs what was offered there and adds children.
 
-    `nodes`: the offered ones. Returns what the children add to what the ends promise, as a share.
+    Returns what the children add to what the ends promise, as a share.
     """
     state = tree.state[0]
-    if count:
-        weigh(tree, learned.reviews, nodes, shares_of_offered, count)
+    if len(guesses.nodes):
+        weigh(tree, learned, guesses, tokens)
         settle(tree)
     widen(tree, learned.own, tokens, shares)
     if state.has_offer:
@@ -168,15 +190,13 @@ def take_known(tree: Tree, learned: Learned) -> None:
     for place in range(ends):
         row = tree.nodes[tree.ends[place]].row
         tokens[place], shares[place] = tree.said_tokens[row], tree.said_shares[row]
-    nodes, places = np.empty(state.nodes, np.int64), np.empty(state.nodes, np.int64)
-    count = offered(tree, nodes, places)
-    parts = np.zeros(count)
-    for known in range(count):
-        place = places[known]
+    guesses = offered(tree)
+    for known in range(len(guesses.nodes)):
+        place = guesses.places[known]
         for rank in range(width):
-            if tokens[place, rank] == tree.nodes[nodes[known]].token:
-                parts[known] = max(parts[known], shares[place, rank])
-    take(tree, learned, tokens, shares, nodes, parts, count)
+            if tokens[place, rank] == tree.nodes[guesses.nodes[known]].token:
+                guesses.shares[known] = max(guesses.shares[known], shares[place, rank])
+    take(tree, learned, tokens, shares, guesses)
 
 
 @compiled

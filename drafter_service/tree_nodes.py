@@ -162,15 +162,34 @@ def select(values: Floats, count: int, most: int, least: float, out: Whole) -> i
 
 
 @compiled
+def part_of_others(best: float, others: float) -> float:
+    """What is left of the estimates of the best node's siblings, for all to sum to at most 1.
+
+    Each is right about as often as it says, so that scaling all would make the best too unlikely:
+    that siblings exclude each other is seen in the others.
+    """
+    left = max(0.0, 1.0 - best)
+    return left / others if others > left else 1.0
+
+
+@compiled
 def settle(tree: Tree) -> None:
     """Makes siblings' estimates sum to at most 1, and every reach the product of its path."""
     count = tree.state[0].nodes
-    totals = np.zeros(count + 1)  # the root's is the last
-    for node in range(count):
-        totals[tree.nodes[node].parent] += tree.nodes[node].estimate
+    totals = np.zeros(count + 1)  # the root's is the last, here and below
+    bests = np.full(count + 1, MISSING)
     for node in range(count):
         known = tree.nodes[node]
-        known.estimate /= max(1.0, totals[known.parent])
+        totals[known.parent] += known.estimate
+        best = bests[known.parent]
+        if best == MISSING or known.estimate > tree.nodes[best].estimate:
+            bests[known.parent] = node
+    for node in range(count):
+        known = tree.nodes[node]
+        best = bests[known.parent]
+        if node != best:  # the best one's estimate stays as it was
+            most = tree.nodes[best].estimate
+            known.estimate *= part_of_others(most, totals[known.parent] - most)
         known.reach = tree.nodes[known.parent].reach * known.estimate
 
 

@@ -6,6 +6,9 @@ score and run; trials fade, so that the correction follows the text.
 
 A node's run is how many guesses in a row will have been right if it is: a draft model's node stands
 at its depth, and a phrase that the text has followed for long has those tokens behind it as well.
+
+A draft model's first guess is right far more often than a later one with the same score, above all
+without noise, where the target's first is all that counts: later ones are counted apart.
 """
 
 from __future__ import annotations
@@ -21,14 +24,16 @@ SCORE_EDGES = (0.02, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.
 RUN_EDGES = (2, 3, 5, 9, 17, 33)
 # Behind a score's runs stands the sum over them: what a run with few trials is judged by.
 RUNS_TOGETHER = len(RUN_EDGES) + 1
-SHAPE = (max(TokenSource) + 1, len(SCORE_EDGES) + 1, RUNS_TOGETHER + 1)
+# Added to the source of a guess that is not its source's first.
+LATER = max(TokenSource) + 1
+SHAPE = (2 * LATER, len(SCORE_EDGES) + 1, RUNS_TOGETHER + 1)
 # How many trials a first guess is worth.
 PRIOR_TRIALS = 8.0
 MEMORY = 0.99
 
 
 class Calibration:
-    """`hits` and `trials`: [source, score bucket, run bucket], row by row, shape SHAPE."""
+    """`hits` and `trials`: [source or with LATER, score bucket, run bucket], row by row."""
 
     def __init__(self) -> None:
         cells = SHAPE[0] * SHAPE[1] * SHAPE[2]

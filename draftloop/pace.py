@@ -24,9 +24,15 @@ class Pace:
         """Tokens that a piece of work brings; 0 before the first."""
         return self._tokens / self._rounds if self._rounds else 0.0
 
+    @property
+    def time_per_round(self) -> float:
+        """Time that a piece of work takes; 0 before the first."""
+        return self._time / self._rounds if self._rounds else 0.0
+
     def after(self, tokens: float, time: float) -> float:
-        """The rate where so much is assumed besides what was observed."""
-        return (self._tokens + tokens) / (self._time + time)
+        """The rate where so much is assumed besides what was observed; 0 where that is nothing."""
+        time += self._time
+        return (self._tokens + tokens) / time if time else 0.0
 
     def observe(self, tokens: int, time: float) -> None:
         """Counts in a piece of work."""

@@ -15,12 +15,14 @@ from draftloop.pace import Pace
 from draftloop.tree import DraftBudget, DraftTree
 from orchestrator.costs import VerifyCost
 
-NODES_MEMORY = 0.8
+NODES_MEMORY, EVERYBODYS_MEMORY = 0.8, 0.99
 NO_DRAFT = DraftBudget(max_nodes=0, max_depth=0)
 # A round with a draft model, as a first guess: so many drafted tokens and so many emitted.
 USUAL_DRAFT, USUAL_TOKENS, USUAL_ROUNDS = 3, 2, 4
 # So much more must phrases alone promise than the draft model to be preferred.
 CLEARLY_MORE = 1.05
+# Rounds of others like it that a request's pace starts from: its own first ones say little.
+ROUNDS_OF_OTHERS = 6
 # Rounds without a draft that are assumed to take what their forward is expected to.
 PLAIN_ROUNDS = 2
 
@@ -29,13 +31,15 @@ PLAIN_ROUNDS = 2
 class Controller:
     """Prices the nodes of the next draft; `fixed` drafts as much as is allowed.
 
-    `draft_token_ns` is what a draft forward takes. Whether to draft at all is a `DraftChoice`.
+    `draft_token_ns` is what a draft forward takes, `everybodys` the pace of all requests like it.
+    Whether to draft at all is a `DraftChoice`.
     """
 
     max_nodes: int
     verify_cost: VerifyCost
     draft_token_ns: float
     fixed: bool = False
+    everybodys: Pace = field(default_factory=lambda: Pace(memory=EVERYBODYS_MEMORY))  # learns too
     modelled: Pace = field(init=False)
     _pace: Pace = field(default_factory=lambda: Pace(memory=0.95))  # of all rounds
     _plain: Pace = field(default_factory=lambda: Pace(memory=0.9))
@@ -61,7 +65,10 @@ class Controller:
         Of all rounds: one long draft that came true says how fast the next ones are only as long
         as they are drafted like it.
         """
-        return max(self._pace.rate, self.plain_rate)
+        known = self.everybodys
+        tokens, time = known.tokens_per_round, known.time_per_round
+        pace = self._pace.after(ROUNDS_OF_OTHERS * tokens, ROUNDS_OF_OTHERS * time)
+        return max(pace, self.plain_rate)
 
     @property
     def shared_rate(self) -> float:
@@ -73,10 +80,12 @@ class Controller:
         """Least probability with which one more node must be reached."""
         return self.shared_rate * self.verify_cost.node_nanoseconds(self._nodes)
 
-    @property
-    def worth_of_none(self) -> float:
-        """Tokens of a round without a draft beyond those that its time brings in anyway."""
-        return 1 - self.shared_rate * self.verify_cost.nanoseconds(0)
+    def worth(self, promised: float = 0.0, nodes: int = 0) -> float:
+        """Expected tokens of a round beyond those that its time brings in anyway.
+
+        With a draft that is there already: accepted tokens that it promises, and its size.
+        """
+        return 1 + promised - self.shared_rate * self.verify_cost.nanoseconds(nodes)
 
     def beats_model(self, tree: DraftTree) -> bool:
         """Whether a finished draft promises clearly more than the draft model has brought of late.
@@ -107,6 +116,7 @@ class Controller:
     def observe(self, nodes: int, emitted: int, round_ns: int, *, modelled: bool = True) -> None:
         """Takes in a round with a draft of `nodes`. `modelled`: a draft model made the draft."""
         self._pace.observe(emitted, round_ns)
+        self.everybodys.observe(emitted, round_ns)
         if not nodes and not modelled:
             self._plain.observe(emitted, round_ns)
             return

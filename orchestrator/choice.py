@@ -39,7 +39,7 @@ class DraftChoice:
         """
         controller = self._controller
         return self._gain.worth(offered, controller) - (
-            controller.worth_of_none if without is None else without
+            controller.worth() if without is None else without
         )
 
     def observe(self, accepted: int, nodes: int, draft_ns: int, offered: float = 0.0) -> None:
@@ -80,17 +80,19 @@ class ModelChoice(DraftChoice):
 
         Then the first round that asks for it opens its session, if one ever does.
         """
-        if self._opens(committed, self.advantage()):
-            self.drafter.open(committed)
+        self._opens(committed, self.advantage())
 
     def asks(
         self, committed: Sequence[int], offered: float = 0.0, without: float | None = None
     ) -> bool:
-        """Whether to ask the drafter in this round, if only to open the session."""
+        """Whether to ask the drafter in this round.
+
+        A round that only opens the session does without: that is a choice and no failure.
+        """
         advantage = self.advantage(offered, without)
         if not self.drafter.asked_for:
             self._just_opened = self._opens(committed, advantage)
-            return self._just_opened
+            return self._just_opened and not self.drafter.asked_for  # none was there
         if self._controller.fixed:
             return True
         if time.perf_counter_ns() < self._ready_ns:
@@ -106,7 +108,7 @@ class ModelChoice(DraftChoice):
         return asks
 
     def _opens(self, committed: Sequence[int], advantage: float) -> bool:
-        """Whether the rounds to come bring in more than prefilling takes, or as a try."""
+        """Opens it where the rounds to come bring in more than prefilling takes, or as a try."""
         prefill_ns = self._costs.nanoseconds(len(committed))
         left = self._end - len(committed)
         price = self._controller.rate * prefill_ns
@@ -114,4 +116,5 @@ class ModelChoice(DraftChoice):
         opens = self._controller.fixed or self._gain.openings.takes(pays)
         if opens:
             self._ready_ns = time.perf_counter_ns() + round(PREFILLS * prefill_ns)
+            self.drafter.open(committed)
         return opens

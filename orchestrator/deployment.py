@@ -228,6 +228,7 @@ class Deployment:
             ),
             draft_token_ns=cost,
             fixed=limit is not None,
+            everybodys=self._gains.pace_of(request.strategy, request.sampling.temperature),
         )
 
 

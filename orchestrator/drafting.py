@@ -155,7 +155,9 @@ class DrafterDrafting(Drafting):
                 self._phrase_rounds_in_a_row += 1
                 return self._without_drafter(own)
             self._phrase_rounds_in_a_row = 0
-        if not self._choice.asks(committed):
+        offered = sum(own.tree.path_probabilities())
+        without = self._controller.worth(offered, len(own.tree))
+        if not self._choice.asks(committed, offered, without):
             self._figures.phrase_rounds += len(own.tree) > 0
             return self._without_drafter(own)
         began = time.perf_counter_ns()
@@ -166,7 +168,7 @@ class DrafterDrafting(Drafting):
             self._figures.fallback_rounds += 1
             return self._without_drafter(self._own_draft(committed, budget))
         self._unjudged = True
-        self._chosen = time.perf_counter_ns() - began, 0.0
+        self._chosen = time.perf_counter_ns() - began, offered
         return draft
 
     async def close(self) -> None:

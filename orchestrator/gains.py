@@ -9,11 +9,14 @@ from collections import deque
 from dataclasses import dataclass, field
 
 from draftloop.calibrations import step_of
+from draftloop.pace import Pace
 from draftloop.patience import Patience
-from orchestrator.budget import Controller
+from orchestrator.budget import EVERYBODYS_MEMORY, Controller
 
 # Of a request, and of all requests of about its temperature: what a request starts from.
 MEMORY, LONG_MEMORY = 0.9, 0.98
+# How many rounds a first guess is worth: what a first try brings must show.
+PRIOR_ROUNDS = 4
 # What free sources promise is partly what the draft model would have found as well.
 SHARE_OF_OFFER = 0.6
 # Drafts, of all requests, whose time is remembered. Their median: one in which something stood
@@ -44,6 +47,7 @@ class Gain:
     offered: float = 0.0
     nodes: float = USUAL_NODES
     memory: float = MEMORY
+    rounds: int = 0
     everybodys: Gain | None = None  # learns too
     # One for all requests: each trying by itself would cost short ones much.
     patience: Patience = field(default_factory=lambda: Patience(LONGEST_WITHOUT))
@@ -81,7 +85,8 @@ class Gain:
 
     def observe(self, offered: float, accepted: int, nodes: int, draft_ns: int) -> None:
         """Takes in a round with a draft."""
-        share = 1 - self.memory
+        self.rounds += 1
+        share = max(1 - self.memory, 1 / (PRIOR_ROUNDS + self.rounds))
         self.tokens += share * (accepted - self.tokens)
         self.offered += share * (offered - self.offered)
         self.nodes += share * (nodes - self.nodes)
@@ -96,6 +101,12 @@ class Gains:
 
     def __init__(self) -> None:
         self._known: dict[tuple[str, int], Gain] = {}
+        self._paces: dict[tuple[str, int], Pace] = {}
+
+    def pace_of(self, strategy: str, temperature: float) -> Pace:
+        """How fast all requests of about its temperature are: one for all of them."""
+        key = strategy, step_of(temperature)
+        return self._paces.setdefault(key, Pace(memory=EVERYBODYS_MEMORY))
 
     def of(self, strategy: str, temperature: float, draft_token_ns: float) -> Gain:
         """A request's own, which starts where the others are; a draft forward's time, at first."""

@@ -9,9 +9,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from drafter_service import tree_nodes
 from drafter_service.session import DrafterSession
 from drafter_service.strategies.fused import Fused
 from drafter_service.tree_nodes import UNRUN
+from draftloop.calibration import LATER, SHAPE
 from draftloop.request import SamplingParameters
 from draftloop.tree import EMPTY_TREE, ROOT, DraftBudget, DraftEnd, DraftTree, TokenSource, Verdict
 from tests.support.scripted_drafter import ScriptedModel, finish, session_of
@@ -19,6 +21,7 @@ from tests.support.toy_model import TableModel
 
 PROMPT = [1, 0, 2]
 VOCABULARY = 5
+ROW = SHAPE[1] * SHAPE[2]  # cells of a calibration for one source
 PHRASE = TokenSource.PHRASE
 HIT = Verdict((0,), (0, 0), 0)
 
@@ -117,6 +120,32 @@ def test_a_review_learns_whom_to_believe() -> None:
     later = draft(strategy, offer)
     of = {tree: tree.estimates[tree.token_ids.index(unlikely)] for tree in (first, later)}
     assert of[first] < 0.5 < 0.8 < of[later]
+
+
+def test_a_first_guess_is_counted_apart_from_later_ones() -> None:
+    """Right every time: what it is worth says nothing of the second best with its score."""
+    strategy, session = drafting()
+    tree = draft(strategy, depth=1, nodes=5)
+    for _ in range(40):
+        strategy.observe([tree.token_ids[0], 0], HIT)
+        draft(strategy, depth=1, nodes=5)
+    calibration, source = session.calibration, TokenSource.DRAFT_MODEL
+    first, later = (
+        sum(calibration.hits[row * ROW : (row + 1) * ROW]) for row in (source, source + LATER)
+    )
+    assert first > 50 and later == 0
+
+
+def test_of_siblings_that_promise_too_much_the_best_keeps_its_estimate() -> None:
+    strategy, _ = drafting()
+    siblings = DraftTree(
+        (1, 2, 3, 4, 0), (ROOT,) * 4 + (1,), (0.3, 0.8, 0.8, 0.1, 0.9), (PHRASE,) * 5
+    )
+    strategy.candidates.offer(siblings, 8)
+    tree_nodes.settle(strategy.candidates._tree)
+    settled = strategy.candidates.nodes["estimate"]
+    assert settled == pytest.approx([0.05, 0.8, 0.8 / 6, 0.1 / 6, 0.9])
+    assert strategy.candidates.nodes["reach"][4] == pytest.approx(0.8 * 0.9)
 
 
 def test_what_was_not_verified_is_judged_too() -> None:

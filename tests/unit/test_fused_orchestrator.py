@@ -253,6 +253,19 @@ def test_what_one_request_learned_of_the_draft_model_the_next_one_knows() -> Non
     assert fresh.asked_for
 
 
+def test_a_first_try_that_pays_shows_in_what_is_expected_of_the_next() -> None:
+    gains = Gains()
+    first = gains.of(FUSED, 0.0, 1.0)
+    for _ in range(ROUNDS_OF_TRY):
+        first.observe(offered=0.0, accepted=9, nodes=12, draft_ns=1)
+    assert gains.of(FUSED, 0.0, 1.0).tokens > 5
+    for _ in range(200):
+        first.observe(offered=0.0, accepted=9, nodes=12, draft_ns=1)
+    known = gains.of(FUSED, 0.0, 1.0)
+    known.observe(offered=0.0, accepted=0, nodes=12, draft_ns=1)
+    assert gains.of(FUSED, 0.0, 1.0).tokens > 8 > 0.95 * known.tokens  # one miss is one miss
+
+
 def test_requests_try_a_draft_model_that_does_not_pay_together() -> None:
     """Each by itself would try it in its first rounds, and short ones would do little else."""
     gains = Gains()

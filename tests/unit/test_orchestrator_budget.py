@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 
 from draftloop.errors import Overloaded
 from draftloop.model_info import CostPoint
+from draftloop.pace import Pace
 from draftloop.tree import Draft, DraftTree, ServiceTimings, TokenSource, Verdict
 from orchestrator.admission import RequestLimit
 from orchestrator.budget import Controller
@@ -50,6 +53,21 @@ def test_what_verifications_took_in_other_requests_is_where_the_next_one_starts(
     assert VerifyCost(SLOPING, everybodys=everybodys).nanoseconds(31) == 3000
 
 
+def test_a_request_starts_at_the_pace_of_those_before_it_and_finds_its_own() -> None:
+    first = controller(FLAT, 100.0)
+    for _ in range(50):
+        first.observe(4, 5, 2000)
+    assert first.rate == pytest.approx(5 / 2000)
+    second = dataclasses.replace(first, _pace=Pace(memory=0.95))
+    assert second.everybodys is first.everybodys and second.rate == pytest.approx(5 / 2000)
+    second.observe(4, 9, 2000)  # one lucky round is no pace
+    assert 5 / 2000 < second.rate < 6 / 2000
+    for _ in range(100):
+        second.observe(4, 9, 2000)
+    assert second.rate == pytest.approx(9 / 2000, rel=0.15)
+    assert first.everybodys.rate == pytest.approx(second.everybodys.rate)
+
+
 def shared(sessions: int, rows: int, waiting: int = 0) -> ServiceTimings:
     return ServiceTimings(batch_size=sessions, batch_rows=rows, waiting=waiting)
 
@@ -76,7 +94,7 @@ def test_a_node_is_worth_what_everybody_brings_in_who_waits_for_it() -> None:
     for _ in range(20):
         among.verify_cost.load.observe(3, shared(sessions=5, rows=3, waiting=2))
     assert among.node_price == pytest.approx(7 * alone.node_price)
-    assert among.worth_of_none == pytest.approx(1 - 7 * (1 - alone.worth_of_none))
+    assert among.worth() == pytest.approx(1 - 7 * (1 - alone.worth()))
     # a draft forward keeps nobody else waiting
     assert among.next_budget(8).tokens_per_second == alone.next_budget(8).tokens_per_second
 
