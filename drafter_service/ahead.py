@@ -48,4 +48,4 @@ class Ahead:
 
     def _is_wanted(self) -> bool:
         """Called on the engine's thread. Who was asked for a draft comes first."""
-        return not self._ended and self._engine.alone
+        return not self._ended and self._engine.alone(self._strategy.session.slot)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import time
 from collections.abc import AsyncIterator
 
@@ -75,7 +76,7 @@ class DrafterServicer(drafter_pb2_grpc.DrafterServicer):
                     slot,
                     [SmallerModel(*pair) for pair in zip(smaller, more, strict=True)],
                     prefill_chunk_tokens=self._settings.prefill_chunk_tokens,
-                    is_alone=lambda: self._host.engine.alone,
+                    is_alone=functools.partial(self._host.engine.alone, slot),
                 )
                 prefilled = self._host.engine.awaited(strategy.prefill())
                 ahead = Ahead(self._host.engine, strategy, wanted=self._drafts_ahead)

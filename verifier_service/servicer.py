@@ -57,9 +57,8 @@ class VerifierServicer(verifier_pb2_grpc.VerifierServicer):
         with tracing.span("verifier.session", context.invocation_metadata() or ()):
             async with self._host.admission.slot() as slot:
                 PREFILL_TOKENS.inc(len(request.token_ids))
-                session = VerifierSession(
-                    self._host.model, slot, request, is_alone=lambda: self._host.engine.alone
-                )
+                is_alone = functools.partial(self._host.engine.alone, slot)
+                session = VerifierSession(self._host.model, slot, request, is_alone=is_alone)
                 yield await self._answer(session, EMPTY_TREE, received)
                 while (message := await next_message(request_iterator, idle)) is not None:
                     received = time.perf_counter_ns()

@@ -116,22 +116,21 @@ class Engine:
                 self._unread += asks
                 self._inbox.put(job)
 
-    @property
-    def alone(self) -> bool:
-        """Whether no other task waits beside the one that asks, nor is worth waiting for.
+    def alone(self, slot: Slot) -> bool:
+        """Whether no task waits beside the slot's, which asks, and no session is worth waiting for.
 
         To be asked on the engine's thread.
         """
         others = (job for job in self._active if job is not self._asking)
         waits = not self._inbox.empty() or any(job.wish is not None for job in others)
-        return not waits and not self._patience_ns(1, 1)
+        return not waits and not self._patience_ns(1, 1, besides=slot)
 
     def leaves(self, slot: Slot) -> None:
         """Takes in, on the engine's thread, that a slot's session has ended."""
         self._gathering.gone(slot)
 
-    def _patience_ns(self, waiting: int, rows: int) -> float:
-        return self._gathering.patience_ns(waiting, rows, time.perf_counter_ns())
+    def _patience_ns(self, waiting: int, rows: int, besides: Slot | None = None) -> float:
+        return self._gathering.patience_ns(waiting, rows, time.perf_counter_ns(), besides)
 
     def stop(self) -> None:
         """Ends the thread; tasks under way fail with Unavailable."""

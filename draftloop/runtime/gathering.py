@@ -92,15 +92,18 @@ class Gathering:
         self._parties.pop(party, None)
         self._away.pop(party, None)
 
-    def patience_ns(self, waiting: int, rows: int, now: int) -> float:
+    def patience_ns(
+        self, waiting: int, rows: int, now: int, besides: Hashable | None = None
+    ) -> float:
         """How long to wait for others; `waiting` sessions do so for a forward of `rows`.
 
-        0 where more answers a second come from beginning at once.
+        0 where more answers a second come from beginning at once. `besides`: is back, though its
+        question has no rows yet.
         """
         due = sorted(
-            (party.due_ns, party.rows)
-            for party in self._away.values()
-            if party.known and party.due_ns > now
+            (known.due_ns, known.rows)
+            for party, known in self._away.items()
+            if party != besides and known.known and known.due_ns > now
         )
         if not due or not waiting:
             return 0.0
