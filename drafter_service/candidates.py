@@ -16,7 +16,6 @@ from drafter_service.economy import Economy
 from drafter_service.passes import FORWARDS, LENGTH, Context, grow
 from drafter_service.session import NOISE_AT_ONCE, DrafterSession
 from drafter_service.tree_nodes import (
-    MISSING,
     NODE,
     STATE,
     UNRUN,
@@ -273,23 +272,17 @@ class Candidates:
         Where it has reached a node that was run, what is known of that node and those behind it
         goes along, and the slot holds them; else the slot is left for `prefill` to bring up to it.
         """
-        nodes = self._tree.nodes
-        path: list[int] = []
-        root = ROOT if self.root_is_run else MISSING
-        for token in self.session.committed[self._start :]:
-            root = MISSING if root == MISSING else tree_nodes.child(self._tree, root, token)
-            if root == MISSING or nodes[root]["row"] == UNRUN:
-                self.clear()
-                return
-            path.append(root)
-        if not path:
+        tokens = np.array(self.session.committed[self._start :], np.int64)
+        rows = np.empty_like(tokens)
+        if not len(tokens) or not tree_nodes.follow(self._tree, tokens, rows):
             self.clear()
             return
-        row = int(nodes[root]["row"])
+        path = rows.tolist()
+        row = path[-1]
         behind = self._rows_behind(row)
         self._tree.said_tokens[ROOT] = self._tree.said_tokens[row]
         self._tree.said_shares[ROOT] = self._tree.said_shares[row]
-        self.session.slot.reroot([int(nodes[node]["row"]) for node in path], behind)
+        self.session.slot.reroot(path, behind)
         self._start = len(self.session.committed)
         self._moved(behind)
         tree_nodes.clear(self._tree, True)

@@ -104,6 +104,20 @@ def child(tree: Tree, parent: int, token: int) -> int:
 
 
 @compiled
+def follow(tree: Tree, token_ids: Whole, rows: Whole) -> bool:
+    """The rows of the nodes that tokens lead along from the root; False where one was not run."""
+    at = ROOT
+    if tree.nodes[ROOT].row == UNRUN:
+        return False
+    for place in range(len(token_ids)):
+        at = child(tree, at, token_ids[place])
+        if at == MISSING or tree.nodes[at].row == UNRUN:
+            return False
+        rows[place] = tree.nodes[at].row
+    return True
+
+
+@compiled
 def add(
     tree: Tree, parent: int, token: int, source: int, estimate: float, reach: float,
     judged_by: int, cell: int,
