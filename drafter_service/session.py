@@ -44,8 +44,8 @@ class SessionRequest(Opening):
         self.cascade.validate("cascade")
 
 
-# Positions whose noise is drawn for a draft at first, then again and again.
-NOISE_AT_ONCE = 8
+# Positions whose noise is there when a draft begins: deeper ones take another call and more noise.
+NOISE_AT_ONCE = 16
 
 
 @dataclass(frozen=True, slots=True)
