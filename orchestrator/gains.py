@@ -105,14 +105,18 @@ class Gains:
 
     def pace_of(self, strategy: str, temperature: float) -> Pace:
         """How fast all requests of about its temperature are: one for all of them."""
-        key = strategy, step_of(temperature)
-        return self._paces.setdefault(key, Pace(memory=EVERYBODYS_MEMORY))
+        return self._paces.setdefault(_key(strategy, temperature), Pace(memory=EVERYBODYS_MEMORY))
 
     def of(self, strategy: str, temperature: float, draft_token_ns: float) -> Gain:
         """A request's own, which starts where the others are; a draft forward's time, at first."""
-        key = strategy, step_of(temperature)
+        key = _key(strategy, temperature)
         if key not in self._known:
             guess = USUAL_FORWARDS * draft_token_ns
             self._known[key] = Gain(deque([guess], LATEST_DRAFTS), memory=LONG_MEMORY)
         known = self._known[key]
         return dataclasses.replace(known, memory=MEMORY, everybodys=known)
+
+
+def _key(strategy: str, temperature: float) -> tuple[str, int]:
+    """Requests like it, which learn together."""
+    return strategy, step_of(temperature)
