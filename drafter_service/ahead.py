@@ -26,7 +26,7 @@ class Ahead:
             return
         self._ended, self._timings = False, ServiceTimings()
         task = self._strategy.ahead(self._is_wanted)
-        self._under_way = self._engine.awaited(task, self._timings)
+        self._under_way = self._engine.awaited(task, self._timings, self._strategy.session.slot)
 
     async def end(self) -> int:
         """Waits for the forward under way, if there is one; how many were run ahead."""
@@ -48,4 +48,4 @@ class Ahead:
 
     def _is_wanted(self) -> bool:
         """Called on the engine's thread. Who was asked for a draft comes first."""
-        return not self._ended and self._engine.alone(self._strategy.session.slot)
+        return not self._ended and self._engine.alone

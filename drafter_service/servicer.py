@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import time
 from collections.abc import AsyncIterator
 
@@ -76,9 +75,9 @@ class DrafterServicer(drafter_pb2_grpc.DrafterServicer):
                     slot,
                     [SmallerModel(*pair) for pair in zip(smaller, more, strict=True)],
                     prefill_chunk_tokens=self._settings.prefill_chunk_tokens,
-                    is_alone=functools.partial(self._host.engine.alone, slot),
+                    is_alone=lambda: self._host.engine.alone,
                 )
-                prefilled = self._host.engine.awaited(strategy.prefill())
+                prefilled = self._host.engine.awaited(strategy.prefill(), party=slot)
                 ahead = Ahead(self._host.engine, strategy, wanted=self._drafts_ahead)
                 answers = self._answers(request_iterator, strategy, prefilled, ahead)
                 try:
@@ -157,7 +156,7 @@ class DrafterServicer(drafter_pb2_grpc.DrafterServicer):
         task = strategy.propose(budget)
         length = asked.committed_length
         with tracing.current().child("drafter.round", committed_length=length) as span:
-            tree = await self._host.engine.awaited(task, timings)
+            tree = await self._host.engine.awaited(task, timings, strategy.session.slot)
             timings.service_ns = time.perf_counter_ns() - received
             span.note(nodes=len(tree), **timings.attributes())
         self._host.answered(timings.service_ns)

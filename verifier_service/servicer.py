@@ -57,8 +57,9 @@ class VerifierServicer(verifier_pb2_grpc.VerifierServicer):
         with tracing.span("verifier.session", context.invocation_metadata() or ()):
             async with self._host.admission.slot() as slot:
                 PREFILL_TOKENS.inc(len(request.token_ids))
-                is_alone = functools.partial(self._host.engine.alone, slot)
-                session = VerifierSession(self._host.model, slot, request, is_alone=is_alone)
+                session = VerifierSession(
+                    self._host.model, slot, request, is_alone=lambda: self._host.engine.alone
+                )
                 yield await self._answer(session, EMPTY_TREE, received)
                 while (message := await next_message(request_iterator, idle)) is not None:
                     received = time.perf_counter_ns()
@@ -105,7 +106,7 @@ class VerifierServicer(verifier_pb2_grpc.VerifierServicer):
         length = len(session.committed)
         task = verify(session, draft, chunk_tokens=self._settings.prefill_chunk_tokens)
         with tracing.current().child("verifier.round", committed_length=length) as span:
-            verdict = await self._host.engine.awaited(task, timings)
+            verdict = await self._host.engine.awaited(task, timings, session.slot)
             timings.service_ns = time.perf_counter_ns() - received
             span.note(nodes=len(draft), **timings.attributes())
         self._host.answered(timings.service_ns)

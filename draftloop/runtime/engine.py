@@ -51,13 +51,17 @@ class Outcome(Protocol):
 
 @dataclass(slots=True, eq=False)
 class Job:
-    """A task under way: its next wish, who waits for it, and where its time went."""
+    """A task under way: its next wish, who waits for it, and where its time went.
+
+    `party` is the session that it is for, by its first slot; else it is known by what it wishes.
+    """
 
     task: Task[Any]
     outcome: Outcome
     timings: ServiceTimings
     submitted_ns: int
     asks: bool = True  # for forwards, as sessions do
+    party: Slot | None = None
     wish: Wish | None = None
     # of the request that it is for, so that log lines name it
     context: Context = field(default_factory=copy_context)
@@ -84,31 +88,42 @@ class Engine:
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
 
-    def submit(self, task: Task[T], timings: ServiceTimings | None = None) -> Future[T]:
+    def submit(
+        self, task: Task[T], timings: ServiceTimings | None = None, party: Slot | None = None
+    ) -> Future[T]:
         """Queues a task; the future ends with what it returns or raises.
 
         Cancelling the future stops the task before its next forward.
         """
         future: Future[T] = Future()
-        self._put(task, future, timings)
+        self._put(task, future, timings, party)
         return future
 
-    def awaited(self, task: Task[T], timings: ServiceTimings | None = None) -> Awaited[T]:
+    def awaited(
+        self, task: Task[T], timings: ServiceTimings | None = None, party: Slot | None = None
+    ) -> Awaited[T]:
         """`submit` for an event loop."""
         outcome: Awaited[T] = Awaited()
-        self._put(task, outcome, timings)
+        self._put(task, outcome, timings, party)
         return outcome
 
     def call(self, function: Callable[[], T]) -> Future[T]:
         """Runs a function on the engine's thread, between two forwards."""
         future: Future[T] = Future()
-        self._put(_as_task(function), future, None, asks=False)
+        self._put(_as_task(function), future, None, None, asks=False)
         return future
 
     def _put(
-        self, task: Task[T], outcome: Outcome, timings: ServiceTimings | None, *, asks: bool = True
+        self,
+        task: Task[T],
+        outcome: Outcome,
+        timings: ServiceTimings | None,
+        party: Slot | None,
+        *,
+        asks: bool = True,
     ) -> None:
-        job = Job(task, outcome, timings or ServiceTimings(), time.perf_counter_ns(), asks)
+        now = time.perf_counter_ns()
+        job = Job(task, outcome, timings or ServiceTimings(), now, asks, party)
         with self._door:
             if self._stopping:
                 outcome.set_exception(Unavailable("the engine is stopping"))
@@ -116,14 +131,16 @@ class Engine:
                 self._unread += asks
                 self._inbox.put(job)
 
-    def alone(self, slot: Slot) -> bool:
-        """Whether no task waits beside the slot's, which asks, and no session is worth waiting for.
+    @property
+    def alone(self) -> bool:
+        """Whether no task waits beside the one that asks, and no session is worth waiting for.
 
         To be asked on the engine's thread.
         """
-        others = (job for job in self._active if job is not self._asking)
+        asking = self._asking
+        others = (job for job in self._active if job is not asking)
         waits = not self._inbox.empty() or any(job.wish is not None for job in others)
-        return not waits and not self._patience_ns(1, 1, besides=slot)
+        return not waits and not self._patience_ns(1, 1, besides=asking.party if asking else None)
 
     def leaves(self, slot: Slot) -> None:
         """Takes in, on the engine's thread, that a slot's session has ended."""
@@ -261,9 +278,10 @@ class Engine:
     def _note(self, job: Job, served: Wish | None) -> None:
         """Lets the gathering know who has come and who has been served."""
         if served is None and job.wish is not None:
-            self._gathering.asked(job.wish.slot, _rows(job.wish), job.submitted_ns)
+            party = job.party or job.wish.slot
+            self._gathering.asked(party, _rows(job.wish), job.submitted_ns)
         elif served is not None and job.wish is None:
-            self._gathering.answered(served.slot, time.perf_counter_ns())
+            self._gathering.answered(job.party or served.slot, time.perf_counter_ns())
 
     def _fail(self, job: Job, error: Exception) -> None:
         job.wish = None

@@ -192,8 +192,30 @@ def test_a_session_that_has_ended_is_not_waited_for(engine: Engine) -> None:
     assert is_alone(engine, "b")
 
 
+def test_a_session_with_several_slots_is_one(engine: Engine) -> None:
+    """As in a cascade: who came back by one of its models is not waited for at the other."""
+    model = FakeModel()
+    for slots_in_turn in ("ab", "ba", "ab"):
+        engine.submit(cascade(model, slots_in_turn), party=cast(Slot, "ab")).result(WAIT_S)
+        time.sleep(AWAY_S)
+    began = time.perf_counter()
+    engine.submit(cascade(model, "ba"), party=cast(Slot, "ab")).result(WAIT_S)
+    assert time.perf_counter() - began < AWAY_S / 2
+    assert is_alone(engine, "ab")
+    leave(engine, "ab")
+
+
+def cascade(model: FakeModel, slots_in_turn: str) -> Task[None]:
+    for slot in slots_in_turn:
+        yield Forward(cast(LanguageModel, model), cast(Slot, slot), [0])
+
+
 def is_alone(engine: Engine, slot: str) -> bool:
-    return engine.call(functools.partial(engine.alone, cast(Slot, slot))).result(WAIT_S)
+    def asking() -> Task[bool]:
+        yield from ()
+        return engine.alone
+
+    return engine.submit(asking(), party=cast(Slot, slot)).result(WAIT_S)
 
 
 def leave(engine: Engine, slot: str) -> None:

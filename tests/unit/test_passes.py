@@ -256,13 +256,12 @@ def test_sessions_that_wait_together_share_their_forward(toy: LanguageModel) -> 
             session_id="test", token_ids=tuple(PROMPT), prompt_length=len(PROMPT),
             sampling=SamplingParameters(temperature=0.8, seed=seed),
         )  # fmt: skip
-        slot = toy.acquire()
-        session = verifier.VerifierSession(toy, slot, asked, is_alone=partial(engine.alone, slot))
+        session = verifier.VerifierSession(toy, toy.acquire(), asked, is_alone=lambda: engine.alone)
         sessions.append(session)
     gate, timings = threading.Event(), [ServiceTimings(), ServiceTimings()]
     engine.call(gate.wait)
     both = [
-        engine.submit(verify(session, EMPTY_TREE, chunk_tokens=512), timing)
+        engine.submit(verify(session, EMPTY_TREE, chunk_tokens=512), timing, session.slot)
         for session, timing in zip(sessions, timings, strict=True)
     ]
     gate.set()
