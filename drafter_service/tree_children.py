@@ -129,17 +129,16 @@ def widen(tree: Tree, own: Correction, tokens: Whole, shares: Floats) -> None:
     for place in range(ends):
         parent = tree.nodes[tree.ends[place]]
         parent.grown = 1
-        first, later = place * width, 0.0
+        first = place * width
         for rank in range(width):
             share = shares[place, rank]
             if share > 0:
                 estimates[first + rank] = corrected(
                     own, counted(SOURCE, rank == 0), share, parent.depth + 1
                 )
-                later += estimates[first + rank] if rank else 0.0
-        part = part_of_others(estimates[first], later)
+        later = estimates[first + 1 : first + width]
+        later *= part_of_others(estimates[first], later.sum())
         for spot in range(first, first + width):
-            estimates[spot] *= part if spot > first else 1.0
             reaches[spot] = parent.reach * estimates[spot]
     best = np.empty(min(state.most, ends * width), np.int64)
     found = select(reaches, ends * width, len(best), state.least, best)

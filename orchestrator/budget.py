@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from draftloop.pace import Pace
-from draftloop.tree import DraftBudget, DraftTree
+from draftloop.tree import DraftBudget
 from orchestrator.costs import VerifyCost
 
 NODES_MEMORY, EVERYBODYS_MEMORY = 0.8, 0.99
@@ -87,17 +87,17 @@ class Controller:
         """
         return 1 + promised - self.shared_rate * self.verify_cost.nanoseconds(nodes)
 
-    def beats_model(self, tree: DraftTree) -> bool:
+    def beats_model(self, promised: float, nodes: int) -> bool:
         """Whether a finished draft promises clearly more than the draft model has brought of late.
 
-        By its own estimates, in tokens per second; with a `fixed` size, which asks for no prices,
-        in tokens per round.
+        By its own estimates, as in `worth`, in tokens per second; with a `fixed` size, which asks
+        for no prices, in tokens per round.
         """
-        expected = 1 + sum(tree.path_probabilities())
+        expected = 1 + promised
         if self.fixed:
             return expected > CLEARLY_MORE * self.modelled.tokens_per_round
-        promised = expected / self.verify_cost.nanoseconds(len(tree))
-        return promised > CLEARLY_MORE * max(self.modelled.rate, self.plain_rate)
+        rate = expected / self.verify_cost.nanoseconds(nodes)
+        return rate > CLEARLY_MORE * max(self.modelled.rate, self.plain_rate)
 
     def next_budget(self, room: int) -> DraftBudget:
         """The budget of the next round; `room` is the most depth that makes sense."""

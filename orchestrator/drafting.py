@@ -145,17 +145,17 @@ class DrafterDrafting(Drafting):
         self, committed: Sequence[int], verdict: Verdict | None, budget: DraftBudget
     ) -> Draft:
         """The drafter's tree, unless phrases promise more tokens a second by themselves."""
-        own = Draft(tree=EMPTY_TREE, committed_length=len(committed))
+        own, offered = Draft(tree=EMPTY_TREE, committed_length=len(committed)), 0.0
         if not budget.max_nodes:
             return self._without_drafter(own)
         if self._prefers_phrases:
             own = self._own_draft(committed, budget)
-            if self._promises_more(own.tree):
+            offered = sum(own.tree.path_probabilities())
+            if self._promises_more(offered, len(own.tree)):
                 self._figures.phrase_rounds += 1
                 self._phrase_rounds_in_a_row += 1
                 return self._without_drafter(own)
             self._phrase_rounds_in_a_row = 0
-        offered = sum(own.tree.path_probabilities())
         without = self._controller.worth(offered, len(own.tree))
         if not self._choice.asks(committed, offered, without):
             self._figures.phrase_rounds += len(own.tree) > 0
@@ -179,10 +179,10 @@ class DrafterDrafting(Drafting):
         self._unjudged = False
         return draft
 
-    def _promises_more(self, tree: DraftTree) -> bool:
+    def _promises_more(self, offered: float, nodes: int) -> bool:
         if self._phrase_rounds_in_a_row >= MOST_PHRASE_ROUNDS:
             return False  # or nobody would learn that the drafter does better by now
-        return self._controller.beats_model(tree)
+        return self._controller.beats_model(offered, nodes)
 
 
 def _end(tree: DraftTree, budget: DraftBudget) -> DraftEnd:

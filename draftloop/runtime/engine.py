@@ -53,7 +53,7 @@ class Outcome(Protocol):
 class Job:
     """A task under way: its next wish, who waits for it, and where its time went.
 
-    `party` is the session that it is for, by its first slot; else it is known by what it wishes.
+    `party` is the session that it is for, by its first slot, or else by that of its first wish.
     """
 
     task: Task[Any]
@@ -110,15 +110,15 @@ class Engine:
     def call(self, function: Callable[[], T]) -> Future[T]:
         """Runs a function on the engine's thread, between two forwards."""
         future: Future[T] = Future()
-        self._put(_as_task(function), future, None, None, asks=False)
+        self._put(_as_task(function), future, asks=False)
         return future
 
     def _put(
         self,
         task: Task[T],
         outcome: Outcome,
-        timings: ServiceTimings | None,
-        party: Slot | None,
+        timings: ServiceTimings | None = None,
+        party: Slot | None = None,
         *,
         asks: bool = True,
     ) -> None:
@@ -278,10 +278,10 @@ class Engine:
     def _note(self, job: Job, served: Wish | None) -> None:
         """Lets the gathering know who has come and who has been served."""
         if served is None and job.wish is not None:
-            party = job.party or job.wish.slot
-            self._gathering.asked(party, _rows(job.wish), job.submitted_ns)
+            job.party = job.party or job.wish.slot
+            self._gathering.asked(job.party, _rows(job.wish), job.submitted_ns)
         elif served is not None and job.wish is None:
-            self._gathering.answered(job.party or served.slot, time.perf_counter_ns())
+            self._gathering.answered(job.party, time.perf_counter_ns())
 
     def _fail(self, job: Job, error: Exception) -> None:
         job.wish = None

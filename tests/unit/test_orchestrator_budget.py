@@ -207,7 +207,7 @@ def test_phrases_are_preferred_where_they_promise_clearly_more_tokens_a_second()
     for took, beaten in ((2000, True), (1000, False)):
         for _ in range(100):
             plan.observe(nodes=2, emitted=2, round_ns=took)
-        assert plan.beats_model(tree) is beaten
+        assert plan.beats_model(sum(tree.path_probabilities()), len(tree)) is beaten
 
 
 def test_with_a_fixed_size_phrases_are_weighed_against_the_model_without_prices() -> None:
@@ -217,10 +217,10 @@ def test_with_a_fixed_size_phrases_are_weighed_against_the_model_without_prices(
     for _ in range(100):
         plan.verify_cost.observe(2, 900_000)
         plan.observe(nodes=2, emitted=2, round_ns=1)
-    assert plan.beats_model(tree)
+    assert plan.beats_model(sum(tree.path_probabilities()), len(tree))
     for _ in range(100):
         plan.observe(nodes=2, emitted=3, round_ns=10**9)
-    assert not plan.beats_model(tree)
+    assert not plan.beats_model(sum(tree.path_probabilities()), len(tree))
 
 
 def test_no_room_means_no_draft() -> None:
