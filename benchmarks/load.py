@@ -2,9 +2,9 @@
 
     python -m benchmarks.load [--profile 300M] [--sessions 1,2,4,8,16] [--minutes 6]
 
-A closed loop: so many clients, each asking anew as soon as it has its answer. At every number of
-them the strategies take turns with the same requests, until the time is up. Written are OUT.json,
-OUT.md and OUT.svg.
+A closed loop: so many clients, each asking anew as soon as it has its answer, which are of all
+lengths around `--tokens`. At every number of clients the strategies take turns with the same
+requests, until the time is up. Written are OUT.json, OUT.md and OUT.svg.
 """
 
 from __future__ import annotations
@@ -36,8 +36,12 @@ from draftloop.speculation import OPT_TREE, SPECULATIVE
 STRATEGIES = (PLAIN, SPECULATIVE, OPT_TREE, "fused cold")
 SESSIONS = (1, 2, 4, 8, 16)
 PROMPTS = 16
-# Requests of one run for every client: the first and the last ones run beside fewer others.
-WAVES = 2
+# Requests of one run for every client: the last ones run beside fewer others.
+WAVES = 3
+# The shortest answer and how much longer the longest is, by `--tokens`. If all were of one length
+# those of plain decoding would end together, and the next prompts would be one forward.
+SHORTEST, SPREAD = 0.5, 1.0
+GOLDEN = (5**0.5 - 1) / 2  # the fractions of its multiples fill a range evenly
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,12 +101,16 @@ class Loop:
         return [
             Case(
                 prompt=self._prompts[(number + place) % len(self._prompts)],
-                tokens=self._tokens,
+                tokens=self._length(place + number),
                 temperature=self._temperature,
                 seed=FIRST_SEED + 1000 * number + place,
             )
             for place in range(count)
         ]
+
+    def _length(self, number: int) -> int:
+        """Tokens of an answer: every run has them from short to long, in mixed order."""
+        return max(1, round(self._tokens * (SHORTEST + SPREAD * (GOLDEN * number % 1.0))))
 
 
 def measure(
@@ -198,7 +206,7 @@ def read_settings(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--sessions", type=_numbers, default=list(SESSIONS), help="at a time")
     ours = [name for name, method in METHODS.items() if method.system == "draftloop"]
     parser.add_argument("--strategies", type=names(ours), default=list(STRATEGIES))
-    parser.add_argument("--tokens", type=int, default=96, help="tokens of an answer")
+    parser.add_argument("--tokens", type=int, default=96, help="of an answer, on average")
     parser.add_argument("--prompt-tokens", type=int, default=128, help="most tokens of a prompt")
     parser.add_argument("--temperature", type=float, default=0.8)
     parser.add_argument("--minutes", type=float, default=6.0, help="time for all runs")

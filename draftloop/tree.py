@@ -171,8 +171,9 @@ class DraftBudget:
 class ServiceTimings:
     """Where a service spent the time of one message, in nanoseconds, and with whom it shared it.
 
-    Of the last forward: `batch_size` sessions with `batch_rows` new tokens in all were in it, and
-    `waiting` more waited when it ended.
+    Of the last forward: `batch_size` sessions with `batch_rows` new tokens in all were in it, of
+    them `prompt_rows` of prompts, and `waiting` more sessions waited when it ended. `prompts_ns` is
+    about what others' prompts took of the waiting and the forwards.
     """
 
     service_ns: int = 0
@@ -182,6 +183,13 @@ class ServiceTimings:
     batch_size: int = 0
     batch_rows: int = 0
     waiting: int = 0
+    prompt_rows: int = 0
+    prompts_ns: int = 0
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether others had a part in it, so that it took longer than it would have alone."""
+        return self.batch_size > 1 or self.waiting > 0 or self.prompts_ns > 0
 
     def attributes(self) -> dict[str, int]:
         """For a span."""
@@ -192,6 +200,8 @@ class ServiceTimings:
             "batch_size": self.batch_size,
             "batch_rows": self.batch_rows,
             "waiting": self.waiting,
+            "prompt_rows": self.prompt_rows,
+            "prompts_ns": self.prompts_ns,
         }
 
 

@@ -121,8 +121,16 @@ class VerifyCost:
         """Takes in what a round took, its draft apart, and what the service says of it."""
         rows = nodes + 1
         self.load.observe(rows, timings)
-        around = nanoseconds - self._line.nanoseconds(max(rows, timings.batch_rows))
-        self.everybodys.observe(nodes, around, is_shared=self.load.is_shared)
+        shared = timings.batch_rows - timings.prompt_rows
+        around = nanoseconds - timings.prompts_ns - self._line.nanoseconds(max(rows, shared))
+        self.everybodys.observe(nodes, around, is_shared=self.is_shared(timings))
+
+    def is_shared(self, timings: ServiceTimings) -> bool:
+        """Whether others have to do with how long that verification took.
+
+        The first ones of a crowd do not make a load yet, and wait for its prompts.
+        """
+        return self.load.is_shared or timings.is_shared
 
     def _forward(self, nodes: float) -> float:
         return self._line.nanoseconds(self.load.others_rows + nodes + 1)

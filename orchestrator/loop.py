@@ -180,13 +180,15 @@ class Generation:
         if self._reopened():  # says nothing about drafts, nor about the pace without
             self.figures.reopened_sessions = self.verifier.reopened
         else:
-            modelled = draft.timings.forwards > 0
+            timings, modelled = answer.timings, draft.timings.forwards > 0
             but_draft = round_ns - self._times.draft_ns
             cost, nodes = self.controller.verify_cost, len(draft.tree)
-            if modelled and not cost.load.is_shared:  # else others' work would be booked on it
+            if modelled and not cost.is_shared(timings):  # else others' work would be booked on it
                 self.drafting.delayed(but_draft - cost.nanoseconds(nodes))
-            cost.observe(nodes, but_draft, answer.timings)
-            self.controller.observe(nodes, kept, round_ns, modelled=modelled)
+            cost.observe(nodes, but_draft, timings)
+            # prompts of others take what they take, however small a draft is
+            pace_ns = round_ns - timings.prompts_ns
+            self.controller.observe(nodes, kept, pace_ns, modelled=modelled)
         # Text, harvesting and counting wait for the moment in which the next round waits for a
         # service.
         before = len(self.committed) - kept

@@ -144,6 +144,8 @@ def timings_to_pb(timings: ServiceTimings) -> pb.ServiceTimings:
         batch_size=timings.batch_size,
         batch_rows=timings.batch_rows,
         waiting=timings.waiting,
+        prompt_rows=timings.prompt_rows,
+        prompts_ns=timings.prompts_ns,
     )
 
 
@@ -157,6 +159,8 @@ def timings_from_pb(message: pb.ServiceTimings) -> ServiceTimings:
         batch_size=message.batch_size,
         batch_rows=message.batch_rows,
         waiting=message.waiting,
+        prompt_rows=message.prompt_rows,
+        prompts_ns=message.prompts_ns,
     )
 
 

@@ -24,7 +24,7 @@ from draftloop.runtime.forward import Forward, Task, Wish
 from draftloop.runtime.gathering import Gathering
 from draftloop.runtime.kv_cache import Slot
 from draftloop.runtime.prepared import Pass, Passes
-from draftloop.runtime.step import Step
+from draftloop.runtime.step import Step, prompt_tokens
 from draftloop.tree import ServiceTimings
 
 T = TypeVar("T")
@@ -32,6 +32,7 @@ T = TypeVar("T")
 # What nobody waits for is done after so long without a job, or when there is so much of it.
 QUIET_S = 0.0005
 MOST_UNCOUNTED = 64
+NO_FORWARD = Pass(rows=0, nodes=0, nanoseconds=0)
 
 log = logs.get(__name__)
 
@@ -82,6 +83,7 @@ class Engine:
         self._uncounted: list[Callable[[], None]] = []
         self._stopping = False
         self._asking: Job | None = None  # whose task has the word
+        self._latest = NO_FORWARD  # what those that come in have waited for
         self.forwards = 0  # that were run: whether the engine moves
         self._door = threading.Lock()  # nothing enters the inbox behind the word to stop
         self._unread = 0  # of the inbox, those that ask for forwards; behind the door too
@@ -176,6 +178,7 @@ class Engine:
                 self._unread -= job.asks
             queued = time.perf_counter_ns() - job.submitted_ns
             job.timings.queue_ns += queued
+            job.timings.prompts_ns += self._latest.prompts_part(queued)
             if not job.outcome.cancelled():
                 self._active.append(job)
                 self._advance(job, None)
@@ -250,15 +253,13 @@ class Engine:
                 self._fail(job, error)
             return
         self.forwards += len(done)
+        self._latest = done[-1] if done else NO_FORWARD
         # Those that were served go to the back, so that a full step starves nobody.
         self._active = [job for job in self._active if job not in batch] + batch
-        elapsed = sum(forward.nanoseconds for forward in done)
         behind = sum(job.wish is not None for job in self._active) - len(batch) + self._unread
         for job, rows in zip(batch, logits, strict=True):
-            job.timings.forward_ns += elapsed
-            job.timings.forwards += len(done)
+            _book(job, done, self._latest)
             job.timings.batch_size = len(batch)
-            job.timings.batch_rows = done[-1].rows if done else 0
             job.timings.waiting = behind
             self._advance(job, rows)
         self._count(functools.partial(metrics.observe_forwards, done, len(batch)))
@@ -303,6 +304,16 @@ def _rows(wish: Wish | None) -> int:
     return wish.rows if isinstance(wish, Forward) else 1
 
 
+def _book(job: Job, done: Sequence[Pass], last: Pass) -> None:
+    """What the forwards took, and what the last one held."""
+    elapsed = sum(forward.nanoseconds for forward in done)
+    own = prompt_tokens(job.wish) if isinstance(job.wish, Forward) else 0
+    job.timings.forward_ns += elapsed
+    job.timings.forwards += len(done)
+    job.timings.batch_rows, job.timings.prompt_rows = last.rows, last.prompts
+    job.timings.prompts_ns += last.prompts_part(elapsed, besides=own)
+
+
 def _run(batch: Sequence[Job]) -> tuple[Sequence[Pass], Sequence[Tensor | None]]:
     """The forwards that were run, one for all jobs or several for the only one, and the logits."""
     first = batch[0].wish
@@ -314,7 +325,7 @@ def _run(batch: Sequence[Job]) -> tuple[Sequence[Pass], Sequence[Tensor | None]]
     elapsed = time.perf_counter_ns() - started
     rows = sum(wish.rows for wish in wishes)
     nodes = sum(len(wish.node_token_ids) for wish in wishes)
-    return [Pass(rows, nodes, elapsed)], logits
+    return [Pass(rows, nodes, elapsed, sum(map(prompt_tokens, wishes)))], logits
 
 
 def _close(task: Task[Any]) -> None:

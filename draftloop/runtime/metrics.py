@@ -66,12 +66,12 @@ DRAFT_TOKENS = FORWARD_TOKENS.labels("draft")
 
 def observe_forwards(forwards: Sequence[Pass], sessions: int) -> None:
     """Counts in forwards that went well, each of so many sessions; for the engine's thread."""
-    for rows, nodes, nanoseconds in forwards:
-        FORWARD_TIME.observe(nanoseconds / 1e9)
+    for forward in forwards:
+        FORWARD_TIME.observe(forward.nanoseconds / 1e9)
         BATCH_SIZE.observe(sessions)
-        ITERATION_TOKENS.observe(rows)
-        COMMITTED_TOKENS.inc(rows - nodes)
-        DRAFT_TOKENS.inc(nodes)
+        ITERATION_TOKENS.observe(forward.rows)
+        COMMITTED_TOKENS.inc(forward.rows - forward.nodes)
+        DRAFT_TOKENS.inc(forward.nodes)
 
 
 def _hosts(hosts: Sequence[ModelHost]) -> Iterator[Metric]:

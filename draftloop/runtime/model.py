@@ -155,8 +155,8 @@ class LanguageModel:
         except Exception:
             slot.truncate(length)
             raise
-        for rows, _, nanoseconds in done:
-            self.costs.observe(rows, length, 1, nanoseconds)
+        for forward in done:
+            self.costs.observe(forward.rows, length, 1, forward.nanoseconds)
         return done
 
     def _run(self, forwards: Sequence[Forward]) -> list[Tensor]:

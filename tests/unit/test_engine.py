@@ -6,7 +6,7 @@ import asyncio
 import gc
 import threading
 from collections.abc import Iterator
-from concurrent.futures import CancelledError
+from concurrent.futures import CancelledError, Future
 from typing import Any, cast
 
 import pytest
@@ -19,7 +19,7 @@ from draftloop.runtime.engine import Engine
 from draftloop.runtime.forward import Forward, Task
 from draftloop.runtime.kv_cache import Slot
 from draftloop.runtime.model import LanguageModel
-from draftloop.runtime.step import StepSize
+from draftloop.runtime.step import ROUND_TOKENS, StepSize
 from draftloop.tree import ServiceTimings
 from tests.support.gate import Gate
 from tests.support.toy_model import FakeModel
@@ -59,6 +59,30 @@ def test_waiting_tasks_share_a_forward(engine: Engine) -> None:
     assert timings.batch_size == 3
     assert timings.forwards == 6  # two for each of the three that booked on it
     assert timings.forward_ns > 0 < timings.queue_ns
+
+
+def test_what_prompts_take_of_a_round_is_told(engine: Engine) -> None:
+    """Of its forward and of what it waited for before, but of others' prompts alone."""
+    model, prompt, beside, behind = FakeModel(), *(ServiceTimings() for _ in range(3))
+    gate = Gate(engine)
+    tokens, rows = 3 * ROUND_TOKENS, 3 * ROUND_TOKENS + 1
+    first = engine.submit(steps(model, 1, "a", tokens=tokens), prompt)
+    second = engine.submit(followed(model, engine, behind), beside)
+    gate.open()
+    first.result(WAIT_S)
+    second.result(WAIT_S).result(WAIT_S)
+    assert (prompt.batch_rows, prompt.prompt_rows, prompt.prompts_ns) == (rows, tokens, 0)
+    assert (beside.batch_rows, beside.prompt_rows) == (rows, tokens)
+    assert 0 < beside.prompts_ns <= beside.forward_ns
+    assert (behind.batch_rows, behind.prompt_rows) == (1, 0)
+    assert 0 < behind.prompts_ns <= behind.queue_ns
+    assert all(timings.is_shared for timings in (prompt, beside, behind))
+
+
+def followed(model: FakeModel, engine: Engine, timings: ServiceTimings) -> Task[Future[str]]:
+    """Somebody asks behind its forward."""
+    yield wish(model)
+    return engine.submit(steps(model, 1), timings)
 
 
 def test_models_take_turns(engine: Engine) -> None:

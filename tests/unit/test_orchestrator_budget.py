@@ -107,6 +107,32 @@ def test_what_a_draft_adds_is_not_learned_among_others() -> None:
     assert cost.everybodys.nanoseconds(8) == cost.everybodys.nanoseconds(0)
 
 
+def test_nor_is_it_from_the_first_ones_of_a_crowd() -> None:
+    """They make no load yet, and wait for all its prompts: no draft would ever pay again."""
+    cost = VerifyCost(FLAT)
+    crowd = (
+        shared(sessions=16, rows=24),
+        shared(sessions=1, rows=9, waiting=15),
+        dataclasses.replace(shared(sessions=1, rows=9), prompts_ns=1),
+    )
+    for _ in range(3):
+        for _ in range(16):
+            cost.observe(0, 2000, shared(sessions=1, rows=1))
+        for timings in crowd:
+            cost.observe(8, 300_000_000, timings)
+            assert not cost.load.is_shared
+    assert cost.nanoseconds(8) == cost.nanoseconds(0) == pytest.approx(2000)
+
+
+def test_what_prompts_take_is_no_part_of_a_round() -> None:
+    cost = VerifyCost((CostPoint(1, 1000), CostPoint(16, 1000), CostPoint(32, 3000)))
+    timings = dataclasses.replace(shared(sessions=8, rows=518), prompt_rows=500, prompts_ns=70_000)
+    for _ in range(20):
+        cost.observe(2, 71_750, timings)
+    assert cost.load.others_rows == 15
+    assert cost.everybodys.nanoseconds(0) == pytest.approx(500)
+
+
 def test_one_prompt_among_many_rounds_is_no_load() -> None:
     load = VerifierLoad()
     for _ in range(15):
