@@ -14,6 +14,7 @@ from phrase_store import index, unpack
 from phrase_store.breaker import BreakerState
 from phrase_store.config import PhraseSettings
 from phrase_store.index import PhraseIndex
+from phrase_store.intake import Intake
 from phrase_store.log import LogOptions, open_log
 from phrase_store.metrics import STORES
 from phrase_store.records import new_origin
@@ -21,8 +22,6 @@ from phrase_store.replication import Follower, LinkFigures, Publisher
 from phrase_store.session import PhraseSession
 from phrase_store.successors import SuccessorTable
 
-# Requests whose phrases were learned here before they come back through the log.
-REMEMBERED_ORIGINS = 4096
 STOP_S = 0.5
 # Tokens that a request is taken to generate where nobody says: its table is made for so many.
 EXPECTED_TOKENS = 512
@@ -93,15 +92,13 @@ class Namespace:
             operation_timeout_s=settings.phrases_timeout_s,
         )
         self._log = open_log(settings.phrases_url, name, options)
-        self._origins: OrderedDict[int, None] = OrderedDict()
-        self._door = threading.Lock()
+        self._intake = Intake(self.index, self._link_figures)
         self._publisher = Publisher(self._log, self._link_figures, name)
-        self._follower = Follower(self._log, self._take, self._link_figures, name)
+        self._follower = Follower(self._log, self._intake.take, self._link_figures, name)
 
     def learn(self, origin: int, phrases: Sequence[Phrase]) -> None:
         """Takes phrases of request `origin` (64 bits) into this process."""
-        self._remember(origin)
-        self.index.insert(phrases)
+        self._intake.learn(origin, phrases)
 
     def publish(self, origin: int, phrases: Sequence[Phrase]) -> None:
         """Takes phrases into this process and, in the background, into all others."""
@@ -111,8 +108,7 @@ class Namespace:
     def clear(self) -> None:
         """Forgets all phrases, here and, in the background, everywhere."""
         origin = new_origin()
-        self._remember(origin)  # what is learned here from now on outlives the word's coming back
-        self.index.clear()
+        self._intake.clear(origin)
         self._publisher.put_cleared(origin)
 
     def wait_replayed(self, timeout_s: float) -> bool:
@@ -149,22 +145,6 @@ class Namespace:
         self._publisher.stop(STOP_S)
         self._follower.stop(STOP_S)
         self._log.close()
-
-    def _remember(self, origin: int) -> None:
-        with self._door:
-            self._origins[origin] = None
-            self._origins.move_to_end(origin)
-            if len(self._origins) > REMEMBERED_ORIGINS:
-                self._origins.popitem(last=False)
-
-    def _take(self, records: Sequence[bytes]) -> None:
-        """Counts what comes from the log, but for what this process learned at first hand."""
-        said = unpack.unpack(records, self._origins)
-        if said.cleared:
-            self.index.clear()
-        unpack.count_into(self.index, said.runs)
-        self._link_figures.skipped += said.skipped
-        self._link_figures.received += said.runs.contexts.size
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

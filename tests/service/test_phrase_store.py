@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import statistics
 import time
+import weakref
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -209,3 +211,21 @@ def test_tenants_beyond_the_limit_push_out_the_one_used_longest_ago(
     for tenant in ("a", "b", "a", "c"):
         store.namespace("m", tenant)
     assert [namespace.name for namespace in store.namespaces()] == ["m:a", "m:c"]
+
+
+def test_what_is_pushed_out_is_freed_at_once(open_store: Callable[..., PhraseStore]) -> None:
+    """Many tenants, each for one request, would fill the memory before Python looks for circles."""
+    store = open_store("memory://freed", phrases_namespaces=1)
+    gone: list[weakref.ref[object]] = []
+    gc.disable()
+    try:
+        for tenant in "abc":
+            namespace = store.namespace("m", tenant)
+            namespace.publish(1, phrase(1, 2, 3))
+            assert namespace.wait_replayed(10)
+            gone += [weakref.ref(namespace), weakref.ref(namespace.index)]
+        del namespace
+        until(lambda: not any(one() for one in gone[:-2]))
+        assert all(one() for one in gone[-2:])
+    finally:
+        gc.enable()

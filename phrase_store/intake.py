@@ -1,0 +1,55 @@
+"""The way of phrases into a namespace's index: from requests here, and from others by the log."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Sequence
+
+from draftloop.phrase import Phrase
+from phrase_store import unpack
+from phrase_store.index import PhraseIndex
+from phrase_store.replication import LinkFigures
+
+# Requests whose phrases were learned here before they come back through the log.
+REMEMBERED_ORIGINS = 4096
+
+
+class Intake:
+    """Counts phrases into an index, once each; any thread may call anything.
+
+    It is what a namespace's threads hold, and not the namespace, which holds them: in a circle an
+    index of many MiB would stay until Python looks for circles, which may be never.
+    """
+
+    def __init__(self, index: PhraseIndex, figures: LinkFigures) -> None:
+        self._index = index
+        self._figures = figures
+        self._origins: OrderedDict[int, None] = OrderedDict()
+        self._door = threading.Lock()
+
+    def learn(self, origin: int, phrases: Sequence[Phrase]) -> None:
+        """Takes in phrases of request `origin` (64 bits) at first hand."""
+        self._remember(origin)
+        self._index.insert(phrases)
+
+    def clear(self, origin: int) -> None:
+        """Forgets all; what is learned from now on outlives the word's coming back."""
+        self._remember(origin)
+        self._index.clear()
+
+    def take(self, records: Sequence[bytes]) -> None:
+        """Takes in what comes from the log, but for what was learned here."""
+        said = unpack.unpack(records, self._origins)
+        if said.cleared:
+            self._index.clear()
+        unpack.count_into(self._index, said.runs)
+        self._figures.skipped += said.skipped
+        self._figures.received += said.runs.contexts.size
+
+    def _remember(self, origin: int) -> None:
+        with self._door:
+            self._origins[origin] = None
+            self._origins.move_to_end(origin)
+            if len(self._origins) > REMEMBERED_ORIGINS:
+                self._origins.popitem(last=False)
