@@ -187,7 +187,7 @@ class Generation:
                 self.drafting.delayed(but_draft - cost.nanoseconds(nodes))
             cost.observe(nodes, but_draft, timings)
             # prompts of others take what they take, however small a draft is
-            pace_ns = round_ns - timings.prompts_ns
+            pace_ns = max(0, round_ns - timings.prompts_ns)
             self.controller.observe(nodes, kept, pace_ns, modelled=modelled)
         # Text, harvesting and counting wait for the moment in which the next round waits for a
         # service.

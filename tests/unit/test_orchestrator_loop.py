@@ -140,13 +140,12 @@ async def test_a_draft_that_a_lost_session_never_judged_is_not_counted(
 
 async def test_the_pace_is_that_beside_others_prompts(tokenizer: Tokenizer) -> None:
     """Drafts make those no shorter: a node is not cheaper for them."""
-    verifier, prompts_ns = ScriptedVerifier(), 10**12
-    verifier.timings = ServiceTimings(batch_size=2, prompts_ns=prompts_ns)
+    verifier = ScriptedVerifier()
+    verifier.timings = ServiceTimings(batch_size=2, prompts_ns=10**12)  # more than it can be
     running = generation(tokenizer, verifier, ScriptedDrafting())
     assert [piece async for piece in running.run()]
     assert isinstance(running.controller, WatchedController)
-    assert running.controller.times
-    assert all(-prompts_ns <= time < 0 for time in running.controller.times)
+    assert set(running.controller.times) == {0}
 
 
 async def test_nor_does_it_speak_against_drafting(tokenizer: Tokenizer) -> None:
