@@ -172,8 +172,8 @@ class ServiceTimings:
     """Where a service spent the time of one message, in nanoseconds, and with whom it shared it.
 
     Of the last forward: `batch_size` sessions with `batch_rows` new tokens in all were in it, of
-    them `prompt_rows` of prompts, and `waiting` more sessions waited when it ended. `prompts_ns` is
-    about what others' prompts took of the waiting and the forwards.
+    them `prompts` with `prompt_rows` of their prompts, and `waiting` more sessions waited when it
+    ended. `prompts_ns` is about what others' prompts took of the waiting and the forwards.
     """
 
     service_ns: int = 0
@@ -184,6 +184,7 @@ class ServiceTimings:
     batch_rows: int = 0
     waiting: int = 0
     prompt_rows: int = 0
+    prompts: int = 0
     prompts_ns: int = 0
 
     @property
@@ -201,6 +202,7 @@ class ServiceTimings:
             "batch_rows": self.batch_rows,
             "waiting": self.waiting,
             "prompt_rows": self.prompt_rows,
+            "prompts": self.prompts,
             "prompts_ns": self.prompts_ns,
         }
 

@@ -55,7 +55,8 @@ class Controller:
     @property
     def plain_rate(self) -> float:
         """Tokens per nanosecond without drafts."""
-        expected = max(self.verify_cost.nanoseconds(0), 1.0)
+        beside_prompts = 1 - self.verify_cost.load.prompts_share
+        expected = max(self.verify_cost.nanoseconds(0), 1.0) / beside_prompts
         return self._plain.after(PLAIN_ROUNDS, PLAIN_ROUNDS * expected)
 
     @property
@@ -72,8 +73,14 @@ class Controller:
 
     @property
     def shared_rate(self) -> float:
-        """Tokens per nanosecond of everybody whom a verification keeps waiting."""
-        return self.rate * self.verify_cost.load.sessions
+        """Tokens per nanosecond of everybody whom a verification keeps waiting.
+
+        Its own time is worth what it brings in beside the prompts of others. What the others lose
+        is worth what they bring in without: the prompts take what they take, and all are done
+        soonest if the rest is spent as if there were none.
+        """
+        load = self.verify_cost.load
+        return self.rate * (1 + (load.sessions - 1) / (1 - load.prompts_share))
 
     @property
     def node_price(self) -> float:

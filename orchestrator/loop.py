@@ -186,9 +186,7 @@ class Generation:
             if modelled and not cost.is_shared(timings):  # else others' work would be booked on it
                 self.drafting.delayed(but_draft - cost.nanoseconds(nodes))
             cost.observe(nodes, but_draft, timings)
-            # prompts of others take what they take, however small a draft is
-            pace_ns = max(0, round_ns - timings.prompts_ns)
-            self.controller.observe(nodes, kept, pace_ns, modelled=modelled)
+            self.controller.observe(nodes, kept, round_ns, modelled=modelled)
         # Text, harvesting and counting wait for the moment in which the next round waits for a
         # service.
         before = len(self.committed) - kept

@@ -145,6 +145,7 @@ def timings_to_pb(timings: ServiceTimings) -> pb.ServiceTimings:
         batch_rows=timings.batch_rows,
         waiting=timings.waiting,
         prompt_rows=timings.prompt_rows,
+        prompts=timings.prompts,
         prompts_ns=timings.prompts_ns,
     )
 
@@ -160,6 +161,7 @@ def timings_from_pb(message: pb.ServiceTimings) -> ServiceTimings:
         batch_rows=message.batch_rows,
         waiting=message.waiting,
         prompt_rows=message.prompt_rows,
+        prompts=message.prompts,
         prompts_ns=message.prompts_ns,
     )
 

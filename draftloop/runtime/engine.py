@@ -310,7 +310,8 @@ def _book(job: Job, done: Sequence[Pass], last: Pass) -> None:
     own = prompt_tokens(job.wish) if isinstance(job.wish, Forward) else 0
     job.timings.forward_ns += elapsed
     job.timings.forwards += len(done)
-    job.timings.batch_rows, job.timings.prompt_rows = last.rows, last.prompts
+    job.timings.batch_rows, job.timings.prompt_rows = last.rows, last.prompt_rows
+    job.timings.prompts = last.prompts
     job.timings.prompts_ns += last.prompts_part(elapsed, besides=own)
 
 
@@ -325,7 +326,8 @@ def _run(batch: Sequence[Job]) -> tuple[Sequence[Pass], Sequence[Tensor | None]]
     elapsed = time.perf_counter_ns() - started
     rows = sum(wish.rows for wish in wishes)
     nodes = sum(len(wish.node_token_ids) for wish in wishes)
-    return [Pass(rows, nodes, elapsed, sum(map(prompt_tokens, wishes)))], logits
+    prompts = [tokens for tokens in map(prompt_tokens, wishes) if tokens]
+    return [Pass(rows, nodes, elapsed, sum(prompts), len(prompts))], logits
 
 
 def _close(task: Task[Any]) -> None:

@@ -39,16 +39,20 @@ MOST_FORWARDS = 64  # in a row
 
 
 class Pass(NamedTuple):
-    """A forward that was run: its rows, those of draft nodes and those of prompts, and its time."""
+    """A forward that was run: its rows, those of them that are draft nodes, and its time.
+
+    `prompt_rows` are those of the `prompts` of so many sessions.
+    """
 
     rows: int
     nodes: int
     nanoseconds: int
+    prompt_rows: int = 0
     prompts: int = 0
 
     def prompts_part(self, nanoseconds: int, besides: int = 0) -> int:
         """Of so much time that it took from somebody, that of prompts, his own rows apart."""
-        return nanoseconds * (self.prompts - besides) // max(self.rows, 1)
+        return nanoseconds * (self.prompt_rows - besides) // max(self.rows, 1)
 
 
 @dataclass(slots=True)

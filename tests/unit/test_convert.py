@@ -82,7 +82,7 @@ def test_unset_filters_are_off() -> None:
 def test_timings() -> None:
     timings = ServiceTimings(
         service_ns=9, forward_ns=8, queue_ns=7, forwards=6, batch_size=5, batch_rows=4, waiting=3,
-        prompt_rows=2, prompts_ns=1,
+        prompt_rows=2, prompts=11, prompts_ns=1,
     )  # fmt: skip
     assert convert.timings_from_pb(over_the_wire(convert.timings_to_pb(timings))) == timings
 

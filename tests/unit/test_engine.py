@@ -71,10 +71,12 @@ def test_what_prompts_take_of_a_round_is_told(engine: Engine) -> None:
     gate.open()
     first.result(WAIT_S)
     second.result(WAIT_S).result(WAIT_S)
-    assert (prompt.batch_rows, prompt.prompt_rows, prompt.prompts_ns) == (rows, tokens, 0)
-    assert (beside.batch_rows, beside.prompt_rows) == (rows, tokens)
+    for timings in (prompt, beside):
+        assert (timings.batch_size, timings.prompts) == (2, 1)
+        assert (timings.batch_rows, timings.prompt_rows) == (rows, tokens)
+    assert prompt.prompts_ns == 0
     assert 0 < beside.prompts_ns <= beside.forward_ns
-    assert (behind.batch_rows, behind.prompt_rows) == (1, 0)
+    assert (behind.batch_rows, behind.prompt_rows, behind.prompts) == (1, 0, 0)
     assert 0 < behind.prompts_ns <= behind.queue_ns
     assert all(timings.is_shared for timings in (prompt, beside, behind))
 

@@ -99,6 +99,31 @@ def test_a_node_is_worth_what_everybody_brings_in_who_waits_for_it() -> None:
     assert among.next_budget(8).tokens_per_second == alone.next_budget(8).tokens_per_second
 
 
+def test_beside_prompts_own_time_is_worth_less_and_that_of_others_as_much() -> None:
+    """Drafts make prompts no shorter: for all together a node is no cheaper for them."""
+    alone, beside, among = (controller(SLOPING, 0) for _ in range(3))
+    for plan in (alone, beside, among):
+        for _ in range(50):
+            plan.observe(nodes=2, emitted=2, round_ns=1000 if plan is alone else 4000)
+    prompt = {"service_ns": 4000, "prompts_ns": 3000, "prompts": 1, "prompt_rows": 99}
+    for _ in range(20):
+        one, five = shared(sessions=2, rows=102), shared(sessions=6, rows=114)
+        beside.verify_cost.load.observe(3, dataclasses.replace(one, **prompt))
+        among.verify_cost.load.observe(3, dataclasses.replace(five, **prompt))
+    assert beside.verify_cost.load.prompts_share == pytest.approx(0.75)
+    assert (beside.verify_cost.load.sessions, among.verify_cost.load.sessions) == (1, 5)
+    assert (beside.verify_cost.load.others_rows, among.verify_cost.load.others_rows) == (0, 12)
+    assert beside.shared_rate == pytest.approx(alone.shared_rate / 4)
+    assert among.shared_rate == pytest.approx(alone.shared_rate * (1 / 4 + 4))
+
+
+def test_prompts_take_no_more_than_all() -> None:
+    load = VerifierLoad()
+    assert load.prompts_share == 0
+    load.observe(3, ServiceTimings(service_ns=5, prompts_ns=10))
+    assert load.prompts_share < 1
+
+
 def test_what_a_draft_adds_is_not_learned_among_others() -> None:
     cost = VerifyCost(FLAT)
     for _ in range(40):

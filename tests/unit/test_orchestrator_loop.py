@@ -18,7 +18,6 @@ from draftloop.tree import (
     Draft,
     DraftBudget,
     DraftTree,
-    ServiceTimings,
     TokenSource,
     Verdict,
     Verification,
@@ -50,7 +49,6 @@ class ScriptedVerifier:
         self._round = 0
         self.reopened = 0
         self.closed = False
-        self.timings = ServiceTimings()
 
     async def open(self, committed: Sequence[int]) -> Verification:
         return self._says(committed, EMPTY_TREE)
@@ -69,7 +67,7 @@ class ScriptedVerifier:
         count = len(draft)
         emitted = (*draft.token_ids, TOKEN)
         verdict = Verdict(tuple(range(count)), emitted, emitted[0], (TOKEN,) * count)
-        return Verification(verdict=verdict, committed_length=len(committed), timings=self.timings)
+        return Verification(verdict=verdict, committed_length=len(committed))
 
 
 class ScriptedDrafting(Drafting):
@@ -95,11 +93,9 @@ class WatchedController(Controller):
     """Writes down what it is told."""
 
     rounds: list[tuple[int, int]] = field(default_factory=list)
-    times: list[int] = field(default_factory=list)
 
     def observe(self, nodes: int, emitted: int, round_ns: int, *, modelled: bool = True) -> None:
         self.rounds.append((nodes, emitted))
-        self.times.append(round_ns)
 
 
 def generation(tokenizer: Tokenizer, verifier: ScriptedVerifier, drafting: Drafting) -> Generation:
@@ -136,16 +132,6 @@ async def test_a_draft_that_a_lost_session_never_judged_is_not_counted(
     assert running.controller.rounds == [(2, 3), (2, 3), (1, 2)]
     assert running.figures.draft_tokens == running.figures.accepted_tokens == 5
     assert running.figures.reopened_sessions == 1
-
-
-async def test_the_pace_is_that_beside_others_prompts(tokenizer: Tokenizer) -> None:
-    """Drafts make those no shorter: a node is not cheaper for them."""
-    verifier = ScriptedVerifier()
-    verifier.timings = ServiceTimings(batch_size=2, prompts_ns=10**12)  # more than it can be
-    running = generation(tokenizer, verifier, ScriptedDrafting())
-    assert [piece async for piece in running.run()]
-    assert isinstance(running.controller, WatchedController)
-    assert set(running.controller.times) == {0}
 
 
 async def test_nor_does_it_speak_against_drafting(tokenizer: Tokenizer) -> None:
