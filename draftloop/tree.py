@@ -188,6 +188,11 @@ class ServiceTimings:
     prompts_ns: int = 0
 
     @property
+    def round_rows(self) -> int:
+        """New tokens in the last forward that were no prompt's."""
+        return self.batch_rows - self.prompt_rows
+
+    @property
     def is_shared(self) -> bool:
         """Whether others had a part in it, so that it took longer than it would have alone."""
         return self.batch_size > 1 or self.waiting > 0 or self.prompts_ns > 0

@@ -121,8 +121,8 @@ class VerifyCost:
         """Takes in what a round took, its draft apart, and what the service says of it."""
         rows = nodes + 1
         self.load.observe(rows, timings)
-        shared = timings.batch_rows - timings.prompt_rows
-        around = nanoseconds - timings.prompts_ns - self._line.nanoseconds(max(rows, shared))
+        forward = self._line.nanoseconds(max(rows, timings.round_rows))
+        around = nanoseconds - timings.prompts_ns - forward
         self.everybodys.observe(nodes, around, is_shared=self.is_shared(timings))
 
     def is_shared(self, timings: ServiceTimings) -> bool:

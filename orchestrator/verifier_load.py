@@ -30,7 +30,7 @@ class VerifierLoad:
 
     def observe(self, rows: int, timings: ServiceTimings) -> None:
         """Takes in a verification of so many rows. A service that does not say is nobody else's."""
-        others = max(0, timings.batch_rows - timings.prompt_rows - rows)
+        others = max(0, timings.round_rows - rows)
         sessions = max(1, timings.batch_size - timings.prompts) + timings.waiting
         self._prompts.observe(timings.prompts_ns, timings.service_ns)
         self._shared.append((others, sessions))

@@ -256,9 +256,12 @@ class Engine:
         self._latest = done[-1] if done else NO_FORWARD
         # Those that were served go to the back, so that a full step starves nobody.
         self._active = [job for job in self._active if job not in batch] + batch
+        elapsed = sum(forward.nanoseconds for forward in done)
         behind = sum(job.wish is not None for job in self._active) - len(batch) + self._unread
         for job, rows in zip(batch, logits, strict=True):
-            _book(job, done, self._latest)
+            job.timings.forward_ns += elapsed
+            job.timings.forwards += len(done)
+            _book(job, elapsed, self._latest)
             job.timings.batch_size = len(batch)
             job.timings.waiting = behind
             self._advance(job, rows)
@@ -304,12 +307,9 @@ def _rows(wish: Wish | None) -> int:
     return wish.rows if isinstance(wish, Forward) else 1
 
 
-def _book(job: Job, done: Sequence[Pass], last: Pass) -> None:
-    """What the forwards took, and what the last one held."""
-    elapsed = sum(forward.nanoseconds for forward in done)
+def _book(job: Job, elapsed: int, last: Pass) -> None:
+    """What the last forward held, and what others' prompts took of the time of all."""
     own = prompt_tokens(job.wish) if isinstance(job.wish, Forward) else 0
-    job.timings.forward_ns += elapsed
-    job.timings.forwards += len(done)
     job.timings.batch_rows, job.timings.prompt_rows = last.rows, last.prompt_rows
     job.timings.prompts = last.prompts
     job.timings.prompts_ns += last.prompts_part(elapsed, besides=own)
