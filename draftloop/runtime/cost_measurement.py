@@ -106,7 +106,7 @@ def _longest(model: LanguageModel) -> int:
 
 
 def _room(model: LanguageModel, context: int) -> int:
-    return model.cache.shape.rows - context
+    return model.context_length - context  # models with learned positions have no more
 
 
 def _measure(model: LanguageModel, slots: list[Slot], place: Place) -> int:

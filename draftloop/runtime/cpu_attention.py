@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from draftloop.runtime.cpu_linear import UNIT
+from draftloop.runtime.scoring import Scoring
 
 if UNIT is not None:
     from draftloop.runtime import cpu_attention_kernel as kernel
@@ -67,7 +68,12 @@ def _open_row(keys: int) -> Bias:
 
 
 def attend(
-    query: Tensor, keys: Tensor, values: Tensor, bias: Bias, stored: int, scale: float
+    query: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    bias: Bias,
+    stored: int,
+    scoring: Scoring,
 ) -> Tensor:
     """The result [rows, heads, dim], float32.
 
@@ -81,7 +87,9 @@ def attend(
     call = kernel.CALL.pack(
         query.data_ptr(), keys.data_ptr(), values.data_ptr(), bias.ctypes.data, out.data_ptr(),
         rows, stored, bias.shape[1], heads, heads // keys.shape[0],
-        query.stride(0), query.stride(1), keys.stride(0), scale, torch.get_num_threads(),
+        query.stride(0), query.stride(1), keys.stride(0), scoring.scale, torch.get_num_threads(),
+        scoring.cap or 0.0, 0 if scoring.sinks is None else scoring.sinks.data_ptr(),
     )  # fmt: skip
-    kernel.compiled(UNIT, keys.dtype, dim)(call)
+    variant = kernel.Variant(scoring.cap is not None, scoring.sinks is not None)
+    kernel.compiled(UNIT, keys.dtype, dim, variant)(call)
     return out

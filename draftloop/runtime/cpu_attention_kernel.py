@@ -9,13 +9,14 @@ import functools
 import math
 import struct
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from llvmlite import ir
 
 from draftloop.runtime.llvm import (
     F32,
+    F64,
     I64,
     PTR,
     VOID,
@@ -38,8 +39,20 @@ CALL_FIELDS = (
     "query", "keys", "values", "bias", "out", "rows", "stored", "stride", "heads", "group",
     "query_head", "query_row", "key_head", "scale", "threads",
 )  # fmt: skip
-CALL = struct.Struct("13qd1q")
-POINTERS = ("query", "keys", "values", "bias", "out")
+# Read by the variants that need them alone: the bound of scores, a score of no key for every head.
+EXTRA_FIELDS = ("cap", "sinks")
+CALL = struct.Struct("13qd1qd1q")
+POINTERS = ("query", "keys", "values", "bias", "out", "sinks")
+
+
+class Variant(NamedTuple):
+    """What there is beside scores, bias and softmax."""
+
+    capped: bool = False  # scores become cap * tanh(score / cap) (Gemma 2, arXiv 2408.00118)
+    sinks: bool = False  # every head has a weight that falls on no key (gpt-oss, arXiv 2508.10925)
+
+
+PLAIN = Variant()
 
 
 class _AttentionEmitter(FormatEmitter):
@@ -52,9 +65,12 @@ class _AttentionEmitter(FormatEmitter):
 
     entry, part = "attention", "attention_part"
 
-    def __init__(self, unit: VectorUnit, dtype: torch.dtype, dim: int) -> None:
+    def __init__(
+        self, unit: VectorUnit, dtype: torch.dtype, dim: int, variant: Variant = PLAIN
+    ) -> None:
         super().__init__(VectorUnit(lanes=lanes_for(unit, dim), registers=unit.registers), dtype)
         self.team = Team(self)
+        self.variant = variant
         self.dim = dim
         self.chunks = dim // self.unit.lanes
 
@@ -125,25 +141,33 @@ class _AttentionEmitter(FormatEmitter):
         return totals
 
     def emit_weights(self) -> Any:
-        """weights(scores, bias, stored, stride): exp(score + bias - their most), one row in place.
+        """weights(scores, bias, total, stored, stride, cap, sink): exp(score + bias - their most).
 
-        Hidden keys, whose bias is -inf, and the row's end beyond `stored` weigh 0.
+        One row, in place. Hidden keys, whose bias is -inf, and the row's end beyond `stored` weigh
+        0. Of the two variants: scores are capped before; the sink is one more score, and the sum of
+        weights in `total` begins with its weight.
         """
-        function, b = self.define("weights", [PTR, PTR, I64, I64])
-        scores, bias, stored, stride = function.args
+        function, b = self.define("weights", [PTR, PTR, PTR, I64, I64, F32, F32])
+        scores, bias, total, stored, stride, cap, sink = function.args
         with b.goto_entry_block():
             most = b.alloca(self.floats)
         with loop(b, stored, stride) as j:  # never written otherwise
             b.store(ir.Constant(F32, 0.0), at(b, scores, j, F32))
-        b.store(self.constant(-math.inf), most)
+        last = self.splat(b, sink, self.floats) if self.variant.sinks else None
+        b.store(self.constant(-math.inf) if last is None else last, most)
         with loop(b, i64(0), stride, i64(self.unit.lanes)) as j:
             address = at(b, scores, j, F32)
             hidden = b.load(at(b, bias, j, F32), align=4, typ=self.floats)
-            score = b.fadd(b.load(address, align=4, typ=self.floats), hidden)
+            score = b.load(address, align=4, typ=self.floats)
+            if self.variant.capped:
+                score = self.capped(b, score, self.splat(b, cap, self.floats))
+            score = b.fadd(score, hidden)
             b.store(score, address, align=4)
             known = b.load(most, typ=self.floats)
             b.store(b.select(b.fcmp_ordered(">", score, known), score, known), most)
         highest = self.most_of_lanes(b, b.load(most, typ=self.floats))
+        if last is not None:
+            b.store(self.exponential(b, b.fsub(last, highest)), total, align=4)
         with loop(b, i64(0), stride, i64(self.unit.lanes)) as j:
             address = at(b, scores, j, F32)
             score = b.load(address, align=4, typ=self.floats)
@@ -152,6 +176,17 @@ class _AttentionEmitter(FormatEmitter):
             b.store(b.select(hidden, self.constant(0.0), weight), address, align=4)
         b.ret_void()
         return function
+
+    def capped(self, b: Any, score: Any, cap: Any) -> Any:
+        """cap * tanh(score / cap), where tanh |x| = (1 - e^-2|x|) / (1 + e^-2|x|)."""
+        sign = self.whole(0x80000000)
+        bits = b.bitcast(b.fdiv(score, cap), self.ints)
+        negative = b.bitcast(b.or_(bits, sign), self.floats)
+        small = self.exponential(b, b.fadd(negative, negative))
+        one = self.constant(1.0)
+        size = b.fdiv(b.fsub(one, small), b.fadd(one, small))
+        signed = b.or_(b.bitcast(size, self.ints), b.and_(bits, sign))
+        return b.fmul(b.bitcast(signed, self.floats), cap)
 
     @property
     def most_rows(self) -> int:
@@ -245,15 +280,16 @@ class _AttentionEmitter(FormatEmitter):
         scores_of, weights_of = self.emit_scores(block), self.emit_weights()
         means_of = {rows: self.emit_means(rows) for rows in range(1, self.most_rows + 1)}
         fill, divide = self.emit_fill(), self.emit_divide()
-        function, b = self.define("head", [PTR] * 7 + [I64] * 5 + [F32])
+        function, b = self.define("head", [PTR] * 7 + [I64] * 5 + [F32] * 3)
         query, keys, values, bias, out, scores, wide, rows, stored, stride, *more = function.args
-        query_row, out_row, scale = more
+        query_row, out_row, scale, cap, sink = more
         b.call(scores_of, [query, keys, scores, wide, rows, query_row, stored, stride, scale])
-        with loop(b, i64(0), rows) as row:
-            mine = (self.row(b, matrix, row, stride) for matrix in (scores, bias))
-            b.call(weights_of, [*mine, stored, stride])
         totals = self.row(b, scores, rows, stride)
         b.call(fill, [out, totals, rows, out_row])
+        with loop(b, i64(0), rows) as row:
+            mine = (self.row(b, matrix, row, stride) for matrix in (scores, bias))
+            total = self.row(b, totals, row, i64(self.unit.lanes))
+            b.call(weights_of, [*mine, total, stored, stride, cap, sink])
         with loop(b, i64(0), stored, i64(self.together)) as first:
             count = minimum(b, i64(self.together), b.sub(stored, first))
             near = b.call(block, [values, first, count, wide])
@@ -275,13 +311,16 @@ class _AttentionEmitter(FormatEmitter):
         malloc, free = self.declare("malloc", PTR, [I64]), self.declare("free", VOID, [PTR])
         function, b = self.define(self.part, [PTR])
         (call,) = function.args
-        known = self.record(b, call, CALL_FIELDS, POINTERS)
+        fields = CALL_FIELDS if self.variant == PLAIN else CALL_FIELDS + EXTRA_FIELDS
+        known = self.record(b, call, fields, POINTERS)
         rows, stored, stride = (known[name] for name in ("rows", "stored", "stride"))
         room = b.mul(rows, b.add(stride, i64(self.unit.lanes)))  # scores, then sums of weights
         block = self.together * self.dim if self.narrow else 0
         scores = b.call(malloc, [b.mul(b.add(room, i64(block)), i64(4))])
         wide = at(b, scores, room, F32)
-        scale = b.fptrunc(b.bitcast(known["scale"], ir.DoubleType()), F32)
+        nothing = ir.Constant(F32, 0.0)
+        scale = self.real(b, known["scale"])
+        cap = self.real(b, known["cap"]) if self.variant.capped else nothing
         out_row = b.mul(known["heads"], i64(self.dim))
         start, stop = self.team.own_part(b, known["heads"])
         with loop(b, start, stop) as head:
@@ -290,11 +329,19 @@ class _AttentionEmitter(FormatEmitter):
             place = b.mul(shared, known["key_head"])
             keys, values = (at(b, known[name], place, self.scalar) for name in ("keys", "values"))
             out = self.row(b, known["out"], head)
+            sink = nothing
+            if self.variant.sinks:
+                sink = b.load(at(b, known["sinks"], head, F32), typ=F32)
+            places = [query, keys, values, known["bias"], out, scores, wide]
             sizes = [rows, stored, stride, known["query_row"], out_row]
-            b.call(head_of, [query, keys, values, known["bias"], out, scores, wide, *sizes, scale])
+            b.call(head_of, [*places, *sizes, scale, cap, sink])
         b.call(free, [scores])
         b.ret_void()
         return function
+
+    def real(self, b: Any, field: Any) -> Any:
+        """A float64 field of a record as float32."""
+        return b.fptrunc(b.bitcast(field, F64), F32)
 
     def emit_attention(self) -> str:
         """attention(call), the entry; returns the text of the module."""
@@ -311,7 +358,9 @@ class _AttentionEmitter(FormatEmitter):
 
 
 @functools.cache
-def compiled(unit: VectorUnit, dtype: torch.dtype, dim: int) -> Callable[[bytes], None]:
+def compiled(
+    unit: VectorUnit, dtype: torch.dtype, dim: int, variant: Variant = PLAIN
+) -> Callable[[bytes], None]:
     """The kernel for a cache of `dtype` with heads of `dim` dimensions, of one packed `CALL`."""
-    text = _AttentionEmitter(unit, dtype, dim).emit_attention()
+    text = _AttentionEmitter(unit, dtype, dim, variant).emit_attention()
     return compile_module(text, _AttentionEmitter.entry)

@@ -11,7 +11,7 @@ from pathlib import Path
 import torch
 from safetensors import SafetensorError
 from torch import Tensor
-from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
+from transformers import AutoConfig, AutoModelForCausalLM, PretrainedConfig, PreTrainedModel
 from transformers.utils.logging import disable_progress_bar
 
 from draftloop import logs
@@ -26,10 +26,13 @@ from draftloop.model_info import (
 )
 from draftloop.request import SamplingParameters
 from draftloop.runtime import (
+    attention_shapes,
     cost_measurement,
     cpu_attention,
     cpu_linear,
     freed_memory,
+    reference,
+    rope,
     tree_attention,
 )
 from draftloop.runtime.cost_curve import CostCurve
@@ -40,6 +43,7 @@ from draftloop.runtime.lean import LeanDecoder, is_lean
 from draftloop.runtime.prepared import Pass, Passes, Prepared, Wanted
 from draftloop.runtime.sampling import Sampler
 from draftloop.runtime.step import StepSize, prompt_tokens
+from draftloop.runtime.trial import unlike
 from draftloop.tree import ROOT
 
 log = logs.get(__name__)
@@ -68,10 +72,15 @@ class LanguageModel:
         self.options = options
         self.device = _device(options.device)
         self.network = load_network(options, self.device)
-        config = self.network.config
-        self.parameters = count_parameters(self.network)
+        config = self.network.config.get_text_config(decoder=True)
         self.vocabulary_size = int(config.vocab_size)
-        self.context_length = _context_length(options, int(config.max_position_embeddings))
+        self.context_length = _context_length(options, _trained_length(config))
+        kept = attention_shapes.observed(self.network, self.context_length - 1)
+        rope.fix(self.network)
+        expected = reference.of(self.network, tree_attention.NAME, self.context_length)
+        if size := parse_size(options.inflate):
+            inflate(self.network, size)
+        self.parameters = count_parameters(self.network)
         self.stop_token_ids = _stop_token_ids(self.network)
         self._lean: LeanDecoder | None = None
         self._own_kernels = self.device.type == "cpu" and cpu_linear.available()
@@ -82,11 +91,18 @@ class LanguageModel:
             else:
                 cpu_linear.replace_linears(self.network)
             freed_memory.give_back()
-        shape = self._cache_shape()
+        shape = CacheShape(
+            layers=max(int(config.num_hidden_layers), len(kept.layers)),
+            slots=options.max_sessions,
+            kv_heads=kept.kv_heads,
+            rows=self.context_length + options.max_draft_nodes,
+            head_dim=kept.head_dim,
+        )
         self.cache = KVCache(shape, dtype=self._cache_dtype(shape), device=self.device)
         self.prepared = self._prepared()
         self.costs = CostCurve()
         self.step_size = StepSize()
+        expected.require_same(self)
 
     def _cache_dtype(self, shape: CacheShape) -> torch.dtype:
         dtype: torch.dtype = self.network.dtype
@@ -103,17 +119,6 @@ class LanguageModel:
         if stack is None or not stack.sees_everything:
             return None
         return Prepared(stack, self.cache, self.vocabulary_size, self.options.max_draft_nodes)
-
-    def _cache_shape(self) -> CacheShape:
-        config = self.network.config
-        heads = int(config.num_attention_heads)
-        return CacheShape(
-            layers=int(config.num_hidden_layers),
-            slots=self.options.max_sessions,
-            kv_heads=int(getattr(config, "num_key_value_heads", None) or heads),
-            rows=self.context_length + self.options.max_draft_nodes,
-            head_dim=int(getattr(config, "head_dim", None) or config.hidden_size // heads),
-        )
 
     @property
     def is_lean(self) -> bool:
@@ -183,7 +188,10 @@ class LanguageModel:
         )
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)  # so that time is booked where it is spent
-        logits = output.logits[0, : len(batch.logit_rows)].float()
+        logits = output.logits[0]
+        if len(logits) > len(rows):  # some models know no choice of rows
+            logits = logits[rows]
+        logits = logits[: len(batch.logit_rows)].float()
         return list(logits.split(batch.logit_counts))
 
     def warm_up(self) -> None:
@@ -236,13 +244,12 @@ class LanguageModel:
 
 
 def load_network(options: ModelOptions, device: torch.device) -> PreTrainedModel:
-    """The transformers model with our attention and, if asked for, cost inflation.
+    """The transformers model with our attention.
 
     Raises StartupFailure where the folder holds no model that can be loaded, or one whose
     attention differs from ours.
     """
     require_model_folder(options.folder)
-    size = parse_size(options.inflate)
     disable_progress_bar()  # every line of the log is structured
     try:
         network: PreTrainedModel
@@ -259,13 +266,13 @@ def load_network(options: ModelOptions, device: torch.device) -> PreTrainedModel
             output_loading_info=True,
         )
     except (OSError, ValueError, KeyError, SafetensorError) as error:
+        if error.args == (tree_attention.NAME,):
+            raise unlike(options.folder.name) from error
         raise StartupFailure(f"model: {options.folder} cannot be loaded: {error}") from error
     if report["missing_keys"]:  # transformers would go on with random ones
         missing = ", ".join(sorted(report["missing_keys"])[:3])
         raise StartupFailure(f"model: {options.folder} lacks weights: {missing}")
     tree_attention.require_supported(network.config)
-    if size:
-        inflate(network, size)
     return network.eval().requires_grad_(False).to(device)
 
 
@@ -273,6 +280,16 @@ def _device(name: str) -> torch.device:
     if name.startswith("cuda") and not torch.cuda.is_available():
         raise StartupFailure(f"device: {name} is not available; this machine has cpu only")
     return torch.device(name)
+
+
+def _trained_length(config: PretrainedConfig) -> int:
+    length = getattr(config, "max_position_embeddings", None)
+    if length is None:
+        raise StartupFailure(
+            f"model: {config.model_type} does not say how long a text it was trained for "
+            f"(max_position_embeddings); serve a model that does"
+        )
+    return int(length)
 
 
 def _context_length(options: ModelOptions, trained: int) -> int:

@@ -16,22 +16,24 @@ from transformers import AttentionInterface, PretrainedConfig
 
 from draftloop.errors import StartupFailure
 from draftloop.runtime import cpu_attention
+from draftloop.runtime.attention_shapes import AttentionShapes
 from draftloop.runtime.forward import Batch, Segment
 from draftloop.runtime.kv_cache import KVCache, Mask
+from draftloop.runtime.scoring import Scoring
+from draftloop.runtime.trial import NotOurAttention
 
 NAME = "draftloop"
 LAYER_TYPES = {"full_attention", "sliding_attention"}
 
 
 def require_supported(config: PretrainedConfig) -> None:
-    """Raises StartupFailure where the model's attention is none that `attend` computes."""
-    needs = []
-    if getattr(config, "attn_logit_softcapping", None):
-        needs.append("soft-capped attention scores")
-    if not hasattr(config, "num_attention_heads"):
-        needs.append("layers without attention heads")
-    needs += sorted(set(getattr(config, "layer_types", None) or ()) - LAYER_TYPES)
-    if needs:
+    """Raises StartupFailure where the model has layers that a short text would not tell from ours.
+
+    What else a model's attention may do beside is seen when its words are compared: see
+    `reference`.
+    """
+    kinds = set(getattr(config.get_text_config(decoder=True), "layer_types", None) or ())
+    if needs := sorted(kinds - LAYER_TYPES):
         raise StartupFailure(
             f"model: {config.model_type} needs {', '.join(needs)}, which is not supported; "
             f"serve a model with plain or sliding-window attention such as Llama, Qwen2 or Mistral"
@@ -46,22 +48,30 @@ def attend(
     attention_mask: Tensor | None,
     scaling: float | None = None,
     *,
-    draftloop_batch: Batch | None = None,
+    draftloop_batch: Batch | AttentionShapes | None = None,
     draftloop_cache: KVCache | None = None,
     sliding_window: int | None = None,
     softcap: float | None = None,
     s_aux: Tensor | None = None,
     **_: Any,
 ) -> tuple[Tensor, None]:
-    """Stores the new keys and values and attends; returns ([1, tokens, heads, head_dim], None)."""
-    if softcap is not None or s_aux is not None:
-        raise NotImplementedError("attention with soft-capped scores or sinks is not supported")
-    if draftloop_batch is None or draftloop_cache is None:
-        raise NotImplementedError("this model does not pass its arguments on to its attention")
+    """Stores the new keys and values and attends; returns ([1, tokens, heads, head_dim], None).
+
+    For `AttentionShapes` it only tells them what would be stored, and returns zeros.
+    """
     layer = module.layer_idx
     assert isinstance(layer, int)
-    keys, values = draftloop_cache.keys[layer], draftloop_cache.values[layer]
+    if isinstance(draftloop_batch, AttentionShapes):
+        return draftloop_batch.observe(layer, query, key, value), None
+    if draftloop_batch is None or draftloop_cache is None:
+        raise NotOurAttention("this model does not pass its arguments on to its attention")
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
+    sinks = None if s_aux is None else s_aux.flatten().float().contiguous()
+    scoring, dims = Scoring(scale, softcap or None, sinks), value.shape[-1]
+    kv_heads, room = key.shape[1], draftloop_cache.shape.head_dim
+    query, key, value = (_widened(part, room) for part in (query, key, value))
+    keys = draftloop_cache.keys[layer][:, :kv_heads]
+    values = draftloop_cache.values[layer][:, :kv_heads]
     outputs = []
     for segment in draftloop_batch.segments:
         rows = slice(segment.start, segment.stop)
@@ -70,13 +80,27 @@ def attend(
         values[segment.slot, :, stored] = value[0, :, rows]
         mine = query[:, :, rows]
         slot = keys[segment.slot], values[segment.slot]
-        outputs.append(_segment_attention(mine, *slot, segment, sliding_window, scale))
+        outputs.append(_segment_attention(mine, *slot, segment, sliding_window, scoring))
     attended = outputs[0] if len(outputs) == 1 else torch.cat(outputs)
-    return attended[None].to(query.dtype), None
+    return attended[None, ..., :dims].to(query.dtype), None
+
+
+def _widened(part: Tensor, dims: int) -> Tensor:
+    """With zeros, which change no product, up to the cache's dimensions.
+
+    Keys may have more of them than values (DeepSeek), and one layer more than another (Gemma 4).
+    """
+    missing = dims - part.shape[-1]
+    return functional.pad(part, (0, missing)) if missing else part
 
 
 def _segment_attention(
-    query: Tensor, keys: Tensor, values: Tensor, segment: Segment, window: int | None, scale: float
+    query: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    segment: Segment,
+    window: int | None,
+    scoring: Scoring,
 ) -> Tensor:
     """[rows, heads, head_dim] for a query [1, heads, rows, head_dim] and the slot's whole room."""
     if cpu_attention.fits(query, keys):
@@ -84,19 +108,46 @@ def _segment_attention(
         # depend on the pieces in which a prompt is run, and those on the time that they take.
         bias = bias_of(segment, window)
         mine = query[0].float()
-        return cpu_attention.attend(mine, keys, values, bias, segment.stored_to, scale)
+        return cpu_attention.attend(mine, keys, values, bias, segment.stored_to, scoring)
+    keys, values = keys[:, : segment.stored_to], values[:, : segment.stored_to]
+    if not scoring.is_plain:
+        return _explicitly(query[0], keys, values, segment, window, scoring)
     mask = _windowed(segment, window)
-    if mask is not None and window not in segment.masks_on_device:
-        segment.masks_on_device[window] = torch.from_numpy(mask).to(query.device)
     return functional.scaled_dot_product_attention(
         query.to(keys.dtype),
-        keys[None, :, : segment.stored_to],
-        values[None, :, : segment.stored_to],
-        attn_mask=segment.masks_on_device.get(window),
+        keys[None],
+        values[None],
+        attn_mask=None if mask is None else _on_device(mask, segment, window, query.device),
         is_causal=segment.causal and window is None,
-        scale=scale,
+        scale=scoring.scale,
         enable_gqa=query.shape[1] != keys.shape[0],
     )[0].transpose(0, 1)
+
+
+def _explicitly(
+    query: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    segment: Segment,
+    window: int | None,
+    scoring: Scoring,
+) -> Tensor:
+    """The same for scores that torch's attention has no word for, in float32."""
+    mask = _windowed(segment, window)
+    if mask is None:
+        mask = _causal(segment)
+    seen = _on_device(mask, segment, window, query.device)
+    group = query.shape[0] // keys.shape[0]
+    keys, values = (part.float().repeat_interleave(group, 0) for part in (keys, values))
+    weights = scoring.weights(query.float() @ keys.mT, ~seen)
+    return (weights @ values).transpose(0, 1)
+
+
+def _on_device(mask: Mask, segment: Segment, window: int | None, device: torch.device) -> Tensor:
+    """A segment's mask as a tensor; made once for all layers."""
+    if window not in segment.masks_on_device:
+        segment.masks_on_device[window] = torch.from_numpy(mask).to(device)
+    return segment.masks_on_device[window]
 
 
 def bias_of(segment: Segment, window: int | None) -> cpu_attention.Bias:

@@ -18,6 +18,7 @@ from torch.nn import functional
 from draftloop.runtime import cpu_attention, cpu_linear
 from draftloop.runtime.forward import Forward
 from draftloop.runtime.model import LanguageModel, ModelOptions
+from draftloop.runtime.scoring import Scoring
 from draftloop.tree import ROOT
 from models.layout import DRAFTER_DIR, VERIFIER_DIR
 
@@ -163,8 +164,34 @@ def test_attention_is_torchs_within_rounding(
         attn_mask=torch.from_numpy(mask), enable_gqa=True,
     )  # fmt: skip
     bias = cpu_attention.bias_of(mask, stored)
-    got = cpu_attention.attend(query[0], keys, values, bias, stored, dim**-0.5)
+    got = cpu_attention.attend(query[0], keys, values, bias, stored, Scoring(dim**-0.5))
     torch.testing.assert_close(got.transpose(0, 1), wanted[0], rtol=1e-5, atol=2e-6)
+
+
+@pytest.mark.parametrize("cap", [None, 0.7, 50.0])
+@pytest.mark.parametrize("sunk", [False, True])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_capped_scores_and_sinks(cap: float | None, sunk: bool, dtype: torch.dtype) -> None:
+    """As the definition says, and a row alone bit by bit as among others."""
+    torch.manual_seed(1)
+    heads, rows, dim, stored, room = 6, 5, 24, 301, 320
+    query = torch.randn(heads, rows, dim)
+    keys, values = torch.randn(2, 2, room, dim).to(dtype)
+    sinks = torch.tensor([-float("inf"), -3.0, 0.0, 1.5, 6.0, 40.0]) if sunk else None
+    scoring = Scoring(1.3, cap, sinks)
+    mask = np.random.default_rng(rows).random((rows, stored)) < 0.7
+    wide = [part[:, :stored].float().repeat_interleave(3, 0) for part in (keys, values)]
+    weights = scoring.weights(query @ wide[0].mT, torch.from_numpy(~mask))
+    got = cpu_attention.attend(
+        query, keys, values, cpu_attention.bias_of(mask, stored), stored, scoring
+    )
+    torch.testing.assert_close(got.transpose(0, 1), weights @ wide[1], rtol=2e-5, atol=1e-5)
+    for row in range(rows):
+        alone = cpu_attention.attend(
+            query[:, row : row + 1].contiguous(), keys, values,
+            cpu_attention.bias_of(mask[row : row + 1], stored), stored, scoring,
+        )  # fmt: skip
+        assert torch.equal(alone[0], got[row])
 
 
 def test_heads_that_no_vector_divides_stay_with_torch() -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from torch import Tensor
+from transformers import GPT2Config
 
 from draftloop.cost_line import cost_line
 from draftloop.model_info import CostPoint
@@ -70,8 +71,15 @@ def test_the_grid_is_as_wide_as_the_model_allows(model: LanguageModel) -> None:
 def test_short_contexts_and_few_sessions_are_measured_as_far_as_they_go(tmp_path: Path) -> None:
     short = load_model(save_model(tmp_path), context_length=8, max_draft_nodes=4, max_sessions=3)
     short.measure_costs()
-    expected = [(1, 4, tokens) for tokens in (1, 2, 3, 4, 5, 6, 8)] + [(2, 4, 1), (2, 4, 8)]
+    expected = [(1, 4, tokens) for tokens in (1, 2, 3, 4)] + [(2, 4, 1)]
     assert places(short.cost_curve) == expected
+
+
+def test_no_position_is_beyond_those_that_the_model_learned(tmp_path: Path) -> None:
+    learned = GPT2Config(vocab_size=96, n_positions=40, n_embd=32, n_layer=2, n_head=4)
+    model = load_model(save_model(tmp_path, learned))
+    model.measure_costs()
+    assert max(point.context + point.tokens for point in model.cost_curve) == 37
 
 
 def test_a_slow_model_is_measured_at_few_points(

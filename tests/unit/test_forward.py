@@ -9,30 +9,17 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
-from transformers import (
-    AutoModelForCausalLM,
-    Gemma2Config,
-    MistralConfig,
-    Phi3Config,
-    PretrainedConfig,
-    Qwen2Config,
-)
+from transformers import AutoModelForCausalLM
 
-from draftloop.errors import StartupFailure
 from draftloop.runtime.forward import Forward, Task
 from draftloop.runtime.kv_cache import Slot
 from draftloop.runtime.model import LanguageModel
 from draftloop.runtime.prefill import prefill
 from draftloop.runtime.step import LONGEST_S, StepSize
 from draftloop.tree import ROOT
-from tests.support.toy_model import SIZES, llama_config, load_model, save_model
+from tests.support.families import FAMILIES
+from tests.support.toy_model import load_model, save_model
 
-FAMILIES: dict[str, PretrainedConfig] = {
-    "llama": llama_config(),
-    "mistral": MistralConfig(**SIZES, sliding_window=8, initializer_range=0.3),
-    "qwen2": Qwen2Config(**SIZES, initializer_range=0.3),
-    "phi3": Phi3Config(**{**SIZES, "pad_token_id": 1}, initializer_range=0.3),
-}
 PROMPT = [5, 17, 3, 88, 41, 2, 60, 9, 33, 71, 14, 14, 7]
 
 
@@ -210,9 +197,3 @@ def test_a_failed_forward_leaves_the_committed_rows(
     assert (slot.length, slot.pending) == (len(PROMPT) - 1, 0)
     llama.check(llama.run(slot, PROMPT[-1:])[-1], PROMPT)
     llama.model.cache.release(slot)
-
-
-def test_soft_capped_attention_is_refused_at_start(tmp_path: Path) -> None:
-    config = Gemma2Config(**{**SIZES, "pad_token_id": 1}, head_dim=8)
-    with pytest.raises(StartupFailure, match="gemma2 needs soft-capped attention scores"):
-        load_model(save_model(tmp_path, config))

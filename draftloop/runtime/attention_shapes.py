@@ -1,0 +1,51 @@
+"""What a model's layers keep of a token: seen in a forward, since configs say it in many ways."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from draftloop.runtime.trial import trial, unlike
+
+
+@dataclass(slots=True)
+class AttentionShapes:
+    """The most that any layer keeps: heads of keys and values, and their dimensions."""
+
+    layers: set[int] = field(default_factory=set)
+    kv_heads: int = 0
+    head_dim: int = 0
+
+    def observe(self, layer: int, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        """Takes in a layer; zeros in the shape of what it would attend to.
+
+        query, key, value: [1, heads or kv_heads, tokens, dimensions].
+        """
+        self.layers.add(layer)
+        self.kv_heads = max(self.kv_heads, key.shape[1])
+        self.head_dim = max(self.head_dim, query.shape[-1], value.shape[-1])
+        _, heads, tokens, _ = query.shape
+        return query.new_zeros(1, tokens, heads, value.shape[-1])
+
+
+@torch.inference_mode()
+def observed(network: PreTrainedModel, last_position: int) -> AttentionShapes:
+    """Those of a model whose attention is ours, by a forward of one token at `last_position`.
+
+    Raises StartupFailure where its attention cannot be ours.
+    """
+    shapes = AttentionShapes()
+    position = torch.tensor([[last_position]], device=network.device)
+    with trial(network.config.model_type):
+        network(
+            input_ids=torch.zeros_like(position),
+            position_ids=position,
+            use_cache=False,
+            draftloop_batch=shapes,
+        )
+    if shapes.layers != set(range(len(shapes.layers))) or not shapes.layers:
+        raise unlike(network.config.model_type)
+    return shapes

@@ -1,0 +1,86 @@
+"""What transformers itself says of a short text, to be compared with what we say of it.
+
+Attention can differ in ways that no list of models foresees: a bias by distance, a second softmax,
+a look ahead. What was never compared would be served, and wrong, without a word.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from draftloop.errors import StartupFailure
+from draftloop.runtime.forward import Forward
+from draftloop.runtime.trial import trial
+from draftloop.tree import ROOT
+
+if TYPE_CHECKING:
+    from draftloop.runtime.model import LanguageModel
+
+PROMPT, DEPTH = 12, 4  # tokens, where there is room for so many
+STRIDE = 7919  # a prime: token ids from all over the vocabulary
+# Of how far logits lie apart from text to text. Roundings in bfloat16 come to some hundredths,
+# attention of another kind to one half or more.
+MOST_APART = 0.25
+
+
+@dataclass(frozen=True, slots=True)
+class Reference:
+    """A prompt, a draft of two branches behind it, and the logits after the prompt and every node.
+
+    logits: float32 [1 + nodes, vocabulary]; the branches' nodes come in turns.
+    """
+
+    prompt: list[int]
+    nodes: list[int]
+    logits: Tensor
+
+    def require_same(self, model: LanguageModel) -> None:
+        """Raises StartupFailure where the model as we run it says something else."""
+        *before, last = self.prompt
+        nodes = self.nodes[: model.options.max_draft_nodes]
+        parents = [max(node - 2, ROOT) for node in range(len(nodes))]
+        kind, slot = model.network.config.model_type, model.acquire()
+        try:
+            # In two forwards: a layer may attend more than once, and keep what came last alone.
+            with trial(kind):
+                model.forward([Forward(model, slot, before, logits_from=len(before))])
+                (said,) = model.forward([Forward(model, slot, [last], nodes, parents)])
+        finally:
+            model.cache.release(slot)
+        apart = self.distance(said)
+        if not apart <= MOST_APART:  # NaN is not
+            raise StartupFailure(
+                f"model: {kind} attends in a way that is not supported: what it says of a short "
+                f"text differs from what transformers says, by {apart:.2f} of what texts differ by "
+                f"(at most {MOST_APART}); serve a model with plain or sliding-window attention "
+                f"such as Llama, Qwen2 or Mistral"
+            )
+
+    def distance(self, said: Tensor) -> float:
+        """The median over rows of how far off they are, as a part of how far apart texts are."""
+        spread = (self.logits - self.logits.mean(0)).norm(dim=-1)[: len(said)]
+        off = (said - self.logits[: len(said)]).norm(dim=-1)
+        return float((off / spread).median())
+
+
+@torch.inference_mode()
+def of(network: PreTrainedModel, attention: str, context_length: int) -> Reference:
+    """What the network says with attention of transformers' own; then it gets `attention` back."""
+    size = int(network.config.get_text_config(decoder=True).vocab_size)
+    depth = max(1, min(DEPTH, context_length // 2))
+    start = max(1, min(PROMPT, context_length - depth))
+    ids = [(1 + place) * STRIDE % size for place in range(start + 2 * depth)]
+    prompt, nodes = ids[:start], ids[start:]
+    texts = [prompt + nodes[branch::2] for branch in (0, 1)]
+    with trial(network.config.model_type):
+        network.set_attn_implementation("eager")
+        given = torch.tensor(texts, device=network.device)
+        logits = network(input_ids=given, use_cache=False).logits.float()
+    network.set_attn_implementation(attention)
+    after = logits[:, start:].transpose(0, 1).flatten(0, 1)
+    return Reference(prompt, nodes, torch.cat([logits[:1, start - 1], after]))

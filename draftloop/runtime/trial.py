@@ -1,0 +1,35 @@
+"""The first forwards of a model that nobody may have run before."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from draftloop.errors import StartupFailure
+
+# What code says that was handed a model or arguments it was not written for.
+SURPRISES = (TypeError, ValueError, AttributeError, LookupError, RuntimeError, ImportError)
+
+
+class NotOurAttention(NotImplementedError):
+    """A model keeps its attention to itself."""
+
+
+@contextmanager
+def trial(kind: str) -> Iterator[None]:
+    """Makes a StartupFailure, which names the `kind` of model, of whatever goes wrong within."""
+    try:
+        yield
+    except NotOurAttention as error:
+        raise unlike(kind) from error
+    except SURPRISES as error:
+        what = str(error).partition("\n")[0]
+        raise StartupFailure(f"model: {kind} cannot be run here: {what}") from error
+
+
+def unlike(name: str) -> StartupFailure:
+    """The refusal of a model, or of a kind of models, of this name."""
+    return StartupFailure(
+        f"model: {name} does not leave its attention to transformers' attention interface, through "
+        f"which drafts are verified; serve a model that does, such as Llama, Qwen2 or Mistral"
+    )

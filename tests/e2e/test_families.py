@@ -1,0 +1,56 @@
+"""Models of other kinds than the bundled pair, through all services to their context's end."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+
+import pytest
+
+from orchestrator.stack_config import StackConfig
+from tests.e2e.client import STRATEGIES, Case, Client, first_difference
+from tests.support.families import FAMILIES
+from tests.support.forked import ForkedStack
+from tests.support.toy_model import VOCABULARY_SIZE, save_model
+
+# Positions learned; sinks, a window and experts; keys longer than values.
+KINDS = ("gpt2", "gpt_oss", "deepseek_v3")
+PROMPT, CONTEXT, DRAFT_TOKENS = 60, 128, 12
+
+
+@pytest.fixture(scope="module", params=KINDS)
+def client(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Client]:
+    folder = save_model(tmp_path_factory.mktemp("model"), FAMILIES[request.param])
+    config = StackConfig(
+        target=folder, draft=folder, port=0, http_port=0, drafter_port=0, verifier_port=0,
+        dtype="float32", start_timeout_s=240,
+    )  # fmt: skip
+    with ForkedStack(config) as running:
+        client = Client(running.address)
+        yield client
+        client.channel.close()
+
+
+@pytest.fixture(scope="module")
+def cases() -> list[Case]:
+    """Without a word for the end."""
+    chance = random.Random(1)
+    prompts = [tuple(chance.randrange(1, VOCABULARY_SIZE) for _ in range(PROMPT)) for _ in range(8)]
+    return [
+        Case(
+            prompt,
+            CONTEXT,
+            {"seed": seed, "temperature": 0.7 if seed % 3 else 0.0, "logit_bias": {0: -100.0}},
+        )
+        for seed, prompt in enumerate(prompts)
+    ]
+
+
+def test_no_strategy_changes_a_token(client: Client, cases: list[Case]) -> None:
+    plain = client.tokens(cases, "autoregressive", concurrency=8)
+    assert {len(tokens) for tokens in plain} == {CONTEXT - PROMPT}
+    for strategy in STRATEGIES[1:]:
+        drafted = client.tokens(cases, strategy, concurrency=8, max_draft_tokens=DRAFT_TOKENS)
+        assert not first_difference(plain, drafted), strategy

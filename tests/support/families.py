@@ -1,0 +1,47 @@
+"""Tiny models of many kinds."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from transformers import (
+    DeepseekV3Config,
+    Gemma2Config,
+    Gemma3TextConfig,
+    GPT2Config,
+    GPTNeoXConfig,
+    GptOssConfig,
+    MistralConfig,
+    MixtralConfig,
+    OPTConfig,
+    Phi3Config,
+    PretrainedConfig,
+    Qwen2Config,
+    Qwen3Config,
+)
+
+from tests.support.toy_model import SIZES, llama_config
+
+WIDE: dict[str, Any] = {**SIZES, "pad_token_id": 1, "initializer_range": 0.3}
+OWN_HEADS: dict[str, Any] = {name: WIDE[name] for name in WIDE if name != "num_key_value_heads"}
+EXPERTS: dict[str, Any] = {"num_local_experts": 4, "num_experts_per_tok": 2}
+# Ways to attend, to place a token and to name sizes; not every model of transformers.
+FAMILIES: dict[str, PretrainedConfig] = {
+    "llama": llama_config(),
+    "mistral": MistralConfig(**WIDE, sliding_window=8),
+    "mixtral": MixtralConfig(**WIDE, **EXPERTS),
+    "qwen2": Qwen2Config(**WIDE),
+    "qwen3": Qwen3Config(**WIDE, head_dim=16),
+    "phi3": Phi3Config(**WIDE),
+    "gemma2": Gemma2Config(**WIDE, head_dim=8, sliding_window=8, attn_logit_softcapping=2.0),
+    "gemma3": Gemma3TextConfig(**WIDE, head_dim=8, sliding_window=8),
+    "gpt2": GPT2Config(**OWN_HEADS),
+    "gpt_neox": GPTNeoXConfig(**OWN_HEADS),
+    "gpt_oss": GptOssConfig(**WIDE, **EXPERTS, head_dim=8, sliding_window=8),
+    "opt": OPTConfig(**OWN_HEADS, ffn_dim=48, word_embed_proj_dim=32),
+    "deepseek_v3": DeepseekV3Config(
+        **{**WIDE, "num_key_value_heads": 4}, moe_intermediate_size=24, n_routed_experts=4,
+        num_experts_per_tok=2, n_group=2, topk_group=1, q_lora_rank=16, kv_lora_rank=16,
+        qk_rope_head_dim=8, qk_nope_head_dim=8, v_head_dim=8,
+    ),
+}  # fmt: skip

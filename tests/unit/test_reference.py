@@ -1,0 +1,97 @@
+"""Models are compared with transformers before they are served: what differs is refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import (
+    BertConfig,
+    BloomConfig,
+    DeepseekV2Config,
+    DiffLlamaConfig,
+    Gemma3Config,
+    GPTJConfig,
+    MambaConfig,
+    Phi3Config,
+    PretrainedConfig,
+    StableLmConfig,
+)
+
+from draftloop.errors import StartupFailure
+from draftloop.runtime.forward import Forward
+from draftloop.runtime.reference import Reference
+from tests.support.families import WIDE
+from tests.support.toy_model import load_model, save_model
+
+TO_ITSELF = "does not leave its attention to transformers"
+OTHER_WORDS = "what it says of a short text differs from what transformers says, by [0-9.]+ of"
+REFUSED: dict[str, tuple[PretrainedConfig, str]] = {
+    "a look ahead": (BertConfig(**{**WIDE, "num_key_value_heads": 4}), OTHER_WORDS),
+    "two softmaxes a layer": (DiffLlamaConfig(**WIDE), OTHER_WORDS),
+    "a bias by distance": (BloomConfig(**WIDE), TO_ITSELF),
+    "any length": (BloomConfig(**{**WIDE, "max_position_embeddings": None}), "max_position_emb"),
+    "attention of its own": (GPTJConfig(**WIDE, rotary_dim=4), TO_ITSELF),
+    "arguments not passed on": (StableLmConfig(**WIDE), TO_ITSELF),
+    "no attention": (MambaConfig(**WIDE), "does not say how long a text|linear_attention"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_a_model_that_would_say_something_else_is_refused(tmp_path: Path, case: str) -> None:
+    config, said = REFUSED[case]
+    with pytest.raises(StartupFailure, match=f"^model: .*({said})"):
+        load_model(save_model(tmp_path, config))
+
+
+def test_a_model_that_cannot_run_says_why(tmp_path: Path) -> None:
+    folder = save_model(tmp_path, DeepseekV2Config(**{**WIDE, "num_key_value_heads": 4}))
+    with pytest.raises(StartupFailure, match="^model: deepseek_v2 cannot be run here: topk"):
+        load_model(folder)
+
+
+@pytest.mark.parametrize("limits", [{"context_length": 3}, {"max_draft_nodes": 1}])
+def test_little_room_is_enough(tmp_path: Path, limits: dict[str, int]) -> None:
+    assert load_model(save_model(tmp_path), **limits)
+
+
+def test_words_that_are_no_numbers_are_far_off() -> None:
+    known = Reference([1], [2, 3], torch.randn(3, 8))
+    assert known.distance(known.logits) == 0
+    assert not known.distance(known.logits * float("nan")) <= 1
+    assert known.distance(known.logits.flip(0)) > 0.5
+
+
+def test_a_longer_session_beside_it_changes_no_position(tmp_path: Path) -> None:
+    """LongRoPE has other angles for texts beyond the first training: all sessions have the same."""
+    factors = {"short_factor": [1.0] * 4, "long_factor": [4.0, 3.0, 2.0, 1.5]}
+    config = Phi3Config(
+        **WIDE,
+        original_max_position_embeddings=32,
+        rope_parameters={"rope_type": "longrope", "rope_theta": 10000.0, **factors},
+    )
+    model = load_model(save_model(tmp_path, config))
+    text, long = [5, 17, 3, 88, 41], list(range(1, 65))
+    slots = [model.acquire() for _ in range(3)]
+    (alone,) = model.forward([Forward(model, slots[0], text)])
+    beside, _ = model.forward(
+        [Forward(model, slots[1], text), Forward(model, slots[2], long, logits_from=63)]
+    )
+    torch.testing.assert_close(beside, alone, rtol=1e-5, atol=1e-5)
+    whole = load_model(tmp_path, context_length=32)
+    (short,) = whole.forward([Forward(whole, whole.acquire(), text)])
+    assert not torch.allclose(short, alone, atol=1e-2)  # within 32 the first training's are right
+
+
+def test_a_model_that_sees_pictures_too_reads_text(tmp_path: Path) -> None:
+    """Its sizes are those of the part that does."""
+    eyes = {"hidden_size": 16, "num_hidden_layers": 1, "intermediate_size": 16, "image_size": 28}
+    config = Gemma3Config(
+        text_config={**WIDE, "head_dim": 24, "num_key_value_heads": 1},
+        vision_config={**eyes, "num_attention_heads": 2, "patch_size": 14},
+        mm_tokens_per_image=4,
+    )
+    model = load_model(save_model(tmp_path, config))
+    assert (model.cache.shape.kv_heads, model.cache.shape.head_dim) == (1, 24)
+    assert model.vocabulary_size == WIDE["vocab_size"]
