@@ -12,6 +12,8 @@ REPLACEMENT = "\ufffd"
 CONTEXT_TOKENS = 6
 # With so many before, what was decoded is not decoded again with the next token.
 MOST_CONTEXT_TOKENS = 24
+# Bytes of a character behind its first.
+MOST_CONTINUING = 3
 
 
 class Told:
@@ -40,7 +42,7 @@ class TextStream:
     def __init__(self, tokenizer: Tokenizer, prompt: Sequence[int], stop: Sequence[str]) -> None:
         self._tokenizer = tokenizer
         self._stop = tuple(stop)
-        self._token_ids = list(prompt[-CONTEXT_TOKENS:])
+        self._token_ids = self._context(prompt)
         self._shown = tokenizer.decode(self._token_ids)  # the part of their text that was passed on
         self._held = ""
         self._waiting: deque[Told] = deque()
@@ -87,9 +89,23 @@ class TextStream:
             return ""  # the last character's bytes are not all here
         new, self._shown = text[len(self._shown) :], text
         if len(self._token_ids) > MOST_CONTEXT_TOKENS:
-            del self._token_ids[:-CONTEXT_TOKENS]
+            self._token_ids = self._context(self._token_ids)
             self._shown = self._tokenizer.decode(self._token_ids)
         return new
+
+    def _context(self, token_ids: Sequence[int]) -> list[int]:
+        """The last tokens, from a character's first byte on.
+
+        Where bytes stand for characters that a vocabulary has not (sentencepiece's byte fallback),
+        the rest of a character at the beginning would break all bytes behind it.
+        """
+        last = max(0, len(token_ids) - CONTEXT_TOKENS)
+        first = max(0, last - MOST_CONTINUING)
+        starts = (
+            start for start in range(last, first - 1, -1)
+            if not start or not self._tokenizer.continues_character(token_ids[start])
+        )  # fmt: skip
+        return list(token_ids[next(starts, last) :])
 
     def _release(self) -> str:
         hits = [at for stop in self._stop if (at := self._held.find(stop)) >= 0]

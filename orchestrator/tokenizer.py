@@ -57,11 +57,16 @@ class Tokenizer:
         if token_id in self._added:
             return self._added[token_id].encode()
         text = self.token_text(token_id)
-        if self._bytewise:
+        if self._bytewise and byte_of_letter().keys() >= set(text):
             return bytes(byte_of_letter()[letter] for letter in text)
         if byte := BYTE_TOKEN.fullmatch(text):
             return bytes([int(byte[1], 16)])
         return text.replace(WORD_START, " ").encode()
+
+    def continues_character(self, token_id: int) -> bool:
+        """Whether the token begins within a character that tokens before it began."""
+        first = self.token_bytes(token_id)[:1]
+        return b"\x80" <= first <= b"\xbf"
 
     def is_special(self, token_id: int) -> bool:
         """Whether the token is left out of texts."""

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from draftloop.config import bundled_model
 from orchestrator.text import TextStream
 from orchestrator.tokenizer import Tokenizer
+from tests.support.sentencepiece import save_sentencepiece_tokenizer
 
 TOKENIZER = Tokenizer(Path(bundled_model("verifier")))
 
@@ -34,6 +35,30 @@ def test_pieces_of_any_tokens_are_their_text(token_ids: list[int]) -> None:
     """Broken characters in the middle included."""
     pieces, _ = streamed(token_ids)
     assert "".join(pieces) == TOKENIZER.decode(token_ids)
+
+
+@pytest.fixture(scope="module")
+def sentencepiece(tmp_path_factory: pytest.TempPathFactory) -> Tokenizer:
+    """As Llama 2, Mistral and Gemma have it: bytes for what the vocabulary has not."""
+    folder = tmp_path_factory.mktemp("sentencepiece")
+    save_sentencepiece_tokenizer(folder)
+    return Tokenizer(folder)
+
+
+PARTS = ("the ", "中", "文", "😀", "ab", "é", " ", "ü")
+
+
+@given(parts=st.lists(st.sampled_from(PARTS), max_size=60), share=st.floats(0, 1))
+def test_characters_of_several_tokens_behind_a_prompt(
+    sentencepiece: Tokenizer, parts: list[str], share: float
+) -> None:
+    token_ids = sentencepiece.encode("".join(parts), add_special_tokens=False)
+    cut = int(share * len(token_ids))
+    while cut and cut < len(token_ids) and sentencepiece.continues_character(token_ids[cut]):
+        cut -= 1
+    stream = TextStream(sentencepiece, token_ids[:cut], ())
+    told = "".join([*(stream.push([token]) for token in token_ids[cut:]), stream.finish()])
+    assert sentencepiece.decode(token_ids[:cut]) + told == sentencepiece.decode(token_ids)
 
 
 @given(st.text("ab\n", min_size=1, max_size=30), st.text("ab", min_size=1, max_size=4))
