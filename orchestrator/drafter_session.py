@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Iterator, Sequence
 
 from draftloop import logs
 from draftloop.errors import DraftloopError, InvalidInput, Unavailable
@@ -25,6 +26,7 @@ class DrafterSession(Session[DrafterStream]):
         super().__init__(replicas, terms)
         self._target = target
         self._opening: asyncio.Task[None] | None = None
+        self._refused = False  # this request, by a drafter that cannot do what it asks
         self._told = 0
 
     @property
@@ -33,7 +35,12 @@ class DrafterSession(Session[DrafterStream]):
         return self._opening is not None
 
     def open(self, committed: Sequence[int]) -> None:
-        """Begins to open on the best replica that is not resting; the drafter prefills at once."""
+        """Begins to open on the best replica that is not resting; the drafter prefills at once.
+
+        Not for a request that was refused, or a text that the draft model has no room for.
+        """
+        if self._refused or not self._has_room(committed):
+            return
         replica = next((r for r in self._replicas.by_preference() if not r.resting), None)
         if replica is None:
             return
@@ -49,6 +56,13 @@ class DrafterSession(Session[DrafterStream]):
         offer: DraftTree = EMPTY_TREE,
     ) -> Draft:
         """A checked draft within the budget. Raises Unavailable where none came in time."""
+        if not self._has_room(committed):
+            FALLBACKS.labels("context").inc()
+            self._end()
+            raise Unavailable("drafter: the text has outgrown the draft model's context")
+        if self._refused:
+            FALLBACKS.labels("refused").inc()
+            raise Unavailable("drafter: it has refused the request")
         if self._opening is None:
             FALLBACKS.labels("no_session").inc()
             self.open(committed)
@@ -58,7 +72,8 @@ class DrafterSession(Session[DrafterStream]):
             raise Unavailable("drafter: the session is not open yet")
         try:
             new = committed[self._told :]
-            draft = await self._stream.propose(len(committed), new, verdict, budget, offer)
+            with self._heeding_refusal():
+                draft = await self._stream.propose(len(committed), new, verdict, budget, offer)
             self._check(draft, len(committed), budget)
         except DraftloopError as error:
             FALLBACKS.labels(reason_of(error)).inc()
@@ -80,9 +95,15 @@ class DrafterSession(Session[DrafterStream]):
         try:
             stream = DrafterStream(replica.channel, self._terms)
             self._enter(replica, stream)
-            await stream.open(committed)
+            with self._heeding_refusal():
+                await stream.open(committed)
         except DraftloopError as error:
             self._lose(error)
+
+    def _has_room(self, committed: Sequence[int]) -> bool:
+        """Whether the draft model's context holds the text and a token more."""
+        model = self._replicas.model
+        return model is None or len(committed) < model.context_length
 
     def _check(self, draft: Draft, length: int, budget: DraftBudget) -> None:
         """A drafter's mistake must cost this draft, not the request."""
@@ -96,7 +117,23 @@ class DrafterSession(Session[DrafterStream]):
             rule = f"must have depth at most {budget.max_depth}"
             raise InvalidInput("draft.parents", rule, deepest)
 
+    @contextlib.contextmanager
+    def _heeding_refusal(self) -> Iterator[None]:
+        """Notes that the drafter cannot do what this request asks of it, and never will."""
+        try:
+            yield
+        except InvalidInput:
+            self._refused = True
+            raise
+
     def _lose(self, error: Exception) -> None:
         log.warning("drafter session lost", reason=str(error))
+        if self._refused:  # no failure of the replica: others go on with it
+            self._end()
+        else:
+            self._opening = None
+            super()._lose(error)
+
+    def _end(self) -> None:
         self._opening = None
-        super()._lose(error)
+        self._drop()

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 
 import pytest
 
-from draftloop.errors import Unavailable
+from draftloop.errors import InvalidInput, Unavailable
 from draftloop.metrics import REGISTRY
 from draftloop.rpc.channel import open_channel
 from draftloop.tree import DraftBudget
@@ -15,21 +17,22 @@ from orchestrator.replicas import Replica, Replicas
 from protos import drafter_pb2, drafter_pb2_grpc
 from tests.faults import fakes
 from tests.faults.test_sessions import PROMPT, TARGET, terms
+from tests.support.model_info import model_info
 
 BUDGET = DraftBudget(max_nodes=4, max_depth=4)
 
 
 def counted() -> dict[str, float]:
     name = "draftloop_fallback_rounds_total"
-    reasons = ("no_session", "opening", "no_answer", "invalid_input")
+    reasons = ("no_session", "opening", "no_answer", "invalid_input", "context", "refused")
     return {each: REGISTRY.get_sample_value(name, {"reason": each}) or 0.0 for each in reasons}
 
 
-async def falls_back(session: DrafterSession) -> str:
+async def falls_back(session: DrafterSession, committed: Sequence[int] = PROMPT) -> str:
     """The reason that one round was counted for."""
     before = counted()
     with pytest.raises(Unavailable):
-        await session.propose(PROMPT, None, BUDGET)
+        await session.propose(committed, None, BUDGET)
     [reason] = [name for name, count in counted().items() if count != before[name]]
     return reason
 
@@ -53,3 +56,69 @@ async def test_a_drafter_that_hangs_or_answers_nonsense(reason: str) -> None:
         assert await falls_back(session) == "no_session"
         await session.close()
         await channel.close()
+
+
+def one_node(asked: drafter_pb2.ProposeDraft, _: object) -> fakes.Reply:
+    return fakes.draft(asked.committed_length, [1], [-1])
+
+
+@asynccontextmanager
+async def replica_of(fake: fakes.FakeDrafter, context_length: int) -> AsyncIterator[Replica]:
+    add = drafter_pb2_grpc.add_DrafterServicer_to_server
+    async with fakes.listening(add, fake) as address:
+        channel = open_channel(address, 1 << 20)
+        yield Replica(address, channel, model_info(context_length=context_length))
+        await channel.close()
+
+
+async def drafts(session: DrafterSession) -> bool:
+    """Whether one of the next rounds has a draft."""
+    for _ in range(100):
+        try:
+            await session.propose(PROMPT, None, BUDGET)
+        except Unavailable:
+            await asyncio.sleep(0.01)
+        else:
+            return True
+    return False
+
+
+async def test_a_text_longer_than_the_draft_model_reads_blames_nobody() -> None:
+    """The draft model of a pair often has the shorter context; others draft with it as before."""
+    fake = fakes.FakeDrafter(None, one_node)
+    async with replica_of(fake, context_length=6) as replica:
+        known = Replicas()
+        known.join(replica)
+        session = DrafterSession(known, terms(), target=TARGET)
+        long = DrafterSession(known, terms(), target=TARGET)
+        assert await drafts(session)
+        asked = fake.asked
+        assert await falls_back(session, range(6)) == "context"
+        long.open(range(6))
+        assert not long.asked_for
+        assert await falls_back(long, range(6)) == "context"
+        assert fake.asked == asked and not replica.resting and not replica.sessions
+        other = DrafterSession(known, terms(), target=TARGET)
+        assert await drafts(other)
+        for each in (session, long, other):
+            await each.close()
+
+
+async def test_a_request_that_a_drafter_refuses_is_not_asked_again_and_blames_nobody() -> None:
+    """Such as one with a bias for a token that the draft model has not."""
+
+    def refuse(asked: drafter_pb2.ProposeDraft, _: object) -> fakes.Reply:
+        raise InvalidInput("sampling.logit_bias", "must name tokens below 96", 100)
+
+    fake = fakes.FakeDrafter(None, refuse)
+    async with replica_of(fake, context_length=64) as replica:
+        known = Replicas()
+        known.join(replica)
+        session = DrafterSession(known, terms(), target=TARGET)
+        session.open(PROMPT)
+        while (found := await falls_back(session)) == "opening":
+            await asyncio.sleep(0.01)
+        assert found == "invalid_input"
+        assert await falls_back(session) == "refused"
+        assert fake.asked == 1 and not replica.resting and not replica.sessions
+        await session.close()
