@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from draftloop.config import bundled_model
-from draftloop.runtime.model import LanguageModel, ModelOptions
+from draftloop.runtime.loading import ModelOptions
+from draftloop.runtime.model import LanguageModel
 
 
 def bundled_pair(threads: int | None, draft: str = "drafter") -> dict[str, LanguageModel]:

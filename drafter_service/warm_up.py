@@ -12,7 +12,8 @@ from draftloop.calibration import Calibration
 from draftloop.request import SamplingParameters
 from draftloop.runtime.engine import Engine
 from draftloop.runtime.forward import Task
-from draftloop.runtime.model import LanguageModel, ModelOptions
+from draftloop.runtime.loading import ModelOptions
+from draftloop.runtime.model import LanguageModel
 from draftloop.speculation import FUSED
 from draftloop.tree import DraftBudget, DraftTree, TokenSource, Verdict
 

@@ -141,7 +141,17 @@ class ModelServiceSettings(ServiceSettings):
         "", description="cost inflation such as 300M or 1B: layers that cost but change nothing"
     )
     context_length: int | None = Field(
-        None, ge=16, description="most tokens in a session; the model's own where not given"
+        None,
+        ge=16,
+        description="most tokens in a session; where not given the model's own, or as many as "
+        "`memory_share` has room for in all sessions",
+    )
+    memory_share: float = Field(
+        0.8,
+        gt=0,
+        le=1,
+        description="most of the memory that is free at the start which keys and values may take "
+        "where `context_length` is not given",
     )
     max_sessions: int = Field(16, ge=1, le=4096, description="most sessions held at once")
     max_waiting: int = Field(64, ge=0, le=65536, description="most sessions waiting for a slot")

@@ -19,7 +19,8 @@ from torch.multiprocessing.spawn import spawn
 from tqdm import tqdm
 
 from draftloop.runtime.forward import Forward
-from draftloop.runtime.model import LanguageModel, ModelOptions
+from draftloop.runtime.loading import ModelOptions
+from draftloop.runtime.model import LanguageModel
 from models.evaluate import SAMPLING_TEMPERATURE
 from models.layout import REVISED_TOKENS, SAMPLED_DIR, TRAIN_TOKENS, VERIFIER_DIR
 from models.team import end_with_parent

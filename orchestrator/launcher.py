@@ -20,6 +20,8 @@ from orchestrator.stack_config import StackConfig
 # Weights of so many bytes lie in one core's own cache: more threads would lose to their hand-offs.
 # A forward of the bundled 7M draft model takes 1.2 ms on one core and 0.8 on two.
 TINY = 4 << 20
+# The verifier, which may be on the same device, needs more for its keys and values.
+DRAFTER_MEMORY_SHARE = 0.2
 
 
 class Stack:
@@ -137,6 +139,7 @@ class Stack:
         flags = ["--model", str(config.draft), "--dtype", config.dtype, "--device", config.device]
         if config.device == "cpu" and config.draft is not None and _is_tiny(config.draft):
             flags += ["--threads", "1"]
+        flags += ["--memory-share", str(DRAFTER_MEMORY_SHARE)]
         return [*flags, "--start-lock", str(self._start_lock), *config.drafter_flags]
 
     def _orchestrator_flags(self) -> list[str]:

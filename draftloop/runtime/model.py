@@ -5,23 +5,15 @@ from __future__ import annotations
 import time
 import uuid
 from collections.abc import Sequence
-from dataclasses import dataclass
-from pathlib import Path
 
 import torch
-from safetensors import SafetensorError
 from torch import Tensor
-from transformers import AutoConfig, AutoModelForCausalLM, PretrainedConfig, PreTrainedModel
-from transformers.utils.logging import disable_progress_bar
 
-from draftloop import logs
 from draftloop.cost_line import cost_line
-from draftloop.errors import InvalidInput, StartupFailure
 from draftloop.model_info import (
     CostPoint,
     ModelInfo,
     model_fingerprint,
-    require_model_folder,
     vocabulary_fingerprint,
 )
 from draftloop.request import SamplingParameters
@@ -38,29 +30,20 @@ from draftloop.runtime import (
 from draftloop.runtime.cost_curve import CostCurve
 from draftloop.runtime.forward import Batch, Forward, lay_out
 from draftloop.runtime.inflate import count_parameters, inflate, parse_size
-from draftloop.runtime.kv_cache import CacheShape, KVCache, Slot
+from draftloop.runtime.kv_cache import Slot
 from draftloop.runtime.lean import LeanDecoder, is_lean
+from draftloop.runtime.loading import (
+    ModelOptions,
+    device_of,
+    load_network,
+    stop_tokens_of,
+    wanted_context,
+)
 from draftloop.runtime.prepared import Pass, Passes, Prepared, Wanted
+from draftloop.runtime.room import Room
 from draftloop.runtime.sampling import Sampler
 from draftloop.runtime.step import StepSize, prompt_tokens
-from draftloop.runtime.trial import unlike
 from draftloop.tree import ROOT
-
-log = logs.get(__name__)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ModelOptions:
-    """How to load a model; see `ModelServiceSettings` for the meaning of each."""
-
-    folder: Path
-    dtype: str = "float32"
-    device: str = "cpu"
-    inflate: str = ""
-    context_length: int | None = None
-    max_sessions: int = 16
-    max_draft_nodes: int = 64
-    threads: int | None = None
 
 
 class LanguageModel:
@@ -70,43 +53,42 @@ class LanguageModel:
         if options.threads:
             torch.set_num_threads(options.threads)
         self.options = options
-        self.device = _device(options.device)
+        self.device = device_of(options.device)
         self.network = load_network(options, self.device)
         config = self.network.config.get_text_config(decoder=True)
         self.vocabulary_size = int(config.vocab_size)
-        self.context_length = _context_length(options, _trained_length(config))
-        kept = attention_shapes.observed(self.network, self.context_length - 1)
+        wanted = wanted_context(options, self.network)
+        kept = attention_shapes.observed(self.network, wanted - 1)
         rope.fix(self.network)
-        expected = reference.of(self.network, tree_attention.NAME, self.context_length)
+        expected = reference.of(self.network, tree_attention.NAME, wanted)
         if size := parse_size(options.inflate):
             inflate(self.network, size)
         self.parameters = count_parameters(self.network)
-        self.stop_token_ids = _stop_token_ids(self.network)
-        self._lean: LeanDecoder | None = None
+        self.stop_token_ids = stop_tokens_of(self.network)
         self._own_kernels = self.device.type == "cpu" and cpu_linear.available()
+        room = Room(
+            layers=max(int(config.num_hidden_layers), len(kept.layers)),
+            kept=kept,
+            dtype=self._cache_dtype(kept.head_dim),
+            device=self.device,
+        )
+        self.context_length = room.context(options, wanted)
+        self.cache = room.cache(options, self.context_length)
+        self._lean: LeanDecoder | None = None
         if self._own_kernels:
             if is_lean(self.network):
-                rows = self.context_length + options.max_draft_nodes
-                self._lean = LeanDecoder(self.network, positions=rows)
+                self._lean = LeanDecoder(self.network, positions=self.cache.shape.rows)
             else:
                 cpu_linear.replace_linears(self.network)
             freed_memory.give_back()
-        shape = CacheShape(
-            layers=max(int(config.num_hidden_layers), len(kept.layers)),
-            slots=options.max_sessions,
-            kv_heads=kept.kv_heads,
-            rows=self.context_length + options.max_draft_nodes,
-            head_dim=kept.head_dim,
-        )
-        self.cache = KVCache(shape, dtype=self._cache_dtype(shape), device=self.device)
         self.prepared = self._prepared()
         self.costs = CostCurve()
         self.step_size = StepSize()
         expected.require_same(self)
 
-    def _cache_dtype(self, shape: CacheShape) -> torch.dtype:
+    def _cache_dtype(self, head_dim: int) -> torch.dtype:
         dtype: torch.dtype = self.network.dtype
-        if self.device.type != "cpu" or cpu_attention.reads(dtype, shape.head_dim):
+        if self.device.type != "cpu" or cpu_attention.reads(dtype, head_dim):
             return dtype
         # Torch's attention takes four times as long for a row where a CPU has no bfloat16
         # arithmetic, and beside our kernels a row must not depend on those around it.
@@ -241,70 +223,3 @@ class LanguageModel:
             cost_curve=self.cost_curve,
             instance_id=uuid.uuid4().hex[:12],
         )
-
-
-def load_network(options: ModelOptions, device: torch.device) -> PreTrainedModel:
-    """The transformers model with our attention.
-
-    Raises StartupFailure where the folder holds no model that can be loaded, or one whose
-    attention differs from ours.
-    """
-    require_model_folder(options.folder)
-    disable_progress_bar()  # every line of the log is structured
-    try:
-        network: PreTrainedModel
-        network, report = AutoModelForCausalLM.from_pretrained(
-            options.folder,
-            config=AutoConfig.from_pretrained(
-                options.folder, local_files_only=True, trust_remote_code=False
-            ),
-            trust_remote_code=False,
-            dtype=getattr(torch, options.dtype),
-            attn_implementation=tree_attention.NAME,
-            local_files_only=True,
-            use_safetensors=True,
-            output_loading_info=True,
-        )
-    except (OSError, ValueError, KeyError, SafetensorError) as error:
-        if error.args == (tree_attention.NAME,):
-            raise unlike(options.folder.name) from error
-        raise StartupFailure(f"model: {options.folder} cannot be loaded: {error}") from error
-    if report["missing_keys"]:  # transformers would go on with random ones
-        missing = ", ".join(sorted(report["missing_keys"])[:3])
-        raise StartupFailure(f"model: {options.folder} lacks weights: {missing}")
-    tree_attention.require_supported(network.config)
-    return network.eval().requires_grad_(False).to(device)
-
-
-def _device(name: str) -> torch.device:
-    if name.startswith("cuda") and not torch.cuda.is_available():
-        raise StartupFailure(f"device: {name} is not available; this machine has cpu only")
-    return torch.device(name)
-
-
-def _trained_length(config: PretrainedConfig) -> int:
-    length = getattr(config, "max_position_embeddings", None)
-    if length is None:
-        raise StartupFailure(
-            f"model: {config.model_type} does not say how long a text it was trained for "
-            f"(max_position_embeddings); serve a model that does"
-        )
-    return int(length)
-
-
-def _context_length(options: ModelOptions, trained: int) -> int:
-    # Never beyond what the model was trained for: dynamic RoPE would change earlier positions.
-    if options.context_length is None:
-        return trained
-    if options.context_length > trained:
-        rule = f"must be at most {trained}, what the model was trained for"
-        raise InvalidInput("context_length", rule, options.context_length)
-    return options.context_length
-
-
-def _stop_token_ids(network: PreTrainedModel) -> tuple[int, ...]:
-    generation = network.generation_config
-    declared = generation.eos_token_id if generation else network.config.eos_token_id
-    if declared is None:
-        return ()
-    return tuple(declared) if isinstance(declared, list) else (int(declared),)

@@ -19,7 +19,8 @@ from draftloop.runtime import metrics
 from draftloop.runtime.admission import Admission
 from draftloop.runtime.engine import Engine
 from draftloop.runtime.gathering import Gathering
-from draftloop.runtime.model import LanguageModel, ModelOptions
+from draftloop.runtime.loading import ModelOptions
+from draftloop.runtime.model import LanguageModel
 
 Part = TypeVar("Part")
 
@@ -117,6 +118,7 @@ class ModelHost:
                 device=settings.device,
                 inflate=settings.inflate,
                 context_length=settings.context_length,
+                memory_share=settings.memory_share,
                 max_sessions=settings.max_sessions,
                 max_draft_nodes=settings.max_draft_nodes,
                 threads=settings.threads,

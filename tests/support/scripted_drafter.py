@@ -13,7 +13,7 @@ from draftloop.calibration import Calibration
 from draftloop.request import SamplingParameters
 from draftloop.runtime.forward import Forward, Task
 from draftloop.runtime.kv_cache import CacheShape, KVCache, Slot
-from draftloop.runtime.model import ModelOptions
+from draftloop.runtime.loading import ModelOptions
 from draftloop.runtime.step import StepSize
 from draftloop.tree import ROOT
 

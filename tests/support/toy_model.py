@@ -16,7 +16,8 @@ from transformers import AutoModelForCausalLM, LlamaConfig, PretrainedConfig
 from draftloop.runtime.acceptance import accept
 from draftloop.runtime.forward import Forward, Segment, Task, lay_out
 from draftloop.runtime.kv_cache import CacheShape, KVCache, Slot
-from draftloop.runtime.model import LanguageModel, ModelOptions
+from draftloop.runtime.loading import ModelOptions
+from draftloop.runtime.model import LanguageModel
 from draftloop.runtime.sampling import Sampler
 from draftloop.runtime.step import StepSize
 from draftloop.tree import DraftTree, Verdict

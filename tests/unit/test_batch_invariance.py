@@ -17,7 +17,8 @@ from torch.nn import functional
 
 from draftloop.runtime import cpu_attention, cpu_linear
 from draftloop.runtime.forward import Forward
-from draftloop.runtime.model import LanguageModel, ModelOptions
+from draftloop.runtime.loading import ModelOptions
+from draftloop.runtime.model import LanguageModel
 from draftloop.runtime.scoring import Scoring
 from draftloop.tree import ROOT
 from models.layout import DRAFTER_DIR, VERIFIER_DIR

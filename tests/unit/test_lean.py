@@ -16,7 +16,8 @@ from transformers import (
 from draftloop.runtime import cpu_linear
 from draftloop.runtime import model as runtime_model
 from draftloop.runtime.forward import Forward
-from draftloop.runtime.model import LanguageModel, ModelOptions
+from draftloop.runtime.loading import ModelOptions
+from draftloop.runtime.model import LanguageModel
 from tests.support.toy_model import SIZES, llama_config, save_model
 
 pytestmark = pytest.mark.skipif(cpu_linear.UNIT is None, reason="no kernel for this machine")

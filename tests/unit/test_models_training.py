@@ -20,7 +20,8 @@ from torch.multiprocessing.spawn import spawn  # noqa: E402
 from transformers import AutoModelForCausalLM  # noqa: E402
 
 from draftloop.config import bundled_model  # noqa: E402
-from draftloop.runtime.model import LanguageModel, ModelOptions  # noqa: E402
+from draftloop.runtime.loading import ModelOptions  # noqa: E402
+from draftloop.runtime.model import LanguageModel  # noqa: E402
 from models.architecture import (  # noqa: E402
     CONFIGURATIONS,
     LARGE_DRAFTER_LAYERS,

@@ -1,0 +1,100 @@
+"""From a folder to a transformers model with our attention, and what it says of itself."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError
+from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
+from transformers.utils.logging import disable_progress_bar
+
+from draftloop.errors import InvalidInput, StartupFailure
+from draftloop.model_info import require_model_folder
+from draftloop.runtime import tree_attention
+from draftloop.runtime.trial import trial, unlike
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelOptions:
+    """How to load a model; see `ModelServiceSettings` for the meaning of each."""
+
+    folder: Path
+    dtype: str = "float32"
+    device: str = "cpu"
+    inflate: str = ""
+    context_length: int | None = None
+    memory_share: float = 0.8
+    max_sessions: int = 16
+    max_draft_nodes: int = 64
+    threads: int | None = None
+
+
+def load_network(options: ModelOptions, device: torch.device) -> PreTrainedModel:
+    """The transformers model with our attention.
+
+    Raises StartupFailure where the folder holds no model that can be loaded, or one whose
+    attention differs from ours.
+    """
+    require_model_folder(options.folder)
+    disable_progress_bar()  # every line of the log is structured
+    try:
+        network: PreTrainedModel
+        network, report = AutoModelForCausalLM.from_pretrained(
+            options.folder,
+            config=AutoConfig.from_pretrained(
+                options.folder, local_files_only=True, trust_remote_code=False
+            ),
+            trust_remote_code=False,
+            dtype=getattr(torch, options.dtype),
+            attn_implementation=tree_attention.NAME,
+            local_files_only=True,
+            use_safetensors=True,
+            output_loading_info=True,
+        )
+    except (OSError, ValueError, KeyError, SafetensorError) as error:
+        if error.args == (tree_attention.NAME,):
+            raise unlike(options.folder.name) from error
+        raise StartupFailure(f"model: {options.folder} cannot be loaded: {error}") from error
+    if report["missing_keys"]:  # transformers would go on with random ones
+        missing = ", ".join(sorted(report["missing_keys"])[:3])
+        raise StartupFailure(f"model: {options.folder} lacks weights: {missing}")
+    tree_attention.require_supported(network.config)
+    with trial(network.config.model_type):
+        return network.eval().requires_grad_(False).to(device)
+
+
+def device_of(name: str) -> torch.device:
+    """The device of that name. Raises StartupFailure where there is none."""
+    if name.startswith("cuda") and not torch.cuda.is_available():
+        raise StartupFailure(f"device: {name} is not available; this machine has cpu only")
+    return torch.device(name)
+
+
+def wanted_context(options: ModelOptions, network: PreTrainedModel) -> int:
+    """The context length that was asked for, or the one that the model was trained for.
+
+    Never beyond that: dynamic RoPE would change earlier positions. Raises InvalidInput, and
+    StartupFailure where the model does not say.
+    """
+    config = network.config.get_text_config(decoder=True)
+    trained = getattr(config, "max_position_embeddings", None)
+    if trained is None:
+        raise StartupFailure(
+            f"model: {config.model_type} does not say how long a text it was trained for "
+            f"(max_position_embeddings); serve a model that does"
+        )
+    if options.context_length is not None and options.context_length > trained:
+        rule = f"must be at most {trained}, what the model was trained for"
+        raise InvalidInput("context_length", rule, options.context_length)
+    return options.context_length or int(trained)
+
+
+def stop_tokens_of(network: PreTrainedModel) -> tuple[int, ...]:
+    """The tokens that end a text, as the model's own configuration has them."""
+    generation = network.generation_config
+    declared = generation.eos_token_id if generation else network.config.eos_token_id
+    if declared is None:
+        return ()
+    return tuple(declared) if isinstance(declared, list) else (int(declared),)

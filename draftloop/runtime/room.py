@@ -1,0 +1,75 @@
+"""How long sessions may be in the memory that there is."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from draftloop import logs
+from draftloop.errors import StartupFailure
+from draftloop.runtime import free_memory
+from draftloop.runtime.attention_shapes import AttentionShapes
+from draftloop.runtime.kv_cache import CacheShape, KVCache
+from draftloop.runtime.loading import ModelOptions
+
+# So long a context nobody needs to ask for: it is tried whatever memory says is free.
+UNASKED = 4096
+GIB = 1 << 30
+
+log = logs.get(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Room:
+    """What the keys and values of a model take."""
+
+    layers: int
+    kept: AttentionShapes
+    dtype: torch.dtype
+    device: torch.device
+
+    @property
+    def bytes_per_token(self) -> int:
+        """Keys and values of a token in all layers."""
+        return 2 * self.layers * self.kept.kv_heads * self.kept.head_dim * self.dtype.itemsize
+
+    def context(self, options: ModelOptions, wanted: int) -> int:
+        """The `wanted` context length, or what all sessions have room for where none was asked for.
+
+        A model that was trained for a million tokens would else take memory for as many in every
+        session.
+        """
+        if options.context_length is not None or wanted <= UNASKED:
+            return wanted
+        most = options.memory_share * free_memory.free_bytes(self.device)
+        rows = int(most) // (self.bytes_per_token * options.max_sessions)
+        fitting = max(UNASKED, rows - options.max_draft_nodes)
+        if fitting < wanted:
+            log.warning(
+                "context shortened",
+                context_length=fitting,
+                trained=wanted,
+                reason=f"memory for {options.max_sessions} sessions; fewer sessions "
+                "(max_sessions) may be longer",
+            )
+        return min(wanted, fitting)
+
+    def cache(self, options: ModelOptions, context_length: int) -> KVCache:
+        """The cache. Raises StartupFailure where there is no memory for it."""
+        shape = CacheShape(
+            layers=self.layers,
+            slots=options.max_sessions,
+            kv_heads=self.kept.kv_heads,
+            rows=context_length + options.max_draft_nodes,
+            head_dim=self.kept.head_dim,
+        )
+        try:
+            return KVCache(shape, dtype=self.dtype, device=self.device)
+        except (RuntimeError, MemoryError) as error:
+            takes = self.bytes_per_token * shape.rows * shape.slots / GIB
+            raise StartupFailure(
+                f"max_sessions: {shape.slots} sessions of {context_length} tokens take "
+                f"{takes:,.1f} GiB of keys and values, which {self.device} has not; "
+                f"lower max_sessions or context_length"
+            ) from error

@@ -1,0 +1,92 @@
+"""Sessions are as long as the memory allows, where nobody says how long."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import psutil
+import pytest
+import torch
+
+from draftloop.errors import StartupFailure
+from draftloop.runtime import free_memory
+from draftloop.runtime.attention_shapes import AttentionShapes
+from draftloop.runtime.loading import ModelOptions
+from draftloop.runtime.room import GIB, UNASKED, Room
+from tests.support.toy_model import llama_config, load_model, save_model
+
+CPU = torch.device("cpu")
+LONG = 131072
+# 128 KiB a token, as a model of eight billion parameters has.
+ROOM = Room(
+    layers=32,
+    kept=AttentionShapes(kv_heads=8, head_dim=128),
+    dtype=torch.bfloat16,
+    device=CPU,
+)
+
+
+def options(**given: float) -> ModelOptions:
+    return ModelOptions(**{"folder": Path(), "max_sessions": 4, **given})  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def free(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
+    monkeypatch.setattr(free_memory, "free_bytes", lambda device: request.param)
+
+
+@pytest.mark.parametrize("free", [10 * GIB], indirect=True)
+@pytest.mark.parametrize(
+    ("given", "wanted", "length"),
+    [
+        ({}, LONG, 16320),  # 8 GiB for four sessions: 16384 rows each, 64 of them for drafts
+        ({"memory_share": 0.4}, LONG, 8128),
+        ({"max_sessions": 1}, LONG, 65472),
+        ({"max_sessions": 1024}, LONG, UNASKED),
+        ({}, 8000, 8000),
+        ({"context_length": 32768}, 32768, 32768),
+    ],
+)
+def test_as_long_as_there_is_room_for(
+    free: None, given: dict[str, float], wanted: int, length: int
+) -> None:
+    assert ROOM.context(options(**given), wanted) == length
+
+
+@pytest.mark.parametrize("free", [0], indirect=True)
+def test_short_contexts_are_left_alone(free: None) -> None:
+    assert ROOM.context(options(), 2048) == 2048
+
+
+def test_what_there_is_no_memory_for_is_said_with_its_size(tmp_path: Path) -> None:
+    folder = save_model(tmp_path, llama_config(max_position_embeddings=1 << 40))
+    with pytest.raises(StartupFailure) as caught:
+        load_model(folder, context_length=1 << 40)
+    assert str(caught.value) == (
+        "max_sessions: 4 sessions of 1099511627776 tokens take 1,048,576.0 GiB of keys and "
+        "values, which cpu has not; lower max_sessions or context_length"
+    )
+
+
+@pytest.mark.parametrize(
+    ("files", "expected"),
+    [
+        ({}, 100),
+        ({"memory.max": "max"}, 100),
+        (
+            {"memory.max": "80", "memory.current": "50", "memory.stat": "anon 9\ninactive_file 7"},
+            37,
+        ),
+        ({"memory.max": "900", "memory.current": "50"}, 100),
+        ({"memory.max": "40", "memory.current": "50"}, 0),
+    ],
+)
+def test_a_container_has_what_its_limit_leaves(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, files: dict[str, str], expected: int
+) -> None:
+    for name, text in files.items():
+        (tmp_path / name).write_text(text + "\n")
+    memory = psutil.virtual_memory()._replace(available=100)
+    monkeypatch.setattr(psutil, "virtual_memory", lambda: memory)
+    monkeypatch.setattr(free_memory, "CGROUP", tmp_path)
+    assert free_memory.free_bytes(CPU) == expected
