@@ -12,7 +12,6 @@ from unittest import mock
 import drafter_service.strategies.cascade
 import drafter_service.strategies.chain
 import drafter_service.strategies.tree
-import orchestrator.choice
 import orchestrator.deployment
 import orchestrator.drafting
 import orchestrator.fused
@@ -42,7 +41,6 @@ from verifier_service.round import verify
 # Every module that asks for the time while a request runs.
 TIMED: tuple[ModuleType, ...] = (
     orchestrator.loop,
-    orchestrator.choice,
     orchestrator.drafting,
     orchestrator.fused,
     drafter_service.strategies.chain,
@@ -135,15 +133,20 @@ class DrafterSession:
         self._world, self._request = world, request
         self._slot: Slot | None = None
         self._strategy: Any = None
-        self._answered_ns = 0
+        self._answered_ns = self._ready_ns = 0
 
     @property
     def asked_for(self) -> bool:
         """Whether it is open."""
         return self._strategy is not None
 
+    @property
+    def is_ready(self) -> bool:
+        """Whether a drafter beside the verifier would have prefilled by now."""
+        return self._world.clock.perf_counter_ns() >= self._ready_ns
+
     def open(self, committed: Sequence[int]) -> None:
-        """Prefills, beside everything else and in no time."""
+        """Prefills, beside everything else."""
         world, request = self._world, self._request
         parts = request.speculation
         self._slot = world.draft.acquire()
@@ -165,7 +168,10 @@ class DrafterSession:
             prefill_chunk_tokens=CHUNK_TOKENS,
             is_alone=lambda: False,
         )
-        world.run(self._strategy.prefill(), None)
+        began, timings = world.clock.perf_counter_ns(), ServiceTimings()
+        world.run(self._strategy.prefill(), timings)
+        world.clock.set_to(began)
+        self._ready_ns = began + timings.forward_ns
 
     async def propose(
         self,

@@ -33,6 +33,13 @@ class DrafterSettings(PhraseSettings, ModelServiceSettings):
         "by commas; all with the vocabulary and the context of the first",
     )
 
+    prompt_step_s: float = Field(
+        0.05,
+        gt=0,
+        le=60,
+        description="seconds that a forward with parts of prompts should take at most; a draft "
+        "of others waits for one in each of its own forwards",
+    )
     draft_ahead: DraftAhead = Field(
         "auto",
         description="whether `fused` drafts on while its last draft is verified: `auto` on a GPU "

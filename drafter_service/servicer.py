@@ -81,6 +81,9 @@ class DrafterServicer(drafter_pb2_grpc.DrafterServicer):
                 ahead = Ahead(self._host.engine, strategy, wanted=self._drafts_ahead)
                 answers = self._answers(request_iterator, strategy, prefilled, ahead)
                 try:
+                    if first.open.tells_when_ready:
+                        await prefilled
+                        yield self._ready(request)
                     async for answer in answers:
                         yield answer
                 finally:  # or they would go on writing into a slot that others get
@@ -113,6 +116,11 @@ class DrafterServicer(drafter_pb2_grpc.DrafterServicer):
                 answered = await self._propose(strategy, asked, prefilled, ahead)
             yield answered
             ahead.begin()
+
+    def _ready(self, request: SessionRequest) -> pb.DraftResponse:
+        return pb.DraftResponse(
+            committed_length=len(request.token_ids), load=convert.load_to_pb(self._host.load)
+        )
 
     def _read_open(self, message: pb.DraftRequest) -> SessionRequest:
         require_open(message.WhichOneof("kind"))

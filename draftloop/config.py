@@ -167,7 +167,14 @@ class ModelServiceSettings(ServiceSettings):
         ge=16,
         le=65536,
         description="most prompt tokens of one session in one forward, fewer where they would "
-        "take longer than 0.4 s",
+        "take longer than `prompt_step_s`",
+    )
+    prompt_step_s: float = Field(
+        0.4,
+        gt=0,
+        le=60,
+        description="seconds that a forward with parts of prompts should take at most; the other "
+        "sessions wait for it",
     )
     threads: int | None = Field(None, ge=1, le=1024, description="CPU threads for forwards")
     start_lock: Path | None = Field(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 
 from draftloop.cost_line import CostLine
@@ -12,8 +11,6 @@ from orchestrator.gains import ROUNDS_OF_TRY, Gain
 
 # Of a round's tokens that trying the draft model again may cost, as far as is known.
 SHARE_OF_TRIES = 0.05
-# Times of a prefill until nobody would wait for it: the verifier is at work beside it.
-PREFILLS = 2
 
 
 class DraftChoice:
@@ -72,7 +69,6 @@ class ModelChoice(DraftChoice):
         self._costs = costs
         self._end = end
         self._just_opened = False  # by a round that wanted a draft: the first one that can asks too
-        self._ready_ns = 0  # by when the drafter has probably prefilled
         self._left_of_try = 0
 
     def open(self, committed: Sequence[int]) -> None:
@@ -95,7 +91,7 @@ class ModelChoice(DraftChoice):
             return self._just_opened and not self.drafter.asked_for  # none was there
         if self._controller.fixed:
             return True
-        if time.perf_counter_ns() < self._ready_ns:
+        if not self.drafter.is_ready:
             return False
         opened, self._just_opened = self._just_opened, False
         if self._left_of_try:
@@ -115,6 +111,5 @@ class ModelChoice(DraftChoice):
         pays = advantage * left / (1 + self._gain.tokens) > price
         opens = self._controller.fixed or self._gain.openings.takes(pays)
         if opens:
-            self._ready_ns = time.perf_counter_ns() + round(PREFILLS * prefill_ns)
             self.drafter.open(committed)
         return opens

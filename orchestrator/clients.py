@@ -32,6 +32,8 @@ from orchestrator.terms import SessionTerms
 from protos import drafter_pb2, drafter_pb2_grpc, verifier_pb2, verifier_pb2_grpc
 
 ServiceInfo = tuple[ModelInfo, ServiceLoad]
+# Of a drafter that prefills. Discovery asks it every second how many forwards it has run.
+SILENCE_S = 3.0
 
 
 class VerifierStream(Stream):
@@ -46,8 +48,9 @@ class VerifierStream(Stream):
             timeout=terms.deadline.remaining(), metadata=tracing.current().headers()
         )
         farewell = verifier_pb2.VerifyRequest(close=verifier_pb2.CloseVerifierSession())
-        super().__init__(call, farewell, terms.answer_timeout_s, replica.unheard_s)
+        super().__init__(call, farewell, terms.answer_timeout_s)
         self._terms = terms
+        self._replica = replica
 
     async def open(self, committed: Sequence[int]) -> Verification:
         """Opens the session; the answer holds the next token."""
@@ -73,7 +76,7 @@ class VerifierStream(Stream):
         return await self._verdict(verifier_pb2.VerifyRequest(verify=message), committed_length)
 
     async def _verdict(self, message: verifier_pb2.VerifyRequest, length: int) -> Verification:
-        answer = await self.ask(message)
+        answer = await self.ask(message, unheard_s=self._replica.unheard_s)
         self.load = convert.load_from_pb(answer.load)
         return _verification(answer, length)
 
@@ -81,16 +84,20 @@ class VerifierStream(Stream):
 class DrafterStream(Stream):
     """A session's stream to one drafter; raises what Stream does."""
 
-    def __init__(self, channel: grpc.aio.Channel, terms: SessionTerms) -> None:
-        call = drafter_pb2_grpc.DrafterStub(channel).Draft(
+    def __init__(self, replica: Replica, terms: SessionTerms) -> None:
+        call = drafter_pb2_grpc.DrafterStub(replica.channel).Draft(
             timeout=terms.deadline.remaining(), metadata=tracing.current().headers()
         )
         farewell = drafter_pb2.DraftRequest(close=drafter_pb2.CloseDrafterSession())
         super().__init__(call, farewell, terms.answer_timeout_s)
         self._terms = terms
+        self._replica = replica
 
     async def open(self, committed: Sequence[int]) -> None:
-        """Opens the session; the drafter prefills and says nothing."""
+        """Opens the session; returns once the drafter has prefilled.
+
+        However long that takes, behind other prompts too, as long as the replica runs forwards.
+        """
         request = self._terms.request
         message = drafter_pb2.OpenDrafterSession(
             session_id=request.request_id,
@@ -103,8 +110,11 @@ class DrafterStream(Stream):
             ouroboros=ouroboros_to_pb(request.speculation.ouroboros),
             opt_tree=opt_tree_to_pb(request.speculation.opt_tree),
             cascade=cascade_to_pb(request.speculation.cascade),
+            tells_when_ready=True,
         )
-        await self.tell(drafter_pb2.DraftRequest(open=message))
+        opened = drafter_pb2.DraftRequest(open=message)
+        answer = await self.ask(opened, max(self._timeout_s, SILENCE_S), self._replica.unheard_s)
+        self.load = convert.load_from_pb(answer.load)
 
     async def propose(
         self,

@@ -20,7 +20,7 @@ log = logs.get(__name__)
 
 
 class DrafterSession(Session[DrafterStream]):
-    """Nothing waits for it to open: rounds go without a drafter until it has."""
+    """Rounds go without a drafter until it `is_ready`."""
 
     def __init__(self, replicas: Replicas, terms: SessionTerms, *, target: ModelInfo) -> None:
         super().__init__(replicas, terms)
@@ -28,11 +28,17 @@ class DrafterSession(Session[DrafterStream]):
         self._opening: asyncio.Task[None] | None = None
         self._refused = False  # this request, by a drafter that cannot do what it asks
         self._told = 0
+        self._waits_s = 0.0
 
     @property
     def asked_for(self) -> bool:
         """Whether it is open or opening."""
         return self._opening is not None
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether the drafter has prefilled."""
+        return self._stream is not None and self._opening is not None and self._opening.done()
 
     def open(self, committed: Sequence[int]) -> None:
         """Begins to open on the best replica that is not resting; the drafter prefills at once.
@@ -45,6 +51,7 @@ class DrafterSession(Session[DrafterStream]):
         if replica is None:
             return
         replica.on_trial(self._terms.answer_timeout_s)
+        self._waits_s = self._terms.answer_timeout_s
         self._told = len(committed)
         self._opening = asyncio.create_task(self._open_on(replica, tuple(committed)))
 
@@ -67,7 +74,9 @@ class DrafterSession(Session[DrafterStream]):
             FALLBACKS.labels("no_session").inc()
             self.open(committed)
             raise Unavailable("drafter: no session is open")
-        if self._stream is None or not self._opening.done():
+        if not self.is_ready:
+            await self._wait_once(self._opening)
+        if self._stream is None or not self.is_ready:
             FALLBACKS.labels("opening").inc()
             raise Unavailable("drafter: the session is not open yet")
         try:
@@ -83,6 +92,15 @@ class DrafterSession(Session[DrafterStream]):
         self._worked()
         return draft
 
+    async def _wait_once(self, opening: asyncio.Task[None]) -> None:
+        """For who asks before the drafter has prefilled: as long as for an answer, and no more.
+
+        A drafter that nobody is connected to is not waited for.
+        """
+        if self._replica is not None and self._replica.connected:
+            seconds, self._waits_s = self._waits_s, 0.0
+            await asyncio.wait({opening}, timeout=seconds)
+
     async def close(self) -> None:
         """Frees the session, even one that is still opening."""
         if self._opening is not None and not self._opening.done():
@@ -93,12 +111,14 @@ class DrafterSession(Session[DrafterStream]):
 
     async def _open_on(self, replica: Replica, committed: Sequence[int]) -> None:
         try:
-            stream = DrafterStream(replica.channel, self._terms)
+            stream = DrafterStream(replica, self._terms)
             self._enter(replica, stream)
             with self._heeding_refusal():
                 await stream.open(committed)
         except DraftloopError as error:
             self._lose(error)
+        else:
+            self._worked()
 
     def _has_room(self, committed: Sequence[int]) -> bool:
         """Whether the draft model's context holds the text and a token more."""

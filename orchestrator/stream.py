@@ -29,36 +29,32 @@ class NoAnswer(Unavailable):
 
 
 class Stream:
-    """Raises Unavailable where the stream broke or no answer came within `timeout_s`.
+    """Raises Unavailable where the stream broke or no answer came in time.
 
-    An answer is waited for longer where the service gives other signs of life: `unheard_s()` are
-    the seconds since the last. What the service said on purpose comes as what it was there:
-    InvalidInput, Mismatch, Overloaded. DeadlineExceeded: the call's own deadline has passed.
+    What the service said on purpose comes as what it was there: InvalidInput, Mismatch, Overloaded.
+    DeadlineExceeded: the call's own deadline has passed.
     """
 
-    def __init__(
-        self,
-        call: Any,
-        farewell: Any,
-        timeout_s: float,
-        unheard_s: Callable[[], float] = nothing_heard,
-    ) -> None:
+    def __init__(self, call: Any, farewell: Any, timeout_s: float) -> None:
         self._call = call
         self._farewell = farewell
-        self._timeout_s = timeout_s
-        self._unheard_s = unheard_s
+        self._timeout_s = timeout_s  # of an answer, as a rule
         self.load: ServiceLoad | None = None  # as of the last answer
 
-    async def tell(self, message: Any) -> None:
-        """Sends a message that has no answer."""
-        with self._our_errors():
-            async with asyncio.timeout(self._timeout_s):
-                await self._call.write(message)
+    async def ask(
+        self,
+        message: Any,
+        timeout_s: float | None = None,
+        unheard_s: Callable[[], float] = nothing_heard,
+    ) -> Any:
+        """Sends a message and waits for its answer, for `timeout_s` instead of as long as a rule.
 
-    async def ask(self, message: Any) -> Any:
-        """Sends a message and waits for its answer."""
+        Longer where the service gives other signs of life: `unheard_s()` are the seconds since the
+        last.
+        """
+        timeout_s = self._timeout_s if timeout_s is None else timeout_s
         with self._our_errors():
-            async with Watchdog(self._timeout_s, self._unheard_s):
+            async with Watchdog(timeout_s, unheard_s):
                 await self._call.write(message)
                 answer = await self._call.read()
         if answer is grpc.aio.EOF:

@@ -13,6 +13,7 @@ from transformers.utils.logging import disable_progress_bar
 from draftloop.errors import InvalidInput, StartupFailure
 from draftloop.model_info import require_model_folder
 from draftloop.runtime import tree_attention
+from draftloop.runtime.step import LONGEST_S
 from draftloop.runtime.trial import trial, unlike
 
 
@@ -26,6 +27,7 @@ class ModelOptions:
     inflate: str = ""
     context_length: int | None = None
     memory_share: float = 0.8
+    prompt_step_s: float = LONGEST_S
     max_sessions: int = 16
     max_draft_nodes: int = 64
     threads: int | None = None

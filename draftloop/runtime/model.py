@@ -83,7 +83,7 @@ class LanguageModel:
             freed_memory.give_back()
         self.prepared = self._prepared()
         self.costs = CostCurve()
-        self.step_size = StepSize()
+        self.step_size = StepSize(longest_s=options.prompt_step_s)
         expected.require_same(self)
 
     def _cache_dtype(self, head_dim: int) -> torch.dtype:
@@ -191,7 +191,8 @@ class LanguageModel:
         measured = cost_measurement.measure(self)
         self.costs = CostCurve(measured)
         line = cost_line(measured)
-        self.step_size = StepSize(line.times[-1] / line.rows[-1])
+        row_ns = line.times[-1] / line.rows[-1]
+        self.step_size = StepSize(row_ns, self.options.prompt_step_s)
 
     @property
     def cost_curve(self) -> tuple[CostPoint, ...]:

@@ -119,6 +119,7 @@ class ModelHost:
                 inflate=settings.inflate,
                 context_length=settings.context_length,
                 memory_share=settings.memory_share,
+                prompt_step_s=settings.prompt_step_s,
                 max_sessions=settings.max_sessions,
                 max_draft_nodes=settings.max_draft_nodes,
                 threads=settings.threads,

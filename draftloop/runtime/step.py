@@ -7,7 +7,7 @@ from draftloop.runtime.forward import Forward
 MAX_STEP_TOKENS = 2048
 # Committed tokens of a forward up to which it is a round; with more it is a prompt's.
 ROUND_TOKENS = 16
-# Aim at forwards no longer than this: everybody's next tokens wait until one ends.
+# Aim at forwards with prompts no longer than this: everybody's next tokens wait until one ends.
 LONGEST_S = 0.4
 # A prompt in smaller pieces would have the weights read too often.
 LEAST_PROMPT_TOKENS = 32
@@ -15,15 +15,19 @@ GAIN = 0.3
 
 
 class StepSize:
-    """Follows what a row of a large forward takes. `row_ns`: a first guess; 0 if there is none."""
+    """Follows what a row of a large forward takes, of which none should take `longest_s`.
 
-    def __init__(self, row_ns: float = 0.0) -> None:
+    `row_ns`: a first guess; 0 if there is none.
+    """
+
+    def __init__(self, row_ns: float = 0.0, longest_s: float = LONGEST_S) -> None:
         self._row_ns = row_ns
+        self._longest_s = longest_s
 
     @property
     def prompt_tokens(self) -> int:
         """Most tokens of prompts in a forward."""
-        wanted = LONGEST_S * 1e9 / max(self._row_ns, 1.0)
+        wanted = self._longest_s * 1e9 / max(self._row_ns, 1.0)
         return round(min(max(wanted, LEAST_PROMPT_TOKENS), MAX_STEP_TOKENS))
 
     def observe(self, rows: int, nanoseconds: int) -> None:

@@ -95,8 +95,8 @@ class FakeDrafter(drafter_pb2_grpc.DrafterServicer):
         self._info = info
         self._behavior = behavior
         self.delay_s = delay_s
-        self.info_delay_s = 0.0
-        self.asked = 0
+        self.info_delay_s = self.prefill_s = 0.0
+        self.opened = self.asked = 0
 
     async def Info(self, request: Any, context: Any) -> drafter_pb2.DrafterInfoResponse:
         await asyncio.sleep(self.info_delay_s)
@@ -108,6 +108,11 @@ class FakeDrafter(drafter_pb2_grpc.DrafterServicer):
             kind = message.WhichOneof("kind")
             if kind == "close":
                 return
+            if kind == "open" and message.open.tells_when_ready:
+                self.opened += 1
+                await asyncio.sleep(self.prefill_s)
+                length = len(message.open.token_ids)
+                yield drafter_pb2.DraftResponse(committed_length=length)
             if kind == "propose":
                 self.asked += 1
                 await asyncio.sleep(self.delay_s)

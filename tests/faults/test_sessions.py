@@ -208,6 +208,37 @@ async def test_a_drafter_that_hangs_is_left_alone_and_used_again_when_it_is_well
         assert replica.failures == 0 and not replica.resting
 
 
+async def test_a_drafter_that_prefills_for_long_is_done_without_until_it_is_ready() -> None:
+    """Behind others' prompts, say: neither is a round kept waiting for it, nor is it given up."""
+    fake = fakes.FakeDrafter(None, fakes.wrong_chain)
+    fake.prefill_s = 5 * DRAFT_TIMEOUT_S
+    async with (
+        fakes.listening(add_drafter, fake) as address,
+        replicas(address) as known,
+        drafter_session(known) as session,
+    ):
+        session.open(PROMPT)
+        began, longest = time.monotonic(), 0.0
+        await until_connected(known)
+        assert not await proposes(session)  # which waits once, as long as for an answer
+        while not session.is_ready:
+            asked = time.monotonic()
+            assert not await proposes(session)
+            longest = max(longest, time.monotonic() - asked)
+            await asyncio.sleep(0.01)
+        assert longest < AT_ONCE_S
+        assert time.monotonic() - began > 4 * DRAFT_TIMEOUT_S
+        assert await proposes(session)
+        (replica,) = known
+        assert fake.opened == 1 and replica.failures == 0 and replica.sessions == 1
+
+
+async def until_connected(known: Replicas) -> None:
+    (replica,) = known
+    while not replica.connected:
+        await asyncio.sleep(0.005)
+
+
 async def test_one_request_alone_tries_a_drafter_that_has_failed() -> None:
     fake = fakes.FakeDrafter(None, fakes.wrong_chain)
     async with (

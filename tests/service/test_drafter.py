@@ -129,6 +129,18 @@ async def test_a_prompt_is_run_when_a_session_opens(serve_drafter: Start, strate
         call.cancel()
 
 
+async def test_who_asks_for_it_is_told_when_the_prompt_has_been_run(serve_drafter: Start) -> None:
+    async with serve_drafter() as (channel, host):
+        call = DrafterStub(channel).Draft()
+        ready = await say(call, open_drafter(tells_when_ready=True))
+        assert (ready.committed_length, ready.HasField("draft")) == (LENGTH, False)
+        assert ready.load.running_sessions == 1 and host.engine.forwards > 0
+        draft = await say(call, propose(LENGTH, (), 4))
+        assert draft.committed_length == LENGTH and len(draft.draft.token_ids) == 4
+        call.cancel()
+        await all_free(host)
+
+
 async def test_a_repeated_proposal_gets_the_same_draft(serve_drafter: Start) -> None:
     async with serve_drafter() as (channel, _):
         call = DrafterStub(channel).Draft()

@@ -8,14 +8,12 @@ from typing import Any
 
 import pytest
 
-import orchestrator.choice
-from benchmarks.virtual import Clock
 from draftloop.cost_line import cost_line
 from draftloop.model_info import CostPoint
 from draftloop.speculation import PROMPT_LOOKUP, SPECULATIVE
 from draftloop.tree import ServiceTimings
 from orchestrator.budget import Controller
-from orchestrator.choice import PREFILLS, SHARE_OF_TRIES, DraftChoice, ModelChoice
+from orchestrator.choice import SHARE_OF_TRIES, DraftChoice, ModelChoice
 from orchestrator.costs import VerifyCost
 from orchestrator.gains import (
     LONGEST_WITHOUT,
@@ -99,10 +97,11 @@ def test_among_others_smaller_drafts_than_before_are_thought_of() -> None:
 
 
 class FakeDrafter:
-    """Opens at once."""
+    """Opens at once, and is ready when a test says so."""
 
     def __init__(self) -> None:
         self.asked_for = False
+        self.is_ready = True
 
     def open(self, committed: Sequence[int]) -> None:
         self.asked_for = True
@@ -128,23 +127,21 @@ def test_a_session_is_opened_where_the_rounds_to_come_repay_the_prefilling() -> 
     assert opened == [True, False, False]
 
 
-def test_who_did_not_open_tries_the_model_after_a_while_and_asks_it_once_it_has_prefilled(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    clock = Clock()
-    monkeypatch.setattr(orchestrator.choice, "time", clock)
+def test_who_did_not_open_tries_the_model_after_a_while_and_asks_it_once_it_has_prefilled() -> None:
     model = model_choice(DEAR_NS, left=400)
+    known: Any = model.drafter
+    known.is_ready = False
     model.open(PROMPT)
-    asked, opened = [], []
+    asked, opened, prefills = [], [], 20
     for number in range(2 * SHORTEST_UNOPENED):
         before = model.drafter.asked_for
         if model.asks(PROMPT):
             asked.append(number)
         if model.drafter.asked_for > before:
             opened.append(number)
-        clock.advance(PLAIN_NS)
+        known.is_ready = bool(opened) and number >= opened[0] + prefills - 1
     assert opened == [SHORTEST_UNOPENED - 2]
-    assert asked[0] == opened[0] + 10 * PREFILLS
+    assert asked[0] == opened[0] + prefills
 
 
 @pytest.mark.parametrize("loss", [0.5, 2.5])

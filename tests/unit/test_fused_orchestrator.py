@@ -11,7 +11,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import orchestrator.choice
 import orchestrator.drafting
 import orchestrator.fused
 from benchmarks.virtual import Clock
@@ -95,7 +94,7 @@ CLOCK, PLAN_NS = Ticking(), 50_000
 @pytest.fixture(autouse=True)
 def given_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """What things take is what a test says."""
-    for module in (orchestrator.choice, orchestrator.drafting, orchestrator.fused):
+    for module in (orchestrator.drafting, orchestrator.fused):
         monkeypatch.setattr(module, "time", CLOCK)
 
 
@@ -107,6 +106,7 @@ class ScriptedDrafter:
         self.offers: list[DraftTree] = []
         self.verdicts: list[Verdict | None] = []
         self.asked_for = False
+        self.is_ready = True
         self.takes_ns = 0.0
 
     def open(self, committed: Sequence[int]) -> None:

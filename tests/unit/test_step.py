@@ -73,3 +73,8 @@ def test_the_size_follows_what_rows_take() -> None:
     for _ in range(40):
         size.observe(100, 100 * 1000 * MS)
     assert size.prompt_tokens == LEAST_PROMPT_TOKENS
+
+
+def test_a_role_says_how_long_a_forward_with_prompts_may_take() -> None:
+    assert StepSize(row_ns=1e6, longest_s=0.05).prompt_tokens == 50
+    assert StepSize(row_ns=1e6).prompt_tokens == LONGEST_S * 1000
