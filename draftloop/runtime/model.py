@@ -178,8 +178,11 @@ class LanguageModel:
 
     def warm_up(self) -> None:
         """Compiles what verifying takes: the first request would wait for it."""
-        sampler = Sampler(SamplingParameters(temperature=1.0), self.vocabulary_size, self.device)
-        sampler.best(torch.zeros(1, self.vocabulary_size, device=self.device), [0], [[]])
+        logits = torch.zeros(1, self.vocabulary_size, device=self.device)
+        for top_p in (0.9, 1.0):
+            parameters = SamplingParameters(temperature=1.0, top_p=top_p)
+            sampler = Sampler(parameters, self.vocabulary_size, self.device)
+            sampler.best(logits, [0], [[]])
         if self.prepared is not None:
             slot = self.acquire()
             forward = Forward(self, slot, (0,), (0,), (ROOT,))

@@ -13,8 +13,10 @@ from torch import Tensor
 
 from draftloop.request import SamplingParameters
 from draftloop.runtime import cpu_choice
-from draftloop.runtime.choices import EXCLUDED, Choices
+from draftloop.runtime.choices import Choices
+from draftloop.runtime.filters import filtered
 from draftloop.runtime.noise import GumbelNoise
+from draftloop.runtime.penalties import Penalties
 
 
 class Sampler:
@@ -30,18 +32,15 @@ class Sampler:
             self._bias = torch.zeros(vocabulary_size, device=device)
             for token, bias in parameters.logit_bias:
                 self._bias[token] = bias
-        self._in_prompt = torch.zeros(vocabulary_size, dtype=torch.bool, device=device)
-        self._output_counts = torch.zeros(vocabulary_size, device=device)
+        self._penalties = Penalties(parameters, vocabulary_size, device)
 
     def observe_prompt(self, token_ids: Sequence[int]) -> None:
         """Counts in the prompt."""
-        if self.parameters.penalized and token_ids:
-            self._in_prompt[torch.tensor(token_ids, device=self._in_prompt.device)] = True
+        self._penalties.observe_prompt(token_ids)
 
     def observe_output(self, token_ids: Sequence[int]) -> None:
         """Counts in tokens that were committed after the prompt."""
-        if self.parameters.penalized:
-            self._output_counts = self._counts_with(token_ids)
+        self._penalties.observe_output(token_ids)
 
     @property
     def plain(self) -> bool:
@@ -112,37 +111,13 @@ class Sampler:
         if parameters.temperature != 1:
             # From the maximum down, so that a tiny temperature cannot overflow to +inf.
             logits = (logits - logits.amax(dim=-1, keepdim=True)) / parameters.temperature
-        return _filtered(logits, parameters) if parameters.filtered else logits
+        return filtered(logits, parameters) if parameters.filtered else logits
 
     def _weighed(self, logits: Tensor, paths: Sequence[Sequence[int]]) -> Tensor:
         """With bias and penalties."""
         if self._bias is not None:
             logits = logits + self._bias
-        if not self.parameters.penalized:
-            return logits
-        rows = zip(logits, paths, strict=True)
-        return torch.stack([self._penalized(row, path) for row, path in rows])
-
-    def _counts_with(self, token_ids: Sequence[int]) -> Tensor:
-        counts = self._output_counts.clone()
-        if token_ids:
-            where = torch.tensor(token_ids, device=counts.device)
-            counts.index_add_(0, where, torch.ones(len(token_ids), device=counts.device))
-        return counts
-
-    def _penalized(self, logits: Tensor, path: Sequence[int]) -> Tensor:
-        parameters = self.parameters
-        counts = self._counts_with(path)
-        in_output = counts > 0
-        seen = self._in_prompt | in_output
-        repeated = torch.where(
-            logits > 0,
-            logits / parameters.repetition_penalty,
-            logits * parameters.repetition_penalty,
-        )
-        logits = torch.where(seen, repeated, logits)
-        logits = logits - parameters.frequency_penalty * counts
-        return logits - parameters.presence_penalty * in_output
+        return self._penalties.applied(logits, paths)
 
 
 def likeliest(logits: Tensor, count: int) -> list[list[int]]:
@@ -152,21 +127,3 @@ def likeliest(logits: Tensor, count: int) -> list[list[int]]:
         return cpu_choice.best(logits, (), 1.0, count)
     best: list[list[int]] = logits.topk(count, dim=-1).indices.tolist()
     return best
-
-
-def _filtered(logits: Tensor, parameters: SamplingParameters) -> Tensor:
-    """Sets to -inf what top-k, top-p and min-p cut off; the likeliest token always stays."""
-    vocabulary = logits.shape[-1]
-    if 0 < parameters.top_k < vocabulary:
-        least = logits.topk(parameters.top_k, dim=-1).values[..., -1:]
-        logits = logits.masked_fill(logits < least, EXCLUDED)
-    if parameters.top_p < 1:
-        ordered, order = logits.softmax(dim=-1).sort(dim=-1, descending=True, stable=True)
-        surplus = ordered.cumsum(dim=-1) - ordered >= parameters.top_p
-        surplus[..., 0] = False
-        logits = logits.masked_fill(surplus.scatter(-1, order, surplus), EXCLUDED)
-    if parameters.min_p > 0:
-        probabilities = logits.softmax(dim=-1)
-        least = probabilities.amax(dim=-1, keepdim=True) * parameters.min_p
-        logits = logits.masked_fill(probabilities < least, EXCLUDED)
-    return logits

@@ -1,0 +1,63 @@
+"""Which tokens are left to choose from, against a sort of the whole vocabulary."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from draftloop.request import SamplingParameters
+from draftloop.runtime.filters import filtered
+
+SPREADS = (0.0, 0.3, 1.0, 4.0, 40.0)
+
+
+def nucleus(logits: torch.Tensor, top_p: float) -> list[int]:
+    """By the definition: the likeliest, of equals the lower ids, before which there is room."""
+    chances = logits.softmax(-1).double()
+    order = sorted(range(len(logits)), key=lambda token: (-float(chances[token]), token))
+    kept: list[int] = []
+    total = 0.0
+    for token in order:
+        if total >= top_p and kept:
+            break
+        kept.append(token)
+        total += float(chances[token])
+    return sorted(kept)
+
+
+@settings(deadline=None)  # compiled at first use
+@given(
+    seed=st.integers(0, 999),
+    spread=st.sampled_from(SPREADS),
+    size=st.sampled_from([1, 2, 7, 96, 1000]),
+    top_p=st.sampled_from([1e-6, 0.1, 0.5, 0.9, 0.95, 0.999]),
+    coarse=st.booleans(),
+)
+def test_top_p_keeps_the_nucleus(
+    seed: int, spread: float, size: int, top_p: float, coarse: bool
+) -> None:
+    """`coarse` logits, as of a model in bfloat16, have many equals."""
+    logits = torch.randn(3, size, generator=torch.Generator().manual_seed(seed)) * spread
+    if coarse:
+        logits = logits.bfloat16().float()
+    kept = filtered(logits, SamplingParameters(temperature=1.0, top_p=top_p))
+    for row, left in zip(logits, kept, strict=True):
+        stay = left.isfinite().nonzero().flatten().tolist()
+        assert stay == nucleus(row, top_p)
+        assert torch.equal(left[stay], row[stay])
+
+
+@pytest.mark.parametrize("top_p", [0.9999999, 1 - 2**-24])
+def test_almost_everything_may_stay(top_p: float) -> None:
+    logits = torch.randn(1, 4096, generator=torch.Generator().manual_seed(1))
+    kept = filtered(logits, SamplingParameters(temperature=1.0, top_p=top_p)).isfinite()
+    assert kept.sum() > 4000
+
+
+def test_what_was_given_stays_as_it_was() -> None:
+    logits = torch.randn(2, 50)
+    before = logits.clone()
+    filtered(logits, SamplingParameters(temperature=1.0, top_p=0.5, top_k=9, min_p=0.1))
+    assert torch.equal(logits, before)
