@@ -65,7 +65,8 @@ def _said_in_one_call(session: VerifierSession, forward: Forward, draft: DraftTr
     assert prepared is not None, "goes_alone() comes first"
     depth = max(draft.depths(), default=0)
     noise = session.sampler.noise(len(session.committed), depth + 1)
-    wanted = Wanted(session.request.sampling.temperature, session.request.successors)
+    heat, law = session.request.sampling.temperature, session.sampler.law
+    wanted = Wanted(heat, session.request.successors, law)
     answers: list[Chosen] = []
 
     def run() -> list[Pass]:

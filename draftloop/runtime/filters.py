@@ -3,91 +3,53 @@
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
+import torch
 from torch import Tensor
 
 from draftloop.request import SamplingParameters
 from draftloop.runtime.choices import EXCLUDED
-from draftloop.runtime.compiling import compiled
-
-Floats = npt.NDArray[np.float32]
-Words = npt.NDArray[np.int32]
-# Probabilities are of one size whose exponent and first three bits are the same.
-BITS_BELOW = 20
-SIZES = (0x3F800000 >> BITS_BELOW) + 1
+from draftloop.runtime.cutting import NO_LAW, Law, Scratch, cut_off, scratch
 
 
-def filtered(logits: Tensor, parameters: SamplingParameters) -> Tensor:
-    """Sets to -inf what the three cut off, one after the other; the likeliest token always stays.
+class Filters:
+    """Of one session: cuts off by top-k, then top-p, then min-p; the likeliest token stays."""
 
-    logits: float32 [rows, vocabulary], the temperature in them already.
-    """
-    vocabulary = logits.shape[-1]
-    if 0 < parameters.top_k < vocabulary:
+    def __init__(self, parameters: SamplingParameters, vocabulary_size: int) -> None:
+        self._parameters = parameters
+        self._scratch: Scratch | None = None
+        self._vocabulary_size = vocabulary_size
+        self.law: Law = NO_LAW
+        if parameters.filtered:
+            kept = parameters.top_k, parameters.top_p, parameters.min_p
+            self.law = np.array((parameters.temperature, *kept), np.float64)
+
+    def applied(self, logits: Tensor) -> Tensor:
+        """Logits [rows, vocabulary] before the temperature; -inf over what is cut off after it."""
+        if not len(self.law):
+            return logits
+        if not logits.is_cpu:
+            return logits.masked_fill(_outside(logits, self._parameters), EXCLUDED)
+        if self._scratch is None:
+            self._scratch = scratch(self._vocabulary_size)
+        kept = logits.clone(memory_format=torch.contiguous_format)
+        cut_off(kept.numpy(), self.law, self._scratch)
+        return kept
+
+
+def _outside(logits: Tensor, parameters: SamplingParameters) -> Tensor:
+    """Where what is cut off is, on a device that has operations of torch alone."""
+    # From the maximum down, so that a tiny temperature cannot overflow to +inf.
+    logits = (logits - logits.amax(dim=-1, keepdim=True)) / parameters.temperature
+    if 0 < parameters.top_k < logits.shape[-1]:
         least = logits.topk(parameters.top_k, dim=-1).values[..., -1:]
         logits = logits.masked_fill(logits < least, EXCLUDED)
     if parameters.top_p < 1:
-        logits = _within(logits, parameters.top_p)
+        ordered, order = logits.softmax(dim=-1).sort(dim=-1, descending=True, stable=True)
+        surplus = ordered.cumsum(dim=-1) - ordered >= parameters.top_p
+        surplus[..., 0] = False
+        logits = logits.masked_fill(surplus.scatter(-1, order, surplus), EXCLUDED)
     if parameters.min_p > 0:
         probabilities = logits.softmax(dim=-1)
         least = probabilities.amax(dim=-1, keepdim=True) * parameters.min_p
         logits = logits.masked_fill(probabilities < least, EXCLUDED)
-    return logits
-
-
-def _within(logits: Tensor, top_p: float) -> Tensor:
-    """The likeliest tokens, up to `top_p` in all; of equally likely ones the lower ids stay."""
-    probabilities = logits.softmax(dim=-1)
-    if logits.is_cpu:
-        logits = logits.clone()
-        known = probabilities.numpy()
-        cut_off(logits.numpy(), known, known.view(np.int32), top_p, EXCLUDED)
-        return logits
-    return logits.masked_fill(_outside(probabilities, top_p), EXCLUDED)
-
-
-def _outside(probabilities: Tensor, top_p: float) -> Tensor:
-    """Where the tokens are that the others leave no room for."""
-    ordered, order = probabilities.sort(dim=-1, descending=True, stable=True)
-    surplus = ordered.cumsum(dim=-1) - ordered >= top_p
-    surplus[..., 0] = False
-    return surplus.scatter(-1, order, surplus)
-
-
-@compiled
-def cut_off(
-    logits: Floats, probabilities: Floats, bits: Words, top_p: float, excluded: float
-) -> None:
-    """The same in place: `excluded` is written where none stays. `bits` of the probabilities.
-
-    Sorts no more than the tokens of one size, where the likelier ones leave room for a part.
-    """
-    rows, vocabulary = probabilities.shape
-    floor = (1 - top_p) / (2 * vocabulary)  # all tokens below it are less than half of what goes
-    likely = np.empty(vocabulary, np.float32)
-    for row in range(rows):
-        masses = np.zeros(SIZES)
-        for token in range(vocabulary):
-            if probabilities[row, token] > floor:
-                masses[bits[row, token] >> BITS_BELOW] += probabilities[row, token]
-        size, total = SIZES - 1, 0.0
-        while total + masses[size] < top_p and size:
-            total += masses[size]
-            size -= 1
-        count = 0
-        for token in range(vocabulary):
-            if bits[row, token] >> BITS_BELOW == size:
-                likely[count] = probabilities[row, token]
-                count += 1
-        likely[:count].sort()
-        least, equal = np.float32(0), 0  # where roundings leave too little for `top_p`: all stay
-        while count and (total < top_p or not equal):
-            count -= 1
-            equal = equal + 1 if likely[count] == least else 1
-            least = likely[count]
-            total += least
-        for token in range(vocabulary):
-            if probabilities[row, token] == least and equal:
-                equal -= 1
-            elif probabilities[row, token] <= least and least:
-                logits[row, token] = excluded
+    return logits == EXCLUDED

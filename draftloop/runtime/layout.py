@@ -8,6 +8,7 @@ from draftloop.runtime.compiling import compiled
 from draftloop.runtime.cpu_choice_kernel import CALL_FIELDS as CHOICE
 from draftloop.runtime.cpu_stack_kernel import CALL_FIELDS as STACK
 from draftloop.runtime.cpu_stack_kernel import SEGMENT_FIELDS as SEGMENT
+from draftloop.runtime.cutting import cut_off
 from draftloop.runtime.native import call, nanoseconds
 from draftloop.runtime.records import CHOICE_ENTRY, LANES, STACK_ENTRY, Records, Whole
 from draftloop.runtime.slot_rows import DEPTH, PARENT, TOKEN
@@ -89,19 +90,21 @@ def run_and_choose(
     began = nanoseconds()
     chosen = run(records, rows, 0, stop, tail, length)
     records.times[0, 2] = nanoseconds() - began
+    if len(likeliest):  # of all tokens, before some are cut off
+        likeliest[CHOICE_ROWS] = chosen
+        call(records.entries[CHOICE_ENTRY], likeliest.ctypes.data)
     depths = np.zeros(chosen, np.int64)
     for row in range(stop):
         depths[row + 1] = rows[DEPTH, row]
     choose(records, chosen, depths)
-    if len(likeliest):
-        likeliest[CHOICE_ROWS] = chosen
-        call(records.entries[CHOICE_ENTRY], likeliest.ctypes.data)
     return chosen
 
 
 @compiled
 def choose(records: Records, chosen: int, depths: Whole) -> None:
     """The best tokens after the chosen rows, each at its depth behind the committed text."""
+    if len(records.law):
+        cut_off(records.logits[:chosen], records.law, records.cut)
     records.choice[CHOICE_ROWS] = chosen
     for place in range(chosen):
         records.choice[CHOICE_NOISE + place] = records.noise[depths[place]]

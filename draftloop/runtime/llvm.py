@@ -19,6 +19,8 @@ import torch
 from llvmlite import binding as llvm
 from llvmlite import ir
 
+from draftloop.runtime.exponent import EXP2
+
 if llvm.llvm_version_info[0] < 16:
     raise ImportError("llvmlite before 0.45 has typed pointers, which this module does not write")
 
@@ -30,11 +32,6 @@ UNDER_WAY = 8
 ARCH_PRCTL, REQUEST_PERMISSION, TILE_DATA = 158, 0x1023, 18  # of Linux on x86-64
 STRIP_VECTORS = 4  # a strip, the unit of work of a thread, is this many vectors of outputs
 
-# 2^f on [-1/2, 1/2], highest power first (minimax, error below 2e-7).
-EXP2 = (
-    1.535336188319500e-4, 1.339887440266574e-3, 9.618437357674640e-3, 5.550332471162809e-2,
-    2.402264791363012e-1, 6.931472028550421e-1, 1.0,
-)  # fmt: skip
 ROUNDER = 12582912.0  # 1.5 * 2^23: adding and subtracting it rounds a small float32
 
 

@@ -7,6 +7,8 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from draftloop.runtime.cutting import Law, Scratch
+
 Whole = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
 STACK_ENTRY, CHOICE_ENTRY, LANES = 0, 1, 2  # of `Records.entries`
@@ -21,6 +23,7 @@ class Records(NamedTuple):
     length. bias: room for [rows, stored], 0 where a row sees a key, else -inf. said: float64 [rows,
     2 x count + 1], see `cpu_choice_kernel`. scores: float32 [rows, width]. noise: addresses of the
     noise of positions, from the one behind the committed text on. times: [forwards, 3], see `Pass`.
+    logits: float32 [rows, vocabulary]; law: what is cut off of them, in `cut` as room for one row.
     """
 
     entries: Whole
@@ -34,3 +37,6 @@ class Records(NamedTuple):
     scores: npt.NDArray[np.float32]
     noise: Whole
     times: Whole
+    logits: npt.NDArray[np.float32]
+    law: Law
+    cut: Scratch

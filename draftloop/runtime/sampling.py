@@ -14,7 +14,8 @@ from torch import Tensor
 from draftloop.request import SamplingParameters
 from draftloop.runtime import cpu_choice
 from draftloop.runtime.choices import Choices
-from draftloop.runtime.filters import filtered
+from draftloop.runtime.cutting import Law
+from draftloop.runtime.filters import Filters
 from draftloop.runtime.noise import GumbelNoise
 from draftloop.runtime.penalties import Penalties
 
@@ -33,6 +34,7 @@ class Sampler:
             for token, bias in parameters.logit_bias:
                 self._bias[token] = bias
         self._penalties = Penalties(parameters, vocabulary_size, device)
+        self._filters = Filters(parameters, vocabulary_size)
 
     def observe_prompt(self, token_ids: Sequence[int]) -> None:
         """Counts in the prompt."""
@@ -44,9 +46,13 @@ class Sampler:
 
     @property
     def plain(self) -> bool:
-        """Whether nothing but temperature and noise decides."""
-        parameters = self.parameters
-        return self._bias is None and not parameters.penalized and not parameters.filtered
+        """Whether nothing but temperature, filters and noise decides."""
+        return self._bias is None and not self.parameters.penalized
+
+    @property
+    def law(self) -> Law:
+        """What compiled code cuts off by."""
+        return self._filters.law
 
     def noise(self, start: int, count: int) -> list[Tensor]:
         """float32 [vocabulary] for every position from `start` on; none where it is greedy."""
@@ -87,9 +93,8 @@ class Sampler:
         if parameters.greedy:
             return self.shape(logits, paths), (), 1.0
         noise = self._noise.rows(positions)
-        if parameters.filtered:
-            return self.shape(logits, paths), noise, 1.0
-        return self._weighed(logits, paths), noise, parameters.temperature
+        kept = self._filters.applied(self._weighed(logits, paths))
+        return kept, noise, parameters.temperature
 
     def scores(
         self, logits: Tensor, positions: Sequence[int], paths: Sequence[Sequence[int]]
@@ -108,10 +113,11 @@ class Sampler:
         parameters, logits = self.parameters, self._weighed(logits, paths)
         if parameters.greedy:
             return logits
+        logits = self._filters.applied(logits)
         if parameters.temperature != 1:
             # From the maximum down, so that a tiny temperature cannot overflow to +inf.
             logits = (logits - logits.amax(dim=-1, keepdim=True)) / parameters.temperature
-        return filtered(logits, parameters) if parameters.filtered else logits
+        return logits
 
     def _weighed(self, logits: Tensor, paths: Sequence[Sequence[int]]) -> Tensor:
         """With bias and penalties."""

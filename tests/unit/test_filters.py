@@ -8,7 +8,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from draftloop.request import SamplingParameters
-from draftloop.runtime.filters import filtered
+from draftloop.runtime.filters import Filters
+
+
+def filtered(logits: torch.Tensor, parameters: SamplingParameters) -> torch.Tensor:
+    return Filters(parameters, logits.shape[-1]).applied(logits)
+
 
 SPREADS = (0.0, 0.3, 1.0, 4.0, 40.0)
 

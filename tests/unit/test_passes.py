@@ -33,6 +33,12 @@ from verifier_service.round import verify
 PHRASE = TokenSource.PHRASE
 PROMPT = list(range(20, 50))
 COMPILED = ("speculative", "opt_tree", "fused")
+GREEDY, SAMPLED = {"temperature": 0.0}, {"temperature": 0.8}
+LAWS: tuple[dict[str, Any], ...] = (
+    GREEDY, SAMPLED,
+    {**SAMPLED, "top_p": 0.9}, {**SAMPLED, "top_k": 5}, {**SAMPLED, "min_p": 0.05},
+    {**SAMPLED, "top_k": 40, "top_p": 0.8, "min_p": 0.01}, {**GREEDY, "top_p": 0.5},
+)  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -45,10 +51,8 @@ def bundled() -> LanguageModel:
     return load_model(bundled_model("drafter"), dtype="bfloat16", max_draft_nodes=40)
 
 
-def drafting(
-    model: LanguageModel, name: str, *, alone: bool, temperature: float = 0.8, **more: Any
-) -> Strategy:
-    sampling = SamplingParameters(temperature=temperature, seed=5, **more.pop("sampling", {}))
+def drafting(model: LanguageModel, name: str, *, alone: bool, **more: Any) -> Strategy:
+    sampling = SamplingParameters(**{"temperature": 0.8, "seed": 5, **more.pop("sampling", {})})
     request = SessionRequest(
         session_id="test", token_ids=tuple(PROMPT), prompt_length=len(PROMPT), sampling=sampling,
         strategy=name, **more,
@@ -77,15 +81,13 @@ def told(strategy: Strategy, tokens: list[int]) -> None:
 
 
 @pytest.mark.parametrize("name", COMPILED)
-@pytest.mark.parametrize("temperature", [0.0, 0.8])
+@pytest.mark.parametrize("law", LAWS, ids=str)
 @pytest.mark.parametrize("which", ["toy", "bundled"])
 def test_a_draft_is_the_same_in_one_call_and_forward_by_forward(
-    request: pytest.FixtureRequest, which: str, name: str, temperature: float
+    request: pytest.FixtureRequest, which: str, name: str, law: dict[str, Any]
 ) -> None:
     model: LanguageModel = request.getfixturevalue(which)
-    strategies = [
-        drafting(model, name, alone=alone, temperature=temperature) for alone in (True, False)
-    ]
+    strategies = [drafting(model, name, alone=alone, sampling=law) for alone in (True, False)]
     offers = [
         EMPTY_TREE,
         DraftTree.chain([21, 22, 23], PHRASE, [0.9, 0.8, 0.7]),
@@ -140,7 +142,7 @@ def test_a_session_that_is_alone_asks_once(toy: LanguageModel, name: str) -> Non
 
 @pytest.mark.parametrize(
     "sampling",
-    [{"top_p": 0.9}, {"top_k": 3}, {"repetition_penalty": 1.2}, {"logit_bias": ((3, 1.0),)}],
+    [{"repetition_penalty": 1.2}, {"frequency_penalty": 0.1}, {"logit_bias": ((3, 1.0),)}],
 )
 def test_what_the_kernel_does_not_do_goes_forward_by_forward(
     toy: LanguageModel, sampling: dict[str, Any]
@@ -201,22 +203,22 @@ def test_forwards_are_counted(toy: LanguageModel) -> None:
 
 def test_a_stop_token_ends_a_chain(tmp_path: Path) -> None:
     model = load_model(save_model(tmp_path, llama_config()))
-    chain = drafted(drafting(model, "speculative", alone=True, temperature=0.0))
+    chain = drafted(drafting(model, "speculative", alone=True, sampling=GREEDY))
     model.stop_token_ids = (chain.token_ids[2],)
-    strategy = drafting(model, "speculative", alone=True, temperature=0.0)
+    strategy = drafting(model, "speculative", alone=True, sampling=GREEDY)
     assert drafted(strategy).token_ids == chain.token_ids[:3]
     assert strategy.end is DraftEnd.TEXT
 
 
-@pytest.mark.parametrize("temperature", [0.0, 0.8])
+@pytest.mark.parametrize("law", LAWS, ids=str)
 @pytest.mark.parametrize("successors", [0, 1, 8])
 @pytest.mark.parametrize("which", ["toy", "bundled"])
 def test_a_verdict_is_the_same_in_one_call(
-    request: pytest.FixtureRequest, which: str, temperature: float, successors: int
+    request: pytest.FixtureRequest, which: str, law: dict[str, Any], successors: int
 ) -> None:
     model: LanguageModel = request.getfixturevalue(which)
     engine = Engine()
-    sampling = SamplingParameters(temperature=temperature, seed=5)
+    sampling = SamplingParameters(**law, seed=5)
     asked = verifier.SessionRequest(
         session_id="test", token_ids=tuple(PROMPT), prompt_length=len(PROMPT), sampling=sampling,
         successors=successors,

@@ -1,0 +1,156 @@
+"""Compiled: top-k, top-p and min-p on a processor, without a sort of the vocabulary.
+
+Tokens are of one size whose weights agree in exponent and first bits. What the likelier sizes leave
+room for is decided by sums over sizes; only tokens of the one size in doubt are sorted.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from draftloop.runtime.compiling import compiled, vectorised
+from draftloop.runtime.exponent import EXP2
+
+Floats32 = npt.NDArray[np.float32]
+Words = npt.NDArray[np.int32]
+Law = npt.NDArray[np.float64]
+
+TEMPERATURE, TOP_K, TOP_P, MIN_P = 0, 1, 2, 3  # of a `Law`; an empty one cuts nothing off
+NO_LAW: Law = np.zeros(0)
+
+BITS_BELOW = 20
+SIZES = (0x3F800000 >> BITS_BELOW) + 1  # the greatest weight is 1
+LEAST_POWER, MOST_FACTOR = np.float32(-126), 3e38
+A, B, C, D, E, F, G = (np.float32(each) for each in EXP2)
+LOG2_E = math.log2(math.e)
+HALF, EXPONENT = np.float32(0.5), np.float32(1 << 23)
+
+
+class Scratch(NamedTuple):
+    """Room for one row: weights, their bits in the same place, exponents, tokens of one size."""
+
+    weights: Floats32
+    bits: Words
+    exponents: Words
+    likely: Floats32
+
+
+def scratch(vocabulary: int) -> Scratch:
+    """For rows of so many tokens."""
+    weights, likely = np.empty((2, vocabulary), np.float32)
+    return Scratch(weights, weights.view(np.int32), np.empty(vocabulary, np.int32), likely)
+
+
+@compiled
+def cut_off(logits: Floats32, law: Law, known: Scratch) -> None:
+    """Writes -inf over what `law` leaves out of every row [rows, vocabulary].
+
+    Of tokens that are equally likely top-p keeps the lower ids, top-k all. The likeliest stays.
+    """
+    for place in range(len(logits)):
+        row = logits[place]
+        weigh(row, law[TEMPERATURE], known)
+        least_of_k = np.float32(0)
+        if 0 < law[TOP_K] < len(row):
+            least_of_k = least_of(known, int(law[TOP_K]))
+        least, surplus = np.float32(0), 0
+        if law[TOP_P] < 1:
+            least, surplus = nucleus(known, law[TOP_P], least_of_k)
+        keep_from(row, known.weights, max(least, least_of_k, np.float32(law[MIN_P])))
+        token = len(row)
+        while surplus:
+            token -= 1
+            if known.weights[token] == least:
+                row[token] = -np.inf
+                surplus -= 1
+
+
+@vectorised
+def keep_from(row: Floats32, weights: Floats32, least: np.float32) -> None:
+    """Cuts off what weighs less."""
+    for token in range(len(row)):
+        row[token] = row[token] if weights[token] >= least else -np.inf
+
+
+@vectorised
+def weigh(row: Floats32, temperature: float, known: Scratch) -> None:
+    """exp((logit - most) / temperature) of every token, by powers of two."""
+    most = row[0]
+    for logit in row:
+        most = max(most, logit)
+    factor = np.float32(min(LOG2_E / temperature, MOST_FACTOR))
+    weights, exponents, bits = known.weights, known.exponents, known.bits
+    for token in range(len(row)):
+        power = max((row[token] - most) * factor, LEAST_POWER)
+        whole = np.floor(power + HALF)
+        x = power - whole
+        weights[token] = (((((A * x + B) * x + C) * x + D) * x + E) * x + F) * x + G
+        exponents[token] = np.int32(whole * EXPONENT)
+    for token in range(len(row)):
+        bits[token] += exponents[token]
+
+
+@compiled
+def least_of(known: Scratch, count: int) -> np.float32:
+    """The weight of the token number `count`, from the likeliest on."""
+    counts = np.zeros(SIZES, np.int64)
+    for word in known.bits:
+        counts[word >> BITS_BELOW] += 1
+    size = SIZES - 1
+    while counts[size] < count:
+        count -= counts[size]
+        size -= 1
+    found = of_size(known, size, np.float32(0))
+    least: np.float32 = found[len(found) - count]
+    return least
+
+
+@compiled
+def nucleus(known: Scratch, top_p: float, least: np.float32) -> tuple[np.float32, int]:
+    """The least weight that top-p keeps of the tokens from `least` on, and how many of it go.
+
+    0 where all are kept.
+    """
+    masses, total = np.zeros(SIZES), 0.0
+    # All tokens below it are less than half of what goes.
+    floor = np.float32((1 - top_p) / (2 * len(known.weights)))
+    for token in range(len(known.weights)):
+        weight = known.weights[token]
+        if weight > floor and weight >= least:
+            masses[known.bits[token] >> BITS_BELOW] += weight
+    for token in range(len(known.weights)):
+        if known.weights[token] >= least:
+            total += known.weights[token]
+    wanted, size, before = top_p * total, SIZES - 1, 0.0
+    while before + masses[size] < wanted:
+        before += masses[size]
+        size -= 1
+        if size < 0:  # roundings have left too little
+            return np.float32(0), 0
+    found = of_size(known, size, least)
+    place, last = len(found), np.float32(0)
+    while place and before < wanted:
+        place -= 1
+        last = found[place]
+        before += last
+    surplus = 0
+    while surplus < place and found[place - 1 - surplus] == last:
+        surplus += 1
+    return last, surplus
+
+
+@compiled
+def of_size(known: Scratch, size: int, least: np.float32) -> Floats32:
+    """The weights of one size from `least` on, the least first."""
+    count = 0
+    for token in range(len(known.weights)):
+        if known.bits[token] >> BITS_BELOW == size and known.weights[token] >= least:
+            known.likely[count] = known.weights[token]
+            count += 1
+    found = known.likely[:count]
+    found.sort()
+    return found
