@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from draftloop import logs
 from draftloop.errors import DraftloopError, InvalidInput, Unavailable
@@ -26,6 +25,7 @@ class DrafterSession(Session[DrafterStream]):
         super().__init__(replicas, terms)
         self._target = target
         self._opening: asyncio.Task[None] | None = None
+        self.is_ready = False  # the drafter has prefilled
         self._refused = False  # this request, by a drafter that cannot do what it asks
         self._told = 0
         self._waits_s = 0.0
@@ -34,11 +34,6 @@ class DrafterSession(Session[DrafterStream]):
     def asked_for(self) -> bool:
         """Whether it is open or opening."""
         return self._opening is not None
-
-    @property
-    def is_ready(self) -> bool:
-        """Whether the drafter has prefilled."""
-        return self._stream is not None and self._opening is not None and self._opening.done()
 
     def open(self, committed: Sequence[int]) -> None:
         """Begins to open on the best replica that is not resting; the drafter prefills at once.
@@ -63,17 +58,8 @@ class DrafterSession(Session[DrafterStream]):
         offer: DraftTree = EMPTY_TREE,
     ) -> Draft:
         """A checked draft within the budget. Raises Unavailable where none came in time."""
-        if not self._has_room(committed):
-            FALLBACKS.labels("context").inc()
-            self._end()
-            raise Unavailable("drafter: the text has outgrown the draft model's context")
-        if self._refused:
-            FALLBACKS.labels("refused").inc()
-            raise Unavailable("drafter: it has refused the request")
-        if self._opening is None:
-            FALLBACKS.labels("no_session").inc()
-            self.open(committed)
-            raise Unavailable("drafter: no session is open")
+        if self._opening is None or self._refused or not self._has_room(committed):
+            raise self._unopened(committed)
         if not self.is_ready:
             await self._wait_once(self._opening)
         if self._stream is None or not self.is_ready:
@@ -81,16 +67,36 @@ class DrafterSession(Session[DrafterStream]):
             raise Unavailable("drafter: the session is not open yet")
         try:
             new = committed[self._told :]
-            with self._heeding_refusal():
-                draft = await self._stream.propose(len(committed), new, verdict, budget, offer)
-            self._check(draft, len(committed), budget)
+            draft = await self._stream.propose(len(committed), new, verdict, budget, offer)
         except DraftloopError as error:
-            FALLBACKS.labels(reason_of(error)).inc()
-            self._lose(error)
-            raise Unavailable(f"drafter: {error}") from None
+            self._refused = isinstance(error, InvalidInput)
+            raise self._failed(error) from None
+        try:
+            self._check(draft, len(committed), budget)
+        except InvalidInput as mistake:
+            raise self._failed(mistake) from None
         self._told = len(committed)
         self._worked()
         return draft
+
+    def _unopened(self, committed: Sequence[int]) -> Unavailable:
+        """Why there is no session, counted; where one may be, it begins to open."""
+        if not self._has_room(committed):
+            FALLBACKS.labels("context").inc()
+            self._end()
+            return Unavailable("drafter: the text has outgrown the draft model's context")
+        if self._refused:
+            FALLBACKS.labels("refused").inc()
+            return Unavailable("drafter: it has refused the request")
+        FALLBACKS.labels("no_session").inc()
+        self.open(committed)
+        return Unavailable("drafter: no session is open")
+
+    def _failed(self, error: DraftloopError) -> Unavailable:
+        """What the round is told of a failure, which is counted and costs the session."""
+        FALLBACKS.labels(reason_of(error)).inc()
+        self._lose(error)
+        return Unavailable(f"drafter: {error}")
 
     async def _wait_once(self, opening: asyncio.Task[None]) -> None:
         """For who asks before the drafter has prefilled: as long as for an answer, and no more.
@@ -113,11 +119,12 @@ class DrafterSession(Session[DrafterStream]):
         try:
             stream = DrafterStream(replica, self._terms)
             self._enter(replica, stream)
-            with self._heeding_refusal():
-                await stream.open(committed)
+            await stream.open(committed)
         except DraftloopError as error:
+            self._refused = isinstance(error, InvalidInput)
             self._lose(error)
         else:
+            self.is_ready = True
             self._worked()
 
     def _has_room(self, committed: Sequence[int]) -> bool:
@@ -137,17 +144,9 @@ class DrafterSession(Session[DrafterStream]):
             rule = f"must have depth at most {budget.max_depth}"
             raise InvalidInput("draft.parents", rule, deepest)
 
-    @contextlib.contextmanager
-    def _heeding_refusal(self) -> Iterator[None]:
-        """Notes that the drafter cannot do what this request asks of it, and never will."""
-        try:
-            yield
-        except InvalidInput:
-            self._refused = True
-            raise
-
     def _lose(self, error: Exception) -> None:
         log.warning("drafter session lost", reason=str(error))
+        self.is_ready = False
         if self._refused:  # no failure of the replica: others go on with it
             self._end()
         else:
@@ -155,5 +154,5 @@ class DrafterSession(Session[DrafterStream]):
             super()._lose(error)
 
     def _end(self) -> None:
-        self._opening = None
+        self._opening, self.is_ready = None, False
         self._drop()
