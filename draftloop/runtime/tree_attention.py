@@ -110,9 +110,11 @@ def _segment_attention(
         mine = query[0].float()
         return cpu_attention.attend(mine, keys, values, bias, segment.stored_to, scoring)
     keys, values = keys[:, : segment.stored_to], values[:, : segment.stored_to]
-    if not scoring.is_plain:
-        return _explicitly(query[0], keys, values, segment, window, scoring)
     mask = _windowed(segment, window)
+    if not scoring.is_plain:
+        shown = _causal(segment) if mask is None else mask
+        seen = _on_device(shown, segment, window, query.device)
+        return _explicitly(query[0].float(), keys.float(), values.float(), seen, scoring)
     return functional.scaled_dot_product_attention(
         query.to(keys.dtype),
         keys[None],
@@ -125,22 +127,12 @@ def _segment_attention(
 
 
 def _explicitly(
-    query: Tensor,
-    keys: Tensor,
-    values: Tensor,
-    segment: Segment,
-    window: int | None,
-    scoring: Scoring,
+    query: Tensor, keys: Tensor, values: Tensor, seen: Tensor, scoring: Scoring
 ) -> Tensor:
-    """The same for scores that torch's attention has no word for, in float32."""
-    mask = _windowed(segment, window)
-    if mask is None:
-        mask = _causal(segment)
-    seen = _on_device(mask, segment, window, query.device)
+    """The same for scores that torch's attention has no word for; seen: bool [rows, keys]."""
     group = query.shape[0] // keys.shape[0]
-    keys, values = (part.float().repeat_interleave(group, 0) for part in (keys, values))
-    weights = scoring.weights(query.float() @ keys.mT, ~seen)
-    return (weights @ values).transpose(0, 1)
+    keys, values = (part.repeat_interleave(group, 0) for part in (keys, values))
+    return (scoring.weights(query @ keys.mT, ~seen) @ values).transpose(0, 1)
 
 
 def _on_device(mask: Mask, segment: Segment, window: int | None, device: torch.device) -> Tensor:

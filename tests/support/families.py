@@ -37,6 +37,9 @@ FAMILIES: dict[str, PretrainedConfig] = {
     "gemma3": Gemma3TextConfig(**WIDE, head_dim=8, sliding_window=8),
     "gpt2": GPT2Config(**OWN_HEADS),
     "gpt_neox": GPTNeoXConfig(**OWN_HEADS),
+    # Heads of six dimensions are none for the kernel: computed as on a GPU.
+    "gemma2 by torch": Gemma2Config(**WIDE, head_dim=6, attn_logit_softcapping=2.0),
+    "gpt_oss by torch": GptOssConfig(**WIDE, **EXPERTS, head_dim=6, sliding_window=8),
     "gpt_oss": GptOssConfig(**WIDE, **EXPERTS, head_dim=8, sliding_window=8),
     "opt": OPTConfig(**OWN_HEADS, ffn_dim=48, word_embed_proj_dim=32),
     "deepseek_v3": DeepseekV3Config(
