@@ -141,11 +141,11 @@ class DrafterSession:
         return self._strategy is not None
 
     @property
-    def is_ready(self) -> bool:
-        """Whether a drafter beside the verifier would have prefilled by now."""
-        return self._world.clock.perf_counter_ns() >= self._ready_ns
+    def is_due(self) -> bool:
+        """A round waits for it."""
+        return True
 
-    def open(self, committed: Sequence[int]) -> None:
+    def open(self, committed: Sequence[int], waits_s: float | None = None) -> None:
         """Prefills, beside everything else."""
         world, request = self._world, self._request
         parts = request.speculation
@@ -186,6 +186,7 @@ class DrafterSession:
             self.open(committed)
             raise Unavailable("drafter: no session is open")
         world, strategy = self._world, self._strategy
+        world.clock.set_to(max(self._ready_ns, world.clock.perf_counter_ns()))
         around = world.around
         ahead = world.meanwhile(strategy, self._answered_ns, around.forward)
         timings = ServiceTimings(forwards=ahead)

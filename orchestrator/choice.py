@@ -11,6 +11,8 @@ from orchestrator.gains import ROUNDS_OF_TRY, Gain
 
 # Of a round's tokens that trying the draft model again may cost, as far as is known.
 SHARE_OF_TRIES = 0.05
+# How long the first draft is waited for: so often what prefilling takes, and a way there and back.
+PREFILLS, LEAST_WAIT_S = 2, 0.005
 
 
 class DraftChoice:
@@ -91,7 +93,7 @@ class ModelChoice(DraftChoice):
             return self._just_opened and not self.drafter.asked_for  # none was there
         if self._controller.fixed:
             return True
-        if not self.drafter.is_ready:
+        if not self.drafter.is_due:
             return False
         opened, self._just_opened = self._just_opened, False
         if self._left_of_try:
@@ -111,5 +113,6 @@ class ModelChoice(DraftChoice):
         pays = advantage * left / (1 + self._gain.tokens) > price
         opens = self._controller.fixed or self._gain.openings.takes(pays)
         if opens:
-            self.drafter.open(committed)
+            waits_s = LEAST_WAIT_S + PREFILLS * prefill_ns / 1e9
+            self.drafter.open(committed, None if self._controller.fixed else waits_s)
         return opens

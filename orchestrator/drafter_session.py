@@ -35,10 +35,16 @@ class DrafterSession(Session[DrafterStream]):
         """Whether it is open or opening."""
         return self._opening is not None
 
-    def open(self, committed: Sequence[int]) -> None:
+    @property
+    def is_due(self) -> bool:
+        """Whether the drafter has prefilled, or so soon that a round may wait for it."""
+        return self.is_ready or self._waits_s > 0
+
+    def open(self, committed: Sequence[int], waits_s: float | None = None) -> None:
         """Begins to open on the best replica that is not resting; the drafter prefills at once.
 
-        Not for a request that was refused, or a text that the draft model has no room for.
+        Whoever asks before it has waits once, `waits_s` seconds, or as long as for an answer. Not
+        for a request that was refused, or a text that the draft model has no room for.
         """
         if self._refused or not self._has_room(committed):
             return
@@ -46,7 +52,7 @@ class DrafterSession(Session[DrafterStream]):
         if replica is None:
             return
         replica.on_trial(self._terms.answer_timeout_s)
-        self._waits_s = self._terms.answer_timeout_s
+        self._waits_s = self._terms.answer_timeout_s if waits_s is None else waits_s
         self._told = len(committed)
         self._opening = asyncio.create_task(self._open_on(replica, tuple(committed)))
 
@@ -99,7 +105,7 @@ class DrafterSession(Session[DrafterStream]):
         return Unavailable(f"drafter: {error}")
 
     async def _wait_once(self, opening: asyncio.Task[None]) -> None:
-        """For who asks before the drafter has prefilled: as long as for an answer, and no more.
+        """For who asks before the drafter has prefilled.
 
         A drafter that nobody is connected to is not waited for.
         """

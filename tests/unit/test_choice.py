@@ -97,13 +97,13 @@ def test_among_others_smaller_drafts_than_before_are_thought_of() -> None:
 
 
 class FakeDrafter:
-    """Opens at once, and is ready when a test says so."""
+    """Opens at once, and is due when a test says so."""
 
     def __init__(self) -> None:
         self.asked_for = False
-        self.is_ready = True
+        self.is_due = True
 
-    def open(self, committed: Sequence[int]) -> None:
+    def open(self, committed: Sequence[int], waits_s: float | None = None) -> None:
         self.asked_for = True
 
 
@@ -130,7 +130,7 @@ def test_a_session_is_opened_where_the_rounds_to_come_repay_the_prefilling() -> 
 def test_who_did_not_open_tries_the_model_after_a_while_and_asks_it_once_it_has_prefilled() -> None:
     model = model_choice(DEAR_NS, left=400)
     known: Any = model.drafter
-    known.is_ready = False
+    known.is_due = False
     model.open(PROMPT)
     asked, opened, prefills = [], [], 20
     for number in range(2 * SHORTEST_UNOPENED):
@@ -139,7 +139,7 @@ def test_who_did_not_open_tries_the_model_after_a_while_and_asks_it_once_it_has_
             asked.append(number)
         if model.drafter.asked_for > before:
             opened.append(number)
-        known.is_ready = bool(opened) and number >= opened[0] + prefills - 1
+        known.is_due = bool(opened) and number >= opened[0] + prefills - 1
     assert opened == [SHORTEST_UNOPENED - 2]
     assert asked[0] == opened[0] + prefills
 

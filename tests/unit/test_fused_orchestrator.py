@@ -106,10 +106,10 @@ class ScriptedDrafter:
         self.offers: list[DraftTree] = []
         self.verdicts: list[Verdict | None] = []
         self.asked_for = False
-        self.is_ready = True
+        self.is_due = True
         self.takes_ns = 0.0
 
-    def open(self, committed: Sequence[int]) -> None:
+    def open(self, committed: Sequence[int], waits_s: float | None = None) -> None:
         self.asked_for = True
 
     async def propose(
