@@ -19,7 +19,7 @@ log = logs.get(__name__)
 
 
 class DrafterSession(Session[DrafterStream]):
-    """Rounds go without a drafter until it `is_ready`."""
+    """Rounds go without a drafter until it `is_due`."""
 
     def __init__(self, replicas: Replicas, terms: SessionTerms, *, target: ModelInfo) -> None:
         super().__init__(replicas, terms)
@@ -89,7 +89,7 @@ class DrafterSession(Session[DrafterStream]):
         """Why there is no session, counted; where one may be, it begins to open."""
         if not self._has_room(committed):
             FALLBACKS.labels("context").inc()
-            self._end()
+            self._drop()
             return Unavailable("drafter: the text has outgrown the draft model's context")
         if self._refused:
             FALLBACKS.labels("refused").inc()
@@ -152,13 +152,11 @@ class DrafterSession(Session[DrafterStream]):
 
     def _lose(self, error: Exception) -> None:
         log.warning("drafter session lost", reason=str(error))
-        self.is_ready = False
         if self._refused:  # no failure of the replica: others go on with it
-            self._end()
+            self._drop()
         else:
-            self._opening = None
             super()._lose(error)
 
-    def _end(self) -> None:
+    def _drop(self) -> None:
         self._opening, self.is_ready = None, False
-        self._drop()
+        super()._drop()

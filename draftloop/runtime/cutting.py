@@ -120,11 +120,10 @@ def nucleus(known: Scratch, top_p: float, least: np.float32) -> tuple[np.float32
     floor = np.float32((1 - top_p) / (2 * len(known.weights)))
     for token in range(len(known.weights)):
         weight = known.weights[token]
-        if weight > floor and weight >= least:
-            masses[known.bits[token] >> BITS_BELOW] += weight
-    for token in range(len(known.weights)):
-        if known.weights[token] >= least:
-            total += known.weights[token]
+        if weight >= least:
+            total += weight
+            if weight > floor:
+                masses[known.bits[token] >> BITS_BELOW] += weight
     wanted, size, before = top_p * total, SIZES - 1, 0.0
     while before + masses[size] < wanted:
         before += masses[size]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 import uuid
 from collections.abc import Sequence
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -25,7 +26,6 @@ from draftloop.runtime import (
     freed_memory,
     reference,
     rope,
-    tree_attention,
 )
 from draftloop.runtime.cost_curve import CostCurve
 from draftloop.runtime.forward import Batch, Forward, lay_out
@@ -60,7 +60,7 @@ class LanguageModel:
         wanted = wanted_context(options, self.network)
         kept = attention_shapes.observed(self.network, wanted - 1)
         rope.fix(self.network)
-        expected = reference.of(self.network, tree_attention.NAME, wanted)
+        expected = reference.of(self.network, wanted)
         if size := parse_size(options.inflate):
             inflate(self.network, size)
         self.parameters = count_parameters(self.network)
@@ -179,14 +179,17 @@ class LanguageModel:
     def warm_up(self) -> None:
         """Compiles what verifying takes: the first request would wait for it."""
         logits = torch.zeros(1, self.vocabulary_size, device=self.device)
-        for top_p in (0.9, 1.0):
-            parameters = SamplingParameters(temperature=1.0, top_p=top_p)
-            sampler = Sampler(parameters, self.vocabulary_size, self.device)
+        plain = SamplingParameters(temperature=1.0)
+        samplers = [
+            Sampler(parameters, self.vocabulary_size, self.device)
+            for parameters in (plain, replace(plain, top_p=0.9))
+        ]
+        for sampler in samplers:
             sampler.best(logits, [0], [[]])
         if self.prepared is not None:
             slot = self.acquire()
             forward = Forward(self, slot, (0,), (0,), (ROOT,))
-            self.prepared.verify(forward, sampler.noise(1, 2), Wanted(1.0, 1))
+            self.prepared.verify(forward, samplers[0].noise(1, 2), Wanted(1.0, 1))
             self.cache.release(slot)
 
     def measure_costs(self) -> None:

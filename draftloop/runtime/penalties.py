@@ -28,21 +28,19 @@ class Penalties:
 
     def observe_prompt(self, token_ids: Sequence[int]) -> None:
         """Counts in the prompt."""
-        if self._parameters.penalized and token_ids:
+        if token_ids:
             self._see(token_ids)
             self._in_prompt[self._tensor(token_ids)] = True
 
     def observe_output(self, token_ids: Sequence[int]) -> None:
         """Counts in tokens that were committed after the prompt."""
-        if self._parameters.penalized and token_ids:
+        if token_ids:
             self._see(token_ids)
             ones = torch.ones(len(token_ids), device=self._seen.device)
             self._output_counts.index_add_(0, self._tensor(token_ids), ones)
 
     def applied(self, logits: Tensor, paths: Sequence[Sequence[int]]) -> Tensor:
         """The logits [rows, vocabulary] with penalties; each row comes after its path as well."""
-        if not self._parameters.penalized:
-            return logits
         self._see(token for path in paths for token in path)
         said = logits[:, self._seen]
         return logits.index_copy(1, self._seen, self._penalized(said, self._counts(paths)))
@@ -69,7 +67,8 @@ class Penalties:
     def _see(self, token_ids: Iterable[int]) -> None:
         fresh = [token for token in dict.fromkeys(token_ids) if token not in self._places]
         if fresh:
-            self._places.update(zip(fresh, range(len(self._places), 1 << 62)))  # noqa: B905
+            places = range(len(self._places), len(self._places) + len(fresh))
+            self._places.update(zip(fresh, places, strict=True))
             self._seen = torch.cat([self._seen, self._tensor(fresh)])
 
     def _tensor(self, numbers: Sequence[int]) -> Tensor:

@@ -186,7 +186,7 @@ class Prepared:
         count: int,
         temperature: float,
         noise: Sequence[Tensor],
-        law: Law = NO_LAW,
+        law: Law,
     ) -> Records:
         """For forwards of a slot, and the best `count` tokens after each of their rows.
 

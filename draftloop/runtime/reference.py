@@ -14,8 +14,9 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from draftloop.errors import StartupFailure
+from draftloop.runtime import tree_attention
 from draftloop.runtime.forward import Forward
-from draftloop.runtime.trial import trial
+from draftloop.runtime.trial import ADVICE, trial
 from draftloop.tree import ROOT
 
 if TYPE_CHECKING:
@@ -57,8 +58,7 @@ class Reference:
             raise StartupFailure(
                 f"model: {kind} attends in a way that is not supported: what it says of a short "
                 f"text differs from what transformers says, by {apart:.2f} of what texts differ by "
-                f"(at most {MOST_APART}); serve a model with plain or sliding-window attention "
-                f"such as Llama, Qwen2 or Mistral"
+                f"(at most {MOST_APART}); {ADVICE}"
             )
 
     def distance(self, said: Tensor) -> float:
@@ -69,8 +69,8 @@ class Reference:
 
 
 @torch.inference_mode()
-def of(network: PreTrainedModel, attention: str, context_length: int) -> Reference:
-    """What the network says with attention of transformers' own; then it gets `attention` back."""
+def of(network: PreTrainedModel, context_length: int) -> Reference:
+    """What the network says with attention of transformers' own; then it gets ours back."""
     size = int(network.config.get_text_config(decoder=True).vocab_size)
     depth = max(1, min(DEPTH, context_length // 2))
     start = max(1, min(PROMPT, context_length - depth))
@@ -81,6 +81,6 @@ def of(network: PreTrainedModel, attention: str, context_length: int) -> Referen
         network.set_attn_implementation("eager")
         given = torch.tensor(texts, device=network.device)
         logits = network(input_ids=given, use_cache=False).logits.float()
-    network.set_attn_implementation(attention)
+    network.set_attn_implementation(tree_attention.NAME)
     after = logits[:, start:].transpose(0, 1).flatten(0, 1)
     return Reference(prompt, nodes, torch.cat([logits[:1, start - 1], after]))

@@ -8,7 +8,7 @@ import torch
 
 from draftloop import logs
 from draftloop.errors import StartupFailure
-from draftloop.runtime import free_memory
+from draftloop.runtime import memory_left
 from draftloop.runtime.attention_shapes import AttentionShapes
 from draftloop.runtime.kv_cache import CacheShape, KVCache
 from draftloop.runtime.loading import ModelOptions
@@ -42,7 +42,7 @@ class Room:
         """
         if options.context_length is not None or wanted <= UNASKED:
             return wanted
-        most = options.memory_share * free_memory.free_bytes(self.device)
+        most = options.memory_share * memory_left.free_bytes(self.device)
         rows = int(most) // (self.bytes_per_token * options.max_sessions)
         fitting = max(UNASKED, rows - options.max_draft_nodes)
         if fitting < wanted:

@@ -33,21 +33,25 @@ class Sampler:
             self._bias = torch.zeros(vocabulary_size, device=device)
             for token, bias in parameters.logit_bias:
                 self._bias[token] = bias
-        self._penalties = Penalties(parameters, vocabulary_size, device)
+        self._penalties: Penalties | None = None
+        if parameters.penalized:
+            self._penalties = Penalties(parameters, vocabulary_size, device)
         self._filters = Filters(parameters, vocabulary_size)
 
     def observe_prompt(self, token_ids: Sequence[int]) -> None:
         """Counts in the prompt."""
-        self._penalties.observe_prompt(token_ids)
+        if self._penalties is not None:
+            self._penalties.observe_prompt(token_ids)
 
     def observe_output(self, token_ids: Sequence[int]) -> None:
         """Counts in tokens that were committed after the prompt."""
-        self._penalties.observe_output(token_ids)
+        if self._penalties is not None:
+            self._penalties.observe_output(token_ids)
 
     @property
     def plain(self) -> bool:
         """Whether nothing but temperature, filters and noise decides."""
-        return self._bias is None and not self.parameters.penalized
+        return self._bias is None and self._penalties is None
 
     @property
     def law(self) -> Law:
@@ -123,7 +127,7 @@ class Sampler:
         """With bias and penalties."""
         if self._bias is not None:
             logits = logits + self._bias
-        return self._penalties.applied(logits, paths)
+        return logits if self._penalties is None else self._penalties.applied(logits, paths)
 
 
 def likeliest(logits: Tensor, count: int) -> list[list[int]]:

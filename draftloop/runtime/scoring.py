@@ -24,16 +24,12 @@ class Scoring:
         """Whether weights are a softmax of scaled products."""
         return self.cap is None and self.sinks is None
 
-    def weights(self, products: Tensor, hidden: Tensor | None) -> Tensor:
-        """float32 [heads, rows, keys] of as many products; keys count as not seen where `hidden`.
-
-        hidden: bool [rows, keys].
-        """
+    def weights(self, products: Tensor, seen: Tensor) -> Tensor:
+        """float32 [heads, rows, keys] of as many products; `seen`: bool [rows, keys]."""
         scores = products * self.scale
         if self.cap is not None:
             scores = self.cap * torch.tanh(scores / self.cap)
-        if hidden is not None:
-            scores = scores.masked_fill(hidden, float("-inf"))
+        scores = scores.masked_fill(~seen, float("-inf"))
         if self.sinks is None:
             return scores.softmax(-1)
         last = self.sinks[:, None, None].expand(-1, scores.shape[1], 1)

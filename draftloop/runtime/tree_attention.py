@@ -20,7 +20,7 @@ from draftloop.runtime.attention_shapes import AttentionShapes
 from draftloop.runtime.forward import Batch, Segment
 from draftloop.runtime.kv_cache import KVCache, Mask
 from draftloop.runtime.scoring import Scoring
-from draftloop.runtime.trial import NotOurAttention
+from draftloop.runtime.trial import ADVICE, NotOurAttention
 
 NAME = "draftloop"
 LAYER_TYPES = {"full_attention", "sliding_attention"}
@@ -35,8 +35,7 @@ def require_supported(config: PretrainedConfig) -> None:
     kinds = set(getattr(config.get_text_config(decoder=True), "layer_types", None) or ())
     if needs := sorted(kinds - LAYER_TYPES):
         raise StartupFailure(
-            f"model: {config.model_type} needs {', '.join(needs)}, which is not supported; "
-            f"serve a model with plain or sliding-window attention such as Llama, Qwen2 or Mistral"
+            f"model: {config.model_type} needs {', '.join(needs)}, which is not supported; {ADVICE}"
         )
 
 
@@ -132,7 +131,7 @@ def _explicitly(
     """The same for scores that torch's attention has no word for; seen: bool [rows, keys]."""
     group = query.shape[0] // keys.shape[0]
     keys, values = (part.repeat_interleave(group, 0) for part in (keys, values))
-    return (scoring.weights(query @ keys.mT, ~seen) @ values).transpose(0, 1)
+    return (scoring.weights(query @ keys.mT, seen) @ values).transpose(0, 1)
 
 
 def _on_device(mask: Mask, segment: Segment, window: int | None, device: torch.device) -> Tensor:

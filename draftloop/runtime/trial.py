@@ -10,6 +10,8 @@ from draftloop.errors import StartupFailure
 # What code says that was handed a model or arguments it was not written for.
 SURPRISES = (TypeError, ValueError, AttributeError, LookupError, RuntimeError, ImportError)
 
+ADVICE = "serve a model with plain or sliding-window attention such as Llama, Qwen2 or Mistral"
+
 
 class NotOurAttention(NotImplementedError):
     """A model keeps its attention to itself."""

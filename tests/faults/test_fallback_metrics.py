@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Sequence
 
 import pytest
 
 from draftloop.errors import InvalidInput, Unavailable
 from draftloop.metrics import REGISTRY
-from draftloop.rpc.channel import open_channel
 from draftloop.tree import DraftBudget
 from orchestrator.drafter_session import DrafterSession
-from orchestrator.replicas import Replica, Replicas
-from protos import drafter_pb2, drafter_pb2_grpc
+from protos import drafter_pb2
 from tests.faults import fakes
-from tests.faults.test_sessions import PROMPT, TARGET, terms
+from tests.faults.test_sessions import (
+    PROMPT,
+    TARGET,
+    add_drafter,
+    becomes_ready,
+    replicas,
+    terms,
+)
 from tests.support.model_info import model_info
 
 BUDGET = DraftBudget(max_nodes=4, max_depth=4)
@@ -44,10 +48,7 @@ async def test_a_drafter_that_hangs_or_answers_nonsense(reason: str) -> None:
 
     hangs = reason == "no_answer"
     fake = fakes.FakeDrafter(None, nonsense, delay_s=3600 if hangs else 0)
-    add = drafter_pb2_grpc.add_DrafterServicer_to_server
-    async with fakes.listening(add, fake) as address:
-        channel = open_channel(address, 1 << 20)
-        known = Replicas([Replica(address, channel)])
+    async with fakes.listening(add_drafter, fake) as address, replicas(address) as known:
         session = DrafterSession(known, terms(answer_timeout_s=0.3), target=TARGET)
         assert await falls_back(session) == "no_session"
         while (found := await falls_back(session)) == "opening":
@@ -55,43 +56,22 @@ async def test_a_drafter_that_hangs_or_answers_nonsense(reason: str) -> None:
         assert found == reason
         assert await falls_back(session) == "no_session"
         await session.close()
-        await channel.close()
 
 
 def one_node(asked: drafter_pb2.ProposeDraft, _: object) -> fakes.Reply:
     return fakes.draft(asked.committed_length, [1], [-1])
 
 
-@asynccontextmanager
-async def replica_of(fake: fakes.FakeDrafter, context_length: int) -> AsyncIterator[Replica]:
-    add = drafter_pb2_grpc.add_DrafterServicer_to_server
-    async with fakes.listening(add, fake) as address:
-        channel = open_channel(address, 1 << 20)
-        yield Replica(address, channel, model_info(context_length=context_length))
-        await channel.close()
-
-
-async def drafts(session: DrafterSession) -> bool:
-    """Whether one of the next rounds has a draft."""
-    for _ in range(100):
-        try:
-            await session.propose(PROMPT, None, BUDGET)
-        except Unavailable:
-            await asyncio.sleep(0.01)
-        else:
-            return True
-    return False
-
-
 async def test_a_text_longer_than_the_draft_model_reads_blames_nobody() -> None:
     """The draft model of a pair often has the shorter context; others draft with it as before."""
     fake = fakes.FakeDrafter(None, one_node)
-    async with replica_of(fake, context_length=6) as replica:
-        known = Replicas()
+    async with fakes.listening(add_drafter, fake) as address, replicas(address) as known:
+        (replica,) = known
+        replica.model = model_info(context_length=6)
         known.join(replica)
         session = DrafterSession(known, terms(), target=TARGET)
         long = DrafterSession(known, terms(), target=TARGET)
-        assert await drafts(session)
+        assert await becomes_ready(session)
         asked = fake.asked
         assert await falls_back(session, range(6)) == "context"
         long.open(range(6))
@@ -99,7 +79,7 @@ async def test_a_text_longer_than_the_draft_model_reads_blames_nobody() -> None:
         assert await falls_back(long, range(6)) == "context"
         assert fake.asked == asked and not replica.resting and not replica.sessions
         other = DrafterSession(known, terms(), target=TARGET)
-        assert await drafts(other)
+        assert await becomes_ready(other)
         for each in (session, long, other):
             await each.close()
 
@@ -111,9 +91,8 @@ async def test_a_request_that_a_drafter_refuses_is_not_asked_again_and_blames_no
         raise InvalidInput("sampling.logit_bias", "must name tokens below 96", 100)
 
     fake = fakes.FakeDrafter(None, refuse)
-    async with replica_of(fake, context_length=64) as replica:
-        known = Replicas()
-        known.join(replica)
+    async with fakes.listening(add_drafter, fake) as address, replicas(address) as known:
+        (replica,) = known
         session = DrafterSession(known, terms(), target=TARGET)
         session.open(PROMPT)
         while (found := await falls_back(session)) == "opening":

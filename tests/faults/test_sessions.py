@@ -24,6 +24,7 @@ from orchestrator.verifier_session import VerifierSession
 from protos import drafter_pb2_grpc, verifier_pb2_grpc
 from tests.faults import fakes
 from tests.support.model_info import model_info
+from tests.support.waiting import eventually
 
 PROMPT = (5, 6, 7)
 REQUEST = GenerationRequest(
@@ -219,7 +220,8 @@ async def test_a_drafter_that_prefills_for_long_is_done_without_until_it_is_read
     ):
         session.open(PROMPT)
         began, longest = time.monotonic(), 0.0
-        await until_connected(known)
+        (replica,) = known
+        await eventually(lambda: replica.connected)
         assert not await proposes(session)  # which waits once, as long as for an answer
         while not session.is_ready:
             asked = time.monotonic()
@@ -229,14 +231,7 @@ async def test_a_drafter_that_prefills_for_long_is_done_without_until_it_is_read
         assert longest < AT_ONCE_S
         assert time.monotonic() - began > 4 * DRAFT_TIMEOUT_S
         assert await proposes(session)
-        (replica,) = known
         assert fake.opened == 1 and replica.failures == 0 and replica.sessions == 1
-
-
-async def until_connected(known: Replicas) -> None:
-    (replica,) = known
-    while not replica.connected:
-        await asyncio.sleep(0.005)
 
 
 async def test_one_request_alone_tries_a_drafter_that_has_failed() -> None:

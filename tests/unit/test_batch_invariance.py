@@ -182,7 +182,7 @@ def test_capped_scores_and_sinks(cap: float | None, sunk: bool, dtype: torch.dty
     scoring = Scoring(1.3, cap, sinks)
     mask = np.random.default_rng(rows).random((rows, stored)) < 0.7
     wide = [part[:, :stored].float().repeat_interleave(3, 0) for part in (keys, values)]
-    weights = scoring.weights(query @ wide[0].mT, torch.from_numpy(~mask))
+    weights = scoring.weights(query @ wide[0].mT, torch.from_numpy(mask))
     got = cpu_attention.attend(
         query, keys, values, cpu_attention.bias_of(mask, stored), stored, scoring
     )

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from draftloop.errors import StartupFailure
-from draftloop.runtime import free_memory
+from draftloop.runtime import memory_left
 from draftloop.runtime.attention_shapes import AttentionShapes
 from draftloop.runtime.loading import ModelOptions
 from draftloop.runtime.room import GIB, UNASKED, Room
@@ -32,7 +32,7 @@ def options(**given: float) -> ModelOptions:
 
 @pytest.fixture
 def free(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
-    monkeypatch.setattr(free_memory, "free_bytes", lambda device: request.param)
+    monkeypatch.setattr(memory_left, "free_bytes", lambda device: request.param)
 
 
 @pytest.mark.parametrize("free", [10 * GIB], indirect=True)
@@ -88,5 +88,5 @@ def test_a_container_has_what_its_limit_leaves(
         (tmp_path / name).write_text(text + "\n")
     memory = psutil.virtual_memory()._replace(available=100)
     monkeypatch.setattr(psutil, "virtual_memory", lambda: memory)
-    monkeypatch.setattr(free_memory, "CGROUP", tmp_path)
-    assert free_memory.free_bytes(CPU) == expected
+    monkeypatch.setattr(memory_left, "CGROUP", tmp_path)
+    assert memory_left.free_bytes(CPU) == expected
