@@ -23,10 +23,12 @@ so that two pools never fight for the cores. See docs/decisions/0002-cpu-linear.
 from __future__ import annotations
 
 import math
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+from transformers.pytorch_utils import Conv1D
 
 from draftloop.runtime.huge_pages import WEIGHTS
 
@@ -125,17 +127,30 @@ def packed(layer: nn.Linear) -> nn.Module:
     return PackedLinear(layer.weight, layer.bias) if packable(layer.weight) else layer
 
 
+def _weight_and_bias(layer: nn.Module) -> tuple[Tensor, Tensor | None] | None:
+    """[outputs, k] and [outputs] of a layer that does nothing but multiply; None of any other."""
+    if type(layer) is nn.Linear:
+        return layer.weight, layer.bias
+    if type(layer) is Conv1D:
+        weight: Any = layer.weight
+        return weight.T, cast(Tensor, layer.bias)
+    return None
+
+
 def replace_linears(model: nn.Module) -> int:
     """Swap the packable `nn.Linear`s of `model` for `PackedLinear`s in place; returns how many.
+
+    And transformers' `Conv1D`s, which are linear layers too, of GPT-2's time.
 
     For inference only. An unpacked matrix is freed before the next one is packed, unless another
     module shares it, as the embedding does with a tied head: that matrix then exists twice.
     """
     replaced = 0
-    for parent in [module for module in model.modules() if type(module) is not nn.Linear]:
+    for parent in [module for module in model.modules() if _weight_and_bias(module) is None]:
         for name, child in list(parent.named_children()):
-            if type(child) is nn.Linear and packable(child.weight):
-                setattr(parent, name, PackedLinear(child.weight, child.bias))
+            found = _weight_and_bias(child)
+            if found is not None and packable(found[0]):
+                setattr(parent, name, PackedLinear(*found))
                 replaced += 1
     return replaced
 

@@ -231,7 +231,7 @@ def stackable(layers: Sequence[Layer], frame: Frame, shape: StackShape) -> bool:
         and isinstance(frame.head, PackedLinear)
         and all(matrix.dtype is dtype and matrix.is_contiguous() for matrix in frame.dense)
         and all(isinstance(linear, PackedLinear) for layer in layers for linear in _linears(layer))
-        and all(type(layer.activation).__name__ in SILU for layer in layers)
+        and all(type(layer.activation.function).__name__ in SILU for layer in layers)
         and all(
             norm.dtype is dtype and norm.is_contiguous()
             for layer in layers

@@ -22,6 +22,7 @@ from transformers import (
     Qwen2ForCausalLM,
 )
 
+from draftloop.runtime.cpu_elementwise import Elementwise
 from draftloop.runtime.cpu_linear import packed
 from draftloop.runtime.cpu_stack import CpuStack, Frame, StackShape, stackable
 from draftloop.runtime.forward import Batch
@@ -58,7 +59,7 @@ class Layer:
     after_attention: nn.Module
     second_norm: Tensor
     before_activation: nn.Module
-    activation: nn.Module
+    activation: Elementwise
     after_activation: nn.Module
 
 
@@ -160,7 +161,7 @@ def _take_over(layer: Any, config: Any) -> Layer:
         after_attention=packed(attention.o_proj),
         second_norm=layer.post_attention_layernorm.weight,
         before_activation=_joined([getattr(mlp, name) for name in BEFORE_ACTIVATION]),
-        activation=mlp.act_fn,
+        activation=Elementwise(mlp.act_fn),
         after_activation=packed(mlp.down_proj),
     )
     for module, names in (

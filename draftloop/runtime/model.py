@@ -22,7 +22,9 @@ from draftloop.runtime import (
     attention_shapes,
     cost_measurement,
     cpu_attention,
+    cpu_elementwise,
     cpu_linear,
+    cpu_parameters,
     freed_memory,
     reference,
     rope,
@@ -80,11 +82,14 @@ class LanguageModel:
                 self._lean = LeanDecoder(self.network, positions=self.cache.shape.rows)
             else:
                 cpu_linear.replace_linears(self.network)
-            freed_memory.give_back()
+                cpu_parameters.replace_parameters(self.network)
+                cpu_elementwise.replace_activations(self.network)
         self.prepared = self._prepared()
         self.costs = CostCurve()
         self.step_size = StepSize(longest_s=options.prompt_step_s)
-        expected.require_same(self)
+        self.row_by_row = expected.require_same(self)
+        if self._own_kernels:
+            freed_memory.give_back()
 
     def _cache_dtype(self, head_dim: int) -> torch.dtype:
         dtype: torch.dtype = self.network.dtype

@@ -6,6 +6,7 @@ a look ahead. What was never compared would be served, and wrong, without a word
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -21,6 +22,8 @@ from draftloop.tree import ROOT
 
 if TYPE_CHECKING:
     from draftloop.runtime.model import LanguageModel
+
+Input = tuple[list[int], list[int], list[int]]  # committed tokens, nodes, their parents
 
 PROMPT, DEPTH = 12, 4  # tokens, where there is room for so many
 STRIDE = 7919  # a prime: token ids from all over the vocabulary
@@ -40,32 +43,46 @@ class Reference:
     nodes: list[int]
     logits: Tensor
 
-    def require_same(self, model: LanguageModel) -> None:
-        """Raises StartupFailure where the model as we run it says something else."""
+    def require_same(self, model: LanguageModel) -> bool:
+        """Whether a row is the same bit by bit, alone and among those of a draft.
+
+        Raises StartupFailure where the model as we run it says something else.
+        """
         *before, last = self.prompt
         nodes = self.nodes[: model.options.max_draft_nodes]
-        parents = [max(node - 2, ROOT) for node in range(len(nodes))]
-        kind, slot = model.network.config.model_type, model.acquire()
+        draft = nodes, [max(node - 2, ROOT) for node in range(len(nodes))]
+        branch = [0, *range(1, 1 + len(nodes), 2)]
+        # In forwards behind the first: a layer may attend more than once, and keep what came last.
+        together = self._said(model, [(before, [], []), ([last], *draft)])
+        singly: list[Input] = [([token], [], []) for token in (last, *nodes[::2])]
+        alone = self._said(model, [(before, [], []), *singly])
+        self._require_near(model, together, list(range(len(together))))
+        self._require_near(model, alone, branch)
+        return torch.equal(alone, together[branch])
+
+    def _said(self, model: LanguageModel, inputs: Sequence[Input]) -> Tensor:
+        """The logits of all inputs but the first, run one after the other."""
+        slot = model.acquire()
         try:
-            # In two forwards: a layer may attend more than once, and keep what came last alone.
-            with trial(kind):
-                model.forward([Forward(model, slot, before, logits_from=len(before))])
-                (said,) = model.forward([Forward(model, slot, [last], nodes, parents)])
+            with trial(model.network.config.model_type):
+                said = [model.forward([Forward(model, slot, *given)])[0] for given in inputs]
         finally:
             model.cache.release(slot)
-        apart = self.distance(said)
+        return torch.cat(said[1:])
+
+    def _require_near(self, model: LanguageModel, said: Tensor, rows: list[int]) -> None:
+        apart = self.distance(said, rows)
         if not apart <= MOST_APART:  # NaN is not
             raise StartupFailure(
-                f"model: {kind} attends in a way that is not supported: what it says of a short "
-                f"text differs from what transformers says, by {apart:.2f} of what texts differ by "
-                f"(at most {MOST_APART}); {ADVICE}"
+                f"model: {model.network.config.model_type} attends in a way that is not supported: "
+                f"what it says of a short text differs from what transformers says, by {apart:.2f} "
+                f"of what texts differ by (at most {MOST_APART}); {ADVICE}"
             )
 
-    def distance(self, said: Tensor) -> float:
-        """The median over rows of how far off they are, as a part of how far apart texts are."""
-        spread = (self.logits - self.logits.mean(0)).norm(dim=-1)[: len(said)]
-        off = (said - self.logits[: len(said)]).norm(dim=-1)
-        return float((off / spread).median())
+    def distance(self, said: Tensor, rows: list[int]) -> float:
+        """The median over these rows of how far off they are, in what texts are apart."""
+        spread = (self.logits - self.logits.mean(0)).norm(dim=-1)[rows]
+        return float(((said - self.logits[rows]).norm(dim=-1) / spread).median())
 
 
 @torch.inference_mode()

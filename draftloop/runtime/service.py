@@ -87,6 +87,8 @@ class ModelHost:
         settings = self.settings
         log.info("loading", model=str(settings.model), dtype=settings.dtype)
         model = await asyncio.wrap_future(self.engine.call(self._load))
+        if not model.row_by_row:
+            log.warning("rounding depends on the batch", effect="near ties may fall either way")
         for folder in self._smaller_folders:
             log.info("loading", model=str(folder), dtype=settings.dtype)
             load = functools.partial(self._load_smaller, folder, model)

@@ -58,9 +58,10 @@ def test_little_room_is_enough(tmp_path: Path, limits: dict[str, int]) -> None:
 
 def test_words_that_are_no_numbers_are_far_off() -> None:
     known = Reference([1], [2, 3], torch.randn(3, 8))
-    assert known.distance(known.logits) == 0
-    assert not known.distance(known.logits * float("nan")) <= 1
-    assert known.distance(known.logits.flip(0)) > 0.5
+    assert known.distance(known.logits, [0, 1, 2]) == 0
+    assert known.distance(known.logits[1:], [1, 2]) == 0
+    assert not known.distance(known.logits * float("nan"), [0, 1, 2]) <= 1
+    assert known.distance(known.logits.flip(0), [0, 1, 2]) > 0.5
 
 
 def test_a_longer_session_beside_it_changes_no_position(tmp_path: Path) -> None:

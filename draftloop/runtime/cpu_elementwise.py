@@ -1,0 +1,48 @@
+"""Activation functions whose values do not depend on where in a tensor they are computed.
+
+Torch computes what fills whole vectors in one way and the remainder at a tensor's end in another,
+and every thread's part has an end: the last bit of a `silu` depends on how many rows stand beside
+it. Here there is no remainder, neither at the end nor between threads.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+VECTORS = 64  # values, a multiple of what torch's loops take at a time
+ALONE = 16384  # values that torch leaves to one thread
+TOGETHER = 32768  # values for each thread, of which all have as many
+KINDS = (nn.SiLU, nn.GELU, nn.Sigmoid, nn.Tanh, nn.Mish, nn.Softplus, nn.ELU)
+
+
+class Elementwise(nn.Module):
+    """Takes [...] and gives `function` of every value, in the same shape; inference only."""
+
+    def __init__(self, function: nn.Module) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, x: Tensor) -> Tensor:
+        count = x.numel()
+        if count <= ALONE and count % VECTORS == 0:
+            return self.function(x.contiguous())  # type: ignore[no-any-return]
+        whole = functional.pad(x.reshape(-1), (0, -count % VECTORS))
+        shared = TOGETHER * torch.get_num_threads()
+        most = count // shared * shared
+        parts = [*whole[:most].split(shared), *whole[most:].split(ALONE)]
+        return torch.cat([self.function(part) for part in parts])[:count].view(x.shape)
+
+
+def is_elementwise(module: nn.Module) -> bool:
+    """Whether it is one of torch's or transformers' activation functions."""
+    return type(module) in KINDS or type(module).__module__ == "transformers.activations"
+
+
+def replace_activations(model: nn.Module) -> None:
+    """Wraps every activation function of `model` in place."""
+    for parent in list(model.modules()):
+        for name, child in list(parent.named_children()):
+            if is_elementwise(child):
+                setattr(parent, name, Elementwise(child))

@@ -1,0 +1,145 @@
+"""Parameters that a model multiplies by itself, without `nn.Linear`: those of routers and experts.
+
+Torch's sums depend on how many rows are multiplied. Such a parameter is replaced by an object that
+answers `functional.linear` and `@` by `PackedLinear`, through torch's own protocol for objects that
+look like tensors (`__torch_function__`), and is its tensor in everything else.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+from transformers import PreTrainedModel
+
+from draftloop.runtime.cpu_linear import PackedLinear, packable
+
+PRODUCTS = {torch.matmul, torch.mm, Tensor.matmul, Tensor.mm, Tensor.__matmul__}
+
+
+class Parameter:
+    """A parameter of which every matrix is packed when it is first multiplied by."""
+
+    def __init__(self, dense: Tensor) -> None:
+        self.dense = dense
+        self.shape, self.dtype, self.device = dense.shape, dense.dtype, dense.device
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "dense":  # of a stack that is packed
+            raise AttributeError("these weights are packed, each matrix by itself")
+        return getattr(self.dense, name)
+
+    @classmethod
+    def __torch_function__(
+        cls,
+        function: Callable[..., Any],
+        types: Sequence[type],
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        match args:
+            case (Tensor() as x, Matrix() as weight, *bias) if function is functional.linear:
+                (added,) = bias or [(kwargs or {}).get("bias")]
+                product = weight.multiplied(x, by_columns=False)
+                return product if added is None else product + added
+            case (Tensor() as x, Matrix() as weight) if function in PRODUCTS:
+                return weight.multiplied(x, by_columns=True)
+        return function(*map(_tensor, args), **(kwargs or {}))
+
+
+class Matrix(Parameter):
+    """[outputs, k] to `functional.linear`, [k, outputs] to `@`; `stack` is packed with it."""
+
+    def __init__(self, dense: Tensor, stack: Stack | None = None) -> None:
+        super().__init__(dense)
+        self._stack = stack
+        self._packed: Callable[[Tensor], Tensor] | None = None
+        self._cast: dict[torch.dtype, Matrix] = {}
+
+    def __getitem__(self, index: Any) -> Tensor:
+        return self.dense[index]
+
+    def multiplied(self, x: Tensor, *, by_columns: bool) -> Tensor:
+        """Rows [..., k] times the matrix."""
+        if self._packed is None:
+            if self._stack is None:
+                self.pack(by_columns)
+            else:
+                self._stack.pack(by_columns)
+        assert self._packed is not None
+        return self._packed(x)
+
+    def pack(self, by_columns: bool) -> None:
+        """Takes the layout of the kernel, where it has one for this matrix."""
+        weight = self.dense.T.contiguous() if by_columns else self.dense
+        suited = packable(weight)
+        self._packed = (
+            PackedLinear(weight) if suited else functools.partial(functional.linear, weight=weight)
+        )
+
+    def to(self, dtype: torch.dtype) -> Matrix:
+        """The same in another type, made once."""
+        if dtype is self.dtype:
+            return self
+        if dtype not in self._cast:
+            self._cast[dtype] = Matrix(self.dense.to(dtype))
+        return self._cast[dtype]
+
+    type = to
+
+    def float(self) -> Matrix:
+        """The same in float32."""
+        return self.to(torch.float32)
+
+
+class Stack(Parameter):
+    """[matrices, ...]: one for every expert."""
+
+    def __init__(self, dense: Tensor) -> None:
+        super().__init__(dense)
+        self.matrices = [Matrix(matrix, self) for matrix in dense]
+
+    def __getitem__(self, index: Any) -> Any:
+        scalar = isinstance(index, int) or (isinstance(index, Tensor) and index.dim() == 0)
+        return self.matrices[int(index)] if scalar else self.dense[index]
+
+    def pack(self, by_columns: bool) -> None:
+        """Packs all of its matrices and lets go of what they were."""
+        for matrix in self.matrices:
+            matrix.pack(by_columns)
+            del matrix.dense
+        del self.dense
+
+
+def _tensor(value: Any) -> Any:
+    return value.dense if isinstance(value, Parameter) else value
+
+
+def multiplies_itself(module: nn.Module) -> bool:
+    """Whether it is no module of torch's own, or a linear layer that does more."""
+    if isinstance(module, nn.Linear):
+        return type(module) is not nn.Linear
+    kinds = [kind.__module__ for kind in type(module).__mro__ if kind not in (nn.Module, object)]
+    return not any(kind.startswith("torch.nn") for kind in kinds)
+
+
+def replace_parameters(model: PreTrainedModel) -> int:
+    """Replaces matrices, and stacks of them, in modules of others' code; returns how many.
+
+    Experts are multiplied one by one then, each by the rows that chose it.
+    """
+    replaced = 0
+    for module in filter(multiplies_itself, list(model.modules())):
+        for name, parameter in list(module.named_parameters(recurse=False)):
+            kind = {2: Matrix, 3: Stack}.get(parameter.dim())
+            if kind is not None:
+                delattr(module, name)
+                setattr(module, name, kind(parameter.detach()))
+                replaced += 1
+    if replaced:
+        model.set_experts_implementation("eager")
+    return replaced
