@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Self
+from typing import Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
@@ -88,6 +88,11 @@ class OrchestratorSettings(PhraseSettings, ServiceSettings):
     )
     chat_template: Path | None = Field(
         None, description="chat template, a jinja file; the tokenizer's own where not given"
+    )
+    generation_config: Literal["auto", "none"] = Field(
+        "auto",
+        description="auto: what an HTTP request does not say of sampling is as the "
+        "generation_config.json beside the tokenizer advises; none: as in OpenAI's API",
     )
 
     @field_validator("http_listen")

@@ -7,26 +7,45 @@ data that it prints, never a template itself.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from datetime import datetime
 from pathlib import Path
 from typing import Any, NoReturn
 
 import jinja2
 from jinja2.ext import Extension, loopcontrols
+from jinja2.nodes import Node
+from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from draftloop.errors import InvalidInput, StartupFailure
+from orchestrator.gateway.json_file import json_object
 
 DEFAULT_TEMPLATE = Path(__file__).parent / "default_chat_template.jinja"
+# Templates tell "none given" from "not known here": transformers always gives these.
+NOTHING: Mapping[str, Any] = {"tools": None, "documents": None}
 SPECIAL_TOKENS = ("bos_token", "eos_token", "unk_token", "pad_token")
-EXTENSIONS: list[type[Extension]] = [loopcontrols]
+
+
+class Generation(Extension):
+    """`{% generation %}` marks what a model is trained on; of no effect here."""
+
+    tags = {"generation"}  # noqa: RUF012
+
+    def parse(self, parser: Parser) -> list[Node]:
+        """What stands between the tags."""
+        next(parser.stream)
+        return parser.parse_statements(("name:endgeneration",), drop_needle=True)
+
+
+EXTENSIONS: list[type[Extension]] = [loopcontrols, Generation]
 
 
 class ChatTemplate:
     """Renders messages. Raises StartupFailure where the template cannot be read or compiled."""
 
     def __init__(self, tokenizer_folder: Path, override: Path | None = None) -> None:
-        config = _json(tokenizer_folder / "tokenizer_config.json")
+        config = json_object(tokenizer_folder / "tokenizer_config.json")
         self.source, text = _found(tokenizer_folder, config, override)
         self._tokens = {name: _text(config.get(name)) for name in SPECIAL_TOKENS}
         try:
@@ -35,13 +54,19 @@ class ChatTemplate:
             raise StartupFailure(f"chat_template: {self.source} is no template: {error}") from None
 
     def render(
-        self, messages: Sequence[dict[str, Any]], *, add_generation_prompt: bool = True
+        self,
+        messages: Sequence[dict[str, Any]],
+        *,
+        add_generation_prompt: bool = True,
+        options: Mapping[str, Any] | None = None,
     ) -> str:
-        """The prompt. Raises InvalidInput where the template refuses the messages."""
+        """The prompt; `options` are what a template knows besides, such as `enable_thinking`.
+
+        Raises InvalidInput where the template refuses the messages.
+        """
+        given = {**NOTHING, **self._tokens, **(options or {}), "messages": messages}
         try:
-            return self._template.render(
-                messages=messages, add_generation_prompt=add_generation_prompt, **self._tokens
-            )
+            return self._template.render(given, add_generation_prompt=add_generation_prompt)
         except (jinja2.TemplateError, TypeError, ValueError, ArithmeticError) as error:
             rule = f"must be what the model's chat template takes ({error})"
             raise InvalidInput(
@@ -56,12 +81,25 @@ def _environment() -> ImmutableSandboxedEnvironment:
     )
     environment.filters["tojson"] = _to_json
     environment.globals["raise_exception"] = _refuse
+    environment.globals["strftime_now"] = _now
     return environment
 
 
-def _to_json(value: Any, indent: int | None = None) -> str:
+def _to_json(
+    value: Any,
+    ensure_ascii: bool = False,
+    indent: int | None = None,
+    separators: tuple[str, str] | None = None,
+    sort_keys: bool = False,
+) -> str:
     """Without jinja's escapes, which are for HTML."""
-    return json.dumps(value, ensure_ascii=False, indent=indent)
+    return json.dumps(
+        value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys
+    )
+
+
+def _now(form: str) -> str:
+    return datetime.now().astimezone().strftime(form)
 
 
 def _refuse(reason: str) -> NoReturn:
@@ -82,14 +120,6 @@ def _found(folder: Path, config: dict[str, Any], override: Path | None) -> tuple
         return file, file.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise StartupFailure(f"chat_template: {file} cannot be read: {error}") from None
-
-
-def _json(file: Path) -> dict[str, Any]:
-    try:
-        content = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
-    except (OSError, ValueError) as error:
-        raise StartupFailure(f"tokenizer: {file} cannot be read: {error}") from None
-    return content if isinstance(content, dict) else {}
 
 
 def _text(token: Any) -> str:

@@ -6,16 +6,18 @@ import asyncio
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from draftloop import __version__
 from draftloop.errors import InvalidInput, Unavailable
-from draftloop.request import check_length, check_token_ids
+from draftloop.request import SamplingParameters, check_length, check_token_ids
 from orchestrator.front import Front
 from orchestrator.gateway.caller import caller_of, tenant_of
 from orchestrator.gateway.chat_template import ChatTemplate
 from orchestrator.gateway.errors import ContextExceeded, UnknownModel
 from orchestrator.gateway.formats import AnswerFormat, ChatFormat, CompletionFormat
 from orchestrator.gateway.parameters import joined, parameters, seed_of
+from orchestrator.gateway.sampling_defaults import OPENAI
 from orchestrator.gateway.schemas import ChatBody, CompletionBody, Generating, Message, TokenizeBody
 from orchestrator.gateway.work import Work
 
@@ -35,11 +37,14 @@ class Prompt:
 class Gateway:
     """What the routes share. `ready` is false until requests are welcome, and while draining."""
 
-    def __init__(self, front: Front, template: ChatTemplate) -> None:
+    def __init__(
+        self, front: Front, template: ChatTemplate, defaults: SamplingParameters = OPENAI
+    ) -> None:
         self.front = front
         self.ready = False
         self.started = int(time.time())
         self._template = template
+        self._defaults = defaults
         self._tokenizer = front.deployment.tokenizer
         self._settings = front.deployment.settings
 
@@ -72,7 +77,9 @@ class Gateway:
         self.require_caller(headers)
         self._require_welcome(said)
         self._require_few(said, 1)
-        text = self._rendered(said.messages, add_generation_prompt=True)
+        text = self._rendered(
+            said.messages, said.add_generation_prompt is not False, said.chat_template_kwargs
+        )
         # The template has written the special tokens that belong to the prompt.
         token_ids = await self._encoded(text, add_special_tokens=False)
         return self._work(said, [Prompt("messages", tuple(token_ids), text)], headers, ChatFormat())
@@ -83,7 +90,7 @@ class Gateway:
         if said.messages is None:
             special = said.add_special_tokens is not False
             return await self._encoded(said.prompt or "", add_special_tokens=special)
-        text = self._rendered(said.messages, add_generation_prompt=said.add_generation_prompt)
+        text = self._rendered(said.messages, said.add_generation_prompt, said.chat_template_kwargs)
         return await self._encoded(text, add_special_tokens=bool(said.add_special_tokens))
 
     def _require_welcome(self, said: Generating) -> None:
@@ -113,7 +120,7 @@ class Gateway:
         for prompt in prompts:
             check_token_ids(prompt.field, prompt.token_ids, info.vocabulary_size)
             _require_room(prompt, info.context_length)
-            for one in parameters(said, prompt.token_ids, tenant, seed):
+            for one in parameters(said, prompt.token_ids, tenant, seed, self._defaults):
                 generations.append(self.front.generation(one, seconds, caller))
         options = said.stream_options
         return Work(
@@ -158,9 +165,13 @@ class Gateway:
         encode = self._tokenizer.encode
         return await asyncio.to_thread(encode, text, add_special_tokens=add_special_tokens)
 
-    def _rendered(self, messages: list[Message], *, add_generation_prompt: bool) -> str:
+    def _rendered(
+        self, messages: list[Message], add_generation_prompt: bool, options: dict[str, Any] | None
+    ) -> str:
         plain = [_plain(message) for message in messages]
-        return self._template.render(plain, add_generation_prompt=add_generation_prompt)
+        return self._template.render(
+            plain, add_generation_prompt=add_generation_prompt, options=options
+        )
 
 
 def _require_room(prompt: Prompt, context_length: int) -> None:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import secrets
+from dataclasses import replace
 
 from draftloop.errors import InvalidInput
 from draftloop.phrase import PhraseScope
 from draftloop.request import MAX_SEED, GenerationParameters, SamplingParameters
 from draftloop.speculation import Speculation
+from orchestrator.gateway.sampling_defaults import FIELDS, OPENAI
 from orchestrator.gateway.schemas import (
     ChatBody,
     CompletionBody,
@@ -21,13 +23,17 @@ SEEDS = MAX_SEED + 1
 
 
 def parameters(
-    said: Generating, prompt: tuple[int, ...], tenant: str, seed: int
+    said: Generating,
+    prompt: tuple[int, ...],
+    tenant: str,
+    seed: int,
+    defaults: SamplingParameters = OPENAI,
 ) -> list[GenerationParameters]:
     """One entry for each of the n choices; choice i uses seed + i, as in vLLM."""
     return [
         GenerationParameters(
             token_ids=prompt,
-            sampling=_sampling(said),
+            sampling=_sampling(said, defaults),
             seed=(seed + index) % SEEDS,
             max_tokens=_max_tokens(said),
             stop=_stop(said.stop),
@@ -52,13 +58,13 @@ def joined(content: str | list[TextPart]) -> str:
     return content if isinstance(content, str) else "\n".join(part.text for part in content)
 
 
-def _sampling(said: Generating) -> SamplingParameters:
-    return SamplingParameters(
-        temperature=1.0 if said.temperature is None else said.temperature,
-        top_k=max(0, said.top_k or 0),
-        top_p=1.0 if said.top_p is None else said.top_p,
-        min_p=said.min_p or 0.0,
-        repetition_penalty=1.0 if said.repetition_penalty is None else said.repetition_penalty,
+def _sampling(said: Generating, defaults: SamplingParameters) -> SamplingParameters:
+    given = {name: getattr(said, name) for name in FIELDS if getattr(said, name) is not None}
+    if "top_k" in given:
+        given["top_k"] = max(0, given["top_k"])
+    return replace(
+        defaults,
+        **given,
         presence_penalty=said.presence_penalty or 0.0,
         frequency_penalty=said.frequency_penalty or 0.0,
         logit_bias=_logit_bias(said.logit_bias or {}),

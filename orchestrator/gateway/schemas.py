@@ -83,7 +83,9 @@ class Generating(RequestBody):
 
     model: str | None = Field(None, description="name of the served model; may be left out")
     max_tokens: Count | None = Field(None, description="most tokens; the server's default without")
-    temperature: float | None = Field(None, description="0 is greedy; 1 where not given")
+    temperature: float | None = Field(
+        None, description="0 is greedy; the model's generation config, or else 1, without"
+    )
     top_p: float | None = None
     n: Annotated[int, Field(ge=1, le=MOST_CHOICES)] | None = Field(
         None, description="choices for each prompt; choice i uses seed + i"
@@ -184,11 +186,21 @@ class Message(Body):
         return {name: value for name, value in message.items() if value is not None}
 
 
+TemplateOptions = Annotated[
+    dict[str, Any],
+    Field(description="what the model's chat template knows besides, such as `enable_thinking`"),
+]
+
+
 class ChatBody(Generating):
     """`POST /v1/chat/completions`."""
 
     messages: Annotated[list[Message], Field(min_length=1)]
     max_completion_tokens: Count | None = Field(None, description="the newer name of max_tokens")
+    add_generation_prompt: bool | None = Field(
+        None, description="whether the prompt ends with the opening of an answer; true without"
+    )
+    chat_template_kwargs: TemplateOptions | None = None
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Field(ge=0, le=MOST_TOP_LOGPROBS)] | None = None
 
@@ -222,6 +234,7 @@ class TokenizeBody(RequestBody):
         None, description="those that the tokenizer adds; true for a prompt, false for messages"
     )
     add_generation_prompt: bool = True
+    chat_template_kwargs: TemplateOptions | None = None
     return_token_strs: bool | None = None
 
     @model_validator(mode="after")

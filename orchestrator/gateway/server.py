@@ -12,12 +12,14 @@ import uvicorn
 
 from draftloop import logs
 from draftloop.errors import StartupFailure
+from draftloop.request import SamplingParameters
 from draftloop.rpc.server import write_whole
 from orchestrator.config import OrchestratorSettings
 from orchestrator.front import Front
 from orchestrator.gateway.app import build_app
 from orchestrator.gateway.chat_template import ChatTemplate
 from orchestrator.gateway.gateway import Gateway
+from orchestrator.gateway.sampling_defaults import FIELDS, OPENAI, sampling_defaults
 
 BACKLOG = 2048
 # Longer than what balancers keep idle connections for, which would otherwise meet a closed one.
@@ -31,10 +33,11 @@ class HttpServer:
     """Runs on the event loop of the gRPC server, over the same front."""
 
     def __init__(self, settings: OrchestratorSettings, front: Front) -> None:
-        """Raises StartupFailure where the chat template is unusable."""
+        """Raises StartupFailure where chat template or generation config are unusable."""
         self._settings = settings
         self.address = ""
-        self.gateway = Gateway(front, ChatTemplate(settings.tokenizer, settings.chat_template))
+        template = ChatTemplate(settings.tokenizer, settings.chat_template)
+        self.gateway = Gateway(front, template, _defaults(settings))
         tls = settings.server_tls
         config = uvicorn.Config(
             build_app(self.gateway, settings.http_max_body_bytes),
@@ -79,6 +82,16 @@ class _Server(uvicorn.Server):
     def capture_signals(self) -> Iterator[None]:
         """Signals are the role's, not this server's."""
         yield
+
+
+def _defaults(settings: OrchestratorSettings) -> SamplingParameters:
+    if settings.generation_config == "none":
+        return OPENAI
+    defaults = sampling_defaults(settings.tokenizer)
+    if defaults != OPENAI:
+        said = {name: getattr(defaults, name) for name in FIELDS}
+        log.info("sampling as the model's generation_config.json advises", **said)
+    return defaults
 
 
 def _bound(address: str) -> socket.socket:

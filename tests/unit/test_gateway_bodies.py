@@ -9,6 +9,7 @@ from pydantic import ValidationError
 
 from draftloop.errors import DeadlineExceeded, InvalidInput, Overloaded, Unavailable
 from draftloop.phrase import PhraseScope
+from draftloop.request import SamplingParameters
 from orchestrator.gateway import parameters as reading
 from orchestrator.gateway.errors import Problem, UnknownModel, body_problem, problem
 from orchestrator.gateway.schemas import ChatBody, CompletionBody, Generating, TokenizeBody
@@ -45,6 +46,14 @@ def test_what_is_not_said_is_openais_choice() -> None:
     assert said.sampling.temperature == 1 and said.sampling.top_p == 1
     assert said.max_tokens is None and said.logprobs is None and said.stop == ()
     assert said.speculation.strategy == "" and said.speculation.phrases is PhraseScope.SHARED
+
+
+def test_what_is_not_said_may_be_the_models_choice() -> None:
+    advised = SamplingParameters(temperature=0.6, top_k=20, top_p=0.95)
+    (kept,) = reading.parameters(completion(), (5,), "", 1, advised)
+    assert kept.sampling == advised
+    (said,) = reading.parameters(completion(temperature=0, top_k=-1), (5,), "", 1, advised)
+    assert said.sampling == SamplingParameters(temperature=0, top_k=0, top_p=0.95)
 
 
 def test_null_is_not_said() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -60,6 +61,26 @@ def test_what_hubs_templates_use(tmp_path: Path) -> None:
     assert template.render([{"role": "user", "content": "<ü>"}, *TALK]) == (
         '{"role": "user", "content": "<ü>"}'
     )
+
+
+def test_what_hubs_templates_find(tmp_path: Path) -> None:
+    """As in transformers: the day, no tools, marks around what a model is trained on."""
+    text = (
+        "{{ strftime_now('%Y') }} {% if tools is not none %}tools{% endif %}"
+        "{% generation %}{{ messages[1].content }}{% endgeneration %}"
+        "{{ {'b': 1, 'a': 2} | tojson(separators=(',', ':'), sort_keys=true) }}"
+    )
+    said = ChatTemplate(folder(tmp_path, {}, text)).render(TALK)
+    assert said == f'{datetime.now().astimezone().year} Hi{{"a":2,"b":1}}'
+
+
+def test_options_are_the_templates(tmp_path: Path) -> None:
+    """What a request says to the template, which never takes the place of its messages."""
+    text = "{% if enable_thinking is defined and not enable_thinking %}<think></think>{% endif %}"
+    template = ChatTemplate(folder(tmp_path, {}, text + "{{ messages[1].content }}"))
+    assert template.render(TALK) == "Hi"
+    quiet: dict[str, Any] = {"enable_thinking": False, "messages": [], "add_generation_prompt": 3}
+    assert template.render(TALK, options=quiet) == "<think></think>Hi"
 
 
 @pytest.mark.parametrize("text", [

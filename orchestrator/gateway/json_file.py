@@ -1,0 +1,18 @@
+"""A JSON file beside a tokenizer."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from draftloop.errors import StartupFailure
+
+
+def json_object(file: Path) -> dict[str, Any]:
+    """What it holds, or nothing where there is none. Raises StartupFailure for a broken one."""
+    try:
+        content = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
+    except (OSError, ValueError) as error:
+        raise StartupFailure(f"tokenizer: {file} cannot be read: {error}") from None
+    return content if isinstance(content, dict) else {}

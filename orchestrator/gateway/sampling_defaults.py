@@ -1,0 +1,36 @@
+"""How tokens are chosen where a request does not say: as the model's makers advise, as in vLLM."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from draftloop.errors import InvalidInput, StartupFailure
+from draftloop.request import SamplingParameters
+from orchestrator.gateway.json_file import json_object
+
+FILE = "generation_config.json"
+FIELDS = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty")
+OPENAI = SamplingParameters(temperature=1.0)
+
+
+def sampling_defaults(tokenizer_folder: Path) -> SamplingParameters:
+    """OpenAI's, but for what the `generation_config.json` beside the tokenizer says.
+
+    Raises StartupFailure where that cannot be read or breaks a rule.
+    """
+    file = tokenizer_folder / FILE
+    told = json_object(file)
+    try:
+        given = {name: _number(name, told[name]) for name in FIELDS if told.get(name) is not None}
+        chosen = SamplingParameters(**{"temperature": OPENAI.temperature, **given})
+        chosen.validate(vocabulary_size=0)  # it names no tokens
+    except InvalidInput as error:
+        raise StartupFailure(f"generation_config: {file}: {error}") from None
+    return chosen
+
+
+def _number(name: str, value: Any) -> Any:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise InvalidInput(name, "must be a number", value)
+    return max(0, int(value)) if name == "top_k" else float(value)
