@@ -163,10 +163,9 @@ class CpuStack:
         )  # fmt: skip
 
     def _fields(self, layer: Layer) -> list[int]:
-        fields = [
-            layer.first_norm.data_ptr(), layer.second_norm.data_ptr(), 0, 0,
-            self._windows.index(layer.window or 0),
-        ]  # fmt: skip
+        norms = [norm.data_ptr() for norm in (layer.first_norm, layer.second_norm)]
+        norms += [norm.data_ptr() for norm in layer.head_norms] if layer.head_norms else [0, 0]
+        fields = [*norms, 0, 0, self._windows.index(layer.window or 0)]
         for linear in _linears(layer):
             fields += _linear_fields(linear)
         return fields
@@ -235,7 +234,7 @@ def stackable(layers: Sequence[Layer], frame: Frame, shape: StackShape) -> bool:
         and all(
             norm.dtype is dtype and norm.is_contiguous()
             for layer in layers
-            for norm in (layer.first_norm, layer.second_norm)
+            for norm in (layer.first_norm, layer.second_norm, *(layer.head_norms or ()))
         )
         and lanes_for(UNIT, shape.dim) > 0
         and lanes_for(UNIT, *_widths(layers, shape)) > 0

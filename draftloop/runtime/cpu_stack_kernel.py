@@ -50,7 +50,7 @@ MIN_WORK_PER_THREAD = 1 << 23  # multiply-adds; for less, waking a thread costs 
 LINEAR_FIELDS = ("weights", "bias", "steps", "outputs")
 LINEARS = ("before_attention", "after_attention", "before_activation", "after_activation")
 LAYER_FIELDS = (
-    "first_norm", "second_norm", "keys", "values", "window",
+    "first_norm", "second_norm", "query_norm", "key_norm", "keys", "values", "window",
     *(f"{name} {field}" for name in LINEARS for field in LINEAR_FIELDS),
 )  # fmt: skip
 LAYER_POINTERS = tuple(
@@ -81,10 +81,11 @@ class _StackEmitter(RowsEmitter):
         self.linear = self.declare(linear, VOID, [PTR, PTR])
         self.attention = self.declare(attention, VOID, [PTR])
 
-    def emit_place(self) -> Any:
+    def emit_place(self, norm: Any) -> Any:
         """place(call, layer, segment): stores the keys and values of rows and turns queries.
 
-        Of the rows of a segment that fall to this thread.
+        Of the rows of a segment that fall to this thread. Where a layer has norms for heads, they
+        are applied first.
         """
         turn, turn_wide = self.emit_turn(widened=False), self.emit_turn(widened=True)
         copy = self.emit_copy(widened=False)
@@ -104,6 +105,14 @@ class _StackEmitter(RowsEmitter):
             angle = b.mul(position, dim)
             angles = [at(b, known[name], angle, self.scalar) for name in ("cosines", "sines")]
             query = at(b, known["query"], b.mul(row, b.mul(heads, dim)), F32)
+            normed = b.icmp_signed("!=", b.ptrtoint(of_layer["query_norm"], I64), i64(0))
+            with b.if_then(normed):
+                first_key = at(b, source, b.mul(heads, dim), self.scalar)
+                for weight, begin, count in (
+                    (of_layer["query_norm"], source, heads),
+                    (of_layer["key_norm"], first_key, kv_heads),
+                ):
+                    b.call(norm, [begin, weight, begin, count, dim, self.epsilon_of(b, known)])
             with loop(b, i64(0), heads) as head:
                 place = b.mul(head, dim)
                 head_source = at(b, source, place, self.scalar)
@@ -183,6 +192,10 @@ class _StackEmitter(RowsEmitter):
         }
         record = self.filled(b, cpu_attention_kernel.CALL_FIELDS, fields)
         b.call(self.attention, [record])
+
+    def epsilon_of(self, b: Any, known: dict[str, Any]) -> Any:
+        """In float32."""
+        return b.fptrunc(b.bitcast(known["epsilon"], F64), F32)
 
     def filled(self, b: Any, names: tuple[str, ...], fields: dict[str, Any]) -> Any:
         """A record of 64-bit fields for another kernel."""
@@ -320,16 +333,17 @@ class _StackEmitter(RowsEmitter):
 
     def emit_member(self) -> Any:
         """member(call): what one thread of the team does, from tokens to logits."""
+        norm = self.emit_norm()
         functions = {
-            "norm": self.emit_norm(), "add": self.emit_add(), "gate": self.emit_gate(),
-            "place": self.emit_place(), "attend": self.emit_attend(),
+            "norm": norm, "add": self.emit_add(), "gate": self.emit_gate(),
+            "place": self.emit_place(norm), "attend": self.emit_attend(),
         }  # fmt: skip
         embed, layer_of = self.emit_embed(), self.emit_layer(functions)
-        head = self.emit_head(functions["norm"])
+        head = self.emit_head(norm)
         function, b = self.define("member", [PTR])
         (call,) = function.args
         known = self.record(b, call, MEMBER_FIELDS, MEMBER_POINTERS)
-        epsilon = b.fptrunc(b.bitcast(known["epsilon"], F64), F32)
+        epsilon = self.epsilon_of(b, known)
         names = ("token_ids", "embedding", "x", "rows", "hidden")
         b.call(embed, [known[name] for name in names])
         with loop(b, i64(0), known["count"]) as number:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -18,10 +18,13 @@ from torch.nn import functional
 from transformers import (
     LlamaForCausalLM,
     MistralForCausalLM,
+    Phi3ForCausalLM,
     PreTrainedModel,
     Qwen2ForCausalLM,
+    Qwen3ForCausalLM,
 )
 
+from draftloop.runtime import rope
 from draftloop.runtime.cpu_elementwise import Elementwise
 from draftloop.runtime.cpu_linear import packed
 from draftloop.runtime.cpu_stack import CpuStack, Frame, StackShape, stackable
@@ -29,22 +32,31 @@ from draftloop.runtime.forward import Batch
 from draftloop.runtime.kv_cache import KVCache
 from draftloop.runtime.tree_attention import attend
 
-KINDS = (LlamaForCausalLM, MistralForCausalLM, Qwen2ForCausalLM)
+KINDS = (
+    LlamaForCausalLM, MistralForCausalLM, Phi3ForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM,
+)  # fmt: skip
 # RoPE whose angles depend on nothing but the position.
-FIXED_ROPE = ("default", "linear", "llama3", "yarn")
+FIXED_ROPE = ("default", "linear", "llama3", "yarn", rope.FIXED)
+# Several matrices that become one, or the one that Phi3 has of them.
 BEFORE_ATTENTION, BEFORE_ACTIVATION = ("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj")
+JOINED = {"qkv_proj": BEFORE_ATTENTION, "gate_up_proj": BEFORE_ACTIVATION}
 
 
 def is_lean(model: PreTrainedModel) -> bool:
     """Whether `LeanDecoder` computes what this model does."""
     if type(model) not in KINDS:
         return False
-    body = model.get_decoder()
-    return getattr(body.rotary_emb, "rope_type", None) in FIXED_ROPE and all(
-        type(module) is nn.Linear
-        for layer in body.layers
-        for name, module in layer.named_modules()
-        if name.endswith("_proj")
+    body, config = model.get_decoder(), model.config
+    turned = (config.rope_parameters or {}).get("partial_rotary_factor") or 1.0  # of a head
+    return (
+        getattr(body.rotary_emb, "rope_type", None) in FIXED_ROPE
+        and turned == 1
+        and all(
+            type(module) is nn.Linear
+            for layer in body.layers
+            for name, module in layer.named_modules()
+            if name.endswith("_proj")
+        )
     )
 
 
@@ -56,6 +68,7 @@ class Layer:
     window: int | None
     first_norm: Tensor
     before_attention: nn.Module
+    head_norms: tuple[Tensor, Tensor] | None  # of queries and of keys, [dim]: Qwen3 has them
     after_attention: nn.Module
     second_norm: Tensor
     before_activation: nn.Module
@@ -128,7 +141,12 @@ class LeanDecoder:
     ) -> Tensor:
         heads = self._heads + self._kv_heads
         joined = layer.before_attention(x).view(len(x), heads + self._kv_heads, -1)
-        turned = _rotated(joined[:, :heads], cosines, sines).transpose(0, 1)[None]
+        pointing = joined[:, :heads]
+        if layer.head_norms is not None:
+            queries, keys = pointing[:, : self._heads], pointing[:, self._heads :]
+            normed = map(self._normed, (queries, keys), layer.head_norms)
+            pointing = torch.cat(list(normed), dim=1)
+        turned = _rotated(pointing, cosines, sines).transpose(0, 1)[None]
         out, _ = attend(
             layer.attention,
             turned[:, : self._heads],
@@ -151,30 +169,40 @@ def _rotated(x: Tensor, cosines: Tensor, sines: Tensor) -> Tensor:
 
 def _take_over(layer: Any, config: Any) -> Layer:
     attention, mlp = layer.self_attn, layer.mlp
-    # Qwen2 says it layer by layer, Mistral once for all; Llama has none.
+    # Qwen2 says it layer by layer, Mistral and Phi3 once for all; Llama has none.
     window = getattr(attention, "sliding_window", getattr(config, "sliding_window", None))
-    taken = Layer(
+    return Layer(
         attention=attention,
         window=None if config.model_type == "llama" else window,
         first_norm=layer.input_layernorm.weight,
-        before_attention=_joined([getattr(attention, name) for name in BEFORE_ATTENTION]),
-        after_attention=packed(attention.o_proj),
+        before_attention=_joined(attention, "qkv_proj"),
+        head_norms=_head_norms(attention),
+        after_attention=packed(_taken(attention, "o_proj")),
         second_norm=layer.post_attention_layernorm.weight,
-        before_activation=_joined([getattr(mlp, name) for name in BEFORE_ACTIVATION]),
-        activation=Elementwise(mlp.act_fn),
-        after_activation=packed(mlp.down_proj),
+        before_activation=_joined(mlp, "gate_up_proj"),
+        activation=Elementwise(mlp.activation_fn if hasattr(mlp, "activation_fn") else mlp.act_fn),
+        after_activation=packed(_taken(mlp, "down_proj")),
     )
-    for module, names in (
-        (attention, (*BEFORE_ATTENTION, "o_proj")),
-        (mlp, (*BEFORE_ACTIVATION, "down_proj")),
-    ):
-        for name in names:  # so that no matrix is held twice
-            delattr(module, name)
-    return taken
 
 
-def _joined(layers: Sequence[nn.Linear]) -> nn.Module:
-    """One layer whose outputs are those of all, one after the other."""
+def _taken(module: nn.Module, name: str) -> nn.Linear:
+    """A layer out of its module, so that no matrix is held twice."""
+    layer = cast(nn.Linear, getattr(module, name))
+    delattr(module, name)
+    return layer
+
+
+def _head_norms(attention: Any) -> tuple[Tensor, Tensor] | None:
+    norms = (getattr(attention, name, None) for name in ("q_norm", "k_norm"))
+    queries, keys = (None if norm is None else norm.weight for norm in norms)
+    return None if queries is None or keys is None else (queries, keys)
+
+
+def _joined(module: nn.Module, name: str) -> nn.Module:
+    """The layer of this name, or one whose outputs are those of its parts, one after the other."""
+    if hasattr(module, name):
+        return packed(_taken(module, name))
+    layers = [_taken(module, part) for part in JOINED[name]]
     weight = torch.cat([layer.weight for layer in layers])
     one = nn.Linear(weight.shape[1], weight.shape[0], bias=False, device="meta")
     one.weight = nn.Parameter(weight, requires_grad=False)

@@ -7,10 +7,12 @@ from pathlib import Path
 import pytest
 import torch
 from transformers import (
+    AutoModelForCausalLM,
     MistralConfig,
     Phi3Config,
     PretrainedConfig,
     Qwen2Config,
+    Qwen3Config,
 )
 
 from draftloop.runtime import cpu_linear
@@ -21,6 +23,7 @@ from draftloop.runtime.model import LanguageModel
 from tests.support.toy_model import SIZES, llama_config, save_model
 
 pytestmark = pytest.mark.skipif(cpu_linear.UNIT is None, reason="no kernel for this machine")
+HALF = {"rope_type": "default", "rope_theta": 1e4, "partial_rotary_factor": 0.5}
 FAMILIES: dict[str, PretrainedConfig] = {
     "llama": llama_config(),
     "llama with biases": llama_config(attention_bias=True, mlp_bias=True),
@@ -31,9 +34,22 @@ FAMILIES: dict[str, PretrainedConfig] = {
         }
     ),
     "mistral": MistralConfig(**SIZES, sliding_window=8, initializer_range=0.3),
+    "phi3": Phi3Config(**{**SIZES, "pad_token_id": 1}, initializer_range=0.3, sliding_window=9),
+    "phi3 for long texts": Phi3Config(
+        **{**SIZES, "pad_token_id": 1}, initializer_range=0.3, original_max_position_embeddings=32,
+        rope_parameters={
+            "rope_type": "longrope", "rope_theta": 1e4, "short_factor": [1.0] * 4,
+            "long_factor": [4.0, 3.0, 2.0, 1.5],
+        },
+    ),
     "qwen2": Qwen2Config(**SIZES, initializer_range=0.3),
     "qwen2 with windows": Qwen2Config(
         **SIZES, initializer_range=0.3, use_sliding_window=True, sliding_window=6,
+        max_window_layers=1,
+    ),
+    "qwen3": Qwen3Config(**SIZES, initializer_range=0.3, head_dim=16),
+    "qwen3 with windows": Qwen3Config(
+        **SIZES, initializer_range=0.3, head_dim=32, use_sliding_window=True, sliding_window=6,
         max_window_layers=1,
     ),
 }  # fmt: skip
@@ -51,13 +67,24 @@ def logits(model: LanguageModel) -> torch.Tensor:
     return torch.cat([prompt, tree])
 
 
+def with_norms(folder: Path) -> Path:
+    """The model with norms, and biases, that are not all the same."""
+    network = AutoModelForCausalLM.from_pretrained(folder)
+    with torch.no_grad():
+        for parameter in network.parameters():
+            if parameter.dim() == 1:
+                parameter.uniform_(0.5, 1.5)
+    network.save_pretrained(folder)
+    return folder
+
+
 @pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
 @pytest.mark.parametrize("family", FAMILIES)
 def test_the_same_as_through_transformers(
     family: str, dtype: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(cpu_linear, "available", lambda: True)
-    folder = save_model(tmp_path, FAMILIES[family])
+    folder = with_norms(save_model(tmp_path, FAMILIES[family]))
     lean = load(folder, dtype)
     monkeypatch.setattr(runtime_model, "is_lean", lambda network: False)
     whole = load(folder, dtype)
@@ -71,10 +98,18 @@ def test_the_same_as_through_transformers(
 @pytest.mark.parametrize(
     "config",
     [
-        Phi3Config(**{**SIZES, "pad_token_id": 1}),
+        Phi3Config(
+            **{**SIZES, "pad_token_id": 1},
+            head_dim=16,
+            rope_parameters={
+                "rope_type": "default",
+                "rope_theta": 1e4,
+                "partial_rotary_factor": 0.5,
+            },
+        ),
         llama_config(rope_scaling={"rope_type": "dynamic", "factor": 2.0}),
-    ],
-    ids=["joined projections", "angles that depend on the length"],
+    ],  # fmt: skip
+    ids=["heads that are turned in part", "angles that depend on the length"],
 )
 def test_other_models_run_through_transformers(config: PretrainedConfig, tmp_path: Path) -> None:
     model = load(save_model(tmp_path, config))

@@ -21,8 +21,8 @@ from transformers import (
     MixtralConfig,
     PhimoeConfig,
     PretrainedConfig,
-    Qwen3Config,
     Qwen3MoeConfig,
+    Starcoder2Config,
 )
 
 from draftloop.runtime import cpu_linear
@@ -43,7 +43,7 @@ GPT2_SIZES: dict[str, Any] = {"n_embd": 512, "n_head": 8, "n_layer": 2, "n_posit
 KINDS: dict[str, PretrainedConfig] = {
     "matrices of Conv1D": GPT2Config(vocab_size=96, eos_token_id=0, **GPT2_SIZES),
     "a smooth activation": Gemma2Config(**HEADS),
-    "another than Llama's": Qwen3Config(**HEADS),
+    "matrices with biases": Starcoder2Config(**LARGE),
     "experts": MixtralConfig(**HEADS, **EXPERTS),
     "many experts": Qwen3MoeConfig(
         **HEADS, moe_intermediate_size=200, num_experts=16, num_experts_per_tok=4
