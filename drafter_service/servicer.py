@@ -23,7 +23,7 @@ from draftloop.rpc.convert_speculation import (
 )
 from draftloop.rpc.sessions import next_message, require_open, require_vocabulary
 from draftloop.runtime.awaited import Awaited
-from draftloop.runtime.metrics import PREFILL_TOKENS
+from draftloop.runtime.metrics import PREFILL_TOKENS, PREFIX_CACHE_HITS
 from draftloop.runtime.service import ModelHost
 from draftloop.speculation import CASCADE
 from draftloop.tree import EMPTY_TREE, DraftBudget, DraftTree, ServiceTimings
@@ -67,7 +67,10 @@ class DrafterServicer(drafter_pb2_grpc.DrafterServicer):
         logs.bind_request(request.session_id)
         log.debug("session", committed=len(request.token_ids), strategy=request.strategy)
         with tracing.span("drafter.session", context.invocation_metadata() or ()):
-            async with self._host.admission.slots(smaller) as [slot, *more]:
+            async with self._host.admission.slots(smaller, text=self._host.text_of(request)) as [
+                slot,
+                *more,
+            ]:
                 PREFILL_TOKENS.inc(len(request.token_ids))
                 strategy = self._shared.strategy(
                     request,
@@ -83,6 +86,7 @@ class DrafterServicer(drafter_pb2_grpc.DrafterServicer):
                 try:
                     if first.open.tells_when_ready:
                         await prefilled
+                        PREFIX_CACHE_HITS.inc(slot.shared)
                         yield self._ready(request)
                     async for answer in answers:
                         yield answer
@@ -137,6 +141,8 @@ class DrafterServicer(drafter_pb2_grpc.DrafterServicer):
             ouroboros=ouroboros_from_pb(opened.ouroboros),
             opt_tree=opt_tree_from_pb(opened.opt_tree),
             cascade=cascade_from_pb(opened.cascade),
+            prefix_group=opened.prefix_group if opened.HasField("prefix_group") else None,
+            prefix_read_only=opened.prefix_read_only,
         )
         request.validate(self._host.model, info.strategies)
         if request.strategy == CASCADE:

@@ -79,6 +79,8 @@ class DrafterSession:
 
     def __post_init__(self) -> None:
         self.committed = list(self.request.token_ids)
+        for slot in (self.slot, *(smaller.slot for smaller in self.smaller)):
+            slot.follow(self.committed)
         self.sampler = self.request.sampler(self.model)
 
     def commit(self, token_ids: Sequence[int], committed_length: int) -> None:

@@ -23,10 +23,11 @@ class SourceFigures:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Usage:
-    """Tokens that went in and came out."""
+    """Tokens that went in and came out; of the prompt's, those that had been computed before."""
 
     prompt_tokens: int
     completion_tokens: int
+    cached_tokens: int = 0
 
     @property
     def total_tokens(self) -> int:

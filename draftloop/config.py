@@ -169,6 +169,9 @@ class ModelServiceSettings(ServiceSettings):
         description="most prompt tokens of one session in one forward, fewer where they would "
         "take longer than `prompt_step_s`",
     )
+    prefix_caching: bool = Field(
+        True, description="compute beginnings that prompts have in common once"
+    )
     prompt_step_s: float = Field(
         0.4,
         gt=0,

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from draftloop.errors import InvalidInput
 from draftloop.logprobs import MOST_TOP_LOGPROBS
-from draftloop.phrase import PhraseAccess
+from draftloop.phrase import PhraseAccess, PhraseScope
 from draftloop.speculation import FUSED, OUROBOROS, TOKEN_RECYCLING, Speculation
 from draftloop.tree import MOST_SUCCESSORS
 
@@ -133,6 +133,16 @@ class GenerationRequest:
             return MOST_SUCCESSORS
         recycles = self.strategy == FUSED and self.speculation.fused.recycling
         return FUSED_SUCCESSORS if recycles else 0
+
+    @property
+    def prefix_group(self) -> str | None:
+        """With whom it shares keys and values of a common beginning: those who share phrases."""
+        return self.tenant if self.speculation.phrases.reads else None
+
+    @property
+    def prefix_read_only(self) -> bool:
+        """Whether it leaves nothing of this behind."""
+        return self.speculation.phrases is not PhraseScope.SHARED
 
     def access(self, target_fingerprint: str) -> PhraseAccess:
         """Whose phrases it uses; its origin is a hash of its id."""

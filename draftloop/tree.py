@@ -174,6 +174,7 @@ class ServiceTimings:
     Of the last forward: `batch_size` sessions with `batch_rows` new tokens in all were in it, of
     them `prompts` with `prompt_rows` of their prompts, and `waiting` more sessions waited when it
     ended. `prompts_ns` is about what others' prompts took of the waiting and the forwards.
+    `cached_tokens` of a session that was opened did not have to be computed.
     """
 
     service_ns: int = 0
@@ -186,6 +187,7 @@ class ServiceTimings:
     prompt_rows: int = 0
     prompts: int = 0
     prompts_ns: int = 0
+    cached_tokens: int = 0
 
     @property
     def round_rows(self) -> int:
@@ -209,6 +211,7 @@ class ServiceTimings:
             "prompt_rows": self.prompt_rows,
             "prompts": self.prompts,
             "prompts_ns": self.prompts_ns,
+            "cached_tokens": self.cached_tokens,
         }
 
 

@@ -65,6 +65,8 @@ class VerifierStream(Stream):
             successors=request.successors,
             logprobs=request.logprobs,
             model_fingerprint=self._terms.target_fingerprint,
+            prefix_group=request.prefix_group,
+            prefix_read_only=request.prefix_read_only,
         )
         return await self._verdict(verifier_pb2.VerifyRequest(open=message), len(committed))
 
@@ -111,6 +113,8 @@ class DrafterStream(Stream):
             opt_tree=opt_tree_to_pb(request.speculation.opt_tree),
             cascade=cascade_to_pb(request.speculation.cascade),
             tells_when_ready=True,
+            prefix_group=request.prefix_group,
+            prefix_read_only=request.prefix_read_only,
         )
         opened = drafter_pb2.DraftRequest(open=message)
         answer = await self.ask(opened, max(self._timeout_s, SILENCE_S), self._replica.unheard_s)

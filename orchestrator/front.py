@@ -91,6 +91,7 @@ def _metered(generation: Generation, api_key: str) -> Iterator[None]:
             strategy=request.strategy,
             outcome=outcome,
             prompt_tokens=len(request.prompt),
+            cached_prompt_tokens=generation.cached_prompt_tokens,
             output_tokens=output,
             tokens_per_round=round(generation.figures.tokens_per_round, 2),
             time_to_first_token_ms=round(generation.timings.time_to_first_token_ns / 1e6, 2),

@@ -53,6 +53,7 @@ class Generation:
     meter: RequestMeter = field(init=False)
     _times: RoundTimes = field(init=False, default_factory=RoundTimes)  # of the round under way
     finish_reason: str | None = None
+    cached_prompt_tokens: int = 0  # that the verifier did not have to compute
 
     def __post_init__(self) -> None:
         self.committed = list(self.request.prompt)
@@ -94,7 +95,9 @@ class Generation:
     async def _open(self) -> Verification:
         """Both prefill at once; the verifier's answer holds the first token."""
         self.drafting.open(self.committed)
-        return await self.verifier.open(self.committed)
+        answer = await self.verifier.open(self.committed)
+        self.cached_prompt_tokens = answer.timings.cached_tokens
+        return answer
 
     def _count_opened(self, piece: Piece) -> None:
         waited = self.timings.time_to_first_token_ns

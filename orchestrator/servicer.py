@@ -126,6 +126,7 @@ def _summary(generation: Generation) -> pb.GenerationSummary:
         request_id=request.request_id,
         finish_reason=reason,
         prompt_tokens=len(request.prompt),
+        cached_prompt_tokens=generation.cached_prompt_tokens,
         output_tokens=len(generation.output),
         seed=request.sampling.seed,
         speculation=pb.SpeculationFigures(

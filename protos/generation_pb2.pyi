@@ -111,7 +111,7 @@ class GenerateOnceResponse(_message.Message):
     def __init__(self, text: _Optional[str] = ..., token_ids: _Optional[_Iterable[int]] = ..., sources: _Optional[_Iterable[_Union[_speculation_pb2.TokenSource, str]]] = ..., summary: _Optional[_Union[GenerationSummary, _Mapping]] = ..., logprobs: _Optional[_Iterable[_Union[_speculation_pb2.TokenLogprobs, _Mapping]]] = ...) -> None: ...
 
 class GenerationSummary(_message.Message):
-    __slots__ = ("request_id", "finish_reason", "prompt_tokens", "output_tokens", "seed", "speculation", "timings")
+    __slots__ = ("request_id", "finish_reason", "prompt_tokens", "output_tokens", "seed", "speculation", "timings", "cached_prompt_tokens")
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     FINISH_REASON_FIELD_NUMBER: _ClassVar[int]
     PROMPT_TOKENS_FIELD_NUMBER: _ClassVar[int]
@@ -119,6 +119,7 @@ class GenerationSummary(_message.Message):
     SEED_FIELD_NUMBER: _ClassVar[int]
     SPECULATION_FIELD_NUMBER: _ClassVar[int]
     TIMINGS_FIELD_NUMBER: _ClassVar[int]
+    CACHED_PROMPT_TOKENS_FIELD_NUMBER: _ClassVar[int]
     request_id: str
     finish_reason: FinishReason
     prompt_tokens: int
@@ -126,7 +127,8 @@ class GenerationSummary(_message.Message):
     seed: int
     speculation: SpeculationFigures
     timings: GenerationTimings
-    def __init__(self, request_id: _Optional[str] = ..., finish_reason: _Optional[_Union[FinishReason, str]] = ..., prompt_tokens: _Optional[int] = ..., output_tokens: _Optional[int] = ..., seed: _Optional[int] = ..., speculation: _Optional[_Union[SpeculationFigures, _Mapping]] = ..., timings: _Optional[_Union[GenerationTimings, _Mapping]] = ...) -> None: ...
+    cached_prompt_tokens: int
+    def __init__(self, request_id: _Optional[str] = ..., finish_reason: _Optional[_Union[FinishReason, str]] = ..., prompt_tokens: _Optional[int] = ..., output_tokens: _Optional[int] = ..., seed: _Optional[int] = ..., speculation: _Optional[_Union[SpeculationFigures, _Mapping]] = ..., timings: _Optional[_Union[GenerationTimings, _Mapping]] = ..., cached_prompt_tokens: _Optional[int] = ...) -> None: ...
 
 class SpeculationFigures(_message.Message):
     __slots__ = ("strategy", "rounds", "draft_tokens", "accepted_tokens", "accepted_tokens_per_position", "tokens_per_round", "draft_forwards", "fallback_rounds", "reopened_sessions", "phrase_rounds", "sources", "ends")

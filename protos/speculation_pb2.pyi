@@ -220,7 +220,7 @@ class CostPoint(_message.Message):
     def __init__(self, tokens: _Optional[int] = ..., forward_ns: _Optional[int] = ..., context: _Optional[int] = ..., batch: _Optional[int] = ...) -> None: ...
 
 class ServiceTimings(_message.Message):
-    __slots__ = ("service_ns", "forward_ns", "queue_ns", "forwards", "batch_size", "batch_rows", "waiting", "prompt_rows", "prompts", "prompts_ns")
+    __slots__ = ("service_ns", "forward_ns", "queue_ns", "forwards", "batch_size", "batch_rows", "waiting", "prompt_rows", "prompts", "prompts_ns", "cached_tokens")
     SERVICE_NS_FIELD_NUMBER: _ClassVar[int]
     FORWARD_NS_FIELD_NUMBER: _ClassVar[int]
     QUEUE_NS_FIELD_NUMBER: _ClassVar[int]
@@ -231,6 +231,7 @@ class ServiceTimings(_message.Message):
     PROMPT_ROWS_FIELD_NUMBER: _ClassVar[int]
     PROMPTS_FIELD_NUMBER: _ClassVar[int]
     PROMPTS_NS_FIELD_NUMBER: _ClassVar[int]
+    CACHED_TOKENS_FIELD_NUMBER: _ClassVar[int]
     service_ns: int
     forward_ns: int
     queue_ns: int
@@ -241,7 +242,8 @@ class ServiceTimings(_message.Message):
     prompt_rows: int
     prompts: int
     prompts_ns: int
-    def __init__(self, service_ns: _Optional[int] = ..., forward_ns: _Optional[int] = ..., queue_ns: _Optional[int] = ..., forwards: _Optional[int] = ..., batch_size: _Optional[int] = ..., batch_rows: _Optional[int] = ..., waiting: _Optional[int] = ..., prompt_rows: _Optional[int] = ..., prompts: _Optional[int] = ..., prompts_ns: _Optional[int] = ...) -> None: ...
+    cached_tokens: int
+    def __init__(self, service_ns: _Optional[int] = ..., forward_ns: _Optional[int] = ..., queue_ns: _Optional[int] = ..., forwards: _Optional[int] = ..., batch_size: _Optional[int] = ..., batch_rows: _Optional[int] = ..., waiting: _Optional[int] = ..., prompt_rows: _Optional[int] = ..., prompts: _Optional[int] = ..., prompts_ns: _Optional[int] = ..., cached_tokens: _Optional[int] = ...) -> None: ...
 
 class ServiceLoad(_message.Message):
     __slots__ = ("running_sessions", "waiting_sessions", "answer_ns", "forwards")

@@ -29,7 +29,7 @@ class VerifyRequest(_message.Message):
     def __init__(self, open: _Optional[_Union[OpenVerifierSession, _Mapping]] = ..., verify: _Optional[_Union[VerifyDraft, _Mapping]] = ..., close: _Optional[_Union[CloseVerifierSession, _Mapping]] = ...) -> None: ...
 
 class OpenVerifierSession(_message.Message):
-    __slots__ = ("session_id", "vocabulary_fingerprint", "token_ids", "prompt_length", "sampling", "stop_token_ids", "successors", "logprobs", "model_fingerprint")
+    __slots__ = ("session_id", "vocabulary_fingerprint", "token_ids", "prompt_length", "sampling", "stop_token_ids", "successors", "logprobs", "model_fingerprint", "prefix_group", "prefix_read_only")
     SESSION_ID_FIELD_NUMBER: _ClassVar[int]
     VOCABULARY_FINGERPRINT_FIELD_NUMBER: _ClassVar[int]
     TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
@@ -39,6 +39,8 @@ class OpenVerifierSession(_message.Message):
     SUCCESSORS_FIELD_NUMBER: _ClassVar[int]
     LOGPROBS_FIELD_NUMBER: _ClassVar[int]
     MODEL_FINGERPRINT_FIELD_NUMBER: _ClassVar[int]
+    PREFIX_GROUP_FIELD_NUMBER: _ClassVar[int]
+    PREFIX_READ_ONLY_FIELD_NUMBER: _ClassVar[int]
     session_id: str
     vocabulary_fingerprint: str
     token_ids: _containers.RepeatedScalarFieldContainer[int]
@@ -48,7 +50,9 @@ class OpenVerifierSession(_message.Message):
     successors: int
     logprobs: int
     model_fingerprint: str
-    def __init__(self, session_id: _Optional[str] = ..., vocabulary_fingerprint: _Optional[str] = ..., token_ids: _Optional[_Iterable[int]] = ..., prompt_length: _Optional[int] = ..., sampling: _Optional[_Union[_speculation_pb2.SamplingParameters, _Mapping]] = ..., stop_token_ids: _Optional[_Iterable[int]] = ..., successors: _Optional[int] = ..., logprobs: _Optional[int] = ..., model_fingerprint: _Optional[str] = ...) -> None: ...
+    prefix_group: str
+    prefix_read_only: bool
+    def __init__(self, session_id: _Optional[str] = ..., vocabulary_fingerprint: _Optional[str] = ..., token_ids: _Optional[_Iterable[int]] = ..., prompt_length: _Optional[int] = ..., sampling: _Optional[_Union[_speculation_pb2.SamplingParameters, _Mapping]] = ..., stop_token_ids: _Optional[_Iterable[int]] = ..., successors: _Optional[int] = ..., logprobs: _Optional[int] = ..., model_fingerprint: _Optional[str] = ..., prefix_group: _Optional[str] = ..., prefix_read_only: bool = ...) -> None: ...
 
 class VerifyDraft(_message.Message):
     __slots__ = ("committed_length", "draft")

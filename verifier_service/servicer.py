@@ -12,7 +12,7 @@ from draftloop import logs, tracing
 from draftloop.errors import InvalidInput
 from draftloop.rpc import convert
 from draftloop.rpc.sessions import next_message, require_model, require_open, require_vocabulary
-from draftloop.runtime.metrics import PREFILL_TOKENS
+from draftloop.runtime.metrics import PREFILL_TOKENS, PREFIX_CACHE_HITS
 from draftloop.runtime.service import ModelHost
 from draftloop.tree import EMPTY_TREE, DraftTree, ServiceTimings, Verification
 from protos import verifier_pb2 as pb
@@ -55,12 +55,12 @@ class VerifierServicer(verifier_pb2_grpc.VerifierServicer):
         logs.bind_request(request.session_id)
         log.debug("session", committed=len(request.token_ids))
         with tracing.span("verifier.session", context.invocation_metadata() or ()):
-            async with self._host.admission.slot() as slot:
+            async with self._host.admission.slot(self._host.text_of(request)) as slot:
                 PREFILL_TOKENS.inc(len(request.token_ids))
                 session = VerifierSession(
                     self._host.model, slot, request, is_alone=lambda: self._host.engine.alone
                 )
-                yield await self._answer(session, EMPTY_TREE, received)
+                yield await self._opened(session, received)
                 while (message := await next_message(request_iterator, idle)) is not None:
                     received = time.perf_counter_ns()
                     kind = message.WhichOneof("kind")
@@ -80,6 +80,12 @@ class VerifierServicer(verifier_pb2_grpc.VerifierServicer):
                     # while the next draft is being made
                     self._host.engine.call(functools.partial(session.prepare, len(draft) + 1))
 
+    async def _opened(self, session: VerifierSession, received: int) -> pb.VerifyResponse:
+        answer = await self._answer(session, EMPTY_TREE, received)
+        answer.timings.cached_tokens = session.slot.shared
+        PREFIX_CACHE_HITS.inc(session.slot.shared)
+        return answer
+
     def _read_open(self, message: pb.VerifyRequest) -> SessionRequest:
         require_open(message.WhichOneof("kind"))
         opened = message.open
@@ -94,6 +100,8 @@ class VerifierServicer(verifier_pb2_grpc.VerifierServicer):
             stop_token_ids=frozenset(opened.stop_token_ids),
             successors=opened.successors,
             logprobs=opened.logprobs if opened.HasField("logprobs") else None,
+            prefix_group=opened.prefix_group if opened.HasField("prefix_group") else None,
+            prefix_read_only=opened.prefix_read_only,
         )
         request.require_extras()
         request.require_fit(self._host.model)

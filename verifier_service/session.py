@@ -50,6 +50,7 @@ class VerifierSession:
 
     def __post_init__(self) -> None:
         self.committed = list(self.request.token_ids)
+        self.slot.follow(self.committed)
         self.sampler = self.request.sampler(self.model)
 
     def commit(self, token_ids: Sequence[int]) -> None:

@@ -147,6 +147,7 @@ def timings_to_pb(timings: ServiceTimings) -> pb.ServiceTimings:
         prompt_rows=timings.prompt_rows,
         prompts=timings.prompts,
         prompts_ns=timings.prompts_ns,
+        cached_tokens=timings.cached_tokens,
     )
 
 
@@ -163,6 +164,7 @@ def timings_from_pb(message: pb.ServiceTimings) -> ServiceTimings:
         prompt_rows=message.prompt_rows,
         prompts=message.prompts,
         prompts_ns=message.prompts_ns,
+        cached_tokens=message.cached_tokens,
     )
 
 

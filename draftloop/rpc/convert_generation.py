@@ -53,7 +53,11 @@ def summary_from_pb(message: pb.GenerationSummary) -> Summary:
         request_id=message.request_id,
         finish_reason=FINISH_REASONS.get(message.finish_reason, "unknown"),
         seed=message.seed,
-        usage=Usage(prompt_tokens=message.prompt_tokens, completion_tokens=message.output_tokens),
+        usage=Usage(
+            prompt_tokens=message.prompt_tokens,
+            completion_tokens=message.output_tokens,
+            cached_tokens=message.cached_prompt_tokens,
+        ),
         figures=_figures(message.speculation),
         timings=Timings(
             time_to_first_token_ns=timings.time_to_first_token_ns,

@@ -11,6 +11,7 @@ from draftloop.runtime.engine import Engine
 from draftloop.runtime.kv_cache import Slot
 from draftloop.runtime.metrics import QUEUE_TIME
 from draftloop.runtime.model import LanguageModel
+from draftloop.runtime.prefixes import Text
 
 
 class Admission:
@@ -35,13 +36,18 @@ class Admission:
         return self._waiting
 
     @contextlib.asynccontextmanager
-    async def slot(self) -> AsyncIterator[Slot]:
-        """A slot for as long as the session lives. Raises Overloaded past the queue limit."""
-        async with self.slots() as [slot]:
+    async def slot(self, text: Text | None = None) -> AsyncIterator[Slot]:
+        """A slot for as long as the session lives. Raises Overloaded past the queue limit.
+
+        With a text, it may hold the beginning of it.
+        """
+        async with self.slots(text=text) as [slot]:
             yield slot
 
     @contextlib.asynccontextmanager
-    async def slots(self, smaller: Sequence[LanguageModel] = ()) -> AsyncIterator[list[Slot]]:
+    async def slots(
+        self, smaller: Sequence[LanguageModel] = (), *, text: Text | None = None
+    ) -> AsyncIterator[list[Slot]]:
         """A slot, and one in each of the further models, taken and freed together.
 
         The place is what is waited for: whoever holds it has a slot in any model with as many, so
@@ -62,7 +68,7 @@ class Admission:
         self._open += 1
         try:
             for model in (self._model, *smaller):
-                held.append(model.acquire())
+                held.append(model.acquire(text))
             yield held
         finally:
             # Freed on the engine's thread: a cancelled task may be inside a forward right now.

@@ -231,6 +231,8 @@ class Engine:
                     return [job]
                 continue
             assert job.wish is not None
+            if job.wish.renewed is not None:
+                job.wish = job.wish.renewed()
             if step is None:
                 step = Step(job.wish)
             elif not step.takes(job.wish):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeVar, Union
 
@@ -33,6 +33,8 @@ class Forward:
     node_token_ids: Sequence[int] = ()
     node_parents: Sequence[int] = ()
     logits_from: int = 0
+    # What of it is still to be done, where others may do a part while it waits.
+    renewed: Callable[[], Forward] | None = None
 
     @property
     def rows(self) -> int:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -12,6 +13,9 @@ import torch
 from draftloop.runtime import slot_rows
 from draftloop.runtime.slot_rows import DEPTH, PARENT, TOKEN
 from draftloop.tree import ROOT
+
+if TYPE_CHECKING:
+    from draftloop.runtime.prefixes import Text
 
 Mask = npt.NDArray[np.bool_]
 
@@ -43,6 +47,7 @@ class KVCache:
         self.keys, self.values = keys.unbind(), values.unbind()
         self._free = list(range(shape.slots))[::-1]
         self._held: dict[int, Slot] = {}
+        self._kept: dict[int, Slot] = {}  # whose sessions have ended, with what they held
 
     @property
     def free_slots(self) -> int:
@@ -54,18 +59,39 @@ class KVCache:
         """Rows that hold keys and values of a session; from any thread."""
         return sum(slot.length + slot.pending for slot in list(self._held.values()))
 
-    def acquire(self, max_pending: int) -> Slot:
-        """An empty slot. Raises IndexError when none is free: admission comes before."""
-        slot = Slot(self, self._free.pop(), max_pending)
+    def kept_slots(self) -> list[Slot]:
+        """Those without a session whose rows are still there."""
+        return list(self._kept.values())
+
+    def known_slots(self) -> list[Slot]:
+        """All whose rows may be shared."""
+        return [*self._held.values(), *self.kept_slots()]
+
+    def acquire(self, max_pending: int, *, index: int | None = None) -> Slot:
+        """An empty slot: this one, or the one whose rows have been of no use for longest.
+
+        Raises IndexError when none is free: admission comes before.
+        """
+        unused = 0 if self._kept else -1
+        place = unused if index is None else self._free.index(index)
+        slot = Slot(self, self._free.pop(place), max_pending)
+        self._kept.pop(slot.index, None)
         self._held[slot.index] = slot
         return slot
 
     def release(self, slot: Slot) -> None:
-        """Takes a slot back; twice is once."""
+        """Takes a slot back; twice is once. What it holds of a text stays until it is needed."""
         if not slot.released:
             slot.released = True
+            slot.drop_pending()
             del self._held[slot.index]
+            if slot.text is not None and not slot.text.read_only:
+                self._kept[slot.index] = slot
             self._free.append(slot.index)
+
+    def copy(self, source: int, target: int, start: int, stop: int) -> None:
+        """Copies these rows from one slot to another."""
+        self._rows[:, :, target, :, start:stop] = self._rows[:, :, source, :, start:stop]
 
     def move(self, index: int, rows: Sequence[int], start: int) -> None:
         """Moves the given rows of one slot together, to `start` and the rows after it.
@@ -95,6 +121,8 @@ class Slot:
         self.index = index
         self.length = 0
         self.released = False
+        self.text: Text | None = None  # what its rows are of, where they may be shared
+        self.shared = 0  # rows that another session computed
         self.pending = 0  # number of pending rows
         self.rows: slot_rows.Rows = np.zeros((3, max_pending), np.int64)
 
@@ -116,6 +144,11 @@ class Slot:
     def _pending(self, kind: int) -> list[int]:
         known: list[int] = self.rows[kind, : self.pending].tolist()
         return known
+
+    def follow(self, committed: Sequence[int]) -> None:
+        """Lets others find its rows by these tokens, as they grow."""
+        if self.text is not None:
+            self.text = replace(self.text, tokens=committed)
 
     def room(self) -> int:
         """Rows that can still be added."""

@@ -16,7 +16,12 @@ if TYPE_CHECKING:
 
 PREFILL_TOKENS = Counter(
     "draftloop_prefill_tokens_total",
-    "Committed tokens that sessions were opened with; a reopened session prefills them again.",
+    "Committed tokens that sessions were opened with, those of reopened sessions again.",
+    registry=REGISTRY,
+)
+PREFIX_CACHE_HITS = Counter(
+    "draftloop_prefix_cache_hits_total",
+    "Of draftloop_prefill_tokens_total, those that an earlier or another session had computed.",
     registry=REGISTRY,
 )
 QUEUE_TIME = Histogram(

@@ -26,6 +26,7 @@ from draftloop.runtime import (
     cpu_linear,
     cpu_parameters,
     freed_memory,
+    prefixes,
     reference,
     rope,
 )
@@ -41,6 +42,7 @@ from draftloop.runtime.loading import (
     stop_tokens_of,
     wanted_context,
 )
+from draftloop.runtime.prefixes import Text
 from draftloop.runtime.prepared import Pass, Passes, Prepared, Wanted
 from draftloop.runtime.room import Room
 from draftloop.runtime.sampling import Sampler
@@ -112,9 +114,11 @@ class LanguageModel:
         """Whether forwards go past transformers' Python."""
         return self._lean is not None
 
-    def acquire(self) -> Slot:
-        """A slot of the cache for a new session."""
-        return self.cache.acquire(self.options.max_draft_nodes)
+    def acquire(self, text: Text | None = None) -> Slot:
+        """A slot of the cache for a new session; with a text, one that may hold its beginning."""
+        if text is None:
+            return self.cache.acquire(self.options.max_draft_nodes)
+        return prefixes.acquire(self.cache, self.options.max_draft_nodes, text)
 
     @torch.inference_mode()
     def forward(self, forwards: Sequence[Forward]) -> list[Tensor]:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from draftloop.runtime.forward import Forward, Task
 from draftloop.runtime.kv_cache import Slot
 from draftloop.runtime.model import LanguageModel
+from draftloop.runtime.prefixes import bring
 
 
 def prefill(
@@ -26,10 +27,16 @@ def prefill(
     """
     slot.advance(committed)
     slot.truncate(min(slot.length, len(committed) - leave))
-    while True:
-        size = min(chunk_tokens, model.step_size.prompt_tokens)
-        missing = len(committed) - leave - slot.length
-        if missing <= (0 if whole else size):
-            return
-        chunk = committed[slot.length : slot.length + min(size, missing)]
-        yield Forward(model, slot, chunk, logits_from=len(chunk))
+    end = len(committed) - leave
+    if slot.length < end:
+        bring(slot, end)
+
+    def piece() -> Forward:
+        """Up to a chunk, behind what others have computed meanwhile."""
+        bring(slot, end - 1)
+        size = min(chunk_tokens, model.step_size.prompt_tokens, end - slot.length)
+        chunk = committed[slot.length : slot.length + size]
+        return Forward(model, slot, chunk, logits_from=len(chunk), renewed=piece)
+
+    while end - slot.length > (0 if whole else min(chunk_tokens, model.step_size.prompt_tokens)):
+        yield piece()

@@ -21,6 +21,8 @@ from draftloop.runtime.engine import Engine
 from draftloop.runtime.gathering import Gathering
 from draftloop.runtime.loading import ModelOptions
 from draftloop.runtime.model import LanguageModel
+from draftloop.runtime.prefixes import Text
+from draftloop.runtime.sessions import Opening
 
 Part = TypeVar("Part")
 
@@ -76,6 +78,10 @@ class ModelHost:
             answer_ns=round(self._answer_ns),
             forwards=self.engine.forwards,
         )
+
+    def text_of(self, opening: Opening) -> Text | None:
+        """Whose rows a session may share, and who its own."""
+        return opening.text() if self.settings.prefix_caching else None
 
     def answered(self, service_ns: int) -> None:
         """Takes in what a message took, from its arrival to its answer."""

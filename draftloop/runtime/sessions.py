@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from draftloop.errors import InvalidInput
 from draftloop.request import SamplingParameters, check_length, check_token_ids
 from draftloop.runtime.model import LanguageModel
+from draftloop.runtime.prefixes import Text
 from draftloop.runtime.sampling import Sampler
 
 
@@ -18,6 +19,14 @@ class Opening:
     token_ids: tuple[int, ...]
     prompt_length: int
     sampling: SamplingParameters
+    prefix_group: str | None = None
+    prefix_read_only: bool = False
+
+    def text(self) -> Text | None:
+        """What its slot may hold the beginning of, where the client lets it be shared."""
+        if self.prefix_group is None:
+            return None
+        return Text(self.token_ids, self.prefix_group, self.prefix_read_only)
 
     def require_fit(self, model: LanguageModel) -> None:
         """Raises InvalidInput naming what breaks which rule."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from draftloop.runtime.forward import Forward
+from draftloop.runtime.prefixes import computes_for
 
 MAX_STEP_TOKENS = 2048
 # Committed tokens of a forward up to which it is a round; with more it is a prompt's.
@@ -46,14 +47,19 @@ class Step:
     def __init__(self, first: Forward) -> None:
         self._model = first.model
         self._rows, self._prompts = first.rows, prompt_tokens(first)
+        self._slots = [first.slot] if self._prompts else []
 
     def takes(self, wish: Forward) -> bool:
-        """Adds the wish if it fits."""
+        """Adds the wish if it fits, and no other one computes a part of it."""
         prompt = prompt_tokens(wish)
         most = self._model.step_size.prompt_tokens
         fits = not prompt or not self._prompts or self._prompts + prompt <= most
         if wish.model is not self._model or self._rows + wish.rows > MAX_STEP_TOKENS or not fits:
             return False
+        if prompt:
+            if any(computes_for(slot, wish.slot) for slot in self._slots):
+                return False
+            self._slots.append(wish.slot)
         self._rows += wish.rows
         self._prompts += prompt
         return True

@@ -129,6 +129,7 @@ class Gateway:
             fingerprint=f"draftloop-{__version__}-{info.model_fingerprint}",
             generations=generations,
             prompt_tokens=sum(len(prompt.token_ids) for prompt in prompts),
+            choices=said.n or 1,
             form=form,
             headers=tuple(headers.items()),
             caller=caller,

@@ -22,12 +22,19 @@ class ErrorAnswer(BaseModel):
     error: ErrorDetail
 
 
+class PromptTokensDetails(BaseModel):
+    """Tokens whose keys and values an earlier or another request had left."""
+
+    cached_tokens: int
+
+
 class Usage(BaseModel):
     """Tokens of prompts and choices."""
 
     prompt_tokens: int
     completion_tokens: int
     total_tokens: int
+    prompt_tokens_details: PromptTokensDetails
 
 
 class Answer(BaseModel):

@@ -31,6 +31,7 @@ class Work:
     fingerprint: str
     generations: list[Generation]
     prompt_tokens: int
+    choices: int  # of every prompt
     form: AnswerFormat
     headers: Headers = ()
     caller: Caller | None = None
@@ -121,13 +122,16 @@ class Work:
             "choices": choices,
         }
 
-    def _usage(self) -> dict[str, int]:
+    def _usage(self) -> dict[str, Any]:
         """A prompt counts once, however many choices continue it."""
+        firsts = self.generations[:: self.choices]
+        cached = sum(generation.cached_prompt_tokens for generation in firsts)
         completion = sum(len(generation.output) for generation in self.generations)
         return {
             "prompt_tokens": self.prompt_tokens,
             "completion_tokens": completion,
             "total_tokens": self.prompt_tokens + completion,
+            "prompt_tokens_details": {"cached_tokens": cached},
         }
 
     def _metrics(self) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import cast
 
 from draftloop.runtime.forward import Forward
-from draftloop.runtime.kv_cache import Slot
+from draftloop.runtime.kv_cache import KVCache, Slot
 from draftloop.runtime.model import LanguageModel
 from draftloop.runtime.step import (
     LEAST_PROMPT_TOKENS,
@@ -28,7 +28,7 @@ def model() -> FakeModel:
 
 
 def wish(of: FakeModel, tokens: int, nodes: int = 0) -> Forward:
-    slot = cast(Slot, None)
+    slot = Slot(cast(KVCache, None), 0, 1)
     return Forward(cast(LanguageModel, of), slot, [0] * tokens, [0] * nodes, [-1] * nodes)
 
 

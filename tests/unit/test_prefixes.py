@@ -1,0 +1,205 @@
+"""Beginnings that texts have in common are computed once, and nothing is said otherwise."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from draftloop.runtime import cpu_linear
+from draftloop.runtime.engine import Engine
+from draftloop.runtime.forward import Forward, Task
+from draftloop.runtime.kv_cache import Slot
+from draftloop.runtime.model import LanguageModel
+from draftloop.runtime.prefill import prefill
+from draftloop.runtime.prefixes import LEAST, Text, bring, computes_for
+from tests.support.toy_model import load_model, save_model
+
+CHUNK = 20
+CHAT = [1 + 7 * place % 90 for place in range(60)]
+OTHER = [1 + 11 * place % 90 for place in range(60)]
+
+
+def same(said: Tensor, wanted: Tensor) -> bool:
+    """Bit by bit, where a row does not depend on what is computed beside it."""
+    if cpu_linear.UNIT is None:
+        return torch.allclose(said, wanted, atol=1e-5)
+    return torch.equal(said, wanted)
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> LanguageModel:
+    return load_model(save_model(Path(tmp_path_factory.mktemp("model"))), max_sessions=3)
+
+
+@pytest.fixture(autouse=True)
+def forgotten(model: LanguageModel) -> None:
+    """No text of another test is left."""
+    slots = [model.acquire() for _ in range(model.cache.free_slots)]
+    for slot in slots:
+        model.cache.release(slot)
+
+
+def speak(model: LanguageModel, slot: Slot, text: Sequence[int]) -> Task[Tensor]:
+    """The logits behind a text, as a service comes to them."""
+    yield from prefill(model, slot, text, chunk_tokens=CHUNK)
+    tail = text[slot.length :]
+    return (yield Forward(model, slot, tail, logits_from=len(tail) - 1))
+
+
+def run(task: Task[Tensor]) -> tuple[Tensor, int]:
+    """What it returns, and how many tokens it had computed."""
+    computed, logits = 0, None
+    while True:
+        try:
+            wish = next(task) if logits is None else task.send(logits)
+        except StopIteration as finished:
+            return finished.value, computed
+        assert isinstance(wish, Forward)
+        (logits,) = wish.model.forward([wish])
+        computed += wish.rows
+
+
+def opened(model: LanguageModel, text: list[int], group: str | None = "") -> Slot:
+    slot = model.acquire(None if group is None else Text(text, group))
+    slot.follow(text)
+    return slot
+
+
+def said(model: LanguageModel, text: list[int], group: str | None = "") -> tuple[Tensor, int]:
+    """Of a session of its own."""
+    slot = opened(model, text, group)
+    try:
+        return run(speak(model, slot, text))
+    finally:
+        model.cache.release(slot)
+
+
+def test_the_next_turn_of_a_chat_goes_on_in_its_slot(model: LanguageModel) -> None:
+    first = opened(model, CHAT[:40])
+    run(speak(model, first, CHAT[:40]))
+    model.cache.release(first)
+    said(model, OTHER)  # takes another slot: one that holds nothing
+    wanted, all_of_it = said(model, CHAT, None)
+    assert all_of_it == len(CHAT)
+    second = opened(model, CHAT)
+    assert second.index == first.index and second.length == second.shared == 40
+    logits, computed = run(speak(model, second, CHAT))
+    model.cache.release(second)
+    assert computed == len(CHAT) - 40 and same(logits, wanted)
+
+
+def test_a_running_sessions_beginning_is_copied(model: LanguageModel) -> None:
+    first = opened(model, CHAT)
+    run(speak(model, first, CHAT))
+    text = CHAT[:30] + OTHER[:10]
+    logits, computed = said(model, text)
+    assert computed == 10 and same(logits, said(model, text, None)[0])
+    assert same(run(speak(model, first, [*CHAT, 3]))[0], said(model, [*CHAT, 3], None)[0])
+    model.cache.release(first)
+
+
+def test_a_common_beginning_outlives_what_followed_it(model: LanguageModel) -> None:
+    """A request that shares less than a half of a text leaves it as it was."""
+    said(model, CHAT)
+    for place in range(2):  # as many slots as are left
+        assert said(model, CHAT[:20] + OTHER[place : place + 30])[1] == 30
+    assert said(model, [*CHAT, 5])[1] == 1
+
+
+@pytest.mark.parametrize("groups", [("", "another"), ("", None), (None, ""), (None, None)])
+def test_groups_do_not_share(model: LanguageModel, groups: tuple[str | None, str | None]) -> None:
+    said(model, CHAT, groups[0])
+    assert said(model, [*CHAT, 5], groups[1])[1] == len(CHAT) + 1
+
+
+def test_a_reader_gives_nothing(model: LanguageModel) -> None:
+    said(model, CHAT)
+    said(model, OTHER)
+    reader = model.acquire(Text([*CHAT, 3], "", read_only=True))
+    assert run(speak(model, reader, [*CHAT, 3]))[1] == 1
+    longer = opened(model, [*CHAT, 3] + OTHER)
+    assert not computes_for(reader, longer)
+    assert run(speak(model, longer, [*CHAT, 3] + OTHER))[1] == 1 + len(OTHER)
+    for slot in (reader, longer):
+        model.cache.release(slot)
+    assert reader not in model.cache.kept_slots()
+
+
+def test_a_text_that_is_there_is_run_but_for_its_last_token(model: LanguageModel) -> None:
+    wanted = said(model, CHAT)[0]
+    again, computed = said(model, CHAT)
+    assert computed == 1 and same(again, wanted)
+
+
+def test_little_is_computed_rather_than_copied(model: LanguageModel) -> None:
+    said(model, CHAT)
+    assert said(model, CHAT[: LEAST - 1] + OTHER)[1] == LEAST - 1 + len(OTHER)
+
+
+def test_a_burst_computes_its_common_beginning_once(
+    model: LanguageModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Prompts that wait take what others have computed since; none computes what one does."""
+    texts = [CHAT[:48] + [3, 4 + index] for index in range(3)]
+    wanted = [said(model, text, None)[0] for text in texts]
+    slots = [opened(model, text, "burst") for text in texts]
+    sizes: list[int] = []
+    forward = model.forward
+
+    def counted(wishes: Sequence[Forward]) -> list[Tensor]:
+        sizes.append(sum(wish.rows for wish in wishes))
+        return forward(wishes)
+
+    monkeypatch.setattr(model, "forward", counted)
+    engine, together = Engine(), threading.Event()
+    try:
+        engine.call(together.wait)
+        pairs = zip(slots, texts, strict=True)
+        tasks = [engine.submit(speak(model, slot, text)) for slot, text in pairs]
+        together.set()
+        answers = [task.result() for task in tasks]
+    finally:
+        engine.stop()
+        for slot in slots:
+            model.cache.release(slot)
+    assert all(map(same, answers, wanted))
+    assert sum(sizes) <= len(texts[0]) + 2 * CHUNK  # not three times as many
+
+
+def test_who_computes_for_whom(model: LanguageModel) -> None:
+    slots = [opened(model, text) for text in (CHAT, [*CHAT[:40], 5], OTHER)]
+    assert computes_for(slots[0], slots[1]) and computes_for(slots[1], slots[0])
+    assert not computes_for(slots[0], slots[2])
+    run(speak(model, slots[0], CHAT))
+    assert not computes_for(slots[0], slots[1])  # it is there: to be copied
+    bring(slots[1], 30)
+    assert slots[1].length == 30
+    for slot in slots:
+        model.cache.release(slot)
+
+
+@settings(max_examples=30, deadline=None)
+@given(data=st.data())
+def test_whatever_is_shared_the_words_are_the_same(
+    model: LanguageModel, data: st.DataObject
+) -> None:
+    running: list[Slot] = []
+    try:
+        for _ in range(data.draw(st.integers(2, 6))):
+            beginning = data.draw(st.sampled_from([CHAT, OTHER]))[: data.draw(st.integers(1, 60))]
+            text = beginning + data.draw(st.lists(st.integers(1, 90), max_size=20))
+            running.append(opened(model, text, data.draw(st.sampled_from(["", "another", None]))))
+            logits, _ = run(speak(model, running[-1], text))
+            assert same(logits, said(model, text, None)[0])
+            if len(running) == 2 or data.draw(st.booleans()):
+                model.cache.release(running.pop(data.draw(st.integers(0, len(running) - 1))))
+    finally:
+        for slot in running:
+            model.cache.release(slot)
