@@ -78,10 +78,19 @@ class Services:
 
 
 def stack_of(
-    profile: Profile, threads: int, dtype: Literal["bfloat16", "float32"] = "bfloat16"
+    profile: Profile,
+    threads: int,
+    dtype: Literal["bfloat16", "float32"] = "bfloat16",
+    *,
+    prefix_caching: bool = False,
 ) -> StackConfig:
-    """A profile's roles on free ports, the target model with so many threads."""
+    """A profile's roles on free ports, the target model with so many threads.
+
+    As a rule without `prefix_caching`: strategies take turns with the same prompts, and the second
+    to come would find them computed.
+    """
     smaller = ",".join(str(bundled_model(name)) for name in profile.smaller)
+    both = () if prefix_caching else ("--no-prefix-caching",)
     return StackConfig(
         port=0,
         http_port=None,
@@ -89,9 +98,9 @@ def stack_of(
         verifier_port=0,
         dtype=dtype,
         draft=bundled_model(profile.draft),
-        drafter_flags=("--smaller-models", smaller) if smaller else (),
+        drafter_flags=(*(("--smaller-models", smaller) if smaller else ()), *both),
         inflate=profile.inflate,
-        verifier_flags=("--threads", str(threads)),
+        verifier_flags=("--threads", str(threads), *both),
     )
 
 

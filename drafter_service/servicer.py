@@ -23,7 +23,7 @@ from draftloop.rpc.convert_speculation import (
 )
 from draftloop.rpc.sessions import next_message, require_open, require_vocabulary
 from draftloop.runtime.awaited import Awaited
-from draftloop.runtime.metrics import PREFILL_TOKENS, PREFIX_CACHE_HITS
+from draftloop.runtime.metrics import PREFILL_TOKENS, observe_opening
 from draftloop.runtime.service import ModelHost
 from draftloop.speculation import CASCADE
 from draftloop.tree import EMPTY_TREE, DraftBudget, DraftTree, ServiceTimings
@@ -86,7 +86,7 @@ class DrafterServicer(drafter_pb2_grpc.DrafterServicer):
                 try:
                     if first.open.tells_when_ready:
                         await prefilled
-                        PREFIX_CACHE_HITS.inc(slot.shared)
+                        observe_opening(slot, len(request.token_ids))
                         yield self._ready(request)
                     async for answer in answers:
                         yield answer

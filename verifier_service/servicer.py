@@ -12,7 +12,7 @@ from draftloop import logs, tracing
 from draftloop.errors import InvalidInput
 from draftloop.rpc import convert
 from draftloop.rpc.sessions import next_message, require_model, require_open, require_vocabulary
-from draftloop.runtime.metrics import PREFILL_TOKENS, PREFIX_CACHE_HITS
+from draftloop.runtime.metrics import PREFILL_TOKENS, observe_opening
 from draftloop.runtime.service import ModelHost
 from draftloop.tree import EMPTY_TREE, DraftTree, ServiceTimings, Verification
 from protos import verifier_pb2 as pb
@@ -83,7 +83,7 @@ class VerifierServicer(verifier_pb2_grpc.VerifierServicer):
     async def _opened(self, session: VerifierSession, received: int) -> pb.VerifyResponse:
         answer = await self._answer(session, EMPTY_TREE, received)
         answer.timings.cached_tokens = session.slot.shared
-        PREFIX_CACHE_HITS.inc(session.slot.shared)
+        observe_opening(session.slot, len(session.request.token_ids))
         return answer
 
     def _read_open(self, message: pb.VerifyRequest) -> SessionRequest:

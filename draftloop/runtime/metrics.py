@@ -11,6 +11,7 @@ from prometheus_client.metrics_core import GaugeMetricFamily, Metric
 from draftloop.metrics import REGISTRY, REQUEST_BUCKETS, ROUND_BUCKETS, TOKEN_BUCKETS, Live
 
 if TYPE_CHECKING:
+    from draftloop.runtime.kv_cache import Slot
     from draftloop.runtime.prepared import Pass
     from draftloop.runtime.service import ModelHost
 
@@ -19,9 +20,14 @@ PREFILL_TOKENS = Counter(
     "Committed tokens that sessions were opened with, those of reopened sessions again.",
     registry=REGISTRY,
 )
+PREFIX_CACHE_QUERIES = Counter(
+    "draftloop_prefix_cache_queries_total",
+    "Of the tokens of draftloop_prefill_tokens_total, those of sessions that share beginnings.",
+    registry=REGISTRY,
+)
 PREFIX_CACHE_HITS = Counter(
     "draftloop_prefix_cache_hits_total",
-    "Of draftloop_prefill_tokens_total, those that an earlier or another session had computed.",
+    "Of the tokens of draftloop_prefix_cache_queries_total, those that were computed before.",
     registry=REGISTRY,
 )
 QUEUE_TIME = Histogram(
@@ -67,6 +73,13 @@ FORWARD_FAILURES = Counter(
 )
 COMMITTED_TOKENS = FORWARD_TOKENS.labels("committed")
 DRAFT_TOKENS = FORWARD_TOKENS.labels("draft")
+
+
+def observe_opening(slot: Slot, tokens: int) -> None:
+    """Counts in a session of so many tokens that has prefilled, but for a last piece of them."""
+    if slot.text is not None:
+        PREFIX_CACHE_QUERIES.inc(tokens)
+        PREFIX_CACHE_HITS.inc(slot.shared)
 
 
 def observe_forwards(forwards: Sequence[Pass], sessions: int) -> None:

@@ -1,0 +1,146 @@
+"""`python -m benchmarks.prefixes`: what common beginnings of prompts are worth.
+
+    python -m benchmarks.prefixes [--profile 300M] [--repeats 3]
+
+A chat whose every turn has all turns before it in its prompt, and requests at the same time whose
+prompts begin alike. Each is run in turns by one tenant, whose requests share what they have in
+common, and by tenants that share nothing. A table, and OUT.json.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import itertools
+import json
+import statistics
+import time
+from collections import defaultdict
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks.machine import available_cores, describe_machine
+from benchmarks.prompts import held_out_prompts
+from benchmarks.services import stack_of
+from benchmarks.settings import RESULTS
+from benchmarks.systems import PROFILES
+from draftloop.client import NO_RETRY, AsyncClient
+from draftloop.request import GenerationParameters, SamplingParameters
+from orchestrator.launcher import Stack
+
+TURNS, TOGETHER = 4, 8
+BEGINNING, SAID, ANSWER = 900, 60, 24  # tokens of the first prompt, of every turn, of an answer
+TEMPERATURE = 0.8
+Ids = tuple[int, ...]
+Seen = dict[str, list[float]]
+
+
+class Tenants:
+    """Requests of one tenant after the other, or of a new one each."""
+
+    def __init__(self, client: AsyncClient, name: str, *, sharing: bool) -> None:
+        self._client, self._name, self._sharing = client, name, sharing
+        self._numbers = itertools.count()
+
+    async def ask(self, prompt: Ids) -> tuple[float, Ids]:
+        """Seconds to the first token, and all tokens."""
+        tenant = self._name if self._sharing else f"{self._name} {next(self._numbers)}"
+        said = GenerationParameters(
+            token_ids=prompt, sampling=SamplingParameters(temperature=TEMPERATURE), seed=1,
+            max_tokens=ANSWER, ignore_eos=True, tenant=tenant,
+        )  # fmt: skip
+        tokens: list[int] = []
+        began, first = time.perf_counter(), 0.0
+        async for piece in self._client.stream(said):
+            first = first or time.perf_counter() - began
+            tokens += piece.token_ids
+        return first, tuple(tokens)
+
+
+async def chat(tenants: Tenants, text: Ids) -> tuple[Seen, list[Ids]]:
+    """First tokens of every turn, and what was answered."""
+    prompt, seen, answers = text[:BEGINNING], {}, []
+    for turn in range(TURNS):
+        seconds, answer = await tenants.ask(prompt)
+        seen[f"chat, turn {turn + 1}"] = [seconds]
+        answers.append(answer)
+        begin = BEGINNING + turn * SAID
+        prompt = (*prompt, *answer, *text[begin : begin + SAID])
+    return seen, answers
+
+
+async def burst(tenants: Tenants, text: Ids) -> tuple[Seen, list[Ids]]:
+    """First tokens of requests at the same time, all of them, and how long the last one takes."""
+    begin, beginning = BEGINNING, text[:BEGINNING]
+    prompts = [(*beginning, *text[begin + number : begin + SAID]) for number in range(TOGETHER)]
+    began = time.perf_counter()
+    answered = await asyncio.gather(*map(tenants.ask, prompts))
+    name = f"{TOGETHER} requests at a time"
+    seen = {f"{name}, first token": [seconds for seconds, _ in answered]}
+    seen[f"{name}, all answers"] = [time.perf_counter() - began]
+    return seen, [tokens for _, tokens in answered]
+
+
+async def measure(address: str, repeats: int) -> tuple[dict[bool, Seen], bool]:
+    """Seconds by what was measured, with and without sharing; whether all answers were equal."""
+    times: dict[bool, Seen] = {True: defaultdict(list), False: defaultdict(list)}
+    equal = True
+    async with AsyncClient(address, retry=NO_RETRY) as client:
+        for repeat in range(repeats):
+            for name, kind in (("chat", chat), ("burst", burst)):
+                text = _text(2 * repeat + (kind is burst))
+                said: list[list[Ids]] = []
+                for sharing in (False, True) if repeat % 2 else (True, False):
+                    tenants = Tenants(client, f"{name} {repeat} {sharing}", sharing=sharing)
+                    seen, answers = await kind(tenants, text)
+                    said.append(answers)
+                    for what, seconds in seen.items():
+                        times[sharing][what] += seconds
+                equal = equal and said[0] == said[1]
+    return times, equal
+
+
+def _text(number: int) -> Ids:
+    """Long enough for a chat: held-out prompts, other ones for every number."""
+    prompts = held_out_prompts(48)
+    ids = itertools.chain.from_iterable(prompt.token_ids for prompt in prompts[number * 6 :])
+    return tuple(itertools.islice(ids, BEGINNING + TURNS * SAID))
+
+
+def _medians(times: Seen) -> dict[str, float]:
+    return {what: round(statistics.median(seconds), 3) for what, seconds in times.items()}
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Measures, prints and writes."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--profile", choices=PROFILES, default="300M")
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--out", type=Path, default=RESULTS / "prefixes")
+    options = parser.parse_args(arguments)
+    config = stack_of(PROFILES[options.profile], available_cores(), prefix_caching=True)
+    with Stack(config, on_ready=lambda process: print(f"{process.role} is ready")) as stack:
+        times, equal = asyncio.run(measure(stack.address, options.repeats))
+    shared, apart = _medians(times[True]), _medians(times[False])
+    table = Table(title=f"seconds, profile {options.profile}, medians of {options.repeats}")
+    for column in ("", "nothing shared", "beginnings shared", "ratio"):
+        table.add_column(column, justify="right" if column else "left")
+    for what, seconds in apart.items():
+        ratio = f"{seconds / shared[what]:.1f}x"
+        table.add_row(what, f"{seconds:.2f}", f"{shared[what]:.2f}", ratio)
+    Console().print(table, f"all answers equal: {'yes' if equal else 'NO'}")
+    result = {
+        "machine": describe_machine(),
+        "profile": options.profile,
+        "repeats": options.repeats,
+        "equal": equal,
+        "seconds": {"nothing shared": apart, "beginnings shared": shared},
+    }
+    options.out.with_suffix(".json").write_text(json.dumps(result, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    main()
