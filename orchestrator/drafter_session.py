@@ -48,7 +48,7 @@ class DrafterSession(Session[DrafterStream]):
         """
         if self._refused or not self._has_room(committed):
             return
-        replica = next((r for r in self._replicas.by_preference() if not r.resting), None)
+        replica = next((r for r in self._by_preference(committed) if not r.resting), None)
         if replica is None:
             return
         replica.on_trial(self._terms.answer_timeout_s)
@@ -132,6 +132,7 @@ class DrafterSession(Session[DrafterStream]):
         else:
             self.is_ready = True
             self._worked()
+            self._served(committed)
 
     def _has_room(self, committed: Sequence[int]) -> bool:
         """Whether the draft model's context holds the text and a token more."""

@@ -6,16 +6,19 @@ import dataclasses
 import math
 import random
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 import grpc
 
 from draftloop.load import ServiceLoad
 from draftloop.model_info import ModelInfo
+from orchestrator.beginnings import Beginnings
 
 FIRST_REST_S = 0.25
 LONGEST_REST_S = 5.0
+# Of a replica's room, by which it may be busier than another one for the sake of what it knows.
+WORTH_OF_A_BEGINNING = 0.125
 
 
 @dataclass(slots=True, eq=False)
@@ -90,6 +93,7 @@ class Replicas:
     def __init__(self, replicas: Iterable[Replica] = ()) -> None:
         self._replicas = list(replicas)
         self._model: ModelInfo | None = None
+        self._beginnings: Beginnings[Replica] = Beginnings()
 
     @property
     def model(self) -> ModelInfo | None:
@@ -120,12 +124,18 @@ class Replicas:
             self._replicas.remove(replica)
         self._model = self._common() or self._model
 
-    def by_preference(self) -> list[Replica]:
+    def served(self, replica: Replica, tokens: Sequence[int], group: str | None) -> None:
+        """The replica has computed this text, for who shares beginnings with the group."""
+        if group is not None and len(self._replicas) > 1:
+            self._beginnings.note(tokens, group, replica)
+
+    def by_preference(self, tokens: Sequence[int] = (), group: str | None = None) -> list[Replica]:
         """In the order in which they should be tried: the connected, the others, those that rest.
 
-        The first is the less busy of two taken at random (Mitzenmacher, "The power of two choices
-        in randomized load balancing"): orchestrators that all know the same loads, a moment old,
-        do not all run to the same replica.
+        The first is the one that has computed the longest beginning of the text for the group,
+        unless it is much busier than others; or else the less busy of two taken at random
+        (Mitzenmacher, "The power of two choices in randomized load balancing"): orchestrators that
+        all know the same loads, a moment old, do not all run to the same replica.
         """
         awake = [replica for replica in self._replicas if not replica.resting]
         resting = [replica for replica in self._replicas if replica.resting]
@@ -134,6 +144,12 @@ class Replicas:
         random.shuffle(ready)
         ready[:2] = sorted(ready[:2], key=lambda replica: replica.load)
         ready[1:] = sorted(ready[1:], key=lambda replica: replica.load)
+        known = self._beginnings.place_of(tokens, group) if group is not None else None
+        if known in ready:
+            least = min(replica.load[0] for replica in ready)
+            if known.load[0] <= least + WORTH_OF_A_BEGINNING:
+                ready.remove(known)
+                ready.insert(0, known)
         return ready + apart + sorted(resting, key=lambda replica: replica.resting_until)
 
     def _common(self) -> ModelInfo | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Generic, TypeVar
 
 from draftloop.errors import DeadlineExceeded
@@ -30,6 +31,15 @@ class Session(Generic[AnyStream]):
     def _enter(self, replica: Replica, stream: AnyStream) -> None:
         replica.sessions += 1
         self._replica, self._stream = replica, stream
+
+    def _by_preference(self, committed: Sequence[int]) -> list[Replica]:
+        return self._replicas.by_preference(committed, self._terms.request.prefix_group)
+
+    def _served(self, committed: Sequence[int]) -> None:
+        """Lets sessions that begin alike know where they best go."""
+        request = self._terms.request
+        if self._replica is not None and not request.prefix_read_only:
+            self._replicas.served(self._replica, committed, request.prefix_group)
 
     def _worked(self) -> None:
         if self._replica is not None:

@@ -42,7 +42,7 @@ class VerifierSession(Session[VerifierStream]):
         Raises Unavailable or Overloaded at once where no replica takes the session.
         """
         problem: DraftloopError = Unavailable("verifier: none can be reached")
-        for replica in self._replicas.by_preference():
+        for replica in self._by_preference(committed):
             stream = VerifierStream(replica, self._terms)
             self._enter(replica, stream)
             try:
@@ -54,6 +54,7 @@ class VerifierSession(Session[VerifierStream]):
                 self._lose(error)
                 continue
             self._worked()
+            self._served(committed)
             return answer
         raise problem
 

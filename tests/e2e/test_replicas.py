@@ -147,6 +147,16 @@ def under_load(client: Client, cases: list[Case], happens: Callable[[], None]) -
         return [each.result() for each in running]
 
 
+def test_a_chat_stays_where_its_turns_are(client: Client) -> None:
+    """Of two verifiers one has computed them; by chance all turns would rarely find it."""
+    text = tuple(range(100, 300))
+    for turn in range(8):
+        case = Case(text, 8, {"temperature": 0.8, "seed": turn})
+        said = client.once(case, "speculative", ignore_eos=True)
+        assert (said.summary.cached_prompt_tokens >= len(text) - 20) == (turn > 0)
+        text = (*text, *said.token_ids, 7, 8, 9)
+
+
 def test_sessions_are_spread_and_who_drains_finishes_them(
     fleet: Fleet, client: Client, cases: list[Case], expected: list[list[int]]
 ) -> None:

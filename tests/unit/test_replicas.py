@@ -66,6 +66,32 @@ def test_of_many_no_one_takes_all_new_sessions() -> None:
     assert seen["5"] == 0 and len(seen) > 3
 
 
+TEXT = list(range(100))
+
+
+def test_who_has_computed_a_beginning_goes_first() -> None:
+    one, other = replica("one", running=1), replica("other")
+    known = Replicas([one, other])
+    known.served(one, TEXT, "a")
+    assert known.by_preference([*TEXT, 5], "a")[0] is one
+    for text, group in ((TEXT, "b"), (TEXT, None), ([5, *TEXT], "a")):
+        assert known.by_preference(text, group)[0] is other
+
+
+def test_it_does_not_where_it_is_much_busier_or_cannot() -> None:
+    one, other = replica("one", running=2), replica("other")
+    known = Replicas([one, other])
+    known.served(one, TEXT, "")
+    assert known.by_preference(TEXT, "")[0] is other
+    one.report(ServiceLoad())
+    assert known.by_preference(TEXT, "")[0] is one
+    one.failed()
+    assert known.by_preference(TEXT, "")[0] is other
+    one.worked()
+    known.leave(one)
+    assert known.by_preference(TEXT, "") == [other]
+
+
 def test_those_that_rest_come_last() -> None:
     tired, busy = replica("tired"), replica("busy", running=7)
     tired.failed()
