@@ -145,6 +145,10 @@ class DrafterSession:
         """A round waits for it."""
         return True
 
+    def fresh(self, committed: Sequence[int]) -> int:
+        """All of them: sessions share nothing here."""
+        return len(committed)
+
     def open(self, committed: Sequence[int], waits_s: float | None = None) -> None:
         """Prefills, beside everything else."""
         world, request = self._world, self._request

@@ -31,15 +31,16 @@ class Beginnings(Generic[Place]):
         while len(self._places) > self._most:
             self._places.popitem(last=False)
 
-    def place_of(self, tokens: Sequence[int], group: str) -> Place | None:
-        """Where the longest beginning of the text is; None where not a block of it is known."""
+    def find(self, tokens: Sequence[int], group: str) -> tuple[Place | None, int]:
+        """Where the longest beginning of the text is, and of how many tokens it is; or None, 0."""
         found: Place | None = None
+        count = 0
         for key in _keys(tokens, group):
             known = self._places.get(key)
             if known is None:
                 break
-            found = known
-        return found
+            found, count = known, count + BLOCK
+        return found, count
 
 
 def _keys(tokens: Sequence[int], group: str) -> list[bytes]:

@@ -107,7 +107,7 @@ class ModelChoice(DraftChoice):
 
     def _opens(self, committed: Sequence[int], advantage: float) -> bool:
         """Opens it where the rounds to come bring in more than prefilling takes, or as a try."""
-        prefill_ns = self._costs.nanoseconds(len(committed))
+        prefill_ns = self._costs.nanoseconds(self.drafter.fresh(committed))
         left = self._end - len(committed)
         price = self._controller.rate * prefill_ns
         pays = advantage * left / (1 + self._gain.tokens) > price

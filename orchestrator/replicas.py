@@ -126,7 +126,7 @@ class Replicas:
 
     def served(self, replica: Replica, tokens: Sequence[int], group: str | None) -> None:
         """The replica has computed this text, for who shares beginnings with the group."""
-        if group is not None and len(self._replicas) > 1:
+        if group is not None:
             self._beginnings.note(tokens, group, replica)
 
     def by_preference(self, tokens: Sequence[int] = (), group: str | None = None) -> list[Replica]:
@@ -144,13 +144,20 @@ class Replicas:
         random.shuffle(ready)
         ready[:2] = sorted(ready[:2], key=lambda replica: replica.load)
         ready[1:] = sorted(ready[1:], key=lambda replica: replica.load)
-        known = self._beginnings.place_of(tokens, group) if group is not None else None
+        known, _ = self._find(tokens, group)
         if known in ready:
             least = min(replica.load[0] for replica in ready)
             if known.load[0] <= least + WORTH_OF_A_BEGINNING:
                 ready.remove(known)
                 ready.insert(0, known)
         return ready + apart + sorted(resting, key=lambda replica: replica.resting_until)
+
+    def fresh(self, tokens: Sequence[int], group: str | None) -> int:
+        """How many tokens of the text are still to be computed, as far as is known."""
+        return len(tokens) - self._find(tokens, group)[1]
+
+    def _find(self, tokens: Sequence[int], group: str | None) -> tuple[Replica | None, int]:
+        return (None, 0) if group is None else self._beginnings.find(tokens, group)
 
     def _common(self) -> ModelInfo | None:
         models = [replica.model for replica in self._replicas if replica.model is not None]

@@ -35,6 +35,10 @@ class Session(Generic[AnyStream]):
     def _by_preference(self, committed: Sequence[int]) -> list[Replica]:
         return self._replicas.by_preference(committed, self._terms.request.prefix_group)
 
+    def fresh(self, committed: Sequence[int]) -> int:
+        """How many tokens a replica would have to compute, as far as is known."""
+        return self._replicas.fresh(committed, self._terms.request.prefix_group)
+
     def _served(self, committed: Sequence[int]) -> None:
         """Lets sessions that begin alike know where they best go."""
         request = self._terms.request

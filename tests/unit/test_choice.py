@@ -102,6 +102,10 @@ class FakeDrafter:
     def __init__(self) -> None:
         self.asked_for = False
         self.is_due = True
+        self.known = 0
+
+    def fresh(self, committed: Sequence[int]) -> int:
+        return len(committed) - self.known
 
     def open(self, committed: Sequence[int], waits_s: float | None = None) -> None:
         self.asked_for = True
@@ -116,6 +120,13 @@ def model_choice(draft_ns: float, left: int, gains: Gains | None = None) -> Mode
 
 
 PROMPT = [1] * 100
+
+
+def test_a_prompt_that_a_drafter_knows_is_worth_a_session_for_less() -> None:
+    model = model_choice(CHEAP_NS, 4)
+    model.drafter.known = 99  # type: ignore[attr-defined]
+    model.open(PROMPT)
+    assert model.drafter.asked_for
 
 
 def test_a_session_is_opened_where_the_rounds_to_come_repay_the_prefilling() -> None:

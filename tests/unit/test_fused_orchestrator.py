@@ -109,6 +109,9 @@ class ScriptedDrafter:
         self.is_due = True
         self.takes_ns = 0.0
 
+    def fresh(self, committed: Sequence[int]) -> int:
+        return len(committed)
+
     def open(self, committed: Sequence[int], waits_s: float | None = None) -> None:
         self.asked_for = True
 
