@@ -231,12 +231,11 @@ class Engine:
                     return [job]
                 continue
             assert job.wish is not None
+            if step is not None and not step.takes(job.wish):
+                continue
             if job.wish.renewed is not None:
                 job.wish = job.wish.renewed()
-            if step is None:
-                step = Step(job.wish)
-            elif not step.takes(job.wish):
-                continue
+            step = step or Step(job.wish)
             batch.append(job)
         return batch
 

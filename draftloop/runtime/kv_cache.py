@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -148,7 +148,7 @@ class Slot:
     def follow(self, committed: Sequence[int]) -> None:
         """Lets others find its rows by these tokens, as they grow."""
         if self.text is not None:
-            self.text = replace(self.text, tokens=committed)
+            self.text.tokens = committed
 
     def room(self) -> int:
         """Rows that can still be added."""

@@ -11,9 +11,10 @@ Only sessions of one `group` share: how long a prompt takes tells whether its be
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
+import numpy.typing as npt
 
 from draftloop.runtime.kv_cache import KVCache, Slot
 
@@ -23,7 +24,7 @@ LEAST = 16  # tokens; fewer are computed as soon as they are found
 MOST_OF_IT = 0.5
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False)
 class Text:
     """A session's committed tokens, as they grow, and with whom it shares their rows.
 
@@ -33,6 +34,15 @@ class Text:
     tokens: Sequence[int]
     group: str
     read_only: bool = False
+    # Of the tokens, those that were compared before: they grow, and never change.
+    _known: npt.NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))
+
+    def first(self, count: int) -> npt.NDArray[np.int64]:
+        """So many of the tokens."""
+        if len(self._known) < count:
+            new = np.array(self.tokens[len(self._known) :], np.int64)
+            self._known = np.concatenate([self._known, new])
+        return self._known[:count]
 
 
 def acquire(cache: KVCache, max_pending: int, text: Text) -> Slot:
@@ -84,8 +94,8 @@ def _alike(first: Text, other: Text) -> int:
     most = min(len(first.tokens), len(other.tokens) - 1)
     if first.group != other.group or most < LEAST:
         return 0
-    if list(first.tokens[:LEAST]) != list(other.tokens[:LEAST]):
+    ours, theirs = first.first(most), other.first(most)
+    if not np.array_equal(ours[:LEAST], theirs[:LEAST]):
         return 0
-    ours, theirs = (np.array(text.tokens[:most], np.int64) for text in (first, other))
-    apart = np.flatnonzero(ours != theirs)
-    return int(apart[0]) if len(apart) else most
+    same = ours == theirs
+    return most if same.all() else int(same.argmin())
