@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
-from safetensors import SafetensorError
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
-from transformers.utils.logging import disable_progress_bar
+from transformers.utils.logging import disable_progress_bar, set_verbosity_error
 
+from draftloop import logs
 from draftloop.errors import InvalidInput, StartupFailure
 from draftloop.model_info import require_model_folder
 from draftloop.runtime import tree_attention
 from draftloop.runtime.step import LONGEST_S
-from draftloop.runtime.trial import trial, unlike
+from draftloop.runtime.trial import said_by, trial, unlike
+
+log = logs.get(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,6 +45,7 @@ def load_network(options: ModelOptions, device: torch.device) -> PreTrainedModel
     """
     require_model_folder(options.folder)
     disable_progress_bar()  # every line of the log is structured
+    set_verbosity_error()  # what matters of the rest is said below
     try:
         network: PreTrainedModel
         network, report = AutoModelForCausalLM.from_pretrained(
@@ -53,18 +58,38 @@ def load_network(options: ModelOptions, device: torch.device) -> PreTrainedModel
             attn_implementation=tree_attention.NAME,
             local_files_only=True,
             use_safetensors=True,
+            ignore_mismatched_sizes=True,
             output_loading_info=True,
         )
-    except (OSError, ValueError, KeyError, SafetensorError) as error:
+    except Exception as error:  # of whatever library a checkpoint leads to
         if error.args == (tree_attention.NAME,):
             raise unlike(options.folder.name) from error
-        raise StartupFailure(f"model: {options.folder} cannot be loaded: {error}") from error
-    if report["missing_keys"]:  # transformers would go on with random ones
-        missing = ", ".join(sorted(report["missing_keys"])[:3])
-        raise StartupFailure(f"model: {options.folder} lacks weights: {missing}")
+        raise StartupFailure(
+            f"model: {options.folder} cannot be loaded: {said_by(error)}"
+        ) from error
+    _require_all_weights(options.folder, report)
     tree_attention.require_supported(network.config)
     with trial(network.config.model_type):
         return network.eval().requires_grad_(False).to(device)
+
+
+def _require_all_weights(folder: Path, report: Mapping[str, Collection[Any]]) -> None:
+    """Raises StartupFailure where transformers would go on with random weights."""
+    if missing := sorted(report["missing_keys"]):
+        raise StartupFailure(f"model: {folder} lacks weights: {_some(missing)}")
+    if unlike_sizes := sorted(report["mismatched_keys"]):
+        name, found, wanted = unlike_sizes[0]
+        raise StartupFailure(
+            f"model: {folder}: {name} is {list(found)}, which does not fit config.json: it should "
+            f"be {list(wanted)}"
+        )
+    if useless := sorted(report["unexpected_keys"]):
+        log.warning("weights that config.json has no place for", weights=_some(useless))
+
+
+def _some(names: Sequence[str]) -> str:
+    more = len(names) - 3
+    return ", ".join(names[:3]) + (f" and {more} more" if more > 0 else "")
 
 
 def device_of(name: str) -> torch.device:
@@ -99,4 +124,8 @@ def stop_tokens_of(network: PreTrainedModel) -> tuple[int, ...]:
     declared = generation.eos_token_id if generation else network.config.eos_token_id
     if declared is None:
         return ()
-    return tuple(declared) if isinstance(declared, list) else (int(declared),)
+    tokens = declared if isinstance(declared, list) else [declared]
+    for token in tokens:
+        if type(token) is not int:
+            raise StartupFailure(f"model: eos_token_id must be a number or a list; got {token!r}")
+    return tuple(tokens)

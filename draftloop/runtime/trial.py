@@ -10,6 +10,7 @@ from draftloop.errors import StartupFailure
 # What code says that was handed a model or arguments it was not written for.
 SURPRISES = (TypeError, ValueError, AttributeError, LookupError, RuntimeError, ImportError)
 
+LONGEST = 300  # letters of another library's message
 ADVICE = "serve a model with plain or sliding-window attention such as Llama, Qwen2 or Mistral"
 
 
@@ -25,8 +26,13 @@ def trial(kind: str) -> Iterator[None]:
     except NotOurAttention as error:
         raise unlike(kind) from error
     except SURPRISES as error:
-        what = str(error).partition("\n")[0]
-        raise StartupFailure(f"model: {kind} cannot be run here: {what}") from error
+        raise StartupFailure(f"model: {kind} cannot be run here: {said_by(error)}") from error
+
+
+def said_by(error: Exception) -> str:
+    """What an error of another library says, in one line that is not too long."""
+    text = " ".join(str(error).split()) or type(error).__name__
+    return text if len(text) <= LONGEST else f"{text[:LONGEST]} …"
 
 
 def unlike(name: str) -> StartupFailure:

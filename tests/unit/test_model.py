@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import pickle
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -45,6 +46,13 @@ def test_what_the_service_says_of_itself(model: LanguageModel, folder: Path) -> 
     assert info.instance_id != model.info().instance_id
 
 
+def configured(folder: Path, **changes: Any) -> Path:
+    """The model with another configuration."""
+    file = folder / "config.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), **changes}))
+    return folder
+
+
 def test_the_trained_context_is_the_limit(folder: Path) -> None:
     assert load_model(folder).context_length == 128
     with pytest.raises(InvalidInput) as caught:
@@ -83,11 +91,8 @@ def test_pickled_weights_are_never_read(tmp_path: Path) -> None:
 
 
 def test_code_that_comes_with_a_model_is_never_run(tmp_path: Path) -> None:
-    saved = save_model(tmp_path)
-    config = json.loads((saved / "config.json").read_text())
-    config["model_type"] = "somebodys"
-    config["auto_map"] = {"AutoConfig": "own.Config", "AutoModelForCausalLM": "own.Model"}
-    (saved / "config.json").write_text(json.dumps(config))
+    code = {"AutoConfig": "own.Config", "AutoModelForCausalLM": "own.Model"}
+    saved = configured(save_model(tmp_path), model_type="somebodys", auto_map=code)
     (saved / "own.py").write_text(f"open({str(saved / 'ran')!r}, 'w')\n")
     with pytest.raises(StartupFailure, match="cannot be loaded"):
         load_model(saved)
@@ -101,3 +106,34 @@ def test_missing_weights_are_not_made_up(tmp_path: Path) -> None:
     deeper.save_pretrained(saved)
     with pytest.raises(StartupFailure, match=r"lacks weights: model\.layers\.2"):
         load_model(saved)
+
+
+@pytest.mark.parametrize(("changes", "said"), [
+    ({"hidden_size": 64}, r": [a-z_.]+weight is \[96, 32\], which does not fit .* \[96, 64\]"),
+    ({"num_attention_heads": 5}, r"cannot be loaded: .*not a multiple of the number of attention"),
+    ({"num_hidden_layers": "two"}, r"cannot be loaded: .*expected int, got str"),
+    ({"quantization_config": {"quant_method": "gptq", "bits": 4}}, r"cannot be loaded: .*GPTQ"),
+    ({"model_type": "t5"}, r"cannot be loaded: Unrecognized configuration .{,300}$"),
+    ({"model_type": "brandnew"}, r"cannot be loaded: .*`brandnew` but Transformers does not"),
+], ids=str)  # fmt: skip
+def test_what_a_configuration_leads_to_is_one_line(
+    tmp_path: Path, changes: dict[str, Any], said: str
+) -> None:
+    """Of whatever kind the error is that a library of transformers' raises."""
+    with pytest.raises(StartupFailure, match=rf"^model: .*{said}"):
+        load_model(configured(save_model(tmp_path), **changes))
+
+
+def test_a_stop_token_is_a_number(tmp_path: Path) -> None:
+    saved = save_model(tmp_path)
+    (saved / "generation_config.json").write_text('{"eos_token_id": "</s>"}')
+    with pytest.raises(StartupFailure, match="eos_token_id must be a number or a list; got '</s>'"):
+        load_model(saved)
+
+
+def test_weights_of_no_use_are_told_of(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    saved = save_model(tmp_path)
+    assert load_model(configured(saved, num_hidden_layers=1)).parameters > 0
+    told = capfd.readouterr()
+    assert "config.json has no place for" in told.out + told.err
+    assert "model.layers.1" in told.out + told.err
