@@ -38,11 +38,12 @@ class Text:
     _known: npt.NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))
 
     def first(self, count: int) -> npt.NDArray[np.int64]:
-        """So many of the tokens."""
-        if len(self._known) < count:
-            new = np.array(self.tokens[len(self._known) :], np.int64)
-            self._known = np.concatenate([self._known, new])
-        return self._known[:count]
+        """So many of the tokens; from the engine's thread and the event loop's."""
+        known = self._known  # read once: the other thread may replace it
+        if len(known) < count:
+            new = np.array(self.tokens[len(known) :], np.int64)
+            self._known = known = np.concatenate([known, new])
+        return known[:count]
 
 
 def acquire(cache: KVCache, max_pending: int, text: Text) -> Slot:

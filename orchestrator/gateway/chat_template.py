@@ -112,7 +112,8 @@ def _found(folder: Path, config: dict[str, Any], override: Path | None) -> tuple
     if override is None and not beside.exists():
         told = config.get("chat_template")
         if isinstance(told, list):  # several, by name
-            told = next((one["template"] for one in told if one.get("name") == "default"), None)
+            named = (one for one in told if isinstance(one, dict))
+            told = next((one.get("template") for one in named if one.get("name") == "default"), "")
         if isinstance(told, str):
             return folder / "tokenizer_config.json", told
     file = override or (beside if beside.exists() else DEFAULT_TEMPLATE)

@@ -33,4 +33,8 @@ def sampling_defaults(tokenizer_folder: Path) -> SamplingParameters:
 def _number(name: str, value: Any) -> Any:
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise InvalidInput(name, "must be a number", value)
-    return max(0, int(value)) if name == "top_k" else float(value)
+    if name != "top_k":
+        return float(value)
+    if not isinstance(value, int):
+        raise InvalidInput(name, "must be a whole number", value)
+    return max(0, value)

@@ -33,7 +33,8 @@ def test_the_files_of_hubs(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("said", [
-    {"temperature": "hot"}, {"temperature": -1}, {"top_p": 0}, {"top_k": True}, {"min_p": [0.1]},
+    {"temperature": "hot"}, {"temperature": -1}, {"top_p": 0}, {"min_p": [0.1]}, {"top_k": True},
+    {"top_k": 2.5},
 ])  # fmt: skip
 def test_a_rule_that_is_broken_is_named(tmp_path: Path, said: dict[str, Any]) -> None:
     (name,) = said
