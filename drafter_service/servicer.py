@@ -77,7 +77,7 @@ class DrafterServicer(drafter_pb2_grpc.DrafterServicer):
                     self._host.model,
                     slot,
                     [SmallerModel(*pair) for pair in zip(smaller, more, strict=True)],
-                    prefill_chunk_tokens=self._settings.prefill_chunk_tokens,
+                    prefill_chunk_tokens=self._host.prefill_chunk_tokens,
                     is_alone=lambda: self._host.engine.alone,
                 )
                 prefilled = self._host.engine.awaited(strategy.prefill(), party=slot)

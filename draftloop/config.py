@@ -162,12 +162,12 @@ class ModelServiceSettings(ServiceSettings):
         le=86400,
         description="seconds without a message after which a session is freed",
     )
-    prefill_chunk_tokens: int = Field(
-        256,
+    prefill_chunk_tokens: int | None = Field(
+        None,
         ge=16,
         le=65536,
         description="most prompt tokens of one session in one forward, fewer where they would "
-        "take longer than `prompt_step_s`",
+        "take longer than `prompt_step_s`; where not given 256 on a CPU, 2048 on a GPU",
     )
     prefix_caching: bool = Field(
         True, description="compute beginnings that prompts have in common once"

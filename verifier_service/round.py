@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain
@@ -13,6 +14,7 @@ from draftloop.logprobs import TokenLogprobs
 from draftloop.runtime.acceptance import accept
 from draftloop.runtime.forward import Forward, Task
 from draftloop.runtime.prefill import prefill
+from draftloop.runtime.prefixes import LEAST, bring
 from draftloop.runtime.prepared import Chosen, Pass, Passes, Wanted
 from draftloop.runtime.sampling import likeliest
 from draftloop.tree import DraftTree, Verdict
@@ -21,11 +23,9 @@ from verifier_service.session import VerifierSession
 
 def verify(session: VerifierSession, draft: DraftTree, *, chunk_tokens: int) -> Task[Verdict]:
     """The verdict on `draft`, with its emitted tokens committed in the session."""
-    committed = session.committed
     model, slot = session.model, session.slot
-    yield from prefill(model, slot, committed, chunk_tokens=chunk_tokens)
-    tail = committed[slot.length :]
-    forward = Forward(model, slot, tail, draft.token_ids, draft.parents, logits_from=len(tail) - 1)
+    yield from prefill(model, slot, session.committed, chunk_tokens=chunk_tokens)
+    forward = _forward(session, draft)
     if session.goes_alone(forward):
         said = yield from _said_in_one_call(session, forward, draft)
     else:
@@ -38,6 +38,19 @@ def verify(session: VerifierSession, draft: DraftTree, *, chunk_tokens: int) -> 
         verdict = dataclasses.replace(verdict, logprobs=_logprobs(session, said.logits, verdict))
     session.commit(verdict.emitted_token_ids)
     return verdict
+
+
+def _forward(session: VerifierSession, draft: DraftTree) -> Forward:
+    """What is left of the committed text, and the draft; a long rest is looked for elsewhere."""
+    slot, committed = session.slot, session.committed
+    bring(slot, len(committed) - 1)
+    tail = committed[slot.length :]
+    forward = Forward(
+        session.model, slot, tail, draft.token_ids, draft.parents, logits_from=len(tail) - 1
+    )
+    if len(tail) > LEAST:
+        forward.renewed = functools.partial(_forward, session, draft)
+    return forward
 
 
 @dataclass(frozen=True, slots=True)

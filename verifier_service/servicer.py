@@ -112,7 +112,7 @@ class VerifierServicer(verifier_pb2_grpc.VerifierServicer):
     ) -> pb.VerifyResponse:
         timings = ServiceTimings()
         length = len(session.committed)
-        task = verify(session, draft, chunk_tokens=self._settings.prefill_chunk_tokens)
+        task = verify(session, draft, chunk_tokens=self._host.prefill_chunk_tokens)
         with tracing.current().child("verifier.round", committed_length=length) as span:
             verdict = await self._host.engine.awaited(task, timings, session.slot)
             timings.service_ns = time.perf_counter_ns() - received

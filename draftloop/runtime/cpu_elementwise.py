@@ -18,13 +18,18 @@ KINDS = (nn.SiLU, nn.GELU, nn.Sigmoid, nn.Tanh, nn.Mish, nn.Softplus, nn.ELU)
 
 
 class Elementwise(nn.Module):
-    """Takes [...] and gives `function` of every value, in the same shape; inference only."""
+    """Takes [...] and gives `function` of every value, in the same shape; inference only.
+
+    Elsewhere than on a CPU it is the function as it is.
+    """
 
     def __init__(self, function: nn.Module) -> None:
         super().__init__()
         self.function = function
 
     def forward(self, x: Tensor) -> Tensor:
+        if not x.is_cpu:
+            return self.function(x)  # type: ignore[no-any-return]
         count = x.numel()
         if count <= ALONE and count % VECTORS == 0:
             return self.function(x.contiguous())  # type: ignore[no-any-return]

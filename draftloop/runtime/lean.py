@@ -1,9 +1,9 @@
-"""Decoders of Llama's kind on the CPU, without the layers of Python around them.
+"""Decoders of Llama's kind, without the layers of Python around them.
 
 A decoding step of a small model is mostly transformers' own Python: wrappers, hooks, masks, shapes,
 more than a millisecond a layer. Here are the same operations in the same order on the same weights,
 the three matrices before a layer's attention joined to one, and the two before its activation.
-Models of other kinds and on other devices run through transformers as ever.
+Models of other kinds run through transformers as ever.
 """
 
 from __future__ import annotations
@@ -88,8 +88,9 @@ class LeanDecoder:
         self._epsilon = float(config.rms_norm_eps)
         self._embedding: Tensor = body.embed_tokens.weight
         self._norm: Tensor = body.norm.weight
-        everywhere = torch.arange(positions)[None]
-        like = torch.zeros(1, dtype=model.dtype)
+        self._device = model.device
+        everywhere = torch.arange(positions, device=self._device)[None]
+        like = torch.zeros(1, dtype=model.dtype, device=self._device)
         # [positions, 1, dim]
         angles = (table[0][:, None] for table in body.rotary_emb(like, everywhere))
         self._cosines, self._sines = (table.contiguous() for table in angles)
@@ -116,8 +117,9 @@ class LeanDecoder:
         return self._through_torch(batch, cache, rows)
 
     def _through_torch(self, batch: Batch, cache: KVCache, rows: Sequence[int]) -> Tensor:
-        positions = torch.tensor(batch.positions)
-        x = functional.embedding(torch.tensor(batch.token_ids), self._embedding)
+        positions = torch.tensor(batch.positions, device=self._device)
+        token_ids = torch.tensor(batch.token_ids, device=self._device)
+        x = functional.embedding(token_ids, self._embedding)
         cosines, sines = self._cosines[positions], self._sines[positions]
         for layer in self._layers:
             inside = self._normed(x, layer.first_norm)
@@ -127,7 +129,7 @@ class LeanDecoder:
             gate, up = layer.before_activation(self._normed(x, layer.second_norm)).chunk(2, dim=-1)
             x = x + layer.after_activation(layer.activation(gate) * up)
         if len(rows) < len(batch.token_ids):
-            x = x[torch.tensor(rows)]
+            x = x[torch.tensor(rows, device=self._device)]
         logits: Tensor = self._head(self._normed(x, self._norm))
         return logits.float()
 

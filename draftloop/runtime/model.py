@@ -79,13 +79,12 @@ class LanguageModel:
         self.context_length = room.context(options, wanted)
         self.cache = room.cache(options, self.context_length)
         self._lean: LeanDecoder | None = None
-        if self._own_kernels:
-            if is_lean(self.network):
-                self._lean = LeanDecoder(self.network, positions=self.cache.shape.rows)
-            else:
-                cpu_linear.replace_linears(self.network)
-                cpu_parameters.replace_parameters(self.network)
-                cpu_elementwise.replace_activations(self.network)
+        if is_lean(self.network):
+            self._lean = LeanDecoder(self.network, positions=self.cache.shape.rows)
+        elif self._own_kernels:
+            cpu_linear.replace_linears(self.network)
+            cpu_parameters.replace_parameters(self.network)
+            cpu_elementwise.replace_activations(self.network)
         self.prepared = self._prepared()
         self.costs = CostCurve()
         self.step_size = StepSize(longest_s=options.prompt_step_s)
@@ -165,9 +164,16 @@ class LanguageModel:
         # transformers takes no empty choice of rows: one is computed and thrown away
         rows = batch.logit_rows or [0]
         if self._lean is not None:
-            lean = self._lean.logits(batch, self.cache, rows)[: len(batch.logit_rows)]
-            counts = batch.logit_counts  # most often of one session: split takes its time
-            return [lean] if len(counts) == 1 else list(lean.split(counts))
+            logits = self._lean.logits(batch, self.cache, rows)
+        else:
+            logits = self._through_transformers(batch, rows)
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)  # so that time is booked where it is spent
+        logits = logits[: len(batch.logit_rows)]
+        counts = batch.logit_counts  # most often of one session: split takes its time
+        return [logits] if len(counts) == 1 else list(logits.split(counts))
+
+    def _through_transformers(self, batch: Batch, rows: Sequence[int]) -> Tensor:
         every_row = len(rows) == len(batch.token_ids)
         output = self.network(
             input_ids=torch.tensor([batch.token_ids], device=self.device),
@@ -177,13 +183,10 @@ class LanguageModel:
             draftloop_batch=batch,
             draftloop_cache=self.cache,
         )
-        if self.device.type == "cuda":
-            torch.cuda.synchronize(self.device)  # so that time is booked where it is spent
-        logits = output.logits[0]
+        logits: Tensor = output.logits[0]
         if len(logits) > len(rows):  # some models know no choice of rows
             logits = logits[rows]
-        logits = logits[: len(batch.logit_rows)].float()
-        return list(logits.split(batch.logit_counts))
+        return logits.float()
 
     def warm_up(self) -> None:
         """Compiles what verifying takes: the first request would wait for it."""

@@ -26,6 +26,7 @@ from draftloop.runtime.sessions import Opening
 
 Part = TypeVar("Part")
 
+CHUNK_ON_CPU, CHUNK_ON_GPU = 256, 2048  # tokens of a prompt
 LOAD_MEMORY = 0.8  # share of the earlier messages in `answer_ns`
 
 log = logs.get(__name__)
@@ -78,6 +79,16 @@ class ModelHost:
             answer_ns=round(self._answer_ns),
             forwards=self.engine.forwards,
         )
+
+    @property
+    def prefill_chunk_tokens(self) -> int:
+        """Most tokens of a prompt in one forward.
+
+        A CPU is busy with a few hundred, and others wait the less for fewer; on a GPU a forward of
+        so many takes hardly longer than one of a single token.
+        """
+        on_cpu = self.model.device.type == "cpu"
+        return self.settings.prefill_chunk_tokens or (CHUNK_ON_CPU if on_cpu else CHUNK_ON_GPU)
 
     def text_of(self, opening: Opening) -> Text | None:
         """Whose rows a session may share, and who its own."""

@@ -56,9 +56,9 @@ class Step:
         fits = not prompt or not self._prompts or self._prompts + prompt <= most
         if wish.model is not self._model or self._rows + wish.rows > MAX_STEP_TOKENS or not fits:
             return False
+        if wish.renewed is not None and any(computes_for(slot, wish.slot) for slot in self._slots):
+            return False
         if prompt:
-            if any(computes_for(slot, wish.slot) for slot in self._slots):
-                return False
             self._slots.append(wish.slot)
         self._rows += wish.rows
         self._prompts += prompt

@@ -95,6 +95,19 @@ def test_the_same_as_through_transformers(
     torch.testing.assert_close(logits(lean), logits(whole), rtol=tolerance, atol=tolerance)
 
 
+@pytest.mark.parametrize("family", FAMILIES)
+def test_the_same_without_our_kernels(
+    family: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on a GPU, or a CPU that has none."""
+    monkeypatch.setattr(cpu_linear, "UNIT", None)
+    folder = with_norms(save_model(tmp_path, FAMILIES[family]))
+    lean = load(folder, "float32")
+    assert lean.is_lean and lean.prepared is None
+    monkeypatch.setattr(runtime_model, "is_lean", lambda network: False)
+    torch.testing.assert_close(logits(lean), logits(load(folder, "float32")), rtol=1e-5, atol=1e-5)
+
+
 @pytest.mark.parametrize(
     "config",
     [

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TypeVar
 
 import pytest
 import torch
@@ -12,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from draftloop.request import SamplingParameters
 from draftloop.runtime import cpu_linear
 from draftloop.runtime.engine import Engine
 from draftloop.runtime.forward import Forward, Task
@@ -19,7 +21,12 @@ from draftloop.runtime.kv_cache import Slot
 from draftloop.runtime.model import LanguageModel
 from draftloop.runtime.prefill import prefill
 from draftloop.runtime.prefixes import LEAST, Text, bring, computes_for
+from draftloop.tree import EMPTY_TREE
 from tests.support.toy_model import load_model, save_model
+from verifier_service.round import verify
+from verifier_service.session import SessionRequest, VerifierSession
+
+T = TypeVar("T")
 
 CHUNK = 20
 CHAT = [1 + 7 * place % 90 for place in range(60)]
@@ -143,6 +150,31 @@ def test_little_is_computed_rather_than_copied(model: LanguageModel) -> None:
     assert said(model, CHAT[: LEAST - 1] + OTHER)[1] == LEAST - 1 + len(OTHER)
 
 
+def counted(model: LanguageModel, patch: pytest.MonkeyPatch) -> list[int]:
+    """Rows of every forward from now on."""
+    sizes: list[int] = []
+    forward = model.forward
+
+    def counting(wishes: Sequence[Forward]) -> list[Tensor]:
+        sizes.append(sum(wish.rows for wish in wishes))
+        return forward(wishes)
+
+    patch.setattr(model, "forward", counting)
+    return sizes
+
+
+def at_once(tasks: Sequence[Task[T]]) -> list[T]:
+    """What they return, all of them there before the engine's first forward."""
+    engine, together = Engine(), threading.Event()
+    try:
+        engine.call(together.wait)
+        waiting = [engine.submit(task) for task in tasks]
+        together.set()
+        return [task.result() for task in waiting]
+    finally:
+        engine.stop()
+
+
 def test_a_burst_computes_its_common_beginning_once(
     model: LanguageModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -150,27 +182,36 @@ def test_a_burst_computes_its_common_beginning_once(
     texts = [CHAT[:48] + [3, 4 + index] for index in range(3)]
     wanted = [said(model, text, None)[0] for text in texts]
     slots = [opened(model, text, "burst") for text in texts]
-    sizes: list[int] = []
-    forward = model.forward
-
-    def counted(wishes: Sequence[Forward]) -> list[Tensor]:
-        sizes.append(sum(wish.rows for wish in wishes))
-        return forward(wishes)
-
-    monkeypatch.setattr(model, "forward", counted)
-    engine, together = Engine(), threading.Event()
-    try:
-        engine.call(together.wait)
-        pairs = zip(slots, texts, strict=True)
-        tasks = [engine.submit(speak(model, slot, text)) for slot, text in pairs]
-        together.set()
-        answers = [task.result() for task in tasks]
-    finally:
-        engine.stop()
-        for slot in slots:
-            model.cache.release(slot)
+    sizes = counted(model, monkeypatch)
+    pairs = zip(slots, texts, strict=True)
+    answers = at_once([speak(model, slot, text) for slot, text in pairs])
+    for slot in slots:
+        model.cache.release(slot)
     assert all(map(same, answers, wanted))
     assert sum(sizes) <= len(texts[0]) + 2 * CHUNK  # not three times as many
+
+
+@pytest.mark.parametrize("chunk", [CHUNK, 256])
+def test_choices_of_one_prompt_compute_it_once(
+    model: LanguageModel, monkeypatch: pytest.MonkeyPatch, chunk: int
+) -> None:
+    """A prompt that goes with the first verification, too."""
+    sizes = counted(model, monkeypatch)
+    requests = [
+        SessionRequest(
+            session_id="", token_ids=tuple(CHAT), prompt_length=len(CHAT), prefix_group="",
+            sampling=SamplingParameters(temperature=1.0, seed=seed),
+        )
+        for seed in range(3)
+    ]  # fmt: skip
+    sessions = [VerifierSession(model, model.acquire(one.text()), one) for one in requests]
+    verdicts = at_once([verify(one, EMPTY_TREE, chunk_tokens=chunk) for one in sessions])
+    for one in sessions:
+        model.cache.release(one.slot)
+    assert sum(sizes) <= len(CHAT) + 2 * (1 + CHUNK)
+    logits = said(model, CHAT, None)[0]
+    alone = [request.sampler(model).choose(logits, [len(CHAT)], [[]]) for request in requests]
+    assert [verdict.emitted_token_ids for verdict in verdicts] == list(map(tuple, alone))
 
 
 def test_who_computes_for_whom(model: LanguageModel) -> None:
