@@ -39,8 +39,18 @@ class KVCache:
     Used from the engine thread only, except for `acquire` and `release`.
     """
 
-    def __init__(self, shape: CacheShape, *, dtype: torch.dtype, device: torch.device) -> None:
+    def __init__(
+        self,
+        shape: CacheShape,
+        *,
+        dtype: torch.dtype,
+        device: torch.device,
+        touched_rows: int | None = None,
+    ) -> None:
+        """`touched_rows`: so many may be written to for no other sake than that texts are kept."""
         self.shape = shape
+        self._touched_rows = touched_rows
+        self._reached = [0] * shape.slots  # rows that were ever written to
         size = (2, shape.layers, shape.slots, shape.kv_heads, shape.rows, shape.head_dim)
         self._rows = torch.empty(size, dtype=dtype, device=device)
         keys, values = self._rows
@@ -72,17 +82,29 @@ class KVCache:
 
         Raises IndexError when none is free: admission comes before.
         """
-        unused = 0 if self._kept else -1
-        place = unused if index is None else self._free.index(index)
+        place = self._least_use() if index is None else self._free.index(index)
         slot = Slot(self, self._free.pop(place), max_pending)
         self._kept.pop(slot.index, None)
         self._held[slot.index] = slot
         return slot
 
+    def _least_use(self) -> int:
+        """Which of the free slots to take; the oldest come first among them.
+
+        Where memory should be touched no further, the one that has been written to furthest.
+        """
+        if not self._kept:
+            return -1
+        if self._touched_rows is None or sum(self._reached) < self._touched_rows:
+            return 0
+        return max(range(len(self._free)), key=lambda place: self._reached[self._free[place]])
+
     def release(self, slot: Slot) -> None:
         """Takes a slot back; twice is once. What it holds of a text stays until it is needed."""
         if not slot.released:
             slot.released = True
+            reached = slot.length + slot.pending
+            self._reached[slot.index] = max(self._reached[slot.index], reached)
             slot.drop_pending()
             del self._held[slot.index]
             if slot.text is not None and not slot.text.read_only:

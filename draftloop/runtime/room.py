@@ -15,6 +15,7 @@ from draftloop.runtime.loading import ModelOptions
 
 # So long a context nobody needs to ask for: it is tried whatever memory says is free.
 UNASKED = 4096
+SHARE_OF_KEPT = 0.25  # of `memory_share`: texts of sessions that have ended
 GIB = 1 << 30
 
 log = logs.get(__name__)
@@ -55,6 +56,13 @@ class Room:
             )
         return min(wanted, fitting)
 
+    def _kept_rows(self, options: ModelOptions) -> int | None:
+        """How many rows may hold texts of sessions that have ended, where memory is taken late."""
+        if self.device.type != "cpu":
+            return None
+        most = SHARE_OF_KEPT * options.memory_share * memory_left.free_bytes(self.device)
+        return int(most) // self.bytes_per_token
+
     def cache(self, options: ModelOptions, context_length: int) -> KVCache:
         """The cache. Raises StartupFailure where there is no memory for it."""
         shape = CacheShape(
@@ -65,7 +73,9 @@ class Room:
             head_dim=self.kept.head_dim,
         )
         try:
-            return KVCache(shape, dtype=self.dtype, device=self.device)
+            return KVCache(
+                shape, dtype=self.dtype, device=self.device, touched_rows=self._kept_rows(options)
+            )
         except (RuntimeError, MemoryError) as error:
             takes = self.bytes_per_token * shape.rows * shape.slots / GIB
             raise StartupFailure(

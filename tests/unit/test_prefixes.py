@@ -17,10 +17,10 @@ from draftloop.request import SamplingParameters
 from draftloop.runtime import cpu_linear
 from draftloop.runtime.engine import Engine
 from draftloop.runtime.forward import Forward, Task
-from draftloop.runtime.kv_cache import Slot
+from draftloop.runtime.kv_cache import CacheShape, KVCache, Slot
 from draftloop.runtime.model import LanguageModel
 from draftloop.runtime.prefill import prefill
-from draftloop.runtime.prefixes import LEAST, Text, bring, computes_for
+from draftloop.runtime.prefixes import LEAST, Text, acquire, bring, computes_for
 from draftloop.tree import EMPTY_TREE
 from tests.support.toy_model import load_model, save_model
 from verifier_service.round import verify
@@ -212,6 +212,22 @@ def test_choices_of_one_prompt_compute_it_once(
     logits = said(model, CHAT, None)[0]
     alone = [request.sampler(model).choose(logits, [len(CHAT)], [[]]) for request in requests]
     assert [verdict.emitted_token_ids for verdict in verdicts] == list(map(tuple, alone))
+
+
+def test_memory_is_not_touched_without_end_for_texts_that_are_kept() -> None:
+    """On CPUs a slot takes memory once it is written to, and that is never given back."""
+    shape = CacheShape(layers=1, slots=8, kv_heads=1, rows=64, head_dim=2)
+    for limit, wanted in ((None, 8), (60, 3), (1, 1)):
+        cache = KVCache(shape, dtype=torch.float32, device=torch.device("cpu"), touched_rows=limit)
+        used = set()
+        for number in range(20):
+            slot = acquire(cache, 4, Text([number + 1, *CHAT], ""))
+            slot.length = 25
+            used.add(slot.index)
+            cache.release(slot)
+        assert len(used) == wanted
+    busy = [acquire(cache, 4, Text(CHAT, "")) for _ in range(8)]
+    assert len({slot.index for slot in busy}) == 8  # who needs one gets one
 
 
 def test_who_computes_for_whom(model: LanguageModel) -> None:
