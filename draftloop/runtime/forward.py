@@ -33,6 +33,7 @@ class Forward:
     node_token_ids: Sequence[int] = ()
     node_parents: Sequence[int] = ()
     logits_from: int = 0
+    left: int = 0  # committed tokens of a prompt that are still to be run, these included
     # What of it is still to be done, where others may do a part while it waits.
     renewed: Callable[[], Forward] | None = None
 

@@ -34,9 +34,10 @@ def prefill(
     def piece() -> Forward:
         """Up to a chunk, behind what others have computed meanwhile."""
         bring(slot, end - 1)
-        size = min(chunk_tokens, model.step_size.prompt_tokens, end - slot.length)
+        left = end - slot.length
+        size = min(chunk_tokens, model.step_size.prompt_tokens, left)
         chunk = committed[slot.length : slot.length + size]
-        return Forward(model, slot, chunk, logits_from=len(chunk), renewed=piece)
+        return Forward(model, slot, chunk, logits_from=size, left=left, renewed=piece)
 
     while end - slot.length > (0 if whole else min(chunk_tokens, model.step_size.prompt_tokens)):
         yield piece()

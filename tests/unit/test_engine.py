@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import gc
 import threading
+import time
 from collections.abc import Iterator
 from concurrent.futures import CancelledError, Future
 from typing import Any, cast
@@ -15,7 +17,7 @@ from torch import Tensor
 from draftloop.errors import Unavailable
 from draftloop.runtime import step
 from draftloop.runtime.awaited import Awaited
-from draftloop.runtime.engine import Engine
+from draftloop.runtime.engine import Engine, Job, in_turn
 from draftloop.runtime.forward import Forward, Task
 from draftloop.runtime.kv_cache import Slot
 from draftloop.runtime.model import LanguageModel
@@ -109,7 +111,8 @@ def test_a_full_step_starves_nobody(engine: Engine, monkeypatch: pytest.MonkeyPa
     assert names(model) == [["a", "b"], ["c", "a"], ["b", "c"]]
 
 
-def test_rounds_go_on_while_prompts_take_turns(engine: Engine) -> None:
+def test_rounds_go_on_while_prompts_are_run_one_after_the_other(engine: Engine) -> None:
+    """Taking turns, all of them would have their first tokens when the last one has."""
     model = FakeModel()
     model.step_size = StepSize(step.LONGEST_S * 1e9 / 64)
     gate = Gate(engine)
@@ -118,8 +121,34 @@ def test_rounds_go_on_while_prompts_take_turns(engine: Engine) -> None:
     gate.open()
     for future in futures:
         future.result(WAIT_S)
-    assert names(model) == [["a", "round"], ["b", "round"], ["a", "round"], ["b", "round"]]
+    assert names(model) == [["a", "round"], ["a", "round"], ["b", "round"], ["b", "round"]]
     assert engine.forwards == 4
+
+
+def waiting(name: str, seconds: float, left: int) -> Job:
+    """A prompt of which so many tokens are left."""
+    model, submitted_ns = FakeModel(), time.perf_counter_ns() - round(seconds * 1e9)
+    job = Job(steps(model, 1), Future(), ServiceTimings(), submitted_ns)
+    job.wish = dataclasses.replace(wish(model, 64, name), left=left)
+    return job
+
+
+@pytest.mark.parametrize(("jobs", "order"), [
+    ([("first", 2.0, 900), ("second", 1.9, 900)], ["first", "second"]),
+    ([("second", 1.9, 900), ("first", 2.0, 400)], ["first", "second"]),  # goes on where it is
+    ([("long", 2.0, 9000), ("short", 1.0, 90)], ["short", "long"]),
+    ([("short", 0.1, 90), ("long", 60.0, 9000)], ["long", "short"]),  # it has waited enough
+])  # fmt: skip
+def test_whose_prompt_is_next(jobs: list[tuple[str, float, int]], order: list[str]) -> None:
+    turns = list(in_turn([waiting(*job) for job in jobs]))
+    named: list[Any] = [job.wish.slot for job in turns if job.wish is not None]
+    assert named == order
+
+
+def test_rounds_keep_their_places_between_prompts() -> None:
+    jobs = [waiting("long", 1.0, 900), waiting("round", 1.0, 0), waiting("short", 1.0, 90)]
+    jobs[1].wish = wish(FakeModel(), 1, "round")
+    assert list(in_turn(jobs)) == [jobs[2], jobs[1], jobs[0]]
 
 
 def test_a_wish_beyond_the_step_runs_alone(engine: Engine) -> None:
