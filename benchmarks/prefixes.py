@@ -104,9 +104,9 @@ async def measure(address: str, repeats: int) -> tuple[dict[bool, Seen], bool]:
 
 
 def _text(number: int) -> Ids:
-    """Long enough for a chat: held-out prompts, other ones for every number."""
-    prompts = held_out_prompts(48)
-    ids = itertools.chain.from_iterable(prompt.token_ids for prompt in prompts[number * 6 :])
+    """Long enough for a chat: held-out prompts, other ones for seven numbers in a row."""
+    prompts = held_out_prompts(48)[number % 7 * 6 :]
+    ids = itertools.chain.from_iterable(prompt.token_ids for prompt in prompts)
     return tuple(itertools.islice(ids, BEGINNING + TURNS * SAID))
 
 

@@ -21,6 +21,7 @@ SMALLER = {
     "benchmarks.simulate": "--profiles 300M --workloads completion --prompts 1 --tokens 6",
     "benchmarks.phrase_log": "--records 20000",
     "benchmarks.gateway": "--tokens 6 --repeats 1 --output {}",
+    "benchmarks.prefixes": "--profile bundled --repeats 1 --out {}/prefixes",
 }
 BENCHMARKS = [
     command for command in documented_commands() if command.words[:2] == (".venv/bin/python", "-m")
