@@ -310,8 +310,10 @@ def in_turn(jobs: Sequence[Job]) -> Iterator[Job]:
     prompts the first is run to its end, or all would have their first tokens when the last has; a
     short one overtakes a long one; and none waits for ever.
     """
-    now = time.perf_counter_ns()
     prompts = [job for job in jobs if isinstance(job.wish, Forward) and prompt_tokens(job.wish)]
+    if len(prompts) < 2:
+        return iter(jobs)
+    now = time.perf_counter_ns()
     prompts.sort(key=lambda job: (now - job.submitted_ns) / _left(job), reverse=True)
     turns = iter(prompts)
     waiting = set(map(id, prompts))
