@@ -152,9 +152,9 @@ class Replicas:
                 ready.insert(0, known)
         return ready + apart + sorted(resting, key=lambda replica: replica.resting_until)
 
-    def fresh(self, tokens: Sequence[int], group: str | None) -> int:
-        """How many tokens of the text are still to be computed, as far as is known."""
-        return len(tokens) - self._find(tokens, group)[1]
+    def known(self, tokens: Sequence[int], group: str | None) -> int:
+        """How many tokens of the text a replica has computed before."""
+        return self._find(tokens, group)[1]
 
     def _find(self, tokens: Sequence[int], group: str | None) -> tuple[Replica | None, int]:
         return (None, 0) if group is None else self._beginnings.find(tokens, group)

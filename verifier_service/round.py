@@ -41,16 +41,23 @@ def verify(session: VerifierSession, draft: DraftTree, *, chunk_tokens: int) -> 
 
 
 def _forward(session: VerifierSession, draft: DraftTree) -> Forward:
-    """What is left of the committed text, and the draft; a long rest is looked for elsewhere."""
-    slot, committed = session.slot, session.committed
-    bring(slot, len(committed) - 1)
-    tail = committed[slot.length :]
-    forward = Forward(
-        session.model, slot, tail, draft.token_ids, draft.parents, logits_from=len(tail) - 1
+    """What is left of the committed text, and the draft."""
+    tail = session.committed[session.slot.length :]
+    return Forward(
+        session.model,
+        session.slot,
+        tail,
+        draft.token_ids,
+        draft.parents,
+        logits_from=len(tail) - 1,
+        renewed=functools.partial(_renewed, session, draft) if len(tail) > LEAST else None,
     )
-    if len(tail) > LEAST:
-        forward.renewed = functools.partial(_forward, session, draft)
-    return forward
+
+
+def _renewed(session: VerifierSession, draft: DraftTree) -> Forward:
+    """The same behind what others have computed meanwhile."""
+    bring(session.slot, len(session.committed) - 1)
+    return _forward(session, draft)
 
 
 @dataclass(frozen=True, slots=True)

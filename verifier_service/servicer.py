@@ -60,7 +60,7 @@ class VerifierServicer(verifier_pb2_grpc.VerifierServicer):
                 session = VerifierSession(
                     self._host.model, slot, request, is_alone=lambda: self._host.engine.alone
                 )
-                yield await self._opened(session, received)
+                yield await self._answer(session, EMPTY_TREE, received)
                 while (message := await next_message(request_iterator, idle)) is not None:
                     received = time.perf_counter_ns()
                     kind = message.WhichOneof("kind")
@@ -79,12 +79,6 @@ class VerifierServicer(verifier_pb2_grpc.VerifierServicer):
                     yield await self._answer(session, draft, received)
                     # while the next draft is being made
                     self._host.engine.call(functools.partial(session.prepare, len(draft) + 1))
-
-    async def _opened(self, session: VerifierSession, received: int) -> pb.VerifyResponse:
-        answer = await self._answer(session, EMPTY_TREE, received)
-        answer.timings.cached_tokens = session.slot.shared
-        observe_opening(session.slot, len(session.request.token_ids))
-        return answer
 
     def _read_open(self, message: pb.VerifyRequest) -> SessionRequest:
         require_open(message.WhichOneof("kind"))
@@ -116,6 +110,9 @@ class VerifierServicer(verifier_pb2_grpc.VerifierServicer):
         with tracing.current().child("verifier.round", committed_length=length) as span:
             verdict = await self._host.engine.awaited(task, timings, session.slot)
             timings.service_ns = time.perf_counter_ns() - received
+            if session.last_answer is None:
+                timings.cached_tokens = session.slot.shared
+                observe_opening(session.slot, length)
             span.note(nodes=len(draft), **timings.attributes())
         self._host.answered(timings.service_ns)
         session.last_draft = draft

@@ -127,19 +127,18 @@ def multiplies_itself(module: nn.Module) -> bool:
     return not any(kind.startswith("torch.nn") for kind in kinds)
 
 
-def replace_parameters(model: PreTrainedModel) -> int:
-    """Replaces matrices, and stacks of them, in modules of others' code; returns how many.
+def replace_parameters(model: PreTrainedModel) -> None:
+    """Replaces matrices, and stacks of them, in modules of others' code.
 
     Experts are multiplied one by one then, each by the rows that chose it.
     """
-    replaced = 0
+    replaced = False
     for module in filter(multiplies_itself, list(model.modules())):
         for name, parameter in list(module.named_parameters(recurse=False)):
             kind = {2: Matrix, 3: Stack}.get(parameter.dim())
             if kind is not None:
                 delattr(module, name)
                 setattr(module, name, kind(parameter.detach()))
-                replaced += 1
+                replaced = True
     if replaced:
         model.set_experts_implementation("eager")
-    return replaced

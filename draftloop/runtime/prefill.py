@@ -28,16 +28,19 @@ def prefill(
     slot.advance(committed)
     slot.truncate(min(slot.length, len(committed) - leave))
     end = len(committed) - leave
-    if slot.length < end:
-        bring(slot, end)
+    bring(slot, end)
 
     def piece() -> Forward:
-        """Up to a chunk, behind what others have computed meanwhile."""
-        bring(slot, end - 1)
+        """Up to a chunk."""
         left = end - slot.length
         size = min(chunk_tokens, model.step_size.prompt_tokens, left)
         chunk = committed[slot.length : slot.length + size]
-        return Forward(model, slot, chunk, logits_from=size, left=left, renewed=piece)
+        return Forward(model, slot, chunk, logits_from=size, left=left, renewed=renewed)
+
+    def renewed() -> Forward:
+        """The same behind what others have computed meanwhile."""
+        bring(slot, end - 1)
+        return piece()
 
     while end - slot.length > (0 if whole else min(chunk_tokens, model.step_size.prompt_tokens)):
         yield piece()
