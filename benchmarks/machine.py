@@ -56,6 +56,7 @@ def describe_model(info: ModelInfo) -> dict[str, Any]:
         "parameters": info.parameters,
         "cost_inflation": info.cost_inflation,
         "dtype": info.dtype,
+        "quantization": info.quantization,
         "device": info.device,
         "forward_ms_by_tokens": {
             str(rows): round(time / 1e6, 3)

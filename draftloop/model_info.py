@@ -38,11 +38,17 @@ class ModelInfo:
     max_sessions: int
     max_draft_nodes: int
     instance_id: str
+    quantization: str = ""
     cost_inflation: str = ""
     strategies: tuple[str, ...] = ()
     stop_token_ids: tuple[int, ...] = ()
     cost_curve: tuple[CostPoint, ...] = ()
     protocol_version: int = PROTOCOL_VERSION
+
+    @property
+    def format(self) -> str:
+        """Of activations, and of weights where they are others."""
+        return f"{self.dtype}, weights {self.quantization}" if self.quantization else self.dtype
 
     def require_same_vocabulary(self, other: ModelInfo) -> None:
         """Raises Mismatch, naming both fingerprints, unless tokens mean the same on both."""
@@ -57,10 +63,10 @@ class ModelInfo:
     def require_same_model(self, other: ModelInfo) -> None:
         """Raises Mismatch, naming both, unless replicas of them would write the same text."""
         ours, theirs = (
-            f"{model.model_name} with fingerprint {model.model_fingerprint} in {model.dtype}"
+            f"{model.model_name} with fingerprint {model.model_fingerprint} in {model.format}"
             for model in (self, other)
         )
-        if (self.model_fingerprint, self.dtype) != (other.model_fingerprint, other.dtype):
+        if (self.model_fingerprint, self.format) != (other.model_fingerprint, other.format):
             raise Mismatch(f"replicas must serve one model: the first has {ours}, this {theirs}")
 
     def require_protocol(self) -> None:

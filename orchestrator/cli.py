@@ -61,6 +61,9 @@ def up(
     draft: Annotated[Path | None, typer.Option(help="Folder of the draft model.")] = None,
     inflate: Annotated[str | None, typer.Option(help="Cost inflation, such as 300M.")] = None,
     dtype: Annotated[str | None, typer.Option(help="bfloat16 or float32.")] = None,
+    quantization: Annotated[
+        str | None, typer.Option(help="Weights of the target model: none or int8.")
+    ] = None,
     device: Annotated[str | None, typer.Option(help="cpu, cuda or cuda:N.")] = None,
     port: Annotated[int | None, typer.Option(help="Public port; 0 takes a free one.")] = None,
     http_port: Annotated[
@@ -74,7 +77,7 @@ def up(
     try:
         stack_config = StackConfig.read(
             config, target=target, draft=draft, inflate=inflate, dtype=dtype, device=device,
-            port=port, http_port=http_port, phrases_url=phrases_url,
+            quantization=quantization, port=port, http_port=http_port, phrases_url=phrases_url,
         )  # fmt: skip
         with interruptible():
             _run_stack(stack_config)

@@ -55,6 +55,7 @@ def _as_json(model: ModelInfo) -> dict[str, object]:
         "model": model.model_name,
         "device": model.device,
         "dtype": model.dtype,
+        "quantization": model.quantization,
         "parameters": model.parameters,
         "cost_inflation": model.cost_inflation,
         "points": [dataclasses.asdict(row) for row in cost_rows(model)],
@@ -66,7 +67,7 @@ def _show(role: str, model: ModelInfo) -> None:
     if not rows:
         console.print(f"{role}: nothing was measured")
         return
-    table = Table(title=f"{role}: {escape(model.model_name)}, {model.dtype}, {model.device}")
+    table = Table(title=f"{role}: {escape(model.model_name)}, {model.format}, {model.device}")
     for name in ("tokens", "context", "batch", "ms", "tokens/ms", "of the first"):
         table.add_column(name, justify="right")
     table.add_column("")

@@ -131,7 +131,8 @@ class Stack:
     def _verifier_flags(self) -> list[str]:
         config = self.config
         flags = ["--model", str(config.target), "--dtype", config.dtype, "--device", config.device]
-        flags += ["--inflate", config.inflate, "--start-lock", str(self._start_lock)]
+        flags += ["--quantization", config.quantization, "--inflate", config.inflate]
+        flags += ["--start-lock", str(self._start_lock)]
         return [*flags, *config.verifier_flags]
 
     def _drafter_flags(self) -> list[str]:

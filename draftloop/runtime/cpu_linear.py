@@ -23,6 +23,7 @@ so that two pools never fight for the cores. See docs/decisions/0002-cpu-linear.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any, cast
 
 import torch
@@ -31,6 +32,7 @@ from torch.nn import functional
 from transformers.pytorch_utils import Conv1D
 
 from draftloop.runtime.huge_pages import WEIGHTS
+from draftloop.runtime.quantization import MULTIPLE, Int8Linear, Quantized
 
 try:
     from draftloop.runtime import cpu_linear_kernel as kernel
@@ -42,28 +44,35 @@ else:
     UNIT = vector_unit() if bind_openmp() else None
 
 
+FORMATS = (torch.float32, torch.bfloat16)  # of activations
+# Values along k of which a matrix has a multiple: those of a word, and of a vector of integers.
+MULTIPLES = {torch.float32: 1, torch.bfloat16: 2, torch.int8: MULTIPLE}
+
+
 def packable(weight: Tensor) -> bool:
     """Whether `PackedLinear` takes this matrix on this machine."""
+    multiple = MULTIPLES.get(weight.dtype)
     return (
         UNIT is not None
         and weight.dim() == 2
         and weight.is_cpu
-        and (
-            weight.dtype is torch.float32
-            or (weight.dtype is torch.bfloat16 and weight.shape[1] % 2 == 0)
-        )
+        and multiple is not None
+        and weight.shape[1] % multiple == 0
     )
 
 
 def pack(weight: Tensor, lanes: int, strip: int) -> Tensor:
     """Lay [outputs, k] out in panels: [outputs / lanes, words along k, lanes, values in a word].
 
-    A word is 32 bits. Outputs are padded with zeros to a multiple of `strip`.
+    A word is 32 bits; the second and third of four bytes are exchanged. Outputs are padded with
+    zeros to a multiple of `strip`.
     """
     outputs, depth = weight.shape
     values = 4 // weight.element_size()
     weight = functional.pad(weight, (0, 0, 0, -outputs % strip))
     panels = weight.reshape(-1, lanes, depth // values, values).permute(0, 2, 1, 3)
+    if weight.dtype is torch.int8:
+        panels = panels[..., [0, 2, 1, 3]]
     # Never a view: the kernel needs an alignment that a tensor mapped from a file may lack.
     return WEIGHTS.empty(panels.shape, weight.dtype).copy_(panels)
 
@@ -71,27 +80,48 @@ def pack(weight: Tensor, lanes: int, strip: int) -> Tensor:
 class PackedLinear(nn.Module):
     """`functional.linear` by a matrix packed once; inference only, batch-invariant.
 
-    Takes contiguous or strided CPU tensors [..., in_features] of the dtype of the weight, returns
+    Takes contiguous or strided CPU tensors [..., in_features] of the layer's `dtype`, returns
     [..., out_features] of that dtype. The packed matrix is neither parameter nor buffer: `to` and
     `state_dict` do not see it.
     """
 
-    def __init__(self, weight: Tensor, bias: Tensor | None = None) -> None:
+    def __init__(
+        self, weight: Tensor | Quantized, bias: Tensor | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:  # fmt: skip
         """Packs `weight` [out_features, in_features]; raises ValueError where `packable` is false.
 
-        Neither tensor is kept.
+        `dtype` is the weight's where it is not given. No tensor is kept.
         """
         super().__init__()
-        if UNIT is None or not packable(weight):
+        scales: Tensor | None = None
+        if isinstance(weight, Quantized):
+            weight, scales = weight
+        self.dtype = dtype or weight.dtype
+        if UNIT is None or not packable(weight) or self.dtype not in FORMATS:
             raise ValueError(f"cannot pack a {weight.dtype} matrix {tuple(weight.shape)} here")
         self.out_features, self.in_features = weight.shape
-        self.dtype = weight.dtype
         self.packed = pack(weight.detach(), UNIT.lanes, UNIT.strip)
-        self.bias = torch.zeros(self.packed.shape[0] * UNIT.lanes)
-        if bias is not None:
-            self.bias[: self.out_features] = bias.detach()
+        self.bias = self._of_outputs(bias)
+        self.scales = None if scales is None else self._of_outputs(scales)
         self.steps = self.packed.shape[1]
-        kernel.compiled(UNIT, self.dtype)
+        self._kernel()
+
+    def _of_outputs(self, values: Tensor | None) -> Tensor:
+        """One for every output, float32, and zeros for those that fill the last strip."""
+        kept = torch.zeros(self.packed.shape[0] * self.packed.shape[2])
+        if values is not None:
+            kept[: self.out_features] = values.detach()
+        return kept
+
+    def _kernel(self) -> Callable[[bytes], None]:
+        return kernel.compiled(UNIT, self.dtype, with_bytes=self.scales is not None)
+
+    @property
+    def addresses(self) -> tuple[int, int, int]:
+        """Of the matrix, the bias and the scales; 0 where there are none."""
+        scales = 0 if self.scales is None else self.scales.data_ptr()
+        return self.packed.data_ptr(), self.bias.data_ptr(), scales
 
     def forward(self, x: Tensor) -> Tensor:
         *batch, depth = x.shape
@@ -104,8 +134,7 @@ class PackedLinear(nn.Module):
         out = x.new_empty(*batch, self.out_features)
         call = kernel.CALL.pack(
             x.data_ptr(),
-            self.packed.data_ptr(),
-            self.bias.data_ptr(),
+            *self.addresses,
             out.data_ptr(),
             math.prod(batch),
             self.steps,
@@ -113,7 +142,7 @@ class PackedLinear(nn.Module):
             torch.get_num_threads(),
             *(0, 0, 0, 0),
         )
-        kernel.compiled(UNIT, self.dtype)(call)
+        self._kernel()(call)
         return out
 
     __call__ = forward  # without the hooks of nn.Module, which cost more than a small matrix
@@ -122,23 +151,35 @@ class PackedLinear(nn.Module):
         return f"in_features={self.in_features}, out_features={self.out_features}, {self.dtype}"
 
 
-def packed(layer: nn.Linear) -> nn.Module:
+# What `PackedLinear` is made of: the matrix, the bias and the format of activations.
+Parts = tuple[Tensor | Quantized, Tensor | None, torch.dtype]
+
+
+def packed(layer: nn.Module) -> nn.Module:
     """The same layer packed, where this machine has a kernel for it."""
-    return PackedLinear(layer.weight, layer.bias) if packable(layer.weight) else layer
+    parts = _parts(layer)
+    return layer if parts is None or not _suits(parts) else PackedLinear(*parts)
 
 
-def _weight_and_bias(layer: nn.Module) -> tuple[Tensor, Tensor | None] | None:
-    """[outputs, k] and [outputs] of a layer that does nothing but multiply; None of any other."""
+def _parts(layer: nn.Module) -> Parts | None:
+    """Those of a layer that does nothing but multiply; None of any other."""
     if type(layer) is nn.Linear:
-        return layer.weight, layer.bias
+        return layer.weight, layer.bias, layer.weight.dtype
+    if type(layer) is Int8Linear:
+        return layer.matrix, layer.bias, layer.dtype
     if type(layer) is Conv1D:
         weight: Any = layer.weight
-        return weight.T, cast(Tensor, layer.bias)
+        return weight.T, cast(Tensor, layer.bias), weight.dtype
     return None
 
 
+def _suits(parts: Parts) -> bool:
+    weight, _, dtype = parts
+    return dtype in FORMATS and packable(weight.values if isinstance(weight, Quantized) else weight)
+
+
 def replace_linears(model: nn.Module) -> int:
-    """Swap the packable `nn.Linear`s of `model` for `PackedLinear`s in place; returns how many.
+    """Swap the packable linear layers of `model` for `PackedLinear`s in place; returns how many.
 
     And transformers' `Conv1D`s, which are linear layers too, of GPT-2's time.
 
@@ -146,11 +187,11 @@ def replace_linears(model: nn.Module) -> int:
     module shares it, as the embedding does with a tied head: that matrix then exists twice.
     """
     replaced = 0
-    for parent in [module for module in model.modules() if _weight_and_bias(module) is None]:
+    for parent in [module for module in model.modules() if _parts(module) is None]:
         for name, child in list(parent.named_children()):
-            found = _weight_and_bias(child)
-            if found is not None and packable(found[0]):
-                setattr(parent, name, PackedLinear(*found))
+            parts = _parts(child)
+            if parts is not None and _suits(parts):
+                setattr(parent, name, PackedLinear(*parts))
                 replaced += 1
     return replaced
 

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from llvmlite import ir
 
+from draftloop.runtime.cpu_bytes_kernel import VALUES, Bytes
 from draftloop.runtime.cpu_dots_kernel import Dots
 from draftloop.runtime.cpu_linear_way import Block, Way
 from draftloop.runtime.cpu_lines_kernel import ROW_FLOATS, Lines
@@ -42,31 +43,34 @@ SUMS_FLOATS = 1 << 15  # of the strips that a thread takes at a time
 MIN_WORK_PER_THREAD = 1 << 21  # multiply-adds; for less, waking a thread costs more than it saves
 WEIGHT_WORK = 4  # multiply-adds that take as long as fetching a weight
 
-CALL = struct.Struct("12q")
+CALL = struct.Struct("13q")
 # `gated`: where SiLU of the first half of the outputs times the second half goes instead of `out`,
 # dense, or 0. The halves must begin with a strip. `next`: the matrix that the same threads multiply
-# by afterwards, or 0; its strips are those of a half where it has halves.
+# by afterwards, or 0; its strips are those of a half where it has halves. `scales`: those of the
+# outputs where weights are bytes, else 0.
 CALL_FIELDS = (
-    "x", "weights", "bias", "out", "rows", "steps", "outputs", "threads", "gated", "next",
+    "x", "weights", "bias", "scales", "out", "rows", "steps", "outputs", "threads", "gated", "next",
     "next_steps", "next_strips",
 )  # fmt: skip
 UNITS_PER_THREAD = 4  # at least, where there are as many strips
-POINTERS = ("x", "weights", "bias", "out")
+POINTERS = ("x", "weights", "bias", "scales", "out")
 WORD_BYTES = 4
 
 
 class _LinearEmitter(FormatEmitter):
-    """Writes the LLVM module of one weight format for one vector unit.
+    """Writes the LLVM module of one format of activations for one vector unit.
 
-    A *word* is 32 bits: one float32, or two bfloat16 that follow one another along k. A *step* is
-    the part of k that one word spans. Weights lie in panels of `lanes` outputs, [steps][lanes]
-    words each; a strip of outputs is some panels. `Lines`, `Dots` and `Tiles` multiply it by rows.
+    Weights are of that format, and of eight bits where `with_bytes`. A *word* is 32 bits: one
+    float32, two bfloat16 or four bytes of neighbours along k. A *step* is the part of k that one
+    word of weights spans. Weights lie in panels of `lanes` outputs, [steps][lanes] words each; a
+    strip of outputs is some panels. `Lines`, `Dots`, `Tiles` and `Bytes` multiply it by rows.
     """
 
     entry, part = "linear", "linear_part"
 
-    def __init__(self, unit: VectorUnit, dtype: torch.dtype) -> None:
+    def __init__(self, unit: VectorUnit, dtype: torch.dtype, *, with_bytes: bool) -> None:
         super().__init__(unit, dtype)
+        self.with_bytes = with_bytes
         self.team = Team(self)
         scalars = ir.VectorType(self.scalar, unit.lanes)
         self.masked_store = self.declare(
@@ -118,21 +122,27 @@ class _LinearEmitter(FormatEmitter):
         """linear_part(call, team): what one thread of a team does of a call; then it waits."""
         keep = self.emit_keep()
         by_dots, by_tiles = (has and self.narrow for has in (self.unit.dots, self.unit.tiles))
-        lines = self.emit_way(Dots(self) if by_dots else Lines(self), keep)
         tiles = Tiles(self) if by_tiles else None
+        small = self.emit_way(Bytes(self), keep) if self.with_bytes else None
         whole = self.emit_way(tiles, keep) if tiles else None
+        lines = self.emit_way(Dots(self) if by_dots else Lines(self), keep)
         function, b = self.define(self.part, [PTR, PTR])
-        if tiles is None:
-            b.call(lines, function.args)
-        else:
-            known = self.record(b, function.args[0], CALL_FIELDS, POINTERS)
-            with b.if_else(tiles.fit(b, known["steps"])) as (then, otherwise):
-                with then:
-                    b.call(whole, function.args)
-                with otherwise:
-                    b.call(lines, function.args)
+        known = self.record(b, function.args[0], CALL_FIELDS, POINTERS)
+        if small is not None:
+            with b.if_then(self.in_bytes(b, known)):
+                b.call(small, function.args)
+                b.ret_void()
+        if tiles is not None:
+            with b.if_then(tiles.fit(b, known["steps"])):
+                b.call(whole, function.args)
+                b.ret_void()
+        b.call(lines, function.args)
         b.ret_void()
         return function
+
+    def in_bytes(self, b: Any, known: dict[str, Any]) -> Any:
+        """Whether weights have eight bits."""
+        return b.icmp_signed("!=", b.ptrtoint(known["scales"], I64), i64(0))
 
     def emit_way(self, way: Way, keep: Any) -> Any:
         """lines_part(call, team), tiles_part(call, team): the same in one way of multiplying.
@@ -189,7 +199,9 @@ class _LinearEmitter(FormatEmitter):
             with loop(b, first, stop) as strip:
                 offset = b.add(b.mul(strip, strip_words), b.mul(step, lanes))
                 mine = at(b, sums, b.mul(b.sub(strip, first), strip_sums), F32)
-                bias = at(b, known["bias"], b.mul(strip, strip_size), F32)
+                bias, scales = (
+                    at(b, known[name], b.mul(strip, strip_size), F32) for name in ("bias", "scales")
+                )
                 place = (first, strip, stop, behind)
                 following = self.next_part(b, way, place, strip_words, step, steps)
                 with loop(b, i64(0), rows, height) as row:
@@ -203,6 +215,7 @@ class _LinearEmitter(FormatEmitter):
                         start=b.select(is_first, bias, so_far),
                         pitch=b.select(is_first, i64(0), strip_size),
                         sums=so_far,
+                        scales=scales,
                         steps=minimum(b, i64(way.block), b.sub(steps, step)),
                         following=following,
                     )
@@ -220,7 +233,8 @@ class _LinearEmitter(FormatEmitter):
         """Packs what is taken at a time of rows: `place` is the first, how many, and from where."""
         first_row, rows, step = place
         steps = known["steps"]
-        x = at(b, known["x"], b.add(b.mul(first_row, steps), step), I32)
+        word = b.mul(b.add(b.mul(first_row, steps), step), i64(way.step_words))
+        x = at(b, known["x"], word, I32)
         length = minimum(b, i64(way.block), b.sub(steps, step))
         way.pack(b, x, packed, rows, steps, length)
 
@@ -308,7 +322,9 @@ class _LinearEmitter(FormatEmitter):
         function, b = self.define(self.entry, [PTR])
         (call,) = function.args
         known = self.record(b, call, CALL_FIELDS, POINTERS)
-        rows, depth = known["rows"], b.mul(known["steps"], i64(self.depth))
+        rows = known["rows"]
+        values = b.select(self.in_bytes(b, known), i64(VALUES), i64(self.depth))
+        depth = b.mul(known["steps"], values)
         most = minimum(b, rows, i64(JOB_ROWS))
         work = b.mul(b.mul(b.add(most, i64(WEIGHT_WORK)), depth), known["outputs"])
         threads = minimum(b, known["threads"], b.sdiv(work, i64(MIN_WORK_PER_THREAD)))
@@ -329,6 +345,12 @@ class _LinearEmitter(FormatEmitter):
 
 
 @functools.cache
-def compiled(unit: VectorUnit, dtype: torch.dtype) -> Callable[[bytes], None]:
-    """The kernel: a function of one packed `CALL`."""
-    return compile_module(_LinearEmitter(unit, dtype).emit_linear(), _LinearEmitter.entry)
+def compiled(
+    unit: VectorUnit, dtype: torch.dtype, *, with_bytes: bool = False
+) -> Callable[[bytes], None]:
+    """The kernel for activations of a format: a function of one packed `CALL`.
+
+    For weights of that format, and of eight bits as well where `with_bytes`.
+    """
+    emitter = _LinearEmitter(unit, dtype, with_bytes=with_bytes)
+    return compile_module(emitter.emit_linear(), emitter.entry)

@@ -11,8 +11,8 @@ class Block(NamedTuple):
     `row`, `rows`: the first of them among those that are packed, and how many; `room`: rows of the
     packed matrix. `weights`: the strip's of this part, in panels `panel` words apart. The sums
     [rows][strip] go on from `start`, whose rows are `pitch` floats apart: the bias, with a pitch of
-    0, or what the part before left. `following`: words to the weights that come next, 0 if that is
-    not known.
+    0, or what the part before left. `scales`: those of the strip's outputs, where weights are
+    bytes. `following`: words to the weights that come next, 0 if that is not known.
     """
 
     row: Any
@@ -23,15 +23,23 @@ class Block(NamedTuple):
     start: Any
     pitch: Any
     sums: Any
+    scales: Any
     steps: Any
     following: Any
 
 
 class Way(Protocol):
-    """Writes its part into the kernel's module; takes `block` steps of k at a time."""
+    """Writes its part into the kernel's module."""
 
     name: str
-    block: int
+
+    @property
+    def block(self) -> int:
+        """Steps of k that are taken at a time."""
+
+    @property
+    def step_words(self) -> int:
+        """Words of a row of activations that a step spans."""
 
     def begin(self, b: Any) -> Any:
         """What a thread does before a call; the answer is for `end`."""
@@ -46,7 +54,7 @@ class Way(Protocol):
         """How many of so many rows are multiplied at a time."""
 
     def pack(self, b: Any, x: Any, packed: Any, rows: Any, pitch: Any, steps: Any) -> None:
-        """Brings so many steps of rows that are `pitch` words apart into the order it reads."""
+        """Brings so many steps of rows that are `pitch` steps apart into the order it reads."""
 
     def multiply(self, b: Any, packed: Any, block: Block) -> None:
         """Advances the block's sums by its part of k."""

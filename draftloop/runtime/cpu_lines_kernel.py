@@ -42,15 +42,29 @@ class Lines:
 
     def __init__(self, emitter: FormatEmitter) -> None:
         self._emitter = emitter
-        self.block = BLOCK // self.parts
         self._prefetch = emitter.declare("llvm.prefetch.p0", VOID, [PTR, I32, I32, I32])
         self._pack = self._emit_pack()
         self._tiles = {rows: self._emit_tile(rows) for rows in range(1, self.max_rows + 1)}
 
     @property
     def parts(self) -> int:
-        """Values of a word, which are multiplied one after the other."""
+        """Parts of a word, which are multiplied one after the other: its values."""
         return self._emitter.depth
+
+    @property
+    def block(self) -> int:
+        """Steps whose parts take BLOCK words of a row."""
+        return BLOCK // self.parts
+
+    @property
+    def step_words(self) -> int:
+        """A word of weights meets a word of activations."""
+        return 1
+
+    @property
+    def chain(self) -> Any:
+        """The type of a vector of sums under way."""
+        return self._emitter.floats
 
     @property
     def scalar(self) -> Any:
@@ -81,8 +95,8 @@ class Lines:
         return ceil(b, rows, ceil(b, rows, i64(most)))
 
     def pack(self, b: Any, x: Any, packed: Any, rows: Any, pitch: Any, steps: Any) -> None:
-        """Widens so many steps of rows that are `pitch` words apart."""
-        depth, values = (b.mul(words, i64(self.parts)) for words in (pitch, steps))
+        """Widens so many steps of rows that are `pitch` steps apart."""
+        depth, values = (b.mul(count, i64(self.parts)) for count in (pitch, steps))
         b.call(self._pack, [x, packed, rows, depth, values])
 
     def multiply(self, b: Any, packed: Any, block: Block) -> None:
@@ -91,22 +105,24 @@ class Lines:
         is_first = b.icmp_signed("==", block.row, i64(0))
         ahead = b.select(is_first, block.following, i64(0))
         arguments = [
-            x, block.weights, block.panel, block.start, block.pitch, block.sums, block.steps, ahead,
+            x, block.weights, block.panel, block.start, block.pitch, block.sums, block.scales,
+            block.steps, ahead,
         ]  # fmt: skip
         self._emitter.call_one_of(b, self._tiles, block.rows, arguments)
 
     def _emit_tile(self, rows: int) -> Any:
-        """tile(x, weights, panel, start, pitch, sums, steps, ahead): a strip by a block of `rows`.
+        """tile(x, weights, panel, start, pitch, sums, scales, steps, ahead): a strip by `rows`.
 
         As `Block` says; the same weights `ahead` words further are fetched.
         """
-        function, b = self._emitter.define(f"tile{rows}", [PTR, PTR, I64, PTR, I64, PTR, I64, I64])
-        x, weights, panel, start, pitch, sums, steps, ahead = function.args
+        types = [PTR, PTR, I64, PTR, I64, PTR, PTR, I64, I64]
+        function, b = self._emitter.define(f"{self.name}_tile{rows}", types)
+        x, weights, panel, start, pitch, sums, scales, steps, ahead = function.args
         lanes, tile = self._emitter.unit.lanes, self._emitter.unit.tile(rows, self.parts)
         vectors = tile.vectors
         emit_step = self._emit_step if tile.keeps_weights else self._emit_step_by_rows
         with b.goto_entry_block():
-            chains = [[b.alloca(self._emitter.floats) for _ in range(vectors)] for _ in range(rows)]
+            chains = [[b.alloca(self.chain) for _ in range(vectors)] for _ in range(rows)]
         with loop(b, i64(0), i64(STRIP_VECTORS), i64(vectors)) as first:
             panels = [
                 at(b, weights, b.mul(b.add(first, i64(v)), panel), I32) for v in range(vectors)
@@ -117,16 +133,29 @@ class Lines:
                 for row in range(rows)
                 for v in range(vectors)
             ]
+            starts = {
+                place: at(b, start, b.add(b.mul(i64(row), pitch), place), F32)
+                for row, _, place in places
+            }
             for row, v, place in places:
-                address = at(b, start, b.add(b.mul(i64(row), pitch), place), F32)
-                b.store(b.load(address, align=4, typ=self._emitter.floats), chains[row][v])
+                b.store(self._begun(b, starts[place]), chains[row][v])
             with loop(b, i64(0), steps) as step:
                 emit_step(b, x, panels, chains, step, ahead)
             for row, v, place in places:
                 target = at(b, sums, b.add(i64(row * self._emitter.unit.strip), place), F32)
-                b.store(b.load(chains[row][v], typ=self._emitter.floats), target, align=4)
+                total = b.load(chains[row][v], typ=self.chain)
+                of_row, of_outputs = at(b, x, i64(row * ROW_FLOATS), F32), at(b, scales, place, F32)
+                b.store(self._ended(b, total, starts[place], of_row, of_outputs), target, align=4)
         b.ret_void()
         return function
+
+    def _begun(self, b: Any, start: Any) -> Any:
+        """What a chain begins with where sums go on from `start`."""
+        return b.load(start, align=4, typ=self._emitter.floats)
+
+    def _ended(self, b: Any, total: Any, start: Any, row: Any, scales: Any) -> Any:
+        """The sums that a chain ends with: those of a packed row, and of outputs of such scales."""
+        return total
 
     def _emit_step(
         self, b: Any, x: Any, panels: list[Any], chains: list[list[Any]], step: Any, ahead: Any
@@ -144,7 +173,7 @@ class Lines:
             for row, row_chains in enumerate(chains):
                 factor = self._factor(b, activations, row, k)
                 for weight, chain in zip(weights, row_chains, strict=True):
-                    total = b.load(chain, typ=self._emitter.floats)
+                    total = b.load(chain, typ=self.chain)
                     b.store(self._advanced(b, total, weight[k], factor), chain)
 
     def _emit_step_by_rows(
@@ -167,7 +196,7 @@ class Lines:
                 word = b.load(address, align=4 * lanes, typ=self._emitter.ints)
                 weight = self._values(b, word)[k]
                 for row_chains, factor in zip(chains, factors, strict=True):
-                    total = b.load(row_chains[v], typ=self._emitter.floats)
+                    total = b.load(row_chains[v], typ=self.chain)
                     b.store(self._advanced(b, total, weight, factor), row_chains[v])
 
     def _values(self, b: Any, word: Any) -> list[Any]:
@@ -199,7 +228,7 @@ class Lines:
 
     def _emit_pack(self) -> Any:
         """pack(x, packed, rows, depth, values): widen so many values of rows that have `depth`."""
-        function, b = self._emitter.define("pack", [PTR, PTR, I64, I64, I64])
+        function, b = self._emitter.define(f"{self.name}_pack", [PTR, PTR, I64, I64, I64])
         x, packed, rows, depth, values = function.args
         lanes = i64(self._emitter.unit.lanes)
         whole = b.mul(b.sdiv(values, lanes), lanes)

@@ -17,6 +17,7 @@ from torch.nn import functional
 from transformers import PreTrainedModel
 
 from draftloop.runtime.cpu_linear import PackedLinear, packable
+from draftloop.runtime.quantization import MULTIPLE, quantized
 
 PRODUCTS = {torch.matmul, torch.mm, Tensor.matmul, Tensor.mm, Tensor.__matmul__}
 
@@ -73,13 +74,15 @@ class Matrix(Parameter):
         assert self._packed is not None
         return self._packed(x)
 
-    def pack(self, by_columns: bool) -> None:
+    def pack(self, by_columns: bool, *, in_bytes: bool = False) -> None:
         """Takes the layout of the kernel, where it has one for this matrix."""
         weight = self.dense.T.contiguous() if by_columns else self.dense
-        suited = packable(weight)
-        self._packed = (
-            PackedLinear(weight) if suited else functools.partial(functional.linear, weight=weight)
-        )
+        if not packable(weight):
+            self._packed = functools.partial(functional.linear, weight=weight)
+        elif in_bytes and weight.shape[1] % MULTIPLE == 0:
+            self._packed = PackedLinear(quantized(weight), None, weight.dtype)
+        else:
+            self._packed = PackedLinear(weight)
 
     def to(self, dtype: torch.dtype) -> Matrix:
         """The same in another type, made once."""
@@ -97,10 +100,11 @@ class Matrix(Parameter):
 
 
 class Stack(Parameter):
-    """[matrices, ...]: one for every expert."""
+    """[matrices, ...]: one for every expert, quantized when they are packed where `in_bytes`."""
 
-    def __init__(self, dense: Tensor) -> None:
+    def __init__(self, dense: Tensor, *, in_bytes: bool = False) -> None:
         super().__init__(dense)
+        self._in_bytes = in_bytes
         self.matrices = [Matrix(matrix, self) for matrix in dense]
 
     def __getitem__(self, index: Any) -> Any:
@@ -110,7 +114,7 @@ class Stack(Parameter):
     def pack(self, by_columns: bool) -> None:
         """Packs all of its matrices and lets go of what they were."""
         for matrix in self.matrices:
-            matrix.pack(by_columns)
+            matrix.pack(by_columns, in_bytes=self._in_bytes)
             del matrix.dense
         del self.dense
 
@@ -127,18 +131,25 @@ def multiplies_itself(module: nn.Module) -> bool:
     return not any(kind.startswith("torch.nn") for kind in kinds)
 
 
-def replace_parameters(model: PreTrainedModel) -> None:
+def _replacement(parameter: Tensor, in_bytes: bool) -> Parameter | None:
+    if parameter.dim() == 3:
+        return Stack(parameter, in_bytes=in_bytes)
+    return Matrix(parameter) if parameter.dim() == 2 else None
+
+
+def replace_parameters(model: PreTrainedModel, *, in_bytes: bool = False) -> None:
     """Replaces matrices, and stacks of them, in modules of others' code.
 
-    Experts are multiplied one by one then, each by the rows that chose it.
+    Experts are multiplied one by one then, each by the rows that chose it. `in_bytes`: stacks are
+    quantized; what is no stack is a router's, and small.
     """
     replaced = False
     for module in filter(multiplies_itself, list(model.modules())):
         for name, parameter in list(module.named_parameters(recurse=False)):
-            kind = {2: Matrix, 3: Stack}.get(parameter.dim())
-            if kind is not None:
+            replacement = _replacement(parameter.detach(), in_bytes)
+            if replacement is not None:
                 delattr(module, name)
-                setattr(module, name, kind(parameter.detach()))
+                setattr(module, name, replacement)
                 replaced = True
     if replaced:
         model.set_experts_implementation("eager")

@@ -89,13 +89,16 @@ class CpuStack:
         self._head = cast(PackedLinear, frame.head)
         self._dtype = frame.last_norm.dtype
         self._windows = sorted({layer.window or 0 for layer in layers})
-        self._kernel = kernel.compiled(UNIT, self._dtype, shape.dim, _widths(layers, shape))
+        linears = [self._head, *(linear for layer in layers for linear in _linears(layer))]
+        with_bytes = any(linear.scales is not None for linear in linears)
+        self._kernel = kernel.compiled(
+            UNIT, self._dtype, shape.dim, _widths(layers, shape), with_bytes=with_bytes
+        )
         # Behind the last layer the head stands for the matrix that comes next.
         fields = [self._fields(layer) for layer in layers]
         head = fields[-1][: kernel.LAYER_FIELDS.index("before_attention weights")]
         head += len(kernel.LINEARS) * _linear_fields(self._head)
         self._table = np.array([*fields, head], np.int64)
-        linears = [self._head, *(linear for layer in layers for linear in _linears(layer))]
         self._work_per_row = sum(linear.in_features * linear.out_features for linear in linears)
         self._cache: KVCache | None = None
         self._between: dict[str, Tensor] = {}
@@ -252,7 +255,7 @@ def _linears(layer: Layer) -> list[PackedLinear]:
 
 def _linear_fields(linear: PackedLinear) -> list[int]:
     """In the order of the kernel's records."""
-    return [linear.packed.data_ptr(), linear.bias.data_ptr(), linear.steps, linear.out_features]
+    return [*linear.addresses, linear.steps, linear.out_features]
 
 
 def _widths(layers: Sequence[Layer], shape: StackShape) -> tuple[int, ...]:

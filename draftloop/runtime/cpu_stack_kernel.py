@@ -36,18 +36,18 @@ CALL_FIELDS = (
     "layers", "count", "segments", "segment_count", "rows", "hidden", "heads", "kv_heads", "dim",
     "key_head", "slot_size", "threads", "work_per_row", "token_ids", "positions", "embedding", "x",
     "normed", "joined", "query", "attended", "narrowed", "gates", "inner", "delta", "cosines",
-    "sines", "last_norm", "chosen", "chosen_count", "head weights", "head bias", "head steps",
-    "head outputs", "scores", "logits", "scale", "epsilon",
+    "sines", "last_norm", "chosen", "chosen_count", "head weights", "head bias", "head scales",
+    "head steps", "head outputs", "scores", "logits", "scale", "epsilon",
 )  # fmt: skip
 CALL = struct.Struct(f"{len(CALL_FIELDS) - 2}q2d")
 MEMBER_FIELDS = (*CALL_FIELDS, "team")  # of the copy that all threads of a team read
 MEMBER_POINTERS = (
     "team", "layers", "segments", "token_ids", "positions", "embedding", "x", "normed", "joined",
     "query", "attended", "narrowed", "gates", "inner", "delta", "cosines", "sines", "last_norm",
-    "chosen", "head weights", "head bias", "scores", "logits",
+    "chosen", "head weights", "head bias", "head scales", "scores", "logits",
 )  # fmt: skip
 MIN_WORK_PER_THREAD = 1 << 23  # multiply-adds; for less, waking a thread costs more than it saves
-LINEAR_FIELDS = ("weights", "bias", "steps", "outputs")
+LINEAR_FIELDS = ("weights", "bias", "scales", "steps", "outputs")
 LINEARS = ("before_attention", "after_attention", "before_activation", "after_activation")
 LAYER_FIELDS = (
     "first_norm", "second_norm", "query_norm", "key_norm", "keys", "values", "window",
@@ -216,7 +216,7 @@ class _StackEmitter(RowsEmitter):
         that comes next: its layer, its name and into how many parts it is gated.
         """
         fields = {field: layer[f"{name} {field}"] for field in ("steps", "outputs")}
-        for field in ("weights", "bias"):
+        for field in ("weights", "bias", "scales"):
             fields[field] = b.ptrtoint(layer[f"{name} {field}"], I64)
         fields["x"], fields["out"] = (b.ptrtoint(known[matrix], I64) for matrix in (x, out))
         fields |= {"rows": rows or known["rows"], "threads": known["threads"]}
@@ -374,15 +374,17 @@ class _StackEmitter(RowsEmitter):
 
 @functools.cache
 def compiled(
-    unit: VectorUnit, dtype: torch.dtype, dim: int, widths: tuple[int, ...]
+    unit: VectorUnit, dtype: torch.dtype, dim: int, widths: tuple[int, ...], *, with_bytes: bool
 ) -> Callable[[bytes], None]:
     """The kernel for heads of `dim` dimensions: a function of one packed `CALL`.
 
     `widths` are those of all matrices, and half of a head: vectors have lanes that divide them.
+    `with_bytes`: whether there are matrices of eight bits.
     """
-    linear = f"draftloop_linear_{dtype.itemsize}"
+    linear = f"draftloop_linear_{dtype.itemsize}{'_bytes' * with_bytes}"
     attention = f"draftloop_attention_{dtype.itemsize}_{dim}"
-    know_function(linear, cpu_linear_kernel.compiled(unit, dtype), "linear_part")
+    multiply = cpu_linear_kernel.compiled(unit, dtype, with_bytes=with_bytes)
+    know_function(linear, multiply, "linear_part")
     know_function(attention, cpu_attention_kernel.compiled(unit, dtype, dim), "attention_part")
     narrower = VectorUnit(lanes=lanes_for(unit, *widths), registers=unit.registers)
     emitter = _StackEmitter(narrower, dtype, linear, attention, unit.strip)

@@ -46,7 +46,7 @@ class Tiles:
     other rows nor on where the row is.
     """
 
-    name, block = "tiles", BLOCK
+    name, block, step_words = "tiles", BLOCK, 1
 
     def __init__(self, emitter: FormatEmitter) -> None:
         self._emitter = emitter

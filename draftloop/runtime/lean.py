@@ -30,6 +30,7 @@ from draftloop.runtime.cpu_linear import packed
 from draftloop.runtime.cpu_stack import CpuStack, Frame, StackShape, stackable
 from draftloop.runtime.forward import Batch
 from draftloop.runtime.kv_cache import KVCache
+from draftloop.runtime.quantization import Int8Linear, Linear, stacked
 from draftloop.runtime.tree_attention import attend
 
 KINDS = (
@@ -52,7 +53,7 @@ def is_lean(model: PreTrainedModel) -> bool:
         getattr(body.rotary_emb, "rope_type", None) in FIXED_ROPE
         and turned == 1
         and all(
-            type(module) is nn.Linear
+            type(module) in (nn.Linear, Int8Linear)
             for layer in body.layers
             for name, module in layer.named_modules()
             if name.endswith("_proj")
@@ -187,9 +188,9 @@ def _take_over(layer: Any, config: Any) -> Layer:
     )
 
 
-def _taken(module: nn.Module, name: str) -> nn.Linear:
+def _taken(module: nn.Module, name: str) -> Linear:
     """A layer out of its module, so that no matrix is held twice."""
-    layer = cast(nn.Linear, getattr(module, name))
+    layer = cast(Linear, getattr(module, name))
     delattr(module, name)
     return layer
 
@@ -204,14 +205,7 @@ def _joined(module: nn.Module, name: str) -> nn.Module:
     """The layer of this name, or one whose outputs are those of its parts, one after the other."""
     if hasattr(module, name):
         return packed(_taken(module, name))
-    layers = [_taken(module, part) for part in JOINED[name]]
-    weight = torch.cat([layer.weight for layer in layers])
-    one = nn.Linear(weight.shape[1], weight.shape[0], bias=False, device="meta")
-    one.weight = nn.Parameter(weight, requires_grad=False)
-    if layers[0].bias is not None:  # of these layers either all have one or none
-        bias = torch.cat([layer.bias for layer in layers])
-        one.bias = nn.Parameter(bias, requires_grad=False)
-    return packed(one)
+    return packed(stacked([_taken(module, part) for part in JOINED[name]]))
 
 
 def _kv_heads(config: Any) -> int:

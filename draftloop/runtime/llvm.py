@@ -164,8 +164,9 @@ class Emitter:
         self.fma = self.declare(f"llvm.fma.v{unit.lanes}f32", self.floats, [self.floats] * 3)
 
     def declare(self, name: str, result: Any, arguments: list[Any]) -> Any:
-        """A function that is defined elsewhere, or later."""
-        return ir.Function(self.module, ir.FunctionType(result, arguments), name)
+        """A function that is defined elsewhere, or later; the same one for the same name."""
+        declared = self.module.globals.get(name)
+        return declared or ir.Function(self.module, ir.FunctionType(result, arguments), name)
 
     def define(self, name: str, arguments: list[Any], returning: Any = VOID) -> tuple[Any, Any]:
         """A function of the module, returning nothing unless it is said, and its body's builder."""

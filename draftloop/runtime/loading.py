@@ -28,6 +28,7 @@ class ModelOptions:
     folder: Path
     dtype: str = "float32"
     device: str = "cpu"
+    quantization: str = ""
     inflate: str = ""
     context_length: int | None = None
     memory_share: float = 0.8

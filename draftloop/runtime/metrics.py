@@ -114,11 +114,12 @@ def _hosts(hosts: Sequence[ModelHost]) -> Iterator[Metric]:
 
 
 def _models(hosts: Sequence[ModelHost]) -> Metric:
-    labels = ["model_name", "dtype", "device"]
+    labels = ["model_name", "dtype", "quantization", "device"]
     family = GaugeMetricFamily("draftloop_model_parameters", "Weights of the model.", labels=labels)
     for host in hosts:
         info = host.info
-        family.add_metric([info.model_name, info.dtype, info.device], info.parameters)
+        values = [info.model_name, info.dtype, info.quantization or "none", info.device]
+        family.add_metric(values, info.parameters)
     return family
 
 

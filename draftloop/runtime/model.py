@@ -44,6 +44,7 @@ from draftloop.runtime.loading import (
 )
 from draftloop.runtime.prefixes import Text
 from draftloop.runtime.prepared import Pass, Passes, Prepared, Wanted
+from draftloop.runtime.quantization import quantize
 from draftloop.runtime.room import Room
 from draftloop.runtime.sampling import Sampler
 from draftloop.runtime.step import StepSize, prompt_tokens
@@ -68,6 +69,8 @@ class LanguageModel:
         if size := parse_size(options.inflate):
             inflate(self.network, size)
         self.parameters = count_parameters(self.network)
+        if options.quantization:
+            quantize(self.network)
         self.stop_token_ids = stop_tokens_of(self.network)
         self._own_kernels = self.device.type == "cpu" and cpu_linear.available()
         room = Room(
@@ -83,7 +86,8 @@ class LanguageModel:
             self._lean = LeanDecoder(self.network, positions=self.cache.shape.rows)
         elif self._own_kernels:
             cpu_linear.replace_linears(self.network)
-            cpu_parameters.replace_parameters(self.network)
+            in_bytes = bool(options.quantization)
+            cpu_parameters.replace_parameters(self.network, in_bytes=in_bytes)
             cpu_elementwise.replace_activations(self.network)
         self.prepared = self._prepared()
         self.costs = CostCurve()
@@ -233,6 +237,7 @@ class LanguageModel:
             context_length=self.context_length,
             parameters=self.parameters,
             dtype=str(self.network.dtype).removeprefix("torch."),
+            quantization=self.options.quantization,
             device=str(self.device),
             cost_inflation=self.options.inflate,
             max_sessions=self.options.max_sessions,

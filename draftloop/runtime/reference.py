@@ -76,13 +76,17 @@ class Reference:
             raise StartupFailure(
                 f"model: {model.network.config.model_type} attends in a way that is not supported: "
                 f"what it says of a short text differs from what transformers says, by {apart:.2f} "
-                f"of what texts differ by (at most {MOST_APART}); {ADVICE}"
+                f"of what texts differ by (at most {MOST_APART}); {_advice(model)}"
             )
 
     def distance(self, said: Tensor, rows: list[int]) -> float:
         """The median over these rows of how far off they are, in what texts are apart."""
         spread = (self.logits - self.logits.mean(0)).norm(dim=-1)[rows]
         return float(((said - self.logits[rows]).norm(dim=-1) / spread).median())
+
+
+def _advice(model: LanguageModel) -> str:
+    return f"try it without quantization, or {ADVICE}" if model.options.quantization else ADVICE
 
 
 @torch.inference_mode()

@@ -134,6 +134,7 @@ class ModelHost:
             ModelOptions(
                 folder=settings.model,
                 dtype=settings.dtype,
+                quantization="" if settings.quantization == "none" else settings.quantization,
                 device=settings.device,
                 inflate=settings.inflate,
                 context_length=settings.context_length,

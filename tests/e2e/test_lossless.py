@@ -11,6 +11,7 @@ import pytest
 from draftloop.config import bundled_model
 from orchestrator.launcher import Stack
 from orchestrator.stack_config import StackConfig
+from protos import generation_pb2 as pb
 from tests.e2e.client import STRATEGIES, Case, Client, first_difference, held_out_prompts
 from tests.e2e.conftest import SAMPLINGS
 from tests.support.forked import ForkedStack
@@ -109,6 +110,27 @@ def test_nor_do_a_larger_draft_model_and_a_cascade_of_three(
             said = [list(answer.token_ids) for answer in answers]
             assert not first_difference(expected[:count], said)
             assert sum(a.summary.speculation.draft_forwards for a in answers) > 0
+        client.channel.close()
+
+
+@pytest.mark.timeout(600)
+def test_nor_do_weights_of_eight_bits(cases: list[Case]) -> None:
+    """Of both models, in bfloat16: drafts change nothing of what such a target model says."""
+    config = StackConfig(
+        port=0, http_port=None, drafter_port=0, verifier_port=0, quantization="int8",
+        drafter_flags=("--quantization", "int8"), start_timeout_s=240,
+    )  # fmt: skip
+    cases = cases[: len(SAMPLINGS)]
+    with ForkedStack(config) as running:
+        client = Client(running.address)
+        served = client.stub.Info(pb.GenerationInfoRequest())
+        assert {served.verifier.quantization, served.drafter.quantization} == {"int8"}
+        plain = client.tokens(cases, "autoregressive", concurrency=1)
+        assert any(len(tokens) > 10 for tokens in plain)
+        assert client.tokens(cases, "autoregressive", concurrency=8) == plain
+        for strategy, concurrency in (("fused", 1), ("fused", 8), ("lookahead", 4), ("cascade", 2)):
+            said = client.tokens(cases, strategy, concurrency, max_draft_tokens=DRAFT_TOKENS)
+            assert not first_difference(plain, said), strategy
         client.channel.close()
 
 

@@ -2,7 +2,7 @@
 
 A product of two bfloat16 is exact in float32, so there the chain is a plain running sum. Where the
 processor multiplies pairs (AVX512-BF16) or tiles (AMX) the order along k is its own; there the sums
-are compared within rounding, and all else as strictly.
+are compared within rounding, and all else as strictly. Weights of eight bits: `test_cpu_bytes`.
 """
 
 from __future__ import annotations
@@ -20,9 +20,12 @@ from torch.nn import functional
 
 from draftloop.runtime import cpu_linear
 from draftloop.runtime.cpu_linear import PackedLinear, packable, replace_linears
+from draftloop.runtime.quantization import quantized
+from tests.support.matrices import random_layer, same_bits
 
 needs_kernel = pytest.mark.skipif(cpu_linear.UNIT is None, reason="no kernel for this machine")
 DTYPES = (torch.bfloat16, torch.float32)
+FORMATS = [(dtype, in_bytes) for dtype in DTYPES for in_bytes in (False, True)]
 KERNEL = "draftloop.runtime.cpu_linear_kernel"
 
 
@@ -55,20 +58,15 @@ def running_sum(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     return total.to(x.dtype)
 
 
-def random_layer(
-    outputs: int, depth: int, dtype: torch.dtype = torch.bfloat16
-) -> tuple[Tensor, Tensor]:
-    return torch.randn(outputs, depth).to(dtype), torch.randn(outputs).to(dtype)
+def packed_layer(outputs: int, depth: int, dtype: torch.dtype, in_bytes: bool) -> PackedLinear:
+    weight, bias = random_layer(outputs, depth, dtype)
+    return PackedLinear(quantized(weight) if in_bytes else weight, bias, dtype)
 
 
 def in_own_order(depth: int) -> bool:
     """Whether the processor adds products of bfloat16 in an order of its own."""
     unit = cpu_linear.UNIT
     return unit is not None and (unit.dots or (unit.tiles and depth % 32 == 0))
-
-
-def same_bits(left: Tensor, right: Tensor) -> bool:
-    return torch.equal(left.view(torch.uint8), right.view(torch.uint8))
 
 
 @needs_kernel
@@ -94,10 +92,9 @@ def test_float32_is_close_to_the_sum_in_double_precision() -> None:
 
 
 @needs_kernel
-@pytest.mark.parametrize("dtype", DTYPES)
-def test_a_row_has_the_same_bits_in_every_batch(dtype: torch.dtype) -> None:
-    weight, bias = random_layer(1100, 256, dtype)
-    packed = PackedLinear(weight, bias)
+@pytest.mark.parametrize(("dtype", "in_bytes"), FORMATS)
+def test_a_row_has_the_same_bits_in_every_batch(dtype: torch.dtype, in_bytes: bool) -> None:
+    packed = packed_layer(1100, 256, dtype, in_bytes)
     x = torch.randn(70, 256).to(dtype)
     alone = torch.cat([packed(row[None]) for row in x])
     for rows in (*range(1, 30), 48, 70):
@@ -106,10 +103,9 @@ def test_a_row_has_the_same_bits_in_every_batch(dtype: torch.dtype) -> None:
 
 
 @needs_kernel
-@pytest.mark.parametrize("dtype", DTYPES)
-def test_bits_do_not_depend_on_the_number_of_threads(dtype: torch.dtype) -> None:
-    weight, bias = random_layer(1100, 256, dtype)
-    packed = PackedLinear(weight, bias)
+@pytest.mark.parametrize(("dtype", "in_bytes"), FORMATS)
+def test_bits_do_not_depend_on_the_number_of_threads(dtype: torch.dtype, in_bytes: bool) -> None:
+    packed = packed_layer(1100, 256, dtype, in_bytes)
     x = torch.randn(20, 256).to(dtype)
     expected = packed(x)
     for threads in (1, 3, 5):
@@ -118,36 +114,35 @@ def test_bits_do_not_depend_on_the_number_of_threads(dtype: torch.dtype) -> None
 
 
 @needs_kernel
-@pytest.mark.parametrize("depth", [1110, 2080])
-def test_more_rows_than_are_taken_at_once(depth: int) -> None:
-    weight, bias = random_layer(64, depth)
-    packed = PackedLinear(weight, bias)
+@pytest.mark.parametrize(("depth", "in_bytes"), [(1110, False), (2080, False), (2080, True)])
+def test_more_rows_than_are_taken_at_once(depth: int, in_bytes: bool) -> None:
+    packed = packed_layer(64, depth, torch.bfloat16, in_bytes)
     kernel = pytest.importorskip(KERNEL)
     x = torch.randn(2 * kernel.JOB_ROWS + 3, depth).bfloat16()
     assert same_bits(packed(x), torch.cat([packed(row[None]) for row in x]))
 
 
 @needs_kernel
-@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(("dtype", "in_bytes"), FORMATS)
 @pytest.mark.parametrize("rows", [1, 7, 200])
 @pytest.mark.parametrize("has_next", [False, True])
-def test_a_gated_product(rows: int, dtype: torch.dtype, has_next: bool) -> None:
+def test_a_gated_product(rows: int, dtype: torch.dtype, in_bytes: bool, has_next: bool) -> None:
     """In place of the outputs: SiLU of their first half times their second, in one call.
 
     Which matrix comes next says what is fetched meanwhile and changes nothing.
     """
-    width, depth = 3 * 64, 600
-    packed = PackedLinear(*random_layer(2 * width, depth, dtype))
+    width, depth = 3 * 64, 592
+    packed = packed_layer(2 * width, depth, dtype, in_bytes)
     x = torch.randn(rows, depth).to(dtype) / 8
     gate, up = packed(x).split(width, dim=1)
     gated = torch.empty(rows, width, dtype=dtype)
     kernel = pytest.importorskip(KERNEL)
     call = kernel.CALL.pack(
-        x.data_ptr(), packed.packed.data_ptr(), packed.bias.data_ptr(), 0, rows, packed.steps,
-        2 * width, torch.get_num_threads(), gated.data_ptr(),
+        x.data_ptr(), *packed.addresses, 0, rows, packed.steps, 2 * width,
+        torch.get_num_threads(), gated.data_ptr(),
         *((packed.packed.data_ptr(), packed.steps, 6) if has_next else (0, 0, 0)),
     )  # fmt: skip
-    kernel.compiled(cpu_linear.UNIT, dtype)(call)
+    kernel.compiled(cpu_linear.UNIT, dtype, with_bytes=in_bytes)(call)
     torch.testing.assert_close(gated, functional.silu(gate) * up)
 
 

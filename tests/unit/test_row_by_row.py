@@ -65,10 +65,14 @@ def said(model: LanguageModel, rows: int) -> Tensor:
         model.cache.release(slot)
 
 
+@pytest.mark.parametrize("quantization", ["", "int8"])
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("kind", KINDS)
-def test_rows_are_the_same_alone_and_together(tmp_path: Path, kind: str, dtype: str) -> None:
-    model = load_model(save_model(tmp_path, KINDS[kind]), dtype=dtype)
+def test_rows_are_the_same_alone_and_together(
+    tmp_path: Path, kind: str, dtype: str, quantization: str
+) -> None:
+    folder = save_model(tmp_path, KINDS[kind])
+    model = load_model(folder, dtype=dtype, quantization=quantization)
     assert model.row_by_row
     alone = said(model, 1)
     for rows in (2, 5, 17, 40):

@@ -1,0 +1,148 @@
+"""Weights of eight bits for the kernel of `cpu_linear`: LLVM IR, written with llvmlite.
+
+Activations become integers of 16 bits, so that sums are exact: they are the same in any order, and
+on any CPU. Importing this module requires llvmlite.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from llvmlite import ir
+
+from draftloop.runtime.cpu_lines_kernel import BLOCK, FROM_L2, ROW_FLOATS, Lines
+from draftloop.runtime.llvm import F32, I16, I32, I64, PTR, ROUNDER, FormatEmitter, at, i64, loop
+
+VALUES = 4  # of a word of weights
+MAX_ROWS = 20  # of a tile
+# Bits of a float32: where its exponent is, the sign taken off, and a value that is no number.
+EXPONENT, UNSIGNED, NO_NUMBER = 23, 0x7FFFFFFF, 0x7FC00000
+SPECIAL = 255  # the exponent of infinities and of what is no number
+# Rows are scaled by a power of two so that their largest value takes 15 bits.
+BITS, BIAS = 15, 127
+
+
+class Bytes(Lines):
+    """`Lines` of integers, for weights between -127 and 127 with a scale for every output.
+
+    A row's values along a block of k are multiplied by a power of two and rounded to 16 bits: the
+    largest takes 15, and its block's sum of products stays below 2^31. What bfloat16 holds within
+    a 128th of the largest value is exact, the rest is as fine as that. Where a block ends, its sum
+    is scaled and added to those of the blocks before in float32.
+
+    A word holds the values of four steps of k, the second and third exchanged: then a shift or two
+    make pairs of 16 bits of it.
+    """
+
+    name = "bytes"
+    parts = 2  # pairs
+    block = BLOCK // VALUES
+    max_rows = MAX_ROWS
+
+    def __init__(self, emitter: FormatEmitter) -> None:
+        lanes = emitter.unit.lanes
+        self._shorts = ir.VectorType(I16, 2 * lanes)
+        name = "llvm.x86.avx512.pmaddw.d.512" if lanes == 16 else "llvm.x86.avx2.pmadd.wd"
+        self._pairs = emitter.declare(name, emitter.ints, [self._shorts, self._shorts])
+        name = f"llvm.vector.reduce.umax.v{lanes}i32"
+        self._largest = emitter.declare(name, I32, [emitter.ints])
+        super().__init__(emitter)
+
+    @property
+    def step_words(self) -> int:
+        """Those of as many activations as a word holds weights."""
+        return VALUES // self._emitter.depth
+
+    @property
+    def chain(self) -> Any:
+        """Integers."""
+        return self._emitter.ints
+
+    def pack(self, b: Any, x: Any, packed: Any, rows: Any, pitch: Any, steps: Any) -> None:
+        """Makes integers of so many steps of rows that are `pitch` steps apart."""
+        depth, values = (b.mul(count, i64(VALUES)) for count in (pitch, steps))
+        b.call(self._pack, [x, packed, rows, depth, values])
+
+    def _begun(self, b: Any, start: Any) -> Any:
+        """The sum of a block begins with nothing."""
+        return self._emitter.whole(0)
+
+    def _ended(self, b: Any, total: Any, start: Any, row: Any, scales: Any) -> Any:
+        """The sums so far and the block's, scaled."""
+        floats = self._emitter.floats
+        of_row = b.load(at(b, row, i64(BLOCK), F32), align=4, typ=F32)
+        scaled = b.fmul(b.sitofp(total, floats), self._emitter.splat(b, of_row, floats))
+        before, of_outputs = (b.load(place, align=4, typ=floats) for place in (start, scales))
+        return b.call(self._emitter.fma, [scaled, of_outputs, before])
+
+    def _values(self, b: Any, word: Any) -> list[Any]:
+        """The pairs in each word of a vector, in order of k."""
+        eight = ir.Constant(self._shorts, [8] * (2 * self._emitter.unit.lanes))
+        pairs = b.bitcast(word, self._shorts)
+        return [b.ashr(b.shl(pairs, eight), eight), b.ashr(pairs, eight)]
+
+    def _factor(self, b: Any, activations: Any, row: int, part: int) -> Any:
+        """A row's pair of a step, in every lane."""
+        word = b.load(at(b, activations, i64(row * ROW_FLOATS + part), F32), align=4, typ=I32)
+        return b.bitcast(self._emitter.splat(b, word, self._emitter.ints), self._shorts)
+
+    def _advanced(self, b: Any, total: Any, weight: Any, factor: Any) -> Any:
+        """The sums, one pair's products later."""
+        return b.add(total, b.call(self._pairs, [weight, factor]))
+
+    def _emit_pack(self) -> Any:
+        """pack(x, packed, rows, depth, values): so many values of rows that have `depth`.
+
+        To [BLOCK words], two values in a word, and the float32 that they are to be multiplied by.
+        """
+        function, b = self._emitter.define("bytes_pack", [PTR, PTR, I64, I64, I64])
+        x, packed, rows, depth, values = function.args
+        lanes = i64(self._emitter.unit.lanes)
+        with loop(b, i64(0), rows) as row:
+            source = at(b, x, b.mul(row, depth), self._emitter.scalar)
+            target = at(b, packed, b.mul(row, i64(ROW_FLOATS)), F32)
+            inverse, scale = self._scales(b, self._largest_of(b, source, values))
+            b.store(scale, at(b, target, i64(BLOCK), F32), align=4)
+            factor = self._emitter.splat(b, inverse, self._emitter.floats)
+            with loop(b, i64(0), values, lanes) as k:
+                scaled = b.fmul(self._emitter.load(b, source, k), factor)
+                b.store(self._whole(b, scaled), at(b, target, k, I16), align=2)
+        b.ret_void()
+        return function
+
+    def _largest_of(self, b: Any, source: Any, values: Any) -> Any:
+        """The bits of the largest of so many values, without its sign; infinity is larger."""
+        ints, lanes = self._emitter.ints, i64(self._emitter.unit.lanes)
+        with b.goto_entry_block():
+            most = b.alloca(ints)
+        b.store(self._emitter.whole(0), most)
+        with loop(b, i64(0), values, lanes) as k:
+            value = b.bitcast(self._emitter.load(b, source, k), ints)
+            value = b.and_(value, self._emitter.whole(UNSIGNED))
+            known = b.load(most, typ=ints)
+            b.store(b.select(b.icmp_signed(">", value, known), value, known), most)
+            # the next block, or the weights push it out of the cache meanwhile
+            further = at(b, source, b.add(k, i64(BLOCK)), self._emitter.scalar)
+            self._fetch(b, further, FROM_L2)
+        return b.call(self._largest, [b.load(most, typ=ints)])
+
+    def _scales(self, b: Any, largest: Any) -> tuple[Any, Any]:
+        """What values are multiplied by, and what undoes it: powers of two, float32."""
+        exponent = b.lshr(largest, ir.Constant(I32, EXPONENT))
+        least = ir.Constant(I32, BITS)
+        exponent = b.select(b.icmp_unsigned(">", exponent, least), exponent, least)
+        inverse = b.sub(ir.Constant(I32, 2 * BIAS + BITS - 1), exponent)
+        scale = b.shl(b.sub(exponent, ir.Constant(I32, BITS - 1)), ir.Constant(I32, EXPONENT))
+        special = b.icmp_unsigned("==", exponent, ir.Constant(I32, SPECIAL))
+        scale = b.select(special, ir.Constant(I32, NO_NUMBER), scale)
+        inverse = b.shl(inverse, ir.Constant(I32, EXPONENT))
+        return b.bitcast(inverse, F32), b.bitcast(scale, F32)
+
+    def _whole(self, b: Any, scaled: Any) -> Any:
+        """A vector of float32 between -2^15 and 2^15, to the nearest integers of 16 bits."""
+        rounder = self._emitter.constant(ROUNDER)
+        near = b.bitcast(b.fadd(scaled, rounder), self._emitter.ints)
+        whole = b.sub(near, b.bitcast(rounder, self._emitter.ints))
+        most = self._emitter.whole((1 << BITS) - 1)
+        whole = b.select(b.icmp_signed("<", whole, most), whole, most)
+        return b.trunc(whole, self._emitter.shorts)

@@ -1,0 +1,18 @@
+"""Random linear layers, and what makes two results the same."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+
+def random_layer(
+    outputs: int, depth: int, dtype: torch.dtype = torch.bfloat16
+) -> tuple[Tensor, Tensor]:
+    """A matrix [outputs, depth] and a bias."""
+    return torch.randn(outputs, depth).to(dtype), torch.randn(outputs).to(dtype)
+
+
+def same_bits(left: Tensor, right: Tensor) -> bool:
+    """Whether two tensors are equal bit by bit; what is no number may be."""
+    return torch.equal(left.view(torch.uint8), right.view(torch.uint8))

@@ -1,0 +1,173 @@
+"""Weights of eight bits against their definition, bit for bit: exact sums of integers, scaled.
+
+No order of summation is part of it: it is the same on every CPU.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+from torch import Tensor, nn
+from transformers.pytorch_utils import Conv1D
+
+from draftloop.runtime import cpu_linear
+from draftloop.runtime.cpu_linear import PackedLinear, packable, replace_linears
+from draftloop.runtime.quantization import (
+    Int8Linear,
+    Linear,
+    Quantized,
+    quantize,
+    quantized,
+    stacked,
+)
+from tests.support.matrices import random_layer, same_bits
+
+needs_kernel = pytest.mark.skipif(cpu_linear.UNIT is None, reason="no kernel for this machine")
+DTYPES = (torch.bfloat16, torch.float32)
+SPAN = 512  # of k that a row's scale holds for
+
+
+@pytest.fixture(autouse=True)
+def inference() -> Iterator[None]:
+    torch.manual_seed(0)
+    with torch.inference_mode():
+        yield
+
+
+def by_definition(x: Tensor, weight: Quantized, bias: Tensor) -> Tensor:
+    """Each span of a row in integers of 16 bits, of which the largest takes 15.
+
+    Double precision holds a product of two float32, and the sum's low bits matter in ties alone.
+    """
+    total = bias.float().repeat(len(x), 1)
+    for start in range(0, x.shape[1], SPAN):
+        part = x[:, start : start + SPAN].double()
+        exponent = torch.frexp(part.abs().amax(1))[1].clamp(min=-111)
+        scale = torch.ldexp(torch.ones(len(x), dtype=torch.double), exponent - 15)[:, None]
+        integers = (part / scale).round().clamp(max=2**15 - 1)
+        exact = (integers @ weight.values[:, start : start + SPAN].double().T).float()
+        scaled = (exact * scale.float()).double() * weight.scales.double()
+        total = (scaled + total.double()).float()
+    return total.to(x.dtype)
+
+
+@needs_kernel
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(("outputs", "depth"), [(64, 16), (200, 96), (515, 1104), (9, 2080)])
+def test_it_is_the_scaled_sum_of_integers(outputs: int, depth: int, dtype: torch.dtype) -> None:
+    weight, bias = random_layer(outputs, depth, dtype)
+    matrix = quantized(weight)
+    packed = PackedLinear(matrix, bias, dtype)
+    for rows in (*range(1, 25), 41, 130):
+        x = (torch.randn(rows, depth) * torch.randn(rows, 1).exp()).to(dtype)
+        assert same_bits(packed(x), by_definition(x, matrix, bias)), rows
+
+
+@needs_kernel
+def test_the_largest_sums_do_not_overflow() -> None:
+    matrix = Quantized(torch.full((3, 1024), 127, dtype=torch.int8), torch.ones(3))
+    matrix.values[1] = -127
+    x = torch.full((2, 1024), 1 - 2**-20)
+    x[1] = -x[1]
+    got = PackedLinear(matrix, None, torch.float32)(x)
+    assert same_bits(got, by_definition(x, matrix, torch.zeros(3)))
+    torch.testing.assert_close(got[0, 0].item(), 127.0 * 1024, rtol=1e-4, atol=0)
+
+
+@needs_kernel
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_the_smallest_values_and_those_that_are_no_numbers(dtype: torch.dtype) -> None:
+    """A row's are its own affair; infinities are named as what cannot be computed."""
+    weight, bias = random_layer(64, 1024, dtype)
+    matrix = quantized(weight)
+    packed = PackedLinear(matrix, bias, dtype)
+    x = torch.randn(6, 1024).to(dtype)
+    x[1] = 0
+    x[2] = 1e-40
+    x[3, 700] = torch.inf
+    x[4, 3] = torch.nan
+    got = packed(x)
+    assert got[3:5].isnan().all()
+    for row in (0, 1, 2, 5):
+        assert same_bits(got[row : row + 1], by_definition(x[row : row + 1], matrix, bias)), row
+    assert same_bits(got[1], bias.float().to(dtype))
+
+
+@needs_kernel
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_narrow_vectors_give_the_same_bits(
+    dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    weight, bias = random_layer(203, 608, dtype)
+    x = torch.randn(15, 608).to(dtype)
+    expected = PackedLinear(quantized(weight), bias, dtype)(x)
+    llvm = pytest.importorskip("draftloop.runtime.llvm")
+    monkeypatch.setattr(cpu_linear, "UNIT", llvm.AVX2)
+    assert same_bits(PackedLinear(quantized(weight), bias, dtype)(x), expected)
+
+
+def test_quantizing_rounds_each_output_by_its_own_scale() -> None:
+    weight = torch.randn(30, 64) * torch.logspace(-6, 6, 30)[:, None]
+    weight[7] = 0
+    values, scales = quantized(weight)
+    largest = values.abs().amax(1)
+    assert largest[7] == 0
+    assert (largest[torch.arange(30) != 7] == 127).all()
+    apart = (values * scales[:, None] - weight).abs()
+    assert (apart <= 0.5001 * scales[:, None]).all()
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, *DTYPES])
+def test_torch_multiplies_as_the_matrix_says(dtype: torch.dtype) -> None:
+    weight, bias = random_layer(96, 64, torch.float32)
+    matrix = quantized(100 * weight)
+    layer = Int8Linear(matrix, bias, dtype)
+    x = torch.randn(5, 64).to(dtype)
+    wanted = x.float() @ (matrix.values * matrix.scales[:, None]).T + bias
+    torch.testing.assert_close(layer(x), wanted.to(dtype), rtol=2**-7, atol=2.0)
+    if dtype in DTYPES and packable(matrix.values):
+        packed = PackedLinear(matrix, bias, dtype)
+        torch.testing.assert_close(packed(x), layer(x), rtol=0.02, atol=2.0)
+
+
+def test_float16_does_not_overflow_where_the_whole_layer_would_not() -> None:
+    weight = torch.full((4, 4096), 0.01)
+    x = torch.ones(1, 4096).half()
+    layer = Int8Linear(quantized(weight), None, torch.float16)
+    torch.testing.assert_close(layer(x), torch.full((1, 4), 40.96).half(), rtol=0.01, atol=0)
+
+
+@pytest.mark.parametrize("in_bytes", [False, True])
+@pytest.mark.parametrize("has_bias", [False, True])
+def test_stacked_layers_say_what_they_said(in_bytes: bool, has_bias: bool) -> None:
+    whole = [nn.Linear(32, outputs, bias=has_bias) for outputs in (16, 5)]
+    layers: list[Linear] = [*(_in_bytes(whole) if in_bytes else whole)]
+    x = torch.randn(3, 32)
+    wanted = torch.cat([layer(x) for layer in layers], dim=1)
+    torch.testing.assert_close(stacked(layers)(x), wanted)
+
+
+def test_all_linear_layers_of_a_model_are_quantized_that_can_be() -> None:
+    model = nn.ModuleDict(
+        {"plain": nn.Linear(32, 8), "transposed": Conv1D(8, 48), "odd": nn.Linear(33, 8)}
+    ).bfloat16()
+    inputs = {name: torch.randn(2, width).bfloat16() for name, width in WIDTHS.items()}
+    before = {name: model[name](x) for name, x in inputs.items()}
+    quantize(model)
+    assert [type(layer) for layer in model.values()] == [Int8Linear, Int8Linear, nn.Linear]
+    for name, x in inputs.items():
+        torch.testing.assert_close(model[name](x), before[name], rtol=0.05, atol=0.05)
+    if cpu_linear.available():
+        assert replace_linears(model) == 2
+        for name, x in inputs.items():
+            torch.testing.assert_close(model[name](x), before[name], rtol=0.05, atol=0.05)
+
+
+WIDTHS = {"plain": 32, "transposed": 48, "odd": 33}
+
+
+def _in_bytes(layers: list[nn.Linear]) -> Iterator[Int8Linear]:
+    for layer in layers:
+        yield Int8Linear(quantized(layer.weight), layer.bias, layer.weight.dtype)
