@@ -13,7 +13,7 @@ from benchmarks.systems import METHODS, Profile
 from benchmarks.workload import Case
 from draftloop.client import NO_RETRY, AsyncClient
 from draftloop.completion import DeploymentInfo, Piece, Summary
-from draftloop.config import bundled_model
+from draftloop.config import Quantization, bundled_model
 from draftloop.request import GenerationParameters, SamplingParameters
 from draftloop.speculation import OUROBOROS, Speculation
 from orchestrator.launcher import Stack
@@ -83,6 +83,7 @@ def stack_of(
     dtype: Literal["bfloat16", "float32"] = "bfloat16",
     *,
     prefix_caching: bool = False,
+    quantization: Quantization = "none",
 ) -> StackConfig:
     """A profile's roles on free ports, the target model with so many threads.
 
@@ -97,6 +98,7 @@ def stack_of(
         drafter_port=0,
         verifier_port=0,
         dtype=dtype,
+        quantization=quantization,
         draft=bundled_model(profile.draft),
         drafter_flags=(*(("--smaller-models", smaller) if smaller else ()), *both),
         inflate=profile.inflate,

@@ -22,6 +22,7 @@ SMALLER = {
     "benchmarks.phrase_log": "--records 20000",
     "benchmarks.gateway": "--tokens 6 --repeats 1 --output {}",
     "benchmarks.prefixes": "--profile bundled --repeats 1 --out {}/prefixes",
+    "benchmarks.quantization": "--profile bundled --repeats 1 --tokens 6 --out {}/quantization",
 }
 BENCHMARKS = [
     command for command in documented_commands() if command.words[:2] == (".venv/bin/python", "-m")
