@@ -40,6 +40,7 @@ class ModelInfo:
     instance_id: str
     quantization: str = ""
     cost_inflation: str = ""
+    prefix_caching: bool = False
     strategies: tuple[str, ...] = ()
     stop_token_ids: tuple[int, ...] = ()
     cost_curve: tuple[CostPoint, ...] = ()

@@ -125,8 +125,12 @@ class Replicas:
         self._model = self._common() or self._model
 
     def served(self, replica: Replica, tokens: Sequence[int], group: str | None) -> None:
-        """The replica has computed this text, for who shares beginnings with the group."""
-        if group is not None:
+        """The replica has computed this text, for who shares beginnings with the group.
+
+        One that says it keeps no beginnings has forgotten it by now.
+        """
+        keeps = replica.model is not None and replica.model.prefix_caching
+        if group is not None and keeps:
             self._beginnings.note(tokens, group, replica)
 
     def by_preference(self, tokens: Sequence[int] = (), group: str | None = None) -> list[Replica]:

@@ -172,7 +172,7 @@ class SamplingParameters(_message.Message):
     def __init__(self, temperature: _Optional[float] = ..., top_k: _Optional[int] = ..., top_p: _Optional[float] = ..., min_p: _Optional[float] = ..., repetition_penalty: _Optional[float] = ..., presence_penalty: _Optional[float] = ..., frequency_penalty: _Optional[float] = ..., logit_bias: _Optional[_Mapping[int, float]] = ..., seed: _Optional[int] = ...) -> None: ...
 
 class ModelInfo(_message.Message):
-    __slots__ = ("protocol_version", "model_name", "model_fingerprint", "vocabulary_fingerprint", "vocabulary_size", "context_length", "parameters", "dtype", "device", "cost_inflation", "max_sessions", "max_draft_nodes", "strategies", "stop_token_ids", "cost_curve", "instance_id", "quantization")
+    __slots__ = ("protocol_version", "model_name", "model_fingerprint", "vocabulary_fingerprint", "vocabulary_size", "context_length", "parameters", "dtype", "device", "cost_inflation", "max_sessions", "max_draft_nodes", "strategies", "stop_token_ids", "cost_curve", "instance_id", "quantization", "prefix_caching")
     PROTOCOL_VERSION_FIELD_NUMBER: _ClassVar[int]
     MODEL_NAME_FIELD_NUMBER: _ClassVar[int]
     MODEL_FINGERPRINT_FIELD_NUMBER: _ClassVar[int]
@@ -190,6 +190,7 @@ class ModelInfo(_message.Message):
     COST_CURVE_FIELD_NUMBER: _ClassVar[int]
     INSTANCE_ID_FIELD_NUMBER: _ClassVar[int]
     QUANTIZATION_FIELD_NUMBER: _ClassVar[int]
+    PREFIX_CACHING_FIELD_NUMBER: _ClassVar[int]
     protocol_version: int
     model_name: str
     model_fingerprint: str
@@ -207,7 +208,8 @@ class ModelInfo(_message.Message):
     cost_curve: _containers.RepeatedCompositeFieldContainer[CostPoint]
     instance_id: str
     quantization: str
-    def __init__(self, protocol_version: _Optional[int] = ..., model_name: _Optional[str] = ..., model_fingerprint: _Optional[str] = ..., vocabulary_fingerprint: _Optional[str] = ..., vocabulary_size: _Optional[int] = ..., context_length: _Optional[int] = ..., parameters: _Optional[int] = ..., dtype: _Optional[str] = ..., device: _Optional[str] = ..., cost_inflation: _Optional[str] = ..., max_sessions: _Optional[int] = ..., max_draft_nodes: _Optional[int] = ..., strategies: _Optional[_Iterable[str]] = ..., stop_token_ids: _Optional[_Iterable[int]] = ..., cost_curve: _Optional[_Iterable[_Union[CostPoint, _Mapping]]] = ..., instance_id: _Optional[str] = ..., quantization: _Optional[str] = ...) -> None: ...
+    prefix_caching: bool
+    def __init__(self, protocol_version: _Optional[int] = ..., model_name: _Optional[str] = ..., model_fingerprint: _Optional[str] = ..., vocabulary_fingerprint: _Optional[str] = ..., vocabulary_size: _Optional[int] = ..., context_length: _Optional[int] = ..., parameters: _Optional[int] = ..., dtype: _Optional[str] = ..., device: _Optional[str] = ..., cost_inflation: _Optional[str] = ..., max_sessions: _Optional[int] = ..., max_draft_nodes: _Optional[int] = ..., strategies: _Optional[_Iterable[str]] = ..., stop_token_ids: _Optional[_Iterable[int]] = ..., cost_curve: _Optional[_Iterable[_Union[CostPoint, _Mapping]]] = ..., instance_id: _Optional[str] = ..., quantization: _Optional[str] = ..., prefix_caching: bool = ...) -> None: ...
 
 class CostPoint(_message.Message):
     __slots__ = ("tokens", "forward_ns", "context", "batch")

@@ -226,7 +226,7 @@ class LanguageModel:
         """Time of a forward with one token, as of late; 0 where none was measured."""
         return self.costs.forward_seconds
 
-    def info(self, *, strategies: Sequence[str] = ()) -> ModelInfo:
+    def info(self, *, strategies: Sequence[str] = (), prefix_caching: bool = False) -> ModelInfo:
         """What the service tells its clients."""
         folder = self.options.folder
         return ModelInfo(
@@ -240,6 +240,7 @@ class LanguageModel:
             quantization=self.options.quantization,
             device=str(self.device),
             cost_inflation=self.options.inflate,
+            prefix_caching=prefix_caching,
             max_sessions=self.options.max_sessions,
             max_draft_nodes=self.options.max_draft_nodes,
             strategies=tuple(strategies),

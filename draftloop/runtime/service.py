@@ -111,7 +111,7 @@ class ModelHost:
             load = functools.partial(self._load_smaller, folder, model)
             self.smaller_models.append(await asyncio.wrap_future(self.engine.call(load)))
         self._model = model
-        self._info = model.info(strategies=self._strategies)
+        self._info = model.info(strategies=self._strategies, prefix_caching=settings.prefix_caching)
         self._admission = Admission(model, self.engine, max_waiting=settings.max_waiting)
         metrics.HOSTS.watch(self)
         line = self._costs()

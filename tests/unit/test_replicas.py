@@ -23,8 +23,11 @@ class FakeChannel:
         return self.state
 
 
-def replica(name: str, *, room: int = 8, running: int = 0, **load: Any) -> Replica:
-    one = Replica(name, FakeChannel(), model=model_info(max_sessions=room))
+def replica(
+    name: str, *, room: int = 8, running: int = 0, keeps: bool = True, **load: Any
+) -> Replica:
+    model = model_info(max_sessions=room, prefix_caching=keeps)
+    one = Replica(name, FakeChannel(), model=model)
     one.report(ServiceLoad(running_sessions=running, **load))
     return one
 
@@ -78,6 +81,13 @@ def test_who_has_computed_a_beginning_goes_first() -> None:
         assert known.by_preference(text, group)[0] is other
 
 
+def test_one_that_keeps_no_beginnings_has_none() -> None:
+    one, other = replica("one", running=1, keeps=False), replica("other")
+    known = Replicas([one, other])
+    known.served(one, TEXT, "a")
+    assert known.known(TEXT, "a") == 0 and known.by_preference(TEXT, "a")[0] is other
+
+
 def test_it_does_not_where_it_is_much_busier_or_cannot() -> None:
     one, other = replica("one", running=2), replica("other")
     known = Replicas([one, other])
@@ -123,7 +133,9 @@ def test_requests_may_count_on_the_least_of_the_limits() -> None:
     assert known.model.context_length == 64 and not known, "what was known stays known"
 
 
-@pytest.mark.parametrize("changed", [{"model_fingerprint": "cc"}, {"dtype": "bfloat16"}])
+@pytest.mark.parametrize(
+    "changed", [{"model_fingerprint": "cc"}, {"dtype": "bfloat16"}, {"quantization": "int8"}]
+)
 def test_another_model_is_named_beside_the_first(changed: dict[str, str]) -> None:
     with pytest.raises(Mismatch) as caught:
         model_info().require_same_model(model_info(**changed))
