@@ -6,6 +6,7 @@ No order of summation is part of it: it is the same on every CPU.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import torch
@@ -14,6 +15,7 @@ from transformers.pytorch_utils import Conv1D
 
 from draftloop.runtime import cpu_linear
 from draftloop.runtime.cpu_linear import PackedLinear, packable, replace_linears
+from draftloop.runtime.forward import Forward
 from draftloop.runtime.quantization import (
     Int8Linear,
     Linear,
@@ -23,6 +25,7 @@ from draftloop.runtime.quantization import (
     stacked,
 )
 from tests.support.matrices import random_layer, same_bits
+from tests.support.toy_model import load_model, save_model
 
 needs_kernel = pytest.mark.skipif(cpu_linear.UNIT is None, reason="no kernel for this machine")
 DTYPES = (torch.bfloat16, torch.float32)
@@ -163,6 +166,25 @@ def test_all_linear_layers_of_a_model_are_quantized_that_can_be() -> None:
         assert replace_linears(model) == 2
         for name, x in inputs.items():
             torch.testing.assert_close(model[name](x), before[name], rtol=0.05, atol=0.05)
+
+
+def test_a_model_says_the_same_through_torch_as_through_the_kernel(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As other devices run it; and what it says is near to what the whole model says."""
+    folder = save_model(tmp_path)
+    text = [5 + 7 * place % 90 for place in range(40)]
+
+    def said(quantization: str) -> Tensor:
+        model = load_model(folder, quantization=quantization)
+        assert model.info().quantization == quantization
+        return model.forward([Forward(model, model.acquire(), text)])[0]
+
+    whole, through_kernel = said(""), said("int8")
+    monkeypatch.setattr(cpu_linear, "UNIT", None)
+    torch.testing.assert_close(said("int8"), through_kernel, rtol=1e-3, atol=1e-2)
+    assert not torch.equal(through_kernel, whole)
+    assert (through_kernel - whole).norm() < 0.05 * whole.norm()
 
 
 WIDTHS = {"plain": 32, "transposed": 48, "odd": 33}
