@@ -28,7 +28,7 @@ from benchmarks.measure import in_turn
 from benchmarks.outcome import Outcome
 from benchmarks.prompts import completion
 from benchmarks.services import Services, running, stack_of
-from benchmarks.settings import RESULTS, names
+from benchmarks.settings import RESULTS, add_quantization, names
 from benchmarks.systems import METHODS, PLAIN, PROFILES, Profile
 from benchmarks.workload import FIRST_SEED, Case
 from draftloop.speculation import OPT_TREE, SPECULATIVE
@@ -210,6 +210,7 @@ def read_settings(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--prompt-tokens", type=int, default=128, help="most tokens of a prompt")
     parser.add_argument("--temperature", type=float, default=0.8)
     parser.add_argument("--minutes", type=float, default=6.0, help="time for all runs")
+    add_quantization(parser)
     parser.add_argument("--threads", type=int, default=available_cores())
     parser.add_argument("--out", type=Path, default=RESULTS / "load", help="path without suffix")
     settings = parser.parse_args(arguments)
@@ -223,7 +224,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     console, profile = Console(), PROFILES[settings.profile]
     machine = describe_machine()
     console.print(f"{profile.title}: starting the services ...", highlight=False)
-    with running(stack_of(profile, settings.threads), lambda _: None) as services:
+    config = stack_of(profile, settings.threads, quantization=settings.quantization)
+    with running(config, lambda _: None) as services:
         loop = Loop(services, settings.tokens, settings.prompt_tokens, settings.temperature)
         chosen = settings.strategies, settings.sessions, 60 * settings.minutes
         rows = list(measure(loop, *chosen, console))

@@ -63,7 +63,10 @@ class Bench:
     def _measure(self, profile: Profile, plans: list[Plan], deadline: float) -> None:
         """Starts the services once and measures every cell of the profile."""
         self.console.print(f"[bold]{profile.title}[/]: starting the services ...")
-        config = stack_of(profile, self.settings.threads, self.settings.dtype)
+        settings = self.settings
+        config = stack_of(
+            profile, settings.threads, settings.dtype, quantization=settings.quantization
+        )
         with contextlib.ExitStack() as stack:
             services = stack.enter_context(running(config, lambda _: None))
             self.journal.add_profile(profile.name, describe_pair(profile, services))

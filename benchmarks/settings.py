@@ -64,11 +64,18 @@ def read_settings(arguments: Sequence[str] | None, description: str = "") -> arg
     parser.add_argument("--ablation", choices=list(ABLATIONS),
                         help="a strategy part by part, and nothing else")  # fmt: skip
     parser.add_argument("--dtype", default="bfloat16", choices=["bfloat16", "float32"])
+    add_quantization(parser)
     parser.add_argument("--threads", type=int, default=available_cores(),
                         help="CPU threads of the target model, in both systems")  # fmt: skip
     parser.add_argument("--out", help="path of the results without suffix")
     settings = parser.parse_args(arguments)
     return _completed(settings)
+
+
+def add_quantization(parser: argparse.ArgumentParser) -> None:
+    """The option of benchmarks whose target model may have weights of eight bits."""
+    parser.add_argument("--quantization", default="none", choices=["none", "int8"],
+                        help="weights of our target model, not of transformers'")  # fmt: skip
 
 
 def _completed(settings: argparse.Namespace) -> argparse.Namespace:
