@@ -1,8 +1,8 @@
 """`python -m benchmarks.quantization`: what weights of eight bits cost, and what they are worth.
 
-    python -m benchmarks.quantization [--profile 300M] [--repeats 6] [--tokens 64]
+    python -m benchmarks.quantization [--profile 300M] [--repeats 16] [--tokens 64]
 
-The bundled target model, whole and quantized, says how likely held-out text is. Then two
+The bundled target model, whole and quantized, says how likely held-out text is. Then
 deployments that differ in the target's weights continue the same prompts in turns. Tables, and
 OUT.json.
 """
@@ -11,9 +11,11 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import dataclasses
 import itertools
 import json
 import statistics
+import time
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -30,18 +32,19 @@ from benchmarks.machine import available_cores, describe_machine, describe_model
 from benchmarks.services import Services, running, stack_of
 from benchmarks.settings import RESULTS
 from benchmarks.systems import PLAIN, PROFILES
-from benchmarks.workload import Workload
+from benchmarks.workload import Case, Workload
 from draftloop.config import Quantization, bundled_model
 from draftloop.runtime.forward import Forward
 from draftloop.runtime.loading import ModelOptions
 from draftloop.runtime.model import LanguageModel
 
 # Names of columns, and what the services are told.
-FORMATS: dict[str, Quantization] = {"bfloat16": "none", "int8": "int8"}
+FORMATS: dict[str, Quantization] = {"bfloat16": "none", "int8": "int8", "w8a8": "w8a8"}
 METHODS = (PLAIN, "fused cold", "fused warm")
 TEXTS, CONTEXT = 48, 1024  # held-out prompts that are scored, and the most tokens of one
+TOGETHER, TOGETHER_METHODS = 8, (PLAIN, "fused cold")  # requests at a time
+LONG_PROMPT = 900  # tokens
 TEMPERATURE = 0.8
-Speeds = dict[str, dict[str, list[float]]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,21 +87,74 @@ def quality() -> dict[str, Any]:
     }
 
 
-def speeds(services: dict[str, Services], workload: Workload, repeats: int) -> Speeds:
-    """Tokens a second by format and method, in turns."""
-    for one in services.values():
+class Deployment:
+    """Services that are measured in turns with others, and what they took."""
+
+    def __init__(self, services: Services) -> None:
+        self.services = services
+        self._tokens: dict[str, int] = defaultdict(int)
+        self._seconds: dict[str, float] = defaultdict(float)
+        self._first: list[float] = []
+
+    def warm_up(self, workload: Workload) -> None:
+        """Fills the pool of phrases, and lets every method run once."""
         for case in workload.warming():
-            one.warm(case)
+            self.services.warm(case)
         for method in METHODS:
-            one.run(method, workload.warm_up())
-    measured: Speeds = {name: defaultdict(list) for name in services}
+            self.services.run(method, workload.warm_up())
+
+    def continue_one(self, method: str, case: Case) -> None:
+        """A continuation alone."""
+        outcome = self.services.run(method, case)
+        self._add(method, outcome.decoded, outcome.decode_s)
+
+    def continue_many(self, method: str, cases: Sequence[Case]) -> None:
+        """Continuations at a time, prompts and all."""
+        began = time.perf_counter()
+        outcomes = self.services.run_together(method, cases, len(cases))
+        tokens = sum(len(outcome.token_ids) for outcome in outcomes)
+        self._add(f"{method}, {len(cases)} at a time", tokens, time.perf_counter() - began)
+
+    def read(self, case: Case) -> None:
+        """A long prompt."""
+        self._first.append(self.services.run(PLAIN, case).first_token_s)
+
+    def _add(self, what: str, tokens: int, seconds: float) -> None:
+        self._tokens[what] += tokens
+        self._seconds[what] += seconds
+
+    def figures(self) -> dict[str, float]:
+        """Tokens a second, over all runs; for the prompt the median."""
+        speeds = {what: tokens / self._seconds[what] for what, tokens in self._tokens.items()}
+        read = LONG_PROMPT / statistics.median(self._first)
+        return {
+            **{what: round(speed, 1) for what, speed in speeds.items()},
+            f"a prompt of {LONG_PROMPT} tokens": round(read, 1),
+        }
+
+
+def measure(deployments: Sequence[Deployment], workload: Workload, repeats: int) -> None:
+    """Prompt by prompt, and then all of them at a time, in turns."""
+    for one in deployments:
+        one.warm_up(workload)
     cases = list(itertools.islice(itertools.chain(*workload.repetitions()), repeats))
     for number, case in enumerate(track(cases, "prompts")):
-        turns = list(itertools.product(services, METHODS))
-        for name, method in turns if number % 2 else reversed(turns):
-            outcome = services[name].run(method, case)
-            measured[name][method].append(outcome.tokens_per_second)
-    return measured
+        turns = list(itertools.product(deployments, METHODS))
+        for one, method in turns if number % 2 else reversed(turns):
+            one.continue_one(method, case)
+    for number in track(range(max(2, repeats // 8)), f"{TOGETHER} at a time"):
+        together = [dataclasses.replace(case, seed=case.seed + number) for case in cases[:TOGETHER]]
+        long = dataclasses.replace(cases[0], prompt=_long_prompt(), tokens=1)
+        for one in deployments if number % 2 else reversed(deployments):
+            one.read(long)
+            for method in TOGETHER_METHODS:
+                one.continue_many(method, together)
+
+
+def _long_prompt() -> prompts.Prompt:
+    texts = itertools.chain.from_iterable(p.token_ids for p in prompts.held_out_prompts(TEXTS))
+    ids = tuple(itertools.islice(texts, LONG_PROMPT))
+    return prompts.Prompt("held-out prompts in a row", "", ids)
 
 
 def show(console: Console, said: dict[str, Any], profile: str) -> None:
@@ -110,13 +166,14 @@ def show(console: Console, said: dict[str, Any], profile: str) -> None:
     table.add_row("loss, nats a token", *(f"{loss[name]:.4f}" for name in FORMATS))
     table.add_row("same most likely token", *(f"{same[name]:.1%}" for name in FORMATS))
     console.print(table)
-    table = Table(title=f"tokens a second, profile {profile}, medians")
-    for column in ("", *FORMATS, "ratio"):
+    table = Table(title=f"tokens a second, profile {profile}")
+    for column in ("", *FORMATS):
         table.add_column(column, justify="right" if column else "left")
     by_format = said["tokens_per_second"]
-    for method in METHODS:
-        whole, rounded = (by_format[name][method] for name in FORMATS)
-        table.add_row(method, f"{whole:.1f}", f"{rounded:.1f}", f"{rounded / whole:.2f}x")
+    for what in by_format["bfloat16"]:
+        whole, *rounded = (by_format[name][what] for name in FORMATS)
+        ratios = (f"{speed:.1f} ({speed / whole:.2f}x)" for speed in rounded)
+        table.add_row(what, f"{whole:.1f}", *ratios)
     console.print(table)
 
 
@@ -137,19 +194,16 @@ def main(arguments: Sequence[str] | None = None) -> None:
     )  # fmt: skip
     profile = PROFILES[options.profile]
     with contextlib.ExitStack() as stack:
-        services = {}
+        deployments = {}
         for name, told in FORMATS.items():
             config = stack_of(profile, available_cores(), quantization=told)
             console.print(f"starting the services, {name} ...")
-            services[name] = stack.enter_context(running(config, lambda _: None))
+            deployments[name] = Deployment(stack.enter_context(running(config, lambda _: None)))
         said["models"] = {
-            name: describe_model(one.info().verifier) for name, one in services.items()
+            name: describe_model(one.services.info().verifier) for name, one in deployments.items()
         }
-        measured = speeds(services, workload, options.repeats)
-    said["tokens_per_second"] = {
-        name: {method: round(statistics.median(found), 2) for method, found in by_method.items()}
-        for name, by_method in measured.items()
-    }
+        measure(list(deployments.values()), workload, options.repeats)
+    said["tokens_per_second"] = {name: one.figures() for name, one in deployments.items()}
     show(console, said, options.profile)
     options.out.with_suffix(".json").write_text(json.dumps(said, indent=2) + "\n")
 

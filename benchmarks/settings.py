@@ -74,7 +74,7 @@ def read_settings(arguments: Sequence[str] | None, description: str = "") -> arg
 
 def add_quantization(parser: argparse.ArgumentParser) -> None:
     """The option of benchmarks whose target model may have weights of eight bits."""
-    parser.add_argument("--quantization", default="none", choices=["none", "int8"],
+    parser.add_argument("--quantization", default="none", choices=["none", "int8", "w8a8"],
                         help="weights of our target model, not of transformers'")  # fmt: skip
 
 

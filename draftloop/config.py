@@ -128,7 +128,7 @@ class ServiceSettings(BaseSettings):
                 )
 
 
-Quantization = Literal["none", "int8"]
+Quantization = Literal["none", "int8", "w8a8"]
 
 
 class ModelServiceSettings(ServiceSettings):
@@ -142,7 +142,8 @@ class ModelServiceSettings(ServiceSettings):
     quantization: Quantization = Field(
         "none",
         description="int8 rounds the weights of linear layers to 8 bits: half of the bytes of "
-        "bfloat16, and on a CPU some three fifths of the time of plain decoding",
+        "bfloat16, and on a CPU some three fifths of the time of plain decoding; w8a8 rounds what "
+        "they are multiplied by, too, and takes as little for prompts and many requests",
     )
     device: str = Field("cpu", description="cpu, cuda or cuda:N")
     inflate: str = Field(

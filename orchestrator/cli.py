@@ -62,7 +62,7 @@ def up(
     inflate: Annotated[str | None, typer.Option(help="Cost inflation, such as 300M.")] = None,
     dtype: Annotated[str | None, typer.Option(help="bfloat16 or float32.")] = None,
     quantization: Annotated[
-        str | None, typer.Option(help="Weights of the target model: none or int8.")
+        str | None, typer.Option(help="Of the target model: none, int8 or w8a8.")
     ] = None,
     device: Annotated[str | None, typer.Option(help="cpu, cuda or cuda:N.")] = None,
     port: Annotated[int | None, typer.Option(help="Public port; 0 takes a free one.")] = None,

@@ -30,7 +30,7 @@ class StackConfig(BaseModel):
         bundled_model("drafter"), description="folder of the draft model; none starts no drafter"
     )
     dtype: Literal["bfloat16", "float32", "float16"] = Field("bfloat16", description="element type")
-    quantization: Quantization = Field("none", description="of the target model's weights")
+    quantization: Quantization = Field("none", description="of the target model")
     device: str = Field("cpu", description="device of both models")
     inflate: str = Field("", description="cost inflation of the target model, such as 300M")
     host: str = Field(LOOPBACK, description="address that all roles listen on")

@@ -22,7 +22,7 @@ from draftloop.runtime.scoring import Scoring
 
 if UNIT is not None:
     from draftloop.runtime import cpu_attention_kernel as kernel
-    from draftloop.runtime.llvm import lanes_for
+    from draftloop.runtime.vector_unit import lanes_for
 
 Bias = npt.NDArray[np.float32]
 

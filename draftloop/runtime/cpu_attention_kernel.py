@@ -21,15 +21,14 @@ from draftloop.runtime.llvm import (
     PTR,
     VOID,
     FormatEmitter,
-    VectorUnit,
     at,
     compile_module,
     i64,
-    lanes_for,
     loop,
     minimum,
 )
 from draftloop.runtime.team import Team
+from draftloop.runtime.vector_unit import VectorUnit, lanes_for
 
 MIN_WORK_PER_THREAD = 1 << 18  # multiply-adds of vectors; for less, waking a thread costs more
 MOST_CHUNKS = 8  # vectors of one row that are summed at a time

@@ -1,7 +1,7 @@
 """Weights of eight bits for the kernel of `cpu_linear`: LLVM IR, written with llvmlite.
 
-Activations become integers of 16 bits, so that sums are exact: they are the same in any order, and
-on any CPU. Importing this module requires llvmlite.
+Activations become integers, so that sums are exact: they are the same in any order, and on any CPU.
+Importing this module requires llvmlite.
 """
 
 from __future__ import annotations
@@ -11,24 +11,36 @@ from typing import Any
 from llvmlite import ir
 
 from draftloop.runtime.cpu_lines_kernel import BLOCK, FROM_L2, ROW_FLOATS, Lines
-from draftloop.runtime.llvm import F32, I16, I32, I64, PTR, ROUNDER, FormatEmitter, at, i64, loop
+from draftloop.runtime.llvm import (
+    F32,
+    I16,
+    I32,
+    I64,
+    PTR,
+    ROUNDER,
+    FormatEmitter,
+    at,
+    i64,
+    loop,
+    single,
+)
 
 VALUES = 4  # of a word of weights
-MAX_ROWS = 20  # of a tile
 # Bits of a float32: where its exponent is, the sign taken off, and a value that is no number.
 EXPONENT, UNSIGNED, NO_NUMBER = 23, 0x7FFFFFFF, 0x7FC00000
 SPECIAL = 255  # the exponent of infinities and of what is no number
-# Rows are scaled by a power of two so that their largest value takes 15 bits.
 BITS, BIAS = 15, 127
+LEAST = 1e-30  # the largest value of a row that is scaled to fewer bits, at least
 
 
 class Bytes(Lines):
     """`Lines` of integers, for weights between -127 and 127 with a scale for every output.
 
-    A row's values along a block of k are multiplied by a power of two and rounded to 16 bits: the
-    largest takes 15, and its block's sum of products stays below 2^31. What bfloat16 holds within
-    a 128th of the largest value is exact, the rest is as fine as that. Where a block ends, its sum
-    is scaled and added to those of the blocks before in float32.
+    Activations along a block of k are scaled by their largest value and rounded. To 16 bits: by a
+    power of two, so that the largest takes 15 and its block's sum of products stays below 2^31;
+    what bfloat16 holds within a 128th of it is exact, the rest is as fine as that. To 8 bits: the
+    largest becomes 127. Where a block ends, its sum is scaled and added to those of the blocks
+    before in float32.
 
     A word holds the values of four steps of k, the second and third exchanged: then a shift or two
     make pairs of 16 bits of it.
@@ -37,9 +49,11 @@ class Bytes(Lines):
     name = "bytes"
     parts = 2  # pairs
     block = BLOCK // VALUES
-    max_rows = MAX_ROWS
+    max_rows = 20
 
-    def __init__(self, emitter: FormatEmitter) -> None:
+    def __init__(self, emitter: FormatEmitter, bits: int) -> None:
+        """`bits`: of activations, 16 or 8."""
+        self._bits = bits
         lanes = emitter.unit.lanes
         self._shorts = ir.VectorType(I16, 2 * lanes)
         name = "llvm.x86.avx512.pmaddw.d.512" if lanes == 16 else "llvm.x86.avx2.pmadd.wd"
@@ -63,7 +77,7 @@ class Bytes(Lines):
         depth, values = (b.mul(count, i64(VALUES)) for count in (pitch, steps))
         b.call(self._pack, [x, packed, rows, depth, values])
 
-    def _begun(self, b: Any, start: Any) -> Any:
+    def _begun(self, b: Any, start: Any, row: Any) -> Any:
         """The sum of a block begins with nothing."""
         return self._emitter.whole(0)
 
@@ -93,9 +107,9 @@ class Bytes(Lines):
     def _emit_pack(self) -> Any:
         """pack(x, packed, rows, depth, values): so many values of rows that have `depth`.
 
-        To [BLOCK words], two values in a word, and the float32 that they are to be multiplied by.
+        To integers, and behind BLOCK words the float32 that they are to be multiplied by.
         """
-        function, b = self._emitter.define("bytes_pack", [PTR, PTR, I64, I64, I64])
+        function, b = self._emitter.define(f"{self.name}_pack", [PTR, PTR, I64, I64, I64])
         x, packed, rows, depth, values = function.args
         lanes = i64(self._emitter.unit.lanes)
         with loop(b, i64(0), rows) as row:
@@ -104,11 +118,23 @@ class Bytes(Lines):
             inverse, scale = self._scales(b, self._largest_of(b, source, values))
             b.store(scale, at(b, target, i64(BLOCK), F32), align=4)
             factor = self._emitter.splat(b, inverse, self._emitter.floats)
+            self._begin_row(b)
             with loop(b, i64(0), values, lanes) as k:
                 scaled = b.fmul(self._emitter.load(b, source, k), factor)
-                b.store(self._whole(b, scaled), at(b, target, k, I16), align=2)
+                self._keep(b, self._whole(b, scaled), target, k)
+            self._end_row(b, target)
         b.ret_void()
         return function
+
+    def _begin_row(self, b: Any) -> None:
+        """Nothing is counted."""
+
+    def _end_row(self, b: Any, target: Any) -> None:
+        """Nothing was counted."""
+
+    def _keep(self, b: Any, whole: Any, target: Any, k: Any) -> None:
+        """Stores a vector of a row's integers, the values from number `k` on."""
+        b.store(b.trunc(whole, self._emitter.shorts), at(b, target, k, I16), align=2)
 
     def _largest_of(self, b: Any, source: Any, values: Any) -> Any:
         """The bits of the largest of so many values, without its sign; infinity is larger."""
@@ -127,22 +153,41 @@ class Bytes(Lines):
         return b.call(self._largest, [b.load(most, typ=ints)])
 
     def _scales(self, b: Any, largest: Any) -> tuple[Any, Any]:
-        """What values are multiplied by, and what undoes it: powers of two, float32."""
+        """What values are multiplied by, and what undoes it, float32."""
         exponent = b.lshr(largest, ir.Constant(I32, EXPONENT))
+        if self._bits == 16:
+            inverse, scale = self._powers(b, exponent)
+        else:
+            value, least = b.bitcast(largest, F32), ir.Constant(F32, single(LEAST))
+            value = b.select(b.fcmp_ordered("<", value, least), least, value)
+            most = ir.Constant(F32, float(self._most))
+            inverse, scale = b.fdiv(most, value), b.fdiv(value, most)
+        special = b.icmp_unsigned("==", exponent, ir.Constant(I32, SPECIAL))
+        no_number = b.bitcast(ir.Constant(I32, NO_NUMBER), F32)
+        return inverse, b.select(special, no_number, scale)
+
+    @staticmethod
+    def _powers(b: Any, exponent: Any) -> tuple[Any, Any]:
+        """The power of two that brings values of at most this exponent below 2^15, and its inverse.
+
+        The exponent is that of a float32's bits.
+        """
         least = ir.Constant(I32, BITS)
         exponent = b.select(b.icmp_unsigned(">", exponent, least), exponent, least)
         inverse = b.sub(ir.Constant(I32, 2 * BIAS + BITS - 1), exponent)
-        scale = b.shl(b.sub(exponent, ir.Constant(I32, BITS - 1)), ir.Constant(I32, EXPONENT))
-        special = b.icmp_unsigned("==", exponent, ir.Constant(I32, SPECIAL))
-        scale = b.select(special, ir.Constant(I32, NO_NUMBER), scale)
-        inverse = b.shl(inverse, ir.Constant(I32, EXPONENT))
-        return b.bitcast(inverse, F32), b.bitcast(scale, F32)
+        scale = b.sub(exponent, ir.Constant(I32, BITS - 1))
+        powers = (b.shl(power, ir.Constant(I32, EXPONENT)) for power in (inverse, scale))
+        return tuple(b.bitcast(power, F32) for power in powers)
+
+    @property
+    def _most(self) -> int:
+        """The largest integer that a value becomes."""
+        return int((1 << (self._bits - 1)) - 1)
 
     def _whole(self, b: Any, scaled: Any) -> Any:
-        """A vector of float32 between -2^15 and 2^15, to the nearest integers of 16 bits."""
+        """A vector of float32, within the bits or nearly, to the nearest integers."""
         rounder = self._emitter.constant(ROUNDER)
         near = b.bitcast(b.fadd(scaled, rounder), self._emitter.ints)
         whole = b.sub(near, b.bitcast(rounder, self._emitter.ints))
-        most = self._emitter.whole((1 << BITS) - 1)
-        whole = b.select(b.icmp_signed("<", whole, most), whole, most)
-        return b.trunc(whole, self._emitter.shorts)
+        most = self._emitter.whole(self._most)
+        return b.select(b.icmp_signed("<", whole, most), whole, most)

@@ -19,13 +19,13 @@ from draftloop.runtime.llvm import (
     I64,
     PTR,
     Emitter,
-    VectorUnit,
     at,
     compile_module,
     i64,
     loop,
 )
 from draftloop.runtime.team import Team
+from draftloop.runtime.vector_unit import VectorUnit
 
 MIN_VALUES_PER_THREAD = 1 << 18  # for less, waking a thread costs more than it saves
 

@@ -14,8 +14,6 @@ from llvmlite import ir
 from draftloop.runtime.cpu_lines_kernel import ROW_FLOATS, Lines
 from draftloop.runtime.llvm import F32, I32, FormatEmitter, at, i64
 
-WIDE_ROWS = 14  # of the largest tile two vectors wide
-
 
 class _BFloat16(ir.Type):  # type: ignore[misc]
     """LLVM's own type, which llvmlite has not."""
@@ -34,8 +32,9 @@ class Dots(Lines):
 
     name = "dots"
     parts = 1
-    # Tiles of more than WIDE_ROWS are one vector wide and a tenth slower in the cache, but memory
-    # keeps up: of two of eight rows the first would wait for it, and the second leave it idle.
+    wide_rows = 14
+    # Tiles of more rows are one vector wide and a tenth slower in the cache, but memory keeps up:
+    # of two of eight rows the first would wait for it, and the second leave it idle.
     max_rows = 20
 
     def __init__(self, emitter: FormatEmitter) -> None:
@@ -45,11 +44,6 @@ class Dots(Lines):
         name = f"llvm.x86.avx512bf16.dpbf16ps.{32 * lanes}"
         self._dot = emitter.declare(name, emitter.floats, operands)
         super().__init__(emitter)
-
-    def height(self, b: Any, rows: Any) -> Any:
-        """All rows that fit one tile, else even parts that leave tiles two vectors wide."""
-        one = b.icmp_signed("<=", rows, i64(self.max_rows))
-        return b.select(one, rows, self.even_part(b, rows, WIDE_ROWS))
 
     def _values(self, b: Any, word: Any) -> list[Any]:
         """The pairs of a vector."""

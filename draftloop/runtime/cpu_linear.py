@@ -36,8 +36,8 @@ from draftloop.runtime.quantization import MULTIPLE, Int8Linear, Quantized
 
 try:
     from draftloop.runtime import cpu_linear_kernel as kernel
-    from draftloop.runtime.llvm import vector_unit
     from draftloop.runtime.team import bind_openmp
+    from draftloop.runtime.vector_unit import vector_unit
 except ImportError:  # no llvmlite: torch's own kernels stay in use
     UNIT = None
 else:
@@ -61,17 +61,19 @@ def packable(weight: Tensor) -> bool:
     )
 
 
-def pack(weight: Tensor, lanes: int, strip: int) -> Tensor:
+def pack(weight: Tensor, lanes: int, strip: int, *, without_sign: bool = False) -> Tensor:
     """Lay [outputs, k] out in panels: [outputs / lanes, words along k, lanes, values in a word].
 
-    A word is 32 bits; the second and third of four bytes are exchanged. Outputs are padded with
-    zeros to a multiple of `strip`.
+    A word is 32 bits; the second and third of four bytes are exchanged, or, `without_sign`, 128 is
+    added to all of them. Outputs are padded with zeros to a multiple of `strip`.
     """
     outputs, depth = weight.shape
     values = 4 // weight.element_size()
     weight = functional.pad(weight, (0, 0, 0, -outputs % strip))
     panels = weight.reshape(-1, lanes, depth // values, values).permute(0, 2, 1, 3)
-    if weight.dtype is torch.int8:
+    if without_sign:
+        panels = panels ^ -128  # the bits of what that makes of it
+    elif weight.dtype is torch.int8:
         panels = panels[..., [0, 2, 1, 3]]
     # Never a view: the kernel needs an alignment that a tensor mapped from a file may lack.
     return WEIGHTS.empty(panels.shape, weight.dtype).copy_(panels)
@@ -95,13 +97,15 @@ class PackedLinear(nn.Module):
         """
         super().__init__()
         scales: Tensor | None = None
+        self.bits = 0  # of activations where weights have eight
         if isinstance(weight, Quantized):
-            weight, scales = weight
+            weight, scales, self.bits = weight
         self.dtype = dtype or weight.dtype
         if UNIT is None or not packable(weight) or self.dtype not in FORMATS:
             raise ValueError(f"cannot pack a {weight.dtype} matrix {tuple(weight.shape)} here")
         self.out_features, self.in_features = weight.shape
-        self.packed = pack(weight.detach(), UNIT.lanes, UNIT.strip)
+        without_sign = UNIT.byte_dots and self.bits == 8
+        self.packed = pack(weight.detach(), UNIT.lanes, UNIT.strip, without_sign=without_sign)
         self.bias = self._of_outputs(bias)
         self.scales = None if scales is None else self._of_outputs(scales)
         self.steps = self.packed.shape[1]
@@ -115,7 +119,7 @@ class PackedLinear(nn.Module):
         return kept
 
     def _kernel(self) -> Callable[[bytes], None]:
-        return kernel.compiled(UNIT, self.dtype, with_bytes=self.scales is not None)
+        return kernel.compiled(UNIT, self.dtype, self.bits)
 
     @property
     def addresses(self) -> tuple[int, int, int]:

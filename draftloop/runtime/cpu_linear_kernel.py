@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from llvmlite import ir
 
+from draftloop.runtime.cpu_byte_dots_kernel import ByteDots
 from draftloop.runtime.cpu_bytes_kernel import VALUES, Bytes
 from draftloop.runtime.cpu_dots_kernel import Dots
 from draftloop.runtime.cpu_linear_way import Block, Way
@@ -27,7 +28,6 @@ from draftloop.runtime.llvm import (
     PTR,
     VOID,
     FormatEmitter,
-    VectorUnit,
     at,
     ceil,
     compile_module,
@@ -37,6 +37,7 @@ from draftloop.runtime.llvm import (
     minimum,
 )
 from draftloop.runtime.team import Team
+from draftloop.runtime.vector_unit import VectorUnit
 
 JOB_ROWS = 128  # at a time; a thread's widened activations and sums then fit the L2 cache
 SUMS_FLOATS = 1 << 15  # of the strips that a thread takes at a time
@@ -60,7 +61,8 @@ WORD_BYTES = 4
 class _LinearEmitter(FormatEmitter):
     """Writes the LLVM module of one format of activations for one vector unit.
 
-    Weights are of that format, and of eight bits where `with_bytes`. A *word* is 32 bits: one
+    Weights are of that format, and of eight bits where `bits` says to how many activations are
+    rounded for them. A *word* is 32 bits: one
     float32, two bfloat16 or four bytes of neighbours along k. A *step* is the part of k that one
     word of weights spans. Weights lie in panels of `lanes` outputs, [steps][lanes] words each; a
     strip of outputs is some panels. `Lines`, `Dots`, `Tiles` and `Bytes` multiply it by rows.
@@ -68,9 +70,9 @@ class _LinearEmitter(FormatEmitter):
 
     entry, part = "linear", "linear_part"
 
-    def __init__(self, unit: VectorUnit, dtype: torch.dtype, *, with_bytes: bool) -> None:
+    def __init__(self, unit: VectorUnit, dtype: torch.dtype, bits: int) -> None:
         super().__init__(unit, dtype)
-        self.with_bytes = with_bytes
+        self.bits = bits
         self.team = Team(self)
         scalars = ir.VectorType(self.scalar, unit.lanes)
         self.masked_store = self.declare(
@@ -123,7 +125,9 @@ class _LinearEmitter(FormatEmitter):
         keep = self.emit_keep()
         by_dots, by_tiles = (has and self.narrow for has in (self.unit.dots, self.unit.tiles))
         tiles = Tiles(self) if by_tiles else None
-        small = self.emit_way(Bytes(self), keep) if self.with_bytes else None
+        by_words = self.bits == 8 and self.unit.byte_dots
+        integers = ByteDots(self) if by_words else Bytes(self, self.bits) if self.bits else None
+        small = self.emit_way(integers, keep) if integers else None
         whole = self.emit_way(tiles, keep) if tiles else None
         lines = self.emit_way(Dots(self) if by_dots else Lines(self), keep)
         function, b = self.define(self.part, [PTR, PTR])
@@ -345,12 +349,10 @@ class _LinearEmitter(FormatEmitter):
 
 
 @functools.cache
-def compiled(
-    unit: VectorUnit, dtype: torch.dtype, *, with_bytes: bool = False
-) -> Callable[[bytes], None]:
+def compiled(unit: VectorUnit, dtype: torch.dtype, bits: int = 0) -> Callable[[bytes], None]:
     """The kernel for activations of a format: a function of one packed `CALL`.
 
-    For weights of that format, and of eight bits as well where `with_bytes`.
+    For weights of that format; also for those of eight bits where `bits` says to how many
+    activations are rounded for them: 16 or 8.
     """
-    emitter = _LinearEmitter(unit, dtype, with_bytes=with_bytes)
-    return compile_module(emitter.emit_linear(), emitter.entry)
+    return compile_module(_LinearEmitter(unit, dtype, bits).emit_linear(), _LinearEmitter.entry)

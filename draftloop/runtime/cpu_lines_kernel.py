@@ -16,7 +16,6 @@ from draftloop.runtime.llvm import (
     I32,
     I64,
     PTR,
-    STRIP_VECTORS,
     VOID,
     FormatEmitter,
     at,
@@ -24,6 +23,7 @@ from draftloop.runtime.llvm import (
     i64,
     loop,
 )
+from draftloop.runtime.vector_unit import STRIP_VECTORS
 
 BLOCK = 512  # values along k that a tile takes at a time: those of its rows stay in the L1 cache
 # Floats between two rows of a block: not a power of two, or all rows fall into the same cache sets.
@@ -73,7 +73,12 @@ class Lines:
 
     @property
     def max_rows(self) -> int:
-        """Rows of the largest tile; two vectors wide, less what the compiler needs for itself."""
+        """Rows of the largest tile."""
+        return self.wide_rows
+
+    @property
+    def wide_rows(self) -> int:
+        """Rows of the largest tile two vectors wide, less what the compiler needs for itself."""
         return 12 if self._emitter.unit.registers == 32 else 5
 
     def begin(self, b: Any) -> Any:
@@ -87,12 +92,9 @@ class Lines:
         return rows
 
     def height(self, b: Any, rows: Any) -> Any:
-        """As even parts as there can be of the rows whose sums registers hold."""
-        return self.even_part(b, rows, self.max_rows)
-
-    def even_part(self, b: Any, rows: Any, most: int) -> Any:
-        """Rows of a part where there are as few parts of at most so many as can be."""
-        return ceil(b, rows, ceil(b, rows, i64(most)))
+        """All rows that fit one tile, else even parts that leave tiles two vectors wide."""
+        even = ceil(b, rows, ceil(b, rows, i64(self.wide_rows)))
+        return b.select(b.icmp_signed("<=", rows, i64(self.max_rows)), rows, even)
 
     def pack(self, b: Any, x: Any, packed: Any, rows: Any, pitch: Any, steps: Any) -> None:
         """Widens so many steps of rows that are `pitch` steps apart."""
@@ -138,7 +140,8 @@ class Lines:
                 for row, _, place in places
             }
             for row, v, place in places:
-                b.store(self._begun(b, starts[place]), chains[row][v])
+                of_row = at(b, x, i64(row * ROW_FLOATS), F32)
+                b.store(self._begun(b, starts[place], of_row), chains[row][v])
             with loop(b, i64(0), steps) as step:
                 emit_step(b, x, panels, chains, step, ahead)
             for row, v, place in places:
@@ -149,8 +152,8 @@ class Lines:
         b.ret_void()
         return function
 
-    def _begun(self, b: Any, start: Any) -> Any:
-        """What a chain begins with where sums go on from `start`."""
+    def _begun(self, b: Any, start: Any, row: Any) -> Any:
+        """What a chain of a packed row begins with where its sums go on from `start`."""
         return b.load(start, align=4, typ=self._emitter.floats)
 
     def _ended(self, b: Any, total: Any, start: Any, row: Any, scales: Any) -> Any:

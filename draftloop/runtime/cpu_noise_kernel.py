@@ -20,7 +20,6 @@ from draftloop.runtime.llvm import (
     I64,
     PTR,
     Emitter,
-    VectorUnit,
     at,
     compile_module,
     i64,
@@ -28,6 +27,7 @@ from draftloop.runtime.llvm import (
     minimum,
 )
 from draftloop.runtime.team import Team
+from draftloop.runtime.vector_unit import VectorUnit
 
 MIN_VALUES_PER_THREAD = 1 << 16  # for less, waking a thread costs more than it saves
 

@@ -74,13 +74,16 @@ class Matrix(Parameter):
         assert self._packed is not None
         return self._packed(x)
 
-    def pack(self, by_columns: bool, *, in_bytes: bool = False) -> None:
-        """Takes the layout of the kernel, where it has one for this matrix."""
+    def pack(self, by_columns: bool, bits: int = 0) -> None:
+        """Takes the layout of the kernel, where it has one for this matrix.
+
+        Quantized where `bits` says to how many activations are rounded for it.
+        """
         weight = self.dense.T.contiguous() if by_columns else self.dense
         if not packable(weight):
             self._packed = functools.partial(functional.linear, weight=weight)
-        elif in_bytes and weight.shape[1] % MULTIPLE == 0:
-            self._packed = PackedLinear(quantized(weight), None, weight.dtype)
+        elif bits and weight.shape[1] % MULTIPLE == 0:
+            self._packed = PackedLinear(quantized(weight, bits), None, weight.dtype)
         else:
             self._packed = PackedLinear(weight)
 
@@ -100,11 +103,11 @@ class Matrix(Parameter):
 
 
 class Stack(Parameter):
-    """[matrices, ...]: one for every expert, quantized when they are packed where `in_bytes`."""
+    """[matrices, ...]: one for every expert; `bits`: as `Matrix.pack` takes them."""
 
-    def __init__(self, dense: Tensor, *, in_bytes: bool = False) -> None:
+    def __init__(self, dense: Tensor, bits: int = 0) -> None:
         super().__init__(dense)
-        self._in_bytes = in_bytes
+        self._bits = bits
         self.matrices = [Matrix(matrix, self) for matrix in dense]
 
     def __getitem__(self, index: Any) -> Any:
@@ -114,7 +117,7 @@ class Stack(Parameter):
     def pack(self, by_columns: bool) -> None:
         """Packs all of its matrices and lets go of what they were."""
         for matrix in self.matrices:
-            matrix.pack(by_columns, in_bytes=self._in_bytes)
+            matrix.pack(by_columns, self._bits)
             del matrix.dense
         del self.dense
 
@@ -131,22 +134,22 @@ def multiplies_itself(module: nn.Module) -> bool:
     return not any(kind.startswith("torch.nn") for kind in kinds)
 
 
-def _replacement(parameter: Tensor, in_bytes: bool) -> Parameter | None:
+def _replacement(parameter: Tensor, bits: int) -> Parameter | None:
     if parameter.dim() == 3:
-        return Stack(parameter, in_bytes=in_bytes)
+        return Stack(parameter, bits)
     return Matrix(parameter) if parameter.dim() == 2 else None
 
 
-def replace_parameters(model: PreTrainedModel, *, in_bytes: bool = False) -> None:
+def replace_parameters(model: PreTrainedModel, bits: int = 0) -> None:
     """Replaces matrices, and stacks of them, in modules of others' code.
 
-    Experts are multiplied one by one then, each by the rows that chose it. `in_bytes`: stacks are
-    quantized; what is no stack is a router's, and small.
+    Experts are multiplied one by one then, each by the rows that chose it. With `bits` of
+    activations stacks are quantized; what is no stack is a router's, and small.
     """
     replaced = False
     for module in filter(multiplies_itself, list(model.modules())):
         for name, parameter in list(module.named_parameters(recurse=False)):
-            replacement = _replacement(parameter.detach(), in_bytes)
+            replacement = _replacement(parameter.detach(), bits)
             if replacement is not None:
                 delattr(module, name)
                 setattr(module, name, replacement)

@@ -10,7 +10,8 @@ from typing import Any
 import torch
 from llvmlite import ir
 
-from draftloop.runtime.llvm import F32, I64, PTR, FormatEmitter, VectorUnit, at, i64, loop
+from draftloop.runtime.llvm import F32, I64, PTR, FormatEmitter, at, i64, loop
+from draftloop.runtime.vector_unit import VectorUnit
 
 
 class RowsEmitter(FormatEmitter):

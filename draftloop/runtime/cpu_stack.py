@@ -32,7 +32,8 @@ CHANGING_FIELDS = (
 
 if UNIT is not None:
     from draftloop.runtime import cpu_stack_kernel as kernel
-    from draftloop.runtime.llvm import address_of, lanes_for
+    from draftloop.runtime.llvm import address_of
+    from draftloop.runtime.vector_unit import lanes_for
 
     CHANGING = [kernel.CALL_FIELDS.index(name) for name in CHANGING_FIELDS]
 
@@ -90,10 +91,8 @@ class CpuStack:
         self._dtype = frame.last_norm.dtype
         self._windows = sorted({layer.window or 0 for layer in layers})
         linears = [self._head, *(linear for layer in layers for linear in _linears(layer))]
-        with_bytes = any(linear.scales is not None for linear in linears)
-        self._kernel = kernel.compiled(
-            UNIT, self._dtype, shape.dim, _widths(layers, shape), with_bytes=with_bytes
-        )
+        bits = max(linear.bits for linear in linears)
+        self._kernel = kernel.compiled(UNIT, self._dtype, shape.dim, _widths(layers, shape), bits)
         # Behind the last layer the head stands for the matrix that comes next.
         fields = [self._fields(layer) for layer in layers]
         head = fields[-1][: kernel.LAYER_FIELDS.index("before_attention weights")]

@@ -20,17 +20,16 @@ from draftloop.runtime.llvm import (
     I64,
     PTR,
     VOID,
-    VectorUnit,
     at,
     ceil,
     compile_module,
     i64,
     know_function,
-    lanes_for,
     loop,
     minimum,
 )
 from draftloop.runtime.team import Team
+from draftloop.runtime.vector_unit import VectorUnit, lanes_for
 
 CALL_FIELDS = (
     "layers", "count", "segments", "segment_count", "rows", "hidden", "heads", "kv_heads", "dim",
@@ -374,17 +373,16 @@ class _StackEmitter(RowsEmitter):
 
 @functools.cache
 def compiled(
-    unit: VectorUnit, dtype: torch.dtype, dim: int, widths: tuple[int, ...], *, with_bytes: bool
+    unit: VectorUnit, dtype: torch.dtype, dim: int, widths: tuple[int, ...], bits: int = 0
 ) -> Callable[[bytes], None]:
     """The kernel for heads of `dim` dimensions: a function of one packed `CALL`.
 
     `widths` are those of all matrices, and half of a head: vectors have lanes that divide them.
-    `with_bytes`: whether there are matrices of eight bits.
+    `bits`: as `cpu_linear_kernel.compiled` says.
     """
-    linear = f"draftloop_linear_{dtype.itemsize}{'_bytes' * with_bytes}"
+    linear = f"draftloop_linear_{dtype.itemsize}_{bits}"
     attention = f"draftloop_attention_{dtype.itemsize}_{dim}"
-    multiply = cpu_linear_kernel.compiled(unit, dtype, with_bytes=with_bytes)
-    know_function(linear, multiply, "linear_part")
+    know_function(linear, cpu_linear_kernel.compiled(unit, dtype, bits), "linear_part")
     know_function(attention, cpu_attention_kernel.compiled(unit, dtype, dim), "attention_part")
     narrower = VectorUnit(lanes=lanes_for(unit, *widths), registers=unit.registers)
     emitter = _StackEmitter(narrower, dtype, linear, attention, unit.strip)

@@ -15,7 +15,6 @@ from draftloop.runtime.llvm import (
     I32,
     I64,
     PTR,
-    STRIP_VECTORS,
     VOID,
     FormatEmitter,
     at,
@@ -23,6 +22,7 @@ from draftloop.runtime.llvm import (
     i64,
     loop,
 )
+from draftloop.runtime.vector_unit import STRIP_VECTORS
 
 I8 = ir.IntType(8)
 ROWS = 16  # of a tile

@@ -1,4 +1,4 @@
-"""What the compiled CPU kernels share: vector units, LLVM IR in small pieces, compiling.
+"""What the compiled CPU kernels share: LLVM IR in small pieces, compiling.
 
 Importing this module requires llvmlite; `cpu_linear` and `cpu_attention` are the ways in.
 """
@@ -8,105 +8,31 @@ from __future__ import annotations
 import ctypes
 import functools
 import math
-import platform
 import struct
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from typing import Any
 
+import llvmlite
 import torch
 from llvmlite import binding as llvm
 from llvmlite import ir
 
 from draftloop.runtime.exponent import EXP2
+from draftloop.runtime.vector_unit import VectorUnit
 
-if llvm.llvm_version_info[0] < 16:
-    raise ImportError("llvmlite before 0.45 has typed pointers, which this module does not write")
+if tuple(map(int, llvmlite.__version__.split(".")[:2])) < (0, 46):
+    raise ImportError("llvmlite before 0.46 has typed pointers, which this module does not write")
 
 I1, I16, I32, I64 = (ir.IntType(bits) for bits in (1, 16, 32, 64))
 F32, F64, PTR, VOID = ir.FloatType(), ir.DoubleType(), ir.PointerType(), ir.VoidType()
 
-# Multiply-adds that a core has under way: two units, each begins one a cycle and takes four.
-UNDER_WAY = 8
-ARCH_PRCTL, REQUEST_PERMISSION, TILE_DATA = 158, 0x1023, 18  # of Linux on x86-64
-STRIP_VECTORS = 4  # a strip, the unit of work of a thread, is this many vectors of outputs
-
 ROUNDER = 12582912.0  # 1.5 * 2^23: adding and subtracting it rounds a small float32
 
 
-class Tile(NamedTuple):
-    """Vectors of outputs that some rows are multiplied into at a time, and how.
-
-    `keeps_weights`: registers hold the weights of a word while they multiply all rows; else the
-    rows' activations, while they are multiplied by one vector of weights after the other.
-    """
-
-    vectors: int
-    keeps_weights: bool
-
-
-class VectorUnit(NamedTuple):
-    """What the generator must know of a CPU's vector registers."""
-
-    lanes: int
-    registers: int
-    tiles: bool = False  # whether there are registers of bfloat16 matrices
-    dots: bool = False  # whether pairs of bfloat16 are multiplied and added by one instruction
-
-    @property
-    def strip(self) -> int:
-        """Outputs in a strip; weights and bias are padded to a multiple of it."""
-        return STRIP_VECTORS * self.lanes
-
-    def padded(self, values: int) -> int:
-        """So many values and what fills their last vector."""
-        return -(-values // self.lanes) * self.lanes
-
-    def tile(self, rows: int, parts: int) -> Tile:
-        """The widest tile for `rows` rows whose sums fit the registers beside what is multiplied.
-
-        A vector of weights takes `parts` registers. By default its weights are loaded once. Where
-        that leaves fewer sums than multiply-adds are under way at a time, each would wait for the
-        one before: then the rows' activations are.
-        """
-        keeping = next((v for v in (4, 2) if rows * v + parts * v + 1 < self.registers), 1)
-        changing = next((v for v in (4, 2) if rows * v + rows + 1 <= self.registers), 1)
-        if rows * keeping < UNDER_WAY and changing > keeping:
-            return Tile(changing, keeps_weights=False)
-        return Tile(keeping, keeps_weights=True)
-
-    @property
-    def max_rows(self) -> int:
-        """Rows of the largest tile two vectors wide, less what the compiler needs for itself."""
-        return 12 if self.registers == 32 else 5
-
-
-AVX512 = VectorUnit(lanes=16, registers=32)
-AVX2 = VectorUnit(lanes=8, registers=16)
-
-
-def lanes_for(unit: VectorUnit, *widths: int) -> int:
-    """Most lanes of a vector that divide all of these widths; 0 where none does."""
-    fitting = (unit.lanes, 8, 4)
-    return next((n for n in fitting if not any(width % n for width in widths)), 0)
-
-
-@functools.cache
-def vector_unit() -> VectorUnit | None:
-    """The vector unit to generate for; None where no kernel of this module can run."""
-    if sys.platform != "linux" or platform.machine() != "x86_64":
-        return None
-    features = llvm.get_host_cpu_features()
-    if all(features.get(name) for name in ("avx512f", "avx512bw", "avx512vl", "avx512dq")):
-        tiles = all(features.get(name) for name in ("amx-tile", "amx-bf16")) and _may_use_tiles()
-        return AVX512._replace(tiles=tiles, dots=bool(features.get("avx512bf16")))
-    return AVX2 if features.get("avx2") and features.get("fma") else None
-
-
-def _may_use_tiles() -> bool:
-    """Asks the system, which saves their registers for those processes alone that have asked."""
-    return ctypes.CDLL(None).syscall(ARCH_PRCTL, REQUEST_PERMISSION, TILE_DATA) == 0  # type: ignore[no-any-return]
+def single(value: float) -> float:
+    """The value as float32 holds it."""
+    return float(struct.unpack("f", struct.pack("f", value))[0])
 
 
 def i64(value: int) -> Any:
@@ -178,8 +104,7 @@ class Emitter:
 
     def constant(self, value: float) -> Any:
         """A vector that holds `value`, rounded to float32, in every lane."""
-        rounded = struct.unpack("f", struct.pack("f", value))[0]
-        return ir.Constant(self.floats, [rounded] * self.unit.lanes)
+        return ir.Constant(self.floats, [single(value)] * self.unit.lanes)
 
     def whole(self, value: int) -> Any:
         """A vector that holds an integer in every lane."""

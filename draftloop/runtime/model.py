@@ -44,7 +44,7 @@ from draftloop.runtime.loading import (
 )
 from draftloop.runtime.prefixes import Text
 from draftloop.runtime.prepared import Pass, Passes, Prepared, Wanted
-from draftloop.runtime.quantization import quantize
+from draftloop.runtime.quantization import ACTIVATION_BITS, quantize
 from draftloop.runtime.room import Room
 from draftloop.runtime.sampling import Sampler
 from draftloop.runtime.step import StepSize, prompt_tokens
@@ -69,8 +69,9 @@ class LanguageModel:
         if size := parse_size(options.inflate):
             inflate(self.network, size)
         self.parameters = count_parameters(self.network)
-        if options.quantization:
-            quantize(self.network)
+        bits = ACTIVATION_BITS.get(options.quantization, 0)
+        if bits:
+            quantize(self.network, bits)
         self.stop_token_ids = stop_tokens_of(self.network)
         self._own_kernels = self.device.type == "cpu" and cpu_linear.available()
         room = Room(
@@ -86,8 +87,7 @@ class LanguageModel:
             self._lean = LeanDecoder(self.network, positions=self.cache.shape.rows)
         elif self._own_kernels:
             cpu_linear.replace_linears(self.network)
-            in_bytes = bool(options.quantization)
-            cpu_parameters.replace_parameters(self.network, in_bytes=in_bytes)
+            cpu_parameters.replace_parameters(self.network, bits)
             cpu_elementwise.replace_activations(self.network)
         self.prepared = self._prepared()
         self.costs = CostCurve()

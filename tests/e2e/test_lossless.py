@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -114,17 +115,18 @@ def test_nor_do_a_larger_draft_model_and_a_cascade_of_three(
 
 
 @pytest.mark.timeout(600)
-def test_nor_do_weights_of_eight_bits(cases: list[Case]) -> None:
+@pytest.mark.parametrize(("target", "draft"), [("int8", "w8a8"), ("w8a8", "int8")])
+def test_nor_do_weights_of_eight_bits(cases: list[Case], target: Any, draft: str) -> None:
     """Of both models, in bfloat16: drafts change nothing of what such a target model says."""
     config = StackConfig(
-        port=0, http_port=None, drafter_port=0, verifier_port=0, quantization="int8",
-        drafter_flags=("--quantization", "int8"), start_timeout_s=240,
+        port=0, http_port=None, drafter_port=0, verifier_port=0, quantization=target,
+        drafter_flags=("--quantization", draft), start_timeout_s=240,
     )  # fmt: skip
     cases = cases[: len(SAMPLINGS)]
     with ForkedStack(config) as running:
         client = Client(running.address)
         served = client.stub.Info(pb.GenerationInfoRequest())
-        assert {served.verifier.quantization, served.drafter.quantization} == {"int8"}
+        assert (served.verifier.quantization, served.drafter.quantization) == (target, draft)
         plain = client.tokens(cases, "autoregressive", concurrency=1)
         assert any(len(tokens) > 10 for tokens in plain)
         assert client.tokens(cases, "autoregressive", concurrency=8) == plain

@@ -25,7 +25,7 @@ from tests.support.matrices import random_layer, same_bits
 
 needs_kernel = pytest.mark.skipif(cpu_linear.UNIT is None, reason="no kernel for this machine")
 DTYPES = (torch.bfloat16, torch.float32)
-FORMATS = [(dtype, in_bytes) for dtype in DTYPES for in_bytes in (False, True)]
+FORMATS = [(dtype, bits) for dtype in DTYPES for bits in (0, 16, 8)]
 KERNEL = "draftloop.runtime.cpu_linear_kernel"
 
 
@@ -58,9 +58,10 @@ def running_sum(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     return total.to(x.dtype)
 
 
-def packed_layer(outputs: int, depth: int, dtype: torch.dtype, in_bytes: bool) -> PackedLinear:
+def packed_layer(outputs: int, depth: int, dtype: torch.dtype, bits: int) -> PackedLinear:
+    """`bits`: of activations where weights have eight, else 0."""
     weight, bias = random_layer(outputs, depth, dtype)
-    return PackedLinear(quantized(weight) if in_bytes else weight, bias, dtype)
+    return PackedLinear(quantized(weight, bits) if bits else weight, bias, dtype)
 
 
 def in_own_order(depth: int) -> bool:
@@ -92,9 +93,9 @@ def test_float32_is_close_to_the_sum_in_double_precision() -> None:
 
 
 @needs_kernel
-@pytest.mark.parametrize(("dtype", "in_bytes"), FORMATS)
-def test_a_row_has_the_same_bits_in_every_batch(dtype: torch.dtype, in_bytes: bool) -> None:
-    packed = packed_layer(1100, 256, dtype, in_bytes)
+@pytest.mark.parametrize(("dtype", "bits"), FORMATS)
+def test_a_row_has_the_same_bits_in_every_batch(dtype: torch.dtype, bits: int) -> None:
+    packed = packed_layer(1100, 256, dtype, bits)
     x = torch.randn(70, 256).to(dtype)
     alone = torch.cat([packed(row[None]) for row in x])
     for rows in (*range(1, 30), 48, 70):
@@ -103,9 +104,9 @@ def test_a_row_has_the_same_bits_in_every_batch(dtype: torch.dtype, in_bytes: bo
 
 
 @needs_kernel
-@pytest.mark.parametrize(("dtype", "in_bytes"), FORMATS)
-def test_bits_do_not_depend_on_the_number_of_threads(dtype: torch.dtype, in_bytes: bool) -> None:
-    packed = packed_layer(1100, 256, dtype, in_bytes)
+@pytest.mark.parametrize(("dtype", "bits"), FORMATS)
+def test_bits_do_not_depend_on_the_number_of_threads(dtype: torch.dtype, bits: int) -> None:
+    packed = packed_layer(1100, 256, dtype, bits)
     x = torch.randn(20, 256).to(dtype)
     expected = packed(x)
     for threads in (1, 3, 5):
@@ -114,25 +115,25 @@ def test_bits_do_not_depend_on_the_number_of_threads(dtype: torch.dtype, in_byte
 
 
 @needs_kernel
-@pytest.mark.parametrize(("depth", "in_bytes"), [(1110, False), (2080, False), (2080, True)])
-def test_more_rows_than_are_taken_at_once(depth: int, in_bytes: bool) -> None:
-    packed = packed_layer(64, depth, torch.bfloat16, in_bytes)
+@pytest.mark.parametrize(("depth", "bits"), [(1110, 0), (2080, 0), (2080, 16), (2080, 8)])
+def test_more_rows_than_are_taken_at_once(depth: int, bits: int) -> None:
+    packed = packed_layer(64, depth, torch.bfloat16, bits)
     kernel = pytest.importorskip(KERNEL)
     x = torch.randn(2 * kernel.JOB_ROWS + 3, depth).bfloat16()
     assert same_bits(packed(x), torch.cat([packed(row[None]) for row in x]))
 
 
 @needs_kernel
-@pytest.mark.parametrize(("dtype", "in_bytes"), FORMATS)
+@pytest.mark.parametrize(("dtype", "bits"), FORMATS)
 @pytest.mark.parametrize("rows", [1, 7, 200])
 @pytest.mark.parametrize("has_next", [False, True])
-def test_a_gated_product(rows: int, dtype: torch.dtype, in_bytes: bool, has_next: bool) -> None:
+def test_a_gated_product(rows: int, dtype: torch.dtype, bits: int, has_next: bool) -> None:
     """In place of the outputs: SiLU of their first half times their second, in one call.
 
     Which matrix comes next says what is fetched meanwhile and changes nothing.
     """
     width, depth = 3 * 64, 592
-    packed = packed_layer(2 * width, depth, dtype, in_bytes)
+    packed = packed_layer(2 * width, depth, dtype, bits)
     x = torch.randn(rows, depth).to(dtype) / 8
     gate, up = packed(x).split(width, dim=1)
     gated = torch.empty(rows, width, dtype=dtype)
@@ -142,7 +143,7 @@ def test_a_gated_product(rows: int, dtype: torch.dtype, in_bytes: bool, has_next
         torch.get_num_threads(), gated.data_ptr(),
         *((packed.packed.data_ptr(), packed.steps, 6) if has_next else (0, 0, 0)),
     )  # fmt: skip
-    kernel.compiled(cpu_linear.UNIT, dtype, with_bytes=in_bytes)(call)
+    kernel.compiled(cpu_linear.UNIT, dtype, bits)(call)
     torch.testing.assert_close(gated, functional.silu(gate) * up)
 
 
@@ -154,8 +155,8 @@ def test_narrow_vectors_give_the_same_bits(
     weight, bias = random_layer(203, 66, dtype)
     x = torch.randn(15, 66).to(dtype)
     expected = PackedLinear(weight, bias)(x)
-    llvm = pytest.importorskip("draftloop.runtime.llvm")
-    monkeypatch.setattr(cpu_linear, "UNIT", llvm.AVX2)
+    units = pytest.importorskip("draftloop.runtime.vector_unit")
+    monkeypatch.setattr(cpu_linear, "UNIT", units.AVX2)
     assert same_bits(PackedLinear(weight, bias)(x), expected)
 
 
