@@ -49,7 +49,6 @@ class Bytes(Lines):
     name = "bytes"
     parts = 2  # pairs
     block = BLOCK // VALUES
-    max_rows = 20
 
     def __init__(self, emitter: FormatEmitter, bits: int) -> None:
         """`bits`: of activations, 16 or 8."""
@@ -61,6 +60,11 @@ class Bytes(Lines):
         name = f"llvm.vector.reduce.umax.v{lanes}i32"
         self._largest = emitter.declare(name, I32, [emitter.ints])
         super().__init__(emitter)
+
+    @property
+    def max_rows(self) -> int:
+        """Where registers allow it, those of one vector's tile, as `Dots`."""
+        return 20 if self._emitter.unit.registers == 32 else self.wide_rows
 
     @property
     def step_words(self) -> int:

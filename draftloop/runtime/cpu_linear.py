@@ -13,11 +13,12 @@ rounded once at the end, whatever the number of rows, their place in the batch, 
 threads or the width of the vectors. A row verified among others is therefore bit-identical to the
 same row decoded alone, in bfloat16 as in float32. CPUs with tiles (AMX) or dot products of pairs
 (AVX512-BF16) multiply bfloat16 by them: 32 or 2 values of k at a time are added in the processor's
-order, and the rest holds as well.
+order, and the rest holds as well. Weights of eight bits meet integers; those sums are exact.
 
 The kernel is LLVM IR that `cpu_linear_kernel` writes and compiles when first needed (a second):
 no C compiler is asked of the user. Threads are those of the OpenMP runtime that torch itself uses,
-so that two pools never fight for the cores. See docs/decisions/0002-cpu-linear.md, 0010 and 0011.
+so that two pools never fight for the cores. See docs/decisions/0002-cpu-linear.md, 0010, 0011 and
+0022.
 """
 
 from __future__ import annotations
@@ -42,7 +43,6 @@ except ImportError:  # no llvmlite: torch's own kernels stay in use
     UNIT = None
 else:
     UNIT = vector_unit() if bind_openmp() else None
-
 
 FORMATS = (torch.float32, torch.bfloat16)  # of activations
 # Values along k of which a matrix has a multiple: those of a word, and of a vector of integers.

@@ -62,10 +62,10 @@ class _LinearEmitter(FormatEmitter):
     """Writes the LLVM module of one format of activations for one vector unit.
 
     Weights are of that format, and of eight bits where `bits` says to how many activations are
-    rounded for them. A *word* is 32 bits: one
-    float32, two bfloat16 or four bytes of neighbours along k. A *step* is the part of k that one
-    word of weights spans. Weights lie in panels of `lanes` outputs, [steps][lanes] words each; a
-    strip of outputs is some panels. `Lines`, `Dots`, `Tiles` and `Bytes` multiply it by rows.
+    rounded for them. A *word* is 32 bits: one float32, two bfloat16 or four bytes of neighbours
+    along k. A *step* is the part of k that one word of weights spans. Weights lie in panels of
+    `lanes` outputs, [steps][lanes] words each; a strip of outputs is some panels, which `Lines`,
+    `Dots`, `Tiles`, `Bytes` or `ByteDots` multiply by rows.
     """
 
     entry, part = "linear", "linear_part"
