@@ -75,11 +75,11 @@ def scored(quantization: str) -> Scored:
 
 
 def quality() -> dict[str, Any]:
-    """Loss of both, and how often the most likely token is the same."""
-    both = {name: scored(told) for name, told in FORMATS.items()}
-    whole = both["bfloat16"]
-    losses = {name: -one.log_probabilities.mean() for name, one in both.items()}
-    same = {name: (one.likeliest == whole.likeliest).float().mean() for name, one in both.items()}
+    """The loss of each, and how often the most likely token is the whole model's."""
+    each = {name: scored(told) for name, told in FORMATS.items()}
+    whole = each["bfloat16"]
+    losses = {name: -one.log_probabilities.mean() for name, one in each.items()}
+    same = {name: (one.likeliest == whole.likeliest).float().mean() for name, one in each.items()}
     return {
         "tokens": len(whole.likeliest),
         "loss": {name: round(float(loss), 4) for name, loss in losses.items()},
@@ -142,9 +142,9 @@ def measure(deployments: Sequence[Deployment], workload: Workload, repeats: int)
         turns = list(itertools.product(deployments, METHODS))
         for one, method in turns if number % 2 else reversed(turns):
             one.continue_one(method, case)
+    long = dataclasses.replace(cases[0], prompt=_long_prompt(), tokens=1)
     for number in track(range(max(2, repeats // 8)), f"{TOGETHER} at a time"):
         together = [dataclasses.replace(case, seed=case.seed + number) for case in cases[:TOGETHER]]
-        long = dataclasses.replace(cases[0], prompt=_long_prompt(), tokens=1)
         for one in deployments if number % 2 else reversed(deployments):
             one.read(long)
             for method in TOGETHER_METHODS:
@@ -159,22 +159,25 @@ def _long_prompt() -> prompts.Prompt:
 
 def show(console: Console, said: dict[str, Any], profile: str) -> None:
     """The figures as tables."""
-    table = Table(title=f"held-out text, {said['quality']['tokens']} tokens")
-    for column in ("", *FORMATS):
-        table.add_column(column, justify="right" if column else "left")
+    table = _table(f"held-out text, {said['quality']['tokens']} tokens")
     loss, same = said["quality"]["loss"], said["quality"]["same_most_likely"]
     table.add_row("loss, nats a token", *(f"{loss[name]:.4f}" for name in FORMATS))
     table.add_row("same most likely token", *(f"{same[name]:.1%}" for name in FORMATS))
     console.print(table)
-    table = Table(title=f"tokens a second, profile {profile}")
-    for column in ("", *FORMATS):
-        table.add_column(column, justify="right" if column else "left")
+    table = _table(f"tokens a second, profile {profile}")
     by_format = said["tokens_per_second"]
     for what in by_format["bfloat16"]:
         whole, *rounded = (by_format[name][what] for name in FORMATS)
         ratios = (f"{speed:.1f} ({speed / whole:.2f}x)" for speed in rounded)
         table.add_row(what, f"{whole:.1f}", *ratios)
     console.print(table)
+
+
+def _table(title: str) -> Table:
+    table = Table(title=title)
+    for column in ("", *FORMATS):
+        table.add_column(column, justify="right" if column else "left")
+    return table
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, get_args
 
 from benchmarks.machine import available_cores
 from benchmarks.prompts import WORKLOADS
@@ -18,7 +18,7 @@ from benchmarks.systems import (
     PROFILES,
     by_part,
 )
-from draftloop.config import REPOSITORY
+from draftloop.config import REPOSITORY, Quantization
 
 RESULTS = REPOSITORY / "benchmarks" / "results"
 # What the command line leaves open. The short run ends within five minutes, start-up included.
@@ -74,7 +74,7 @@ def read_settings(arguments: Sequence[str] | None, description: str = "") -> arg
 
 def add_quantization(parser: argparse.ArgumentParser) -> None:
     """The option of benchmarks whose target model may have weights of eight bits."""
-    parser.add_argument("--quantization", default="none", choices=["none", "int8", "w8a8"],
+    parser.add_argument("--quantization", default="none", choices=get_args(Quantization),
                         help="weights of our target model, not of transformers'")  # fmt: skip
 
 

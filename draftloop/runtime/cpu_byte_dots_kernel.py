@@ -11,7 +11,7 @@ from typing import Any
 from llvmlite import ir
 
 from draftloop.runtime.cpu_bytes_kernel import Bytes
-from draftloop.runtime.cpu_lines_kernel import BLOCK, ROW_FLOATS
+from draftloop.runtime.cpu_lines_kernel import BLOCK
 from draftloop.runtime.llvm import F32, I32, FormatEmitter, at, i64
 
 I8 = ir.IntType(8)
@@ -49,8 +49,7 @@ class ByteDots(Bytes):
 
     def _factor(self, b: Any, activations: Any, row: int, part: int) -> Any:
         """A row's word at a step, in every lane."""
-        word = b.load(at(b, activations, i64(row * ROW_FLOATS + part), F32), align=4, typ=I32)
-        return self._emitter.splat(b, word, self._emitter.ints)
+        return self._word(b, activations, row, part)
 
     def _advanced(self, b: Any, total: Any, weight: Any, factor: Any) -> Any:
         """The sums, four products later."""

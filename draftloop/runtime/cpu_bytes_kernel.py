@@ -24,6 +24,7 @@ from draftloop.runtime.llvm import (
     loop,
     single,
 )
+from draftloop.runtime.quantization import SPAN
 
 VALUES = 4  # of a word of weights
 # Bits of a float32: where its exponent is, the sign taken off, and a value that is no number.
@@ -48,7 +49,7 @@ class Bytes(Lines):
 
     name = "bytes"
     parts = 2  # pairs
-    block = BLOCK // VALUES
+    block = SPAN // VALUES
 
     def __init__(self, emitter: FormatEmitter, bits: int) -> None:
         """`bits`: of activations, 16 or 8."""
@@ -101,8 +102,7 @@ class Bytes(Lines):
 
     def _factor(self, b: Any, activations: Any, row: int, part: int) -> Any:
         """A row's pair of a step, in every lane."""
-        word = b.load(at(b, activations, i64(row * ROW_FLOATS + part), F32), align=4, typ=I32)
-        return b.bitcast(self._emitter.splat(b, word, self._emitter.ints), self._shorts)
+        return b.bitcast(self._word(b, activations, row, part), self._shorts)
 
     def _advanced(self, b: Any, total: Any, weight: Any, factor: Any) -> Any:
         """The sums, one pair's products later."""

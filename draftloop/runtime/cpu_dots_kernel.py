@@ -11,8 +11,8 @@ from typing import Any
 
 from llvmlite import ir
 
-from draftloop.runtime.cpu_lines_kernel import ROW_FLOATS, Lines
-from draftloop.runtime.llvm import F32, I32, FormatEmitter, at, i64
+from draftloop.runtime.cpu_lines_kernel import Lines
+from draftloop.runtime.llvm import FormatEmitter
 
 
 class _BFloat16(ir.Type):  # type: ignore[misc]
@@ -51,8 +51,7 @@ class Dots(Lines):
 
     def _factor(self, b: Any, activations: Any, row: int, part: int) -> Any:
         """A row's pair at a step, in every lane."""
-        word = b.load(at(b, activations, i64(row * ROW_FLOATS + part), F32), typ=I32)
-        return b.bitcast(self._emitter.splat(b, word, self._emitter.ints), self._pairs)
+        return b.bitcast(self._word(b, activations, row, part), self._pairs)
 
     def _advanced(self, b: Any, total: Any, weight: Any, factor: Any) -> Any:
         """The sums, one pair's products later."""

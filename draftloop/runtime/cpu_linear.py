@@ -25,15 +25,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
-from transformers.pytorch_utils import Conv1D
 
 from draftloop.runtime.huge_pages import WEIGHTS
-from draftloop.runtime.quantization import MULTIPLE, Int8Linear, Quantized
+from draftloop.runtime.quantization import MULTIPLE, Int8Linear, Quantized, whole_parts
 
 try:
     from draftloop.runtime import cpu_linear_kernel as kernel
@@ -167,14 +165,10 @@ def packed(layer: nn.Module) -> nn.Module:
 
 def _parts(layer: nn.Module) -> Parts | None:
     """Those of a layer that does nothing but multiply; None of any other."""
-    if type(layer) is nn.Linear:
-        return layer.weight, layer.bias, layer.weight.dtype
     if type(layer) is Int8Linear:
         return layer.matrix, layer.bias, layer.dtype
-    if type(layer) is Conv1D:
-        weight: Any = layer.weight
-        return weight.T, cast(Tensor, layer.bias), weight.dtype
-    return None
+    whole = whole_parts(layer)
+    return None if whole is None else (*whole, whole[0].dtype)
 
 
 def _suits(parts: Parts) -> bool:

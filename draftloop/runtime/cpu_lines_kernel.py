@@ -215,6 +215,11 @@ class Lines:
         scalar = b.load(at(b, activations, i64(row * ROW_FLOATS + part), F32), typ=F32)
         return self._emitter.splat(b, scalar, self._emitter.floats)
 
+    def _word(self, b: Any, activations: Any, row: int, part: int) -> Any:
+        """A row's word at a part of a step, in every lane: what is multiplied whole."""
+        word = b.load(at(b, activations, i64(row * ROW_FLOATS + part), F32), align=4, typ=I32)
+        return self._emitter.splat(b, word, self._emitter.ints)
+
     def _advanced(self, b: Any, total: Any, weight: Any, factor: Any) -> Any:
         """The sums, one product later."""
         return b.call(self._emitter.fma, [weight, factor, total])

@@ -117,12 +117,18 @@ def quantize(model: nn.Module, bits: int) -> None:
                 setattr(parent, name, layer)
 
 
-def _quantized(layer: nn.Module, bits: int) -> Int8Linear | None:
-    weight: Tensor | None = None
+def whole_parts(layer: nn.Module) -> tuple[Tensor, Tensor | None] | None:
+    """Matrix [outputs, k] and bias of a whole layer that only multiplies; None of any other."""
     if type(layer) is nn.Linear:
-        weight = layer.weight
-    elif type(layer) is Conv1D:
-        weight = cast(Tensor, layer.weight).T
-    if weight is None or weight.shape[1] % MULTIPLE:
+        return layer.weight, layer.bias
+    if type(layer) is Conv1D:
+        return cast(Tensor, layer.weight).T, cast(Tensor, layer.bias)
+    return None
+
+
+def _quantized(layer: nn.Module, bits: int) -> Int8Linear | None:
+    parts = whole_parts(layer)
+    if parts is None or parts[0].shape[1] % MULTIPLE:
         return None
-    return Int8Linear(quantized(weight, bits), cast(Tensor | None, layer.bias), weight.dtype)
+    weight, bias = parts
+    return Int8Linear(quantized(weight, bits), bias, weight.dtype)

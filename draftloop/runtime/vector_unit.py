@@ -61,11 +61,6 @@ class VectorUnit(NamedTuple):
             return Tile(changing, keeps_weights=False)
         return Tile(keeping, keeps_weights=True)
 
-    @property
-    def max_rows(self) -> int:
-        """Rows of the largest tile two vectors wide, less what the compiler needs for itself."""
-        return 12 if self.registers == 32 else 5
-
 
 AVX512 = VectorUnit(lanes=16, registers=32)
 AVX2 = VectorUnit(lanes=8, registers=16)
