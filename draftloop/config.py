@@ -146,6 +146,13 @@ class ModelServiceSettings(ServiceSettings):
         "they are multiplied by, too, and takes as little for prompts and many requests",
     )
     device: str = Field("cpu", description="cpu, cuda or cuda:N")
+    tensor_parallel_size: int = Field(
+        1,
+        ge=1,
+        le=64,
+        description="devices of this machine among which every layer is split, by one process for "
+        "each; for a model that one GPU has no room for",
+    )
     inflate: str = Field(
         "", description="cost inflation such as 300M or 1B: layers that cost but change nothing"
     )

@@ -57,6 +57,11 @@ def configure(role: str, *, log_format: str, level: str) -> None:
     logging.basicConfig(level=logging.WARNING, stream=output)
 
 
+def role() -> str:
+    """Whose log lines this task writes."""
+    return str(structlog.contextvars.get_contextvars().get("role", ""))
+
+
 def bind_request(request_id: str) -> None:
     """Names the request in every further line of this task and of those that it starts.
 

@@ -39,6 +39,7 @@ class ModelInfo:
     max_draft_nodes: int
     instance_id: str
     quantization: str = ""
+    tensor_parallel_size: int = 1
     cost_inflation: str = ""
     prefix_caching: bool = False
     strategies: tuple[str, ...] = ()
@@ -50,6 +51,12 @@ class ModelInfo:
     def format(self) -> str:
         """Of activations, and of weights where they are others."""
         return f"{self.dtype}, weights {self.quantization}" if self.quantization else self.dtype
+
+    @property
+    def place(self) -> str:
+        """The device, and how many of its kind where there are several."""
+        ranks = self.tensor_parallel_size
+        return f"{ranks} x {self.device.partition(':')[0]}" if ranks > 1 else self.device
 
     def require_same_vocabulary(self, other: ModelInfo) -> None:
         """Raises Mismatch, naming both fingerprints, unless tokens mean the same on both."""

@@ -65,6 +65,9 @@ def up(
         str | None, typer.Option(help="Of the target model: none, int8 or w8a8.")
     ] = None,
     device: Annotated[str | None, typer.Option(help="cpu, cuda or cuda:N.")] = None,
+    tensor_parallel_size: Annotated[
+        int | None, typer.Option(help="Devices among which the target model is split.")
+    ] = None,
     port: Annotated[int | None, typer.Option(help="Public port; 0 takes a free one.")] = None,
     http_port: Annotated[
         int | None, typer.Option(help="Port of the HTTP API; 0 takes a free one.")
@@ -77,7 +80,8 @@ def up(
     try:
         stack_config = StackConfig.read(
             config, target=target, draft=draft, inflate=inflate, dtype=dtype, device=device,
-            quantization=quantization, port=port, http_port=http_port, phrases_url=phrases_url,
+            quantization=quantization, tensor_parallel_size=tensor_parallel_size,
+            port=port, http_port=http_port, phrases_url=phrases_url,
         )  # fmt: skip
         with interruptible():
             _run_stack(stack_config)

@@ -67,7 +67,7 @@ def _show(role: str, model: ModelInfo) -> None:
     if not rows:
         console.print(f"{role}: nothing was measured")
         return
-    table = Table(title=f"{role}: {escape(model.model_name)}, {model.format}, {model.device}")
+    table = Table(title=f"{role}: {escape(model.model_name)}, {model.format}, {model.place}")
     for name in ("tokens", "context", "batch", "ms", "tokens/ms", "of the first"):
         table.add_column(name, justify="right")
     table.add_column("")

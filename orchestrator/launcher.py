@@ -132,6 +132,7 @@ class Stack:
         config = self.config
         flags = ["--model", str(config.target), "--dtype", config.dtype, "--device", config.device]
         flags += ["--quantization", config.quantization, "--inflate", config.inflate]
+        flags += ["--tensor-parallel-size", str(config.tensor_parallel_size)]
         flags += ["--start-lock", str(self._start_lock)]
         return [*flags, *config.verifier_flags]
 

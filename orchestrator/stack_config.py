@@ -32,6 +32,9 @@ class StackConfig(BaseModel):
     dtype: Literal["bfloat16", "float32", "float16"] = Field("bfloat16", description="element type")
     quantization: Quantization = Field("none", description="of the target model")
     device: str = Field("cpu", description="device of both models")
+    tensor_parallel_size: int = Field(
+        1, ge=1, le=64, description="devices among which the target model is split"
+    )
     inflate: str = Field("", description="cost inflation of the target model, such as 300M")
     host: str = Field(LOOPBACK, description="address that all roles listen on")
     port: int = Field(DEFAULT_PORTS["orchestrator"], ge=0, le=65535, description="public port")

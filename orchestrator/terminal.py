@@ -129,7 +129,7 @@ ROWS = {
         f"{model.parameters / 1e6:.1f}M"
         + (f" (cost-inflated to {model.cost_inflation})" if model.cost_inflation else "")
     ),
-    "format, device": lambda model: f"{model.format}, {model.device}",
+    "format, device": lambda model: f"{model.format}, {model.place}",
     "context": lambda model: f"{model.context_length} tokens",
     "vocabulary": lambda model: f"{model.vocabulary_size} ({model.vocabulary_fingerprint})",
     "sessions": lambda model: f"at most {model.max_sessions}",

@@ -201,6 +201,7 @@ def model_info_to_pb(info: ModelInfo) -> pb.ModelInfo:
         dtype=info.dtype,
         device=info.device,
         quantization=info.quantization,
+        tensor_parallel_size=info.tensor_parallel_size,
         cost_inflation=info.cost_inflation,
         prefix_caching=info.prefix_caching,
         max_sessions=info.max_sessions,
@@ -233,6 +234,7 @@ def model_info_from_pb(message: pb.ModelInfo) -> ModelInfo:
         dtype=message.dtype,
         device=message.device,
         quantization=message.quantization,
+        tensor_parallel_size=message.tensor_parallel_size or 1,  # an older service says nothing
         cost_inflation=message.cost_inflation,
         prefix_caching=message.prefix_caching,
         max_sessions=message.max_sessions,

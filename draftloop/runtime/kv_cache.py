@@ -11,6 +11,7 @@ import numpy.typing as npt
 import torch
 
 from draftloop.runtime import slot_rows
+from draftloop.runtime.orders import NOBODY, Copy, Move
 from draftloop.runtime.slot_rows import DEPTH, PARENT, TOKEN
 from draftloop.tree import ROOT
 
@@ -49,6 +50,7 @@ class KVCache:
     ) -> None:
         """`touched_rows`: so many may be written to for no other sake than that texts are kept."""
         self.shape = shape
+        self.lead = NOBODY  # who moves the rows of other heads along
         self._touched_rows = touched_rows
         self._reached = [0] * shape.slots  # rows that were ever written to
         size = (2, shape.layers, shape.slots, shape.kv_heads, shape.rows, shape.head_dim)
@@ -113,6 +115,7 @@ class KVCache:
 
     def copy(self, source: int, target: int, start: int, stop: int) -> None:
         """Copies these rows from one slot to another."""
+        self.lead.tell(Copy(source, target, start, stop))
         self._rows[:, :, target, :, start:stop] = self._rows[:, :, source, :, start:stop]
 
     def move(self, index: int, rows: Sequence[int], start: int) -> None:
@@ -125,6 +128,7 @@ class KVCache:
             staying += 1
         if staying == len(rows):
             return
+        self.lead.tell(Move(index, rows, start))
         slot = self._rows[:, :, index]
         for place, row in enumerate(rows[staying:], start + staying):
             slot[:, :, :, place] = slot[:, :, :, row]

@@ -14,7 +14,6 @@ from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 from transformers import (
     LlamaForCausalLM,
     MistralForCausalLM,
@@ -31,6 +30,7 @@ from draftloop.runtime.cpu_stack import CpuStack, Frame, StackShape, stackable
 from draftloop.runtime.forward import Batch
 from draftloop.runtime.kv_cache import KVCache
 from draftloop.runtime.quantization import Int8Linear, Linear, stacked
+from draftloop.runtime.split import WHOLE, Parts
 from draftloop.runtime.tree_attention import attend
 
 KINDS = (
@@ -80,12 +80,15 @@ class Layer:
 class LeanDecoder:
     """Takes the projections out of `model`, which cannot be run any more by itself.
 
-    `positions` is the number of positions that may come up.
+    `positions` is the number of positions that may come up; `parts` tells what of the layers is
+    here.
     """
 
-    def __init__(self, model: PreTrainedModel, positions: int) -> None:
+    def __init__(self, model: PreTrainedModel, positions: int, parts: Parts = WHOLE) -> None:
         config, body = model.config, model.get_decoder()
-        self._heads, self._kv_heads = int(config.num_attention_heads), _kv_heads(config)
+        self._parts = parts
+        self._heads = int(config.num_attention_heads) // parts.ranks
+        self._kv_heads = _kv_heads(config) // parts.ranks
         self._epsilon = float(config.rms_norm_eps)
         self._embedding: Tensor = body.embed_tokens.weight
         self._norm: Tensor = body.norm.weight
@@ -108,7 +111,7 @@ class LeanDecoder:
         frame = Frame(self._embedding, self._cosines, self._sines, self._norm, self._head)
         # The decoder in one call, on machines that have its kernel.
         self.stack: CpuStack | None = None
-        if stackable(self._layers, frame, shape):
+        if parts.ranks == 1 and stackable(self._layers, frame, shape):
             self.stack = CpuStack(self._layers, frame, shape)
 
     def logits(self, batch: Batch, cache: KVCache, rows: Sequence[int]) -> Tensor:
@@ -120,19 +123,17 @@ class LeanDecoder:
     def _through_torch(self, batch: Batch, cache: KVCache, rows: Sequence[int]) -> Tensor:
         positions = torch.tensor(batch.positions, device=self._device)
         token_ids = torch.tensor(batch.token_ids, device=self._device)
-        x = functional.embedding(token_ids, self._embedding)
+        x = self._parts.embedded(token_ids, self._embedding)
         cosines, sines = self._cosines[positions], self._sines[positions]
         for layer in self._layers:
             inside = self._normed(x, layer.first_norm)
-            x = x + layer.after_attention(
-                self._attended(layer, inside, cosines, sines, batch, cache)
-            )
+            attended = self._attended(layer, inside, cosines, sines, batch, cache)
+            x = x + self._parts.summed(layer.after_attention(attended))
             gate, up = layer.before_activation(self._normed(x, layer.second_norm)).chunk(2, dim=-1)
-            x = x + layer.after_activation(layer.activation(gate) * up)
+            x = x + self._parts.summed(layer.after_activation(layer.activation(gate) * up))
         if len(rows) < len(batch.token_ids):
             x = x[torch.tensor(rows, device=self._device)]
-        logits: Tensor = self._head(self._normed(x, self._norm))
-        return logits.float()
+        return self._parts.gathered(self._head(self._normed(x, self._norm))).float()
 
     def _normed(self, x: Tensor, weight: Tensor) -> Tensor:
         wide = x.float()

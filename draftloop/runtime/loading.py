@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
+from transformers import AutoConfig, AutoModelForCausalLM, PretrainedConfig, PreTrainedModel
+from transformers.distributed.configuration_utils import DistributedConfig
 from transformers.utils.logging import disable_progress_bar, set_verbosity_error
 
 from draftloop import logs
@@ -36,6 +37,13 @@ class ModelOptions:
     max_sessions: int = 16
     max_draft_nodes: int = 64
     threads: int | None = None
+    tensor_parallel_size: int = 1
+    rank: int = 0  # of those among which the model is split
+
+    @property
+    def split(self) -> bool:
+        """Whether other processes hold parts of the model."""
+        return self.tensor_parallel_size > 1
 
 
 def load_network(options: ModelOptions, device: torch.device) -> PreTrainedModel:
@@ -51,9 +59,7 @@ def load_network(options: ModelOptions, device: torch.device) -> PreTrainedModel
         network: PreTrainedModel
         network, report = AutoModelForCausalLM.from_pretrained(
             options.folder,
-            config=AutoConfig.from_pretrained(
-                options.folder, local_files_only=True, trust_remote_code=False
-            ),
+            config=read_config(options.folder),
             trust_remote_code=False,
             dtype=getattr(torch, options.dtype),
             attn_implementation=tree_attention.NAME,
@@ -61,6 +67,7 @@ def load_network(options: ModelOptions, device: torch.device) -> PreTrainedModel
             use_safetensors=True,
             ignore_mismatched_sizes=True,
             output_loading_info=True,
+            **_parts(options),
         )
     except Exception as error:  # of whatever library a checkpoint leads to
         if error.args == (tree_attention.NAME,):
@@ -71,7 +78,19 @@ def load_network(options: ModelOptions, device: torch.device) -> PreTrainedModel
     _require_all_weights(options.folder, report)
     tree_attention.require_supported(network.config)
     with trial(network.config.model_type):
-        return network.eval().requires_grad_(False).to(device)
+        network.eval().requires_grad_(False)
+        return network if options.split else network.to(device)
+
+
+def read_config(folder: Path) -> PretrainedConfig:
+    """The model's configuration, as its folder has it."""
+    return AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+
+
+def _parts(options: ModelOptions) -> dict[str, DistributedConfig]:
+    """What has every rank of a split model read its part alone."""
+    ranks = options.tensor_parallel_size
+    return {"distributed_config": DistributedConfig(tp_size=ranks)} if options.split else {}
 
 
 def _require_all_weights(folder: Path, report: Mapping[str, Collection[Any]]) -> None:
@@ -93,11 +112,19 @@ def _some(names: Sequence[str]) -> str:
     return ", ".join(names[:3]) + (f" and {more} more" if more > 0 else "")
 
 
-def device_of(name: str) -> torch.device:
-    """The device of that name. Raises StartupFailure where there is none."""
+def device_of(options: ModelOptions) -> torch.device:
+    """The device of that name, of a split model this rank's. Raises StartupFailure without one."""
+    name = options.device
     if name.startswith("cuda") and not torch.cuda.is_available():
         raise StartupFailure(f"device: {name} is not available; this machine has cpu only")
-    return torch.device(name)
+    return torch.device(name, options.rank) if options.split else torch.device(name)
+
+
+def threads_of(options: ModelOptions) -> int | None:
+    """Threads for forwards where they are not torch's own choice: ranks share a processor."""
+    if options.threads or not options.split:
+        return options.threads
+    return max(1, torch.get_num_threads() // options.tensor_parallel_size)
 
 
 def wanted_context(options: ModelOptions, network: PreTrainedModel) -> int:

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from draftloop.cost_line import cost_line
+from draftloop.errors import StartupFailure
 from draftloop.model_info import (
     CostPoint,
     ModelInfo,
@@ -29,6 +30,8 @@ from draftloop.runtime import (
     prefixes,
     reference,
     rope,
+    split,
+    tensor_parallel,
 )
 from draftloop.runtime.cost_curve import CostCurve
 from draftloop.runtime.forward import Batch, Forward, lay_out
@@ -40,13 +43,16 @@ from draftloop.runtime.loading import (
     device_of,
     load_network,
     stop_tokens_of,
+    threads_of,
     wanted_context,
 )
+from draftloop.runtime.orders import NOBODY, Lead, Run
 from draftloop.runtime.prefixes import Text
 from draftloop.runtime.prepared import Pass, Passes, Prepared, Wanted
 from draftloop.runtime.quantization import ACTIVATION_BITS, quantize
 from draftloop.runtime.room import Room
 from draftloop.runtime.sampling import Sampler
+from draftloop.runtime.split import WHOLE, Parts
 from draftloop.runtime.step import StepSize, prompt_tokens
 from draftloop.tree import ROOT
 
@@ -55,10 +61,10 @@ class LanguageModel:
     """Weights, cache and limits. Used from one engine thread."""
 
     def __init__(self, options: ModelOptions) -> None:
-        if options.threads:
-            torch.set_num_threads(options.threads)
+        if threads := threads_of(options):
+            torch.set_num_threads(threads)
         self.options = options
-        self.device = device_of(options.device)
+        self.device = device_of(options)
         self.network = load_network(options, self.device)
         config = self.network.config.get_text_config(decoder=True)
         self.vocabulary_size = int(config.vocab_size)
@@ -69,11 +75,13 @@ class LanguageModel:
         if size := parse_size(options.inflate):
             inflate(self.network, size)
         self.parameters = count_parameters(self.network)
-        bits = ACTIVATION_BITS.get(options.quantization, 0)
-        if bits:
-            quantize(self.network, bits)
+        parts = self._parts()
+        # the wrappers that transformers puts around what it has split know its own layers only
+        wrapped = options.split and parts is None
+        self._quantize(wrapped)
         self.stop_token_ids = stop_tokens_of(self.network)
-        self._own_kernels = self.device.type == "cpu" and cpu_linear.available()
+        on_cpu = self.device.type == "cpu" and not wrapped
+        self._own_kernels = on_cpu and cpu_linear.available()
         room = Room(
             layers=max(int(config.num_hidden_layers), len(kept.layers)),
             kept=kept,
@@ -81,20 +89,47 @@ class LanguageModel:
             device=self.device,
         )
         self.context_length = room.context(options, wanted)
+        if options.split:
+            self.context_length = tensor_parallel.least(self.context_length, self.device)
         self.cache = room.cache(options, self.context_length)
-        self._lean: LeanDecoder | None = None
-        if is_lean(self.network):
-            self._lean = LeanDecoder(self.network, positions=self.cache.shape.rows)
-        elif self._own_kernels:
-            cpu_linear.replace_linears(self.network)
-            cpu_parameters.replace_parameters(self.network, bits)
-            cpu_elementwise.replace_activations(self.network)
+        self._lead = NOBODY
+        self._lean = self._decoder(parts)
         self.prepared = self._prepared()
         self.costs = CostCurve()
         self.step_size = StepSize(longest_s=options.prompt_step_s)
         self.row_by_row = expected.require_same(self)
         if self._own_kernels:
             freed_memory.give_back()
+
+    def _parts(self) -> Parts | None:
+        """What of the model is here, where a `LeanDecoder` can run it; else None."""
+        if not is_lean(self.network):
+            return None
+        return split.taken_apart(self.network, self.options) if self.options.split else WHOLE
+
+    def _quantize(self, wrapped: bool) -> None:
+        if not self._bits:
+            return
+        if wrapped:
+            kind = self.network.config.model_type
+            raise StartupFailure(
+                f"quantization: {kind} cannot be split and quantized at once; leave one of both"
+            )
+        quantize(self.network, self._bits)
+
+    def _decoder(self, parts: Parts | None) -> LeanDecoder | None:
+        if parts is not None:
+            return LeanDecoder(self.network, self.cache.shape.rows, parts)
+        if self._own_kernels:
+            cpu_linear.replace_linears(self.network)
+            cpu_parameters.replace_parameters(self.network, self._bits)
+            cpu_elementwise.replace_activations(self.network)
+        return None
+
+    @property
+    def _bits(self) -> int:
+        """Of activations where weights have eight; else 0."""
+        return ACTIVATION_BITS.get(self.options.quantization, 0)
 
     def _cache_dtype(self, head_dim: int) -> torch.dtype:
         dtype: torch.dtype = self.network.dtype
@@ -111,6 +146,10 @@ class LanguageModel:
         if stack is None or not stack.sees_everything:
             return None
         return Prepared(stack, self.cache, self.vocabulary_size, self.options.max_draft_nodes)
+
+    def lead_by(self, lead: Lead) -> None:
+        """Has other ranks do what this one does from now on."""
+        self._lead = self.cache.lead = lead
 
     @property
     def is_lean(self) -> bool:
@@ -133,7 +172,8 @@ class LanguageModel:
         started = time.perf_counter_ns()
         try:
             logits = self._run(forwards)
-        except Exception:
+        except Exception as error:
+            self._lead.broken(error)
             for forward, length in zip(forwards, lengths, strict=True):
                 forward.slot.truncate(length)
             raise
@@ -162,20 +202,21 @@ class LanguageModel:
         prepared = self.prepared
         if prepared is not None and len(forwards) == 1 and prepared.takes(forwards[0]):
             return [prepared.forward(forwards[0])]
-        return self._run_batch(lay_out(forwards))
-
-    def _run_batch(self, batch: Batch) -> list[Tensor]:
+        batch = lay_out(forwards)
         # transformers takes no empty choice of rows: one is computed and thrown away
         rows = batch.logit_rows or [0]
-        if self._lean is not None:
-            logits = self._lean.logits(batch, self.cache, rows)
-        else:
-            logits = self._through_transformers(batch, rows)
+        self._lead.tell(Run(batch, rows))
+        logits = self.run_batch(batch, rows)[: len(batch.logit_rows)]
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)  # so that time is booked where it is spent
-        logits = logits[: len(batch.logit_rows)]
         counts = batch.logit_counts  # most often of one session: split takes its time
         return [logits] if len(counts) == 1 else list(logits.split(counts))
+
+    def run_batch(self, batch: Batch, rows: Sequence[int]) -> Tensor:
+        """Runs what was laid out; float32 [rows, vocabulary] after these of its rows."""
+        if self._lean is not None:
+            return self._lean.logits(batch, self.cache, rows)
+        return self._through_transformers(batch, rows)
 
     def _through_transformers(self, batch: Batch, rows: Sequence[int]) -> Tensor:
         every_row = len(rows) == len(batch.token_ids)
@@ -239,6 +280,7 @@ class LanguageModel:
             dtype=str(self.network.dtype).removeprefix("torch."),
             quantization=self.options.quantization,
             device=str(self.device),
+            tensor_parallel_size=self.options.tensor_parallel_size,
             cost_inflation=self.options.inflate,
             prefix_caching=prefix_caching,
             max_sessions=self.options.max_sessions,

@@ -43,8 +43,7 @@ class Room:
         """
         if options.context_length is not None or wanted <= UNASKED:
             return wanted
-        most = options.memory_share * memory_left.free_bytes(self.device)
-        rows = int(most) // (self.bytes_per_token * options.max_sessions)
+        rows = int(self._most(options)) // (self.bytes_per_token * options.max_sessions)
         fitting = max(UNASKED, rows - options.max_draft_nodes)
         if fitting < wanted:
             log.warning(
@@ -60,8 +59,12 @@ class Room:
         """How many rows may hold texts of sessions that have ended, where memory is taken late."""
         if self.device.type != "cpu":
             return None
-        most = SHARE_OF_KEPT * options.memory_share * memory_left.free_bytes(self.device)
-        return int(most) // self.bytes_per_token
+        return int(SHARE_OF_KEPT * self._most(options)) // self.bytes_per_token
+
+    def _most(self, options: ModelOptions) -> float:
+        """Bytes that keys and values may take here; the ranks of a split model share a CPU's."""
+        takers = options.tensor_parallel_size if self.device.type == "cpu" else 1
+        return options.memory_share * memory_left.free_bytes(self.device) / takers
 
     def cache(self, options: ModelOptions, context_length: int) -> KVCache:
         """The cache. Raises StartupFailure where there is no memory for it."""

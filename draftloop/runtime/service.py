@@ -22,6 +22,7 @@ from draftloop.runtime.gathering import Gathering
 from draftloop.runtime.loading import ModelOptions
 from draftloop.runtime.model import LanguageModel
 from draftloop.runtime.prefixes import Text
+from draftloop.runtime.ranks import Ranks
 from draftloop.runtime.sessions import Opening
 
 Part = TypeVar("Part")
@@ -54,6 +55,7 @@ class ModelHost:
         self._info: ModelInfo | None = None
         self._admission: Admission | None = None
         self._answer_ns = 0.0
+        self._ranks: Ranks | None = None
 
     @property
     def model(self) -> LanguageModel:
@@ -103,7 +105,9 @@ class ModelHost:
         """Loads the model and measures its costs. Raises StartupFailure or InvalidInput."""
         settings = self.settings
         log.info("loading", model=str(settings.model), dtype=settings.dtype)
-        model = await asyncio.wrap_future(self.engine.call(self._load))
+        model = await asyncio.wrap_future(
+            self.engine.call(functools.partial(self._load, logs.role()))
+        )
         if not model.row_by_row:
             log.warning("rounding depends on the batch", effect="near ties may fall either way")
         for folder in self._smaller_folders:
@@ -121,30 +125,28 @@ class ModelHost:
         log.info("warm", parameters=model.parameters, forward_ms_by_tokens=milliseconds)
 
     async def stop(self) -> None:
-        """Ends the engine's thread."""
+        """Ends the engine's thread, and the other ranks of a split model."""
         metrics.HOSTS.forget(self)
         await asyncio.to_thread(self.engine.stop)
+        if self._ranks is not None:
+            await asyncio.to_thread(self._ranks.stop)
 
     def _costs(self) -> CostLine:
         return cost_line(self.model.cost_curve)
 
-    def _load(self) -> LanguageModel:
-        settings = self.settings
-        model = LanguageModel(
-            ModelOptions(
-                folder=settings.model,
-                dtype=settings.dtype,
-                quantization="" if settings.quantization == "none" else settings.quantization,
-                device=settings.device,
-                inflate=settings.inflate,
-                context_length=settings.context_length,
-                memory_share=settings.memory_share,
-                prompt_step_s=settings.prompt_step_s,
-                max_sessions=settings.max_sessions,
-                max_draft_nodes=settings.max_draft_nodes,
-                threads=settings.threads,
+    def _load(self, role: str) -> LanguageModel:
+        options = _options(self.settings)
+        if options.split:
+            configured = functools.partial(
+                logs.configure,
+                role,
+                log_format=self.settings.log_format,
+                level=self.settings.log_level,
             )
-        )
+            self._ranks = Ranks(options, configured)
+            model = self._ranks.model()
+        else:
+            model = LanguageModel(options)
         model.warm_up()
         model.measure_costs()
         return model
@@ -152,7 +154,11 @@ class ModelHost:
     def _load_smaller(self, folder: Path, first: LanguageModel) -> LanguageModel:
         _require_one_vocabulary(first.options.folder, folder)
         options = dataclasses.replace(
-            first.options, folder=folder, inflate="", context_length=first.context_length
+            first.options,
+            folder=folder,
+            inflate="",
+            context_length=first.context_length,
+            tensor_parallel_size=1,
         )
         try:
             model = LanguageModel(options)
@@ -171,6 +177,24 @@ class ModelHost:
         if part is None:
             raise Unavailable("the model is still loading")
         return part
+
+
+def _options(settings: ModelServiceSettings) -> ModelOptions:
+    """What the settings say of the model."""
+    return ModelOptions(
+        folder=settings.model,
+        dtype=settings.dtype,
+        quantization="" if settings.quantization == "none" else settings.quantization,
+        device=settings.device,
+        tensor_parallel_size=settings.tensor_parallel_size,
+        inflate=settings.inflate,
+        context_length=settings.context_length,
+        memory_share=settings.memory_share,
+        prompt_step_s=settings.prompt_step_s,
+        max_sessions=settings.max_sessions,
+        max_draft_nodes=settings.max_draft_nodes,
+        threads=settings.threads,
+    )
 
 
 def _require_one_vocabulary(first: Path, smaller: Path) -> None:

@@ -137,6 +137,28 @@ def test_nor_do_weights_of_eight_bits(cases: list[Case], target: Any, draft: str
 
 
 @pytest.mark.timeout(600)
+def test_nor_does_a_target_model_that_is_split(
+    cases: list[Case], expected: list[list[int]]
+) -> None:
+    """Two processes with half of every layer each say what one says; so does its drafter's."""
+    config = StackConfig(
+        port=0, http_port=None, drafter_port=0, verifier_port=0, dtype="float32",
+        tensor_parallel_size=2, drafter_flags=("--tensor-parallel-size", "2"), start_timeout_s=240,
+    )  # fmt: skip
+    count = len(SAMPLINGS)
+    with ForkedStack(config) as running:
+        client = Client(running.address)
+        served = client.stub.Info(pb.GenerationInfoRequest())
+        assert served.verifier.tensor_parallel_size == served.drafter.tensor_parallel_size == 2
+        for strategy, concurrency in (("autoregressive", 8), ("fused", 1), ("opt_tree", 8)):
+            said = client.tokens(
+                cases[:count], strategy, concurrency, max_draft_tokens=DRAFT_TOKENS
+            )
+            assert not first_difference(expected[:count], said), strategy
+        client.channel.close()
+
+
+@pytest.mark.timeout(600)
 def test_a_drafter_killed_midway_changes_no_token(
     stack: Stack, client: Client, cases: list[Case], expected: list[list[int]]
 ) -> None:

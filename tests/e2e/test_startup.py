@@ -66,6 +66,11 @@ def test_missing_model_folder(tmp_path: Path) -> None:
     assert "model" in line and str(tmp_path / "no") in line
 
 
+def test_more_ranks_than_heads() -> None:
+    line = refused("verifier_service", "--listen", "127.0.0.1:0", "--tensor-parallel-size", "3")
+    assert "tensor_parallel_size" in line and "4 heads" in line and "got 3" in line
+
+
 def test_missing_tokenizer(tmp_path: Path) -> None:
     assert str(tmp_path) in refused("orchestrator", "--tokenizer", str(tmp_path))
 
