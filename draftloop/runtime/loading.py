@@ -121,10 +121,10 @@ def device_of(options: ModelOptions) -> torch.device:
 
 
 def threads_of(options: ModelOptions) -> int | None:
-    """Threads for forwards where they are not torch's own choice: ranks share a processor."""
-    if options.threads or not options.split:
+    """Threads for forwards where they are not torch's own choice; ranks share what there is."""
+    if not options.split:
         return options.threads
-    return max(1, torch.get_num_threads() // options.tensor_parallel_size)
+    return max(1, (options.threads or torch.get_num_threads()) // options.tensor_parallel_size)
 
 
 def wanted_context(options: ModelOptions, network: PreTrainedModel) -> int:

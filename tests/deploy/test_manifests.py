@@ -216,6 +216,20 @@ def test_accelerators_are_asked_for_and_tolerated() -> None:
     assert "nodeSelector" not in manifests.pod("orchestrator")
 
 
+def test_a_split_model_has_a_device_for_each_rank_and_memory_to_share() -> None:
+    manifests = combined("gpu", "tensor-parallel")
+    resources = manifests.container("verifier")["resources"]
+    ranks = manifests.environment("verifier")["DRAFTLOOP_VERIFIER_TENSOR_PARALLEL_SIZE"]
+    assert ranks == resources["limits"]["nvidia.com/gpu"] == resources["requests"]["nvidia.com/gpu"]
+    assert resources["limits"]["memory"]  # of the overlay, still there
+    mounts = {
+        each["mountPath"]: each["name"] for each in manifests.container("verifier")["volumeMounts"]
+    }
+    volumes = {each["name"]: each for each in manifests.pod("verifier")["volumes"]}
+    assert volumes[mounts["/dev/shm"]]["emptyDir"]["medium"] == "Memory"
+    assert "DRAFTLOOP_DRAFTER_TENSOR_PARALLEL_SIZE" not in manifests.environment("drafter")
+
+
 def test_weights_are_mounted_where_settings_look() -> None:
     manifests = combined("gpu")
     for role, name in (("orchestrator", "TOKENIZER"), ("drafter", "MODEL"), ("verifier", "MODEL")):
