@@ -187,7 +187,7 @@ class Candidates:
         self._hold(self._count("most"))
         start = len(session.committed)
         paths: list[list[int]] = [[]] * len(ends)
-        if session.request.sampling.penalized:
+        if session.sampler.follows_paths:
             paths = [self.path_tokens(node) for node in ends]
         depths = self._tree.nodes["depth"]
         positions = [start + int(depths[node]) for node in ends]

@@ -28,11 +28,11 @@ def review(
     1 lets a guess pass that is at most L times less likely, noise included, than the model's own
     token (2312.11462, section 3); it takes guesses in a row.
     """
-    sampler, sampling = session.sampler, session.request.sampling
+    sampler = session.sampler
     start = len(session.committed) + len(path)
     positions = [start, *(start + depth for depth in guesses.depths())]
     paths: list[list[int]] = [[*path]] * len(positions)
-    if sampling.penalized:
+    if sampler.follows_paths:
         behind = (guesses.path(node) for node in range(ROOT, len(guesses)))
         paths = [[*path, *(guesses.token_ids[n] for n in nodes)] for nodes in behind]
     choices = sampler.best(logits, positions, paths)

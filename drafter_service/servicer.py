@@ -67,6 +67,7 @@ class DrafterServicer(drafter_pb2_grpc.DrafterServicer):
         logs.bind_request(request.session_id)
         log.debug("session", committed=len(request.token_ids), strategy=request.strategy)
         with tracing.span("drafter.session", context.invocation_metadata() or ()):
+            await self._host.learn(request.sampling.grammar)
             text = self._host.text_of(request)
             async with self._host.admission.slots(smaller, text=text) as [slot, *more]:
                 PREFILL_TOKENS.inc(len(request.token_ids))

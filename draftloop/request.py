@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from draftloop.errors import InvalidInput
+from draftloop.grammar import Grammar
 from draftloop.logprobs import MOST_TOP_LOGPROBS
 from draftloop.phrase import PhraseAccess, PhraseScope
 from draftloop.speculation import FUSED, OUROBOROS, TOKEN_RECYCLING, Speculation
@@ -27,10 +28,11 @@ def _require(field_name: str, rule: str, value: float, fulfilled: bool) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SamplingParameters:
-    """How tokens are chosen; applied in the order bias, penalties, temperature, top-k, -p, min-p.
+    """How tokens are chosen; applied in this order: bias, penalties, grammar, temperature, filters.
 
     The repetition penalty looks at prompt and output, presence and frequency at the output only
-    (the field's convention). Temperature 0 is greedy: the filters then change nothing.
+    (the field's convention). Temperature 0 is greedy: the filters (top-k, top-p, min-p, in this
+    order) then change nothing.
     """
 
     temperature: float = 0.0
@@ -41,6 +43,7 @@ class SamplingParameters:
     presence_penalty: float = 0.0
     frequency_penalty: float = 0.0
     logit_bias: tuple[tuple[int, float], ...] = ()
+    grammar: Grammar | None = None
     seed: int = 0
 
     def validate(self, vocabulary_size: int) -> None:
@@ -61,6 +64,8 @@ class SamplingParameters:
             rule = f"must name token ids from 0 to {vocabulary_size - 1}"
             _require("logit_bias", rule, token, 0 <= token < vocabulary_size)
             _require(f"logit_bias[{token}]", "must be from -100 to 100", bias, -100 <= bias <= 100)
+        if self.grammar is not None:
+            self.grammar.validate()
 
     @property
     def greedy(self) -> bool:

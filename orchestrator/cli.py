@@ -11,7 +11,8 @@ import typer
 
 from draftloop import __version__
 from draftloop.client import DEFAULT_ADDRESS, Client, Summary
-from draftloop.errors import DraftloopError
+from draftloop.errors import DraftloopError, InvalidInput
+from draftloop.grammar import Grammar
 from draftloop.phrase import PhraseScope
 from draftloop.request import GenerationParameters, SamplingParameters
 from draftloop.speculation import AUTOREGRESSIVE, STRATEGIES, Speculation
@@ -126,6 +127,12 @@ def generate(
     ] = PhraseScope.SHARED,
     tenant: Annotated[str, typer.Option(help="Whose phrases; empty without tenants.")] = "",
     stop: Annotated[list[str] | None, typer.Option(help="Text that ends the output.")] = None,
+    json_schema: Annotated[
+        Path | None, typer.Option(help="File with a JSON Schema that the output must fit.")
+    ] = None,
+    regex: Annotated[
+        str | None, typer.Option(help="Regular expression that the whole output must match.")
+    ] = None,
     compare: Annotated[
         bool, typer.Option("--compare", help="Show plain decoding beside it.")
     ] = False,
@@ -138,7 +145,12 @@ def generate(
         text = sys.stdin.read() if prompt == "-" else prompt
         parameters = GenerationParameters(
             text=text,
-            sampling=SamplingParameters(temperature=temperature, top_p=top_p, top_k=top_k),
+            sampling=SamplingParameters(
+                temperature=temperature,
+                top_p=top_p,
+                top_k=top_k,
+                grammar=_grammar(json_schema, regex),
+            ),
             seed=seed,
             max_tokens=max_tokens,
             speculation=Speculation(
@@ -154,6 +166,18 @@ def generate(
     except KeyboardInterrupt:
         complaints.print("cancelled")
         raise typer.Exit(130) from None
+
+
+def _grammar(json_schema: Path | None, regex: str | None) -> Grammar | None:
+    if json_schema is None:
+        return None if regex is None else Grammar("regex", regex)
+    if regex is not None:
+        raise InvalidInput("regex", "must not be given with a JSON Schema", regex)
+    try:
+        return Grammar("json_schema", json_schema.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        rule = f"must be a file of text that can be read ({error})"
+        raise InvalidInput("json_schema", rule, str(json_schema)) from None
 
 
 def _stream(client: Client, parameters: GenerationParameters) -> tuple[Summary, list[int]]:

@@ -7,6 +7,8 @@ import secrets
 import uuid
 
 from draftloop.errors import InvalidInput
+from draftloop.grammar import Grammar
+from draftloop.grammar_text import require_grammar
 from draftloop.model_info import ModelInfo
 from draftloop.request import (
     MAX_STOP_TEXTS,
@@ -35,6 +37,8 @@ class RequestReader:
         seed = secrets.randbits(64) if said.seed is None else said.seed
         sampling = dataclasses.replace(said.sampling, seed=seed)
         sampling.validate(model.vocabulary_size)
+        if sampling.grammar is not None:
+            _require_grammar(sampling.grammar, said, model)
         stops = frozenset(said.stop_token_ids)
         if stops:
             check_token_ids("stop_token_ids", sorted(stops), model.vocabulary_size)
@@ -88,6 +92,14 @@ class RequestReader:
         speculation = dataclasses.replace(said, strategy=name)
         speculation.validate(model.max_draft_nodes)
         return speculation
+
+
+def _require_grammar(grammar: Grammar, said: GenerationParameters, model: ModelInfo) -> None:
+    require_grammar(grammar)
+    if said.ignore_eos:
+        raise InvalidInput("ignore_eos", "must be false with a grammar, which ends a text", True)
+    if not model.stop_token_ids:
+        raise InvalidInput("grammar", "needs a model with a token that ends a text", grammar.field)
 
 
 def _tenant(name: str) -> str:

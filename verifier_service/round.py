@@ -115,8 +115,8 @@ def _logprobs(
 
 
 def _paths(session: VerifierSession, draft: DraftTree) -> list[list[int]]:
-    """Tokens between the committed text and each row's next token; only penalties look at them."""
-    if not session.request.sampling.penalized:
+    """Tokens between the committed text and each row's next token, where anybody looks at them."""
+    if not session.sampler.follows_paths:
         return [[]] * (len(draft) + 1)
     nodes = (draft.path(node) for node in range(len(draft)))
     return [[], *([draft.token_ids[node] for node in path] for path in nodes)]

@@ -55,6 +55,7 @@ class VerifierServicer(verifier_pb2_grpc.VerifierServicer):
         logs.bind_request(request.session_id)
         log.debug("session", committed=len(request.token_ids))
         with tracing.span("verifier.session", context.invocation_metadata() or ()):
+            await self._host.learn(request.sampling.grammar)
             async with self._host.admission.slot(self._host.text_of(request)) as slot:
                 PREFILL_TOKENS.inc(len(request.token_ids))
                 session = VerifierSession(

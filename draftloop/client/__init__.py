@@ -28,6 +28,7 @@ from draftloop.errors import (
     Unauthenticated,
     Unavailable,
 )
+from draftloop.grammar import Grammar
 from draftloop.logprobs import TokenLogprobs
 from draftloop.phrase import PhraseScope
 from draftloop.request import GenerationParameters, SamplingParameters
@@ -50,6 +51,7 @@ __all__ = [
     "Figures",
     "Forbidden",
     "GenerationParameters",
+    "Grammar",
     "InvalidInput",
     "Mismatch",
     "Options",

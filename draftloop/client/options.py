@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, TypedDict
 
 from draftloop.errors import InvalidInput
+from draftloop.grammar import Grammar
 from draftloop.phrase import PhraseScope
 from draftloop.request import GenerationParameters, SamplingParameters
 from draftloop.speculation import Speculation
@@ -31,6 +32,7 @@ class Options(TypedDict, total=False):
     presence_penalty: float
     frequency_penalty: float
     logit_bias: Mapping[int, float]
+    grammar: Grammar | None
     seed: int | None
     max_tokens: int | None
     stop: str | Sequence[str]

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import cast
 
 from draftloop.errors import InvalidInput
+from draftloop.grammar import Format, Grammar
 from draftloop.load import ServiceLoad
 from draftloop.logprobs import TokenLogprobs
 from draftloop.model_info import CostPoint, ModelInfo
@@ -115,6 +117,7 @@ def sampling_to_pb(parameters: SamplingParameters) -> pb.SamplingParameters:
         presence_penalty=parameters.presence_penalty,
         frequency_penalty=parameters.frequency_penalty,
         logit_bias=dict(parameters.logit_bias),
+        grammar=_grammar_to_pb(parameters.grammar),
         seed=parameters.seed,
     )
 
@@ -130,8 +133,18 @@ def sampling_from_pb(message: pb.SamplingParameters) -> SamplingParameters:
         presence_penalty=message.presence_penalty,
         frequency_penalty=message.frequency_penalty,
         logit_bias=tuple(sorted(message.logit_bias.items())),
+        grammar=_grammar_from_pb(message.grammar) if message.HasField("grammar") else None,
         seed=message.seed,
     )
+
+
+def _grammar_to_pb(grammar: Grammar | None) -> pb.Grammar | None:
+    return None if grammar is None else pb.Grammar(**{grammar.format: grammar.text})
+
+
+def _grammar_from_pb(message: pb.Grammar) -> Grammar:
+    kind = message.WhichOneof("kind")
+    return Grammar(cast(Format, kind or ""), getattr(message, kind) if kind else "")
 
 
 def timings_to_pb(timings: ServiceTimings) -> pb.ServiceTimings:

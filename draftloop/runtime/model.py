@@ -35,6 +35,7 @@ from draftloop.runtime import (
 )
 from draftloop.runtime.cost_curve import CostCurve
 from draftloop.runtime.forward import Batch, Forward, lay_out
+from draftloop.runtime.grammars import Grammars
 from draftloop.runtime.inflate import count_parameters, inflate, parse_size
 from draftloop.runtime.kv_cache import Slot
 from draftloop.runtime.lean import LeanDecoder, is_lean
@@ -80,6 +81,7 @@ class LanguageModel:
         wrapped = options.split and parts is None
         self._quantize(wrapped)
         self.stop_token_ids = stop_tokens_of(self.network)
+        self.grammars = Grammars(options.folder, self.vocabulary_size, self.stop_token_ids)
         on_cpu = self.device.type == "cpu" and not wrapped
         self._own_kernels = on_cpu and cpu_linear.available()
         room = Room(

@@ -1,4 +1,4 @@
-"""Choosing tokens: bias, penalties, temperature, top-k, top-p, min-p, then noise and arg max.
+"""Choosing tokens: bias, penalties, grammar, temperature, filters, then noise and arg max.
 
 Sample, then match: the token at a position is argmax(log p + G) with G from `noise.py`, so p's law
 is kept exactly and nothing but (seed, text, model) decides (arXiv 2408.07978).
@@ -16,15 +16,20 @@ from draftloop.runtime import cpu_choice
 from draftloop.runtime.choices import Choices
 from draftloop.runtime.cutting import Law
 from draftloop.runtime.filters import Filters
+from draftloop.runtime.grammars import Follower
 from draftloop.runtime.noise import GumbelNoise
 from draftloop.runtime.penalties import Penalties
 
 
 class Sampler:
-    """Chooses the tokens of one session; it follows the session's text for the penalties."""
+    """Chooses the tokens of one session, whose text it follows."""
 
     def __init__(
-        self, parameters: SamplingParameters, vocabulary_size: int, device: torch.device
+        self,
+        parameters: SamplingParameters,
+        vocabulary_size: int,
+        device: torch.device,
+        grammar: Follower | None = None,
     ) -> None:
         self.parameters = parameters
         self._noise = GumbelNoise(parameters.seed, vocabulary_size, device)
@@ -36,6 +41,7 @@ class Sampler:
         self._penalties: Penalties | None = None
         if parameters.penalized:
             self._penalties = Penalties(parameters, vocabulary_size, device)
+        self._grammar = grammar
         self._filters = Filters(parameters, vocabulary_size)
 
     def observe_prompt(self, token_ids: Sequence[int]) -> None:
@@ -47,11 +53,18 @@ class Sampler:
         """Counts in tokens that were committed after the prompt."""
         if self._penalties is not None:
             self._penalties.observe_output(token_ids)
+        if self._grammar is not None:
+            self._grammar.observe(token_ids)
 
     @property
     def plain(self) -> bool:
         """Whether nothing but temperature, filters and noise decides."""
-        return self._bias is None and self._penalties is None
+        return self._bias is None and not self.follows_paths
+
+    @property
+    def follows_paths(self) -> bool:
+        """Whether what comes next depends on the tokens before it beside what the model says."""
+        return self._penalties is not None or self._grammar is not None
 
     @property
     def law(self) -> Law:
@@ -124,10 +137,12 @@ class Sampler:
         return logits
 
     def _weighed(self, logits: Tensor, paths: Sequence[Sequence[int]]) -> Tensor:
-        """With bias and penalties."""
+        """With bias and penalties, and without what the grammar does not allow."""
         if self._bias is not None:
             logits = logits + self._bias
-        return logits if self._penalties is None else self._penalties.applied(logits, paths)
+        if self._penalties is not None:
+            logits = self._penalties.applied(logits, paths)
+        return logits if self._grammar is None else self._grammar.applied(logits, paths)
 
 
 def likeliest(logits: Tensor, count: int) -> list[list[int]]:

@@ -13,6 +13,7 @@ from draftloop import logs
 from draftloop.config import ModelServiceSettings
 from draftloop.cost_line import CostLine, cost_line
 from draftloop.errors import InvalidInput, StartupFailure, Unavailable
+from draftloop.grammar import Grammar
 from draftloop.load import ServiceLoad
 from draftloop.model_info import ModelInfo, vocabulary_fingerprint
 from draftloop.runtime import metrics
@@ -95,6 +96,12 @@ class ModelHost:
     def text_of(self, opening: Opening) -> Text | None:
         """Whose rows a session may share, and who its own."""
         return opening.text() if self.settings.prefix_caching else None
+
+    async def learn(self, grammar: Grammar | None) -> None:
+        """Makes a grammar ready for sessions to follow. Raises InvalidInput where it is none."""
+        if grammar is not None:
+            for model in (self.model, *self.smaller_models):
+                await asyncio.to_thread(model.grammars.follow, grammar)
 
     def answered(self, service_ns: int) -> None:
         """Takes in what a message took, from its arrival to its answer."""

@@ -38,8 +38,10 @@ class Opening:
         self.sampling.validate(model.vocabulary_size)
 
     def sampler(self, model: LanguageModel) -> Sampler:
-        """A sampler that has seen these tokens."""
-        sampler = Sampler(self.sampling, model.vocabulary_size, model.device)
+        """A sampler that has seen these tokens. Raises InvalidInput for a grammar that is none."""
+        grammar = self.sampling.grammar
+        follower = None if grammar is None else model.grammars.follow(grammar)
+        sampler = Sampler(self.sampling, model.vocabulary_size, model.device, follower)
         sampler.observe_prompt(self.token_ids[: self.prompt_length])
         sampler.observe_output(self.token_ids[self.prompt_length :])
         return sampler

@@ -18,6 +18,7 @@ from orchestrator.gateway.schemas import (
     Speculative,
     TextPart,
 )
+from orchestrator.gateway.structure import grammar_of
 
 SEEDS = MAX_SEED + 1
 
@@ -68,6 +69,7 @@ def _sampling(said: Generating, defaults: SamplingParameters) -> SamplingParamet
         presence_penalty=said.presence_penalty or 0.0,
         frequency_penalty=said.frequency_penalty or 0.0,
         logit_bias=_logit_bias(said.logit_bias or {}),
+        grammar=grammar_of(said),
     )
 
 

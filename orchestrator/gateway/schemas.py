@@ -78,6 +78,48 @@ class Prediction(Body):
     content: str | list[TextPart]
 
 
+class JsonSchema(Body):
+    """OpenAI's `response_format.json_schema`."""
+
+    name: str | None = Field(None, description="of no effect")
+    description: str | None = Field(None, description="of no effect")
+    schema_: dict[str, Any] | bool = Field(alias="schema")
+    strict: bool | None = Field(None, description="of no effect: the schema always holds")
+
+
+class ResponseFormat(Body):
+    """OpenAI's, for an answer that is JSON."""
+
+    type: Literal["text", "json_object", "json_schema"]
+    json_schema: JsonSchema | None = None
+
+    @model_validator(mode="after")
+    def _schema_where_it_belongs(self) -> Self:
+        if (self.type == "json_schema") != (self.json_schema is not None):
+            rule = "must be given with type json_schema, and with no other"
+            raise InvalidInput("response_format.json_schema", rule, f"type {self.type}")
+        return self
+
+
+class StructuredOutputs(Body):
+    """vLLM's: one of these."""
+
+    json_: str | dict[str, Any] | bool | None = Field(
+        None, alias="json", description="JSON Schema, as an object or as text"
+    )
+    json_object: Literal[True] | None = Field(None, description="any JSON object")
+    regex: str | None = Field(None, description="for the whole answer; no look-around")
+    choice: Annotated[list[str], Field(min_length=1)] | None = None
+    grammar: str | None = Field(None, description="Lark's notation, or llama.cpp's (GBNF)")
+
+    @model_validator(mode="after")
+    def _one_of_them(self) -> Self:
+        if len(given := self.model_dump(by_alias=True, exclude_none=True)) != 1:
+            rule = "must have one of json, json_object, regex, choice, grammar"
+            raise InvalidInput("structured_outputs", rule, ", ".join(given) or "none")
+        return self
+
+
 class Generating(RequestBody):
     """What both kinds of completion share."""
 
@@ -107,12 +149,22 @@ class Generating(RequestBody):
     repetition_penalty: float | None = None
     ignore_eos: bool | None = None
     stop_token_ids: list[int] | None = None
+    response_format: ResponseFormat | None = None
+    structured_outputs: StructuredOutputs | None = None
     speculative: Speculative | None = None
 
     @model_validator(mode="after")
     def _options_of_a_stream(self) -> Self:
         if self.stream_options is not None and not self.stream:
             raise InvalidInput("stream_options", "must only be given with stream: true", False)
+        return self
+
+    @model_validator(mode="after")
+    def _one_form(self) -> Self:
+        wants_json = self.response_format is not None and self.response_format.type != "text"
+        if wants_json and self.structured_outputs is not None:
+            rule = "must not be given with a response_format"
+            raise InvalidInput("structured_outputs", rule, "both")
         return self
 
 

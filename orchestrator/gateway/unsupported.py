@@ -1,6 +1,6 @@
 """What OpenAI's API has and this server does not: refused by name, where it would change anything.
 
-A value that asks for nothing, such as `tools: []` or `response_format: {"type": "text"}`, passes.
+A value that asks for nothing, such as `tools: []`, passes.
 """
 
 from __future__ import annotations
@@ -10,12 +10,10 @@ from typing import Any
 
 from orchestrator.gateway.errors import Unsupported
 
-TEXT_FORMAT = {"type": "text"}
 # Field and the values that ask for nothing; null always does.
 COMPLETION: Mapping[str, tuple[Any, ...]] = {
     "suffix": ("",),
     "skip_special_tokens": (True,),
-    "response_format": (TEXT_FORMAT,),
 }
 CHAT: Mapping[str, tuple[Any, ...]] = {
     "tools": ([],),
@@ -23,7 +21,6 @@ CHAT: Mapping[str, tuple[Any, ...]] = {
     "parallel_tool_calls": (True, False),  # says nothing without tools
     "functions": ([],),
     "function_call": ("none", "auto"),
-    "response_format": (TEXT_FORMAT,),
     "modalities": (["text"],),
     "audio": (),
     "web_search_options": (),

@@ -1,0 +1,52 @@
+"""What an output must look like: a grammar, by which some tokens may come next and no others."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+from draftloop.errors import InvalidInput
+
+# JSON Schema; a regular expression; a JSON list of texts; Lark's or llama.cpp's (GBNF) notation.
+Format = Literal["json_schema", "regex", "choice", "grammar"]
+FORMATS: tuple[Format, ...] = get_args(Format)
+MOST_LETTERS = 65_536
+ANY_OBJECT = '{"type": "object"}'
+
+
+@dataclass(frozen=True, slots=True)
+class Grammar:
+    """The output as a whole is a text of it; then it ends."""
+
+    format: Format
+    text: str
+
+    @property
+    def field(self) -> str:
+        """Its name in a request."""
+        return f"grammar.{self.format}"
+
+    def validate(self) -> None:
+        """Raises InvalidInput where it is too long, or none by its form.
+
+        Whether it means anything `grammar_text` knows.
+        """
+        if self.format not in FORMATS:
+            raise InvalidInput("grammar", f"must be one of {', '.join(FORMATS)}", self.format)
+        if not 0 < len(self.text) <= MOST_LETTERS:
+            rule = f"must have from 1 to {MOST_LETTERS} characters"
+            raise InvalidInput(self.field, rule, f"{len(self.text)} characters")
+        if self.format in ("json_schema", "choice"):
+            self._require_json()
+
+    def _require_json(self) -> None:
+        try:
+            read = json.loads(self.text)
+        except (ValueError, RecursionError) as error:
+            raise InvalidInput(self.field, f"must be JSON ({error})", self.text) from None
+        if self.format == "json_schema" and not isinstance(read, dict | bool):
+            raise InvalidInput(self.field, "must be a JSON object, or true or false", self.text)
+        texts = isinstance(read, list) and read and all(isinstance(one, str) for one in read)
+        if self.format == "choice" and not texts:
+            raise InvalidInput(self.field, "must be a JSON list of texts", self.text)

@@ -1,0 +1,43 @@
+"""Grammars in the words of llguidance, which follows them."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+from llguidance import LLMatcher, grammar_from
+
+from draftloop.errors import InvalidInput
+from draftloop.grammar import Grammar
+
+# As in llama.cpp: where JSON leaves it open, small models put white space without end. A schema may
+# say otherwise (`x-guidance`).
+JSON_DEFAULTS: Any = {"whitespace_pattern": r"( |\n{1,2}[ \t]{0,20})?"}
+MOST_REMEMBERED = 256
+
+
+def grammar_text(grammar: Grammar) -> str:
+    """What a matcher takes. Raises InvalidInput where it cannot be read."""
+    try:
+        if grammar.format == "json_schema":
+            return LLMatcher.grammar_from_json_schema(grammar.text, defaults=JSON_DEFAULTS)
+        return grammar_from(grammar.format, grammar.text)
+    except ValueError as error:
+        raise refusal(grammar, str(error)) from None
+
+
+@functools.lru_cache(MOST_REMEMBERED)
+def require_grammar(grammar: Grammar) -> None:
+    """Raises InvalidInput naming what is wrong with it, as far as no tokens are concerned."""
+    grammar.validate()
+    wrong, said = LLMatcher.validate_grammar_with_warnings(grammar_text(grammar))
+    if wrong:
+        raise refusal(grammar, "\n".join(said))
+
+
+def refusal(grammar: Grammar, said: str) -> InvalidInput:
+    """What the library says is wrong: its first line, and what it calls the error further down."""
+    first, *more = said.strip().splitlines() or ["unknown"]
+    causes = [line for line in more if line.startswith("error:")]
+    rule = f"must be a grammar that can be followed ({' '.join([first, *causes])})"
+    return InvalidInput(grammar.field, rule, grammar.text)

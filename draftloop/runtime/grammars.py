@@ -1,0 +1,118 @@
+"""Grammars over a model's vocabulary: which tokens may come next (llguidance).
+
+The mask is a part of p, the law that tokens are sampled from: the target's, so that the output is a
+text of the grammar, and as well the draft model's, so that its drafts are.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+from llguidance import LLMatcher, LLTokenizer
+from llguidance.numpy import allocate_token_bitmask, fill_next_token_bitmask
+from torch import Tensor
+
+from draftloop.errors import InvalidInput
+from draftloop.grammar import Grammar
+from draftloop.grammar_text import grammar_text, refusal
+from draftloop.runtime.choices import EXCLUDED
+
+MOST_KEPT = 64  # grammars; a service sees few of them again and again
+
+
+class Grammars:
+    """Those of one model; a matcher that was made once is copied from then on, from any thread."""
+
+    def __init__(self, folder: Path, vocabulary_size: int, stop_token_ids: Sequence[int]) -> None:
+        self._folder = folder
+        self._vocabulary_size = vocabulary_size
+        self._stop_token_ids = list(stop_token_ids)
+        self._tokenizer: LLTokenizer | None = None
+        self._kept: OrderedDict[Grammar, LLMatcher] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def follow(self, grammar: Grammar) -> Follower:
+        """At the beginning of an output.
+
+        Takes up to a second for a grammar that is new and large: not for an event loop. Raises
+        InvalidInput for one that means nothing.
+        """
+        with self._lock:
+            matcher = self._kept.get(grammar) or self._made(grammar)
+            self._kept[grammar] = matcher
+            self._kept.move_to_end(grammar)
+            if len(self._kept) > MOST_KEPT:
+                self._kept.popitem(last=False)
+            return Follower(grammar, matcher.deep_copy(), self._vocabulary_size)
+
+    def _made(self, grammar: Grammar) -> LLMatcher:
+        if not self._stop_token_ids:
+            raise InvalidInput(
+                "grammar", "needs a model with a token that ends a text", grammar.field
+            )
+        if self._tokenizer is None:
+            self._tokenizer = LLTokenizer(
+                str(self._folder / "tokenizer.json"),
+                n_vocab=self._vocabulary_size,
+                eos_token=self._stop_token_ids,
+            )
+        matcher = LLMatcher(self._tokenizer, grammar_text(grammar), log_level=0)
+        if matcher.is_error():
+            raise refusal(grammar, matcher.get_error())
+        return matcher
+
+
+class Follower:
+    """One output's place in its grammar."""
+
+    def __init__(self, grammar: Grammar, matcher: LLMatcher, vocabulary_size: int) -> None:
+        self._grammar = grammar
+        self._matcher = matcher
+        self._vocabulary_size = vocabulary_size
+
+    def observe(self, token_ids: Sequence[int]) -> None:
+        """Goes on by tokens of the output.
+
+        Raises InvalidInput where they are none of the grammar's, or it is too large to go on with.
+        """
+        for token in token_ids:
+            if self._matcher.is_stopped():  # at the end, and what comes is what ends the text
+                break
+            self._matcher.consume_token(token)
+        if self._matcher.is_error():
+            raise refusal(self._grammar, self._matcher.get_error())
+
+    def applied(self, logits: Tensor, paths: Sequence[Sequence[int]]) -> Tensor:
+        """Logits [rows, vocabulary] with -inf over what may not come after the output and a path.
+
+        A path that the grammar does not know keeps its row: nobody will get there.
+        """
+        rows = allocate_token_bitmask(len(paths), self._vocabulary_size)
+        known: dict[tuple[int, ...], LLMatcher | None] = {(): self._matcher}
+        for row, path in enumerate(paths):
+            place = _at(tuple(path), known)
+            if place is None:
+                rows[row] = -1
+            else:
+                fill_next_token_bitmask(place, rows, row)
+                if place.is_error():
+                    raise refusal(self._grammar, place.get_error())
+        bits = np.unpackbits(rows.view(np.uint8), axis=1, bitorder="little")
+        allowed = torch.from_numpy(bits[:, : self._vocabulary_size].view(np.bool_))
+        return logits.masked_fill(~allowed.to(logits.device), EXCLUDED)
+
+
+def _at(path: tuple[int, ...], known: dict[tuple[int, ...], LLMatcher | None]) -> LLMatcher | None:
+    """Behind a path; None where the grammar does not allow it. Paths of a tree share beginnings."""
+    if path not in known:
+        before = _at(path[:-1], known)
+        behind = None if before is None else before.deep_copy()
+        if behind is not None and behind.try_consume_tokens([path[-1]]) != 1:
+            behind = None
+        known[path] = behind
+    return known[path]

@@ -1,0 +1,51 @@
+"""What form an answer must have, in OpenAI's words or vLLM's, as a grammar."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from draftloop.errors import InvalidInput
+from draftloop.grammar import ANY_OBJECT, Grammar
+from draftloop.grammar_text import require_grammar
+from orchestrator.gateway.schemas import Generating, ResponseFormat, StructuredOutputs
+
+
+def grammar_of(said: Generating) -> Grammar | None:
+    """None where any text will do. Raises InvalidInput, by the client's own name of the field."""
+    if said.structured_outputs is not None:
+        return _checked("structured_outputs", _structured(said.structured_outputs))
+    if said.response_format is None or said.response_format.type == "text":
+        return None
+    return _checked("response_format", _formatted(said.response_format))
+
+
+def _checked(field: str, grammar: Grammar) -> Grammar:
+    try:
+        require_grammar(grammar)
+    except InvalidInput as error:
+        raise InvalidInput.passed_on(field, error.description) from None
+    return grammar
+
+
+def _formatted(said: ResponseFormat) -> Grammar:
+    schema = None if said.json_schema is None else said.json_schema.schema_
+    return Grammar("json_schema", ANY_OBJECT if schema is None else _as_text(schema))
+
+
+def _structured(said: StructuredOutputs) -> Grammar:
+    if said.json_ is not None:
+        return Grammar("json_schema", _as_text(said.json_))
+    if said.regex is not None:
+        return Grammar("regex", said.regex)
+    if said.choice is not None:
+        return Grammar("choice", json.dumps(said.choice))
+    return (
+        Grammar("json_schema", ANY_OBJECT)
+        if said.grammar is None
+        else Grammar("grammar", said.grammar)
+    )
+
+
+def _as_text(schema: str | bool | dict[str, Any]) -> str:
+    return schema if isinstance(schema, str) else json.dumps(schema)
