@@ -20,6 +20,15 @@ from orchestrator.stack_config import StackConfig
 from tests.e2e.client import CALL_TIMEOUT_S, Case, Client, held_out_prompts
 from tests.support.forked import ForkedStack
 
+PERSON = """{
+    "type": "object", "additionalProperties": false,
+    "required": ["name", "age", "tags"],
+    "properties": {
+        "name": {"type": "string", "maxLength": 12},
+        "age": {"type": "integer", "minimum": 0, "maximum": 150},
+        "tags": {"type": "array", "minItems": 2, "maxItems": 4, "items": {"enum": ["red", "blue"]}}
+    }
+}"""
 SAMPLINGS: tuple[dict[str, Any], ...] = (
     {},
     {"temperature": 0.7},
@@ -27,6 +36,7 @@ SAMPLINGS: tuple[dict[str, Any], ...] = (
     {"temperature": 0.7, "repetition_penalty": 1.2, "presence_penalty": 0.4},
     {"temperature": 1.0, "top_k": 40, "min_p": 0.02, "frequency_penalty": 0.2},
     {"repetition_penalty": 1.1, "logit_bias": {17: 2.0, 200: -100.0}},
+    {"temperature": 0.9, "top_p": 0.95, "grammar": {"json_schema": PERSON}},
 )
 
 InProcess = Callable[..., AbstractAsyncContextManager[str]]
@@ -72,7 +82,7 @@ def api(base: str) -> Iterator[OpenAI]:
 
 @pytest.fixture(scope="session")
 def cases() -> list[Case]:
-    """Twelve prompts under six ways to choose tokens, every one with a seed of its own."""
+    """Twelve prompts under seven ways to choose tokens, every one with a seed of its own."""
     prompts = held_out_prompts(12, longest=96)
     return [
         Case(prompt, 64, {**SAMPLINGS[index % len(SAMPLINGS)], "seed": 1000 + index})

@@ -61,7 +61,7 @@ JSON = st.recursive(
 FIELDS = st.sampled_from(
     ["prompt", "messages", "n", "stop", "seed", "logit_bias", "logprobs", "stream", "speculative",
      "prediction", "temperature", "top_k", "stop_token_ids", "stream_options", "tools", "model",
-     "response_format", "metadata", "user", "max_tokens"]
+     "response_format", "structured_outputs", "metadata", "user", "max_tokens"]
 )  # fmt: skip
 
 

@@ -1,0 +1,96 @@
+"""Answers of a form that the client names, by OpenAI's own client and by gRPC."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+import grpc
+import jsonschema
+import openai
+import pytest
+from openai import OpenAI
+
+from draftloop.client import Client as OurClient
+from draftloop.client import Grammar
+from orchestrator.launcher import Stack
+from tests.e2e.client import Case, Client, bad_field
+from tests.e2e.conftest import PERSON
+from tests.e2e.http_client import complete, talk
+
+SCHEMA = json.loads(PERSON)
+NAMED = {"type": "json_schema", "json_schema": {"name": "person", "schema": SCHEMA, "strict": True}}
+GBNF = 'root ::= "yes" | "no" " really"?'
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_json_by_a_schema(api: OpenAI, seed: int) -> None:
+    """Whole and streamed, with drafts and without: one text, which ends by itself."""
+    said: dict[str, Any] = {"response_format": NAMED, "seed": seed, "max_tokens": 200}
+    plain = talk(api, **said, extra_body={"speculative": {"strategy": "autoregressive"}})
+    answer = talk(api, **said)
+    text = answer.choices[0].message.content
+    assert text == plain.choices[0].message.content
+    assert answer.choices[0].finish_reason == "stop"
+    jsonschema.validate(json.loads(text), SCHEMA)
+    chunks = talk(api, **said, stream=True)
+    assert "".join(chunk.choices[0].delta.content or "" for chunk in chunks) == text
+
+
+def test_any_json_object(api: OpenAI) -> None:
+    answer = talk(api, response_format={"type": "json_object"}, max_tokens=1)
+    assert answer.choices[0].message.content.startswith("{")
+    assert answer.choices[0].finish_reason == "length"
+
+
+@pytest.mark.parametrize(
+    ("wanted", "form"),
+    [
+        ({"regex": r"[0-9]{3}-[0-9]{4}"}, r"[0-9]{3}-[0-9]{4}"),
+        ({"choice": ["positive", "negative"]}, "positive|negative"),
+        ({"grammar": GBNF}, "yes|no( really)?"),
+        ({"json": PERSON}, r"\{[^{}]*\}"),
+    ],
+)
+def test_other_forms_in_words_of_vllm(api: OpenAI, wanted: dict[str, Any], form: str) -> None:
+    answer = complete(api, max_tokens=200, extra_body={"structured_outputs": wanted})
+    assert re.fullmatch(form, answer.choices[0].text, re.DOTALL), answer.choices[0].text
+    assert answer.choices[0].finish_reason == "stop"
+
+
+@pytest.mark.parametrize(
+    ("field", "said"),
+    [
+        ("structured_outputs", {"structured_outputs": {"regex": "(a"}}),
+        ("structured_outputs", {"structured_outputs": {"json": "{"}}),
+        ("response_format", {"response_format": {
+            "type": "json_schema", "json_schema": {"schema": {"type": "objct"}}}}),
+        ("ignore_eos", {"response_format": {"type": "json_object"}, "ignore_eos": True}),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_followed(api: OpenAI, field: str, said: dict[str, Any]) -> None:
+    with pytest.raises(openai.BadRequestError) as caught:
+        complete(api, extra_body=said)
+    assert caught.value.param == field
+
+
+def test_by_grpc(client: Client, cases: list[Case]) -> None:
+    wrong = Case(cases[0].prompt, 8, {"grammar": {"regex": "(a"}})
+    with pytest.raises(grpc.RpcError) as caught:
+        client.once(wrong, "fused")
+    assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+    assert bad_field(caught.value) == "grammar.regex"
+    nothing = Case(cases[0].prompt, 8, {"grammar": {}})
+    with pytest.raises(grpc.RpcError) as caught:
+        client.once(nothing, "fused")
+    assert bad_field(caught.value) == "grammar"
+
+
+def test_by_the_python_client(stack: Stack) -> None:
+    with OurClient(stack.address) as ours:
+        grammar = Grammar("choice", json.dumps(["red", "green"]))
+        assert ours.generate("The colour is", grammar=grammar, max_tokens=20).text in (
+            "red",
+            "green",
+        )

@@ -1,0 +1,125 @@
+"""Which tokens a grammar lets come next, against all texts of a small language."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from draftloop.errors import InvalidInput
+from draftloop.grammar import MOST_LETTERS, Grammar
+from draftloop.grammar_text import require_grammar
+from draftloop.request import SamplingParameters
+from draftloop.runtime import grammars
+from draftloop.runtime.grammars import Follower, Grammars
+from draftloop.runtime.sampling import Sampler
+from tests.support.toy_model import VOCABULARY_SIZE, save_tokenizer
+
+END = 0
+LETTERS = {letter: ord(letter) - 32 for letter in "abc"}  # tokens of the toy vocabulary
+
+
+@pytest.fixture(scope="module")
+def known(tmp_path_factory: pytest.TempPathFactory) -> Grammars:
+    folder = tmp_path_factory.mktemp("tokenizer")
+    save_tokenizer(folder)
+    return Grammars(folder, VOCABULARY_SIZE, [END])
+
+
+def allowed(follower: Follower, *paths: str) -> list[set[int]]:
+    """Behind each path."""
+    logits = torch.zeros(len(paths), VOCABULARY_SIZE)
+    kept = follower.applied(logits, [[LETTERS[letter] for letter in path] for path in paths])
+    return [set(row.isfinite().nonzero().flatten().tolist()) for row in kept]
+
+
+def by_definition(language: list[str], text: str) -> set[int]:
+    """Whatever some text of the language goes on with, and the end where it is one itself."""
+    longer = [one[len(text)] for one in language if one.startswith(text) and len(one) > len(text)]
+    return {LETTERS[letter] for letter in longer} | ({END} if text in language else set())
+
+
+LANGUAGES = st.lists(st.text("abc", min_size=1, max_size=4), min_size=1, max_size=6, unique=True)
+
+
+@given(LANGUAGES, st.text("abc", max_size=2), st.lists(st.text("abc", max_size=3), max_size=6))
+def test_what_may_come_next(
+    known: Grammars, language: list[str], output: str, paths: list[str]
+) -> None:
+    """Behind an output and every path of a tree, those that lead nowhere left alone."""
+    if not any(text.startswith(output) for text in language):
+        return
+    follower = known.follow(Grammar("choice", json.dumps(language)))
+    follower.observe([LETTERS[letter] for letter in output])
+    for path, found in zip(paths, allowed(follower, *paths), strict=True):
+        expected = by_definition(language, output + path)
+        assert found == (expected or set(range(VOCABULARY_SIZE)))
+
+
+def test_after_the_end_there_is_the_end(known: Grammars) -> None:
+    follower = known.follow(Grammar("regex", "ab"))
+    follower.observe([LETTERS["a"], LETTERS["b"]])
+    assert allowed(follower, "") == [{END}]
+    follower.observe([END])  # as of a session that is opened again
+    assert allowed(follower, "") == [{END}]
+
+
+def test_an_output_that_is_none_of_the_grammar(known: Grammars) -> None:
+    """Such as a client of the service, not of the orchestrator, may open a session with."""
+    with pytest.raises(InvalidInput, match="grammar.regex: must be a grammar that can be followed"):
+        known.follow(Grammar("regex", "ab")).observe([LETTERS["c"]])
+
+
+def test_sessions_of_one_grammar_do_not_share_their_place(
+    known: Grammars, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nor does it matter that others have come between."""
+    monkeypatch.setattr(grammars, "MOST_KEPT", 1)
+    first = known.follow(Grammar("regex", "abc"))
+    first.observe([LETTERS["a"]])
+    known.follow(Grammar("regex", "c"))
+    second = known.follow(Grammar("regex", "abc"))
+    assert allowed(first, "") == [{LETTERS["b"]}]
+    assert allowed(second, "", "ab") == [{LETTERS["a"]}, {LETTERS["c"]}]
+
+
+def test_filters_see_what_is_left(known: Grammars) -> None:
+    """The likeliest token of all is cut off before top-k keeps one."""
+    follower = known.follow(Grammar("regex", "[ab]"))
+    parameters = SamplingParameters(temperature=1.0, top_k=1)
+    sampler = Sampler(parameters, VOCABULARY_SIZE, torch.device("cpu"), follower)
+    logits = torch.zeros(1, VOCABULARY_SIZE)
+    logits[0, LETTERS["c"]], logits[0, LETTERS["b"]] = 5.0, 1.0
+    assert sampler.choose(logits, [7], [[]]) == [LETTERS["b"]]
+    assert not sampler.plain
+
+
+@pytest.mark.parametrize(
+    ("grammar", "complaint"),
+    [
+        (Grammar("regex", "(a"), "grammar.regex: .*unclosed group"),
+        (Grammar("regex", "a(?=b)"), "grammar.regex: .*look-around"),
+        (Grammar("json_schema", "{"), "grammar.json_schema: must be JSON"),
+        (Grammar("json_schema", "[1]"), "must be a JSON object, or true or false"),
+        (Grammar("json_schema", '{"type": "objct"}'), "Invalid type: objct"),
+        (Grammar("choice", "[]"), "grammar.choice: must be a JSON list of texts"),
+        (Grammar("choice", "[1]"), "grammar.choice: must be a JSON list of texts"),
+        (Grammar("grammar", 'start: "a" | foo'), "unknown name"),
+        (Grammar("grammar", "root ::= ("), "grammar.grammar: "),
+        (Grammar("regex", ""), f"must have from 1 to {MOST_LETTERS} characters; got '0 char"),
+        (Grammar("regex", "a" * (MOST_LETTERS + 1)), f"must have from 1 to {MOST_LETTERS} char"),
+        (Grammar("xml", "a"), "grammar: must be one of json_schema, regex, choice, grammar"),  # type: ignore[arg-type]
+    ],
+)
+def test_what_means_nothing_is_refused(grammar: Grammar, complaint: str) -> None:
+    with pytest.raises(InvalidInput, match=complaint):
+        require_grammar(grammar)
+
+
+def test_a_model_whose_texts_never_end(tmp_path: Path) -> None:
+    with pytest.raises(InvalidInput, match="needs a model with a token that ends a text"):
+        Grammars(tmp_path, VOCABULARY_SIZE, []).follow(Grammar("regex", "a"))
