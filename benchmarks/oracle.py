@@ -25,7 +25,7 @@ from benchmarks.bundled_pair import bundled_pair
 from benchmarks.candidates import MOST_OFFERS, Phrases, Ranked, Recycled, decode, index_of, rankings
 from benchmarks.machine import describe_machine
 from benchmarks.perfect_tree import CandidateSource, PerfectRound, perfect_rounds
-from benchmarks.prompts import WORKLOADS, Missing, Prompt
+from benchmarks.prompts import MAIN_WORKLOADS, Missing, Prompt
 from benchmarks.recorded_costs import points_of
 from benchmarks.settings import RESULTS
 from benchmarks.systems import PROFILES, SOURCES
@@ -154,7 +154,7 @@ def measure(
     """Workload by workload; those whose prompts are not at hand are left out."""
     for workload in settings.workloads:
         try:
-            material = WORKLOADS[workload](settings.prompts)
+            material = MAIN_WORKLOADS[workload](settings.prompts)
         except Missing:
             continue
         for temperature in settings.temperature:
@@ -202,7 +202,9 @@ def show(console: Console, found: Sequence[Bound]) -> None:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measures, shows, writes."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--workloads", nargs="+", choices=list(WORKLOADS), default=list(WORKLOADS))
+    parser.add_argument(
+        "--workloads", nargs="+", choices=list(MAIN_WORKLOADS), default=list(MAIN_WORKLOADS)
+    )
     parser.add_argument("--temperature", type=float, nargs="+", default=[0.8, 0.0])
     parser.add_argument("--prompts", type=int, default=8)
     parser.add_argument("--tokens", type=int, default=64)

@@ -1,4 +1,4 @@
-"""What is continued: four kinds of work, each with prompts to measure and others to warm up on."""
+"""What is continued: kinds of work, each with prompts to measure and others to warm up on."""
 
 from __future__ import annotations
 
@@ -7,10 +7,11 @@ import keyword
 import re
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 
 from draftloop.config import REPOSITORY, bundled_model
+from draftloop.grammar import Grammar
 from orchestrator.tokenizer import Tokenizer
 
 PROMPTS_FILE = REPOSITORY / "models" / "held_out_prompts.jsonl"
@@ -20,6 +21,31 @@ LONGEST_PROMPT = 900
 # An edited file is begun so far, and the rest is to be carried on.
 BEGUN = 0.35
 LONGEST_ORIGINAL = 400
+# More entries than a continuation has room for: its length is what is asked for.
+DEFINITIONS = Grammar(
+    "json_schema",
+    json.dumps(
+        {
+            "type": "array",
+            "minItems": 1000,
+            "items": {
+                "type": "object",
+                "additionalProperties": False,
+                "required": ["kind", "name", "arguments", "returns"],
+                "properties": {
+                    "kind": {"enum": ["function", "class", "method", "constant"]},
+                    "name": {"type": "string", "maxLength": 24},
+                    "arguments": {
+                        "type": "array",
+                        "maxItems": 4,
+                        "items": {"type": "string", "maxLength": 16},
+                    },
+                    "returns": {"type": ["string", "null"], "maxLength": 16},
+                },
+            },
+        }
+    ),
+)
 
 
 class Missing(Exception):
@@ -33,6 +59,7 @@ class Prompt:
     file: str
     text: str
     token_ids: tuple[int, ...]
+    grammar: Grammar | None = None  # of how it goes on
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,12 +127,23 @@ def chat(count: int) -> Material:
     return Material(prompts[:count], prompts[count : count + WARM_PROMPTS])
 
 
-WORKLOADS: dict[str, Callable[[int], Material]] = {
+def structured(count: int) -> Material:
+    """Held-out Python files, and what is in them as JSON; warm: by other files."""
+    code = completion(count)
+    return Material(
+        [_asked_for_json(prompt) for prompt in code.measured],
+        [_asked_for_json(prompt) for prompt in code.warming],
+    )
+
+
+# Those of the record.
+MAIN_WORKLOADS: dict[str, Callable[[int], Material]] = {
     "completion": completion,
     "editing": editing,
     "agent": agent,
     "chat": chat,
 }
+WORKLOADS = {**MAIN_WORKLOADS, "json": structured}
 
 
 @cache
@@ -121,6 +159,11 @@ def _entries() -> Sequence[Entry]:
 
 def _prompt(file: str, text: str) -> Prompt:
     return Prompt(file, text, tuple(_tokenizer().encode(text)[-LONGEST_PROMPT:]))
+
+
+def _asked_for_json(prompt: Prompt) -> Prompt:
+    asked = _prompt(prompt.file, f"{prompt.text}\n\n# What this module defines, as JSON:\n")
+    return replace(asked, grammar=DEFINITIONS)
 
 
 def _renamed(entry: Entry) -> Prompt | None:

@@ -122,10 +122,10 @@ def parameters(speculation: Speculation, tenant: str, case: Case) -> GenerationP
     """The case as a request."""
     return GenerationParameters(
         token_ids=case.prompt.token_ids,
-        sampling=SamplingParameters(temperature=case.temperature),
+        sampling=SamplingParameters(temperature=case.temperature, grammar=case.prompt.grammar),
         seed=case.seed,
         max_tokens=case.tokens,
-        ignore_eos=True,
+        ignore_eos=case.prompt.grammar is None,
         speculation=speculation,
         tenant=tenant,
     )

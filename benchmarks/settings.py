@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, get_args
 
 from benchmarks.machine import available_cores
-from benchmarks.prompts import WORKLOADS
+from benchmarks.prompts import MAIN_WORKLOADS, WORKLOADS
 from benchmarks.systems import (
     ABLATIONS,
     COMPARED,
@@ -38,7 +38,7 @@ FULL: dict[str, Any] = {
     "tokens": 64,
     "temperature": [0.8, 0.0],
     "profiles": list(MAIN_PROFILES),
-    "workloads": list(WORKLOADS),
+    "workloads": list(MAIN_WORKLOADS),
     "strategies": COMPARED,
     "out": "full",
 }

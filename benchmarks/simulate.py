@@ -25,7 +25,7 @@ from rich.progress import track
 from rich.table import Table
 
 from benchmarks.bundled_pair import bundled_pair
-from benchmarks.prompts import WORKLOADS, Missing
+from benchmarks.prompts import MAIN_WORKLOADS, Missing
 from benchmarks.recorded_costs import points_of
 from benchmarks.services import parameters
 from benchmarks.settings import RESULTS
@@ -179,7 +179,9 @@ def read(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--costs", default=str((RESULTS / "full.json").relative_to(REPOSITORY)),
                         help="results whose costs of forwards count")  # fmt: skip
     parser.add_argument("--profiles", nargs="+", help="of those in the results; default: all")
-    parser.add_argument("--workloads", nargs="+", choices=list(WORKLOADS), default=list(WORKLOADS))
+    parser.add_argument(
+        "--workloads", nargs="+", choices=list(MAIN_WORKLOADS), default=list(MAIN_WORKLOADS)
+    )
     parser.add_argument("--strategies", nargs="+", choices=OURS,
                         default=[name for name in COMPARED if name in OURS])  # fmt: skip
     parser.add_argument("--temperature", type=float, nargs="+", default=[0.8])
@@ -199,7 +201,7 @@ def read(arguments: Sequence[str] | None) -> argparse.Namespace:
 def _workloads(settings: argparse.Namespace, temperature: float) -> Iterator[Workload]:
     for name in settings.workloads:
         try:
-            material = WORKLOADS[name](settings.prompts)
+            material = MAIN_WORKLOADS[name](settings.prompts)
         except Missing:
             continue
         yield Workload(

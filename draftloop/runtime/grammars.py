@@ -43,7 +43,9 @@ class Grammars:
         InvalidInput for one that means nothing.
         """
         with self._lock:
-            matcher = self._kept.get(grammar) or self._made(grammar)
+            matcher = self._kept.get(grammar)
+        matcher = matcher or self._made(grammar)  # unlocked: others go on with those they know
+        with self._lock:
             self._kept[grammar] = matcher
             self._kept.move_to_end(grammar)
             if len(self._kept) > MOST_KEPT:
@@ -52,19 +54,21 @@ class Grammars:
 
     def _made(self, grammar: Grammar) -> LLMatcher:
         if not self._stop_token_ids:
-            raise InvalidInput(
-                "grammar", "needs a model with a token that ends a text", grammar.field
-            )
-        if self._tokenizer is None:
-            self._tokenizer = LLTokenizer(
-                str(self._folder / "tokenizer.json"),
-                n_vocab=self._vocabulary_size,
-                eos_token=self._stop_token_ids,
-            )
+            rule = "needs a model with a token that ends a text"
+            raise InvalidInput("grammar", rule, grammar.field)
+        try:
+            self._tokenizer = self._tokenizer or self._read_tokenizer()
+        except ValueError as error:
+            rule = f"cannot be followed with this model's tokenizer ({error})"
+            raise InvalidInput("grammar", rule, grammar.field) from None
         matcher = LLMatcher(self._tokenizer, grammar_text(grammar), log_level=0)
         if matcher.is_error():
             raise refusal(grammar, matcher.get_error())
         return matcher
+
+    def _read_tokenizer(self) -> LLTokenizer:
+        file = self._folder / "tokenizer.json"
+        return LLTokenizer(str(file), self._vocabulary_size, self._stop_token_ids)
 
 
 class Follower:

@@ -17,6 +17,7 @@ PROMISED = {
     "stream": r".+\n… enough\n",
     "async_many": r"(?:'.+' -> '.*'\n){6}",
     "logprobs": r"(?:'.*' +\d+%   likeliest: '.*' \d+%, '.*' \d+%, '.*' \d+%\n){8}",
+    "structured": r"\{'name': .+, 'colours': \[.+\]\}\nthe same tokens: yes\ntokens per round",
     "prediction": r"the same tokens: yes\nrounds without the prediction: \d+\nrounds with it: +\d+",
 }
 

@@ -130,6 +130,9 @@ async def test_a_reopened_session_goes_on_as_if_nothing_had_happened(
         (open_verifier(sampling=sampling(min_p=-0.1)), "min_p"),
         (open_verifier(sampling=sampling(presence_penalty=3)), "presence_penalty"),
         (open_verifier(sampling=sampling(logit_bias={5000: 1.0})), "logit_bias"),
+        (open_verifier(sampling=sampling(grammar={"regex": "(a"})), "grammar.regex"),
+        (open_verifier(sampling=sampling(grammar={"json_schema": "{"})), "grammar.json_schema"),
+        (open_verifier(sampling=sampling(grammar={})), "grammar"),
         (verify(LENGTH), "kind"),
     ],
 )

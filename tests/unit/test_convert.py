@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from draftloop import errors
+from draftloop.grammar import FORMATS, Grammar
 from draftloop.logprobs import TokenLogprobs
 from draftloop.request import SamplingParameters
 from draftloop.rpc import convert
@@ -62,14 +63,21 @@ def test_a_drafter_gets_of_a_verdict_what_it_reads() -> None:
     assert back.logprobs == whole.logprobs
 
 
-@given(SINGLE, IDS, st.dictionaries(IDS, SINGLE, max_size=4), st.integers(0, 2**64 - 1))
-def test_sampling(temperature: float, top_k: int, bias: dict[int, float], seed: int) -> None:
+GRAMMARS = [None, *(Grammar(way, "x") for way in FORMATS)]
+
+
+@given(SINGLE, IDS, st.dictionaries(IDS, SINGLE, max_size=4), st.sampled_from(GRAMMARS),
+       st.integers(0, 2**64 - 1))  # fmt: skip
+def test_sampling(
+    temperature: float, top_k: int, bias: dict[int, float], grammar: Grammar | None, seed: int
+) -> None:
     parameters = SamplingParameters(
         temperature=temperature,
         top_k=top_k,
         top_p=0.5,
         repetition_penalty=1.25,
         logit_bias=tuple(sorted(bias.items())),
+        grammar=grammar,
         seed=seed,
     )
     assert convert.sampling_from_pb(over_the_wire(convert.sampling_to_pb(parameters))) == parameters

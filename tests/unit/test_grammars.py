@@ -9,6 +9,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from tokenizers import Tokenizer, models
 
 from draftloop.errors import InvalidInput
 from draftloop.grammar import MOST_LETTERS, Grammar
@@ -17,6 +18,7 @@ from draftloop.request import SamplingParameters
 from draftloop.runtime import grammars
 from draftloop.runtime.grammars import Follower, Grammars
 from draftloop.runtime.sampling import Sampler
+from tests.support.sentencepiece import save_sentencepiece_tokenizer
 from tests.support.toy_model import VOCABULARY_SIZE, save_tokenizer
 
 END = 0
@@ -118,6 +120,24 @@ def test_filters_see_what_is_left(known: Grammars) -> None:
 def test_what_means_nothing_is_refused(grammar: Grammar, complaint: str) -> None:
     with pytest.raises(InvalidInput, match=complaint):
         require_grammar(grammar)
+
+
+def test_a_vocabulary_of_sentencepiece(tmp_path: Path) -> None:
+    """Words begin with a mark instead of a space, and what is in no word comes as bytes."""
+    save_sentencepiece_tokenizer(tmp_path)
+    tokenizer = Tokenizer.from_file(str(tmp_path / "tokenizer.json"))
+    texts = [tokenizer.id_to_token(token) for token in range(tokenizer.get_vocab_size())]
+    followed = Grammars(tmp_path, len(texts), [texts.index("</s>")]).follow(Grammar("regex", " .*"))
+    (kept,) = followed.applied(torch.zeros(1, len(texts)), [[]]).isfinite()
+    allowed = {texts[token] for token in kept.nonzero().flatten().tolist()}
+    assert allowed and all(text.startswith("\u2581") or text == "<0x20>" for text in allowed)
+
+
+def test_a_tokenizer_of_which_nobody_knows_the_bytes(tmp_path: Path) -> None:
+    words = models.WordLevel({"a": 0, "b": 1}, unk_token="a")
+    Tokenizer(words).save(str(tmp_path / "tokenizer.json"))
+    with pytest.raises(InvalidInput, match="cannot be followed with this model's tokenizer"):
+        Grammars(tmp_path, 2, [1]).follow(Grammar("regex", "a"))
 
 
 def test_a_model_whose_texts_never_end(tmp_path: Path) -> None:
