@@ -71,10 +71,7 @@ class _Said:
 
 def _said(session: VerifierSession, forward: Forward, draft: DraftTree) -> Task[_Said]:
     logits = yield forward
-    # Row 0 speaks of the token after the last committed one, row i + 1 of the one after node i.
-    length = len(session.committed)
-    positions = [length, *(length + depth for depth in draft.depths())]
-    token_ids = session.sampler.choose(logits, positions, _paths(session, draft))
+    token_ids = session.sampler.choose(logits, _positions(session, draft), _paths(session, draft))
     successors = session.request.successors
     likeliest_ids = chain.from_iterable(likeliest(logits, successors)) if successors else ()
     return _Said(token_ids, tuple(likeliest_ids), logits)
@@ -94,7 +91,12 @@ def _said_in_one_call(session: VerifierSession, forward: Forward, draft: DraftTr
         return [answers[0].forward]
 
     yield Passes(session.model, slot, run)
-    return _Said(answers[0].token_ids, answers[0].successor_ids)
+    chosen = answers[0]
+    if session.sampler.follows_paths:
+        logits = prepared.logits(1 + len(draft))
+        where = _positions(session, draft), _paths(session, draft)
+        session.sampler.held(chosen.token_ids, logits, *where)
+    return _Said(chosen.token_ids, chosen.successor_ids)
 
 
 def _logprobs(
@@ -112,6 +114,12 @@ def _logprobs(
             emitted, logprobs, best.indices.tolist(), best.values.tolist(), strict=True
         )
     )
+
+
+def _positions(session: VerifierSession, draft: DraftTree) -> list[int]:
+    """Row 0 speaks of the token after the last committed one, row i + 1 of the one after node i."""
+    length = len(session.committed)
+    return [length, *(length + depth for depth in draft.depths())]
 
 
 def _paths(session: VerifierSession, draft: DraftTree) -> list[list[int]]:

@@ -64,7 +64,7 @@ class VerifierSession:
         return (
             prepared is not None
             and prepared.takes(forward)
-            and self.sampler.plain
+            and self.sampler.plain_but_for_grammar
             and self.request.logprobs is None
             and self.is_alone()
         )

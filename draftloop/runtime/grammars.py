@@ -50,7 +50,8 @@ class Grammars:
             self._kept.move_to_end(grammar)
             if len(self._kept) > MOST_KEPT:
                 self._kept.popitem(last=False)
-            return Follower(grammar, matcher.deep_copy(), self._vocabulary_size)
+            copied = matcher.deep_copy()
+        return Follower(grammar, copied, self._vocabulary_size, self._stop_token_ids)
 
     def _made(self, grammar: Grammar) -> LLMatcher:
         if not self._stop_token_ids:
@@ -74,10 +75,29 @@ class Grammars:
 class Follower:
     """One output's place in its grammar."""
 
-    def __init__(self, grammar: Grammar, matcher: LLMatcher, vocabulary_size: int) -> None:
+    def __init__(
+        self,
+        grammar: Grammar,
+        matcher: LLMatcher,
+        vocabulary_size: int,
+        stop_token_ids: Sequence[int],
+    ) -> None:
         self._grammar = grammar
         self._matcher = matcher
+        self._stop_token_ids = stop_token_ids
         self._vocabulary_size = vocabulary_size
+
+    def copied(self) -> Follower:
+        """To look ahead with."""
+        return Follower(
+            self._grammar, self._matcher.deep_copy(), self._vocabulary_size, self._stop_token_ids
+        )
+
+    def allows(self, token_id: int) -> bool:
+        """Whether it may come next."""
+        if self._matcher.is_stopped():  # at the end
+            return token_id in self._stop_token_ids
+        return self._matcher.validate_tokens([token_id]) == 1
 
     def observe(self, token_ids: Sequence[int]) -> None:
         """Goes on by tokens of the output.

@@ -172,6 +172,10 @@ class Prepared:
             forward=Pass(rows, nodes, int(records.times[0, 2])),
         )
 
+    def logits(self, rows: int) -> Tensor:
+        """Those of the last verification where nothing was cut off, until the next call."""
+        return self._logits[: rows * self._vocabulary_size].view(rows, self._vocabulary_size)
+
     def _entered(self, forward: Forward) -> Whole:
         """Counts a forward's rows into its slot; its committed tokens."""
         slot = forward.slot

@@ -62,6 +62,12 @@ class Sampler:
         return self._bias is None and not self.follows_paths
 
     @property
+    def plain_but_for_grammar(self) -> bool:
+        """Whether it is, or what compiled code chooses may be `held` to the grammar."""
+        without = self._bias is None and self._penalties is None
+        return without and (self._grammar is None or not self.parameters.filtered)
+
+    @property
     def follows_paths(self) -> bool:
         """Whether what comes next depends on the tokens before it beside what the model says."""
         return self._penalties is not None or self._grammar is not None
@@ -81,12 +87,43 @@ class Sampler:
         """The token at every position.
 
         logits: float32 [rows, vocabulary], each row what the model says of `positions[row]`, which
-        comes after the committed text and then `paths[row]`.
+        comes after the committed text and then `paths[row]`. With a grammar see `held`.
         """
+        return self.held(self._chosen(logits, positions, paths), logits, positions, paths)
+
+    def held(
+        self,
+        token_ids: list[int],
+        logits: Tensor,
+        positions: Sequence[int],
+        paths: Sequence[Sequence[int]],
+    ) -> list[int]:
+        """Puts in place, among tokens chosen as if there were no grammar, those that it changes.
+
+        Of a tree's rows only those that the text comes to, which is most of the work spared: the
+        others stay what the model would say if anything went, and become phrases at most. Where
+        nothing is filtered a token that is allowed is the one, since those that are not were worse.
+        """
+        if self._grammar is None:
+            return token_ids
+        rows = {tuple(path): row for row, path in enumerate(paths)}
+        place, path = self._grammar.copied(), tuple[int, ...]()
+        while (row := rows.get(path)) is not None:
+            if self.parameters.filtered or not place.allows(token_ids[row]):
+                kept = place.applied(logits[row : row + 1], [()])
+                (token_ids[row],) = self._chosen(kept, positions[row : row + 1], [path])
+            place.observe(token_ids[row : row + 1])
+            path = (*path, token_ids[row])
+        return token_ids
+
+    def _chosen(
+        self, logits: Tensor, positions: Sequence[int], paths: Sequence[Sequence[int]]
+    ) -> list[int]:
+        """Without a grammar."""
         if cpu_choice.fits(logits):
             chosen = cpu_choice.best(*self._weighing(logits, positions, paths), 1)
             return [tokens[0] for tokens in chosen]
-        likeliest: list[int] = self.scores(logits, positions, paths).argmax(dim=-1).tolist()
+        likeliest: list[int] = self._scores(logits, positions, paths).argmax(dim=-1).tolist()
         return likeliest
 
     def best(
@@ -97,8 +134,9 @@ class Sampler:
         count: int = 1,
     ) -> Choices:
         """What `choose` chooses and the runners-up, `count` tokens of a row, with their shares."""
+        logits = self._allowed(logits, paths)
         if not cpu_choice.fits(logits):
-            scores = self.scores(logits, positions, paths)
+            scores = self._scores(logits, positions, paths)
             return Choices.of(scores, min(count, scores.shape[-1]))
         return cpu_choice.choose(*self._weighing(logits, positions, paths), count)
 
@@ -108,7 +146,7 @@ class Sampler:
         """Logits, noise and temperature that `cpu_choice` chooses by."""
         parameters = self.parameters
         if parameters.greedy:
-            return self.shape(logits, paths), (), 1.0
+            return self._shape(logits, paths), (), 1.0
         noise = self._noise.rows(positions)
         kept = self._filters.applied(self._weighed(logits, paths))
         return kept, noise, parameters.temperature
@@ -117,7 +155,12 @@ class Sampler:
         self, logits: Tensor, positions: Sequence[int], paths: Sequence[Sequence[int]]
     ) -> Tensor:
         """What `choose` maximises, up to a constant per row: log p + G; greedy adds no noise."""
-        shaped = self.shape(logits, paths)
+        return self._scores(self._allowed(logits, paths), positions, paths)
+
+    def _scores(
+        self, logits: Tensor, positions: Sequence[int], paths: Sequence[Sequence[int]]
+    ) -> Tensor:
+        shaped = self._shape(logits, paths)
         return shaped if self.parameters.greedy else shaped + self._noise.at(positions)
 
     def prepare(self, start: int, count: int) -> None:
@@ -127,6 +170,13 @@ class Sampler:
 
     def shape(self, logits: Tensor, paths: Sequence[Sequence[int]]) -> Tensor:
         """Unnormalised log-probabilities after everything but the noise; excluded ones -inf."""
+        return self._shape(self._allowed(logits, paths), paths)
+
+    def _allowed(self, logits: Tensor, paths: Sequence[Sequence[int]]) -> Tensor:
+        """Without what the grammar does not allow."""
+        return logits if self._grammar is None else self._grammar.applied(logits, paths)
+
+    def _shape(self, logits: Tensor, paths: Sequence[Sequence[int]]) -> Tensor:
         parameters, logits = self.parameters, self._weighed(logits, paths)
         if parameters.greedy:
             return logits
@@ -137,12 +187,10 @@ class Sampler:
         return logits
 
     def _weighed(self, logits: Tensor, paths: Sequence[Sequence[int]]) -> Tensor:
-        """With bias and penalties, and without what the grammar does not allow."""
+        """With bias and penalties."""
         if self._bias is not None:
             logits = logits + self._bias
-        if self._penalties is not None:
-            logits = self._penalties.applied(logits, paths)
-        return logits if self._grammar is None else self._grammar.applied(logits, paths)
+        return logits if self._penalties is None else self._penalties.applied(logits, paths)
 
 
 def likeliest(logits: Tensor, count: int) -> list[list[int]]:
