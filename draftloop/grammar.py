@@ -30,7 +30,7 @@ class Grammar:
     def validate(self) -> None:
         """Raises InvalidInput where it is too long, or none by its form.
 
-        Whether it means anything `grammar_text` knows.
+        Whether it means anything `draftloop.grammars` knows.
         """
         if self.format not in FORMATS:
             raise InvalidInput("grammar", f"must be one of {', '.join(FORMATS)}", self.format)

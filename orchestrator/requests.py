@@ -8,7 +8,7 @@ import uuid
 
 from draftloop.errors import InvalidInput
 from draftloop.grammar import Grammar
-from draftloop.grammar_text import require_grammar
+from draftloop.grammars.text import require_grammar
 from draftloop.model_info import ModelInfo
 from draftloop.request import (
     MAX_STOP_TEXTS,

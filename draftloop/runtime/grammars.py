@@ -19,7 +19,7 @@ from torch import Tensor
 
 from draftloop.errors import InvalidInput
 from draftloop.grammar import Grammar
-from draftloop.grammar_text import grammar_text, refusal
+from draftloop.grammars.text import grammar_text, refusal
 from draftloop.runtime.choices import EXCLUDED
 
 MOST_KEPT = 64  # grammars; a service sees few of them again and again
@@ -63,9 +63,15 @@ class Grammars:
             rule = f"cannot be followed with this model's tokenizer ({error})"
             raise InvalidInput("grammar", rule, grammar.field) from None
         matcher = LLMatcher(self._tokenizer, grammar_text(grammar), log_level=0)
+        self._try(matcher.deep_copy(), grammar)
+        return matcher
+
+    def _try(self, matcher: LLMatcher, grammar: Grammar) -> None:
+        """By a first token: many a grammar is found to be too large only then."""
+        allowed = np.frombuffer(matcher.compute_bitmask(), np.uint8)
+        matcher.consume_token(int(np.unpackbits(allowed, bitorder="little").argmax()))
         if matcher.is_error():
             raise refusal(grammar, matcher.get_error())
-        return matcher
 
     def _read_tokenizer(self) -> LLTokenizer:
         file = self._folder / "tokenizer.json"

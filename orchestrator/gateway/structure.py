@@ -7,7 +7,7 @@ from typing import Any
 
 from draftloop.errors import InvalidInput
 from draftloop.grammar import ANY_OBJECT, Grammar
-from draftloop.grammar_text import require_grammar
+from draftloop.grammars.text import require_grammar
 from orchestrator.gateway.schemas import Generating, ResponseFormat, StructuredOutputs
 
 

@@ -82,10 +82,17 @@ def test_grpc_stays_out_of_the_runtime() -> None:
 
 def test_shared_types_need_little() -> None:
     def shared(module: Module) -> bool:
-        folders = ("draftloop/client", "draftloop/rpc", "draftloop/runtime")
+        folders = ("draftloop/client", "draftloop/grammars", "draftloop/rpc", "draftloop/runtime")
         return module.package == "draftloop" and not module.under(*folders)
 
     assert not breaches(lambda module: module.packages - STANDARD - LIGHT, shared)
+
+
+def test_grammars_need_the_library_that_reads_them() -> None:
+    def foreign(module: Module) -> set[str]:
+        return module.packages - STANDARD - {"draftloop", "llguidance"}
+
+    assert not breaches(foreign, lambda module: module.under("draftloop/grammars"))
 
 
 def test_the_client_sees_no_wire() -> None:
@@ -177,6 +184,8 @@ def extras_of(module: Module) -> tuple[str, ...]:
         return ("tracing",)
     if module.under("draftloop/runtime"):
         return ("verifier",)
+    if module.under("draftloop/grammars"):
+        return ("grammars",)
     if module.package in TOOLS:
         return tuple(project_file()["project"]["optional-dependencies"])
     return {

@@ -87,6 +87,17 @@ def test_by_grpc(client: Client, cases: list[Case]) -> None:
     assert bad_field(caught.value) == "grammar"
 
 
+def test_what_grows_too_large_on_the_way(client: Client, cases: list[Case]) -> None:
+    """The request ends, by the field's name, and the next one is served as ever."""
+    growing = Case(cases[0].prompt, 400, {"grammar": {"regex": "(a{1,1000}){1,1000}"}})
+    with pytest.raises(grpc.RpcError) as caught:
+        client.once(growing, "fused")
+    assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+    assert bad_field(caught.value) == "grammar.regex"
+    sound = Case(cases[0].prompt, 40, {"grammar": {"regex": "a{3}"}})
+    assert client.once(sound, "fused").text == "aaa"
+
+
 def test_by_the_python_client(stack: Stack) -> None:
     with OurClient(stack.address) as ours:
         grammar = Grammar("choice", json.dumps(["red", "green"]))

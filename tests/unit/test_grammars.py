@@ -13,7 +13,7 @@ from tokenizers import Tokenizer, models
 
 from draftloop.errors import InvalidInput
 from draftloop.grammar import MOST_LETTERS, Grammar
-from draftloop.grammar_text import require_grammar
+from draftloop.grammars.text import require_grammar
 from draftloop.request import SamplingParameters
 from draftloop.runtime import grammars
 from draftloop.runtime.grammars import Follower, Grammars
@@ -120,6 +120,19 @@ def test_filters_see_what_is_left(known: Grammars) -> None:
 def test_what_means_nothing_is_refused(grammar: Grammar, complaint: str) -> None:
     with pytest.raises(InvalidInput, match=complaint):
         require_grammar(grammar)
+
+
+def test_a_long_list_of_choices(known: Grammars) -> None:
+    names = [f"{number:04d}" for number in range(3000)]
+    (first,) = allowed(known.follow(Grammar("choice", json.dumps(names))), "")
+    assert first == {ord(digit) - 32 for digit in "012"}
+
+
+def test_what_is_found_to_be_too_large_at_the_first_token(known: Grammars) -> None:
+    """It is refused before a session is opened."""
+    rules = " | ".join(f'"{number:04d}"' for number in range(3000))
+    with pytest.raises(InvalidInput, match="grammar.grammar: .*max is 2000"):
+        known.follow(Grammar("grammar", f"start: {rules}"))
 
 
 def test_a_vocabulary_of_sentencepiece(tmp_path: Path) -> None:

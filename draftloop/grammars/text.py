@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import json
 from typing import Any
 
 from llguidance import LLMatcher, grammar_from
@@ -21,6 +22,10 @@ def grammar_text(grammar: Grammar) -> str:
     try:
         if grammar.format == "json_schema":
             return LLMatcher.grammar_from_json_schema(grammar.text, defaults=JSON_DEFAULTS)
+        if grammar.format == "choice":
+            # One terminal: as rules of a parser no more than two thousand would do.
+            texts = " | ".join(json.dumps(text) for text in json.loads(grammar.text))
+            return grammar_from("lark", f"start: CHOICE\nCHOICE: {texts}")
         return grammar_from(grammar.format, grammar.text)
     except ValueError as error:
         raise refusal(grammar, str(error)) from None
