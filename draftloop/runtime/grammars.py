@@ -30,8 +30,8 @@ class Grammars:
 
     def __init__(self, folder: Path, vocabulary_size: int, stop_token_ids: Sequence[int]) -> None:
         self._folder = folder
-        self._vocabulary_size = vocabulary_size
-        self._stop_token_ids = list(stop_token_ids)
+        self.vocabulary_size = vocabulary_size
+        self.stop_token_ids = list(stop_token_ids)
         self._tokenizer: LLTokenizer | None = None
         self._kept: OrderedDict[Grammar, LLMatcher] = OrderedDict()
         self._lock = threading.Lock()
@@ -39,8 +39,8 @@ class Grammars:
     def follow(self, grammar: Grammar) -> Follower:
         """At the beginning of an output.
 
-        Takes up to a second for a grammar that is new and large: not for an event loop. Raises
-        InvalidInput for one that means nothing.
+        Takes up to a second for a grammar that is new and large, which is not for an event loop.
+        Raises InvalidInput for one that means nothing.
         """
         with self._lock:
             matcher = self._kept.get(grammar)
@@ -50,11 +50,10 @@ class Grammars:
             self._kept.move_to_end(grammar)
             if len(self._kept) > MOST_KEPT:
                 self._kept.popitem(last=False)
-            copied = matcher.deep_copy()
-        return Follower(grammar, copied, self._vocabulary_size, self._stop_token_ids)
+            return Follower(self, grammar, matcher.deep_copy())
 
     def _made(self, grammar: Grammar) -> LLMatcher:
-        if not self._stop_token_ids:
+        if not self.stop_token_ids:
             rule = "needs a model with a token that ends a text"
             raise InvalidInput("grammar", rule, grammar.field)
         try:
@@ -75,34 +74,25 @@ class Grammars:
 
     def _read_tokenizer(self) -> LLTokenizer:
         file = self._folder / "tokenizer.json"
-        return LLTokenizer(str(file), self._vocabulary_size, self._stop_token_ids)
+        return LLTokenizer(str(file), self.vocabulary_size, self.stop_token_ids)
 
 
 class Follower:
     """One output's place in its grammar."""
 
-    def __init__(
-        self,
-        grammar: Grammar,
-        matcher: LLMatcher,
-        vocabulary_size: int,
-        stop_token_ids: Sequence[int],
-    ) -> None:
+    def __init__(self, known: Grammars, grammar: Grammar, matcher: LLMatcher) -> None:
+        self._known = known
         self._grammar = grammar
         self._matcher = matcher
-        self._stop_token_ids = stop_token_ids
-        self._vocabulary_size = vocabulary_size
 
     def copied(self) -> Follower:
         """To look ahead with."""
-        return Follower(
-            self._grammar, self._matcher.deep_copy(), self._vocabulary_size, self._stop_token_ids
-        )
+        return Follower(self._known, self._grammar, self._matcher.deep_copy())
 
     def allows(self, token_id: int) -> bool:
         """Whether it may come next."""
         if self._matcher.is_stopped():  # at the end
-            return token_id in self._stop_token_ids
+            return token_id in self._known.stop_token_ids
         return self._matcher.validate_tokens([token_id]) == 1
 
     def observe(self, token_ids: Sequence[int]) -> None:
@@ -122,7 +112,8 @@ class Follower:
 
         A path that the grammar does not know keeps its row: nobody will get there.
         """
-        rows = allocate_token_bitmask(len(paths), self._vocabulary_size)
+        vocabulary = self._known.vocabulary_size
+        rows = allocate_token_bitmask(len(paths), vocabulary)
         known: dict[tuple[int, ...], LLMatcher | None] = {(): self._matcher}
         for row, path in enumerate(paths):
             place = _at(tuple(path), known)
@@ -133,7 +124,7 @@ class Follower:
                 if place.is_error():
                     raise refusal(self._grammar, place.get_error())
         bits = np.unpackbits(rows.view(np.uint8), axis=1, bitorder="little")
-        allowed = torch.from_numpy(bits[:, : self._vocabulary_size].view(np.bool_))
+        allowed = torch.from_numpy(bits[:, :vocabulary].view(np.bool_))
         return logits.masked_fill(~allowed.to(logits.device), EXCLUDED)
 
 

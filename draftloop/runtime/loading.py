@@ -55,11 +55,12 @@ def load_network(options: ModelOptions, device: torch.device) -> PreTrainedModel
     require_model_folder(options.folder)
     disable_progress_bar()  # every line of the log is structured
     set_verbosity_error()  # what matters of the rest is said below
+    config = read_config(options.folder)
     try:
         network: PreTrainedModel
         network, report = AutoModelForCausalLM.from_pretrained(
             options.folder,
-            config=read_config(options.folder),
+            config=config,
             trust_remote_code=False,
             dtype=getattr(torch, options.dtype),
             attn_implementation=tree_attention.NAME,
@@ -72,9 +73,7 @@ def load_network(options: ModelOptions, device: torch.device) -> PreTrainedModel
     except Exception as error:  # of whatever library a checkpoint leads to
         if error.args == (tree_attention.NAME,):
             raise unlike(options.folder.name) from error
-        raise StartupFailure(
-            f"model: {options.folder} cannot be loaded: {said_by(error)}"
-        ) from error
+        raise _unloadable(options.folder, error) from error
     _require_all_weights(options.folder, report)
     tree_attention.require_supported(network.config)
     with trial(network.config.model_type):
@@ -83,8 +82,15 @@ def load_network(options: ModelOptions, device: torch.device) -> PreTrainedModel
 
 
 def read_config(folder: Path) -> PretrainedConfig:
-    """The model's configuration, as its folder has it."""
-    return AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+    """The model's configuration, as its folder has it. Raises StartupFailure."""
+    try:
+        return AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+    except Exception as error:
+        raise _unloadable(folder, error) from error
+
+
+def _unloadable(folder: Path, error: Exception) -> StartupFailure:
+    return StartupFailure(f"model: {folder} cannot be loaded: {said_by(error)}")
 
 
 def _parts(options: ModelOptions) -> dict[str, DistributedConfig]:

@@ -40,11 +40,9 @@ def _structured(said: StructuredOutputs) -> Grammar:
         return Grammar("regex", said.regex)
     if said.choice is not None:
         return Grammar("choice", json.dumps(said.choice))
-    return (
-        Grammar("json_schema", ANY_OBJECT)
-        if said.grammar is None
-        else Grammar("grammar", said.grammar)
-    )
+    if said.grammar is not None:
+        return Grammar("grammar", said.grammar)
+    return Grammar("json_schema", ANY_OBJECT)
 
 
 def _as_text(schema: str | bool | dict[str, Any]) -> str:
