@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Literal, get_args
 
@@ -39,6 +40,12 @@ class Grammar:
             raise InvalidInput(self.field, rule, f"{len(self.text)} characters")
         if self.format in ("json_schema", "choice"):
             self._require_json()
+
+    def require_end(self, stop_token_ids: Collection[int]) -> None:
+        """Raises InvalidInput where the model has no token to end such a text with."""
+        if not stop_token_ids:
+            rule = "needs a model with a token that ends a text"
+            raise InvalidInput("grammar", rule, self.field)
 
     def _require_json(self) -> None:
         try:

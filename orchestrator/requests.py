@@ -98,8 +98,7 @@ def _require_grammar(grammar: Grammar, said: GenerationParameters, model: ModelI
     require_grammar(grammar)
     if said.ignore_eos:
         raise InvalidInput("ignore_eos", "must be false with a grammar, which ends a text", True)
-    if not model.stop_token_ids:
-        raise InvalidInput("grammar", "needs a model with a token that ends a text", grammar.field)
+    grammar.require_end(model.stop_token_ids)
 
 
 def _tenant(name: str) -> str:

@@ -25,7 +25,7 @@ from draftloop.runtime.loading import ModelOptions
 from draftloop.runtime.model import LanguageModel
 from draftloop.runtime.orders import Order
 
-FAILED = 1  # exit status
+FAILED = 1  # exit status of any rank
 LOOK_S = 0.5  # between two looks whether the leader is there
 
 log = logs.get(__name__)

@@ -53,9 +53,7 @@ class Grammars:
             return Follower(self, grammar, matcher.deep_copy())
 
     def _made(self, grammar: Grammar) -> LLMatcher:
-        if not self.stop_token_ids:
-            rule = "needs a model with a token that ends a text"
-            raise InvalidInput("grammar", rule, grammar.field)
+        grammar.require_end(self.stop_token_ids)
         try:
             self._tokenizer = self._tokenizer or self._read_tokenizer()
         except ValueError as error:

@@ -127,9 +127,7 @@ class Prepared:
             scores=np.empty((self.most_rows, UNIT.padded(vocabulary_size)), np.float32),
             noise=self._silent,
             times=np.zeros((MOST_FORWARDS, 3), np.int64),
-            logits=self._logits[: self.most_rows * vocabulary_size]
-            .view(self.most_rows, vocabulary_size)
-            .numpy(),
+            logits=self.logits(self.most_rows).numpy(),
             law=NO_LAW,
             cut=scratch(vocabulary_size),
         )
@@ -173,7 +171,7 @@ class Prepared:
         )
 
     def logits(self, rows: int) -> Tensor:
-        """Those of the last verification where nothing was cut off, until the next call."""
+        """[rows, vocabulary]: of a verification that cuts nothing off, until the next one."""
         return self._logits[: rows * self._vocabulary_size].view(rows, self._vocabulary_size)
 
     def _entered(self, forward: Forward) -> Whole:
@@ -216,11 +214,10 @@ class Prepared:
     def _choice(self, count: int, *, noisy: bool) -> Choice:
         """For the best `count` tokens; without noise where none is filled in."""
         if (count, noisy) not in self._choices:
-            rows, vocabulary = self.most_rows, self._vocabulary_size
+            rows = self.most_rows
             said, scores = np.empty(rows * (2 * count + 1)), torch.from_numpy(self._records.scores)
-            logits = self._logits[: rows * vocabulary].view(rows, vocabulary)
             packed = cpu_choice.call(
-                logits, scores, said.ctypes.data, [self._silence] * rows, 1.0, count
+                self.logits(rows), scores, said.ctypes.data, [self._silence] * rows, 1.0, count
             )
             self._choices[count, noisy] = Choice(np.frombuffer(packed, np.int64).copy(), said)
         return self._choices[count, noisy]

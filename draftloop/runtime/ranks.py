@@ -15,13 +15,12 @@ from torch import distributed
 
 from draftloop import logs
 from draftloop.runtime import tensor_parallel
-from draftloop.runtime.follower import Enlistment
+from draftloop.runtime.follower import FAILED, Enlistment
 from draftloop.runtime.loading import ModelOptions
 from draftloop.runtime.model import LanguageModel
 from draftloop.runtime.orders import Order
 
 COMMAND = (sys.executable, "-m", "draftloop.runtime.follower")
-FAILED = 1  # exit status
 LAST_WORDS_S = 10.0  # for this rank to say itself what is wrong: most often they all find it
 STOP_S = 5.0  # for the others to end by themselves
 

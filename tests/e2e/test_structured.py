@@ -75,25 +75,24 @@ def test_what_cannot_be_followed(api: OpenAI, field: str, said: dict[str, Any]) 
     assert caught.value.param == field
 
 
-def test_by_grpc(client: Client, cases: list[Case]) -> None:
-    wrong = Case(cases[0].prompt, 8, {"grammar": {"regex": "(a"}})
+def refused(client: Client, case: Case) -> str:
+    """The field that is to blame."""
     with pytest.raises(grpc.RpcError) as caught:
-        client.once(wrong, "fused")
+        client.once(case, "fused")
     assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
-    assert bad_field(caught.value) == "grammar.regex"
-    nothing = Case(cases[0].prompt, 8, {"grammar": {}})
-    with pytest.raises(grpc.RpcError) as caught:
-        client.once(nothing, "fused")
-    assert bad_field(caught.value) == "grammar"
+    return bad_field(caught.value)
+
+
+def test_by_grpc(client: Client, cases: list[Case]) -> None:
+    prompt = cases[0].prompt
+    assert refused(client, Case(prompt, 8, {"grammar": {"regex": "(a"}})) == "grammar.regex"
+    assert refused(client, Case(prompt, 8, {"grammar": {}})) == "grammar"
 
 
 def test_what_grows_too_large_on_the_way(client: Client, cases: list[Case]) -> None:
     """The request ends, by the field's name, and the next one is served as ever."""
     growing = Case(cases[0].prompt, 400, {"grammar": {"regex": "(a{1,1000}){1,1000}"}})
-    with pytest.raises(grpc.RpcError) as caught:
-        client.once(growing, "fused")
-    assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
-    assert bad_field(caught.value) == "grammar.regex"
+    assert refused(client, growing) == "grammar.regex"
     sound = Case(cases[0].prompt, 40, {"grammar": {"regex": "a{3}"}})
     assert client.once(sound, "fused").text == "aaa"
 
