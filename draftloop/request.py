@@ -93,7 +93,8 @@ class GenerationParameters:
 
     `seed` None means that one is drawn; `sampling.seed` is not looked at. `logprobs` asks for those
     of the output and of so many likeliest tokens beside each. `prediction` is text that the output
-    may resemble: it is drafted from and changes nothing else.
+    may resemble: it is drafted from and changes nothing else. `named_tokens`: special tokens that
+    the text tells by their names; it leaves out all others.
     """
 
     text: str | None = None
@@ -109,6 +110,7 @@ class GenerationParameters:
     tenant: str = ""
     logprobs: int | None = None
     prediction: str = ""
+    named_tokens: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,6 +127,7 @@ class GenerationRequest:
     stop_token_ids: frozenset[int] = field(default_factory=frozenset)
     logprobs: int | None = None
     prediction: tuple[int, ...] = ()
+    named_tokens: frozenset[int] = frozenset()
 
     @property
     def strategy(self) -> str:

@@ -89,6 +89,10 @@ class OrchestratorSettings(PhraseSettings, ServiceSettings):
     chat_template: Path | None = Field(
         None, description="chat template, a jinja file; the tokenizer's own where not given"
     )
+    tool_call_parser: Literal["auto", "none", "hermes", "llama3_json", "mistral"] = Field(
+        "auto",
+        description="how the model writes calls of tools; auto: as its chat template shows",
+    )
     generation_config: Literal["auto", "none"] = Field(
         "auto",
         description="auto: what an HTTP request does not say of sampling is as the "

@@ -104,7 +104,7 @@ class Deployment:
             ),
             drafting=self._drafting(request, deadline, costs, controller, figures),
             controller=controller,
-            text=TextStream(self.tokenizer, request.prompt, request.stop),
+            text=TextStream(self.tokenizer, request.prompt, request.stop, request.named_tokens),
             context_length=info.context_length,
             figures=figures,
         )

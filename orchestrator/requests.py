@@ -56,6 +56,7 @@ class RequestReader:
             stop_token_ids=stops,
             logprobs=said.logprobs,
             prediction=self._prediction(said.prediction, model),
+            named_tokens=said.named_tokens,
         )
 
     def _prompt(self, said: GenerationParameters, model: ModelInfo) -> tuple[int, ...]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from orchestrator.tokenizer import Tokenizer
 
@@ -39,9 +39,14 @@ class TextStream:
     cold caches. Where no stop text may end the text, that can wait (`later`).
     """
 
-    def __init__(self, tokenizer: Tokenizer, prompt: Sequence[int], stop: Sequence[str]) -> None:
+    def __init__(
+        self, tokenizer: Tokenizer, prompt: Sequence[int], stop: Sequence[str],
+        named: Collection[int] = (),
+    ) -> None:  # fmt: skip
+        """`named`: special tokens that the text tells by their names."""
         self._tokenizer = tokenizer
         self._stop = tuple(stop)
+        self._named = named
         self._token_ids = self._context(prompt)
         self._shown = tokenizer.decode(self._token_ids)  # the part of their text that was passed on
         self._held = ""
@@ -71,7 +76,11 @@ class TextStream:
         """The text that is certain now. Sets `stopped` when a stop text was met."""
         if self.stopped:
             return ""
-        self._token_ids.extend(token_ids)
+        for token in token_ids:
+            if token in self._named:
+                self._held += self._decoded(whole=False) + self._tokenizer.token_text(token)
+            else:
+                self._token_ids.append(token)
         self._held += self._decoded()
         return self._release()
 
@@ -112,12 +121,13 @@ class TextStream:
         if hits:
             self.stopped = True
             return self._held[: min(hits)]
-        keep = max((self._overlap(stop) for stop in self._stop), default=0)
+        keep = max((overlap(self._held, stop) for stop in self._stop), default=0)
         cut = len(self._held) - keep
         released, self._held = self._held[:cut], self._held[cut:]
         return released
 
-    def _overlap(self, stop: str) -> int:
-        """Length of the longest end of the held text that begins `stop`."""
-        longest = min(len(stop) - 1, len(self._held))
-        return next((n for n in range(longest, 0, -1) if stop.startswith(self._held[-n:])), 0)
+
+def overlap(text: str, mark: str) -> int:
+    """Length of the longest end of the text that begins the mark, and is not all of it."""
+    longest = min(len(mark) - 1, len(text))
+    return next((n for n in range(longest, 0, -1) if mark.startswith(text[-n:])), 0)

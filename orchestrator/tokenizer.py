@@ -68,6 +68,10 @@ class Tokenizer:
         first = self.token_bytes(token_id)[:1]
         return b"\x80" <= first <= b"\xbf"
 
+    def added_token(self, name: str) -> int | None:
+        """The token of that name among those beside the vocabulary; None where there is none."""
+        return next((token for token, added in self._added.items() if added == name), None)
+
     def is_special(self, token_id: int) -> bool:
         """Whether the token is left out of texts."""
         return token_id in self._special

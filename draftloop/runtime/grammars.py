@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from llguidance import LLMatcher, LLTokenizer
 from llguidance.numpy import allocate_token_bitmask, fill_next_token_bitmask
+from numpy.typing import NDArray
 from torch import Tensor
 
 from draftloop.errors import InvalidInput
@@ -65,10 +66,30 @@ class Grammars:
 
     def _try(self, matcher: LLMatcher, grammar: Grammar) -> None:
         """By a first token: many a grammar is found to be too large only then."""
-        allowed = np.frombuffer(matcher.compute_bitmask(), np.uint8)
-        matcher.consume_token(int(np.unpackbits(allowed, bitorder="little").argmax()))
+        rows = allocate_token_bitmask(1, self.vocabulary_size)
+        self.fill(matcher, rows, 0)
+        matcher.consume_token(int(_bits(rows).argmax()))
         if matcher.is_error():
             raise refusal(grammar, matcher.get_error())
+
+    def fill(self, matcher: LLMatcher, rows: NDArray[np.int32], row: int) -> None:
+        """Sets the bits of the tokens that may come next.
+
+        Where only one text may, llguidance allows the first token of what the tokenizer makes of
+        it. A text that has the name of a special token becomes that token, which has no letters and
+        does not fit: then it is spelled.
+        """
+        fill_next_token_bitmask(matcher, rows, row)
+        (words,) = rows[row].nonzero()
+        if len(words) != 1 or (word := int(rows[row, words[0]]) & 0xFFFFFFFF) & (word - 1):
+            return
+        assert self._tokenizer is not None
+        token = 32 * int(words[0]) + word.bit_length() - 1
+        if self._tokenizer.is_special_token(token) and not matcher.validate_tokens([token]):
+            text = matcher.compute_ff_bytes().decode("utf-8", "ignore")  # none at the end
+            for spelled in self._tokenizer.greedy_tokenize(text)[:1]:
+                rows[row] = 0
+                rows.view(np.uint32)[row, spelled // 32] = 1 << spelled % 32
 
     def _read_tokenizer(self) -> LLTokenizer:
         file = self._folder / "tokenizer.json"
@@ -118,12 +139,16 @@ class Follower:
             if place is None:
                 rows[row] = -1
             else:
-                fill_next_token_bitmask(place, rows, row)
+                self._known.fill(place, rows, row)
                 if place.is_error():
                     raise refusal(self._grammar, place.get_error())
-        bits = np.unpackbits(rows.view(np.uint8), axis=1, bitorder="little")
-        allowed = torch.from_numpy(bits[:, :vocabulary].view(np.bool_))
+        allowed = torch.from_numpy(_bits(rows)[:, :vocabulary].view(np.bool_))
         return logits.masked_fill(~allowed.to(logits.device), EXCLUDED)
+
+
+def _bits(rows: NDArray[np.int32]) -> NDArray[np.uint8]:
+    """Of each row one for every token."""
+    return np.unpackbits(rows.view(np.uint8), axis=1, bitorder="little")
 
 
 def _at(path: tuple[int, ...], known: dict[tuple[int, ...], LLMatcher | None]) -> LLMatcher | None:

@@ -7,6 +7,7 @@ data that it prints, never a template itself.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
@@ -24,6 +25,8 @@ from orchestrator.gateway.json_file import json_object
 DEFAULT_TEMPLATE = Path(__file__).parent / "default_chat_template.jinja"
 # Templates tell "none given" from "not known here": transformers always gives these.
 NOTHING: Mapping[str, Any] = {"tools": None, "documents": None}
+TEMPLATES = ("default", "tool_use")  # of a model that brings several
+TOOLS = re.compile(r"\btools\b")
 SPECIAL_TOKENS = ("bos_token", "eos_token", "unk_token", "pad_token")
 
 
@@ -46,32 +49,48 @@ class ChatTemplate:
 
     def __init__(self, tokenizer_folder: Path, override: Path | None = None) -> None:
         config = json_object(tokenizer_folder / "tokenizer_config.json")
-        self.source, text = _found(tokenizer_folder, config, override)
+        self.source, text, self.tools_text = _found(tokenizer_folder, config, override)
         self._tokens = {name: _text(config.get(name)) for name in SPECIAL_TOKENS}
-        try:
-            self._template = _environment().from_string(text)
-        except jinja2.TemplateError as error:
-            raise StartupFailure(f"chat_template: {self.source} is no template: {error}") from None
+        self._template = self._compiled(text)
+        self._tools_template = self._compiled(self.tools_text)
+
+    @property
+    def shows_tools(self) -> bool:
+        """Whether a model is told of the tools that it may call."""
+        return TOOLS.search(self.tools_text) is not None
 
     def render(
         self,
         messages: Sequence[dict[str, Any]],
         *,
         add_generation_prompt: bool = True,
+        tools: Sequence[dict[str, Any]] | None = None,
         options: Mapping[str, Any] | None = None,
     ) -> str:
         """The prompt; `options` are what a template knows besides, such as `enable_thinking`.
 
-        Raises InvalidInput where the template refuses the messages.
+        Raises InvalidInput where the template refuses the messages, or does not show tools.
         """
+        if tools and not self.shows_tools:
+            rule = f"need a chat template that shows tools, which {self.source.name} does not"
+            raise InvalidInput("tools", f"{rule}; give one by --chat-template", len(tools))
+        template = self._tools_template if tools else self._template
         given = {**NOTHING, **self._tokens, **(options or {}), "messages": messages}
+        if tools:
+            given["tools"] = tools
         try:
-            return self._template.render(given, add_generation_prompt=add_generation_prompt)
+            return template.render(given, add_generation_prompt=add_generation_prompt)
         except (jinja2.TemplateError, TypeError, ValueError, ArithmeticError) as error:
             rule = f"must be what the model's chat template takes ({error})"
             raise InvalidInput(
                 "messages", rule, [message["role"] for message in messages]
             ) from None
+
+    def _compiled(self, text: str) -> jinja2.Template:
+        try:
+            return _environment().from_string(text)
+        except jinja2.TemplateError as error:
+            raise StartupFailure(f"chat_template: {self.source} is no template: {error}") from None
 
 
 def _environment() -> ImmutableSandboxedEnvironment:
@@ -106,21 +125,27 @@ def _refuse(reason: str) -> NoReturn:
     raise jinja2.TemplateError(reason)
 
 
-def _found(folder: Path, config: dict[str, Any], override: Path | None) -> tuple[Path, str]:
-    """File and text of the template: the setting's, the model's, or else the plain default."""
+def _found(folder: Path, config: dict[str, Any], override: Path | None) -> tuple[Path, str, str]:
+    """File and text of the template: the setting's, the model's, or else the plain default.
+
+    And the text of the one for chats with tools, which is the same unless a model brings another.
+    """
     beside = folder / "chat_template.jinja"
     if override is None and not beside.exists():
         told = config.get("chat_template")
+        named: dict[Any, Any] = {"default": told}
         if isinstance(told, list):  # several, by name
-            named = (one for one in told if isinstance(one, dict))
-            told = next((one.get("template") for one in named if one.get("name") == "default"), "")
-        if isinstance(told, str):
-            return folder / "tokenizer_config.json", told
+            entries = (one for one in told if isinstance(one, dict))
+            named = {"default": "", **{one.get("name"): one.get("template") for one in entries}}
+        texts = [named[name] for name in TEMPLATES if isinstance(named.get(name), str)]
+        if texts:
+            return folder / "tokenizer_config.json", texts[0], texts[-1]
     file = override or (beside if beside.exists() else DEFAULT_TEMPLATE)
     try:
-        return file, file.read_text(encoding="utf-8")
+        text = file.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise StartupFailure(f"chat_template: {file} cannot be read: {error}") from None
+    return file, text, text
 
 
 def _text(token: Any) -> str:

@@ -6,6 +6,8 @@ from abc import ABC, abstractmethod
 from typing import Any
 
 from orchestrator.gateway.logprobs import ChatLogprobs, CompletionLogprobs, LogprobsFormat
+from orchestrator.gateway.tools.offer import Offer
+from orchestrator.gateway.tools.reader import CallPart, CallReader
 from orchestrator.tokenizer import Tokenizer
 
 Choice = dict[str, Any]
@@ -29,6 +31,10 @@ class AnswerFormat(ABC):
     @abstractmethod
     def whole(self, index: int, text: str, logprobs: Any, finish_reason: str | None) -> Choice:
         """A choice at once."""
+
+    @abstractmethod
+    def says_something(self, choice: Choice) -> bool:
+        """Whether a piece has more than its place in the answer."""
 
     @abstractmethod
     def logprobs(self, tokenizer: Tokenizer) -> LogprobsFormat:
@@ -56,16 +62,24 @@ class CompletionFormat(AnswerFormat):
         """A choice at once."""
         return self.delta(index, self._echoes[index] + text, logprobs, finish_reason)
 
+    def says_something(self, choice: Choice) -> bool:
+        """Whether a piece has more than its place in the answer."""
+        return bool(choice["text"] or choice["logprobs"] or choice["finish_reason"])
+
     def logprobs(self, tokenizer: Tokenizer) -> LogprobsFormat:
         """A new one for every choice."""
         return CompletionLogprobs(tokenizer)
 
 
 class ChatFormat(AnswerFormat):
-    """`/v1/chat/completions`."""
+    """`/v1/chat/completions`; with an `offer` the answers may call tools."""
 
     id_prefix, whole_object = "chatcmpl", "chat.completion"
     chunk_object = "chat.completion.chunk"
+
+    def __init__(self, offer: Offer | None = None) -> None:
+        self._offer = offer
+        self._readers: dict[int, CallReader] = {}  # of choices
 
     def opening(self, index: int) -> list[Choice]:
         """Who speaks."""
@@ -74,20 +88,62 @@ class ChatFormat(AnswerFormat):
 
     def delta(self, index: int, text: str, logprobs: Any, finish_reason: str | None) -> Choice:
         """A choice's next piece."""
-        said = {"content": text} if text else {}
+        content, calls, finish_reason = self._read(index, text, finish_reason)
+        said: dict[str, Any] = {"content": content} if content else {}
+        if calls:
+            said["tool_calls"] = [_call_delta(part) for part in calls]
         return {
             "index": index, "delta": said, "logprobs": logprobs, "finish_reason": finish_reason,
         }  # fmt: skip
 
     def whole(self, index: int, text: str, logprobs: Any, finish_reason: str | None) -> Choice:
         """A choice at once."""
+        content, calls, finish_reason = self._read(index, text, finish_reason)
+        message: dict[str, Any] = {"role": "assistant", "content": content, "refusal": None}
+        if calls:
+            message["content"] = content or None
+            message["tool_calls"] = _whole_calls(calls)
         return {
-            "index": index,
-            "message": {"role": "assistant", "content": text, "refusal": None},
-            "logprobs": logprobs,
+            "index": index, "message": message, "logprobs": logprobs,
             "finish_reason": finish_reason,
-        }
+        }  # fmt: skip
+
+    def says_something(self, choice: Choice) -> bool:
+        """Whether a piece has more than its place in the answer."""
+        return bool(choice["delta"] or choice["logprobs"] or choice["finish_reason"])
 
     def logprobs(self, tokenizer: Tokenizer) -> LogprobsFormat:
         """A new one for every choice."""
         return ChatLogprobs(tokenizer)
+
+    def _read(
+        self, index: int, text: str, finish_reason: str | None
+    ) -> tuple[str, list[CallPart], str | None]:
+        """Content, calls and why the choice ended, where it did."""
+        if self._offer is None:
+            return text, [], finish_reason
+        reader = self._readers.setdefault(index, self._offer.reader())
+        content, calls = reader.feed(text)
+        if finish_reason is not None:
+            rest = reader.finish()
+            content, calls = content + rest.content, calls + rest.calls
+        called = finish_reason == "stop" and reader.calls
+        return content, calls, "tool_calls" if called else finish_reason
+
+
+def _call_delta(part: CallPart) -> dict[str, Any]:
+    function = {"arguments": part.arguments}
+    if not part.name:
+        return {"index": part.call, "function": function}
+    named = {"name": part.name, **function}
+    return {"index": part.call, "id": part.call_id, "type": "function", "function": named}
+
+
+def _whole_calls(parts: list[CallPart]) -> list[dict[str, Any]]:
+    calls: list[dict[str, Any]] = []
+    for part in parts:
+        if part.name:
+            function = {"name": part.name, "arguments": ""}
+            calls.append({"id": part.call_id, "type": "function", "function": function})
+        calls[-1]["function"]["arguments"] += part.arguments
+    return calls

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from draftloop import __version__
 from draftloop.errors import InvalidInput, Unavailable
@@ -14,11 +14,14 @@ from draftloop.request import SamplingParameters, check_length, check_token_ids
 from orchestrator.front import Front
 from orchestrator.gateway.caller import caller_of, tenant_of
 from orchestrator.gateway.chat_template import ChatTemplate
-from orchestrator.gateway.errors import ContextExceeded, UnknownModel
+from orchestrator.gateway.errors import ContextExceeded, UnknownModel, Unsupported
 from orchestrator.gateway.formats import AnswerFormat, ChatFormat, CompletionFormat
-from orchestrator.gateway.parameters import joined, parameters, seed_of
+from orchestrator.gateway.messages import for_template
+from orchestrator.gateway.parameters import parameters, seed_of
 from orchestrator.gateway.sampling_defaults import OPENAI
-from orchestrator.gateway.schemas import ChatBody, CompletionBody, Generating, Message, TokenizeBody
+from orchestrator.gateway.schemas import ChatBody, CompletionBody, Generating, TokenizeBody
+from orchestrator.gateway.tools.notation import NOTATIONS, Notation, detected
+from orchestrator.gateway.tools.offer import Offer, offer, offered
 from orchestrator.gateway.work import Work
 
 TIMEOUT_HEADER = "x-request-timeout"
@@ -77,12 +80,17 @@ class Gateway:
         self.require_caller(headers)
         self._require_welcome(said)
         self._require_few(said, 1)
-        text = self._rendered(
-            said.messages, said.add_generation_prompt is not False, said.chat_template_kwargs
+        text = self._template.render(
+            for_template(said.messages),
+            add_generation_prompt=said.add_generation_prompt is not False,
+            tools=offered(said.tools, said.tool_choice),
+            options=said.chat_template_kwargs,
         )
         # The template has written the special tokens that belong to the prompt.
         token_ids = await self._encoded(text, add_special_tokens=False)
-        return self._work(said, [Prompt("messages", tuple(token_ids), text)], headers, ChatFormat())
+        prompt = Prompt("messages", tuple(token_ids), text)
+        tools = self._offer(said)
+        return self._work(said, [prompt], headers, ChatFormat(tools), tools)
 
     async def tokens(self, said: TokenizeBody) -> list[int]:
         """Token ids of a text or of a chat's prompt."""
@@ -90,7 +98,12 @@ class Gateway:
         if said.messages is None:
             special = said.add_special_tokens is not False
             return await self._encoded(said.prompt or "", add_special_tokens=special)
-        text = self._rendered(said.messages, said.add_generation_prompt, said.chat_template_kwargs)
+        text = self._template.render(
+            for_template(said.messages),
+            add_generation_prompt=said.add_generation_prompt,
+            tools=offered(said.tools, None),
+            options=said.chat_template_kwargs,
+        )
         return await self._encoded(text, add_special_tokens=bool(said.add_special_tokens))
 
     def _require_welcome(self, said: Generating) -> None:
@@ -112,6 +125,7 @@ class Gateway:
         prompts: list[Prompt],
         headers: Mapping[str, str],
         form: AnswerFormat,
+        tools: Offer | None = None,
     ) -> Work:
         info = self.front.deployment.verifier
         caller, tenant = caller_of(self.front, headers), tenant_of(headers)
@@ -120,7 +134,7 @@ class Gateway:
         for prompt in prompts:
             check_token_ids(prompt.field, prompt.token_ids, info.vocabulary_size)
             _require_room(prompt, info.context_length)
-            for one in parameters(said, prompt.token_ids, tenant, seed, self._defaults):
+            for one in parameters(said, prompt.token_ids, tenant, seed, self._defaults, tools):
                 generations.append(self.front.generation(one, seconds, caller))
         options = said.stream_options
         return Work(
@@ -166,13 +180,23 @@ class Gateway:
         encode = self._tokenizer.encode
         return await asyncio.to_thread(encode, text, add_special_tokens=add_special_tokens)
 
-    def _rendered(
-        self, messages: list[Message], add_generation_prompt: bool, options: dict[str, Any] | None
-    ) -> str:
-        plain = [_plain(message) for message in messages]
-        return self._template.render(
-            plain, add_generation_prompt=add_generation_prompt, options=options
-        )
+    def _offer(self, said: ChatBody) -> Offer | None:
+        """What the answer may call. Raises InvalidInput where nobody could tell."""
+        if not said.tools or not said.may_call:
+            return None
+        if self._notation is None:
+            rule = "need a model whose way to write calls is known; set --tool-call-parser"
+            raise Unsupported("tools", rule, f"{len(said.tools)} tools")
+        choice, parallel = said.tool_choice or "auto", said.parallel_tool_calls is not False
+        return offer(self._notation, said.tools, choice, self._tokenizer, parallel=parallel)
+
+    @functools.cached_property
+    def _notation(self) -> Notation | None:
+        """How the model writes calls: by the setting, or as its chat template shows."""
+        name = self._settings.tool_call_parser
+        if name == "auto":
+            return detected(self._template.tools_text)
+        return None if name == "none" else NOTATIONS[name]
 
 
 def _require_room(prompt: Prompt, context_length: int) -> None:
@@ -194,10 +218,3 @@ def _entries(said: CompletionBody) -> list[tuple[str, str | list[int]]]:
         elif isinstance(entry, str | list):
             named.append((f"prompt[{index}]", entry))
     return named or [("prompt", ids)]
-
-
-def _plain(message: Message) -> dict[str, str]:
-    """As templates know it: what newer clients call developer, they call system."""
-    role = "system" if message.role == "developer" else message.role
-    plain = {"role": role, "content": joined(message.content)}
-    return plain | {"name": message.name} if message.name is not None else plain

@@ -6,6 +6,8 @@ from typing import Any
 
 from pydantic import BaseModel
 
+from orchestrator.gateway.tools.schemas import Call
+
 
 class ErrorDetail(BaseModel):
     """What was wrong."""
@@ -68,8 +70,9 @@ class ChatMessage(BaseModel):
     """The assistant's turn."""
 
     role: str
-    content: str
+    content: str | None
     refusal: str | None
+    tool_calls: list[Call] | None = None
 
 
 class ChatChoice(BaseModel):

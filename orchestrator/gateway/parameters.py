@@ -6,9 +6,11 @@ import secrets
 from dataclasses import replace
 
 from draftloop.errors import InvalidInput
+from draftloop.grammar import Grammar
 from draftloop.phrase import PhraseScope
 from draftloop.request import MAX_SEED, GenerationParameters, SamplingParameters
 from draftloop.speculation import Speculation
+from orchestrator.gateway.messages import joined
 from orchestrator.gateway.sampling_defaults import FIELDS, OPENAI
 from orchestrator.gateway.schemas import (
     ChatBody,
@@ -16,9 +18,9 @@ from orchestrator.gateway.schemas import (
     Generating,
     Prediction,
     Speculative,
-    TextPart,
 )
 from orchestrator.gateway.structure import grammar_of
+from orchestrator.gateway.tools.offer import Offer
 
 SEEDS = MAX_SEED + 1
 
@@ -29,12 +31,14 @@ def parameters(
     tenant: str,
     seed: int,
     defaults: SamplingParameters = OPENAI,
+    offer: Offer | None = None,
 ) -> list[GenerationParameters]:
     """One entry for each of the n choices; choice i uses seed + i, as in vLLM."""
+    sampling = _sampling(said, defaults, offer.grammar if offer is not None else grammar_of(said))
     return [
         GenerationParameters(
             token_ids=prompt,
-            sampling=_sampling(said, defaults),
+            sampling=sampling,
             seed=(seed + index) % SEEDS,
             max_tokens=_max_tokens(said),
             stop=_stop(said.stop),
@@ -44,6 +48,7 @@ def parameters(
             tenant=tenant,
             logprobs=_logprobs(said),
             prediction=_prediction(said.prediction),
+            named_tokens=offer.named_tokens if offer is not None else frozenset(),
         )
         for index in range(said.n or 1)
     ]
@@ -54,12 +59,9 @@ def seed_of(said: Generating) -> int:
     return secrets.randbits(64) if said.seed is None else said.seed
 
 
-def joined(content: str | list[TextPart]) -> str:
-    """A text that may have come in parts; parts are lines."""
-    return content if isinstance(content, str) else "\n".join(part.text for part in content)
-
-
-def _sampling(said: Generating, defaults: SamplingParameters) -> SamplingParameters:
+def _sampling(
+    said: Generating, defaults: SamplingParameters, grammar: Grammar | None
+) -> SamplingParameters:
     given = {name: getattr(said, name) for name in FIELDS if getattr(said, name) is not None}
     if "top_k" in given:
         given["top_k"] = max(0, given["top_k"])
@@ -69,7 +71,7 @@ def _sampling(said: Generating, defaults: SamplingParameters) -> SamplingParamet
         presence_penalty=said.presence_penalty or 0.0,
         frequency_penalty=said.frequency_penalty or 0.0,
         logit_bias=_logit_bias(said.logit_bias or {}),
-        grammar=grammar_of(said),
+        grammar=grammar,
     )
 
 

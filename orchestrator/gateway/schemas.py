@@ -5,13 +5,16 @@ Types are strict, unknown fields are errors, null means "not given".
 
 from __future__ import annotations
 
-import json
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
 from draftloop.errors import InvalidInput
 from draftloop.logprobs import MOST_TOP_LOGPROBS
+from orchestrator.gateway.body import Body, RequestBody
+from orchestrator.gateway.messages import Message, TextPart
+from orchestrator.gateway.tools.offer import require_tools
+from orchestrator.gateway.tools.schemas import MOST_TOOLS, Tool, ToolChoice
 from orchestrator.gateway.unsupported import CHAT, COMPLETION, without_unsupported
 
 MOST_CHOICES = 128
@@ -20,28 +23,6 @@ LEAST_SEED = -(2**63)
 MOST_SEED = 2**64 - 1
 
 Count = Annotated[int, Field(ge=1, le=MOST_INT)]
-
-
-class Body(BaseModel):
-    """A JSON object of which every field counts."""
-
-    model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False, frozen=True)
-
-
-class RequestBody(Body):
-    """All of a request's body."""
-
-    @model_validator(mode="before")
-    @classmethod
-    def _of_characters(cls, body: Any) -> Any:
-        """JSON can write half of a surrogate pair, which no text can hold."""
-        for name, value in body.items() if isinstance(body, dict) else ():
-            try:
-                json.dumps({name: value}, ensure_ascii=False).encode()
-            except (UnicodeEncodeError, RecursionError):
-                rule = "must be whole characters, not nested too deep"
-                raise InvalidInput(name, rule, "something else") from None
-        return body
 
 
 class StreamOptions(Body):
@@ -62,13 +43,6 @@ class Speculative(Body):
     trace: bool | None = Field(
         None, description="with every chunk the tokens' sources and the draft tree of its round"
     )
-
-
-class TextPart(Body):
-    """Text of a message that is given in parts."""
-
-    type: Literal["text"]
-    text: str
 
 
 class Prediction(Body):
@@ -161,11 +135,21 @@ class Generating(RequestBody):
 
     @model_validator(mode="after")
     def _one_form(self) -> Self:
-        wants_json = self.response_format is not None and self.response_format.type != "text"
-        if wants_json and self.structured_outputs is not None:
+        if self.structured_outputs is not None and self._wants_json:
             rule = "must not be given with a response_format"
             raise InvalidInput("structured_outputs", rule, "both")
         return self
+
+    @property
+    def named_form(self) -> str | None:
+        """The field that says what the answer must look like."""
+        if self.structured_outputs is not None:
+            return "structured_outputs"
+        return "response_format" if self._wants_json else None
+
+    @property
+    def _wants_json(self) -> bool:
+        return self.response_format is not None and self.response_format.type != "text"
 
 
 def _prompt(value: Any) -> Any:
@@ -222,26 +206,12 @@ class CompletionBody(Generating):
         return self
 
 
-class Message(Body):
-    """One turn of a chat."""
-
-    role: Literal["system", "developer", "user", "assistant"]
-    content: str | list[TextPart]
-    name: str | None = None
-
-    @model_validator(mode="before")
-    @classmethod
-    def _without_nulls(cls, message: Any) -> Any:
-        """Clients send back an answer's message with all its fields, most of them null."""
-        if not isinstance(message, dict):
-            return message
-        return {name: value for name, value in message.items() if value is not None}
-
-
 TemplateOptions = Annotated[
     dict[str, Any],
     Field(description="what the model's chat template knows besides, such as `enable_thinking`"),
 ]
+
+Tools = Annotated[list[Tool], Field(max_length=MOST_TOOLS, description="what may be called")]
 
 
 class ChatBody(Generating):
@@ -253,6 +223,13 @@ class ChatBody(Generating):
         None, description="whether the prompt ends with the opening of an answer; true without"
     )
     chat_template_kwargs: TemplateOptions | None = None
+    tools: Tools | None = None
+    tool_choice: ToolChoice | None = Field(
+        None, description="auto without: the model calls, or answers"
+    )
+    parallel_tool_calls: bool | None = Field(
+        None, description="false: a required call is the only one"
+    )
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Field(ge=0, le=MOST_TOP_LOGPROBS)] | None = None
 
@@ -275,6 +252,19 @@ class ChatBody(Generating):
             raise InvalidInput("max_tokens", rule, self.max_tokens)
         return self
 
+    @property
+    def may_call(self) -> bool:
+        """Whether the answer may call tools."""
+        return bool(self.tools) and self.tool_choice != "none"
+
+    @model_validator(mode="after")
+    def _tools_to_call(self) -> Self:
+        require_tools(self.tools, self.tool_choice)
+        if self.may_call and self.named_form is not None:
+            rule = "must not be given with tools that may be called"
+            raise InvalidInput(self.named_form, rule, "both")
+        return self
+
 
 class TokenizeBody(RequestBody):
     """`POST /tokenize`: of a text, or of what the chat template makes of messages."""
@@ -287,6 +277,7 @@ class TokenizeBody(RequestBody):
     )
     add_generation_prompt: bool = True
     chat_template_kwargs: TemplateOptions | None = None
+    tools: Tools | None = None
     return_token_strs: bool | None = None
 
     @model_validator(mode="after")

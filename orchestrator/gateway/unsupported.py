@@ -1,6 +1,6 @@
 """What OpenAI's API has and this server does not: refused by name, where it would change anything.
 
-A value that asks for nothing, such as `tools: []`, passes.
+A value that asks for nothing, such as `functions: []`, passes.
 """
 
 from __future__ import annotations
@@ -16,10 +16,7 @@ COMPLETION: Mapping[str, tuple[Any, ...]] = {
     "skip_special_tokens": (True,),
 }
 CHAT: Mapping[str, tuple[Any, ...]] = {
-    "tools": ([],),
-    "tool_choice": ("none", "auto"),
-    "parallel_tool_calls": (True, False),  # says nothing without tools
-    "functions": ([],),
+    "functions": ([],),  # the older name of tools
     "function_call": ("none", "auto"),
     "modalities": (["text"],),
     "audio": (),

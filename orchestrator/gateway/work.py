@@ -77,8 +77,9 @@ class Work:
                 choices = [] if step.choice in opened else self.form.opening(step.choice)
                 opened.add(step.choice)
                 left -= step.finish_reason is not None
-                if self._worth_telling(step):
-                    choices.append(self._delta(step))
+                # A round may make no text certain: half a character, or what may begin a stop text.
+                if self.form.says_something(delta := self._delta(step)) or self.traced:
+                    choices.append(delta)
                 chunks = [self._chunk([choice]) for choice in choices]
                 if not left and not self.include_usage:
                     chunks[-1]["metrics"] = self._metrics()
@@ -88,13 +89,6 @@ class Work:
             last = self._chunk([]) | {"usage": self._usage(), "metrics": self._metrics()}
             yield event(last)
         yield DONE
-
-    def _steps(self) -> AsyncGenerator[Step, None]:
-        return steps(self.front, self.generations, self.headers, self.caller)
-
-    def _worth_telling(self, step: Step) -> bool:
-        """A round may make no text certain: half a character, or what may begin a stop text."""
-        return bool(step.piece.text or step.piece.logprobs or step.finish_reason or self.traced)
 
     def _delta(self, step: Step) -> Choice:
         piece = step.piece

@@ -32,7 +32,7 @@ def run(example: str, *arguments: str) -> str:
 
 def test_every_example_is_tested() -> None:
     files = {file.stem for file in (REPOSITORY / "examples").glob("[!_]*.py")}
-    assert files == {*PROMISED, "openai_http"}
+    assert files == {*PROMISED, "openai_http", "tools"}
 
 
 @pytest.mark.parametrize("example", PROMISED)
@@ -58,3 +58,10 @@ def test_the_openai_package_unchanged(stack: Stack) -> None:
     plain = httpx.post(f"{url}/completions", json=asked, timeout=60).raise_for_status().json()
     assert name == f"model: {plain['model']}"
     assert said == plain["choices"][0]["text"] + "\n"
+
+
+def test_tools_by_the_openai_package(stack: Stack) -> None:
+    """What is called fits the schema; what a tool said goes back."""
+    shown = run("tools", "--base-url", f"http://{stack.http_address}/v1")
+    call = r"called: weather \{'city': '(Bern|Berlin|Rome)', 'days': [1-7]\}\n."
+    assert re.match(call, shown, re.DOTALL), shown

@@ -15,6 +15,12 @@ from orchestrator.gateway.errors import Problem, UnknownModel, body_problem, pro
 from orchestrator.gateway.schemas import ChatBody, CompletionBody, Generating, TokenizeBody
 
 HELLO = [{"role": "user", "content": "hello"}]
+TOOL = {"type": "function", "function": {"name": "a", "parameters": {"type": "object"}}}
+
+
+def named(function: str) -> dict[str, Any]:
+    """A choice of tool."""
+    return {"type": "function", "function": {"name": function}}
 
 
 def completion(**body: Any) -> CompletionBody:
@@ -111,6 +117,8 @@ def test_completions_that_ask_for_nothing_unusual(body: dict[str, Any]) -> None:
     {"tools": []}, {"tool_choice": "none"}, {"modalities": ["text"]}, {"store": False},
     {"service_tier": "auto"}, {"parallel_tool_calls": True},
     {"messages": [{"role": "assistant", "content": "x", "tool_calls": None, "audio": None}]},
+    {"tools": [TOOL], "tool_choice": "none", "response_format": {"type": "json_object"}},
+    {"tools": [TOOL], "tool_choice": named("a"), "response_format": {"type": "text"}},
     {"messages": [{"role": "developer", "content": [{"type": "text", "text": "x"}]}]},
 ])  # fmt: skip
 def test_chats_that_ask_for_nothing_unusual(body: dict[str, Any]) -> None:
@@ -170,18 +178,34 @@ def test_bad_completions_name_their_field(body: Any, param: str | None, code: st
 @pytest.mark.parametrize(("body", "param", "code"), [
     ({"messages": []}, "messages", "invalid_value"),
     ({"messages": [{"role": "user"}]}, "messages[0].content", "missing_required_parameter"),
-    ({"messages": [{"role": "tool", "content": "x"}]}, "messages[0].role", "invalid_value"),
+    ({"messages": [{"role": "function", "content": "x"}]}, "messages[0].role", "invalid_value"),
     ({"messages": [{"role": "user", "content": 5}]}, "messages[0].content", "invalid_value"),
     ({"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": "x"}]}]},
      "messages[0].content[0].type", "invalid_value"),
-    ({"messages": [{"role": "assistant", "content": "x", "tool_calls": []}]},
-     "messages[0].tool_calls", "unknown_parameter"),
-    ({"messages": HELLO, "tools": [{}]}, "tools", "unsupported_parameter"),
+    ({"messages": [{"role": "assistant", "tool_calls": []}]}, "messages[0].content",
+     "missing_required_parameter"),
+    ({"messages": [{"role": "assistant", "content": "x", "tool_calls": [{"id": "1"}]}]},
+     "messages[0].tool_calls[0].function", "missing_required_parameter"),
+    ({"messages": HELLO, "tools": [{}]}, "tools[0].type", "missing_required_parameter"),
+    ({"messages": HELLO, "tools": [{"type": "custom", "custom": {}}]}, "tools[0].type",
+     "invalid_value"),
+    ({"messages": HELLO, "tools": [TOOL, TOOL]}, "tools", "invalid_value"),
+    ({"messages": HELLO, "tools": [TOOL] * 129}, "tools", "invalid_value"),
+    ({"messages": HELLO, "tools": [TOOL], "tool_choice": "any"}, "tool_choice", "invalid_value"),
+    ({"messages": HELLO, "tools": [TOOL], "tool_choice": {"type": "function"}},
+     "tool_choice.function", "missing_required_parameter"),
+    ({"messages": HELLO, "tools": [TOOL], "tool_choice": named("other")},
+     "tool_choice.function.name", "invalid_value"),
+    ({"messages": HELLO, "tools": [TOOL], "response_format": {"type": "json_object"}},
+     "response_format", "invalid_value"),
+    ({"messages": HELLO, "tools": [TOOL], "structured_outputs": {"regex": "a"}},
+     "structured_outputs", "invalid_value"),
     ({"messages": HELLO, "functions": [{}]}, "functions", "unsupported_parameter"),
     ({"messages": HELLO, "audio": {}}, "audio", "unsupported_parameter"),
     ({"messages": HELLO, "modalities": ["audio"]}, "modalities", "unsupported_parameter"),
     ({"messages": HELLO, "store": True}, "store", "unsupported_parameter"),
-    ({"messages": HELLO, "tool_choice": "required"}, "tool_choice", "unsupported_parameter"),
+    ({"messages": HELLO, "tool_choice": "required"}, "tool_choice", "invalid_value"),
+    ({"messages": HELLO, "tool_choice": named("a")}, "tool_choice", "invalid_value"),
     ({"messages": HELLO, "top_logprobs": 1}, "top_logprobs", "invalid_value"),
     ({"messages": HELLO, "max_tokens": 1, "max_completion_tokens": 2}, "max_tokens",
      "invalid_value"),

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from tokenizers import Tokenizer, models
+from tokenizers import AddedToken, Tokenizer, models
 
+from draftloop.config import bundled_model
 from draftloop.errors import InvalidInput
 from draftloop.grammar import MOST_LETTERS, Grammar
 from draftloop.grammars.text import require_grammar
@@ -144,6 +146,29 @@ def test_a_vocabulary_of_sentencepiece(tmp_path: Path) -> None:
     (kept,) = followed.applied(torch.zeros(1, len(texts)), [[]]).isfinite()
     allowed = {texts[token] for token in kept.nonzero().flatten().tolist()}
     assert allowed and all(text.startswith("\u2581") or text == "<0x20>" for text in allowed)
+
+
+@pytest.mark.parametrize("special", [False, True])
+@pytest.mark.parametrize("name", ["<mark>", "[MARK]"])
+@pytest.mark.parametrize("form", [{"json_schema": '{"const": "a NAME b"}'}, {"regex": '"a NAME b"'},
+                                  {"choice": '["\\"a NAME b\\""]'}])  # fmt: skip
+def test_texts_with_the_name_of_a_token(
+    tmp_path: Path, form: dict[str, str], name: str, special: bool
+) -> None:
+    """The tokenizer makes that token of it, which has no letters where it is special."""
+    tokenizer = Tokenizer.from_file(str(bundled_model("verifier") / "tokenizer.json"))
+    tokenizer.add_tokens([AddedToken(name, special=special, normalized=False)])
+    tokenizer.save(str(tmp_path / "tokenizer.json"))
+    ((kind, text),) = form.items()
+    written = re.escape(name) if kind == "regex" else name
+    known = Grammars(tmp_path, 4097, [END])
+    follower = known.follow(Grammar(kind, text.replace("NAME", written)))  # type: ignore[arg-type]
+    output: list[int] = []
+    while END not in output:
+        (row,) = follower.applied(torch.zeros(1, 4097), [[]])
+        output.append(int(row.argmax()))
+        follower.observe(output[-1:])
+    assert tokenizer.decode(output[:-1], skip_special_tokens=True) == f'"a {name} b"'
 
 
 def test_a_tokenizer_of_which_nobody_knows_the_bytes(tmp_path: Path) -> None:

@@ -1,0 +1,92 @@
+"""Turns of a chat: what clients send, and what chat templates know of it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any, Literal
+
+from pydantic import model_validator
+
+from draftloop.errors import InvalidInput
+from orchestrator.gateway.body import Body
+from orchestrator.gateway.tools.schemas import Call
+
+
+class TextPart(Body):
+    """Text of a message that is given in parts."""
+
+    type: Literal["text"]
+    text: str
+
+
+def joined(content: str | list[TextPart]) -> str:
+    """A text that may have come in parts; parts are lines."""
+    return content if isinstance(content, str) else "\n".join(part.text for part in content)
+
+
+class Message(Body):
+    """One turn. An answer that called tools may come without content."""
+
+    role: Literal["system", "developer", "user", "assistant", "tool"]
+    content: str | list[TextPart]
+    name: str | None = None
+    tool_calls: list[Call] | None = None
+    tool_call_id: str | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _without_nulls(cls, message: Any) -> Any:
+        """Clients send back an answer's message with all its fields, most of them null."""
+        if not isinstance(message, dict):
+            return message
+        given = {name: value for name, value in message.items() if value is not None}
+        return {"content": "", **given} if given.get("tool_calls") else given
+
+
+def for_template(messages: Sequence[Message]) -> list[dict[str, Any]]:
+    """As templates know them: what newer clients call developer, they call system.
+
+    Raises InvalidInput where a message is none of its role, or arguments are not a JSON object.
+    """
+    plain = []
+    for place, message in enumerate(messages):
+        _require_role(f"messages[{place}]", message)
+        plain.append(_for_template(f"messages[{place}]", message))
+    return plain
+
+
+def _require_role(field: str, message: Message) -> None:
+    if message.tool_calls and message.role != "assistant":
+        rule = "must only be given with role assistant"
+        raise InvalidInput(f"{field}.tool_calls", rule, f"role {message.role}")
+    if (message.tool_call_id is None) == (message.role == "tool"):
+        rule = "must be given with role tool, and with no other"
+        raise InvalidInput(f"{field}.tool_call_id", rule, f"role {message.role}")
+
+
+def _for_template(field: str, message: Message) -> dict[str, Any]:
+    role = "system" if message.role == "developer" else message.role
+    plain: dict[str, Any] = {"role": role, "content": joined(message.content)}
+    for name in ("name", "tool_call_id"):
+        if (value := getattr(message, name)) is not None:
+            plain[name] = value
+    if message.tool_calls:
+        plain["tool_calls"] = [
+            _call(f"{field}.tool_calls[{number}]", call)
+            for number, call in enumerate(message.tool_calls)
+        ]
+    return plain
+
+
+def _call(field: str, call: Call) -> dict[str, Any]:
+    """Templates write arguments as JSON themselves: they are given what the text means."""
+    said = call.function.arguments
+    try:
+        arguments = json.loads(said) if said else {}
+    except (ValueError, RecursionError):
+        arguments = None
+    if not isinstance(arguments, dict):
+        raise InvalidInput(f"{field}.function.arguments", "must be a JSON object, as text", said)
+    function = {"name": call.function.name, "arguments": arguments}
+    return {"id": call.id, "type": call.type, "function": function}

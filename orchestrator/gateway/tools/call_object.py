@@ -1,0 +1,85 @@
+"""One call as a model writes it, a JSON object, read while it is being written."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+ARGUMENTS = ("arguments", "parameters")
+# Nearly all models write the name first; its arguments can then be told as they come.
+HEAD = re.compile(
+    r'\{\s*"name"\s*:\s*("(?:[^"\\]|\\.)*")\s*,\s*"(?:' + "|".join(ARGUMENTS) + r')"\s*:\s*(?=\{)'
+)
+
+
+class CallObject:
+    """From its brace on. `name` is known once it has been read."""
+
+    def __init__(self) -> None:
+        self.raw = ""
+        self.ended = False
+        self.name: str | None = None
+        self._depth = 0
+        self._in_text = False
+        self._escaped = False
+        self._first_return: int | None = None  # where the first object within it has ended
+        self._told: int | None = None
+
+    def feed(self, text: str) -> str:
+        """Reads on; what stands behind its end comes back."""
+        for place, letter in enumerate(text):
+            self._step(letter)
+            if self._depth == 1 and letter == "}" and self._first_return is None:
+                self._first_return = len(self.raw) + place + 1
+            if not self._depth:
+                self.raw += text[: place + 1]
+                self.ended = True
+                return text[place + 1 :]
+        self.raw += text
+        return ""
+
+    def new_arguments(self) -> str:
+        """What of the arguments' text has come since this was asked last; sets `name`.
+
+        An object that is written in another order tells all at its end, and nothing where it is no
+        call.
+        """
+        if self._told is None and (head := HEAD.match(self.raw)):
+            self.name = _text(head[1])
+            self._told = head.end() if self.name is not None else None
+        if self._told is not None:
+            start = self._told
+            self._told = len(self.raw) if self._first_return is None else self._first_return
+            return self.raw[start : self._told]
+        return self._whole() if self.ended else ""
+
+    def _step(self, letter: str) -> None:
+        if self._in_text:
+            self._in_text = self._escaped or letter != '"'
+            self._escaped = letter == "\\" and not self._escaped
+        elif letter == '"':
+            self._in_text = True
+        else:
+            self._depth += {"{": 1, "}": -1}.get(letter, 0)
+
+    def _whole(self) -> str:
+        try:
+            said = json.loads(self.raw)
+        except (ValueError, RecursionError):
+            return ""
+        name = said.get("name")
+        if not isinstance(name, str) or not name:
+            return ""
+        self.name = name
+        arguments: Any = next((said[key] for key in ARGUMENTS if key in said), {})
+        if isinstance(arguments, str):
+            return arguments
+        return json.dumps(arguments or {}, ensure_ascii=False)
+
+
+def _text(quoted: str) -> str | None:
+    try:
+        return str(json.loads(quoted)) or None
+    except ValueError:
+        return None

@@ -1,0 +1,74 @@
+"""What a chat offers its model to call, and what it asks to be called."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from draftloop.errors import InvalidInput
+from draftloop.grammar import Grammar
+from draftloop.grammars.text import require_grammar
+from orchestrator.gateway.tools.grammar import calls_grammar
+from orchestrator.gateway.tools.notation import Notation
+from orchestrator.gateway.tools.reader import CallReader
+from orchestrator.gateway.tools.schemas import ChosenTool, Tool, ToolChoice
+from orchestrator.tokenizer import Tokenizer
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """`grammar` where a call is required. `named_tokens`: those special tokens that mark calls."""
+
+    notation: Notation
+    grammar: Grammar | None
+    named_tokens: frozenset[int]
+
+    def reader(self) -> CallReader:
+        """A new one for every answer."""
+        return CallReader(self.notation)
+
+
+def offered(tools: Sequence[Tool] | None, choice: ToolChoice | None) -> list[dict[str, Any]] | None:
+    """The tools as chat templates know them; None where there are none, or none may be called."""
+    if not tools or choice == "none":
+        return None
+    return [tool.model_dump(exclude_none=True) for tool in tools]
+
+
+def offer(
+    notation: Notation,
+    tools: Sequence[Tool],
+    choice: ToolChoice,
+    tokenizer: Tokenizer,
+    *,
+    parallel: bool,
+) -> Offer:
+    """Raises InvalidInput where what the tools take cannot be followed."""
+    marks = (tokenizer.added_token(mark) for mark in (notation.begin, notation.end) if mark)
+    tokens = (token for token in marks if token is not None)
+    named = frozenset(token for token in tokens if tokenizer.is_special(token))
+    if choice == "auto":
+        return Offer(notation, None, named)
+    functions = [tool.function for tool in tools]
+    if isinstance(choice, ChosenTool):
+        functions = [one for one in functions if one.name == choice.function.name]
+    several = parallel and choice == "required"
+    grammar = calls_grammar(notation, functions, tokenizer, several=several)
+    try:
+        require_grammar(grammar)
+    except InvalidInput as error:
+        raise InvalidInput.passed_on("tools", error.description) from None
+    return Offer(notation, grammar, named)
+
+
+def require_tools(tools: Sequence[Tool] | None, choice: ToolChoice | None) -> None:
+    """Raises InvalidInput where they do not fit each other."""
+    names = [tool.function.name for tool in tools or ()]
+    if twice := next((name for name in names if names.count(name) > 1), None):
+        raise InvalidInput("tools", "must have names of their own", f"{twice} twice")
+    if not names and choice not in (None, "none", "auto"):
+        raise InvalidInput("tool_choice", "must only ask for a call where there are tools", choice)
+    if isinstance(choice, ChosenTool) and choice.function.name not in names:
+        rule = f"must be one of {', '.join(names)}"
+        raise InvalidInput("tool_choice.function.name", rule, choice.function.name)

@@ -1,0 +1,64 @@
+"""What clients say of tools: OpenAI's fields."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
+
+from orchestrator.gateway.body import Body
+
+MOST_TOOLS = 128
+MOST_NAME_LETTERS = 128
+
+FunctionName = Annotated[str, Field(min_length=1, max_length=MOST_NAME_LETTERS)]
+
+
+class Function(Body):
+    """What may be called."""
+
+    name: FunctionName
+    description: str | None = None
+    parameters: dict[str, Any] | None = Field(None, description="JSON Schema of an object")
+    strict: bool | None = Field(
+        None, description="of no effect: where a call is required, the schema always holds"
+    )
+
+
+class Tool(Body):
+    """One entry of `tools`."""
+
+    type: Literal["function"]
+    function: Function
+
+
+class ChosenFunction(Body):
+    """The one that is to be called."""
+
+    name: FunctionName
+
+
+class ChosenTool(Body):
+    """`tool_choice`, where it names a function."""
+
+    type: Literal["function"]
+    function: ChosenFunction
+
+
+ToolChoice = Literal["none", "auto", "required"] | ChosenTool
+
+
+class CalledFunction(Body):
+    """Of an earlier answer."""
+
+    name: FunctionName
+    arguments: str = Field(description="a JSON object, as text")
+
+
+class Call(Body):
+    """A call of an earlier answer, which the client sends back."""
+
+    id: str
+    type: Literal["function"] = "function"
+    function: CalledFunction
+    index: int | None = Field(None, description="of no effect")

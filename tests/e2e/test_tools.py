@@ -1,0 +1,127 @@
+"""Tools that a chat offers, by OpenAI's own client: asked for, called, answered."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import httpx
+import jsonschema
+import openai
+import pytest
+from openai import OpenAI
+
+from tests.e2e.conftest import PERSON
+from tests.e2e.http_client import talk
+
+SCHEMA = json.loads(PERSON)
+TOOLS: list[Any] = [
+    {"type": "function", "function": {
+        "name": "add_person", "description": "Adds one.", "parameters": SCHEMA}},
+    {"type": "function", "function": {"name": "list_people"}},
+]  # fmt: skip
+NAMED = {"type": "function", "function": {"name": "add_person"}}
+SCHEMAS = {"add_person": SCHEMA, "list_people": {"type": "object", "maxProperties": 0}}
+PLAIN = {"speculative": {"strategy": "autoregressive"}}
+
+
+def called(message: Any) -> list[tuple[str, str]]:
+    """Names and arguments; ids are of their own."""
+    assert len({call.id for call in message.tool_calls}) == len(message.tool_calls)
+    return [(call.function.name, call.function.arguments) for call in message.tool_calls]
+
+
+def streamed(chunks: Any) -> tuple[str, list[tuple[str, str]], str]:
+    """Content, calls and the reason of the end, put together as clients do."""
+    content, reason = "", ""
+    calls: list[tuple[str, str]] = []
+    for chunk in chunks:
+        (choice,) = chunk.choices
+        content += choice.delta.content or ""
+        reason = choice.finish_reason or reason
+        for call in choice.delta.tool_calls or ():
+            if call.id:
+                assert call.index == len(calls) and call.type == "function"
+                calls.append((call.function.name, ""))
+            name, arguments = calls[call.index]
+            calls[call.index] = name, arguments + call.function.arguments
+    return content, calls, reason
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3, 4])
+@pytest.mark.parametrize("choice", ["required", NAMED], ids=["required", "named"])
+def test_a_call_that_is_required(api: OpenAI, choice: Any, seed: int) -> None:
+    """Whole and streamed, with drafts and without: the same calls, as the schemas say."""
+    said: dict[str, Any] = {"tools": TOOLS, "tool_choice": choice, "seed": seed, "max_tokens": 400}
+    if choice == "required":
+        said["parallel_tool_calls"] = False
+    (answer,) = talk(api, **said).choices
+    assert answer.finish_reason == "tool_calls" and answer.message.content is None
+    calls = called(answer.message)
+    ((name, arguments),) = calls
+    assert choice == "required" or name == "add_person"
+    jsonschema.validate(json.loads(arguments), SCHEMAS[name])
+    assert calls == called(talk(api, **said, extra_body=PLAIN).choices[0].message)
+    assert streamed(talk(api, **said, stream=True)) == ("", calls, "tool_calls")
+
+
+def test_several_calls(api: OpenAI) -> None:
+    """As many as the model likes; here its limit ends them."""
+    said: dict[str, Any] = {"tools": TOOLS, "tool_choice": "required", "seed": 5, "max_tokens": 300}
+    several = [talk(api, **{**said, "seed": seed}).choices[0] for seed in range(6)]
+    assert max(len(one.message.tool_calls) for one in several) > 1
+    for one in several:
+        for name, arguments in called(one.message)[: None if one.finish_reason != "length" else -1]:
+            jsonschema.validate(json.loads(arguments), SCHEMAS[name])
+
+
+def test_choices_call_each_for_itself(api: OpenAI) -> None:
+    said: dict[str, Any] = {"tools": TOOLS, "tool_choice": NAMED, "max_tokens": 400}
+    both = [called(choice.message) for choice in talk(api, **said, seed=7, n=2).choices]
+    alone = [called(talk(api, **said, seed=seed).choices[0].message) for seed in (7, 8)]
+    assert both == alone and both[0] != both[1]
+
+
+def test_an_answer_that_calls_nothing(api: OpenAI) -> None:
+    said: dict[str, Any] = {"tools": TOOLS, "temperature": 0}
+    (answer,) = talk(api, **said).choices
+    assert answer.message.tool_calls is None and answer.finish_reason == "length"
+    content, calls, reason = streamed(talk(api, **said, stream=True))
+    assert (content.strip(), calls, reason) == (answer.message.content.strip(), [], "length")
+
+
+def test_tools_that_must_not_be_called_are_not_shown(api: OpenAI) -> None:
+    without = talk(api).usage.prompt_tokens
+    assert talk(api, tools=TOOLS, tool_choice="none").usage.prompt_tokens == without
+    assert talk(api, tools=TOOLS).usage.prompt_tokens > without
+
+
+def test_what_a_tool_said_goes_back(api: OpenAI) -> None:
+    """The answer's own message, as the client has it, and the tool's."""
+    question: Any = {"role": "user", "content": "Who is there?"}
+    said: dict[str, Any] = {"tools": TOOLS, "max_tokens": 400, "seed": 1}
+    first = talk(api, **said, messages=[question], tool_choice=NAMED).choices[0].message
+    told = {"role": "tool", "tool_call_id": first.tool_calls[0].id, "content": "added"}
+    messages = [question, first.model_dump(), told]
+    second = talk(api, **{**said, "max_tokens": 8}, messages=messages)
+    assert second.choices[0].message.content
+    asked = {"messages": messages, "tools": TOOLS}
+    root = str(api.base_url).removesuffix("/v1/")
+    tokens = httpx.post(f"{root}/tokenize", json=asked).json()["count"]
+    assert tokens == second.usage.prompt_tokens
+
+
+@pytest.mark.parametrize(
+    ("field", "said"),
+    [
+        ("tools", {"tools": [{"type": "function", "function": {
+            "name": "f", "parameters": {"type": "objct"}}}], "tool_choice": "required"}),
+        ("tool_choice.function.name", {"tools": TOOLS[1:], "tool_choice": NAMED}),
+        ("messages[0].tool_call_id", {"messages": [{"role": "tool", "content": "x"}]}),
+        ("ignore_eos", {"tools": TOOLS, "tool_choice": NAMED, "extra_body": {"ignore_eos": True}}),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_called(api: OpenAI, field: str, said: dict[str, Any]) -> None:
+    with pytest.raises(openai.BadRequestError) as caught:
+        talk(api, **said)
+    assert caught.value.param == field

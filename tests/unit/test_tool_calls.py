@@ -1,0 +1,270 @@
+"""Calls of tools: read from any text in any pieces, asked for by grammars that allow no others."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+from llguidance import LLMatcher
+from tokenizers import AddedToken
+from tokenizers import Tokenizer as HuggingFaceTokenizer
+
+from draftloop.config import bundled_model
+from draftloop.errors import InvalidInput
+from draftloop.grammars.text import grammar_text
+from draftloop.runtime.grammars import Grammars
+from orchestrator.gateway.formats import ChatFormat
+from orchestrator.gateway.messages import Message, for_template
+from orchestrator.gateway.tools.grammar import calls_grammar
+from orchestrator.gateway.tools.notation import (
+    HERMES,
+    LLAMA3_JSON,
+    MISTRAL,
+    NOTATIONS,
+    Notation,
+    detected,
+)
+from orchestrator.gateway.tools.offer import Offer, offer
+from orchestrator.gateway.tools.reader import CallReader
+from orchestrator.gateway.tools.schemas import Function, Tool
+from orchestrator.text import TextStream
+from orchestrator.tokenizer import Tokenizer
+
+WEATHER = '{"name": "weather", "arguments": {"city": "Bern", "days": {"first": 1}}}'
+BRACES = '{"name": "say", "arguments": {"text": "a } \\" { \\\\"}}'
+READ = (
+    ("weather", '{"city": "Bern", "days": {"first": 1}}'),
+    ("say", '{"text": "a } \\" { \\\\"}'),
+)
+ANSWERS = {
+    "hermes": f"<tool_call>\n{WEATHER}\n</tool_call>\n<tool_call>\n{BRACES}\n</tool_call>",
+    "llama3_json": f"{WEATHER}; {BRACES}".replace("arguments", "parameters"),
+    "mistral": f"[TOOL_CALLS] [{WEATHER}, {BRACES}]",
+}
+
+
+def read(notation: Notation, pieces: list[str]) -> tuple[str, list[tuple[str, str]]]:
+    """Content and calls of an answer that comes so."""
+    reader = CallReader(notation)
+    parts = [*(reader.feed(piece) for piece in pieces), reader.finish()]
+    calls: list[tuple[str, str]] = []
+    for part in (call for said in parts for call in said.calls):
+        if part.name:
+            assert part.call == len(calls) and part.call_id
+            calls.append((part.name, ""))
+        calls[-1] = (calls[-1][0], calls[-1][1] + part.arguments)
+    assert len(calls) == reader.calls
+    return "".join(said.content for said in parts), calls
+
+
+def in_pieces(text: str, cuts: list[int]) -> list[str]:
+    """The text, cut at these places."""
+    places = sorted({0, len(text), *(cut % (len(text) + 1) for cut in cuts)})
+    return [text[start:stop] for start, stop in zip(places, places[1:], strict=False)]
+
+
+@pytest.mark.parametrize("notation", NOTATIONS.values(), ids=NOTATIONS)
+@given(cuts=st.lists(st.integers(0, 1000)))
+def test_calls_in_any_pieces(notation: Notation, cuts: list[int]) -> None:
+    assert read(notation, in_pieces(ANSWERS[notation.name], cuts)) == ("", list(READ))
+
+
+@given(cuts=st.lists(st.integers(0, 1000)))
+def test_text_before_and_behind_calls(cuts: list[int]) -> None:
+    text = f"Let me see.\n\n{ANSWERS['hermes']}\nDone "
+    assert read(HERMES, in_pieces(text, cuts)) == ("Let me see.\nDone", list(READ))
+
+
+PIECES = ("<tool_call>", "</tool_call>", "<tool", "[TOOL_CALLS]", "[", "]", ",", ";", " ", "\n",
+          "{", "}", '"name"', ":", '"a"', '"arguments"', "\\", '"', "x", "<|python_tag|>", "{}",
+          WEATHER)  # fmt: skip
+
+
+@pytest.mark.parametrize("notation", NOTATIONS.values(), ids=NOTATIONS)
+@given(pieces=st.lists(st.sampled_from(PIECES), max_size=20), cuts=st.lists(st.integers(0, 400)))
+@example(pieces=["<tool_call>", "\n", "{", "}", "\n", "</tool_call>"], cuts=[])
+@example(pieces=["{", "x", "}"], cuts=[1])
+@example(pieces=[" ", "[TOOL_CALLS]", " ", "x"], cuts=[3])
+@example(pieces=['{"name": ""', ',"arguments":{}}'], cuts=[])
+def test_any_text_is_told_whole_however_it_comes(
+    notation: Notation, pieces: list[str], cuts: list[int]
+) -> None:
+    """Where nothing is called, it is the content as it stands."""
+    text = "".join(pieces)
+    content, calls = read(notation, [text])
+    assert read(notation, in_pieces(text, cuts)) == (content, calls)
+    if not calls:
+        assert content == text
+
+
+@pytest.mark.parametrize(
+    ("written", "arguments"),
+    [
+        ('{"arguments": {"a": [1, "é"]}, "name": "f"}', '{"a": [1, "é"]}'),
+        ('{"name": "f", "arguments": "{\\"a\\": 1}"}', '{"a": 1}'),
+        ('{"type": "function", "name": "f", "parameters": {}}', "{}"),
+        ('{"name": "f"}', "{}"),
+        ('{"name": "f", "arguments": null}', "{}"),
+    ],
+)
+def test_calls_that_are_written_otherwise(written: str, arguments: str) -> None:
+    answer = f"<tool_call>{written}</tool_call>"
+    assert read(HERMES, [answer]) == read(HERMES, list(answer)) == ("", [("f", arguments)])
+
+
+def test_arguments_come_while_they_are_written() -> None:
+    reader = CallReader(HERMES)
+    assert reader.feed('Yes <tool_call>{"name": "f", "argu').content == "Yes"
+    (begun,) = reader.feed('ments": {"text": "one').calls
+    assert (begun.name, begun.arguments) == ("f", '{"text": "one')
+    (more,) = reader.feed(" two").calls
+    assert (more.name, more.arguments) == ("", " two")
+
+
+def test_an_answer_that_was_cut_off() -> None:
+    """Its limit came amid a call: what there is of the arguments, or the text as it stands."""
+    assert read(HERMES, ['<tool_call>{"name": "f", "arguments": {"a']) == ("", [("f", '{"a')])
+    assert read(HERMES, ['a <tool_call>{"na']) == ('a <tool_call>{"na', [])
+    assert read(HERMES, [ANSWERS["hermes"][:-3]]) == ("", list(READ))
+
+
+@pytest.mark.parametrize(("reason", "told"), [("stop", "tool_calls"), ("length", "length")])
+def test_why_a_chat_ended(reason: str, told: str) -> None:
+    form = ChatFormat(Offer(HERMES, None, frozenset()))
+    whole = form.whole(0, ANSWERS["hermes"], None, reason)
+    assert whole["finish_reason"] == told and whole["message"]["content"] is None
+    names = [call["function"]["name"] for call in whole["message"]["tool_calls"]]
+    assert names == ["weather", "say"]
+    other = form.whole(1, "No.", None, reason)
+    assert other["finish_reason"] == reason and "tool_calls" not in other["message"]
+
+
+@pytest.mark.parametrize(
+    ("template", "notation"),
+    [
+        ('<tool_call>\\n{\\"name\\": <function-name>, \\"arguments\\": <args>}', HERMES),
+        ('Respond in the format {"name": function name, "parameters": dictionary', LLAMA3_JSON),
+        ('{{- "[TOOL_CALLS] [" }}{{ tool_call.function|tojson }}', MISTRAL),
+        ("<tool_call>\\n<function=example>\\n<parameter=a>", None),
+        ("<tool_call>{function-name}\\n<arg_key>", None),
+        ("{{ '[TOOL_CALLS]' + name + '[ARGS]' }}", None),
+        ("{% for message in messages %}", None),
+    ],
+)
+def test_templates_show_how_calls_are_written(template: str, notation: Notation | None) -> None:
+    assert detected(template) is notation
+
+
+def tokenizer_with(folder: Path, *marks: str, special: bool) -> Tokenizer:
+    """The bundled one, which has these tokens besides."""
+    tokenizer = HuggingFaceTokenizer.from_file(str(bundled_model("verifier") / "tokenizer.json"))
+    tokenizer.add_tokens([AddedToken(mark, special=special, normalized=False) for mark in marks])
+    tokenizer.save(str(folder / "tokenizer.json"))
+    return Tokenizer(folder)
+
+
+FUNCTIONS = [
+    Function(name="weather", parameters={
+        "type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"],
+        "additionalProperties": False}),
+    Function(name='od"d', parameters=None),
+]  # fmt: skip
+CALLS = (
+    '{"name": "weather", "ARGUMENTS": {"city": "Bern"}}',
+    '{"name": "od\\"d", "ARGUMENTS": {}}',
+)
+FORMS = {
+    "hermes": ("<tool_call>\n{}\n</tool_call>", "\n"),
+    "llama3_json": ("{}", "; "),
+    "mistral": ("[TOOL_CALLS] [{}]", None),
+}
+
+
+def answers(notation: Notation) -> tuple[str, str, str]:
+    """One call, two calls, and one with arguments that break the schema."""
+    one, two = (call.replace("ARGUMENTS", notation.arguments) for call in CALLS)
+    form, between = FORMS[notation.name]
+    bad = one.replace("city", "town")
+    if between is None:
+        return form.format(one), form.format(f"{one}, {two}"), form.format(bad)
+    return form.format(one), form.format(one) + between + form.format(two), form.format(bad)
+
+
+@pytest.mark.parametrize("special", [None, False, True])
+@pytest.mark.parametrize("notation", NOTATIONS.values(), ids=NOTATIONS)
+def test_grammars_of_calls(tmp_path: Path, notation: Notation, special: bool | None) -> None:
+    """Marks may be letters, or tokens with letters, or special tokens, which have none."""
+    marks = [mark for mark in (notation.begin, notation.end) if mark]
+    own = Tokenizer(bundled_model("verifier")) if special is None else tokenizer_with(
+        tmp_path, *marks, special=special
+    )  # fmt: skip
+    folder = bundled_model("verifier") if special is None else tmp_path
+    grammars = Grammars(folder, 4096 + len(marks), [0])
+
+    def follows(text: str, *, several: bool) -> bool:
+        grammar = calls_grammar(notation, FUNCTIONS, own, several=several)
+        follower = grammars.follow(grammar)
+        matcher = LLMatcher(grammars._read_tokenizer(), grammar_text(grammar))
+        token_ids = own.encode(text, add_special_tokens=False)
+        assert follower is not None
+        return matcher.validate_tokens([*token_ids, 0]) == len(token_ids) + 1
+
+    one, two, bad = answers(notation)
+    assert follows(one, several=False) and follows(one, several=True)
+    assert follows(two, several=True) and not follows(two, several=False)
+    assert not follows(bad, several=True)
+
+
+def test_special_marks_are_told_to_who_looks_for_them(tmp_path: Path) -> None:
+    tokenizer = tokenizer_with(tmp_path, "<tool_call>", "</tool_call>", special=True)
+    tools = [Tool(type="function", function=FUNCTIONS[0])]
+    marked = offer(HERMES, tools, "auto", tokenizer, parallel=True)
+    assert marked.grammar is None and len(marked.named_tokens) == 2
+    token_ids = tokenizer.encode("é" + ANSWERS["hermes"], add_special_tokens=False)
+    for named, told in ((marked.named_tokens, ("é", list(READ))), (frozenset(), None)):
+        stream = TextStream(tokenizer, [], (), named)
+        pieces = [*(stream.push([token]) for token in token_ids), stream.finish()]
+        assert (read(HERMES, pieces) == told) if told else "tool_call" not in "".join(pieces)
+
+
+def message(**said: Any) -> Message:
+    return Message.model_validate({"role": "assistant", **said})
+
+
+def call(arguments: str) -> dict[str, Any]:
+    return {"id": "1", "type": "function", "function": {"name": "f", "arguments": arguments}}
+
+
+def test_templates_are_given_what_arguments_mean() -> None:
+    (plain,) = for_template([message(content=None, tool_calls=[call('{"a": [1]}')])])
+    assert plain["content"] == ""
+    assert plain["tool_calls"][0]["function"] == {"name": "f", "arguments": {"a": [1]}}
+    (empty,) = for_template([message(tool_calls=[call("")])])
+    assert empty["tool_calls"][0]["function"]["arguments"] == {}
+
+
+@pytest.mark.parametrize(
+    ("said", "field"),
+    [
+        (message(tool_calls=[call("{")]), "messages[1].tool_calls[0].function.arguments"),
+        (message(tool_calls=[call("[1]")]), "messages[1].tool_calls[0].function.arguments"),
+        (message(role="user", content="", tool_calls=[call("{}")]), "messages[1].tool_calls"),
+        (message(role="tool", content="x"), "messages[1].tool_call_id"),
+        (message(content="x", tool_call_id="1"), "messages[1].tool_call_id"),
+    ],
+)
+def test_messages_that_are_none(said: Message, field: str) -> None:
+    with pytest.raises(InvalidInput) as caught:
+        for_template([message(role="user", content="x"), said])
+    assert caught.value.field == field
+
+
+def test_arguments_that_a_schema_forbids_cannot_be_asked_for() -> None:
+    tools = [Tool(type="function", function=Function(name="f", parameters={"type": "objct"}))]
+    with pytest.raises(InvalidInput) as caught:
+        offer(HERMES, tools, "required", Tokenizer(bundled_model("verifier")), parallel=True)
+    assert caught.value.field == "tools" and "objct" in json.dumps(caught.value.description)
