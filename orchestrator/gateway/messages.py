@@ -50,9 +50,13 @@ def for_template(messages: Sequence[Message]) -> list[dict[str, Any]]:
     Raises InvalidInput where a message is none of its role, or arguments are not a JSON object.
     """
     plain = []
+    called: dict[str, str] = {}  # names of functions, which some templates tell again
     for place, message in enumerate(messages):
         _require_role(f"messages[{place}]", message)
         plain.append(_for_template(f"messages[{place}]", message))
+        called |= {call.id: call.function.name for call in message.tool_calls or ()}
+        if message.tool_call_id in called:
+            plain[-1].setdefault("name", called[message.tool_call_id])
     return plain
 
 

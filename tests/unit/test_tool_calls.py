@@ -171,7 +171,7 @@ FUNCTIONS = [
     Function(name="weather", parameters={
         "type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"],
         "additionalProperties": False}),
-    Function(name='od"d', parameters=None),
+    Function(name='od"d'),
 ]  # fmt: skip
 CALLS = (
     '{"name": "weather", "ARGUMENTS": {"city": "Bern"}}',
@@ -237,6 +237,13 @@ def message(**said: Any) -> Message:
 
 def call(arguments: str) -> dict[str, Any]:
     return {"id": "1", "type": "function", "function": {"name": "f", "arguments": arguments}}
+
+
+def test_templates_are_given_the_name_of_the_function_that_a_tool_was() -> None:
+    told = message(role="tool", content="5", tool_call_id="1")
+    other = message(role="tool", content="5", tool_call_id="2")
+    plain = for_template([message(tool_calls=[call("{}")]), told, other])
+    assert plain[1]["name"] == "f" and "name" not in plain[2]
 
 
 def test_templates_are_given_what_arguments_mean() -> None:

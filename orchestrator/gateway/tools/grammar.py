@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from typing import Any
 
 from draftloop.grammar import Grammar
 from draftloop.grammars.text import JSON_DEFAULTS
 from orchestrator.gateway.tools.notation import Notation
-from orchestrator.gateway.tools.schemas import Function
+from orchestrator.gateway.tools.schemas import NO_PARAMETERS, Function
 from orchestrator.tokenizer import Tokenizer
-
-NO_PARAMETERS: dict[str, Any] = {"type": "object", "properties": {}, "additionalProperties": False}
 
 
 def calls_grammar(
@@ -34,6 +31,6 @@ def _mark(text: str, tokenizer: Tokenizer) -> str:
 def _call(notation: Notation, function: Function) -> str:
     name = json.dumps(function.name, ensure_ascii=False)
     head = f'{{"name": {name}, "{notation.arguments}": '
-    schema = NO_PARAMETERS if function.parameters is None else function.parameters
-    said = {"x-guidance": JSON_DEFAULTS, **schema}
+    schema = function.parameters or NO_PARAMETERS
+    said = {"x-guidance": JSON_DEFAULTS, "type": "object", **schema}
     return f"{json.dumps(head)} %json {json.dumps(said)} {json.dumps('}')}"

@@ -12,7 +12,7 @@ from draftloop.grammars.text import require_grammar
 from orchestrator.gateway.tools.grammar import calls_grammar
 from orchestrator.gateway.tools.notation import Notation
 from orchestrator.gateway.tools.reader import CallReader
-from orchestrator.gateway.tools.schemas import ChosenTool, Tool, ToolChoice
+from orchestrator.gateway.tools.schemas import NO_PARAMETERS, ChosenTool, Tool, ToolChoice
 from orchestrator.tokenizer import Tokenizer
 
 
@@ -33,7 +33,10 @@ def offered(tools: Sequence[Tool] | None, choice: ToolChoice | None) -> list[dic
     """The tools as chat templates know them; None where there are none, or none may be called."""
     if not tools or choice == "none":
         return None
-    return [tool.model_dump(exclude_none=True) for tool in tools]
+    plain = [tool.model_dump(exclude_none=True) for tool in tools]
+    for tool in plain:
+        tool["function"].setdefault("parameters", NO_PARAMETERS)
+    return plain
 
 
 def offer(

@@ -11,6 +11,8 @@ from orchestrator.gateway.body import Body
 MOST_TOOLS = 128
 MOST_NAME_LETTERS = 128
 
+NO_PARAMETERS: dict[str, Any] = {"type": "object", "properties": {}, "additionalProperties": False}
+
 FunctionName = Annotated[str, Field(min_length=1, max_length=MOST_NAME_LETTERS)]
 
 
@@ -19,7 +21,9 @@ class Function(Body):
 
     name: FunctionName
     description: str | None = None
-    parameters: dict[str, Any] | None = Field(None, description="JSON Schema of an object")
+    parameters: dict[str, Any] | None = Field(
+        None, description="JSON Schema of an object, which is empty where nothing is said"
+    )
     strict: bool | None = Field(
         None, description="of no effect: where a call is required, the schema always holds"
     )
