@@ -146,6 +146,12 @@ class ModelServiceSettings(ServiceSettings):
         "they are multiplied by, too, and takes as little for prompts and many requests",
     )
     device: str = Field("cpu", description="cpu, cuda or cuda:N")
+    torch_compile: bool = Field(
+        False,
+        description="compiles what lies between attention and attention (torch.compile): fewer "
+        "kernels a step on a GPU, some tens of seconds more at the start; on a CPU instead of the "
+        "kernels of ours, which are faster",
+    )
     tensor_parallel_size: int = Field(
         1,
         ge=1,

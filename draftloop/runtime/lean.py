@@ -30,6 +30,7 @@ from draftloop.runtime.cpu_stack import CpuStack, Frame, StackShape, stackable
 from draftloop.runtime.forward import Batch
 from draftloop.runtime.kv_cache import KVCache
 from draftloop.runtime.quantization import Int8Linear, Linear, stacked
+from draftloop.runtime.row_blocks import Heads, RowBlocks, normed
 from draftloop.runtime.split import WHOLE, Parts
 from draftloop.runtime.tree_attention import attend
 
@@ -73,7 +74,7 @@ class Layer:
     after_attention: nn.Module
     second_norm: Tensor
     before_activation: nn.Module
-    activation: Elementwise
+    activation: nn.Module
     after_activation: nn.Module
 
 
@@ -81,14 +82,22 @@ class LeanDecoder:
     """Takes the projections out of `model`, which cannot be run any more by itself.
 
     `positions` is the number of positions that may come up; `parts` tells what of the layers is
-    here.
+    here. `compiled`: by torch, instead of the kernels of ours.
     """
 
-    def __init__(self, model: PreTrainedModel, positions: int, parts: Parts = WHOLE) -> None:
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        positions: int,
+        parts: Parts = WHOLE,
+        *,
+        compiled: bool = False,
+    ) -> None:
         config, body = model.config, model.get_decoder()
         self._parts = parts
-        self._heads = int(config.num_attention_heads) // parts.ranks
-        self._kv_heads = _kv_heads(config) // parts.ranks
+        queries, keys = int(config.num_attention_heads), _kv_heads(config)
+        self._heads = Heads(queries // parts.ranks, keys // parts.ranks)
+        self._blocks = RowBlocks(compiled=compiled)
         self._epsilon = float(config.rms_norm_eps)
         self._embedding: Tensor = body.embed_tokens.weight
         self._norm: Tensor = body.norm.weight
@@ -98,12 +107,12 @@ class LeanDecoder:
         # [positions, 1, dim]
         angles = (table[0][:, None] for table in body.rotary_emb(like, everywhere))
         self._cosines, self._sines = (table.contiguous() for table in angles)
-        self._layers = [_take_over(layer, config) for layer in body.layers]
-        self._head = packed(model.lm_head)
+        self._layers = [_take_over(layer, config, compiled=compiled) for layer in body.layers]
+        self._head = model.lm_head if compiled else packed(model.lm_head)
         shape = StackShape(
             hidden=int(config.hidden_size),
-            heads=self._heads,
-            kv_heads=self._kv_heads,
+            heads=self._heads.queries,
+            kv_heads=self._heads.keys,
             dim=self._cosines.shape[-1],
             scale=float(self._layers[0].attention.scaling),
             epsilon=self._epsilon,
@@ -124,68 +133,62 @@ class LeanDecoder:
         positions = torch.tensor(batch.positions, device=self._device)
         token_ids = torch.tensor(batch.token_ids, device=self._device)
         x = self._parts.embedded(token_ids, self._embedding)
-        cosines, sines = self._cosines[positions], self._sines[positions]
+        delta = torch.zeros_like(x)
+        angles = self._cosines[positions], self._sines[positions]
         for layer in self._layers:
-            inside = self._normed(x, layer.first_norm)
-            attended = self._attended(layer, inside, cosines, sines, batch, cache)
-            x = x + self._parts.summed(layer.after_attention(attended))
-            gate, up = layer.before_activation(self._normed(x, layer.second_norm)).chunk(2, dim=-1)
-            x = x + self._parts.summed(layer.after_activation(layer.activation(gate) * up))
+            x, turned, values = self._blocks.before_attention(
+                x, delta, layer.first_norm, layer.before_attention, layer.head_norms, angles,
+                self._heads, self._epsilon,
+            )  # fmt: skip
+            attended = self._attended(layer, turned, values, batch, cache)
+            delta = self._parts.summed(layer.after_attention(attended))
+            x, delta = self._blocks.after_attention(
+                x, delta, layer.second_norm, layer.before_activation, layer.activation,
+                layer.after_activation, self._epsilon,
+            )  # fmt: skip
+            delta = self._parts.summed(delta)
+        x = x + delta
         if len(rows) < len(batch.token_ids):
             x = x[torch.tensor(rows, device=self._device)]
-        return self._parts.gathered(self._head(self._normed(x, self._norm))).float()
-
-    def _normed(self, x: Tensor, weight: Tensor) -> Tensor:
-        wide = x.float()
-        wide = wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + self._epsilon)
-        return weight * wide.to(x.dtype)
+        logits = self._head(normed(x, self._norm, self._epsilon))
+        return self._parts.gathered(logits).float()
 
     def _attended(
-        self, layer: Layer, x: Tensor, cosines: Tensor, sines: Tensor, batch: Batch, cache: KVCache
+        self, layer: Layer, turned: Tensor, values: Tensor, batch: Batch, cache: KVCache
     ) -> Tensor:
-        heads = self._heads + self._kv_heads
-        joined = layer.before_attention(x).view(len(x), heads + self._kv_heads, -1)
-        pointing = joined[:, :heads]
-        if layer.head_norms is not None:
-            queries, keys = pointing[:, : self._heads], pointing[:, self._heads :]
-            normed = map(self._normed, (queries, keys), layer.head_norms)
-            pointing = torch.cat(list(normed), dim=1)
-        turned = _rotated(pointing, cosines, sines).transpose(0, 1)[None]
+        """[rows, heads * dim] of queries and keys, and values [rows, heads, dim]."""
+        queries = self._heads.queries
         out, _ = attend(
             layer.attention,
-            turned[:, : self._heads],
-            turned[:, self._heads :],
-            joined[:, heads:].transpose(0, 1)[None],
+            turned[:, :queries].transpose(0, 1)[None],
+            turned[:, queries:].transpose(0, 1)[None],
+            values.transpose(0, 1)[None],
             None,
             layer.attention.scaling,
             draftloop_batch=batch,
             draftloop_cache=cache,
             sliding_window=layer.window,
         )
-        return out.reshape(len(x), -1)
+        return out.reshape(len(turned), -1)
 
 
-def _rotated(x: Tensor, cosines: Tensor, sines: Tensor) -> Tensor:
-    """RoPE on [rows, heads, dim]."""
-    low, high = x.chunk(2, dim=-1)
-    return x * cosines + torch.cat((-high, low), dim=-1) * sines
-
-
-def _take_over(layer: Any, config: Any) -> Layer:
+def _take_over(layer: Any, config: Any, *, compiled: bool) -> Layer:
     attention, mlp = layer.self_attn, layer.mlp
+    ready = _as_it_is if compiled else packed
+    activation = mlp.activation_fn if hasattr(mlp, "activation_fn") else mlp.act_fn
     # Qwen2 says it layer by layer, Mistral and Phi3 once for all; Llama has none.
     window = getattr(attention, "sliding_window", getattr(config, "sliding_window", None))
     return Layer(
         attention=attention,
         window=None if config.model_type == "llama" else window,
         first_norm=layer.input_layernorm.weight,
-        before_attention=_joined(attention, "qkv_proj"),
+        before_attention=ready(_joined(attention, "qkv_proj")),
         head_norms=_head_norms(attention),
-        after_attention=packed(_taken(attention, "o_proj")),
+        after_attention=ready(_taken(attention, "o_proj")),
         second_norm=layer.post_attention_layernorm.weight,
-        before_activation=_joined(mlp, "gate_up_proj"),
-        activation=Elementwise(mlp.activation_fn if hasattr(mlp, "activation_fn") else mlp.act_fn),
-        after_activation=packed(_taken(mlp, "down_proj")),
+        before_activation=ready(_joined(mlp, "gate_up_proj")),
+        activation=activation if compiled else Elementwise(activation),
+        after_activation=ready(_taken(mlp, "down_proj")),
     )
 
 
@@ -205,8 +208,12 @@ def _head_norms(attention: Any) -> tuple[Tensor, Tensor] | None:
 def _joined(module: nn.Module, name: str) -> nn.Module:
     """The layer of this name, or one whose outputs are those of its parts, one after the other."""
     if hasattr(module, name):
-        return packed(_taken(module, name))
-    return packed(stacked([_taken(module, part) for part in JOINED[name]]))
+        return _taken(module, name)
+    return stacked([_taken(module, part) for part in JOINED[name]])
+
+
+def _as_it_is(layer: nn.Module) -> nn.Module:
+    return layer
 
 
 def _kv_heads(config: Any) -> int:

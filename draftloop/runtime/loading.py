@@ -30,6 +30,7 @@ class ModelOptions:
     dtype: str = "float32"
     device: str = "cpu"
     quantization: str = ""
+    torch_compile: bool = False
     inflate: str = ""
     context_length: int | None = None
     memory_share: float = 0.8

@@ -77,12 +77,17 @@ class LanguageModel:
             inflate(self.network, size)
         self.parameters = count_parameters(self.network)
         parts = self._parts()
+        if options.torch_compile and parts is None:
+            kind = self.network.config.model_type
+            raise StartupFailure(
+                f"torch_compile: {kind} runs by transformers' code, not by ours; leave it out"
+            )
         # the wrappers that transformers puts around what it has split know its own layers only
         wrapped = options.split and parts is None
         self._quantize(wrapped)
         self.stop_token_ids = stop_tokens_of(self.network)
         self.grammars = Grammars(options.folder, self.vocabulary_size, self.stop_token_ids)
-        on_cpu = self.device.type == "cpu" and not wrapped
+        on_cpu = self.device.type == "cpu" and not wrapped and not options.torch_compile
         self._own_kernels = on_cpu and cpu_linear.available()
         room = Room(
             layers=max(int(config.num_hidden_layers), len(kept.layers)),
@@ -121,7 +126,8 @@ class LanguageModel:
 
     def _decoder(self, parts: Parts | None) -> LeanDecoder | None:
         if parts is not None:
-            return LeanDecoder(self.network, self.cache.shape.rows, parts)
+            rows, compiled = self.cache.shape.rows, self.options.torch_compile
+            return LeanDecoder(self.network, rows, parts, compiled=compiled)
         if self._own_kernels:
             cpu_linear.replace_linears(self.network)
             cpu_parameters.replace_parameters(self.network, self._bits)

@@ -193,6 +193,7 @@ def _options(settings: ModelServiceSettings) -> ModelOptions:
         dtype=settings.dtype,
         quantization="" if settings.quantization == "none" else settings.quantization,
         device=settings.device,
+        torch_compile=settings.torch_compile,
         tensor_parallel_size=settings.tensor_parallel_size,
         inflate=settings.inflate,
         context_length=settings.context_length,

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+from torch._dynamo.exc import TorchDynamoException
+from torch._dynamo.utils import counters
 from transformers import (
     AutoModelForCausalLM,
+    Gemma3TextConfig,
     MistralConfig,
     Phi3Config,
     PretrainedConfig,
@@ -15,6 +20,7 @@ from transformers import (
     Qwen3Config,
 )
 
+from draftloop.errors import StartupFailure
 from draftloop.runtime import cpu_linear
 from draftloop.runtime import model as runtime_model
 from draftloop.runtime.forward import Forward
@@ -55,8 +61,8 @@ FAMILIES: dict[str, PretrainedConfig] = {
 }  # fmt: skip
 
 
-def load(folder: Path, dtype: str = "bfloat16") -> LanguageModel:
-    return LanguageModel(ModelOptions(folder=folder, dtype=dtype, max_sessions=1))
+def load(folder: Path, dtype: str = "bfloat16", **options: Any) -> LanguageModel:
+    return LanguageModel(ModelOptions(folder=folder, dtype=dtype, max_sessions=1, **options))
 
 
 def logits(model: LanguageModel) -> torch.Tensor:
@@ -106,6 +112,43 @@ def test_the_same_without_our_kernels(
     assert lean.is_lean and lean.prepared is None
     monkeypatch.setattr(runtime_model, "is_lean", lambda network: False)
     torch.testing.assert_close(logits(lean), logits(load(folder, "float32")), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit.*:DeprecationWarning")  # torch's own use of it
+@pytest.mark.skipif(shutil.which("g++") is None, reason="no compiler for what torch writes")
+@pytest.mark.parametrize(("family", "bits"), [("qwen3", ""), ("llama with biases", "w8a8")])
+def test_the_same_compiled_by_torch(
+    family: str, bits: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """For one row, for more of them, and for all layers with one compilation each."""
+    folder = with_norms(save_model(tmp_path, FAMILIES[family]))
+    monkeypatch.setattr(cpu_linear, "UNIT", None)
+    eager = load(folder, "float32", quantization=bits)
+    monkeypatch.undo()
+    torch.compiler.reset()
+    counters.clear()
+    with torch._dynamo.config.patch(recompile_limit=2, fail_on_recompile_limit_hit=True):
+        compiled = load(folder, "float32", quantization=bits, torch_compile=True)
+        said = logits(compiled)
+    assert compiled.is_lean and compiled.prepared is None
+    assert counters["frames"]["ok"] == 4
+    torch.testing.assert_close(said, logits(eager), rtol=1e-5, atol=1e-5)
+
+
+def test_what_torch_is_not_to_compile(tmp_path: Path) -> None:
+    """A model that transformers' own code runs."""
+    config = Gemma3TextConfig(**SIZES, head_dim=8, sliding_window=8)
+    with pytest.raises(StartupFailure, match="torch_compile: gemma3_text runs by transformers"):
+        load(save_model(tmp_path, config), torch_compile=True)
+
+
+def test_where_torch_cannot_compile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(*_: Any, **__: Any) -> None:
+        raise TorchDynamoException("no compiler")
+
+    monkeypatch.setattr(torch, "compile", lambda function, dynamic: fails)
+    with pytest.raises(StartupFailure, match="torch_compile: .*no compiler.*leave it out"):
+        load(save_model(tmp_path, llama_config()), torch_compile=True)
 
 
 @pytest.mark.parametrize(

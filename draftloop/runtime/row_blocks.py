@@ -1,0 +1,96 @@
+"""What a layer of a `LeanDecoder` does with every row for itself: all but its attention.
+
+In two functions of tensors alone, so that `torch.compile` can make a few kernels of each: on a GPU
+a step of a small model is mostly the launching of dozens of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple, TypeVar
+
+import torch
+from torch import Tensor, nn
+
+from draftloop.errors import StartupFailure
+from draftloop.runtime.trial import said_by
+
+Said = TypeVar("Said")
+
+
+class Heads(NamedTuple):
+    """Of queries, and of keys and as many values."""
+
+    queries: int
+    keys: int
+
+
+class RowBlocks:
+    """The two functions, compiled where that is wanted: anew for one row, and for any more."""
+
+    def __init__(self, *, compiled: bool) -> None:
+        self.before_attention = _compiled(before_attention) if compiled else before_attention
+        self.after_attention = _compiled(after_attention) if compiled else after_attention
+
+
+def normed(x: Tensor, weight: Tensor, epsilon: float) -> Tensor:
+    """By the root of the mean square over the last dimension."""
+    wide = x.float()
+    wide = wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + epsilon)
+    return weight * wide.to(x.dtype)
+
+
+def before_attention(
+    x: Tensor,
+    delta: Tensor,
+    norm: Tensor,
+    project: nn.Module,
+    head_norms: tuple[Tensor, Tensor] | None,
+    angles: tuple[Tensor, Tensor],
+    heads: Heads,
+    epsilon: float,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """x [rows, hidden] with `delta`; queries and keys, then values [rows, heads, dim]."""
+    x = x + delta
+    pointing = heads.queries + heads.keys
+    joined = project(normed(x, norm, epsilon)).view(len(x), pointing + heads.keys, -1)
+    turned = joined[:, :pointing]
+    if head_norms is not None:
+        queries, keys = turned[:, : heads.queries], turned[:, heads.queries :]
+        parts = (normed(queries, head_norms[0], epsilon), normed(keys, head_norms[1], epsilon))
+        turned = torch.cat(parts, dim=1)
+    return x, _rotated(turned, *angles), joined[:, pointing:]
+
+
+def after_attention(
+    x: Tensor,
+    delta: Tensor,
+    norm: Tensor,
+    widen: nn.Module,
+    activation: nn.Module,
+    narrow: nn.Module,
+    epsilon: float,
+) -> tuple[Tensor, Tensor]:
+    """x [rows, hidden] with `delta`, and what the layer's second half adds to it."""
+    x = x + delta
+    gate, up = widen(normed(x, norm, epsilon)).chunk(2, dim=-1)
+    return x, narrow(activation(gate) * up)
+
+
+def _rotated(x: Tensor, cosines: Tensor, sines: Tensor) -> Tensor:
+    """RoPE on [rows, heads, dim]."""
+    low, high = x.chunk(2, dim=-1)
+    return x * cosines + torch.cat((-high, low), dim=-1) * sines
+
+
+def _compiled(function: Callable[..., Said]) -> Callable[..., Said]:
+    compiled: Any = torch.compile(function, dynamic=True)
+
+    def run(*arguments: Any) -> Said:
+        try:
+            return compiled(*arguments)  # type: ignore[no-any-return]
+        except torch._dynamo.exc.TorchDynamoException as error:
+            reason = said_by(error)
+            raise StartupFailure(f"torch_compile: torch cannot: {reason}; leave it out") from error
+
+    return run
