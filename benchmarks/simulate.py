@@ -116,7 +116,7 @@ async def _run(deployment: Deployment, method: str, case: Case, speculation: Spe
     tenant = f"{case.workload}, {METHODS[method].pool}"
     reader = RequestReader(deployment.settings, deployment.tokenizer)
     said = replace(parameters(speculation, tenant, case), request_id=f"{case.seed}")
-    request = reader.read(said, deployment.verifier)
+    request = await reader.read(said, deployment.verifier)
     generation = deployment.generation(request, Deadline.after(None))
     first: int | None = None
     async for piece in generation.run():

@@ -79,7 +79,8 @@ async def rounds(deployment: Deployment, strategy: str, prompt: Prompt) -> list[
         speculation=Speculation(strategy=strategy, max_draft_tokens=FIXED_NODES.get(strategy)),
     )
     reader = RequestReader(deployment.settings, deployment.tokenizer)
-    generation = deployment.generation(reader.read(said, deployment.verifier), Deadline(None))
+    request = await reader.read(said, deployment.verifier)
+    generation = deployment.generation(request, Deadline(None))
     seen: list[Round] = []
     observe = generation.drafting.observe
 

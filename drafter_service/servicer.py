@@ -26,7 +26,7 @@ from draftloop.runtime.awaited import Awaited
 from draftloop.runtime.metrics import PREFILL_TOKENS, observe_opening
 from draftloop.runtime.service import ModelHost
 from draftloop.speculation import CASCADE
-from draftloop.tree import EMPTY_TREE, DraftBudget, DraftTree, ServiceTimings
+from draftloop.tree import EMPTY_TREE, DraftBudget, DraftTree, ServiceTimings, Verdict
 from phrase_store.store import PhraseStore
 from protos import drafter_pb2 as pb
 from protos import drafter_pb2_grpc
@@ -155,9 +155,8 @@ class DrafterServicer(drafter_pb2_grpc.DrafterServicer):
         timings = ServiceTimings(forwards=await ahead.end())
         new_token_ids = list(asked.new_token_ids)
         await prefilled
+        verdict = self._verdict(asked)
         strategy.session.commit(new_token_ids, asked.committed_length)
-        has_verdict = asked.HasField("verdict")
-        verdict = convert.verdict_from_pb(asked.verdict) if has_verdict else None
         strategy.observe(new_token_ids, verdict)
         budget = DraftBudget(
             max_nodes=asked.max_nodes,
@@ -181,6 +180,14 @@ class DrafterServicer(drafter_pb2_grpc.DrafterServicer):
             end=strategy.end,  # type: ignore[arg-type]
             load=convert.load_to_pb(self._host.load),
         )
+
+    def _verdict(self, asked: pb.ProposeDraft) -> Verdict | None:
+        """What its predictions say becomes phrases, which are drafted from."""
+        if not asked.HasField("verdict"):
+            return None
+        verdict = convert.verdict_from_pb(asked.verdict)
+        verdict.validate(self._host.model.vocabulary_size)
+        return verdict
 
     def _offer(self, asked: pb.ProposeDraft) -> DraftTree:
         if not asked.HasField("offer"):

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from draftloop.calibration import Calibration
 from draftloop.errors import InvalidInput, StaleSession
 from draftloop.phrase import PhraseAccess
-from draftloop.request import check_length, check_token_ids
+from draftloop.request import check_token_ids
 from draftloop.runtime.kv_cache import Slot
 from draftloop.runtime.model import LanguageModel
 from draftloop.runtime.sampling import Sampler
@@ -94,7 +94,9 @@ class DrafterSession:
             raise StaleSession(assumed=expected, actual=len(self.committed))
         if token_ids:
             check_token_ids("new_token_ids", token_ids, self.model.vocabulary_size)
-        check_length("committed_length", committed_length, self.model.context_length + 1)
+        if committed_length > self.model.context_length:
+            rule = f"must be at most the context length, {self.model.context_length}"
+            raise InvalidInput("committed_length", rule, committed_length)
         self.committed.extend(token_ids)
         self.sampler.observe_output(token_ids)
 

@@ -59,6 +59,7 @@ class Shared:
         return self.store.session(
             request.access if parts.history else request.access.without_history(),
             request.token_ids,
+            vocabulary_size=model.vocabulary_size,
             publishes=False,
             harvests=parts.harvest,
             stop_token_ids=model.stop_token_ids,

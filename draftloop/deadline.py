@@ -8,6 +8,8 @@ from typing import Self
 
 from draftloop.errors import DeadlineExceeded
 
+LONGEST_S = 1e9  # thirty years: gRPC cannot count much further, and nobody waits
+
 
 @dataclass(frozen=True, slots=True)
 class Deadline:
@@ -17,8 +19,8 @@ class Deadline:
 
     @classmethod
     def after(cls, seconds: float | None) -> Self:
-        """So many seconds from now."""
-        return cls(None if seconds is None else time.monotonic() + seconds)
+        """So many seconds from now; never, where that is longer than anybody waits."""
+        return cls(None if seconds is None or seconds > LONGEST_S else time.monotonic() + seconds)
 
     def remaining(self) -> float | None:
         """Seconds left; None where there is no limit. Raises DeadlineExceeded once it is past."""

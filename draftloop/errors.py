@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import Any, Self
 
 SHOWN_VALUE_LENGTH = 80
+# Of a description: what goes with a gRPC status may not be longer than some thousands.
+SHOWN_LENGTH = 1500
 
 
 class DraftloopError(Exception):
@@ -28,6 +30,8 @@ class InvalidInput(DraftloopError):
         return error
 
     def _describe(self, field: str, description: str) -> None:
+        if len(description) > SHOWN_LENGTH:
+            description = description[:SHOWN_LENGTH] + "…"
         self.field = field
         self.description = description
         DraftloopError.__init__(self, f"{field}: {description}")

@@ -40,6 +40,8 @@ class Grammar:
             raise InvalidInput(self.field, rule, f"{len(self.text)} characters")
         if self.format in ("json_schema", "choice"):
             self._require_json()
+        if self.format == "regex" and (len(self.text) - len(self.text.rstrip("\\"))) % 2:
+            raise InvalidInput(self.field, "must not end in a single backslash", self.text)
 
     def require_end(self, stop_token_ids: Collection[int]) -> None:
         """Raises InvalidInput where the model has no token to end such a text with."""
@@ -52,8 +54,8 @@ class Grammar:
             read = json.loads(self.text)
         except (ValueError, RecursionError) as error:
             raise InvalidInput(self.field, f"must be JSON ({error})", self.text) from None
-        if self.format == "json_schema" and not isinstance(read, dict | bool):
-            raise InvalidInput(self.field, "must be a JSON object, or true or false", self.text)
+        if self.format == "json_schema" and read is not True and not isinstance(read, dict):
+            raise InvalidInput(self.field, "must be a JSON object, or true", self.text)
         texts = isinstance(read, list) and read and all(isinstance(one, str) for one in read)
         if self.format == "choice" and not texts:
             raise InvalidInput(self.field, "must be a JSON list of texts", self.text)

@@ -54,7 +54,17 @@ def configure(role: str, *, log_format: str, level: str) -> None:
         cache_logger_on_first_use=True,
     )
     structlog.contextvars.bind_contextvars(role=role)
-    logging.basicConfig(level=logging.WARNING, stream=output)
+    logging.basicConfig(level=logging.WARNING, handlers=[_OthersLines()])
+
+
+class _OthersLines(logging.Handler):
+    """What libraries say by Python's own logging, as lines like ours."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        said = {"exc_info": record.exc_info} if record.exc_info else {}
+        level = logging.getLevelName(record.levelno).lower()
+        write = getattr(structlog.get_logger(), level, structlog.get_logger().warning)
+        write(record.getMessage(), module=record.name, **said)
 
 
 def role() -> str:
@@ -70,6 +80,14 @@ def bind_request(request_id: str) -> None:
     has the name: use it where a task serves one request.
     """
     structlog.contextvars.bind_contextvars(request_id=request_id, session_id=request_id)
+
+
+def bind_http_request(request_id: str) -> None:
+    """Names the HTTP request, by the id that its answer bears, in every further line of this task.
+
+    One may have several choices, each with a request's id of its own.
+    """
+    structlog.contextvars.bind_contextvars(http_request_id=request_id)
 
 
 def get(name: str) -> Any:

@@ -17,6 +17,8 @@ MAX_SEED = 2**64 - 1
 MAX_TOP_K = 2**31 - 1
 MAX_STOP_TEXTS = 16
 MAX_TENANT_LETTERS = 128
+MAX_ID_LETTERS = 128
+LEAST_POSITIVE = 1e-30  # what the wire, which has single precision, does not make zero of
 # `fused` has better sources for what lies behind the likeliest few, and every id travels.
 FUSED_SUCCESSORS = 4
 
@@ -56,11 +58,17 @@ class SamplingParameters:
         _require("min_p", "must be from 0 to 1", self.min_p, 0 <= self.min_p <= 1)
         _require("repetition_penalty", "must be above 0 and at most 100", self.repetition_penalty,
                  0 < self.repetition_penalty <= 100)  # fmt: skip
+        for name in ("top_p", "repetition_penalty"):  # 0 would be none at all
+            value = getattr(self, name)
+            _require(name, f"must be at least {LEAST_POSITIVE}", value, value >= LEAST_POSITIVE)
         for name in ("presence_penalty", "frequency_penalty"):
             value = getattr(self, name)
             _require(name, "must be from -2 to 2", value, -2 <= value <= 2)
         _require("seed", f"must be from 0 to {MAX_SEED}", self.seed, 0 <= self.seed <= MAX_SEED)
+        biased = set[int]()
         for token, bias in self.logit_bias:
+            _require("logit_bias", "must name a token once", token, token not in biased)
+            biased.add(token)
             rule = f"must name token ids from 0 to {vocabulary_size - 1}"
             _require("logit_bias", rule, token, 0 <= token < vocabulary_size)
             _require(f"logit_bias[{token}]", "must be from -100 to 100", bias, -100 <= bias <= 100)
@@ -93,8 +101,7 @@ class GenerationParameters:
 
     `seed` None means that one is drawn; `sampling.seed` is not looked at. `logprobs` asks for those
     of the output and of so many likeliest tokens beside each. `prediction` is text that the output
-    may resemble: it is drafted from and changes nothing else. `named_tokens`: special tokens that
-    the text tells by their names; it leaves out all others.
+    may resemble: it is drafted from and changes nothing else.
     """
 
     text: str | None = None
@@ -110,12 +117,14 @@ class GenerationParameters:
     tenant: str = ""
     logprobs: int | None = None
     prediction: str = ""
-    named_tokens: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GenerationRequest:
-    """One checked request, its prompt tokenized."""
+    """One checked request, its prompt tokenized.
+
+    `named_tokens`: special tokens that its text tells by their names; it leaves out all others.
+    """
 
     request_id: str
     prompt: tuple[int, ...]

@@ -142,6 +142,23 @@ class Verdict:
     successor_ids: tuple[int, ...] = ()
     logprobs: tuple[TokenLogprobs, ...] = ()
 
+    def validate(self, vocabulary_size: int) -> None:
+        """Raises InvalidInput for tokens outside the vocabulary, or nodes that were not judged."""
+        rule = f"must be from 0 to {vocabulary_size - 1}"
+        for name, token_ids in (
+            ("emitted_token_ids", self.emitted_token_ids),
+            ("root_prediction", (self.root_prediction,)),
+            ("node_predictions", self.node_predictions),
+            ("successor_ids", self.successor_ids),
+        ):
+            for token in token_ids:
+                if not 0 <= token < vocabulary_size:
+                    raise InvalidInput(f"verdict.{name}", rule, token)
+        for node in self.accepted_nodes:
+            if not 0 <= node < len(self.node_predictions):
+                rule = f"must be nodes of the {len(self.node_predictions)} that have predictions"
+                raise InvalidInput("verdict.accepted_nodes", rule, node)
+
     def judges(self, draft: DraftTree) -> bool:
         """Whether this can be the verdict on `draft`."""
         return len(self.node_predictions) == len(draft)

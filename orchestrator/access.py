@@ -59,14 +59,22 @@ class Caller:
             max_tokens = min(default_max_tokens, most)
         return dataclasses.replace(said, tenant=tenant, max_tokens=max_tokens)
 
+    @property
+    def most_at_once(self) -> int | None:
+        """Requests beyond which no waiting would help; None where the key has no such limit."""
+        if self.entry is None:
+            return None
+        limits = (self.entry.concurrent_requests, self.entry.requests_per_minute)
+        return min((limit for limit in limits if limit is not None), default=None)
+
     @contextlib.contextmanager
-    def admitted(self) -> Iterator[None]:
-        """For as long as one request runs. Raises Overloaded past the key's limits."""
+    def admitted(self, count: int = 1) -> Iterator[None]:
+        """For as long as so many requests run. Raises Overloaded past the key's limits."""
         with contextlib.ExitStack() as running:
             if self._running is not None:
-                running.enter_context(self._running.one_more())
+                running.enter_context(self._running.more(count))
             if self._rate is not None:
-                self._rate.take()
+                self._rate.take(count)
             yield
 
 

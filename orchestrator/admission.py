@@ -17,12 +17,12 @@ class RequestLimit:
         self.running = 0
 
     @contextlib.contextmanager
-    def one_more(self) -> Iterator[None]:
-        """Raises Overloaded where the limit is reached."""
-        if self.running >= self._most:
+    def more(self, count: int = 1) -> Iterator[None]:
+        """So many, or none of them. Raises Overloaded where the limit is reached."""
+        if self.running + count > self._most:
             raise Overloaded(f"{self._whose}: at most {self._most} run at once")
-        self.running += 1
+        self.running += count
         try:
             yield
         finally:
-            self.running -= 1
+            self.running -= count

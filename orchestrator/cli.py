@@ -142,7 +142,7 @@ def generate(
 ) -> None:
     """Continue a prompt on a running deployment, streaming to the terminal."""
     try:
-        text = sys.stdin.read() if prompt == "-" else prompt
+        text = _standard_input() if prompt == "-" else prompt
         parameters = GenerationParameters(
             text=text,
             sampling=SamplingParameters(
@@ -168,6 +168,13 @@ def generate(
         raise typer.Exit(130) from None
 
 
+def _standard_input() -> str:
+    try:
+        return sys.stdin.buffer.read().decode()
+    except UnicodeDecodeError as error:
+        raise InvalidInput("prompt", f"must be text in UTF-8 ({error})", "standard input") from None
+
+
 def _grammar(json_schema: Path | None, regex: str | None) -> Grammar | None:
     if json_schema is None:
         return None if regex is None else Grammar("regex", regex)
@@ -187,13 +194,20 @@ def _stream(client: Client, parameters: GenerationParameters) -> tuple[Summary, 
     pieces = client.stream(parameters)
     for piece in pieces:
         if not token_ids:
-            console.print(parameters.text, style="dim", end="", markup=False, soft_wrap=True)
+            _show_prompt(parameters.text or "")
         printer.show(piece)
         token_ids.extend(piece.token_ids)
     console.print()
     printer.legend()
     terminal.show_summary(console, pieces.summary)
     return pieces.summary, token_ids
+
+
+def _show_prompt(text: str) -> None:
+    if console.is_terminal:
+        console.print(text, style="dim", end="", markup=False, soft_wrap=True)
+    else:
+        terminal.show_as_it_is(console, text)
 
 
 def _compare(client: Client, parameters: GenerationParameters) -> None:

@@ -186,6 +186,7 @@ class Deployment:
         return self.store.session(
             request.access(self.verifier.model_fingerprint),
             request.prompt if reads else (),
+            vocabulary_size=self.verifier.vocabulary_size,
             expected_tokens=request.max_tokens,
             publishes=True,
             harvests=request.speculation.ouroboros.harvest,

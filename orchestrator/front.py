@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 from collections.abc import Iterator
 
 from draftloop import logs, tracing
@@ -32,43 +33,54 @@ class Front:
         """Whose API key this is. Raises Unauthenticated where keys are needed and it is none."""
         return self._access.caller(token)
 
-    def generation(
+    async def generation(
         self,
         said: GenerationParameters,
         seconds: float | None,
         caller: Caller | None = None,
+        named_tokens: frozenset[int] = frozenset(),
     ) -> Generation:
         """What a client asks for, checked, to be run within so many seconds; None sets no limit.
 
-        No `caller` is one without a key. Raises InvalidInput for the first broken rule, Forbidden
-        for what the caller may not do, Unavailable while no verifier is known.
+        `named_tokens` as for `GenerationRequest`. No `caller` is one without a key. Raises
+        InvalidInput for the first broken rule, Forbidden for what the caller may not do,
+        Unavailable while no verifier is known.
         """
         with counting_refusals():
             caller = caller or self.caller(None)
             said = caller.allowed(said, self.deployment.settings.default_max_tokens)
-            request = self._reader.read(said, self.deployment.verifier)
+            request = await self._reader.read(said, self.deployment.verifier)
+            request = dataclasses.replace(request, named_tokens=named_tokens)
             return self.deployment.generation(request, Deadline.after(seconds))
+
+    @contextlib.contextmanager
+    def admitted(self, caller: Caller | None, count: int = 1) -> Iterator[None]:
+        """Room for so many requests of a caller, for all of them or for none.
+
+        Raises Overloaded where too many run.
+        """
+        with contextlib.ExitStack() as admitted:
+            with counting_refusals():
+                caller = caller or self.caller(None)
+                admitted.enter_context(self._limit.more(count))
+                admitted.enter_context(caller.admitted(count))
+            yield
 
     @contextlib.contextmanager
     def serving(
         self, generation: Generation, headers: Headers = (), caller: Caller | None = None
     ) -> Iterator[None]:
-        """While it runs: counted, traced, and with one log line at its end, however it ends.
+        """While one that was admitted runs: counted, traced, and with one log line at its end.
 
-        `headers` of the call or HTTP request may name the trace that it is part of. Raises
-        Overloaded where too many run. Enter it in the task that serves the request.
+        `headers` of the call or HTTP request may name the trace that it is part of. Enter it in the
+        task that serves the request.
         """
         strategy = generation.request.strategy
         logs.bind_request(generation.request.request_id)
-        with contextlib.ExitStack() as admitted:
-            with counting_refusals():
-                caller = caller or self.caller(None)
-                admitted.enter_context(caller.admitted())
-                admitted.enter_context(self._limit.one_more())
-            metered = _metered(generation, caller.name)
-            with tracing.span("request", headers, strategy=strategy) as span, metered:
-                yield
-                span.note(output_tokens=len(generation.output), rounds=generation.figures.rounds)
+        metered = _metered(generation, (caller or self.caller(None)).name)
+        with tracing.span("request", headers, strategy=strategy) as span, metered:
+            yield
+            span.note(output_tokens=len(generation.output), rounds=generation.figures.rounds)
 
 
 @contextlib.contextmanager

@@ -14,6 +14,7 @@ from typing import Self
 
 from draftloop.config import ENVIRONMENT_PREFIX
 from draftloop.errors import StartupFailure
+from draftloop.model_info import require_model_folder
 from orchestrator.role_process import POLL_S, RoleProcess
 from orchestrator.stack_config import StackConfig
 
@@ -22,6 +23,9 @@ from orchestrator.stack_config import StackConfig
 TINY = 4 << 20
 # The verifier, which may be on the same device, needs more for its keys and values.
 DRAFTER_MEMORY_SHARE = 0.2
+
+
+PORT_FLAGS = {"port": "--port", "http_port": "--http-port"}
 
 
 class Stack:
@@ -93,6 +97,9 @@ class Stack:
         config = self.config
         deadline = time.monotonic() + config.start_timeout_s
         self._check_ports()
+        for folder in (config.target, config.draft):
+            if folder is not None:
+                require_model_folder(folder)
         self._add("verifier", config.verifier_port, self._verifier_flags())
         if config.draft is not None:
             self._add("drafter", config.drafter_port, self._drafter_flags())
@@ -125,7 +132,7 @@ class Stack:
             if port and _occupied(config.host, port):
                 raise StartupFailure(
                     f"{name}: {config.host}:{port} is in use; stop what listens there or choose "
-                    f"another port"
+                    f"another port ({PORT_FLAGS.get(name, f'{name} in the file of --config')})"
                 )
 
     def _verifier_flags(self) -> list[str]:

@@ -48,6 +48,12 @@ FAILURES = Counter(
     ["reason"],
     registry=REGISTRY,
 )
+HTTP_REQUESTS = Counter(
+    "draftloop_http_requests_total",
+    "Answers to HTTP requests by route and status, refusals included.",
+    ["route", "status"],
+    registry=REGISTRY,
+)
 RUNNING = Gauge(
     "draftloop_num_requests_running",
     "Requests that have their first token and go on.",

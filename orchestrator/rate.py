@@ -19,15 +19,15 @@ class RateLimit:
         self._left = float(per_minute)
         self._filled_at = clock()
 
-    def take(self) -> None:
-        """Counts one request. Raises Overloaded, with the time until the next is welcome."""
+    def take(self, count: int = 1) -> None:
+        """Counts so many requests. Raises Overloaded, with the time until they are welcome."""
         now = self._clock()
         refill = (now - self._filled_at) * self._per_minute / MINUTE_S
         self._left = min(self._per_minute, self._left + refill)
         self._filled_at = now
-        if self._left < 1:
-            wait = (1 - self._left) * MINUTE_S / self._per_minute
+        if self._left < count:
+            wait = (count - self._left) * MINUTE_S / self._per_minute
             raise Overloaded(
                 f"api key: at most {self._per_minute} requests a minute", round(wait, 3)
             )
-        self._left -= 1
+        self._left -= count

@@ -11,6 +11,7 @@ from draftloop.grammar import Grammar
 from draftloop.grammars.text import require_grammar
 from draftloop.model_info import ModelInfo
 from draftloop.request import (
+    MAX_ID_LETTERS,
     MAX_STOP_TEXTS,
     MAX_TENANT_LETTERS,
     GenerationParameters,
@@ -31,9 +32,9 @@ class RequestReader:
         self._settings = settings
         self._tokenizer = tokenizer
 
-    def read(self, said: GenerationParameters, model: ModelInfo) -> GenerationRequest:
+    async def read(self, said: GenerationParameters, model: ModelInfo) -> GenerationRequest:
         """The request that the client's words stand for."""
-        prompt = self._prompt(said, model)
+        prompt = await self._prompt(said, model)
         seed = secrets.randbits(64) if said.seed is None else said.seed
         sampling = dataclasses.replace(said.sampling, seed=seed)
         sampling.validate(model.vocabulary_size)
@@ -41,38 +42,38 @@ class RequestReader:
             _require_grammar(sampling.grammar, said, model)
         stops = frozenset(said.stop_token_ids)
         if stops:
-            check_token_ids("stop_token_ids", sorted(stops), model.vocabulary_size)
+            check_token_ids("stop_token_ids", said.stop_token_ids, model.vocabulary_size)
         if not said.ignore_eos:
             stops |= frozenset(model.stop_token_ids)
         check_top_logprobs(said.logprobs)
         return GenerationRequest(
-            request_id=said.request_id or uuid.uuid4().hex[:12],
+            request_id=_request_id(said.request_id),
             prompt=prompt,
             sampling=sampling,
-            max_tokens=self._max_tokens(said.max_tokens),
+            # with more the context would be full before
+            max_tokens=min(self._max_tokens(said.max_tokens), model.context_length - len(prompt)),
             speculation=self._speculation(said.speculation, model),
             tenant=_tenant(said.tenant),
             stop=_stop_texts(said.stop),
             stop_token_ids=stops,
             logprobs=said.logprobs,
-            prediction=self._prediction(said.prediction, model),
-            named_tokens=said.named_tokens,
+            prediction=await self._prediction(said.prediction, model),
         )
 
-    def _prompt(self, said: GenerationParameters, model: ModelInfo) -> tuple[int, ...]:
+    async def _prompt(self, said: GenerationParameters, model: ModelInfo) -> tuple[int, ...]:
         if said.text is None and said.token_ids is None:
             raise InvalidInput("prompt", "must be given as text or tokens", None)
         if said.text == "":
             raise InvalidInput("text", "must not be empty", "")
         field, token_ids = "tokens.ids", said.token_ids or ()
         if said.text is not None:
-            field, token_ids = "text", tuple(self._tokenizer.encode(said.text))
+            field, token_ids = "text", tuple(await self._tokenizer.encoded(said.text))
         check_token_ids(field, token_ids, model.vocabulary_size)
         check_length(field, len(token_ids), model.context_length)
         return token_ids
 
-    def _prediction(self, text: str, model: ModelInfo) -> tuple[int, ...]:
-        token_ids = tuple(self._tokenizer.encode(text)) if text else ()
+    async def _prediction(self, text: str, model: ModelInfo) -> tuple[int, ...]:
+        token_ids = tuple(await self._tokenizer.encoded(text)) if text else ()
         if len(token_ids) > model.context_length:
             rule = f"must have at most {model.context_length} tokens"
             raise InvalidInput("prediction", rule, f"{len(token_ids)} tokens")
@@ -100,6 +101,16 @@ def _require_grammar(grammar: Grammar, said: GenerationParameters, model: ModelI
     if said.ignore_eos:
         raise InvalidInput("ignore_eos", "must be false with a grammar, which ends a text", True)
     grammar.require_end(model.stop_token_ids)
+
+
+def _request_id(said: str) -> str:
+    """The client's own, which goes into every log line and to both model services."""
+    if not said:
+        return uuid.uuid4().hex[:12]
+    if len(said) > MAX_ID_LETTERS or not (said.isascii() and said.isprintable()):
+        rule = f"must be at most {MAX_ID_LETTERS} printable ASCII characters"
+        raise InvalidInput("request_id", rule, said)
+    return said
 
 
 def _tenant(name: str) -> str:

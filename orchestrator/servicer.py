@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 
 import grpc
 
@@ -36,8 +36,8 @@ class GenerationServicer(generation_pb2_grpc.GenerationServicer):
     ) -> AsyncIterator[pb.GenerateResponse]:
         """Streams pieces; the last message holds the summary."""
         caller = self._caller(context)
-        generation = self._generation(request.parameters, context, caller)
-        with self._front.serving(generation, context.invocation_metadata() or (), caller):
+        generation = await self._generation(request.parameters, context, caller)
+        with self._serving(generation, context, caller):
             async with contextlib.aclosing(ahead(generation.run())) as pieces:
                 async for piece in pieces:
                     yield pb.GenerateResponse(
@@ -53,11 +53,11 @@ class GenerationServicer(generation_pb2_grpc.GenerationServicer):
     ) -> pb.GenerateOnceResponse:
         """The whole text at once."""
         caller = self._caller(context)
-        generation = self._generation(request.parameters, context, caller)
+        generation = await self._generation(request.parameters, context, caller)
         texts: list[str] = []
         sources: list[TokenSource] = []
         logprobs: list[TokenLogprobs] = []
-        with self._front.serving(generation, context.invocation_metadata() or (), caller):
+        with self._serving(generation, context, caller):
             async with contextlib.aclosing(generation.run()) as pieces:
                 async for piece in pieces:
                     texts.append(piece.text)
@@ -76,7 +76,8 @@ class GenerationServicer(generation_pb2_grpc.GenerationServicer):
     ) -> pb.TokenizeResponse:
         """Text to token ids."""
         self._caller(context)
-        return pb.TokenizeResponse(token_ids=self._deployment.tokenizer.encode(request.text))
+        token_ids = await self._deployment.tokenizer.encoded(request.text)
+        return pb.TokenizeResponse(token_ids=token_ids)
 
     async def Detokenize(
         self, request: pb.DetokenizeRequest, context: grpc.aio.ServicerContext
@@ -104,18 +105,27 @@ class GenerationServicer(generation_pb2_grpc.GenerationServicer):
             default_max_tokens=deployment.settings.default_max_tokens,
         )
 
+    @contextlib.contextmanager
+    def _serving(
+        self, generation: Generation, context: grpc.aio.ServicerContext, caller: Caller
+    ) -> Iterator[None]:
+        headers = context.invocation_metadata() or ()
+        front = self._front
+        with front.admitted(caller), front.serving(generation, headers, caller):
+            yield
+
     def _caller(self, context: grpc.aio.ServicerContext) -> Caller:
         metadata = dict(context.invocation_metadata() or ())
         return self._front.caller(bearer_token(metadata.get("authorization")))
 
-    def _generation(
+    async def _generation(
         self,
         parameters: pb.GenerationParameters,
         context: grpc.aio.ServicerContext,
         caller: Caller,
     ) -> Generation:
         said = convert.parameters_from_pb(parameters)
-        return self._front.generation(said, context.time_remaining(), caller)
+        return await self._front.generation(said, context.time_remaining(), caller)
 
 
 def _summary(generation: Generation) -> pb.GenerationSummary:

@@ -46,6 +46,9 @@ class TextPrinter:
     def show(self, piece: Piece) -> None:
         """Prints one piece."""
         self.seen.update(piece.sources)
+        if not self._console.is_terminal:
+            show_as_it_is(self._console, piece.text)
+            return
         for part, source in split_by_source(piece):
             self._console.print(Text(part, style=STYLES[source]), end="", soft_wrap=True)
 
@@ -53,6 +56,12 @@ class TextPrinter:
         """Names the colours that were used."""
         parts = [f"[{STYLES[s] or 'default'}]{NAMES[s]}[/]" for s in sorted(self.seen)]
         self._console.print(f"[dim]tokens from:[/] {', '.join(parts)}")
+
+
+def show_as_it_is(console: Console, text: str) -> None:
+    """Every character, tabs and carriage returns too: it may go into a file or a pipe."""
+    console.file.write(text)
+    console.file.flush()
 
 
 def split_by_source(piece: Piece) -> list[tuple[str, TokenSource]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import re
 from pathlib import Path
@@ -11,6 +12,7 @@ from tokenizers import Tokenizer as HuggingFaceTokenizer
 from draftloop.errors import StartupFailure
 from draftloop.model_info import vocabulary_fingerprint
 
+LONG_TEXT = 1 << 14  # characters beyond which others would notice the time that encoding takes
 BYTE_TOKEN = re.compile(r"<0x([0-9A-F]{2})>")
 WORD_START = "\u2581"  # sentencepiece writes a space so
 
@@ -40,6 +42,15 @@ class Tokenizer:
     def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
         """Token ids of a prompt, with the special tokens that the tokenizer itself adds."""
         return list(self._tokenizer.encode(text, add_special_tokens=add_special_tokens).ids)
+
+    async def encoded(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
+        """The same for an event loop, which goes on meanwhile."""
+        if len(text) <= LONG_TEXT:
+            return self.encode(text, add_special_tokens=add_special_tokens)
+        # Of one text by itself the library would keep Python's lock until it is done.
+        encode = self._tokenizer.encode_batch
+        (found,) = await asyncio.to_thread(encode, [text], add_special_tokens=add_special_tokens)
+        return list(found.ids)
 
     def decode(self, token_ids: list[int]) -> str:
         """Text of a whole sequence, special tokens left out."""

@@ -64,9 +64,12 @@ class VerifierSession(Session[VerifierStream]):
             if self._stream is None:
                 raise Unavailable("no stream is open")
             answer = await self._stream.verify(len(committed), draft)
-        except (InvalidInput, DeadlineExceeded):
+        except DeadlineExceeded:
             raise
         except DraftloopError as error:
+            # That a draft was none is no fault of who asked, and costs no more than a session.
+            if isinstance(error, InvalidInput) and not error.field.startswith("draft."):
+                raise
             log.warning("verifier session lost", reason=str(error), committed=len(committed))
             self._lose(error)
             return await self._reopen(committed)

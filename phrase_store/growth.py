@@ -325,7 +325,7 @@ def grow_nodes(
             found = blend(own, shared, recent, length, row, blended)
             best = likeliest(blended, found, kept)
             recycled = nothing
-            if successors.shape[0] > 0 and length > 0:
+            if length > 0 and 0 <= recent[0] < successors.shape[0]:
                 recycled = successors[recent[0]]
             opened = open_ends(
                 kept, best, recycled, node, depth + 1, run + 1, reach, correction, ends, opened

@@ -22,8 +22,9 @@ class Intake:
     index of many MiB would stay until Python looks for circles, which may be never.
     """
 
-    def __init__(self, index: PhraseIndex, figures: LinkFigures) -> None:
+    def __init__(self, index: PhraseIndex, figures: LinkFigures, vocabulary_size: int) -> None:
         self._index = index
+        self._vocabulary_size = vocabulary_size
         self._figures = figures
         self._origins: OrderedDict[int, None] = OrderedDict()
         self._door = threading.Lock()
@@ -40,7 +41,7 @@ class Intake:
 
     def take(self, records: Sequence[bytes]) -> None:
         """Takes in what comes from the log, but for what was learned here."""
-        said = unpack.unpack(records, self._origins)
+        said = unpack.unpack(records, self._origins, self._vocabulary_size)
         if said.cleared:
             self._index.clear()
         unpack.count_into(self._index, said.runs)

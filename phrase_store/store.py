@@ -17,7 +17,7 @@ from phrase_store.index import PhraseIndex
 from phrase_store.intake import Intake
 from phrase_store.log import LogOptions, open_log
 from phrase_store.metrics import STORES
-from phrase_store.records import new_origin
+from phrase_store.records import TOKEN_LIMIT, new_origin
 from phrase_store.replication import Follower, LinkFigures, Publisher
 from phrase_store.session import PhraseSession
 from phrase_store.successors import SuccessorTable
@@ -81,7 +81,7 @@ COUNTED = ("evictions", *(field.name for field in dataclasses.fields(LinkFigures
 class Namespace:
     """Phrases of one model and tenant. `learn` and `publish` return at once, from any thread."""
 
-    def __init__(self, name: str, settings: PhraseSettings) -> None:
+    def __init__(self, name: str, settings: PhraseSettings, vocabulary_size: int) -> None:
         self.name = name
         self.index = PhraseIndex(max_bytes=settings.phrases_mib << 20)
         self._successors: SuccessorTable | None = None
@@ -92,7 +92,7 @@ class Namespace:
             operation_timeout_s=settings.phrases_timeout_s,
         )
         self._log = open_log(settings.phrases_url, name, options)
-        self._intake = Intake(self.index, self._link_figures)
+        self._intake = Intake(self.index, self._link_figures, vocabulary_size)
         self._publisher = Publisher(self._log, self._link_figures, name)
         self._follower = Follower(self._log, self._intake.take, self._link_figures, name)
 
@@ -172,13 +172,18 @@ class PhraseStore:
         self._door = threading.Lock()
         STORES.watch(self)
 
-    def namespace(self, model_fingerprint: str, tenant: str = "") -> Namespace:
-        """The phrases of a model and tenant; the first use begins to read them from the log."""
+    def namespace(
+        self, model_fingerprint: str, tenant: str = "", vocabulary_size: int = TOKEN_LIMIT
+    ) -> Namespace:
+        """The phrases of a model and tenant; the first use begins to read them from the log.
+
+        Anybody may write to the log: what has tokens outside the vocabulary is passed over.
+        """
         name = namespace_name(model_fingerprint, tenant)
         dropped: Namespace | None = None
         with self._door:
             if name not in self._namespaces:
-                self._namespaces[name] = Namespace(name, self._settings)
+                self._namespaces[name] = Namespace(name, self._settings, vocabulary_size)
                 if len(self._namespaces) > self._settings.phrases_namespaces:
                     _, dropped = self._namespaces.popitem(last=False)
                     self._past.count(dropped.figures())
@@ -193,6 +198,7 @@ class PhraseStore:
         access: PhraseAccess,
         text: Sequence[int],
         *,
+        vocabulary_size: int,
         expected_tokens: int = EXPECTED_TOKENS,
         publishes: bool,
         harvests: bool = True,
@@ -212,7 +218,7 @@ class PhraseStore:
         if drafts_from.recycles:
             table = SuccessorTable(drafts_from.recycles)
         if scope.reads:
-            namespace = self.namespace(access.target_fingerprint, access.tenant)
+            namespace = self.namespace(access.target_fingerprint, access.tenant, vocabulary_size)
             shared = namespace.index if drafts_from.shared else None
             if scope is PhraseScope.SHARED:
                 teach = namespace.publish if publishes else namespace.learn

@@ -30,7 +30,7 @@ _VERSION, _NARROW, _WIDE, _CLEARED = (
     records.VERSION, records.NARROW, records.WIDE, records.CLEARED
 )  # fmt: skip
 _CHECKSUM, _BODY = records.CHECKSUM_AT, records.BODY_AT
-_COMMITTED, _TOKEN_LIMIT = records.COMMITTED, records.TOKEN_LIMIT
+_COMMITTED = records.COMMITTED
 _NOTHING_KNOWN: frozenset[int] = frozenset()
 
 Bytes = NDArray[np.uint8]
@@ -87,7 +87,7 @@ def _checksum(data: Bytes, start: int, end: int) -> np.uint64:
 
 
 @compiled
-def _kind(data: Bytes, start: int, end: int) -> int:
+def _kind(data: Bytes, start: int, end: int, token_limit: int) -> int:
     """The kind of the record data[start:end], all of it checked."""
     if end - start < _BODY or data[start] != _VERSION:
         return REFUSED
@@ -109,20 +109,21 @@ def _kind(data: Bytes, start: int, end: int) -> int:
         tokens += context + length
     if first + size * tokens != end:
         return REFUSED
-    if kind == _WIDE:
-        for place in range(first, end, size):
-            if _number(data, place, size) >= _TOKEN_LIMIT:
-                return REFUSED
+    for place in range(first, end, size):
+        if _number(data, place, size) >= token_limit:
+            return REFUSED
     return kind
 
 
 @compiled
-def _judge(data: Bytes, ends: Totals, kinds: Integers, origins: NDArray[np.uint64]) -> None:
+def _judge(
+    data: Bytes, ends: Totals, kinds: Integers, origins: NDArray[np.uint64], token_limit: int
+) -> None:
     """Fills in kind and origin of every record."""
     start = 0
     for record in range(ends.size):
         end = ends[record]
-        kinds[record] = _kind(data, start, end)
+        kinds[record] = _kind(data, start, end, token_limit)
         if kinds[record] != REFUSED:
             origins[record] = _number(data, start + 4, 8)
         start = end
@@ -162,12 +163,19 @@ def _unpack(
     return runs
 
 
-def unpack(encoded: Sequence[bytes], known_origins: Container[int] = _NOTHING_KNOWN) -> Unpacked:
-    """What the records say, without those whose origin is known here already."""
+def unpack(
+    encoded: Sequence[bytes],
+    known_origins: Container[int] = _NOTHING_KNOWN,
+    token_limit: int = records.TOKEN_LIMIT,
+) -> Unpacked:
+    """What the records say, without those whose origin is known here already.
+
+    Token ids from `token_limit` on are none of the model's: records with such are refused.
+    """
     data = np.frombuffer(b"".join(encoded), np.uint8)
     ends = np.cumsum(np.fromiter(map(len, encoded), np.int64, len(encoded)))
     kinds, origins = np.zeros(len(encoded), np.int32), np.zeros(len(encoded), np.uint64)
-    _judge(data, ends, kinds, origins)
+    _judge(data, ends, kinds, origins, token_limit)
     skipped = int(np.count_nonzero(kinds == REFUSED))
     clears = np.flatnonzero(kinds == _CLEARED)
     known = [place for place, origin in enumerate(origins.tolist()) if origin in known_origins]

@@ -99,6 +99,9 @@ class VerifierSession:
         )
         deepest = max(draft.depths(), default=0)
         room = self.model.context_length - len(self.committed)
-        if deepest >= max(room, 1):
+        if room < 1:
+            rule = f"must be below the context length, {self.model.context_length}"
+            raise InvalidInput("committed_length", rule, len(self.committed))
+        if deepest >= room:
             rule = f"must leave room for the bonus token: depth at most {room - 1}"
             raise InvalidInput("draft.parents", rule, f"depth {deepest}")

@@ -51,7 +51,7 @@ class Ouroboros(Chain):
     def chain_depth(self, budget: DraftBudget) -> int:
         """A third of the nodes is left for lengthening."""
         most = super().chain_depth(budget)
-        return max(1, 2 * most // 3) if self._lengthens else most
+        return min(most, max(1, 2 * most // 3)) if self._lengthens else most
 
     def beside(self, drafted: Drafted, budget: DraftBudget) -> DraftTree:
         """Phrases that follow the chain, and the window."""

@@ -6,7 +6,13 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Self, TypeVar, Unpack
 
 from draftloop.client.async_stream import AsyncStream
-from draftloop.client.options import Options, Prompt, parameters
+from draftloop.client.options import (
+    Options,
+    Prompt,
+    parameters,
+    require_characters,
+    require_token_ids,
+)
 from draftloop.client.retry import DEFAULT_RETRY, Retry
 from draftloop.completion import Completion, DeploymentInfo
 from draftloop.config import DEFAULT_PORTS, LOOPBACK
@@ -41,6 +47,7 @@ class AsyncClient:
         retry: Retry = DEFAULT_RETRY,
     ) -> None:
         _require_positive(timeout)
+        _require_address(address)
         self._address = address
         self._client = GenerationClient(address, api_key, tls)
         self._timeout = timeout
@@ -79,10 +86,12 @@ class AsyncClient:
 
     async def tokenize(self, text: str, *, timeout: float | None = None) -> tuple[int, ...]:
         """Token ids of a text."""
+        require_characters("text", text)
         return await self._call(lambda left: self._client.tokenize(text, left), timeout)
 
     async def detokenize(self, token_ids: Sequence[int], *, timeout: float | None = None) -> str:
         """Text of token ids."""
+        require_token_ids("token_ids", token_ids)
         return await self._call(lambda left: self._client.detokenize(token_ids, left), timeout)
 
     async def info(self, *, timeout: float | None = None) -> DeploymentInfo:
@@ -103,6 +112,17 @@ class AsyncClient:
             return await ask(deadline.remaining())
 
         return await self._retry.run(attempt, deadline.remaining())
+
+
+def _require_address(address: str) -> None:
+    """Of gRPC's forms the others have a scheme, such as `unix:` or `dns:`."""
+    scheme, _, rest = address.partition(":")
+    if scheme in ("http", "https") or not (scheme and rest):
+        rule = "must be host:port, as the orchestrator says where it listens for gRPC"
+        raise InvalidInput("server", rule, address)
+    port = address.rpartition(":")[2]
+    if port.isdecimal() and not 0 < int(port) < 1 << 16:
+        raise InvalidInput("server", "must have a port from 1 to 65535", address)
 
 
 def _require_positive(timeout: float | None) -> None:

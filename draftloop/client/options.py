@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypedDict
 
 from draftloop.errors import InvalidInput
@@ -67,6 +67,7 @@ def parameters(prompt: Prompt, options: Options) -> GenerationParameters:
         known = ", ".join(sorted(Options.__annotations__))
         raise TypeError(f"no such option: {', '.join(sorted(unknown))}; there are {known}")
     base = _base(prompt)
+    require_characters("text", base.text or "")
     said = dataclasses.replace(
         base,
         sampling=dataclasses.replace(base.sampling, **_chosen(given, SAMPLING)),
@@ -82,6 +83,8 @@ def _base(prompt: Prompt) -> GenerationParameters:
         return prompt
     if isinstance(prompt, str):
         return GenerationParameters(text=prompt)
+    if isinstance(prompt, bytes) or not isinstance(prompt, Iterable):
+        raise InvalidInput("prompt", "must be a text or token ids", prompt)
     return GenerationParameters(token_ids=tuple(prompt))
 
 
@@ -95,11 +98,24 @@ def _normalized(given: dict[str, Any]) -> dict[str, Any]:
         given["stop"] = (stop,)
     elif stop is not None:
         given["stop"] = tuple(stop)
+    for name in ("stop", "stop_token_ids", "logit_bias"):
+        if name in given and given[name] is None:
+            del given[name]
     if "stop_token_ids" in given:
         given["stop_token_ids"] = tuple(given["stop_token_ids"])
     if "logit_bias" in given:
         given["logit_bias"] = tuple(sorted(given["logit_bias"].items()))
+    if "phrases" in given:
+        given["phrases"] = _scope(given["phrases"])
     return given
+
+
+def _scope(said: PhraseScope | str) -> PhraseScope:
+    try:
+        return PhraseScope(said)
+    except ValueError:
+        rule = f"must be one of {', '.join(scope.value for scope in PhraseScope)}"
+        raise InvalidInput("phrases", rule, said) from None
 
 
 def _require_fitting(said: GenerationParameters) -> None:
@@ -112,15 +128,30 @@ def _require_fitting(said: GenerationParameters) -> None:
         ("max_draft_tokens", said.speculation.max_draft_tokens, UINT32),
     ):
         _require_between(name, 0, value, limit)
-    for name, ids in (
-        ("prompt", said.token_ids or ()),
-        ("stop_token_ids", said.stop_token_ids),
-        ("logit_bias", tuple(token for token, _ in said.sampling.logit_bias)),
-    ):
-        for index, token in enumerate(ids):
-            _require_between(f"{name}[{index}]", -INT32 - 1, token, INT32)
+    require_token_ids("prompt", said.token_ids or ())
+    require_token_ids("stop_token_ids", said.stop_token_ids)
+    require_token_ids("logit_bias", tuple(token for token, _ in said.sampling.logit_bias))
+
+
+def require_token_ids(name: str, token_ids: Sequence[int]) -> None:
+    """Raises InvalidInput for the first that the wire cannot carry."""
+    for index, token in enumerate(token_ids):
+        _require_between(f"{name}[{index}]", -INT32 - 1, token, INT32)
+
+
+def require_characters(name: str, text: str) -> None:
+    """Raises InvalidInput for half of a surrogate pair, which no text can hold."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        half = ascii(error.object[error.start])
+        raise InvalidInput(name, "must be whole characters", half) from None
 
 
 def _require_between(name: str, low: int, value: int | None, high: int) -> None:
-    if value is not None and not low <= value <= high:
+    if value is None:
+        return
+    if not isinstance(value, int):
+        raise InvalidInput(name, "must be a whole number", value)
+    if not low <= value <= high:
         raise InvalidInput(name, f"must be from {low} to {high}", value)

@@ -15,13 +15,15 @@ from draftloop.grammar import Grammar
 # say otherwise (`x-guidance`).
 JSON_DEFAULTS: Any = {"whitespace_pattern": r"( |\n{1,2}[ \t]{0,20})?"}
 MOST_REMEMBERED = 256
+SHOWN_REASON = 300  # letters
 
 
 def grammar_text(grammar: Grammar) -> str:
     """What a matcher takes. Raises InvalidInput where it cannot be read."""
     try:
         if grammar.format == "json_schema":
-            return LLMatcher.grammar_from_json_schema(grammar.text, defaults=JSON_DEFAULTS)
+            text = "{}" if grammar.text.strip() == "true" else grammar.text
+            return LLMatcher.grammar_from_json_schema(text, defaults=JSON_DEFAULTS)
         if grammar.format == "choice":
             # One terminal: as rules of a parser no more than two thousand would do.
             texts = " | ".join(json.dumps(text) for text in json.loads(grammar.text))
@@ -44,5 +46,8 @@ def refusal(grammar: Grammar, said: str) -> InvalidInput:
     """What the library says is wrong: its first line, and what it calls the error further down."""
     first, *more = said.strip().splitlines() or ["unknown"]
     causes = [line for line in more if line.startswith("error:")]
-    rule = f"must be a grammar that can be followed ({' '.join([first, *causes])})"
+    reason = " ".join([first, *causes])
+    if len(reason) > SHOWN_REASON:  # it quotes the grammar
+        reason = reason[:SHOWN_REASON] + "…"
+    rule = f"must be a grammar that can be followed ({reason})"
     return InvalidInput(grammar.field, rule, grammar.text)

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from typing import TypeVar
 
-from draftloop.errors import InvalidInput, Mismatch, SessionLost
+from draftloop.errors import SHOWN_VALUE_LENGTH, InvalidInput, Mismatch, SessionLost
 from draftloop.rpc.decoding import readable
 
 Message = TypeVar("Message")
@@ -35,7 +35,7 @@ def require_vocabulary(given: str, own: str) -> None:
     """Raises Mismatch unless the client tokenized with the model's vocabulary."""
     if given != own:
         raise Mismatch(
-            f"vocabulary_fingerprint: must be {own}, the model's; got {given!r}; "
+            f"vocabulary_fingerprint: must be {own}, the model's; got {_shown(given)}; "
             f"drafter, verifier and orchestrator need the same tokenizer"
         )
 
@@ -44,6 +44,10 @@ def require_model(given: str, own: str) -> None:
     """Raises Mismatch where the request began on another model; an empty name is not compared."""
     if given and given != own:
         raise Mismatch(
-            f"model_fingerprint: must be {own}, the served model's; got {given!r}; "
+            f"model_fingerprint: must be {own}, the served model's; got {_shown(given)}; "
             f"a text goes on with the model that it began on"
         )
+
+
+def _shown(given: str) -> str:
+    return repr(given[:SHOWN_VALUE_LENGTH])

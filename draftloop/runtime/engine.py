@@ -151,12 +151,17 @@ class Engine:
     def _patience_ns(self, waiting: int, rows: int, besides: Slot | None = None) -> float:
         return self._gathering.patience_ns(waiting, rows, time.perf_counter_ns(), besides)
 
-    def stop(self) -> None:
-        """Ends the thread; tasks under way fail with Unavailable."""
+    def stop(self, *, waits: bool = True) -> None:
+        """Ends the thread; tasks under way fail with Unavailable.
+
+        Not before what is called on it returns. Who does not wait has to end the process: see
+        `draftloop.rpc.role`.
+        """
         with self._door:
             self._stopping = True
             self._inbox.put(None)
-        self._thread.join()
+        if waits:
+            self._thread.join()
 
     def _run(self) -> None:
         while self._admit():

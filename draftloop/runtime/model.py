@@ -180,8 +180,7 @@ class LanguageModel:
         started = time.perf_counter_ns()
         try:
             logits = self._run(forwards)
-        except Exception as error:
-            self._lead.broken(error)
+        except Exception:
             for forward, length in zip(forwards, lengths, strict=True):
                 forward.slot.truncate(length)
             raise
@@ -214,7 +213,11 @@ class LanguageModel:
         # transformers takes no empty choice of rows: one is computed and thrown away
         rows = batch.logit_rows or [0]
         self._lead.tell(Run(batch, rows))
-        logits = self.run_batch(batch, rows)[: len(batch.logit_rows)]
+        try:
+            logits = self.run_batch(batch, rows)[: len(batch.logit_rows)]
+        except Exception as error:  # the other ranks may wait for this one in the middle of it
+            self._lead.broken(error)
+            raise
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)  # so that time is booked where it is spent
         counts = batch.logit_counts  # most often of one session: split takes its time

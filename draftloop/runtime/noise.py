@@ -18,7 +18,8 @@ from draftloop.runtime import cpu_noise
 from draftloop.runtime.cpu_linear import UNIT
 from draftloop.runtime.hashing import GOLDEN_32, MASK_32, MIX_SHIFT, MIX_STEPS, mix64
 
-KEPT_POSITIONS = 256
+# What is kept of positions that nobody asks for now, and values of all that are kept: 16 MiB.
+KEPT_POSITIONS, KEPT_VALUES = 256, 1 << 22
 # So many positions, or values, are drawn at a time: each alone costs many times its share.
 DRAWN_AT_ONCE, MOST_VALUES = 8, 1 << 16
 
@@ -65,7 +66,8 @@ class GumbelNoise:
         return [position for position in behind if position not in self._kept]
 
     def _make_room(self, count: int, *, needed: set[int]) -> None:
-        surplus = max(0, len(self._kept) + count - KEPT_POSITIONS)
+        most = min(KEPT_POSITIONS, KEPT_VALUES // self._vocabulary_size)
+        surplus = max(0, len(self._kept) + count - most)
         droppable = [position for position in self._kept if position not in needed]
         for position in droppable[:surplus]:
             del self._kept[position]

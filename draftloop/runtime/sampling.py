@@ -36,8 +36,8 @@ class Sampler:
         self._bias: Tensor | None = None
         if parameters.logit_bias:
             self._bias = torch.zeros(vocabulary_size, device=device)
-            for token, bias in parameters.logit_bias:
-                self._bias[token] = bias
+            token_ids, biases = zip(*parameters.logit_bias, strict=True)
+            self._bias[list(token_ids)] = torch.tensor(biases, device=device)
         self._penalties: Penalties | None = None
         if parameters.penalized:
             self._penalties = Penalties(parameters, vocabulary_size, device)

@@ -134,7 +134,9 @@ class ModelHost:
     async def stop(self) -> None:
         """Ends the engine's thread, and the other ranks of a split model."""
         metrics.HOSTS.forget(self)
-        await asyncio.to_thread(self.engine.stop)
+        # Loading takes minutes, and ends with the process: nobody should have to kill it.
+        stop = functools.partial(self.engine.stop, waits=self._model is not None)
+        await asyncio.to_thread(stop)
         if self._ranks is not None:
             await asyncio.to_thread(self._ranks.stop)
 

@@ -48,7 +48,9 @@ def build_app(gateway: Gateway, max_body_bytes: int) -> FastAPI:
     app.add_exception_handler(ClientGone, _gone)
     app.add_exception_handler(HTTPException, _no_such_thing)
     app.add_exception_handler(Exception, _unforeseen)
-    app.add_middleware(Envelope, max_body_bytes=max_body_bytes)
+    app.add_middleware(
+        Envelope, max_body_bytes=max_body_bytes, require_caller=gateway.require_caller
+    )
     return app
 
 
@@ -84,15 +86,13 @@ def _add_models(app: FastAPI, gateway: Gateway) -> None:
         }
 
     @app.get("/v1/models", response_class=JsonAnswer)
-    async def models(request: Request) -> Response:
+    async def models() -> Response:
         """The one model that is served."""
-        gateway.require_caller(request.headers)
         return JsonAnswer({"object": "list", "data": [model()]})
 
     @app.get("/v1/models/{name:path}", response_class=JsonAnswer)
-    async def one_model(name: str, request: Request) -> Response:
+    async def one_model(name: str) -> Response:
         """The model of that name."""
-        gateway.require_caller(request.headers)
         gateway.require_model(name)
         return JsonAnswer(model())
 
@@ -101,9 +101,8 @@ def _add_tokens(app: FastAPI, gateway: Gateway) -> None:
     tokenizer = gateway.front.deployment.tokenizer
 
     @app.post("/tokenize", response_class=JsonAnswer)
-    async def tokenize(body: TokenizeBody, request: Request) -> Response:
+    async def tokenize(body: TokenizeBody) -> Response:
         """Token ids of a text, or of the prompt that a chat becomes."""
-        gateway.require_caller(request.headers)
         token_ids = await gateway.tokens(body)
         strings = [tokenizer.token_text(token) for token in token_ids]
         return JsonAnswer(
@@ -116,9 +115,8 @@ def _add_tokens(app: FastAPI, gateway: Gateway) -> None:
         )
 
     @app.post("/detokenize", response_class=JsonAnswer)
-    async def detokenize(body: DetokenizeBody, request: Request) -> Response:
+    async def detokenize(body: DetokenizeBody) -> Response:
         """The text of token ids, special tokens left out."""
-        gateway.require_caller(request.headers)
         gateway.require_model(body.model)
         if body.tokens:
             size = gateway.front.deployment.verifier.vocabulary_size

@@ -26,7 +26,9 @@ class RequestBody(Body):
         for name, value in body.items() if isinstance(body, dict) else ():
             try:
                 json.dumps({name: value}, ensure_ascii=False).encode()
-            except (UnicodeEncodeError, RecursionError):
-                rule = "must be whole characters, not nested too deep"
-                raise InvalidInput(name, rule, "something else") from None
+            except UnicodeEncodeError as error:
+                half = ascii(error.object[error.start])
+                raise InvalidInput(name, "must be whole characters", half) from None
+            except RecursionError:
+                raise InvalidInput(name, "must not be nested so deep", "lists in lists") from None
         return body

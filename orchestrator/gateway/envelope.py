@@ -1,47 +1,77 @@
-"""Around every request: a limit for its body, and an id that its answer names."""
+"""Around every request: who may ask, a limit for its body, an id, and a count of its answers."""
 
 from __future__ import annotations
 
 import uuid
+from collections.abc import Callable, Mapping
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from orchestrator.gateway.answers import refusal
-from orchestrator.gateway.errors import too_large
+from draftloop import logs
+from draftloop.errors import Unauthenticated
+from orchestrator.gateway.answers import JsonAnswer, refusal
+from orchestrator.gateway.errors import problem, too_large
+from orchestrator.metrics import HTTP_REQUESTS
 
 REQUEST_ID_HEADER = "x-request-id"
 MOST_ID_LETTERS = 128
+# What is for callers alone; the rest says how the server is, or describes itself.
+FOR_CALLERS = ("/v1/", "/tokenize", "/detokenize")
+UNKNOWN = "unknown"  # route of a request that has none
+FAILED = 500
 
 
 class Envelope:
-    """ASGI middleware."""
+    """ASGI middleware. `require_caller` raises Unauthenticated for headers of a stranger."""
 
-    def __init__(self, app: ASGIApp, *, max_body_bytes: int) -> None:
+    def __init__(
+        self, app: ASGIApp, *, max_body_bytes: int,
+        require_caller: Callable[[Mapping[str, str]], None],
+    ) -> None:  # fmt: skip
         self._app = app
         self._max_body_bytes = max_body_bytes
+        self._require_caller = require_caller
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Passes the request on, unless its body is announced as too large."""
+        """Passes the request on, unless it is a stranger's, or announced as too large."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
         headers = Headers(scope=scope)
         request_id = _request_id(headers)
+        logs.bind_http_request(request_id)
+        status = FAILED  # where an error leaves without an answer
 
         async def named(message: Message) -> None:
+            nonlocal status
             if message["type"] == "http.response.start":
+                status = message["status"]
                 MutableHeaders(scope=message)[REQUEST_ID_HEADER] = request_id
             await send(message)
 
+        try:
+            answer = self._refused(scope, headers)
+            if answer is not None:
+                await answer(scope, receive, named)
+            else:
+                await self._app(scope, self._limited(receive), named)
+        finally:
+            route = getattr(scope.get("route"), "path", UNKNOWN)
+            HTTP_REQUESTS.labels(route, str(status)).inc()
+
+    def _refused(self, scope: Scope, headers: Headers) -> JsonAnswer | None:
+        """An answer to what is not worth reading."""
+        if scope["path"].startswith(FOR_CALLERS):
+            try:
+                self._require_caller(headers)
+            except Unauthenticated as error:
+                return _closing(refusal(problem(error)))
         announced = headers.get("content-length", "")
         if announced.isdecimal() and int(announced) > self._max_body_bytes:
-            answer = refusal(too_large(self._max_body_bytes))
-            answer.headers["connection"] = "close"  # the rest of the body is not read
-            await answer(scope, receive, named)
-            return
-        await self._app(scope, self._limited(receive), named)
+            return _closing(refusal(too_large(self._max_body_bytes)))
+        return None
 
     def _limited(self, receive: Receive) -> Receive:
         """A body without an announced length is counted as it comes."""
@@ -57,6 +87,12 @@ class Envelope:
             return message
 
         return counted
+
+
+def _closing(answer: JsonAnswer) -> JsonAnswer:
+    """The rest of the body is not read."""
+    answer.headers["connection"] = "close"
+    return answer
 
 
 class _TooLarge(HTTPException):

@@ -10,7 +10,13 @@ from dataclasses import dataclass
 
 from draftloop import __version__
 from draftloop.errors import InvalidInput, Unavailable
-from draftloop.request import SamplingParameters, check_length, check_token_ids
+from draftloop.request import (
+    GenerationParameters,
+    SamplingParameters,
+    check_length,
+    check_token_ids,
+)
+from orchestrator.access import Caller
 from orchestrator.front import Front
 from orchestrator.gateway.caller import caller_of, tenant_of
 from orchestrator.gateway.chat_template import ChatTemplate
@@ -18,14 +24,17 @@ from orchestrator.gateway.errors import ContextExceeded, UnknownModel, Unsupport
 from orchestrator.gateway.formats import AnswerFormat, ChatFormat, CompletionFormat
 from orchestrator.gateway.messages import for_template
 from orchestrator.gateway.parameters import parameters, seed_of
+from orchestrator.gateway.runs import Ending
 from orchestrator.gateway.sampling_defaults import OPENAI
 from orchestrator.gateway.schemas import ChatBody, CompletionBody, Generating, TokenizeBody
 from orchestrator.gateway.tools.notation import NOTATIONS, Notation, detected
 from orchestrator.gateway.tools.offer import Offer, offer, offered
+from orchestrator.gateway.tools.schemas import ToolChoice
 from orchestrator.gateway.work import Work
+from orchestrator.loop import Generation
 
 TIMEOUT_HEADER = "x-request-timeout"
-LONG_TEXT = 1 << 16  # beyond so many characters others would notice the time that encoding takes
+LONG_CHAT = 1 << 16  # characters beyond which others would notice the time that a template takes
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +55,7 @@ class Gateway:
         self.front = front
         self.ready = False
         self.started = int(time.time())
+        self.ending = Ending()
         self._template = template
         self._defaults = defaults
         self._tokenizer = front.deployment.tokenizer
@@ -67,59 +77,51 @@ class Gateway:
 
     async def completion(self, said: CompletionBody, headers: Mapping[str, str]) -> Work:
         """Raises InvalidInput, UnknownModel, Unavailable."""
-        self.require_caller(headers)
         self._require_welcome(said)
-        prompts = [await self._prompt(*entry) for entry in _entries(said)]
-        self._require_few(said, len(prompts))
+        entries = _entries(said)
+        self._require_few(said, len(entries), headers)
+        prompts = [await self._prompt(*entry) for entry in entries]
         choices = said.n or 1
         echoes = [prompt.text if said.echo else "" for prompt in prompts for _ in range(choices)]
-        return self._work(said, prompts, headers, CompletionFormat(echoes))
+        return await self._work(said, prompts, headers, CompletionFormat(echoes))
 
     async def chat(self, said: ChatBody, headers: Mapping[str, str]) -> Work:
         """Raises InvalidInput, UnknownModel, Unavailable."""
-        self.require_caller(headers)
         self._require_welcome(said)
-        self._require_few(said, 1)
-        text = self._template.render(
-            for_template(said.messages),
-            add_generation_prompt=said.add_generation_prompt is not False,
-            tools=offered(said.tools, said.tool_choice),
-            options=said.chat_template_kwargs,
-        )
+        self._require_few(said, 1, headers)
+        generation_prompt = said.add_generation_prompt is not False
+        text = await self._rendered(said, said.tool_choice, generation_prompt=generation_prompt)
         # The template has written the special tokens that belong to the prompt.
-        token_ids = await self._encoded(text, add_special_tokens=False)
+        token_ids = await self._tokenizer.encoded(text, add_special_tokens=False)
         prompt = Prompt("messages", tuple(token_ids), text)
         tools = self._offer(said)
-        return self._work(said, [prompt], headers, ChatFormat(tools), tools)
+        return await self._work(said, [prompt], headers, ChatFormat(tools), tools)
 
     async def tokens(self, said: TokenizeBody) -> list[int]:
         """Token ids of a text or of a chat's prompt."""
         self.require_model(said.model)
         if said.messages is None:
             special = said.add_special_tokens is not False
-            return await self._encoded(said.prompt or "", add_special_tokens=special)
-        text = self._template.render(
-            for_template(said.messages),
-            add_generation_prompt=said.add_generation_prompt,
-            tools=offered(said.tools, None),
-            options=said.chat_template_kwargs,
-        )
-        return await self._encoded(text, add_special_tokens=bool(said.add_special_tokens))
+            return await self._tokenizer.encoded(said.prompt or "", add_special_tokens=special)
+        text = await self._rendered(said, None, generation_prompt=said.add_generation_prompt)
+        special = bool(said.add_special_tokens)
+        return await self._tokenizer.encoded(text, add_special_tokens=special)
 
     def _require_welcome(self, said: Generating) -> None:
         if not self.ready:
             raise Unavailable("the server is not ready, or is about to stop")
         self.require_model(said.model)
 
-    def _require_few(self, said: Generating, prompts: int) -> None:
+    def _require_few(self, said: Generating, prompts: int, headers: Mapping[str, str]) -> None:
         """So many choices as never run at once would never be admitted."""
-        most = self._settings.max_requests
+        allowed = caller_of(self.front, headers).most_at_once
+        most = min(self._settings.max_requests, allowed or self._settings.max_requests)
         if prompts > most:
             raise InvalidInput("prompt", f"must have at most {most} entries", f"{prompts} entries")
         if prompts * (said.n or 1) > most:
             raise InvalidInput("n", f"must be at most {most // prompts} here", said.n)
 
-    def _work(
+    async def _work(
         self,
         said: Generating,
         prompts: list[Prompt],
@@ -135,7 +137,7 @@ class Gateway:
             check_token_ids(prompt.field, prompt.token_ids, info.vocabulary_size)
             _require_room(prompt, info.context_length)
             for one in parameters(said, prompt.token_ids, tenant, seed, self._defaults, tools):
-                generations.append(self.front.generation(one, seconds, caller))
+                generations.append(await self._generation(said, one, seconds, caller, tools))
         options = said.stream_options
         return Work(
             front=self.front,
@@ -145,9 +147,12 @@ class Gateway:
             prompt_tokens=sum(len(prompt.token_ids) for prompt in prompts),
             choices=said.n or 1,
             form=form,
+            form_field="tools" if tools is not None else said.named_form,
+            ending=self.ending,
             headers=tuple(headers.items()),
             caller=caller,
             include_usage=bool(options and options.include_usage),
+            continuous_usage=bool(options and options.continuous_usage_stats),
             traced=bool(said.stream and said.speculative and said.speculative.trace),
         )
 
@@ -169,16 +174,45 @@ class Gateway:
         if isinstance(said, str):
             if not said:
                 raise InvalidInput(field, "must not be empty", said)
-            return Prompt(field, tuple(await self._encoded(said)), said)
+            return Prompt(field, tuple(await self._tokenizer.encoded(said)), said)
         size = self.front.deployment.verifier.vocabulary_size
         check_token_ids(field, said, size)
         return Prompt(field, tuple(said), self._tokenizer.decode(said))
 
-    async def _encoded(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
-        if len(text) <= LONG_TEXT:
-            return self._tokenizer.encode(text, add_special_tokens=add_special_tokens)
-        encode = self._tokenizer.encode
-        return await asyncio.to_thread(encode, text, add_special_tokens=add_special_tokens)
+    async def _rendered(
+        self, said: ChatBody | TokenizeBody, choice: ToolChoice | None, *, generation_prompt: bool
+    ) -> str:
+        """What the chat template makes of messages."""
+        messages = for_template(said.messages or ())
+
+        def render() -> str:
+            return self._template.render(
+                messages,
+                add_generation_prompt=generation_prompt,
+                tools=offered(said.tools, choice),
+                options=said.chat_template_kwargs,
+            )
+
+        letters = sum(len(message["content"]) for message in messages)
+        return await asyncio.to_thread(render) if letters > LONG_CHAT else render()
+
+    async def _generation(
+        self,
+        said: Generating,
+        one: GenerationParameters,
+        seconds: float,
+        caller: Caller,
+        tools: Offer | None,
+    ) -> Generation:
+        """Raises InvalidInput by the client's own names of fields."""
+        try:
+            named = tools.named_tokens if tools is not None else frozenset()
+            return await self.front.generation(one, seconds, caller, named)
+        except InvalidInput as error:
+            newer = isinstance(said, ChatBody) and said.max_completion_tokens is not None
+            if error.field != "max_tokens" or not newer:
+                raise
+            raise InvalidInput.passed_on("max_completion_tokens", error.description) from None
 
     def _offer(self, said: ChatBody) -> Offer | None:
         """What the answer may call. Raises InvalidInput where nobody could tell."""

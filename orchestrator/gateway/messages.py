@@ -12,6 +12,9 @@ from draftloop.errors import InvalidInput
 from orchestrator.gateway.body import Body
 from orchestrator.gateway.tools.schemas import Call
 
+# Of OpenAI's own client, which sends back what it has made of an answer, and what was empty there.
+OF_CLIENTS = ("parsed", "annotations")
+
 
 class TextPart(Body):
     """Text of a message that is given in parts."""
@@ -37,10 +40,13 @@ class Message(Body):
     @model_validator(mode="before")
     @classmethod
     def _without_nulls(cls, message: Any) -> Any:
-        """Clients send back an answer's message with all its fields, most of them null."""
+        """Clients send back an answer's message with all its fields, most of no meaning."""
         if not isinstance(message, dict):
             return message
-        given = {name: value for name, value in message.items() if value is not None}
+        given = {
+            name: value for name, value in message.items()
+            if value is not None and name not in OF_CLIENTS
+        }  # fmt: skip
         return {"content": "", **given} if given.get("tool_calls") else given
 
 

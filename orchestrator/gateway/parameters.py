@@ -48,7 +48,6 @@ def parameters(
             tenant=tenant,
             logprobs=_logprobs(said),
             prediction=_prediction(said.prediction),
-            named_tokens=offer.named_tokens if offer is not None else frozenset(),
         )
         for index in range(said.n or 1)
     ]

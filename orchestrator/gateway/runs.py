@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
+from draftloop.errors import Unavailable
 from draftloop.tracing import Headers
 from orchestrator.access import Caller
 from orchestrator.figures import Piece
@@ -24,13 +25,38 @@ class Step:
     finish_reason: str | None
 
 
+Steps = asyncio.Queue[Step | Exception | None]
+
+
+class Ending:
+    """Ends whatever runs when the server has to stop: who waits is told, not cut off."""
+
+    def __init__(self) -> None:
+        self._running: set[Steps] = set()
+
+    @contextlib.contextmanager
+    def told(self, queue: Steps) -> Iterator[None]:
+        """For as long as somebody takes steps from it."""
+        self._running.add(queue)
+        try:
+            yield
+        finally:
+            self._running.discard(queue)
+
+    def end_all(self) -> None:
+        """The next thing that anybody takes is that the server stops."""
+        for queue in self._running:
+            queue.put_nowait(Unavailable("the server stops; send the request again"))
+
+
 async def steps(
     front: Front,
     generations: Sequence[Generation],
     headers: Headers,
     caller: Caller | None,
+    ending: Ending,
 ) -> AsyncGenerator[Step, None]:
-    """Yields until all have ended; the first error ends all of them.
+    """Yields until all have ended; the first error ends all of them, and so does `ending`.
 
     `headers` of the HTTP request may name the trace that they are part of.
 
@@ -38,7 +64,20 @@ async def steps(
     for a slow reader: what they produce is bounded by their token limits. Closing this stops them
     within a round and waits until their sessions are freed.
     """
-    queue: asyncio.Queue[Step | Exception | None] = asyncio.Queue()
+    queue: Steps = asyncio.Queue()
+    with front.admitted(caller, len(generations)), ending.told(queue):
+        async with contextlib.aclosing(_steps(front, generations, headers, caller, queue)) as all_:
+            async for step in all_:
+                yield step
+
+
+async def _steps(
+    front: Front,
+    generations: Sequence[Generation],
+    headers: Headers,
+    caller: Caller | None,
+    queue: Steps,
+) -> AsyncGenerator[Step, None]:
     tasks = [
         asyncio.create_task(
             _run(front.serving(generation, headers, caller), generation, index, queue)
@@ -65,7 +104,7 @@ async def _run(
     serving: AbstractContextManager[None],
     generation: Generation,
     index: int,
-    queue: asyncio.Queue[Step | Exception | None],
+    queue: Steps,
 ) -> None:
     try:
         with serving:

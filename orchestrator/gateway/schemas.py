@@ -29,6 +29,9 @@ class StreamOptions(Body):
     """OpenAI's `stream_options`."""
 
     include_usage: bool | None = Field(None, description="a last chunk with the usage")
+    continuous_usage_stats: bool | None = Field(
+        None, description="vLLM's: the usage so far in every chunk, where there is a last one"
+    )
     include_obfuscation: Literal[False] | None = Field(None, description="there is none")
 
 
@@ -116,6 +119,9 @@ class Generating(RequestBody):
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     user: str | None = Field(None, description="of no effect")
+    safety_identifier: str | None = Field(None, description="of no effect")
+    prompt_cache_key: str | None = Field(None, description="of no effect")
+    prompt_cache_retention: str | None = Field(None, description="of no effect")
     metadata: dict[str, str] | None = Field(None, description="of no effect")
     prediction: Prediction | None = None
     top_k: Annotated[int, Field(ge=-1)] | None = Field(None, description="0 and -1 are off")

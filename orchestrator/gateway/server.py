@@ -68,6 +68,7 @@ class HttpServer:
         end = time.monotonic() + self._settings.grace_period_s
         while self._server.server_state.tasks and time.monotonic() < end:
             await asyncio.sleep(POLL_S)
+        self.gateway.ending.end_all()
         await self.stop()
 
     async def stop(self) -> None:

@@ -9,6 +9,7 @@ from collections.abc import AsyncGenerator
 from dataclasses import dataclass, field
 from typing import Any
 
+from draftloop.errors import InvalidInput
 from draftloop.logprobs import TokenLogprobs
 from draftloop.tracing import Headers
 from orchestrator.access import Caller
@@ -18,7 +19,7 @@ from orchestrator.gateway.figures import metrics
 from orchestrator.gateway.formats import AnswerFormat, Choice
 from orchestrator.gateway.logprobs import LogprobsFormat
 from orchestrator.gateway.rounds import trace
-from orchestrator.gateway.runs import Step, steps
+from orchestrator.gateway.runs import Ending, Step, steps
 from orchestrator.loop import Generation
 
 
@@ -33,9 +34,12 @@ class Work:
     prompt_tokens: int
     choices: int  # of every prompt
     form: AnswerFormat
+    ending: Ending
     headers: Headers = ()
     caller: Caller | None = None
+    form_field: str | None = None  # by which the client said what the answers must look like
     include_usage: bool = False
+    continuous_usage: bool = False
     traced: bool = False
     answer_id: str = field(init=False)
     created: int = field(default_factory=lambda: int(time.time()))
@@ -50,9 +54,7 @@ class Work:
         """The answer, once all choices have ended."""
         texts: list[list[str]] = [[] for _ in self.generations]
         logprobs: list[list[TokenLogprobs]] = [[] for _ in self.generations]
-        async with contextlib.aclosing(
-            steps(self.front, self.generations, self.headers, self.caller)
-        ) as all_steps:
+        async with contextlib.aclosing(self._steps()) as all_steps:
             async for step in all_steps:
                 texts[step.choice].append(step.piece.text)
                 logprobs[step.choice].extend(step.piece.logprobs)
@@ -70,9 +72,7 @@ class Work:
         """The answer as events, the final one included; several may come as one piece."""
         opened: set[int] = set()
         left = len(self.generations)
-        async with contextlib.aclosing(
-            steps(self.front, self.generations, self.headers, self.caller)
-        ) as all_steps:
+        async with contextlib.aclosing(self._steps()) as all_steps:
             async for step in all_steps:
                 choices = [] if step.choice in opened else self.form.opening(step.choice)
                 opened.add(step.choice)
@@ -90,6 +90,18 @@ class Work:
             yield event(last)
         yield DONE
 
+    async def _steps(self) -> AsyncGenerator[Step, None]:
+        """Raises what ends them, by the client's own names of fields."""
+        running = steps(self.front, self.generations, self.headers, self.caller, self.ending)
+        try:
+            async with contextlib.aclosing(running):
+                async for step in running:
+                    yield step
+        except InvalidInput as error:
+            if self.form_field is None or not error.field.startswith("grammar"):
+                raise
+            raise InvalidInput.passed_on(self.form_field, error.description) from None
+
     def _delta(self, step: Step) -> Choice:
         piece = step.piece
         written = self._written(step.choice, piece.logprobs)
@@ -104,7 +116,9 @@ class Work:
 
     def _chunk(self, choices: list[Choice]) -> dict[str, Any]:
         chunk = self._envelope(self.form.chunk_object, choices)
-        return chunk | {"usage": None} if self.include_usage else chunk
+        if not self.include_usage:
+            return chunk
+        return chunk | {"usage": self._usage() if self.continuous_usage else None}
 
     def _envelope(self, kind: str, choices: list[Choice]) -> dict[str, Any]:
         return {

@@ -306,8 +306,8 @@ def test_a_failed_replica_rests_longer_each_time_until_it_works() -> None:
 
 def test_the_request_limit_holds_and_gives_back() -> None:
     limit = RequestLimit(1)
-    with limit.one_more(), pytest.raises(Overloaded), limit.one_more():
+    with limit.more(), pytest.raises(Overloaded), limit.more():
         pass
-    with limit.one_more():
+    with limit.more():
         assert limit.running == 1
     assert limit.running == 0

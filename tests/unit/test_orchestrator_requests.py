@@ -31,8 +31,8 @@ def reader(tokenizer: Tokenizer) -> RequestReader:
     return RequestReader(settings, tokenizer)
 
 
-def test_what_is_not_said_is_the_servers_choice(reader: RequestReader) -> None:
-    request, again = reader.read(SAID, MODEL), reader.read(SAID, MODEL)
+async def test_what_is_not_said_is_the_servers_choice(reader: RequestReader) -> None:
+    request, again = await reader.read(SAID, MODEL), await reader.read(SAID, MODEL)
     assert request.prompt == (5, 6, 7)
     assert request.max_tokens == 9 and request.strategy == AUTOREGRESSIVE
     assert request.stop_token_ids == {2}
@@ -40,7 +40,7 @@ def test_what_is_not_said_is_the_servers_choice(reader: RequestReader) -> None:
     assert request.sampling.seed != again.sampling.seed
 
 
-def test_what_is_said_holds(reader: RequestReader) -> None:
+async def test_what_is_said_holds(reader: RequestReader) -> None:
     said = replace(
         SAID,
         request_id="mine",
@@ -52,7 +52,7 @@ def test_what_is_said_holds(reader: RequestReader) -> None:
         stop_token_ids=(11,),
         tenant="theirs",
     )
-    request = reader.read(said, MODEL)
+    request = await reader.read(said, MODEL)
     assert (request.request_id, request.tenant, request.stop) == ("mine", "theirs", ("\n",))
     assert request.sampling == SamplingParameters(temperature=0.7, seed=0)
     assert request.max_tokens == 1 and request.speculation.max_draft_tokens == 8
@@ -60,14 +60,20 @@ def test_what_is_said_holds(reader: RequestReader) -> None:
     assert request.stop_token_ids == {2, 11}
 
 
-def test_the_end_of_the_text_can_be_ignored(reader: RequestReader) -> None:
-    assert not reader.read(replace(SAID, ignore_eos=True), MODEL).stop_token_ids
+async def test_no_more_tokens_than_the_context_has_room_for(reader: RequestReader) -> None:
+    """What drafts are kept in is as large as the output may become."""
+    request = await reader.read(replace(SAID, max_tokens=2**31 - 1), MODEL)
+    assert request.max_tokens == MODEL.context_length - 3
+
+
+async def test_the_end_of_the_text_can_be_ignored(reader: RequestReader) -> None:
+    assert not (await reader.read(replace(SAID, ignore_eos=True), MODEL)).stop_token_ids
     said = replace(SAID, ignore_eos=True, stop_token_ids=(2,))
-    assert reader.read(said, MODEL).stop_token_ids == {2}
+    assert (await reader.read(said, MODEL)).stop_token_ids == {2}
 
 
-def test_text_is_tokenized(reader: RequestReader, tokenizer: Tokenizer) -> None:
-    request = reader.read(GenerationParameters(text="def main():"), MODEL)
+async def test_text_is_tokenized(reader: RequestReader, tokenizer: Tokenizer) -> None:
+    request = await reader.read(GenerationParameters(text="def main():"), MODEL)
     assert tokenizer.decode(list(request.prompt)) == "def main():"
 
 
@@ -87,7 +93,11 @@ def test_text_is_tokenized(reader: RequestReader, tokenizer: Tokenizer) -> None:
         ({"seed": 2**64}, f"seed: must be from 0 to {2**64 - 1}; got {2**64}"),
         ({"stop": ("a", "")}, "stop: must not hold an empty text; got ['a', '']"),
         ({"stop": ("a",) * 17}, "stop: must have at most 16 texts; got '17 texts'"),
-        ({"stop_token_ids": (1, -1)}, "stop_token_ids[0]: must be from 0 to 4095; got -1"),
+        ({"stop_token_ids": (1, -1)}, "stop_token_ids[1]: must be from 0 to 4095; got -1"),
+        (
+            {"request_id": "a\nb"},
+            "request_id: must be at most 128 printable ASCII characters; got 'a\\nb'",
+        ),
         ({"tenant": "a\nb"}, "tenant: must be at most 128 printable characters; got 'a\\nb'"),
         (
             {"speculation": Speculation(strategy="magic")},
@@ -104,14 +114,14 @@ def test_text_is_tokenized(reader: RequestReader, tokenizer: Tokenizer) -> None:
     ],
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
 )
-def test_what_breaks_a_rule_is_named(
+async def test_what_breaks_a_rule_is_named(
     reader: RequestReader, change: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(InvalidInput) as caught:
-        reader.read(replace(SAID, **change), MODEL)
+        await reader.read(replace(SAID, **change), MODEL)
     assert str(caught.value) == message
 
 
-def test_a_long_text_is_counted_in_tokens(reader: RequestReader) -> None:
+async def test_a_long_text_is_counted_in_tokens(reader: RequestReader) -> None:
     with pytest.raises(InvalidInput, match=r"^text: must have at most 15 tokens"):
-        reader.read(GenerationParameters(text="def main(): " * 20), MODEL)
+        await reader.read(GenerationParameters(text="def main(): " * 20), MODEL)

@@ -57,6 +57,7 @@ class CalledFunction(Body):
 
     name: FunctionName
     arguments: str = Field(description="a JSON object, as text")
+    parsed_arguments: Any = Field(None, description="of no effect: OpenAI's client makes it")
 
 
 class Call(Body):
