@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, TextIO
 
 import typer
 from rich.filesize import decimal
@@ -59,44 +59,47 @@ def _require_shared(url: str) -> None:
     check_url(url)
 
 
-@contextmanager
-def _logs(url: str, model: str | None, tenant: str | None) -> Iterator[dict[str, PhraseLog]]:
-    """The logs that the options mean, by the name of their namespace."""
+def _names(url: str, model: str | None, tenant: str | None) -> list[str]:
+    """The namespaces that have a log and that the options mean."""
     from phrase_store.log import list_namespaces
-    from phrase_store.transfer import PATIENT, open_patiently
+    from phrase_store.transfer import PATIENT
 
     _require_shared(url)
-    names = [
+    return [
         name
         for name in list_namespaces(url, PATIENT)
         if (model is None or name.partition(":")[0] == model)
         and (tenant is None or name.partition(":")[2] == tenant)
     ]
-    logs = {name: open_patiently(url, name) for name in names}
-    try:
-        yield logs
-    finally:
-        for log in logs.values():
-            log.close()
 
 
-def _lengths(logs: dict[str, PhraseLog]) -> int:
-    return sum(log.length() for log in logs.values())
+def _logs(url: str, names: list[str]) -> Iterator[tuple[str, PhraseLog]]:
+    """Each with its name, open until the next one is asked for."""
+    from phrase_store.transfer import open_patiently
+
+    for name in names:
+        with open_patiently(url, name) as log:
+            yield name, log
+
+
+def _lengths(url: str, names: list[str]) -> int:
+    return sum(log.length() for _, log in _logs(url, names))
 
 
 @app.command()
 def stats(url: Url = MEMORY, model: Model = None, tenant: Tenant = None) -> None:
     """Show what the log holds, by model and tenant."""
-    with clear_errors(), _logs(url, model, tenant) as logs:
+    with clear_errors():
         from phrase_store.transfer import count
 
+        names = _names(url, model, tenant)
         table = Table(title="phrase log")
         for column in ("model", "tenant"):
             table.add_column(column, overflow="fold")
         for column in ("records", "phrases", "tokens", "size", "damaged"):
             table.add_column(column, justify="right")
-        with _progress("reading", _lengths(logs)) as told:
-            for name, log in logs.items():
+        with _progress("reading", _lengths(url, names)) as told:
+            for name, log in _logs(url, names):
                 census = count(log, told)
                 owner, _, of = name.partition(":")
                 table.add_row(
@@ -104,7 +107,7 @@ def stats(url: Url = MEMORY, model: Model = None, tenant: Tenant = None) -> None
                     f"{census.phrases:,}", f"{census.tokens:,}", decimal(census.bytes),
                     f"{census.damaged:,}",
                 )  # fmt: skip
-        console.print(table if logs else "the log holds nothing of that")
+        console.print(table if names else "the log holds nothing of that")
 
 
 @app.command()
@@ -115,22 +118,28 @@ def clear(
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
 ) -> None:
     """Empty the log; every process that follows it forgets its phrases too."""
-    with clear_errors(), _logs(url, model, tenant) as logs:
+    with clear_errors():
         from phrase_store.transfer import clear_log
 
-        if not logs:
-            console.print("the log holds nothing of that")
+        names = _names(url, model, tenant)
+        if not names and model is not None and tenant is not None:
+            names = [f"{model}:{tenant}"]  # the log may be gone while processes still know phrases
+        if not names:
+            console.print(
+                "the log holds nothing of that; where it was lost, processes may know phrases all "
+                "the same: name --model and --tenant to have them forgotten"
+            )
             return
-        for name in logs:
+        for name in names:
             console.print(f"  {name}", markup=False)
         if not yes and not typer.confirm(
-            f"Forget {_lengths(logs):,} records in {len(logs)} namespaces?"
+            f"Forget {_lengths(url, names):,} records in {len(names)} namespaces?"
         ):
             console.print("nothing was changed")
             raise typer.Exit(1)
-        for log in logs.values():
+        for _, log in _logs(url, names):
             clear_log(log)
-        console.print(f"cleared {len(logs)} namespaces")
+        console.print(f"cleared {len(names)} namespaces")
 
 
 @app.command(name="export")
@@ -142,22 +151,33 @@ def export_(
     force: Annotated[bool, typer.Option("--force", help="Replace a file that exists.")] = False,
 ) -> None:
     """Write the log's phrases to a file. They are what users wrote and read: keep it safe."""
-    with clear_errors(), _logs(url, model, tenant) as logs:
+    with clear_errors():
         from phrase_store.transfer import export_log, write_header
 
+        names = _names(url, model, tenant)
         if file.exists() and not force:
             raise InvalidInput("file", "must not exist, or give --force to replace it", str(file))
-        file.touch(mode=0o600)  # nobody else's business
         written = 0
-        with (
-            _progress("exporting", _lengths(logs)) as told,
-            file.open("w", encoding="utf-8") as target,
-        ):
+        with _progress("exporting", _lengths(url, names)) as told, _replacing(file) as target:
             write_header(target)
-            for name, log in logs.items():
+            for name, log in _logs(url, names):
                 written += export_log(log, name, target, told)
-        console.print(f"wrote {written:,} records of {len(logs)} namespaces to {file}",
+        console.print(f"wrote {written:,} records of {len(names)} namespaces to {file}",
                       markup=False, soft_wrap=True)  # fmt: skip
+
+
+@contextmanager
+def _replacing(file: Path) -> Iterator[TextIO]:
+    """A file that is there once it is whole, and is nobody else's business."""
+    partial = file.with_name(f"{file.name}.partial")
+    partial.unlink(missing_ok=True)
+    partial.touch(mode=0o600)
+    try:
+        with partial.open("w", encoding="utf-8") as target:
+            yield target
+        partial.replace(file)
+    finally:
+        partial.unlink(missing_ok=True)
 
 
 @app.command(name="import")

@@ -25,6 +25,8 @@ HALF_LIFE_TOKENS = 2_000_000
 PREDICTED_WEIGHT = 0.5
 # Phrases inserted in one go: a lookup waits for no more than that, some 100 microseconds.
 BATCH = 256
+# Words of a page, and of the part of a table that is touched while a lookup waits.
+PAGE_WORDS, TOUCHED_WORDS = 1 << 10, 1 << 19
 
 _ONE = np.ones(1)
 _NO_LOCK = contextlib.nullcontext()
@@ -69,8 +71,7 @@ class PhraseIndex:
         recent = context[-MAX_CONTEXT:]
         text = np.array([*recent, *token_ids], np.int32)
         starts, contexts = np.array([0, text.size]), np.array([len(recent)])
-        with self.lock:
-            counts.count_runs(*self.table, text, starts, contexts, _ONE, 0, 1)
+        self.count(text, starts, contexts, _ONE, 0, 1)
 
     def insert(self, phrases: Iterable[Phrase]) -> None:
         """Counts phrases under their contexts."""
@@ -84,15 +85,41 @@ class PhraseIndex:
         text = np.fromiter(parts, np.int32, int(starts[-1]))
         weights = np.array([1.0 if p.committed else PREDICTED_WEIGHT for p in known])
         for begin in range(0, len(known), BATCH):
-            end = min(begin + BATCH, len(known))
-            with self.lock:
+            self.count(text, starts, contexts, weights, begin, min(begin + BATCH, len(known)))
+
+    def count(
+        self, text: counts.Integers, starts: counts.Totals, contexts: counts.Totals,
+        weights: counts.Floats, begin: int, end: int,
+    ) -> None:  # fmt: skip
+        """Counts runs as `counts.count_runs` has them; none where the memory was let go."""
+        with self.lock:
+            if self.table.words.size:
                 counts.count_runs(*self.table, text, starts, contexts, weights, begin, end)
 
     def clear(self) -> None:
-        """Forgets everything."""
+        """Forgets everything. A lookup waits for no more than a fresh table."""
+        self._exchange(np.zeros_like(self.table.words))
+
+    def let_go(self) -> None:
+        """Frees the memory: from now on nothing is known, and nothing is taken in."""
+        self._exchange(_NOTHING.words)
+
+    def touch(self) -> None:
+        """Has the system give the memory now: later whoever counts first would wait for it."""
+        words = self.table.words
+        for start in range(0, words.size, TOUCHED_WORDS):
+            with self.lock:
+                if self.table.words is not words:
+                    return
+                part = words[start : start + TOUCHED_WORDS : PAGE_WORDS]
+                part[:] = part
+
+    def _exchange(self, words: counts.Words) -> None:
         with self.lock:
-            self.table.words[:] = 0
+            old = self.table  # freed behind the lock: that takes milliseconds
+            self.table = old._replace(words=words)
             self.table.state[counts.ENTRIES] = 0
+        del old
 
 
 class Grown(NamedTuple):

@@ -10,6 +10,7 @@ from draftloop.phrase import Phrase
 from phrase_store import unpack
 from phrase_store.index import PhraseIndex
 from phrase_store.replication import LinkFigures
+from phrase_store.successors import SuccessorTable
 
 # Requests whose phrases were learned here before they come back through the log.
 REMEMBERED_ORIGINS = 4096
@@ -26,6 +27,7 @@ class Intake:
         self._index = index
         self._vocabulary_size = vocabulary_size
         self._figures = figures
+        self.successors: SuccessorTable | None = None  # what is forgotten with the phrases
         self._origins: OrderedDict[int, None] = OrderedDict()
         self._door = threading.Lock()
 
@@ -37,16 +39,22 @@ class Intake:
     def clear(self, origin: int) -> None:
         """Forgets all; what is learned from now on outlives the word's coming back."""
         self._remember(origin)
-        self._index.clear()
+        self._forget()
 
     def take(self, records: Sequence[bytes]) -> None:
         """Takes in what comes from the log, but for what was learned here."""
         said = unpack.unpack(records, self._origins, self._vocabulary_size)
         if said.cleared:
-            self._index.clear()
+            self._forget()
+            self._index.touch()
         unpack.count_into(self._index, said.runs)
         self._figures.skipped += said.skipped
         self._figures.received += said.runs.contexts.size
+
+    def _forget(self) -> None:
+        self._index.clear()
+        if self.successors is not None:
+            self.successors.clear()
 
     def _remember(self, origin: int) -> None:
         with self._door:

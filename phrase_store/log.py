@@ -74,8 +74,8 @@ class PhraseLog(ABC):
         """Records held."""
 
     @abstractmethod
-    def clear(self) -> None:
-        """Drops all records; positions keep growing."""
+    def clear(self, word: bytes) -> None:
+        """Adds a record, the word that all before is void, and drops what is before it."""
 
     @abstractmethod
     def close(self) -> None:

@@ -43,9 +43,12 @@ class MemoryLog(PhraseLog):
     def length(self) -> int:
         return len(self._records)
 
-    def clear(self) -> None:
+    def clear(self, word: bytes) -> None:
         with self._changed:
             self._records.clear()
+            self._records.append(word)
+            self._appended += 1
+            self._changed.notify_all()
 
     def close(self) -> None:
         """Nothing to free: other stores of this process may share the log."""

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import redis
 from redis.backoff import NoBackoff
 from redis.cluster import ClusterNode, RedisCluster
-from redis.exceptions import RedisClusterException, RedisError
+from redis.exceptions import OutOfMemoryError, RedisClusterException, RedisError
 from redis.retry import Retry
 from redis.sentinel import Sentinel
 
@@ -20,6 +20,8 @@ from phrase_store.redis_url import RedisAddress, Topology, masked, parse
 KEY_PREFIX = "draftloop:phrases:"
 FIELD = b"r"
 SCAN_COUNT = 500
+# A server looks every tenth of a second which of those that wait have waited for long enough.
+SLACK_S = 0.25
 
 Answer = TypeVar("Answer")
 
@@ -64,8 +66,16 @@ class RedisLog(PhraseLog):
     def length(self) -> int:
         return int(self._call(lambda client: client.xlen(self._key)))
 
-    def clear(self) -> None:
-        self._call(lambda client: client.xtrim(self._key, maxlen=0, approximate=False))
+    def clear(self, word: bytes) -> None:
+        def tell(client: Any) -> None:
+            try:
+                place = client.xadd(self._key, {FIELD: word})
+            except OutOfMemoryError:  # what is to go may be what fills it
+                client.xtrim(self._key, maxlen=0, approximate=False)
+                place = client.xadd(self._key, {FIELD: word})
+            client.xtrim(self._key, minid=place, approximate=False)
+
+        self._call(tell)
 
     def close(self) -> None:
         with self._door:
@@ -104,8 +114,8 @@ def namespaces(url: str, options: LogOptions) -> list[str]:
     with _as_unavailable(masked(url)):
         client = client_of(parse(url), options, 0.0)
         try:
-            keys = client.scan_iter(match=f"{KEY_PREFIX}*", count=SCAN_COUNT)
-            return sorted(_text(key).removeprefix(KEY_PREFIX) for key in keys)
+            keys = client.scan_iter(match=f"{KEY_PREFIX}*", count=SCAN_COUNT, _type="stream")
+            return sorted(name.removeprefix(KEY_PREFIX) for key in keys if (name := _name(key)))
         finally:
             client.close()
 
@@ -120,7 +130,7 @@ def client_of(address: RedisAddress, options: LogOptions, wait_s: float) -> Any:
         "username": address.username,
         "password": address.password,
         "socket_connect_timeout": options.connect_timeout_s,
-        "socket_timeout": options.operation_timeout_s + wait_s,
+        "socket_timeout": options.operation_timeout_s + (wait_s + SLACK_S if wait_s else 0.0),
         "retry": Retry(NoBackoff(), 0),
         "protocol": 2,
         **({"ssl": True, **address.tls} if address.tls is not None else {}),
@@ -140,6 +150,7 @@ def _single(address: RedisAddress, options: LogOptions, common: dict[str, Any]) 
             "password": address.sentinel_password,
             "socket_connect_timeout": options.connect_timeout_s,
             "socket_timeout": options.operation_timeout_s,
+            **({"ssl": True, **address.tls} if address.tls is not None else {}),
         }
         sentinel = Sentinel(address.hosts, sentinel_kwargs=own, db=address.database, **common)
         return sentinel.master_for(address.master)
@@ -154,8 +165,10 @@ def _as_unavailable(shown: str) -> Iterator[None]:
     try:
         yield
     except (RedisError, RedisClusterException, OSError) as error:
-        # Sentinels' errors go on with the representation of whole clients.
-        reason = str(error).partition(" : <")[0] or type(error).__name__
+        # Sentinels' errors go on with the representation of whole clients, and those of a pipeline
+        # begin with the command, whose records are what users wrote.
+        said = str(error).rpartition("caused error: ")[2]
+        reason = said.partition(" : <")[0] or type(error).__name__
         raise LogUnavailable(f"{shown}: {reason}") from None
 
 
@@ -183,6 +196,14 @@ def _record(fields: Any) -> bytes:
 
 def _text(value: bytes | str) -> str:
     return value.decode() if isinstance(value, bytes) else value
+
+
+def _name(key: bytes | str) -> str:
+    """Empty for a key that is none of ours: tenants' names are text."""
+    try:
+        return _text(key)
+    except UnicodeDecodeError:
+        return ""
 
 
 def _numbers(position: str) -> tuple[int, ...]:

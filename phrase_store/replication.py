@@ -22,6 +22,8 @@ GATHER_S = 0.02
 READ_RECORDS = 1024
 FOLLOW_S = 1.0
 PROGRESS_S = 1.0
+# A link that nobody has used for so long after a failure is not known to be lost any more.
+FORGOTTEN_S = 30.0
 
 log = logs.get(__name__)
 
@@ -45,12 +47,13 @@ class Link:
         self._breaker = CircuitBreaker(policy)
         self._log = log.bind(**named)
         self.closing = False  # failures are then nobody's business
-        self._answered = time.monotonic()
+        self._answered = self._failed_at = time.monotonic()
 
     @property
-    def state(self) -> BreakerState:
-        """Whether calls go through."""
-        return self._breaker.state
+    def reachable(self) -> bool:
+        """Whether calls go through, as far as is known: who has nothing to write does not try."""
+        closed = self._breaker.state is BreakerState.CLOSED
+        return closed or time.monotonic() - self._failed_at > FORGOTTEN_S
 
     @property
     def silence_s(self) -> float:
@@ -86,6 +89,7 @@ class Link:
         if self.closing:
             return
         self._figures.failures += 1
+        self._failed_at = time.monotonic()
         if self._breaker.failed():
             self._log.warning("phrase log lost", reason=reason)
 
@@ -146,7 +150,7 @@ class Publisher:
 
     def _write(self) -> None:
         cleared_by = self._cleared_by
-        records = [] if cleared_by is None else [encode_cleared(cleared_by)]
+        records: list[bytes] = []
         batches: dict[int, list[Phrase]] = {}
         count = 0
         while self._waiting:
@@ -158,10 +162,11 @@ class Publisher:
 
         def write() -> None:
             if cleared_by is not None:
-                self._log.clear()
-            self._log.append(records)
+                self._log.clear(encode_cleared(cleared_by))
+            if records:
+                self._log.append(records)
 
-        if not records:
+        if not records and cleared_by is None:
             return
         if not self.link.try_call(write):
             self._figures.dropped += count
@@ -182,12 +187,18 @@ class Follower:
         take: Callable[[Sequence[bytes]], None],
         figures: LinkFigures,
         name: str,
+        prepare: Callable[[], None] = lambda: None,
     ) -> None:
+        """`prepare` is called first of all, on the thread that takes in."""
         self._log = phrase_log
         self._take = take
+        self._prepare = prepare
         self._figures = figures
         self.link = Link(figures, BreakerPolicy(failures=1), namespace=name, task="read")
         self._position = START
+        self._at_once = READ_RECORDS  # fewer where so many are too large to come in time
+        self._replay_began: float | None = None
+        self._replay_records = 0
         self._stopping = threading.Event()
         self.replayed = threading.Event()
         self._name = name
@@ -205,37 +216,42 @@ class Follower:
         self._thread.join(timeout_s)
 
     def _run(self) -> None:
+        self._prepare()
         while not self._stopping.is_set():
             if not self.link.try_call(self._follow if self.replayed.is_set() else self._replay):
+                self._at_once = max(1, self._at_once // 2)
                 self._stopping.wait(self.link.wait_s())
 
     def _follow(self) -> None:
-        self._take_all(self._log.follow(self._position, READ_RECORDS, FOLLOW_S))
+        self._take_all(self._log.follow(self._position, self._at_once, FOLLOW_S))
 
     def _replay(self) -> None:
         """What was written before this process began, with a line a second of how it goes.
 
         While some records are counted the next are read. After a failure it goes on where it was.
         """
-        total, records, began = self._log.length(), 0, time.monotonic()
-        told = began
+        total, told = self._log.length(), time.monotonic()
+        if self._replay_began is None:
+            self._replay_began = told
         with ThreadPoolExecutor(1, f"replay-{self._name}") as reader:
-            entries = self._log.read(self._position, READ_RECORDS)
+            entries = self._log.read(self._position, self._at_once)
             while entries and not self._stopping.is_set():
-                more = reader.submit(self._log.read, entries[-1].position, READ_RECORDS)
+                more = reader.submit(self._log.read, entries[-1].position, self._at_once)
                 self._take_all(entries)
-                records += len(entries)
+                self._replay_records += len(entries)
                 if time.monotonic() - told > PROGRESS_S:
                     told = time.monotonic()
-                    log.info("replaying phrases", namespace=self._name, records=records, of=total)
+                    log.info("replaying phrases", namespace=self._name,
+                             records=self._replay_records, of=total)  # fmt: skip
                 entries = more.result()
-        seconds = round(time.monotonic() - began, 2)
+        seconds = round(time.monotonic() - self._replay_began, 2)
         self.replayed.set()
-        if records:
-            log.info("replayed phrases", namespace=self._name, records=records, seconds=seconds,
-                     phrases=self._figures.received)  # fmt: skip
+        if self._replay_records:
+            log.info("replayed phrases", namespace=self._name, records=self._replay_records,
+                     seconds=seconds, phrases=self._figures.received)  # fmt: skip
 
     def _take_all(self, entries: Sequence[Entry]) -> None:
         if entries:
             self._take([entry.record for entry in entries])
             self._position = entries[-1].position
+            self._at_once = min(READ_RECORDS, 2 * self._at_once)

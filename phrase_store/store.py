@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from draftloop.calibration import Calibration
 from draftloop.phrase import Phrase, PhraseAccess, PhraseScope
 from phrase_store import index, unpack
-from phrase_store.breaker import BreakerState
 from phrase_store.config import PhraseSettings
 from phrase_store.index import PhraseIndex
 from phrase_store.intake import Intake
@@ -84,7 +83,6 @@ class Namespace:
     def __init__(self, name: str, settings: PhraseSettings, vocabulary_size: int) -> None:
         self.name = name
         self.index = PhraseIndex(max_bytes=settings.phrases_mib << 20)
-        self._successors: SuccessorTable | None = None
         self._link_figures = LinkFigures()
         options = LogOptions(
             max_length=settings.phrases_records,
@@ -94,7 +92,9 @@ class Namespace:
         self._log = open_log(settings.phrases_url, name, options)
         self._intake = Intake(self.index, self._link_figures, vocabulary_size)
         self._publisher = Publisher(self._log, self._link_figures, name)
-        self._follower = Follower(self._log, self._intake.take, self._link_figures, name)
+        self._follower = Follower(
+            self._log, self._intake.take, self._link_figures, name, prepare=self.index.touch
+        )
 
     def learn(self, origin: int, phrases: Sequence[Phrase]) -> None:
         """Takes phrases of request `origin` (64 bits) into this process."""
@@ -117,7 +117,6 @@ class Namespace:
 
     def figures(self) -> NamespaceFigures:
         """For metrics."""
-        states = {self._publisher.link.state, self._follower.link.state}
         return NamespaceFigures(
             **dataclasses.asdict(self._link_figures),
             entries=self.index.entries,
@@ -125,15 +124,15 @@ class Namespace:
             evictions=self.index.evictions,
             waiting=self._publisher.waiting,
             replayed=self._follower.replayed.is_set(),
-            reachable=states == {BreakerState.CLOSED},
+            reachable=self._publisher.link.reachable and self._follower.link.reachable,
             log_age_s=self._follower.link.silence_s,
         )
 
     def successors(self, vocabulary_size: int) -> SuccessorTable:
         """The target's successors of every token, as this process's requests have seen them."""
-        if self._successors is None:
-            self._successors = SuccessorTable(vocabulary_size)
-        return self._successors
+        if self._intake.successors is None:
+            self._intake.successors = SuccessorTable(vocabulary_size)
+        return self._intake.successors
 
     def ask_to_stop(self) -> None:
         """Begins what `close` waits for."""
@@ -141,7 +140,9 @@ class Namespace:
         self._follower.ask_to_stop()
 
     def close(self) -> None:
-        """Ends the threads and frees the connections."""
+        """Ends the threads, frees the connections and the memory, whoever still looks in here."""
+        self.ask_to_stop()
+        self.index.let_go()
         self._publisher.stop(STOP_S)
         self._follower.stop(STOP_S)
         self._log.close()

@@ -37,6 +37,10 @@ class SuccessorTable:
             self.rows[list(token_ids), :count] = successors
             self.rows[list(token_ids), count:] = UNKNOWN
 
+    def clear(self) -> None:
+        """Forgets everything."""
+        self.rows[:] = UNKNOWN
+
     def copy(self) -> SuccessorTable:
         """One that learns for itself from now on."""
         made = SuccessorTable(0)

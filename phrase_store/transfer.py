@@ -7,6 +7,7 @@ the others are records: {"model": fingerprint, "tenant": name, "origin": 64 bits
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -58,11 +59,14 @@ class _Line(BaseModel):
         ]
     ] = Field(max_length=100_000)
 
-    def records(self) -> Iterator[bytes]:
-        """As the log has them."""
+    def records(self, salt: int) -> Iterator[bytes]:
+        """As the log has them; `salt` makes new requests of those that they were of.
+
+        Who has served a request passes over what comes back of it, and may have forgotten since.
+        """
         phrases = [Phrase(tuple(context), tuple(tokens), said)
                    for context, tokens, said in self.phrases]  # fmt: skip
-        return encode_all(self.origin, phrases)
+        return encode_all(self.origin ^ salt, phrases)
 
 
 @dataclass(slots=True)
@@ -76,9 +80,14 @@ class Census:
     damaged: int = 0  # records that are foreign, damaged or of another version
 
 
-def open_patiently(url: str, namespace: str) -> PhraseLog:
-    """The log for a person's use; raises InvalidInput for a URL that breaks the rules."""
-    return open_log(url, namespace, PATIENT)
+@contextlib.contextmanager
+def open_patiently(url: str, namespace: str) -> Iterator[PhraseLog]:
+    """The log for a person's use; raises InvalidInput for a URL that breaks the rules.
+
+    One after the other: each has a connection, and there may be thousands of tenants.
+    """
+    with contextlib.closing(open_log(url, namespace, PATIENT)) as log:
+        yield log
 
 
 def count(log: PhraseLog, told: Told) -> Census:
@@ -123,32 +132,29 @@ def import_file(url: str, path: Path, told: Told) -> int:
 
     Raises LogUnavailable: some may be there then, and importing again counts them twice.
     """
-    logs: dict[str, PhraseLog] = {}
     waiting: dict[str, list[bytes]] = {}
-    phrases = 0
-    try:
-        for line in _lines(path):
-            name = f"{line.model}:{line.tenant}"
-            if name not in logs:
-                logs[name] = open_patiently(url, name)
-            records = waiting.setdefault(name, [])
-            records += line.records()
-            phrases += len(line.phrases)
-            if len(records) >= AT_ONCE:
-                logs[name].append(waiting.pop(name))
-            told(1)
-        for name, records in waiting.items():
-            logs[name].append(records)
-    finally:
-        for log in logs.values():
-            log.close()
+    phrases, salt = 0, new_origin()
+
+    def write(name: str) -> None:
+        with open_patiently(url, name) as log:
+            log.append(waiting.pop(name))
+
+    for line in _lines(path):
+        name = f"{line.model}:{line.tenant}"
+        records = waiting.setdefault(name, [])
+        records += line.records(salt)
+        phrases += len(line.phrases)
+        if len(records) >= AT_ONCE:
+            write(name)
+        told(1)
+    for name in list(waiting):
+        write(name)
     return phrases
 
 
 def clear_log(log: PhraseLog) -> None:
     """Empties it, and tells everybody who follows it to forget."""
-    log.clear()
-    log.append([encode_cleared(new_origin())])
+    log.clear(encode_cleared(new_origin()))
 
 
 def _read(log: PhraseLog) -> Iterator[Sequence[bytes]]:

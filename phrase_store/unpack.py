@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from draftloop.phrase import MAX_CONTEXT, MAX_PHRASE_TOKENS, Phrase
 from draftloop.runtime.compiling import compiled
 from phrase_store import records
-from phrase_store.counts import Integers, Totals, count_runs
+from phrase_store.counts import Integers, Totals
 from phrase_store.index import PREDICTED_WEIGHT, PhraseIndex
 from phrase_store.records import Batch
 
@@ -219,8 +219,7 @@ def count_into(index: PhraseIndex, runs: Runs) -> None:
     weights = np.where(runs.committed, 1.0, PREDICTED_WEIGHT)
     for begin in range(0, weights.size, COUNTED_AT_ONCE):
         end = min(begin + COUNTED_AT_ONCE, weights.size)
-        with index.lock:
-            count_runs(*index.table, runs.text, runs.starts, runs.contexts, weights, begin, end)
+        index.count(runs.text, runs.starts, runs.contexts, weights, begin, end)
         if end < weights.size:
             time.sleep(PAUSE_S)  # a lock that is taken again at once never changes hands
 

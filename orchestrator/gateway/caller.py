@@ -16,5 +16,12 @@ def caller_of(front: Front, headers: Mapping[str, str]) -> Caller:
 
 
 def tenant_of(headers: Mapping[str, str]) -> str:
-    """Whose phrases the request asks for; the key may forbid it."""
-    return headers.get(TENANT_HEADER, "")
+    """Whose phrases the request asks for; the key may forbid it.
+
+    Headers come as Latin-1; what is UTF-8 is the name that gRPC's clients and keys have.
+    """
+    said = headers.get(TENANT_HEADER, "")
+    try:
+        return said.encode("latin-1").decode()
+    except UnicodeError:
+        return said

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import signal
 import time
 from collections.abc import AsyncIterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -46,6 +48,60 @@ def test_bad_input(http: httpx.Client, body: dict[str, Any], param: str, code: s
     error = answer.json()["error"]
     assert (answer.status_code, error["param"], error["code"]) == (400, param, code)
     assert error["type"] == "invalid_request_error"
+
+
+def test_more_tokens_than_the_context_has_room_for(api: OpenAI) -> None:
+    """Clients say so for "as many as there can be"; the answer ends where the context does."""
+    prompt = [5] * 2030
+    most = complete(api, prompt=prompt, max_tokens=2**31 - 1, extra_body={"ignore_eos": True})
+    fitting = complete(api, prompt=prompt, max_tokens=18, extra_body={"ignore_eos": True})
+    assert most.choices[0].text == fitting.choices[0].text
+    assert most.choices[0].finish_reason == "length" and most.usage.completion_tokens == 18
+
+
+def test_a_long_text_is_tokenized_beside_the_others(http: httpx.Client, base: str) -> None:
+    """Health is answered meanwhile: not once behind it, but again and again."""
+    long = json.dumps({"prompt": "word " * 400_000})
+    headers = {"Content-Type": "application/json"}
+    with ThreadPoolExecutor(1) as beside:
+        asked = beside.submit(
+            httpx.post, f"{base}/tokenize", content=long, headers=headers, timeout=120
+        )
+        answers = 0
+        while not asked.done():
+            assert http.get("/health").status_code == 200
+            answers += 1
+    assert asked.result().json()["count"] > 400_000 and answers > 5
+
+
+def test_too_many_prompts_are_refused_unread(http: httpx.Client) -> None:
+    answer = http.post("/v1/completions", json={"prompt": ["word " * 50] * 5000})
+    assert answer.status_code == 400 and answer.json()["error"]["param"] == "prompt"
+
+
+def test_answers_are_counted_by_route_and_status(http: httpx.Client) -> None:
+    def count(route: str, status: int) -> float:
+        line = f'draftloop_http_requests_total{{route="{route}",status="{status}"}} '
+        found = [text for text in http.get("/metrics").text.splitlines() if text.startswith(line)]
+        return float(found[0].split()[-1]) if found else 0.0
+
+    before = count("/v1/completions", 400), count("unknown", 404)
+    http.post("/v1/completions", json={"prompt": ""})
+    http.get("/nowhere")
+    assert (count("/v1/completions", 400), count("unknown", 404)) == (before[0] + 1, before[1] + 1)
+
+
+def test_the_id_of_a_request_is_in_the_log(http: httpx.Client, stack: Stack) -> None:
+    said = {"prompt": "a", "max_tokens": 1}
+    http.post("/v1/completions", json=said, headers={"X-Request-Id": "my-own-id"})
+    lines = stack.processes["orchestrator"].log_file.read_text().splitlines()
+    assert any("my-own-id" in line and "generated" in line for line in lines)
+
+
+def test_grammars_that_a_verifier_refuses_have_the_clients_name(api: OpenAI) -> None:
+    with pytest.raises(openai.BadRequestError) as caught:
+        complete(api, extra_body={"structured_outputs": {"grammar": "start: start"}})
+    assert caught.value.param == "structured_outputs"
 
 
 @pytest.mark.parametrize(("content", "kind", "status"), [
@@ -173,6 +229,30 @@ async def test_too_many_are_told_to_come_back_and_a_drain_is_polite(
         assert data[-1] == "[DONE]"
         texts = [json.loads(one)["choices"][0]["text"] for one in data[:-1]]
         assert "".join(texts) == whole
+        assert role.process is not None and role.process.wait(60) == 0
+
+
+async def test_at_the_end_of_the_grace_period_who_waits_is_told(
+    stack: Stack, tmp_path: Path
+) -> None:
+    """A whole answer becomes 503, a stream gets an error event; nothing is cut off."""
+    body = {"prompt": PROMPT, "max_tokens": LONG, "ignore_eos": True, "seed": 1}
+    plain = {**body, "speculative": {"strategy": "autoregressive"}}
+    async with (
+        _own(stack, tmp_path, "--grace-period-s", "0.2") as (role, base),
+        httpx.AsyncClient(base_url=base, timeout=CALL_TIMEOUT_S) as client,
+    ):
+        whole = asyncio.create_task(client.post("/v1/completions", json={**plain, "n": 8}))
+        streamed = {**plain, "stream": True}
+        async with client.stream("POST", "/v1/completions", json=streamed) as answer:
+            lines = answer.aiter_lines()
+            await anext(lines)
+            role.kill(signal.SIGTERM)
+            data = [line.removeprefix("data: ") async for line in lines if line]
+        assert data[-1] == "[DONE]"
+        assert json.loads(data[-2])["error"]["code"] == "service_unavailable"
+        refused = await whole
+        assert refused.status_code == 503 and refused.headers["retry-after"]
         assert role.process is not None and role.process.wait(60) == 0
 
 

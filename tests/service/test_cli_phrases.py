@@ -12,12 +12,13 @@ from typer.testing import CliRunner, Result
 
 from draftloop.phrase import Phrase
 from orchestrator.cli import app
-from phrase_store import store
+from phrase_store import store, transfer
 from phrase_store.config import PhraseSettings
 from phrase_store.log import START, open_log
 from phrase_store.records import encode
 from phrase_store.unpack import decode
 from tests.support.redis_server import RedisServer
+from tests.support.waiting import until
 
 ONE, OTHER = Phrase((1, 2), (3, 4)), Phrase((), (70_000,), committed=False)
 Run = Callable[..., Result]
@@ -80,6 +81,59 @@ def test_what_is_exported_is_imported(server: RedisServer, run: Run, tmp_path: P
     assert result.exit_code == 0 and "4 phrases in 3 records" in result.output
     assert held(server.url, "aaaa:") == [ONE, OTHER, OTHER]
     assert held(server.url, "aaaa:acme") == [ONE]
+
+
+def test_what_was_cleared_and_comes_back_reaches_who_had_served_it(
+    server: RedisServer, run: Run, tmp_path: Path
+) -> None:
+    serving = store.PhraseStore(PhraseSettings(phrases_url=server.url, phrases_mib=1))
+    namespace, file = serving.namespace("aaaa"), tmp_path / "phrases.jsonl"
+    namespace.publish(7, [ONE])
+    until(lambda: held(server.url, "aaaa:") == [ONE])
+    assert run("export", str(file)).exit_code == 0 and run("clear", "--yes").exit_code == 0
+    until(lambda: not namespace.figures().entries)
+    assert run("import", str(file)).exit_code == 0
+    until(lambda: namespace.figures().entries > 0)
+    serving.close()
+
+
+def test_what_a_lost_log_held_can_be_forgotten(server: RedisServer, run: Run) -> None:
+    serving = store.PhraseStore(PhraseSettings(phrases_url=server.url, phrases_mib=1))
+    namespace = serving.namespace("aaaa", "acme")
+    namespace.publish(7, [ONE])
+    until(lambda: held(server.url, "aaaa:acme") == [ONE])
+    with server.client() as client:
+        client.flushall()
+    result = run("clear", "--yes")
+    assert "name --model and --tenant" in " ".join(result.output.split())
+    assert namespace.figures().entries
+    assert run("clear", "--yes", "--model", "aaaa", "--tenant", "acme").exit_code == 0
+    until(lambda: not namespace.figures().entries)
+    serving.close()
+
+
+def test_foreign_keys_are_nobodys_log(server: RedisServer, run: Run) -> None:
+    write(server.url, "aaaa:", encode(1, [ONE]))
+    with server.client() as client:
+        client.xadd(b"draftloop:phrases:\xff", {"r": b"x"})
+        client.set("draftloop:phrases:bbbb:", "text")
+    result = run("stats")
+    assert result.exit_code == 0 and "aaaa" in result.output and "bbbb" not in result.output
+
+
+def test_an_export_replaces_a_file_once_it_is_whole(
+    server: RedisServer, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "phrases.jsonl"
+    file.write_text("kept")
+    file.chmod(0o644)
+    write(server.url, "aaaa:", encode(1, [ONE]))
+    with monkeypatch.context() as broken:
+        broken.setattr(transfer, "export_log", lambda *_: 1 / 0)
+        assert run("export", str(file), "--force").exception is not None
+    assert file.read_text() == "kept" and list(tmp_path.glob("*.partial")) == []
+    assert run("export", str(file), "--force").exit_code == 0
+    assert file.stat().st_mode & 0o077 == 0 and "aaaa" in file.read_text()
 
 
 def test_clear_asks_and_reaches_who_follows(server: RedisServer, run: Run) -> None:

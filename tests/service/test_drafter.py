@@ -323,3 +323,37 @@ async def test_a_stale_position_is_told_the_true_one(serve_drafter: Start) -> No
         assert refused.value.code() is grpc.StatusCode.FAILED_PRECONDITION
         assert detail(refused.value, ErrorInfo).metadata["committed_length"] == str(LENGTH)
         await all_free(host)
+
+
+@pytest.mark.parametrize(
+    ("verdict", "field"),
+    [
+        (Verdict((), (5,), 4096, ()), "verdict.root_prediction"),
+        (Verdict((), (5,), 5, (-7,)), "verdict.node_predictions"),
+        (Verdict((0,), (5,), 5, ()), "verdict.accepted_nodes"),
+    ],
+)
+async def test_a_verdict_that_is_none_is_refused(
+    serve_drafter: Start, verdict: Verdict, field: str
+) -> None:
+    """What it says becomes phrases, and those are drafted from."""
+    async with serve_drafter() as (channel, host):
+        call = DrafterStub(channel).Draft()
+        await call.write(open_drafter(strategy="ouroboros"))
+        with pytest.raises(grpc.RpcError) as caught:
+            await say(call, propose(LENGTH + 1, (5,), verdict=verdict))
+        assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+        assert detail(caught.value, BadRequest).field_violations[0].field == field
+        await all_free(host)
+
+
+@pytest.mark.parametrize("strategy", ["ouroboros", "speculative"])
+async def test_a_budget_of_nothing_is_no_draft(serve_drafter: Start, strategy: str) -> None:
+    async with serve_drafter() as (channel, _):
+        call = DrafterStub(channel).Draft()
+        await call.write(open_drafter(strategy=strategy))
+        answer = await say(call, propose(LENGTH + 1, (5,), nodes=0))
+        assert not answer.draft.token_ids
+        with pytest.raises(grpc.RpcError) as caught:
+            await say(call, propose(10**6, (5,) * (10**6 - LENGTH - 1)))
+        assert "must be at most the context length" in str(caught.value.details())

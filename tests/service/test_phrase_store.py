@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import statistics
 import time
@@ -18,7 +19,8 @@ from draftloop.phrase import Phrase
 from draftloop.tree import DraftBudget
 from phrase_store.config import PhraseSettings
 from phrase_store.index import correction_of, grow, warm_up
-from phrase_store.records import encode
+from phrase_store.log import LogUnavailable, open_log
+from phrase_store.records import encode, encode_cleared
 from phrase_store.store import Namespace, PhraseStore
 from tests.support.redis_server import RedisServer
 from tests.support.waiting import until
@@ -229,3 +231,107 @@ def test_what_is_pushed_out_is_freed_at_once(open_store: Callable[..., PhraseSto
         assert all(one() for one in gone[-2:])
     finally:
         gc.enable()
+
+
+def test_tokens_of_no_vocabulary_are_passed_over(
+    server: RedisServer, open_store: Callable[..., PhraseStore]
+) -> None:
+    """Anybody may write to the log; a table of successors has no row for them."""
+    writer = open_store(server.url).namespace("m")
+    reader = open_store(server.url).namespace("m", vocabulary_size=100)
+    for number, token in enumerate((2_000_000_000, 100, 99)):
+        writer.publish(number, phrase(token, 7))
+        until(lambda: not writer.figures().waiting)
+    until(lambda: says(reader) == (99, 7))
+    assert reader.figures().skipped == 2 and reader.figures().received == 1
+    successors = reader.successors(100).rows
+    shared, correction = writer.index, correction_of(Calibration())
+    budget = DraftBudget(max_nodes=4, max_depth=4)
+    grown = grow(
+        (2_000_000_000,), budget, shared=shared, own=None, correction=correction,
+        successors=successors,
+    )  # fmt: skip
+    assert set(grown.tree.token_ids) <= {7}
+
+
+def test_who_is_pushed_out_lets_go_of_its_memory_although_it_is_read(
+    open_store: Callable[..., PhraseStore],
+) -> None:
+    """Requests of more tenants than the limit would hold as many indexes."""
+    store = open_store("memory://read", phrases_namespaces=1)
+    first = store.namespace("m", "a")
+    first.publish(1, phrase(5))
+    assert says(first) == (5,) and first.index.bytes
+    store.namespace("m", "b")
+    until(lambda: not first.index.bytes)
+    first.publish(2, phrase(6))
+    assert says(first) == () and first.index.entries == 0
+
+
+def test_clearing_forgets_successors_too(
+    server: RedisServer, open_store: Callable[..., PhraseStore]
+) -> None:
+    first, second = (open_store(server.url).namespace("m") for _ in range(2))
+    for namespace in (first, second):
+        namespace.successors(8).learn([1], [2, 3])
+    first.clear()
+    until(lambda: (second.successors(8).rows == -1).all())
+    assert (first.successors(8).rows == -1).all()
+
+
+def test_a_log_that_is_idle_is_not_lost(
+    server: RedisServer, open_store: Callable[..., PhraseStore]
+) -> None:
+    """A server ends a wait up to a tenth of a second late, which is twice our patience."""
+    reader = open_store(server.url).namespace("m")
+    writer = open_store(server.url, phrases_timeout_s=5.0).namespace("m")
+    for number in range(3):
+        time.sleep(1.3)
+        writer.publish(number, phrase(5))
+    until(lambda: reader.figures().received == 3)
+    assert reader.figures().failures == 0
+
+
+def test_large_records_are_read_in_smaller_parts(
+    server: RedisServer, open_store: Callable[..., PhraseStore]
+) -> None:
+    """A thousand of them would not come in time, however often they were asked for."""
+    key, count = "draftloop:phrases:m:", 400
+    large = encode(1, [Phrase(tuple(range(8)), tuple(range(64)))] * 256)
+    with redis.Redis.from_url(server.url) as client:
+        pipeline = client.pipeline(transaction=False)
+        for number in range(count):
+            pipeline.xadd(key, {"r": large if number % 2 else b"x" * 1_000_000})
+        pipeline.execute()
+    namespace = open_store(server.url).namespace("m")
+    assert namespace.wait_replayed(60)
+    assert namespace.figures().skipped == count // 2
+    assert namespace.figures().received == 256 * count // 2
+
+
+def test_reasons_do_not_tell_what_users_wrote(
+    server: RedisServer, open_store: Callable[..., PhraseStore]
+) -> None:
+    with server.client() as client:
+        client.config_set("maxmemory", 1)
+    log = open_log(server.url, "m:acme")
+    with pytest.raises(
+        LogUnavailable, match=r"127.0.0.1:\d+: command not allowed when used"
+    ) as caught:
+        log.append([encode(1, phrase(5))])
+    assert "acme" not in str(caught.value) and "XADD" not in str(caught.value)
+    log.close()
+
+
+def test_a_full_server_can_be_cleared(server: RedisServer) -> None:
+    log = open_log(server.url, "m:")
+    log.append([encode(1, phrase(5))] * 10)
+    with server.client() as client:
+        client.config_set("maxmemory", client.info("memory")["used_memory"] - 1)
+        client.config_set("maxmemory-policy", "noeviction")
+        with pytest.raises(LogUnavailable):
+            log.append([encode(1, phrase(5))])
+        with contextlib.suppress(LogUnavailable):  # where ten records were too little to free
+            log.clear(encode_cleared(1))
+            assert log.length() == 1
+    log.close()

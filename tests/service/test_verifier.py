@@ -287,3 +287,17 @@ async def test_health_answers_while_the_model_loads_and_works() -> None:
         await asyncio.wrap_future(working)
     await server.drain()
     await host.stop()
+
+
+async def test_a_session_ends_with_its_context(serve_verifier: Start) -> None:
+    """Also where a client asks on: no token comes from beyond it."""
+    async with serve_verifier(context_length=LENGTH + 2) as (channel, host):
+        call = VerifierStub(channel).Verify()
+        await say(call, open_verifier())
+        answer = await say(call, verify(LENGTH + 1))
+        assert len(answer.verdict.emitted_token_ids) == 1
+        with pytest.raises(grpc.aio.AioRpcError) as refused:
+            await say(call, verify(LENGTH + 2))
+        assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+        assert "committed_length: must be below the context length" in refused.value.details()
+        await all_free(host)

@@ -192,3 +192,18 @@ def test_the_command_makes_an_entry_and_a_key(file: Path) -> None:
     key = made.stderr.split()[-1]
     assert Access(file).caller(key).name == "bob" and key not in made.stdout
     assert CliRunner().invoke(app, ["keys", "new", "b b"]).exit_code == 2
+
+
+def test_several_at_once_are_admitted_or_none() -> None:
+    """Who is refused has used nothing up; more than the key allows at once never are."""
+    caller = Caller(entry(concurrent_requests=2, requests_per_minute=3))
+    assert caller.most_at_once == 2 and EVERYBODY.most_at_once is None
+    with caller.admitted(1):
+        with pytest.raises(Overloaded), caller.admitted(2):
+            pass
+        with caller.admitted(1):
+            pass
+    with pytest.raises(Overloaded, match="a minute"), caller.admitted(2):
+        pass
+    with caller.admitted(1):
+        pass
