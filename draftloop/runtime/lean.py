@@ -30,7 +30,7 @@ from draftloop.runtime.cpu_stack import CpuStack, Frame, StackShape, stackable
 from draftloop.runtime.forward import Batch
 from draftloop.runtime.kv_cache import KVCache
 from draftloop.runtime.quantization import Int8Linear, Linear, stacked
-from draftloop.runtime.row_blocks import Heads, RowBlocks, normed
+from draftloop.runtime.row_blocks import Heads, Multiplier, RowBlocks, multiplied, normed, parts_of
 from draftloop.runtime.split import WHOLE, Parts
 from draftloop.runtime.tree_attention import attend
 
@@ -69,13 +69,13 @@ class Layer:
     attention: Any
     window: int | None
     first_norm: Tensor
-    before_attention: nn.Module
+    before_attention: Multiplier
     head_norms: tuple[Tensor, Tensor] | None  # of queries and of keys, [dim]: Qwen3 has them
-    after_attention: nn.Module
+    after_attention: Multiplier
     second_norm: Tensor
-    before_activation: nn.Module
+    before_activation: Multiplier
     activation: nn.Module
-    after_activation: nn.Module
+    after_activation: Multiplier
 
 
 class LeanDecoder:
@@ -141,7 +141,7 @@ class LeanDecoder:
                 self._heads, self._epsilon,
             )  # fmt: skip
             attended = self._attended(layer, turned, values, batch, cache)
-            delta = self._parts.summed(layer.after_attention(attended))
+            delta = self._parts.summed(multiplied(attended, layer.after_attention))
             x, delta = self._blocks.after_attention(
                 x, delta, layer.second_norm, layer.before_activation, layer.activation,
                 layer.after_activation, self._epsilon,
@@ -174,7 +174,7 @@ class LeanDecoder:
 
 def _take_over(layer: Any, config: Any, *, compiled: bool) -> Layer:
     attention, mlp = layer.self_attn, layer.mlp
-    ready = _as_it_is if compiled else packed
+    ready = parts_of if compiled else packed
     activation = mlp.activation_fn if hasattr(mlp, "activation_fn") else mlp.act_fn
     # Qwen2 says it layer by layer, Mistral and Phi3 once for all; Llama has none.
     window = getattr(attention, "sliding_window", getattr(config, "sliding_window", None))
@@ -210,10 +210,6 @@ def _joined(module: nn.Module, name: str) -> nn.Module:
     if hasattr(module, name):
         return _taken(module, name)
     return stacked([_taken(module, part) for part in JOINED[name]])
-
-
-def _as_it_is(layer: nn.Module) -> nn.Module:
-    return layer
 
 
 def _kv_heads(config: Any) -> int:

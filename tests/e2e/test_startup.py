@@ -176,3 +176,19 @@ async def test_no_verifier_is_said_at_once(
             assert time.monotonic() - asked < 3
         finally:
             await started.__aexit__(None, None, None)
+
+
+def test_sigterm_is_obeyed_while_a_model_loads(tmp_path: Path) -> None:
+    """Loading takes minutes; a supervisor would kill the process in the middle of it."""
+    command = [sys.executable, "-m", "verifier_service", "--model", str(bundled_model("verifier"))]
+    file = tmp_path / "log"
+    with file.open("w") as log:
+        flags = ["--inflate", "1B", "--listen", "127.0.0.1:0"]
+        role = subprocess.Popen([*command, *flags], stderr=log)
+    while '"loading"' not in file.read_text():
+        assert role.poll() is None, file.read_text()
+        time.sleep(0.05)
+    time.sleep(1.0)
+    role.send_signal(signal.SIGTERM)
+    assert role.wait(60) == 0
+    assert '"stopped"' in file.read_text() and '"warm"' not in file.read_text()

@@ -10,7 +10,7 @@ from typing import Any
 
 import grpc
 
-from draftloop.errors import SessionLost, StaleSession
+from draftloop.errors import InvalidInput, SessionLost, StaleSession
 from draftloop.rpc.interceptors import ErrorInterceptor
 from protos import drafter_pb2, drafter_pb2_grpc, verifier_pb2, verifier_pb2_grpc
 from protos import speculation_pb2 as shared
@@ -124,10 +124,14 @@ class FakeDrafter(drafter_pb2_grpc.DrafterServicer):
 
 
 class ScriptedVerifier(verifier_pb2_grpc.VerifierServicer):
-    """Needs no model: says 1, 2, 3 … by position and accepts nothing; hangs from `hangs_at` on."""
+    """Needs no model: says 1, 2, 3 … by position and accepts nothing; hangs from `hangs_at` on.
 
-    def __init__(self, hangs_at: int | None = None) -> None:
+    Its vocabulary ends before `vocabulary_size`, as far as drafts are concerned.
+    """
+
+    def __init__(self, hangs_at: int | None = None, vocabulary_size: int = 1 << 31) -> None:
         self._hangs_at = hangs_at
+        self._vocabulary_size = vocabulary_size
         self.times_given: list[float | None] = []
         self.open_sessions = 0
 
@@ -144,6 +148,8 @@ class ScriptedVerifier(verifier_pb2_grpc.VerifierServicer):
                 if self._hangs_at is not None and length >= self._hangs_at:
                     await asyncio.Event().wait()
                 nodes = len(message.verify.draft.token_ids)
+                if max(message.verify.draft.token_ids, default=0) >= self._vocabulary_size:
+                    raise InvalidInput("draft.token_ids[0]", "must be in the vocabulary", nodes)
                 verdict = shared.Verdict(
                     emitted_token_ids=[length],
                     root_prediction=length,

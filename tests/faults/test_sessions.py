@@ -16,7 +16,7 @@ from draftloop.load import ServiceLoad
 from draftloop.request import GenerationRequest, SamplingParameters
 from draftloop.rpc.channel import open_channel
 from draftloop.speculation import SPECULATIVE, Speculation
-from draftloop.tree import EMPTY_TREE, DraftBudget
+from draftloop.tree import EMPTY_TREE, ROOT, DraftBudget, DraftTree, TokenSource
 from orchestrator.drafter_session import DrafterSession
 from orchestrator.replicas import Replica, Replicas
 from orchestrator.terms import SessionTerms
@@ -113,6 +113,19 @@ async def test_a_replica_with_another_model_is_passed_over() -> None:
         async with replicas(other) as known:
             with pytest.raises(Mismatch):
                 await VerifierSession(known, terms(), reopen_for_s=1).open(PROMPT)
+
+
+async def test_a_draft_that_is_none_costs_a_session_and_no_request() -> None:
+    """Whatever made it: who asked has said nothing of a draft."""
+    fake = fakes.ScriptedVerifier(vocabulary_size=100)
+    async with fakes.listening(add_verifier, fake) as address, replicas(address) as known:
+        session = VerifierSession(known, terms(), reopen_for_s=1)
+        first = await session.open(PROMPT)
+        committed = [*PROMPT, *first.verdict.emitted_token_ids]
+        draft = DraftTree((100,), (ROOT,), (0.5,), (TokenSource.PHRASE,))
+        answer = await session.verify(committed, draft)
+        assert answer.verdict.emitted_token_ids == (len(committed),) and session.reopened == 1
+        await session.close()
 
 
 async def test_a_deadline_is_passed_on() -> None:
