@@ -31,6 +31,7 @@ class RequestReader:
     def __init__(self, settings: OrchestratorSettings, tokenizer: Tokenizer) -> None:
         self._settings = settings
         self._tokenizer = tokenizer
+        self._latest: tuple[str, tuple[int, ...]] = ("", ())  # prediction; choices share theirs
 
     async def read(self, said: GenerationParameters, model: ModelInfo) -> GenerationRequest:
         """The request that the client's words stand for."""
@@ -73,7 +74,11 @@ class RequestReader:
         return token_ids
 
     async def _prediction(self, text: str, model: ModelInfo) -> tuple[int, ...]:
-        token_ids = tuple(await self._tokenizer.encoded(text)) if text else ()
+        if not text:
+            return ()
+        if text != self._latest[0]:
+            self._latest = text, tuple(await self._tokenizer.encoded(text))
+        _, token_ids = self._latest
         if len(token_ids) > model.context_length:
             rule = f"must have at most {model.context_length} tokens"
             raise InvalidInput("prediction", rule, f"{len(token_ids)} tokens")
