@@ -85,12 +85,12 @@ class TextStream:
         return self._release()
 
     def finish(self) -> str:
-        """What was held back, a broken character included."""
+        """What was held back, a broken character included; a stop text may end in that."""
         if self.stopped:
             return ""
         self._held += self._decoded(whole=False)
-        rest, self._held = self._held, ""
-        return rest
+        released = self._release()
+        return released if self.stopped else released + self._held
 
     def _decoded(self, whole: bool = True) -> str:
         text = self._tokenizer.decode(self._token_ids)

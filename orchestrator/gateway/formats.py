@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections import defaultdict
 from typing import Any
 
 from orchestrator.gateway.logprobs import ChatLogprobs, CompletionLogprobs, LogprobsFormat
@@ -78,8 +79,8 @@ class ChatFormat(AnswerFormat):
     chunk_object = "chat.completion.chunk"
 
     def __init__(self, offer: Offer | None = None) -> None:
-        self._offer = offer
-        self._readers: dict[int, CallReader] = {}  # of choices
+        # of choices, each of which is read where it may call
+        self._readers = None if offer is None else defaultdict[int, CallReader](offer.reader)
 
     def opening(self, index: int) -> list[Choice]:
         """Who speaks."""
@@ -120,9 +121,9 @@ class ChatFormat(AnswerFormat):
         self, index: int, text: str, finish_reason: str | None
     ) -> tuple[str, list[CallPart], str | None]:
         """Content, calls and why the choice ended, where it did."""
-        if self._offer is None:
+        if self._readers is None:
             return text, [], finish_reason
-        reader = self._readers.setdefault(index, self._offer.reader())
+        reader = self._readers[index]
         content, calls = reader.feed(text)
         if finish_reason is not None:
             rest = reader.finish()
