@@ -43,7 +43,7 @@ class CallReader:
     def feed(self, text: str) -> Parts:
         """The next text."""
         self._held += text
-        for _ in iter(self._step, False):
+        while self._step():
             pass
         return self._taken()
 
