@@ -64,7 +64,10 @@ class _OthersLines(logging.Handler):
         said = {"exc_info": record.exc_info} if record.exc_info else {}
         level = logging.getLevelName(record.levelno).lower()
         write = getattr(structlog.get_logger(), level, structlog.get_logger().warning)
-        write(record.getMessage(), module=record.name, **said)
+        try:
+            write(record.getMessage(), module=record.name, **said)
+        except Exception:  # of a message that does not fit its arguments, above all
+            self.handleError(record)
 
 
 def role() -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -169,15 +170,18 @@ def export_(
 @contextmanager
 def _replacing(file: Path) -> Iterator[TextIO]:
     """A file that is there once it is whole, and is nobody else's business."""
-    partial = file.with_name(f"{file.name}.partial")
-    partial.unlink(missing_ok=True)
-    partial.touch(mode=0o600)
-    try:
-        with partial.open("w", encoding="utf-8") as target:
+    if file.exists() and not file.is_file():  # a pipe, a terminal
+        with file.open("w", encoding="utf-8") as target:
             yield target
-        partial.replace(file)
+        return
+    file = file.resolve()  # behind a link, what it leads to
+    number, name = tempfile.mkstemp(dir=file.parent, prefix=f"{file.name}.")
+    try:
+        with open(number, "w", encoding="utf-8") as target:
+            yield target
+        Path(name).replace(file)
     finally:
-        partial.unlink(missing_ok=True)
+        Path(name).unlink(missing_ok=True)
 
 
 @app.command(name="import")

@@ -168,6 +168,7 @@ class Generation:
             return self.text.later(kept, ends=ends)
         if ends:
             texts[-1] += self.text.finish()
+            self.finish_reason = STOP if self.text.stopped else self.finish_reason
         return lambda: tuple(texts)
 
     def _reason_to_end(self, token: int) -> str | None:

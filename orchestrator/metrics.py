@@ -50,7 +50,7 @@ FAILURES = Counter(
 )
 HTTP_REQUESTS = Counter(
     "draftloop_http_requests_total",
-    "Answers to HTTP requests by route and status, refusals included.",
+    "Answers to HTTP requests by route (unknown: refused before) and status, refusals included.",
     ["route", "status"],
     registry=REGISTRY,
 )

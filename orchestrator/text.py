@@ -90,7 +90,8 @@ class TextStream:
             return ""
         self._held += self._decoded(whole=False)
         released = self._release()
-        return released if self.stopped else released + self._held
+        rest, self._held = self._held, ""
+        return released if self.stopped else released + rest
 
     def _decoded(self, whole: bool = True) -> str:
         text = self._tokenizer.decode(self._token_ids)

@@ -67,11 +67,13 @@ class VerifierSession(Session[VerifierStream]):
         except DeadlineExceeded:
             raise
         except DraftloopError as error:
-            # That a draft was none is no fault of who asked, and costs no more than a session.
-            if isinstance(error, InvalidInput) and not error.field.startswith("draft."):
-                raise
             log.warning("verifier session lost", reason=str(error), committed=len(committed))
-            self._lose(error)
+            if not isinstance(error, InvalidInput):
+                self._lose(error)
+            elif error.field.startswith("draft."):
+                self._drop()  # whoever drafted that, it is the fault neither of client nor replica
+            else:
+                raise
             return await self._reopen(committed)
         self._worked()
         return answer

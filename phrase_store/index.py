@@ -63,7 +63,7 @@ class PhraseIndex:
 
     @property
     def bytes(self) -> int:
-        """Memory that the index may come to use."""
+        """Memory of the index."""
         return int(self.table.words.nbytes)
 
     def extend(self, context: Sequence[int], token_ids: Sequence[int]) -> None:
@@ -98,11 +98,16 @@ class PhraseIndex:
 
     def clear(self) -> None:
         """Forgets everything. A lookup waits for no more than a fresh table."""
-        self._exchange(np.zeros_like(self.table.words))
+        known = self.table.words
+        fresh = np.zeros(known.size, np.uint32)  # pages that nobody has touched
+        with self.lock:
+            if self.table.words is known:  # and has not been let go meanwhile
+                self._exchange(fresh)
 
     def let_go(self) -> None:
         """Frees the memory: from now on nothing is known, and nothing is taken in."""
-        self._exchange(_NOTHING.words)
+        with self.lock:
+            self._exchange(_NOTHING.words)
 
     def touch(self) -> None:
         """Has the system give the memory now: later whoever counts first would wait for it."""
@@ -115,11 +120,8 @@ class PhraseIndex:
                 part[:] = part
 
     def _exchange(self, words: counts.Words) -> None:
-        with self.lock:
-            old = self.table  # freed behind the lock: that takes milliseconds
-            self.table = old._replace(words=words)
-            self.table.state[counts.ENTRIES] = 0
-        del old
+        self.table = self.table._replace(words=words)
+        self.table.state[counts.ENTRIES] = 0
 
 
 class Grown(NamedTuple):

@@ -119,10 +119,10 @@ def _require_address(address: str) -> None:
     scheme, _, rest = address.partition(":")
     if scheme in ("http", "https") or not (scheme and rest):
         rule = "must be host:port, as the orchestrator says where it listens for gRPC"
-        raise InvalidInput("server", rule, address)
+        raise InvalidInput("address", rule, address)
     port = address.rpartition(":")[2]
     if port.isdecimal() and not 0 < int(port) < 1 << 16:
-        raise InvalidInput("server", "must have a port from 1 to 65535", address)
+        raise InvalidInput("address", "must have a port from 1 to 65535", address)
 
 
 def _require_positive(timeout: float | None) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import operator
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypedDict
 
@@ -67,7 +68,6 @@ def parameters(prompt: Prompt, options: Options) -> GenerationParameters:
         known = ", ".join(sorted(Options.__annotations__))
         raise TypeError(f"no such option: {', '.join(sorted(unknown))}; there are {known}")
     base = _base(prompt)
-    require_characters("text", base.text or "")
     said = dataclasses.replace(
         base,
         sampling=dataclasses.replace(base.sampling, **_chosen(given, SAMPLING)),
@@ -120,6 +120,16 @@ def _scope(said: PhraseScope | str) -> PhraseScope:
 
 def _require_fitting(said: GenerationParameters) -> None:
     """What protobuf itself would refuse, without a word about the field."""
+    grammar = said.sampling.grammar
+    for name, text in (
+        ("text", said.text or ""),
+        ("prediction", said.prediction),
+        ("tenant", said.tenant),
+        ("request_id", said.request_id),
+        ("grammar", grammar.text if grammar is not None else ""),
+        *(("stop", stop) for stop in said.stop),
+    ):
+        require_characters(name, text)
     for name, value, limit in (
         ("max_tokens", said.max_tokens, UINT32),
         ("logprobs", said.logprobs, UINT32),
@@ -151,7 +161,9 @@ def require_characters(name: str, text: str) -> None:
 def _require_between(name: str, low: int, value: int | None, high: int) -> None:
     if value is None:
         return
-    if not isinstance(value, int):
-        raise InvalidInput(name, "must be a whole number", value)
+    try:
+        operator.index(value)  # numpy's integers too
+    except TypeError:
+        raise InvalidInput(name, "must be a whole number", value) from None
     if not low <= value <= high:
         raise InvalidInput(name, f"must be from {low} to {high}", value)

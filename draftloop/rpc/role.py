@@ -6,13 +6,12 @@ import asyncio
 import contextlib
 import os
 import sys
-import threading
 from collections.abc import Awaitable, Callable, Iterator
 from typing import TypeVar
 
 import uvloop
 
-from draftloop import logs
+from draftloop import engine_thread, logs
 from draftloop.config import ServiceSettings
 from draftloop.errors import DraftloopError, StartupFailure
 from draftloop.metrics_server import serving_metrics
@@ -20,7 +19,6 @@ from draftloop.metrics_server import serving_metrics
 Settings = TypeVar("Settings", bound=ServiceSettings)
 
 STARTUP_FAILED = 2
-ENGINE = "engine"  # the thread that runs a model
 
 # gRPC's core reads it when it is imported, so nothing that is imported here may import grpc. With
 # its event engine every message goes through one more thread on both sides: docs/decisions/0005.
@@ -49,7 +47,7 @@ def run_role(
     except DraftloopError as error:
         sys.stderr.write(f"{role}: {error}\n")
         return STARTUP_FAILED
-    if any(thread.name == ENGINE for thread in threading.enumerate()):
+    if engine_thread.is_running():
         os._exit(0)  # told to stop while it loads: not in the middle of what torch does there
     return 0
 

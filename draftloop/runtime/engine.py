@@ -15,7 +15,7 @@ from typing import Any, Protocol, TypeVar
 
 from torch import Tensor
 
-from draftloop import logs
+from draftloop import engine_thread, logs
 from draftloop.cost_line import cost_line
 from draftloop.errors import Unavailable
 from draftloop.runtime import metrics
@@ -76,7 +76,7 @@ class Engine:
     `gathering` says how long a forward waits for sessions that are about to ask.
     """
 
-    def __init__(self, name: str = "engine", gathering: Gathering | None = None) -> None:
+    def __init__(self, name: str = engine_thread.NAME, gathering: Gathering | None = None) -> None:
         self._gathering = gathering or Gathering(lambda: cost_line(()))  # waits for nobody
         self._inbox: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
         self._active: list[Job] = []

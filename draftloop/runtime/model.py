@@ -215,11 +215,12 @@ class LanguageModel:
         self._lead.tell(Run(batch, rows))
         try:
             logits = self.run_batch(batch, rows)[: len(batch.logit_rows)]
+            if self.device.type == "cuda":
+                # so that time is booked, and a fault found, where it is spent
+                torch.cuda.synchronize(self.device)
         except Exception as error:  # the other ranks may wait for this one in the middle of it
             self._lead.broken(error)
             raise
-        if self.device.type == "cuda":
-            torch.cuda.synchronize(self.device)  # so that time is booked where it is spent
         counts = batch.logit_counts  # most often of one session: split takes its time
         return [logits] if len(counts) == 1 else list(logits.split(counts))
 

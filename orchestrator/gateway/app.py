@@ -15,7 +15,7 @@ from draftloop.errors import DraftloopError, Unavailable
 from draftloop.metrics import REGISTRY
 from draftloop.request import check_token_ids
 from orchestrator.gateway.answers import JsonAnswer, refusal
-from orchestrator.gateway.envelope import Envelope
+from orchestrator.gateway.envelope import CLIENT_CLOSED, Envelope
 from orchestrator.gateway.errors import ClientGone, Problem, body_problem, problem
 from orchestrator.gateway.gateway import Gateway
 from orchestrator.gateway.openapi import ANSWERS, ErrorAnswer
@@ -24,7 +24,6 @@ from orchestrator.gateway.schemas import ChatBody, CompletionBody, DetokenizeBod
 from orchestrator.gateway.stream import EventStream, while_connected
 from orchestrator.gateway.work import Work
 
-CLIENT_CLOSED = 499  # nginx's number; nobody reads it
 REFUSALS: dict[int | str, dict[str, Any]] = {
     "4XX": {"model": ErrorAnswer, "description": "the request's fault"},
     "5XX": {"model": ErrorAnswer, "description": "the server's, or a part that it needs"},

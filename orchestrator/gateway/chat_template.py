@@ -80,7 +80,9 @@ class ChatTemplate:
             given["tools"] = tools
         try:
             return template.render(given, add_generation_prompt=add_generation_prompt)
-        except (jinja2.TemplateError, TypeError, ValueError, ArithmeticError) as error:
+        except (
+            jinja2.TemplateError, TypeError, ValueError, ArithmeticError, RecursionError
+        ) as error:  # fmt: skip
             rule = f"must be what the model's chat template takes ({error})"
             raise InvalidInput(
                 "messages", rule, [message["role"] for message in messages]

@@ -17,10 +17,11 @@ from orchestrator.metrics import HTTP_REQUESTS
 
 REQUEST_ID_HEADER = "x-request-id"
 MOST_ID_LETTERS = 128
-# What is for callers alone; the rest says how the server is, or describes itself.
-FOR_CALLERS = ("/v1/", "/tokenize", "/detokenize")
-UNKNOWN = "unknown"  # route of a request that has none
-FAILED = 500
+# What everybody may ask: how the server is, what it serves; files of a page that asks with a key.
+OPEN = ("/health", "/ready", "/version", "/metrics", "/openapi.json", "/")
+OPEN_FOLDER = "/playground"
+UNKNOWN = "unknown"  # route of a request that has none, or that was not looked for
+FAILED, CLIENT_CLOSED = 500, 499  # nginx's number; nobody reads it
 
 
 class Envelope:
@@ -42,7 +43,7 @@ class Envelope:
         headers = Headers(scope=scope)
         request_id = _request_id(headers)
         logs.bind_http_request(request_id)
-        status = FAILED  # where an error leaves without an answer
+        status = CLIENT_CLOSED  # where there is nobody to answer
 
         async def named(message: Message) -> None:
             nonlocal status
@@ -57,13 +58,17 @@ class Envelope:
                 await answer(scope, receive, named)
             else:
                 await self._app(scope, self._limited(receive), named)
+        except Exception:
+            status = FAILED
+            raise
         finally:
             route = getattr(scope.get("route"), "path", UNKNOWN)
             HTTP_REQUESTS.labels(route, str(status)).inc()
 
     def _refused(self, scope: Scope, headers: Headers) -> JsonAnswer | None:
         """An answer to what is not worth reading."""
-        if scope["path"].startswith(FOR_CALLERS):
+        path = scope["path"]
+        if path not in OPEN and not f"{path}/".startswith(f"{OPEN_FOLDER}/"):
             try:
                 self._require_caller(headers)
             except Unauthenticated as error:

@@ -21,8 +21,7 @@ from draftloop.errors import (
 INTERNAL = "internal error; the server's log has the cause"
 # Names that the loop and the gRPC API use, and what an HTTP client calls the same things.
 RENAMED = (("speculation.", "speculative."), ("tokens.ids", "prompt"))
-# A type, or a class, which fields are never named like.
-UNION_BRANCH = re.compile(r"(str|int|float|list\[.*\]|literal\[.*\]|[A-Z]\w+)$")
+UNION_BRANCH = re.compile(r"(str|int|float|list\[.*\]|literal\[.*\]|ChosenTool)$")
 KINDS = {"missing": "missing_required_parameter", "extra_forbidden": "unknown_parameter"}
 
 

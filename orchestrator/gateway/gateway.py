@@ -27,8 +27,9 @@ from orchestrator.gateway.parameters import parameters, seed_of
 from orchestrator.gateway.runs import Ending
 from orchestrator.gateway.sampling_defaults import OPENAI
 from orchestrator.gateway.schemas import ChatBody, CompletionBody, Generating, TokenizeBody
+from orchestrator.gateway.structure import by_form_field
 from orchestrator.gateway.tools.notation import NOTATIONS, Notation, detected
-from orchestrator.gateway.tools.offer import Offer, offer, offered
+from orchestrator.gateway.tools.offer import Offer, make_offer, shown_tools
 from orchestrator.gateway.tools.schemas import ToolChoice
 from orchestrator.gateway.work import Work
 from orchestrator.loop import Generation
@@ -147,7 +148,7 @@ class Gateway:
             prompt_tokens=sum(len(prompt.token_ids) for prompt in prompts),
             choices=said.n or 1,
             form=form,
-            form_field="tools" if tools is not None else said.named_form,
+            form_field=_form_field(said, tools),
             ending=self.ending,
             headers=tuple(headers.items()),
             caller=caller,
@@ -189,7 +190,7 @@ class Gateway:
             return self._template.render(
                 messages,
                 add_generation_prompt=generation_prompt,
-                tools=offered(said.tools, choice),
+                tools=shown_tools(said.tools, choice),
                 options=said.chat_template_kwargs,
             )
 
@@ -210,9 +211,9 @@ class Gateway:
             return await self.front.generation(one, seconds, caller, named)
         except InvalidInput as error:
             newer = isinstance(said, ChatBody) and said.max_completion_tokens is not None
-            if error.field != "max_tokens" or not newer:
-                raise
-            raise InvalidInput.passed_on("max_completion_tokens", error.description) from None
+            if error.field == "max_tokens" and newer:
+                raise InvalidInput.passed_on("max_completion_tokens", error.description) from None
+            raise by_form_field(error, _form_field(said, tools)) from None
 
     def _offer(self, said: ChatBody) -> Offer | None:
         """What the answer may call. Raises InvalidInput where nobody could tell."""
@@ -222,7 +223,7 @@ class Gateway:
             rule = "need a model whose way to write calls is known; set --tool-call-parser"
             raise Unsupported("tools", rule, f"{len(said.tools)} tools")
         choice, parallel = said.tool_choice or "auto", said.parallel_tool_calls is not False
-        return offer(self._notation, said.tools, choice, self._tokenizer, parallel=parallel)
+        return make_offer(self._notation, said.tools, choice, self._tokenizer, parallel=parallel)
 
     @functools.cached_property
     def _notation(self) -> Notation | None:
@@ -231,6 +232,11 @@ class Gateway:
         if name == "auto":
             return detected(self._template.tools_text)
         return None if name == "none" else NOTATIONS[name]
+
+
+def _form_field(said: Generating, tools: Offer | None) -> str | None:
+    """What says what the answer must look like, by the client's own name."""
+    return "tools" if tools is not None else said.named_form
 
 
 def _require_room(prompt: Prompt, context_length: int) -> None:

@@ -33,10 +33,13 @@ class Ending:
 
     def __init__(self) -> None:
         self._running: set[Steps] = set()
+        self._ended = False
 
     @contextlib.contextmanager
     def told(self, queue: Steps) -> Iterator[None]:
-        """For as long as somebody takes steps from it."""
+        """For as long as somebody takes steps from it. Raises Unavailable after the end."""
+        if self._ended:
+            raise _stopping()
         self._running.add(queue)
         try:
             yield
@@ -44,9 +47,16 @@ class Ending:
             self._running.discard(queue)
 
     def end_all(self) -> None:
-        """The next thing that anybody takes is that the server stops."""
+        """The next thing that anybody takes, now or later, is that the server stops."""
+        self._ended = True
         for queue in self._running:
-            queue.put_nowait(Unavailable("the server stops; send the request again"))
+            while not queue.empty():
+                queue.get_nowait()
+            queue.put_nowait(_stopping())
+
+
+def _stopping() -> Unavailable:
+    return Unavailable("the server stops; send the request again")
 
 
 async def steps(

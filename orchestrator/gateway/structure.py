@@ -20,6 +20,13 @@ def grammar_of(said: Generating) -> Grammar | None:
     return _checked("response_format", _formatted(said.response_format))
 
 
+def by_form_field(error: InvalidInput, field: str | None) -> InvalidInput:
+    """The error by the client's own name of the field, where it is of the grammar."""
+    if field is None or not error.field.startswith("grammar"):
+        return error
+    return InvalidInput.passed_on(field, error.description)
+
+
 def _checked(field: str, grammar: Grammar) -> Grammar:
     try:
         require_grammar(grammar)

@@ -20,6 +20,7 @@ from orchestrator.gateway.formats import AnswerFormat, Choice
 from orchestrator.gateway.logprobs import LogprobsFormat
 from orchestrator.gateway.rounds import trace
 from orchestrator.gateway.runs import Ending, Step, steps
+from orchestrator.gateway.structure import by_form_field
 from orchestrator.loop import Generation
 
 
@@ -98,9 +99,7 @@ class Work:
                 async for step in running:
                     yield step
         except InvalidInput as error:
-            if self.form_field is None or not error.field.startswith("grammar"):
-                raise
-            raise InvalidInput.passed_on(self.form_field, error.description) from None
+            raise by_form_field(error, self.form_field) from None
 
     def _delta(self, step: Step) -> Choice:
         piece = step.piece

@@ -91,6 +91,22 @@ def test_answers_are_counted_by_route_and_status(http: httpx.Client) -> None:
     assert (count("/v1/completions", 400), count("unknown", 404)) == (before[0] + 1, before[1] + 1)
 
 
+async def test_who_leaves_before_an_answer_is_no_failure(base: str, http: httpx.Client) -> None:
+    def failures() -> list[str]:
+        lines = http.get("/metrics").text.splitlines()
+        return [x for x in lines if x.startswith("draftloop_http_requests_total") and '"500"' in x]
+
+    before = failures()
+    new = [1 + 37 * place % 4000 for place in range(2000)]  # nobody has computed any of it yet
+    body = {"prompt": new, "max_tokens": 4, "stream": True}
+    timeout = httpx.Timeout(CALL_TIMEOUT_S, read=0.02)
+    async with httpx.AsyncClient(base_url=base, timeout=timeout) as client:
+        with pytest.raises(httpx.TimeoutException):
+            await client.post("/v1/completions", json=body)
+    await asyncio.sleep(1.0)
+    assert failures() == before
+
+
 def test_the_id_of_a_request_is_in_the_log(http: httpx.Client, stack: Stack) -> None:
     said = {"prompt": "a", "max_tokens": 1}
     http.post("/v1/completions", json=said, headers={"X-Request-Id": "my-own-id"})

@@ -204,7 +204,7 @@ def test_http_is_encrypted_and_asks_for_the_same_keys(deployment: Deployment) ->
         long = client.post("/v1/completions", json={**body, "max_tokens": 17})
         assert "must be at most 16, the api key's limit" in long.json()["error"]["message"]
     with deployment.http() as client:
-        for path in ("/v1/models", "/v1/models/x"):
+        for path in ("/v1/models", "/v1/models/x", "/nowhere", "/playgrounds"):
             assert client.get(path).status_code == 401
         for path in ("/v1/completions", "/v1/chat/completions", "/tokenize", "/detokenize"):
             said = {"prompt": "a", "tokens": [1], "messages": [{"role": "user", "content": "a"}]}
@@ -213,7 +213,7 @@ def test_http_is_encrypted_and_asks_for_the_same_keys(deployment: Deployment) ->
             assert refusal.status_code == 401, refusal.text
             assert refusal.json()["error"]["code"] == "invalid_api_key"
             assert refusal.headers["www-authenticate"] == "Bearer"
-        for path in ("/health", "/ready", "/version", "/metrics"):
+        for path in ("/health", "/ready", "/version", "/metrics", "/openapi.json", "/playground/"):
             assert client.get(path).status_code == 200
     with (
         deployment.http(authority=deployment.stranger) as client,

@@ -131,7 +131,7 @@ def test_an_export_replaces_a_file_once_it_is_whole(
     with monkeypatch.context() as broken:
         broken.setattr(transfer, "export_log", lambda *_: 1 / 0)
         assert run("export", str(file), "--force").exception is not None
-    assert file.read_text() == "kept" and list(tmp_path.glob("*.partial")) == []
+    assert file.read_text() == "kept" and list(tmp_path.glob("phrases.jsonl*")) == [file]
     assert run("export", str(file), "--force").exit_code == 0
     assert file.stat().st_mode & 0o077 == 0 and "aaaa" in file.read_text()
 

@@ -28,7 +28,7 @@ from orchestrator.gateway.tools.notation import (
     Notation,
     detected,
 )
-from orchestrator.gateway.tools.offer import Offer, offer
+from orchestrator.gateway.tools.offer import Offer, make_offer
 from orchestrator.gateway.tools.reader import CallReader
 from orchestrator.gateway.tools.schemas import Function, Tool
 from orchestrator.text import TextStream
@@ -109,6 +109,7 @@ def test_any_text_is_told_whole_however_it_comes(
         ('{"type": "function", "name": "f", "parameters": {}}', "{}"),
         ('{"name": "f"}', "{}"),
         ('{"name": "f", "arguments": null}', "{}"),
+        ('{"arguments": {"a": "}"}, "name": "f"}', '{"a": "}"}'),
     ],
 )
 def test_calls_that_are_written_otherwise(written: str, arguments: str) -> None:
@@ -123,6 +124,20 @@ def test_arguments_come_while_they_are_written() -> None:
     assert (begun.name, begun.arguments) == ("f", '{"text": "one')
     (more,) = reader.feed(" two").calls
     assert (more.name, more.arguments) == ("", " two")
+
+
+@pytest.mark.parametrize("name", ["a}b", 'a"{', "x" * 128, "é" * 128])
+def test_names_of_any_letters(name: str) -> None:
+    answer = f'<tool_call>{{"name": {json.dumps(name)}, "arguments": {{"a": 1}}}}</tool_call>'
+    assert read(HERMES, [answer]) == read(HERMES, list(answer)) == ("", [(name, '{"a": 1}')])
+
+
+def test_a_name_without_an_end_is_no_work_at_every_letter() -> None:
+    """A model may loop there, and the event loop is everybody's: a look goes no further."""
+    answer = '<tool_call>{"name": "' + "a" * 200_000
+    assert read(HERMES, in_pieces(answer, list(range(0, 200_000, 20)))) == (answer, [])
+    late = '<tool_call>{"name": "' + "a" * 5000 + '", "arguments": {"a": 1}}</tool_call>'
+    assert read(HERMES, [late]) == read(HERMES, list(late)) == ("", [("a" * 5000, '{"a": 1}')])
 
 
 def test_an_answer_that_was_cut_off() -> None:
@@ -222,7 +237,7 @@ def test_grammars_of_calls(tmp_path: Path, notation: Notation, special: bool | N
 def test_special_marks_are_told_to_who_looks_for_them(tmp_path: Path) -> None:
     tokenizer = tokenizer_with(tmp_path, "<tool_call>", "</tool_call>", special=True)
     tools = [Tool(type="function", function=FUNCTIONS[0])]
-    marked = offer(HERMES, tools, "auto", tokenizer, parallel=True)
+    marked = make_offer(HERMES, tools, "auto", tokenizer, parallel=True)
     assert marked.grammar is None and len(marked.named_tokens) == 2
     token_ids = tokenizer.encode("é" + ANSWERS["hermes"], add_special_tokens=False)
     for named, told in ((marked.named_tokens, ("é", list(READ))), (frozenset(), None)):
@@ -273,5 +288,5 @@ def test_messages_that_are_none(said: Message, field: str) -> None:
 def test_arguments_that_a_schema_forbids_cannot_be_asked_for() -> None:
     tools = [Tool(type="function", function=Function(name="f", parameters={"type": "objct"}))]
     with pytest.raises(InvalidInput) as caught:
-        offer(HERMES, tools, "required", Tokenizer(bundled_model("verifier")), parallel=True)
+        make_offer(HERMES, tools, "required", Tokenizer(bundled_model("verifier")), parallel=True)
     assert caught.value.field == "tools" and "objct" in json.dumps(caught.value.description)

@@ -6,11 +6,16 @@ import json
 import re
 from typing import Any
 
+from orchestrator.gateway.tools.schemas import MOST_NAME_LETTERS
+
 ARGUMENTS = ("arguments", "parameters")
 # Nearly all models write the name first; its arguments can then be told as they come.
 HEAD = re.compile(
-    r'\{\s*"name"\s*:\s*("(?:[^"\\]|\\.)*")\s*,\s*"(?:' + "|".join(ARGUMENTS) + r')"\s*:\s*(?=\{)'
+    r'\{\s*"name"\s*:\s*("[^"\\]*+(?:\\.[^"\\]*+)*+")\s*,\s*"(?:'
+    + "|".join(ARGUMENTS)
+    + r')"\s*:\s*(?=\{)'
 )
+LONGEST_HEAD = 6 * MOST_NAME_LETTERS + 64  # a letter may be written as six; beyond it is no call
 
 
 class CallObject:
@@ -30,7 +35,8 @@ class CallObject:
         """Reads on; what stands behind its end comes back."""
         for place, letter in enumerate(text):
             self._step(letter)
-            if self._depth == 1 and letter == "}" and self._first_return is None:
+            returned = self._depth == 1 and letter == "}" and not self._in_text
+            if returned and self._first_return is None:
                 self._first_return = len(self.raw) + place + 1
             if not self._depth:
                 self.raw += text[: place + 1]
@@ -45,7 +51,7 @@ class CallObject:
         An object that is written in another order tells all at its end, and nothing where it is no
         call.
         """
-        if self._told is None and (head := HEAD.match(self.raw)):
+        if self._told is None and (head := HEAD.match(self.raw[:LONGEST_HEAD])):
             self.name = _text(head[1])
             self._told = head.end() if self.name is not None else None
         if self._told is not None:

@@ -31,6 +31,6 @@ def _mark(text: str, tokenizer: Tokenizer) -> str:
 def _call(notation: Notation, function: Function) -> str:
     name = json.dumps(function.name, ensure_ascii=False)
     head = f'{{"name": {name}, "{notation.arguments}": '
-    schema = function.parameters or NO_PARAMETERS
+    schema = NO_PARAMETERS if function.parameters is None else function.parameters
     said = {"x-guidance": JSON_DEFAULTS, "type": "object", **schema}
     return f"{json.dumps(head)} %json {json.dumps(said)} {json.dumps('}')}"

@@ -29,7 +29,9 @@ class Offer:
         return CallReader(self.notation)
 
 
-def offered(tools: Sequence[Tool] | None, choice: ToolChoice | None) -> list[dict[str, Any]] | None:
+def shown_tools(
+    tools: Sequence[Tool] | None, choice: ToolChoice | None
+) -> list[dict[str, Any]] | None:
     """The tools as chat templates know them; None where there are none, or none may be called."""
     if not tools or choice == "none":
         return None
@@ -39,7 +41,7 @@ def offered(tools: Sequence[Tool] | None, choice: ToolChoice | None) -> list[dic
     return plain
 
 
-def offer(
+def make_offer(
     notation: Notation,
     tools: Sequence[Tool],
     choice: ToolChoice,
