@@ -14,6 +14,7 @@ from draftloop.tls import ServerTls, require_together
 
 LOOPBACK = "127.0.0.1"
 DEFAULT_PORTS = {"orchestrator": 50051, "drafter": 50052, "verifier": 50053}
+GRACE_PERIOD_S = 10.0
 DEFAULT_HTTP_PORT = 8000
 REPOSITORY = Path(__file__).resolve().parent.parent
 
@@ -44,7 +45,7 @@ class ServiceSettings(BaseSettings):
         "info", description="least level"
     )
     grace_period_s: float = Field(
-        10.0, ge=0, le=3600, description="seconds that running requests get after SIGTERM"
+        GRACE_PERIOD_S, ge=0, le=3600, description="seconds that running requests get after SIGTERM"
     )
     stop_with_stdin: bool = Field(
         False, description="stop once standard input ends, as it does when a launcher dies"

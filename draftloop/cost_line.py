@@ -32,7 +32,7 @@ class CostLine:
         if right == 0:
             return self.times[0]
         if right == len(self.rows):
-            return self.times[-1] * rows / self.rows[-1]
+            return self.times[-1] * rows / max(self.rows[-1], 1)
         left = right - 1
         share = (rows - self.rows[left]) / (self.rows[right] - self.rows[left])
         return self.times[left] + share * (self.times[right] - self.times[left])

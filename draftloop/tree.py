@@ -151,13 +151,10 @@ class Verdict:
             ("node_predictions", self.node_predictions),
             ("successor_ids", self.successor_ids),
         ):
-            for token in token_ids:
-                if not 0 <= token < vocabulary_size:
-                    raise InvalidInput(f"verdict.{name}", rule, token)
-        for node in self.accepted_nodes:
-            if not 0 <= node < len(self.node_predictions):
-                rule = f"must be nodes of the {len(self.node_predictions)} that have predictions"
-                raise InvalidInput("verdict.accepted_nodes", rule, node)
+            _require_within(f"verdict.{name}", token_ids, vocabulary_size, rule)
+        nodes = len(self.node_predictions)
+        rule = f"must be nodes of the {nodes} that have predictions"
+        _require_within("verdict.accepted_nodes", self.accepted_nodes, nodes, rule)
 
     def judges(self, draft: DraftTree) -> bool:
         """Whether this can be the verdict on `draft`."""
@@ -168,6 +165,12 @@ class Verdict:
         sources = [draft.sources[node] for node in self.accepted_nodes]
         bonus = len(self.emitted_token_ids) - len(sources)
         return sources + [TokenSource.TARGET] * bonus
+
+
+def _require_within(field_name: str, values: Sequence[int], stop: int, rule: str) -> None:
+    """Raises InvalidInput for the first that is not from 0 to below `stop`; rounds wait for it."""
+    if values and not (min(values) >= 0 and max(values) < stop):
+        raise InvalidInput(field_name, rule, next(one for one in values if not 0 <= one < stop))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

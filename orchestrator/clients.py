@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import grpc
 
 from draftloop import tracing
-from draftloop.errors import Unavailable
+from draftloop.errors import InvalidInput, Unavailable
 from draftloop.load import ServiceLoad
 from draftloop.model_info import ModelInfo
 from draftloop.rpc import convert
@@ -27,7 +27,7 @@ from draftloop.tree import (
     Verification,
 )
 from orchestrator.replicas import Replica
-from orchestrator.stream import Stream
+from orchestrator.stream import Stream, begun
 from orchestrator.terms import SessionTerms
 from protos import drafter_pb2, drafter_pb2_grpc, verifier_pb2, verifier_pb2_grpc
 
@@ -44,9 +44,9 @@ class VerifierStream(Stream):
     """
 
     def __init__(self, replica: Replica, terms: SessionTerms) -> None:
-        call = verifier_pb2_grpc.VerifierStub(replica.channel).Verify(
-            timeout=terms.deadline.remaining(), metadata=tracing.current().headers()
-        )
+        left, headers = terms.deadline.remaining(), tracing.current().headers()
+        stub = verifier_pb2_grpc.VerifierStub(replica.channel)
+        call = begun(lambda: stub.Verify(timeout=left, metadata=headers))
         farewell = verifier_pb2.VerifyRequest(close=verifier_pb2.CloseVerifierSession())
         super().__init__(call, farewell, terms.answer_timeout_s)
         self._terms = terms
@@ -68,28 +68,40 @@ class VerifierStream(Stream):
             prefix_group=request.prefix_group,
             prefix_read_only=request.prefix_read_only,
         )
-        return await self._verdict(verifier_pb2.VerifyRequest(open=message), len(committed))
+        opened = verifier_pb2.VerifyRequest(open=message)
+        return await self._verdict(opened, len(committed), EMPTY_TREE)
 
     async def verify(self, committed_length: int, draft: DraftTree) -> Verification:
         """The verdict on a draft."""
         message = verifier_pb2.VerifyDraft(
             committed_length=committed_length, draft=convert.tree_to_pb(draft)
         )
-        return await self._verdict(verifier_pb2.VerifyRequest(verify=message), committed_length)
+        asked = verifier_pb2.VerifyRequest(verify=message)
+        return await self._verdict(asked, committed_length, draft)
 
-    async def _verdict(self, message: verifier_pb2.VerifyRequest, length: int) -> Verification:
+    async def _verdict(
+        self, message: verifier_pb2.VerifyRequest, length: int, draft: DraftTree
+    ) -> Verification:
         answer = await self.ask(message, unheard_s=self._replica.unheard_s)
         self.load = convert.load_from_pb(answer.load)
-        return _verification(answer, length)
+        try:
+            said = _verification(answer, length)
+            if self._replica.model is not None:
+                said.verdict.validate(self._replica.model.vocabulary_size)
+        except (InvalidInput, ValueError) as error:  # not of who asked
+            raise Unavailable(f"the verdict is none: {error}") from None
+        if not said.verdict.judges(draft):
+            raise Unavailable(f"the verdict must judge the draft's {len(draft)} nodes")
+        return said
 
 
 class DrafterStream(Stream):
     """A session's stream to one drafter; raises what Stream does."""
 
     def __init__(self, replica: Replica, terms: SessionTerms) -> None:
-        call = drafter_pb2_grpc.DrafterStub(replica.channel).Draft(
-            timeout=terms.deadline.remaining(), metadata=tracing.current().headers()
-        )
+        left, headers = terms.deadline.remaining(), tracing.current().headers()
+        stub = drafter_pb2_grpc.DrafterStub(replica.channel)
+        call = begun(lambda: stub.Draft(timeout=left, metadata=headers))
         farewell = drafter_pb2.DraftRequest(close=drafter_pb2.CloseDrafterSession())
         super().__init__(call, farewell, terms.answer_timeout_s)
         self._terms = terms

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
@@ -104,9 +103,11 @@ class Discovery:
             await asyncio.sleep(RESOLVE_S)
             try:
                 await self._read_addresses()
+                await self._close_the_left()
             except StartupFailure as problem:  # certificates, which may be whole again soon
                 log.error("no connection to a new replica", reason=str(problem))
-            await self._close_the_left()
+            except Exception as error:  # or nobody would join or leave from now on
+                log.error("unforeseen error", exc_info=error)
 
     async def _read_addresses(self) -> None:
         addresses = await self._book.read()
@@ -132,14 +133,22 @@ class Discovery:
         while True:
             await asyncio.sleep(ASK_S if each.replica in self.replicas else ASK_MISSING_S)
             answer = await self._answer(each)
-            with contextlib.suppress(Mismatch):  # which is in the log
+            try:
                 self._judge(each, answer)
+            except Mismatch:
+                pass  # which is in the log
+            except Exception as error:
+                log.error("unforeseen error", exc_info=error)
+                self._leave(each, f"its answer means nothing: {type(error).__name__}")
 
     async def _answer(self, each: Watched) -> tuple[ModelInfo, ServiceLoad] | str:
         try:
             return await self._ask(each.replica.channel, ANSWER_S)
         except grpc.aio.AioRpcError as error:
             return str(error.details() or error.code().name)
+        except Exception as error:  # whatever came, it is no reason to never ask again
+            log.error("unforeseen error", exc_info=error)
+            return f"its answer cannot be read: {type(error).__name__}"
 
     def _judge(self, each: Watched, answer: tuple[ModelInfo, ServiceLoad] | str) -> None:
         replica = each.replica

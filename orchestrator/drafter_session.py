@@ -73,9 +73,10 @@ class DrafterSession(Session[DrafterStream]):
             raise Unavailable("drafter: the session is not open yet")
         try:
             new = committed[self._told :]
+            offer = self._fitting(offer)
             draft = await self._stream.propose(len(committed), new, verdict, budget, offer)
         except DraftloopError as error:
-            self._refused = isinstance(error, InvalidInput)
+            self._refused = _refuses(error)
             raise self._failed(error) from None
         try:
             self._check(draft, len(committed), budget)
@@ -127,7 +128,10 @@ class DrafterSession(Session[DrafterStream]):
             self._enter(replica, stream)
             await stream.open(committed)
         except DraftloopError as error:
-            self._refused = isinstance(error, InvalidInput)
+            self._refused = _refuses(error)
+            self._lose(error)
+        except Exception as error:  # a task of its own: nobody else would hear of it
+            log.error("unforeseen error", exc_info=error)
             self._lose(error)
         else:
             self.is_ready = True
@@ -138,6 +142,14 @@ class DrafterSession(Session[DrafterStream]):
         """Whether the draft model's context holds the text and a token more."""
         model = self._replicas.model
         return model is None or len(committed) < model.context_length
+
+    def _fitting(self, offer: DraftTree) -> DraftTree:
+        """As many of its nodes, the best first, as a drafter takes."""
+        model = self._replicas.model
+        if model is None or len(offer) <= model.max_draft_nodes:
+            return offer
+        parts = (offer.token_ids, offer.parents, offer.estimates, offer.sources)
+        return DraftTree(*(part[: model.max_draft_nodes] for part in parts))  # type: ignore[arg-type]
 
     def _check(self, draft: Draft, length: int, budget: DraftBudget) -> None:
         """A drafter's mistake must cost this draft, not the request."""
@@ -161,3 +173,8 @@ class DrafterSession(Session[DrafterStream]):
     def _drop(self) -> None:
         self._opening, self.is_ready = None, False
         super()._drop()
+
+
+def _refuses(error: DraftloopError) -> bool:
+    """Whether a drafter cannot do what the request asks; an offer that is none is another's."""
+    return isinstance(error, InvalidInput) and not error.field.startswith("draft.")

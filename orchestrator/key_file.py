@@ -32,6 +32,13 @@ class KeyEntry(BaseModel):
     concurrent_requests: int | None = Field(None, ge=1, description="most requests running")
     max_tokens: int | None = Field(None, ge=1, description="most tokens of one request")
 
+    @field_validator("tenant")
+    @classmethod
+    def _printable(cls, tenant: str) -> str:
+        if not tenant.isprintable():
+            raise ValueError("must be printable characters, as of every request")
+        return tenant
+
     def toml(self) -> str:
         """The entry as it stands in the file."""
         values = self.model_dump(exclude_none=True)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import errno
+import os
 import shutil
 import signal
 import socket
@@ -37,7 +39,10 @@ class Stack:
         self, config: StackConfig, on_ready: Callable[[RoleProcess], None] | None = None
     ) -> None:
         self.config = config
-        self.folder = Path(tempfile.mkdtemp(prefix="draftloop-"))
+        try:
+            self.folder = Path(tempfile.mkdtemp(prefix="draftloop-"))
+        except OSError as error:
+            raise StartupFailure(f"no folder for logs can be made: {error}; set TMPDIR") from None
         self.processes: dict[str, RoleProcess] = {}
         self._on_ready = on_ready or (lambda _: None)
         self._http_address_file = self.folder / "http.address"
@@ -51,7 +56,9 @@ class Stack:
     @property
     def http_address(self) -> str | None:
         """Where the HTTP API listens; None where there is none."""
-        return None if self.config.http_port is None else self._http_address_file.read_text()
+        if self.config.http_port is None or not self._http_address_file.exists():
+            return None
+        return self._http_address_file.read_text()
 
     def __enter__(self) -> Self:
         try:
@@ -110,9 +117,11 @@ class Stack:
 
     def _add(self, role: str, port: int, flags: list[str]) -> None:
         flags = ["--listen", f"{self.config.host}:{port}", *flags]
-        secrets = {}
-        if role != "verifier":
-            secrets = {f"{ENVIRONMENT_PREFIX}{role.upper()}_PHRASES_URL": self.config.phrases_url}
+        secrets: dict[str, str] = {}
+        name = f"{ENVIRONMENT_PREFIX}{role.upper()}_PHRASES_URL"
+        said = "phrases_url" in self.config.model_fields_set
+        if role != "verifier" and (said or name not in os.environ):
+            secrets[name] = self.config.phrases_url
         self.processes[role] = self.role_process(role, flags, self.folder, secrets)
         self.processes[role].start()
 
@@ -129,11 +138,13 @@ class Stack:
         if config.draft is not None:
             ports["drafter_port"] = config.drafter_port
         for name, port in ports.items():
-            if port and _occupied(config.host, port):
-                raise StartupFailure(
-                    f"{name}: {config.host}:{port} is in use; stop what listens there or choose "
-                    f"another port ({PORT_FLAGS.get(name, f'{name} in the file of --config')})"
-                )
+            if not port:
+                continue
+            others = [other for other, taken in ports.items() if taken == port and other != name]
+            problem = f"is that of {others[0]}, too" if others else _problem(config.host, port)
+            if problem:
+                way = PORT_FLAGS.get(name, f"{name} in the file of --config")
+                raise StartupFailure(f"{name}: {config.host}:{port} {problem} ({way})")
 
     def _verifier_flags(self) -> list[str]:
         config = self.config
@@ -167,14 +178,18 @@ class Stack:
         ]
 
 
-def _occupied(host: str, port: int) -> bool:
-    with contextlib.closing(socket.socket(socket.AF_INET, socket.SOCK_STREAM)) as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((host, port))
-        except OSError:
-            return True
-    return False
+def _problem(host: str, port: int) -> str:
+    """Why nothing can listen there, and what to do; empty where it can."""
+    try:
+        family = socket.getaddrinfo(host.strip("[]"), port, type=socket.SOCK_STREAM)[0][0]
+        with contextlib.closing(socket.socket(family, socket.SOCK_STREAM)) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind((host.strip("[]"), port))
+    except OSError as error:
+        if error.errno == errno.EADDRINUSE:
+            return "is in use; stop what listens there or choose another port"
+        return f"cannot be listened on: {error}"
+    return ""
 
 
 def _with(flags: list[str], name: str, address: str) -> list[str]:
@@ -184,16 +199,18 @@ def _with(flags: list[str], name: str, address: str) -> list[str]:
 
 @contextlib.contextmanager
 def interruptible() -> Iterator[None]:
-    """Turns SIGTERM into KeyboardInterrupt, so that both leave through the same door."""
+    """Turns SIGTERM, and the end of the terminal, into KeyboardInterrupt: one door for all."""
 
     def interrupt(_number: int, _frame: object) -> None:
         raise KeyboardInterrupt
 
-    previous = signal.signal(signal.SIGTERM, interrupt)
+    numbers = (signal.SIGTERM, signal.SIGHUP)
+    previous = [signal.signal(number, interrupt) for number in numbers]
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, previous)
+        for number, handler in zip(numbers, previous, strict=True):
+            signal.signal(number, handler)
 
 
 def _is_tiny(folder: Path) -> bool:

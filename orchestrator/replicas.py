@@ -161,7 +161,10 @@ class Replicas:
         return self._find(tokens, group)[1]
 
     def _find(self, tokens: Sequence[int], group: str | None) -> tuple[Replica | None, int]:
-        return (None, 0) if group is None else self._beginnings.find(tokens, group)
+        if group is None:
+            return None, 0
+        place, count = self._beginnings.find(tokens, group)
+        return (place, count) if place in self._replicas else (None, 0)
 
     def _common(self) -> ModelInfo | None:
         models = [replica.model for replica in self._replicas if replica.model is not None]

@@ -11,10 +11,16 @@ import time
 from pathlib import Path
 from typing import Protocol
 
+from draftloop.config import ENVIRONMENT_PREFIX, GRACE_PERIOD_S
 from draftloop.errors import StartupFailure
 
 POLL_S = 0.05
-STOP_GRACE_S = 15.0
+GRACE_FLAG = "--grace-period-s"
+# Beyond a role's own grace period, for what it does after it.
+STOP_GRACE_S = 5.0
+# Files of the folder that a user is in are no modules of ours.
+PYTHON = (sys.executable, "-P", "-m")
+LAST_BYTES = 1 << 16  # of a log that are looked at
 MODULES = {
     "verifier": "verifier_service",
     "drafter": "drafter_service",
@@ -63,7 +69,7 @@ class RoleProcess:
         self.process = self._spawn([*self.flags, "--address-file", str(self._address_file)])
 
     def _spawn(self, flags: list[str]) -> Running:
-        command = [sys.executable, "-m", MODULES[self.role], *flags, "--stop-with-stdin"]
+        command = [*PYTHON, MODULES[self.role], *flags, "--stop-with-stdin"]
         with self.log_file.open("ab") as log:
             # A session of its own: Ctrl-C reaches the launcher alone, which stops all in order.
             return subprocess.Popen(
@@ -84,10 +90,29 @@ class RoleProcess:
         self.address = self._address_file.read_text()
 
     def last_words(self) -> str:
-        """The last line of the log that is not structured, or else the last one."""
-        lines = self.log_file.read_text(errors="replace").splitlines() or ["no output"]
+        """The last line of the log's end that is not structured, or else the last one.
+
+        Where a signal ended the process, it has said nothing of that.
+        """
+        with self.log_file.open("rb") as log:
+            log.seek(max(0, self.log_file.stat().st_size - LAST_BYTES))
+            lines = log.read().decode(errors="replace").splitlines() or ["no output"]
         plain = [line for line in lines if line.strip() and not line.startswith("{")]
-        return (plain or lines)[-1].removeprefix(f"{self.role}: ")
+        words = (plain or lines)[-1].removeprefix(f"{self.role}: ")
+        status = self.process.poll() if self.process is not None else None
+        killed = status is not None and status < 0
+        return f"killed by signal {-status}; before that: {words}" if killed and status else words
+
+    @property
+    def _grace_period_s(self) -> float:
+        """The role's own, as it will read it."""
+        said = self.environment.get(f"{ENVIRONMENT_PREFIX}{self.role.upper()}_GRACE_PERIOD_S")
+        if GRACE_FLAG in self.flags[:-1]:
+            said = self.flags[self.flags.index(GRACE_FLAG) + 1]
+        try:
+            return float(said or GRACE_PERIOD_S)
+        except ValueError:
+            return GRACE_PERIOD_S
 
     def kill(self, number: signal.Signals = signal.SIGKILL) -> None:
         """Sends a signal; a dead process gets none."""
@@ -99,7 +124,7 @@ class RoleProcess:
         self.kill(signal.SIGTERM)
         if self.process is not None:
             try:
-                self.process.wait(STOP_GRACE_S)
+                self.process.wait(self._grace_period_s + STOP_GRACE_S)
             except subprocess.TimeoutExpired:
                 self.kill()
                 self.process.wait()
@@ -107,4 +132,4 @@ class RoleProcess:
 
 def exec_role(role: str, flags: list[str]) -> None:
     """Becomes the role's process; services are never imported into this one."""
-    os.execv(sys.executable, [sys.executable, "-m", MODULES[role], *flags])
+    os.execv(sys.executable, [*PYTHON, MODULES[role], *flags])

@@ -6,7 +6,7 @@ import tomllib
 from pathlib import Path
 from typing import Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from draftloop.config import (
     DEFAULT_HTTP_PORT,
@@ -27,7 +27,7 @@ class StackConfig(BaseModel):
 
     target: Path = Field(bundled_model("verifier"), description="folder of the target model")
     draft: Path | None = Field(
-        bundled_model("drafter"), description="folder of the draft model; none starts no drafter"
+        bundled_model("drafter"), description='folder of the draft model; "none" starts no drafter'
     )
     dtype: Literal["bfloat16", "float32", "float16"] = Field("bfloat16", description="element type")
     quantization: Quantization = Field("none", description="of the target model")
@@ -39,7 +39,7 @@ class StackConfig(BaseModel):
     host: str = Field(LOOPBACK, description="address that all roles listen on")
     port: int = Field(DEFAULT_PORTS["orchestrator"], ge=0, le=65535, description="public port")
     http_port: int | None = Field(
-        DEFAULT_HTTP_PORT, ge=0, le=65535, description="port of the HTTP API; none serves none"
+        DEFAULT_HTTP_PORT, ge=0, le=65535, description='port of the HTTP API; "none" serves none'
     )
     drafter_port: int = Field(DEFAULT_PORTS["drafter"], ge=0, le=65535)
     verifier_port: int = Field(DEFAULT_PORTS["verifier"], ge=0, le=65535)
@@ -52,6 +52,16 @@ class StackConfig(BaseModel):
     drafter_flags: tuple[str, ...] = Field((), description="further flags of the drafter")
     orchestrator_flags: tuple[str, ...] = Field((), description="further flags of the orchestrator")
 
+    @field_validator("draft", "http_port", mode="before")
+    @classmethod
+    def _none(cls, said: Any) -> Any:
+        """A file has no word of its own for nothing."""
+        if said in ("", "none"):
+            return None
+        if isinstance(said, bool):
+            raise ValueError('must be a value, or "none"')
+        return said
+
     @classmethod
     def read(cls, file: Path | None, **overrides: Any) -> Self:
         """The file's values under the overrides that are not None.
@@ -62,7 +72,7 @@ class StackConfig(BaseModel):
         if file is not None:
             try:
                 values = tomllib.loads(file.read_text(encoding="utf-8"))
-            except (OSError, tomllib.TOMLDecodeError) as error:
+            except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
                 raise StartupFailure(f"config: {file} cannot be read: {error}") from None
         values.update({name: value for name, value in overrides.items() if value is not None})
         try:

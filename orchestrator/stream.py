@@ -24,6 +24,14 @@ from orchestrator.watchdog import Watchdog, nothing_heard
 CLOCKS_APART_S = 0.01
 
 
+def begun(call: Callable[[], Any]) -> Any:
+    """The call, once it has begun. Raises Unavailable where its channel was closed meanwhile."""
+    try:
+        return call()
+    except grpc.aio.UsageError as error:
+        raise Unavailable(f"the connection is gone ({error})") from None
+
+
 class NoAnswer(Unavailable):
     """The service said nothing within the time of one answer."""
 
@@ -59,6 +67,8 @@ class Stream:
                 answer = await self._call.read()
         if answer is grpc.aio.EOF:
             raise Unavailable("the service ended the stream")
+        if answer is None:  # what gRPC makes of bytes that are no message
+            raise Unavailable("the service's answer cannot be read")
         return answer
 
     async def close(self) -> None:

@@ -7,23 +7,15 @@ import time
 from collections.abc import Sequence
 
 from draftloop import logs
-from draftloop.errors import (
-    DeadlineExceeded,
-    DraftloopError,
-    InvalidInput,
-    Overloaded,
-    Unavailable,
-)
+from draftloop.errors import DeadlineExceeded, DraftloopError, InvalidInput, Unavailable
 from draftloop.tree import DraftTree, Verification
 from orchestrator.clients import VerifierStream
 from orchestrator.metrics import REOPENED
-from orchestrator.replicas import Replicas
+from orchestrator.replicas import Replica, Replicas
 from orchestrator.session import Session
 from orchestrator.terms import SessionTerms
 
 REOPEN_PAUSE_S = 0.05
-# No other replica could answer these otherwise.
-FINAL = (InvalidInput, DeadlineExceeded)
 
 log = logs.get(__name__)
 
@@ -34,6 +26,7 @@ class VerifierSession(Session[VerifierStream]):
     def __init__(self, replicas: Replicas, terms: SessionTerms, *, reopen_for_s: float) -> None:
         super().__init__(replicas, terms)
         self._reopen_for_s = reopen_for_s
+        self._begun = False  # what is said of the request now is said of what we made of it
         self.reopened = 0
 
     async def open(self, committed: Sequence[int]) -> Verification:
@@ -42,21 +35,35 @@ class VerifierSession(Session[VerifierStream]):
         Raises Unavailable or Overloaded at once where no replica takes the session.
         """
         problem: DraftloopError = Unavailable("verifier: none can be reached")
-        for replica in self._by_preference(committed):
-            stream = VerifierStream(replica, self._terms)
-            self._enter(replica, stream)
+        tried: list[Replica] = []
+        # Anew after every one that failed: that may have taken a while, and others come and go.
+        while (replica := self._next(committed, tried)) is not None:
+            tried.append(replica)
             try:
+                stream = VerifierStream(replica, self._terms)
+                self._enter(replica, stream)
                 answer = await stream.open(committed)
-            except FINAL:
+            except DeadlineExceeded:
                 raise
             except DraftloopError as error:
+                if isinstance(error, InvalidInput) and not self._begun:
+                    raise  # no other replica could answer otherwise
                 problem = error
                 self._lose(error)
                 continue
+            self._begun = True
             self._worked()
             self._served(committed)
             return answer
         raise problem
+
+    def _next(self, committed: Sequence[int], tried: Sequence[Replica]) -> Replica | None:
+        """The best replica that has not failed yet and has room for the text."""
+        for replica in self._by_preference(committed):
+            room = replica.model is None or len(committed) < replica.model.context_length
+            if room and replica not in tried:
+                return replica
+        return None
 
     async def verify(self, committed: Sequence[int], draft: DraftTree) -> Verification:
         """The verdict on `draft`; after a loss that on the empty draft, from another session."""
@@ -83,11 +90,19 @@ class VerifierSession(Session[VerifierStream]):
         while True:
             try:
                 answer = await self.open(committed)
-            except (Unavailable, Overloaded):
+            except DeadlineExceeded:
+                raise
+            except DraftloopError as error:
                 if time.monotonic() > give_up:
-                    raise
-                await asyncio.sleep(REOPEN_PAUSE_S)
+                    raise _lost(error) from None
+                left = self._terms.deadline.remaining()
+                await asyncio.sleep(REOPEN_PAUSE_S if left is None else min(REOPEN_PAUSE_S, left))
                 continue
             self.reopened += 1
             REOPENED.inc()
             return answer
+
+
+def _lost(error: DraftloopError) -> DraftloopError:
+    """What the client is told: that a replica refuses what the request has become is not its."""
+    return Unavailable(f"verifier: {error}") if isinstance(error, InvalidInput) else error

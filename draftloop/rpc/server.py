@@ -116,10 +116,13 @@ def _spare_the_collector() -> None:
 
 
 def write_whole(file: Path, text: str) -> None:
-    """Writes a file that nobody ever sees half of."""
+    """Writes a file that nobody ever sees half of. Raises StartupFailure where it cannot be."""
     partial = file.with_name(file.name + ".partial")
-    partial.write_text(text)
-    os.replace(partial, file)
+    try:
+        partial.write_text(text)
+        os.replace(partial, file)
+    except OSError as error:
+        raise StartupFailure(f"address file: {file} cannot be written: {error}") from None
 
 
 @contextlib.asynccontextmanager

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from typing import Any, TypeVar, cast
 
@@ -30,6 +31,14 @@ def vectorised(function: Function) -> Function:
 def _compiled(function: Function, **more: Any) -> Function:
     options = {"nogil": True, "error_model": "numpy", **more}
     try:
-        return cast(Function, numba.njit(cache=True, **options)(function))
+        made = numba.njit(cache=True, **options)(function)
     except RuntimeError:  # numba found no folder for its cache: a read-only container, say
         return cast(Function, numba.njit(**options)(function))
+    save = made._cache.save_overload
+
+    def save_if_there_is_room(*what: Any) -> None:
+        with contextlib.suppress(OSError):  # a full disk: it is compiled anew next time
+            save(*what)
+
+    made._cache.save_overload = save_if_there_is_room
+    return cast(Function, made)

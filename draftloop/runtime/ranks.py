@@ -20,7 +20,7 @@ from draftloop.runtime.loading import ModelOptions
 from draftloop.runtime.model import LanguageModel
 from draftloop.runtime.orders import Order
 
-COMMAND = (sys.executable, "-m", "draftloop.runtime.follower")
+COMMAND = (sys.executable, "-P", "-m", "draftloop.runtime.follower")
 LAST_WORDS_S = 10.0  # for this rank to say itself what is wrong: most often they all find it
 STOP_S = 5.0  # for the others to end by themselves
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -129,11 +129,20 @@ class ScriptedVerifier(verifier_pb2_grpc.VerifierServicer):
     Its vocabulary ends before `vocabulary_size`, as far as drafts are concerned.
     """
 
-    def __init__(self, hangs_at: int | None = None, vocabulary_size: int = 1 << 31) -> None:
+    def __init__(
+        self, hangs_at: int | None = None, vocabulary_size: int = 1 << 31,
+        accepted: Sequence[int] = (),
+    ) -> None:  # fmt: skip
         self._hangs_at = hangs_at
         self._vocabulary_size = vocabulary_size
+        self._accepted = accepted  # once, at the first draft
+        self._ended = asyncio.Event()
         self.times_given: list[float | None] = []
         self.open_sessions = 0
+
+    def end(self) -> None:
+        """Whoever hangs is let go, without an answer."""
+        self._ended.set()
 
     async def Verify(self, messages: Any, context: Any) -> AsyncIterator[Any]:
         self.times_given.append(context.time_remaining())
@@ -146,11 +155,15 @@ class ScriptedVerifier(verifier_pb2_grpc.VerifierServicer):
                     return
                 length = length + 1 if kind == "verify" else len(message.open.token_ids)
                 if self._hangs_at is not None and length >= self._hangs_at:
-                    await asyncio.Event().wait()
+                    await self._ended.wait()
+                    return
                 nodes = len(message.verify.draft.token_ids)
                 if max(message.verify.draft.token_ids, default=0) >= self._vocabulary_size:
                     raise InvalidInput("draft.token_ids[0]", "must be in the vocabulary", nodes)
+                said = self._accepted if kind == "verify" else ()
+                self._accepted = () if kind == "verify" else self._accepted
                 verdict = shared.Verdict(
+                    accepted_nodes=said,
                     emitted_token_ids=[length],
                     root_prediction=length,
                     node_predictions=[0] * nodes,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 
 import pytest
@@ -126,6 +126,78 @@ async def test_a_draft_that_is_none_costs_a_session_and_no_request() -> None:
         answer = await session.verify(committed, draft)
         assert answer.verdict.emitted_token_ids == (len(committed),) and session.reopened == 1
         await session.close()
+
+
+async def test_who_joined_meanwhile_is_tried_and_who_left_is_none() -> None:
+    """What was known when the first was asked is old by the time that it fails."""
+    fake = fakes.ScriptedVerifier()
+    async with (
+        AsyncExitStack() as life,
+        fakes.listening(add_verifier, fakes.ScriptedVerifier()) as leaving,
+        fakes.listening(add_verifier, fake) as joining,
+    ):
+        hangs = fakes.ScriptedVerifier(hangs_at=0)
+        dying = await life.enter_async_context(fakes.listening(add_verifier, hangs))
+        everybody = await life.enter_async_context(replicas(dying, leaving, joining))
+        first, second, third = everybody
+        known = Replicas([first])
+        session = VerifierSession(known, terms(), reopen_for_s=1)
+        opening = asyncio.create_task(session.open(PROMPT))
+        await asyncio.sleep(AT_ONCE_S)
+        known.join(second)
+        await second.channel.close()  # as of one whose address is listed no more
+        known.join(third)
+        hangs.end()
+        assert (await opening).verdict.emitted_token_ids and fake.open_sessions == 1
+        await session.close()
+
+
+async def test_a_replica_without_room_for_the_text_is_passed_over() -> None:
+    fake = fakes.ScriptedVerifier()
+    async with (
+        fakes.listening(add_verifier, fakes.ScriptedVerifier()) as small,
+        fakes.listening(add_verifier, fake) as large,
+        replicas(small, large) as known,
+    ):
+        for replica, length in zip(known, (len(PROMPT), 64), strict=True):
+            replica.model = model_info(context_length=length)
+        for _ in range(4):
+            session = VerifierSession(known, terms(), reopen_for_s=1)
+            await session.open(PROMPT)
+            await session.close()
+        assert len(fake.times_given) == 4
+
+
+async def test_a_verdict_that_is_none_costs_a_session() -> None:
+    fake = fakes.ScriptedVerifier(accepted=[7])
+    async with fakes.listening(add_verifier, fake) as address, replicas(address) as known:
+        for replica in known:
+            replica.model = TARGET
+        session = VerifierSession(known, terms(), reopen_for_s=2)
+        first = await session.open(PROMPT)
+        committed = [*PROMPT, *first.verdict.emitted_token_ids]
+        draft = DraftTree((1,), (ROOT,), (0.5,), (TokenSource.PHRASE,))
+        answer = await session.verify(committed, draft)
+        assert answer.verdict.emitted_token_ids == (len(committed),) and session.reopened == 1
+        await session.close()
+
+
+async def test_a_deadline_holds_while_nobody_is_there() -> None:
+    session = VerifierSession(Replicas(), terms(0.3), reopen_for_s=30)
+    began = time.monotonic()
+    with pytest.raises(DeadlineExceeded):
+        await session.verify(PROMPT, EMPTY_TREE)
+    assert time.monotonic() - began < 2.0
+
+
+def test_an_offer_is_no_larger_than_a_drafter_takes() -> None:
+    known = Replicas()
+    session = DrafterSession(known, terms(), target=TARGET)
+    replica = Replica("", None, model_info(max_draft_nodes=3))
+    known.join(replica)
+    offer = DraftTree.chain([1, 2, 3, 4, 5], TokenSource.PHRASE)
+    assert session._fitting(offer) == DraftTree.chain([1, 2, 3], TokenSource.PHRASE)
+    assert session._fitting(EMPTY_TREE) == EMPTY_TREE
 
 
 async def test_a_deadline_is_passed_on() -> None:

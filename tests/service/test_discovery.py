@@ -16,7 +16,7 @@ from draftloop.rpc import convert
 from draftloop.rpc.channel import open_channel
 from orchestrator import discovery
 from orchestrator.addresses import Address, AddressBook
-from orchestrator.clients import drafter_info
+from orchestrator.clients import ServiceInfo, drafter_info
 from orchestrator.discovery import Discovery
 from protos import drafter_pb2_grpc
 from tests.faults import fakes
@@ -188,3 +188,22 @@ async def test_one_that_falls_silent_leaves() -> None:
         await eventually(lambda: not there(found))
         drafter.info_delay_s = 0
         await eventually(lambda: there(found) == {address})
+
+
+async def test_an_answer_that_means_nothing_is_no_reason_to_stop_asking() -> None:
+    """What cannot be read comes as an error of whatever kind; the next answer counts."""
+    answers = iter([AttributeError("no field"), ValueError("no number")])
+
+    async def ask(channel: grpc.aio.Channel, timeout_s: float) -> ServiceInfo:
+        if (problem := next(answers, None)) is not None:
+            raise problem
+        return await drafter_info(channel, timeout_s)
+
+    async with fakes.listening(add, serving()) as address, discovering(Pods(address)) as found:
+        found._ask = ask
+        with capture_logs() as lines:
+            await found.look()
+            assert not found.replicas and "AttributeError" in found.missing[address]
+            found.follow()
+            await eventually(lambda: there(found) == {address})
+        assert sum(line["event"] == "unforeseen error" for line in lines) == 2
