@@ -92,7 +92,9 @@ def test_a_full_disk_costs_what_is_compiled_its_place(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "loops.py").write_text(
-        "from draftloop.runtime.compiling import compiled\n\n\n@compiled\ndef twice(n: int) -> int:\n"
+        "from draftloop.runtime.compiling import compiled\n"
+        "@compiled\n"
+        "def twice(n: int) -> int:\n"
         "    return 2 * n\n"
     )
     (tmp_path / "cache").mkdir()
