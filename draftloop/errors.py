@@ -9,6 +9,11 @@ SHOWN_VALUE_LENGTH = 80
 SHOWN_LENGTH = 1500
 
 
+def shortened(text: str, most: int) -> str:
+    """The text, or so many letters of it and a sign that there are more."""
+    return text if len(text) <= most else text[:most] + "…"
+
+
 class DraftloopError(Exception):
     """Base of everything that Draftloop raises on purpose; the text is for the user."""
 
@@ -17,10 +22,7 @@ class InvalidInput(DraftloopError):
     """A user's mistake: names the field, the rule with its limit, and the value given."""
 
     def __init__(self, field: str, rule: str, value: Any) -> None:
-        shown = repr(value)
-        if len(shown) > SHOWN_VALUE_LENGTH:
-            shown = shown[:SHOWN_VALUE_LENGTH] + "…"
-        self._describe(field, f"{rule}; got {shown}")
+        self._describe(field, f"{rule}; got {shortened(repr(value), SHOWN_VALUE_LENGTH)}")
 
     @classmethod
     def passed_on(cls, field: str, description: str) -> Self:
@@ -30,11 +32,9 @@ class InvalidInput(DraftloopError):
         return error
 
     def _describe(self, field: str, description: str) -> None:
-        if len(description) > SHOWN_LENGTH:
-            description = description[:SHOWN_LENGTH] + "…"
         self.field = field
-        self.description = description
-        DraftloopError.__init__(self, f"{field}: {description}")
+        self.description = shortened(description, SHOWN_LENGTH)
+        DraftloopError.__init__(self, f"{field}: {self.description}")
 
 
 class Overloaded(DraftloopError):

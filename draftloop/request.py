@@ -184,6 +184,20 @@ def check_token_ids(field_name: str, token_ids: Sequence[int], vocabulary_size: 
             raise InvalidInput(f"{field_name}[{index}]", rule, token)
 
 
+def check_characters(field_name: str, text: str) -> None:
+    """Raises InvalidInput for half of a surrogate pair, which no text can hold."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        half = ascii(error.object[error.start])
+        raise InvalidInput(field_name, "must be whole characters", half) from None
+
+
+def is_request_id(text: str) -> bool:
+    """Whether it may go into log lines and headers as it is."""
+    return 0 < len(text) <= MAX_ID_LETTERS and text.isascii() and text.isprintable()
+
+
 def check_length(field_name: str, count: int, context_length: int) -> None:
     """Raises InvalidInput unless so many tokens leave room for at least one more."""
     if count >= context_length:

@@ -19,6 +19,7 @@ from draftloop.request import (
     check_length,
     check_token_ids,
     check_top_logprobs,
+    is_request_id,
 )
 from draftloop.speculation import STRATEGIES, Speculation
 from orchestrator.config import OrchestratorSettings
@@ -112,7 +113,7 @@ def _request_id(said: str) -> str:
     """The client's own, which goes into every log line and to both model services."""
     if not said:
         return uuid.uuid4().hex[:12]
-    if len(said) > MAX_ID_LETTERS or not (said.isascii() and said.isprintable()):
+    if not is_request_id(said):
         rule = f"must be at most {MAX_ID_LETTERS} printable ASCII characters"
         raise InvalidInput("request_id", rule, said)
     return said

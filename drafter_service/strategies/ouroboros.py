@@ -45,18 +45,17 @@ class Ouroboros(Chain):
         start = len(self.session.committed) - len(new_token_ids)
         context = self.session.committed[max(0, start - MAX_CONTEXT) : start]
         self._phrases.extend(context, new_token_ids)
-        if verdict is None or not verdict.judges(self._last_draft):
-            # of rounds that were drafted elsewhere what they committed
+        draft = self._last_draft
+        if verdict is None or not verdict.judges(draft):
             if not new_token_ids:
                 return
+            # of rounds that were drafted elsewhere what they committed
+            emitted = tuple(new_token_ids)
+            draft = EMPTY_TREE
             verdict = Verdict(
-                accepted_nodes=(),
-                emitted_token_ids=tuple(new_token_ids),
-                root_prediction=new_token_ids[0],
+                accepted_nodes=(), emitted_token_ids=emitted, root_prediction=emitted[0]
             )
-            self._phrases.learn(context, EMPTY_TREE, verdict)
-        else:
-            self._phrases.learn(context, self._last_draft, verdict)
+        self._phrases.learn(context, draft, verdict)
 
     def chain_depth(self, budget: DraftBudget) -> int:
         """A third of the nodes is left for lengthening."""

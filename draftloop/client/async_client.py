@@ -10,7 +10,6 @@ from draftloop.client.options import (
     Options,
     Prompt,
     parameters,
-    require_characters,
     require_token_ids,
 )
 from draftloop.client.retry import DEFAULT_RETRY, Retry
@@ -18,6 +17,7 @@ from draftloop.completion import Completion, DeploymentInfo
 from draftloop.config import DEFAULT_PORTS, LOOPBACK
 from draftloop.deadline import Deadline
 from draftloop.errors import InvalidInput
+from draftloop.request import check_characters
 from draftloop.rpc.generation_client import GenerationClient
 from draftloop.tls import ClientTls
 
@@ -86,7 +86,7 @@ class AsyncClient:
 
     async def tokenize(self, text: str, *, timeout: float | None = None) -> tuple[int, ...]:
         """Token ids of a text."""
-        require_characters("text", text)
+        check_characters("text", text)
         return await self._call(lambda left: self._client.tokenize(text, left), timeout)
 
     async def detokenize(self, token_ids: Sequence[int], *, timeout: float | None = None) -> str:

@@ -10,7 +10,7 @@ from typing import Any, TypedDict
 from draftloop.errors import InvalidInput
 from draftloop.grammar import Grammar
 from draftloop.phrase import PhraseScope
-from draftloop.request import GenerationParameters, SamplingParameters
+from draftloop.request import GenerationParameters, SamplingParameters, check_characters
 from draftloop.speculation import Speculation
 
 Prompt = str | Sequence[int] | GenerationParameters
@@ -129,7 +129,7 @@ def _require_fitting(said: GenerationParameters) -> None:
         ("grammar", grammar.text if grammar is not None else ""),
         *(("stop", stop) for stop in said.stop),
     ):
-        require_characters(name, text)
+        check_characters(name, text)
     for name, value, limit in (
         ("max_tokens", said.max_tokens, UINT32),
         ("logprobs", said.logprobs, UINT32),
@@ -147,15 +147,6 @@ def require_token_ids(name: str, token_ids: Sequence[int]) -> None:
     """Raises InvalidInput for the first that the wire cannot carry."""
     for index, token in enumerate(token_ids):
         _require_between(f"{name}[{index}]", -INT32 - 1, token, INT32)
-
-
-def require_characters(name: str, text: str) -> None:
-    """Raises InvalidInput for half of a surrogate pair, which no text can hold."""
-    try:
-        text.encode()
-    except UnicodeEncodeError as error:
-        half = ascii(error.object[error.start])
-        raise InvalidInput(name, "must be whole characters", half) from None
 
 
 def _require_between(name: str, low: int, value: int | None, high: int) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 from llguidance import LLMatcher, grammar_from
 
-from draftloop.errors import InvalidInput
+from draftloop.errors import InvalidInput, shortened
 from draftloop.grammar import Grammar
 
 # As in llama.cpp: where JSON leaves it open, small models put white space without end. A schema may
@@ -46,8 +46,6 @@ def refusal(grammar: Grammar, said: str) -> InvalidInput:
     """What the library says is wrong: its first line, and what it calls the error further down."""
     first, *more = said.strip().splitlines() or ["unknown"]
     causes = [line for line in more if line.startswith("error:")]
-    reason = " ".join([first, *causes])
-    if len(reason) > SHOWN_REASON:  # it quotes the grammar
-        reason = reason[:SHOWN_REASON] + "…"
+    reason = shortened(" ".join([first, *causes]), SHOWN_REASON)  # it quotes the grammar
     rule = f"must be a grammar that can be followed ({reason})"
     return InvalidInput(grammar.field, rule, grammar.text)

@@ -6,7 +6,13 @@ import asyncio
 from collections.abc import AsyncIterator
 from typing import TypeVar
 
-from draftloop.errors import SHOWN_VALUE_LENGTH, InvalidInput, Mismatch, SessionLost
+from draftloop.errors import (
+    SHOWN_VALUE_LENGTH,
+    InvalidInput,
+    Mismatch,
+    SessionLost,
+    shortened,
+)
 from draftloop.rpc.decoding import readable
 
 Message = TypeVar("Message")
@@ -34,8 +40,9 @@ def require_open(kind: str | None) -> None:
 def require_vocabulary(given: str, own: str) -> None:
     """Raises Mismatch unless the client tokenized with the model's vocabulary."""
     if given != own:
+        shown = shortened(repr(given), SHOWN_VALUE_LENGTH)
         raise Mismatch(
-            f"vocabulary_fingerprint: must be {own}, the model's; got {_shown(given)}; "
+            f"vocabulary_fingerprint: must be {own}, the model's; got {shown}; "
             f"drafter, verifier and orchestrator need the same tokenizer"
         )
 
@@ -43,11 +50,8 @@ def require_vocabulary(given: str, own: str) -> None:
 def require_model(given: str, own: str) -> None:
     """Raises Mismatch where the request began on another model; an empty name is not compared."""
     if given and given != own:
+        shown = shortened(repr(given), SHOWN_VALUE_LENGTH)
         raise Mismatch(
-            f"model_fingerprint: must be {own}, the served model's; got {_shown(given)}; "
+            f"model_fingerprint: must be {own}, the served model's; got {shown}; "
             f"a text goes on with the model that it began on"
         )
-
-
-def _shown(given: str) -> str:
-    return repr(given[:SHOWN_VALUE_LENGTH])

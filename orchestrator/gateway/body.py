@@ -8,6 +8,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, model_validator
 
 from draftloop.errors import InvalidInput
+from draftloop.request import check_characters
 
 
 class Body(BaseModel):
@@ -25,10 +26,8 @@ class RequestBody(Body):
         """JSON can write half of a surrogate pair, which no text can hold."""
         for name, value in body.items() if isinstance(body, dict) else ():
             try:
-                json.dumps({name: value}, ensure_ascii=False).encode()
-            except UnicodeEncodeError as error:
-                half = ascii(error.object[error.start])
-                raise InvalidInput(name, "must be whole characters", half) from None
+                text = json.dumps({name: value}, ensure_ascii=False)
             except RecursionError:
                 raise InvalidInput(name, "must not be nested so deep", "lists in lists") from None
+            check_characters(name, text)
         return body

@@ -11,12 +11,12 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from draftloop import logs
 from draftloop.errors import Unauthenticated
+from draftloop.request import is_request_id
 from orchestrator.gateway.answers import JsonAnswer, refusal
 from orchestrator.gateway.errors import problem, too_large
 from orchestrator.metrics import HTTP_REQUESTS
 
 REQUEST_ID_HEADER = "x-request-id"
-MOST_ID_LETTERS = 128
 # What everybody may ask: how the server is, what it serves; files of a page that asks with a key.
 OPEN = ("/health", "/ready", "/version", "/metrics", "/openapi.json", "/")
 OPEN_FOLDER = "/playground"
@@ -110,5 +110,4 @@ class _TooLarge(HTTPException):
 def _request_id(headers: Headers) -> str:
     """The client's own, where it is fit to be printed; otherwise a new one."""
     said = headers.get(REQUEST_ID_HEADER, "")
-    usable = 0 < len(said) <= MOST_ID_LETTERS and said.isascii() and said.isprintable()
-    return said if usable else uuid.uuid4().hex
+    return said if is_request_id(said) else uuid.uuid4().hex

@@ -21,13 +21,13 @@ from orchestrator.front import Front
 from orchestrator.gateway.caller import caller_of, tenant_of
 from orchestrator.gateway.chat_template import ChatTemplate
 from orchestrator.gateway.errors import ContextExceeded, UnknownModel, Unsupported
+from orchestrator.gateway.form_field import by_form_field
 from orchestrator.gateway.formats import AnswerFormat, ChatFormat, CompletionFormat
 from orchestrator.gateway.messages import for_template
 from orchestrator.gateway.parameters import parameters, seed_of
 from orchestrator.gateway.runs import Ending
 from orchestrator.gateway.sampling_defaults import OPENAI
 from orchestrator.gateway.schemas import ChatBody, CompletionBody, Generating, TokenizeBody
-from orchestrator.gateway.structure import by_form_field
 from orchestrator.gateway.tools.notation import NOTATIONS, Notation, detected
 from orchestrator.gateway.tools.offer import Offer, make_offer, shown_tools
 from orchestrator.gateway.tools.schemas import ToolChoice
@@ -78,25 +78,23 @@ class Gateway:
 
     async def completion(self, said: CompletionBody, headers: Mapping[str, str]) -> Work:
         """Raises InvalidInput, UnknownModel, Unavailable."""
-        self._require_welcome(said)
         entries = _entries(said)
-        self._require_few(said, len(entries), headers)
+        caller = self._welcome(said, len(entries), headers)
         prompts = [await self._prompt(*entry) for entry in entries]
         choices = said.n or 1
         echoes = [prompt.text if said.echo else "" for prompt in prompts for _ in range(choices)]
-        return await self._work(said, prompts, headers, CompletionFormat(echoes))
+        return await self._work(said, prompts, caller, headers, CompletionFormat(echoes))
 
     async def chat(self, said: ChatBody, headers: Mapping[str, str]) -> Work:
         """Raises InvalidInput, UnknownModel, Unavailable."""
-        self._require_welcome(said)
-        self._require_few(said, 1, headers)
+        caller = self._welcome(said, 1, headers)
         generation_prompt = said.add_generation_prompt is not False
         text = await self._rendered(said, said.tool_choice, generation_prompt=generation_prompt)
         # The template has written the special tokens that belong to the prompt.
         token_ids = await self._tokenizer.encoded(text, add_special_tokens=False)
         prompt = Prompt("messages", tuple(token_ids), text)
         tools = self._offer(said)
-        return await self._work(said, [prompt], headers, ChatFormat(tools), tools)
+        return await self._work(said, [prompt], caller, headers, ChatFormat(tools), tools)
 
     async def tokens(self, said: TokenizeBody) -> list[int]:
         """Token ids of a text or of a chat's prompt."""
@@ -108,31 +106,30 @@ class Gateway:
         special = bool(said.add_special_tokens)
         return await self._tokenizer.encoded(text, add_special_tokens=special)
 
-    def _require_welcome(self, said: Generating) -> None:
+    def _welcome(self, said: Generating, prompts: int, headers: Mapping[str, str]) -> Caller:
+        """Who asks. So many choices as never run at once would never be admitted."""
         if not self.ready:
             raise Unavailable("the server is not ready, or is about to stop")
         self.require_model(said.model)
-
-    def _require_few(self, said: Generating, prompts: int, headers: Mapping[str, str]) -> None:
-        """So many choices as never run at once would never be admitted."""
-        allowed = caller_of(self.front, headers).most_at_once
-        most = min(self._settings.max_requests, allowed or self._settings.max_requests)
+        caller = caller_of(self.front, headers)
+        most = min(self._settings.max_requests, caller.most_at_once or self._settings.max_requests)
         if prompts > most:
             raise InvalidInput("prompt", f"must have at most {most} entries", f"{prompts} entries")
         if prompts * (said.n or 1) > most:
             raise InvalidInput("n", f"must be at most {most // prompts} here", said.n)
+        return caller
 
     async def _work(
         self,
         said: Generating,
         prompts: list[Prompt],
+        caller: Caller,
         headers: Mapping[str, str],
         form: AnswerFormat,
         tools: Offer | None = None,
     ) -> Work:
         info = self.front.deployment.verifier
-        caller, tenant = caller_of(self.front, headers), tenant_of(headers)
-        seconds, seed = self._seconds(headers), seed_of(said)
+        tenant, seconds, seed = tenant_of(headers), self._seconds(headers), seed_of(said)
         generations = []
         for prompt in prompts:
             check_token_ids(prompt.field, prompt.token_ids, info.vocabulary_size)

@@ -76,38 +76,26 @@ async def steps(
     """
     queue: Steps = asyncio.Queue()
     with front.admitted(caller, len(generations)), ending.told(queue):
-        async with contextlib.aclosing(_steps(front, generations, headers, caller, queue)) as all_:
-            async for step in all_:
-                yield step
-
-
-async def _steps(
-    front: Front,
-    generations: Sequence[Generation],
-    headers: Headers,
-    caller: Caller | None,
-    queue: Steps,
-) -> AsyncGenerator[Step, None]:
-    tasks = [
-        asyncio.create_task(
-            _run(front.serving(generation, headers, caller), generation, index, queue)
-        )
-        for index, generation in enumerate(generations)
-    ]
-    try:
-        running = len(tasks)
-        while running:
-            item = await queue.get()
-            if isinstance(item, Exception):
-                raise item
-            if item is None:
-                running -= 1
-            else:
-                yield item
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.wait(tasks)
+        tasks = [
+            asyncio.create_task(
+                _run(front.serving(generation, headers, caller), generation, index, queue)
+            )
+            for index, generation in enumerate(generations)
+        ]
+        try:
+            running = len(tasks)
+            while running:
+                item = await queue.get()
+                if isinstance(item, Exception):
+                    raise item
+                if item is None:
+                    running -= 1
+                else:
+                    yield item
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.wait(tasks)
 
 
 async def _run(

@@ -5,34 +5,18 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from draftloop.errors import InvalidInput
 from draftloop.grammar import ANY_OBJECT, Grammar
-from draftloop.grammars.text import require_grammar
+from orchestrator.gateway.form_field import checked
 from orchestrator.gateway.schemas import Generating, ResponseFormat, StructuredOutputs
 
 
 def grammar_of(said: Generating) -> Grammar | None:
     """None where any text will do. Raises InvalidInput, by the client's own name of the field."""
     if said.structured_outputs is not None:
-        return _checked("structured_outputs", _structured(said.structured_outputs))
+        return checked("structured_outputs", _structured(said.structured_outputs))
     if said.response_format is None or said.response_format.type == "text":
         return None
-    return _checked("response_format", _formatted(said.response_format))
-
-
-def by_form_field(error: InvalidInput, field: str | None) -> InvalidInput:
-    """The error by the client's own name of the field, where it is of the grammar."""
-    if field is None or not error.field.startswith("grammar"):
-        return error
-    return InvalidInput.passed_on(field, error.description)
-
-
-def _checked(field: str, grammar: Grammar) -> Grammar:
-    try:
-        require_grammar(grammar)
-    except InvalidInput as error:
-        raise InvalidInput.passed_on(field, error.description) from None
-    return grammar
+    return checked("response_format", _formatted(said.response_format))
 
 
 def _formatted(said: ResponseFormat) -> Grammar:

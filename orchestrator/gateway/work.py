@@ -16,11 +16,11 @@ from orchestrator.access import Caller
 from orchestrator.front import Front
 from orchestrator.gateway.answers import DONE, event
 from orchestrator.gateway.figures import metrics
+from orchestrator.gateway.form_field import by_form_field
 from orchestrator.gateway.formats import AnswerFormat, Choice
 from orchestrator.gateway.logprobs import LogprobsFormat
 from orchestrator.gateway.rounds import trace
 from orchestrator.gateway.runs import Ending, Step, steps
-from orchestrator.gateway.structure import by_form_field
 from orchestrator.loop import Generation
 
 

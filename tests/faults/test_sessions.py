@@ -115,19 +115,6 @@ async def test_a_replica_with_another_model_is_passed_over() -> None:
                 await VerifierSession(known, terms(), reopen_for_s=1).open(PROMPT)
 
 
-async def test_a_draft_that_is_none_costs_a_session_and_no_request() -> None:
-    """Whatever made it: who asked has said nothing of a draft."""
-    fake = fakes.ScriptedVerifier(vocabulary_size=100)
-    async with fakes.listening(add_verifier, fake) as address, replicas(address) as known:
-        session = VerifierSession(known, terms(), reopen_for_s=1)
-        first = await session.open(PROMPT)
-        committed = [*PROMPT, *first.verdict.emitted_token_ids]
-        draft = DraftTree((100,), (ROOT,), (0.5,), (TokenSource.PHRASE,))
-        answer = await session.verify(committed, draft)
-        assert answer.verdict.emitted_token_ids == (len(committed),) and session.reopened == 1
-        await session.close()
-
-
 async def test_who_joined_meanwhile_is_tried_and_who_left_is_none() -> None:
     """What was known when the first was asked is old by the time that it fails."""
     fake = fakes.ScriptedVerifier()
@@ -168,15 +155,22 @@ async def test_a_replica_without_room_for_the_text_is_passed_over() -> None:
         assert len(fake.times_given) == 4
 
 
-async def test_a_verdict_that_is_none_costs_a_session() -> None:
-    fake = fakes.ScriptedVerifier(accepted=[7])
+@pytest.mark.parametrize(
+    ("fake", "token"),
+    [(fakes.ScriptedVerifier(vocabulary_size=100), 100), (fakes.ScriptedVerifier(accepted=[7]), 1)],
+    ids=["draft", "verdict"],
+)
+async def test_what_is_none_costs_a_session_and_no_request(
+    fake: fakes.ScriptedVerifier, token: int
+) -> None:
+    """A draft, whatever made it: who asked has said nothing of one. And a verdict."""
     async with fakes.listening(add_verifier, fake) as address, replicas(address) as known:
         for replica in known:
             replica.model = TARGET
         session = VerifierSession(known, terms(), reopen_for_s=2)
         first = await session.open(PROMPT)
         committed = [*PROMPT, *first.verdict.emitted_token_ids]
-        draft = DraftTree((1,), (ROOT,), (0.5,), (TokenSource.PHRASE,))
+        draft = DraftTree((token,), (ROOT,), (0.5,), (TokenSource.PHRASE,))
         answer = await session.verify(committed, draft)
         assert answer.verdict.emitted_token_ids == (len(committed),) and session.reopened == 1
         await session.close()

@@ -8,7 +8,7 @@ from typing import Any
 
 from draftloop.errors import InvalidInput
 from draftloop.grammar import Grammar
-from draftloop.grammars.text import require_grammar
+from orchestrator.gateway.form_field import checked
 from orchestrator.gateway.tools.grammar import calls_grammar
 from orchestrator.gateway.tools.notation import Notation
 from orchestrator.gateway.tools.reader import CallReader
@@ -60,11 +60,7 @@ def make_offer(
         functions = [one for one in functions if one.name == choice.function.name]
     several = parallel and choice == "required"
     grammar = calls_grammar(notation, functions, tokenizer, several=several)
-    try:
-        require_grammar(grammar)
-    except InvalidInput as error:
-        raise InvalidInput.passed_on("tools", error.description) from None
-    return Offer(notation, grammar, named)
+    return Offer(notation, checked("tools", grammar), named)
 
 
 def require_tools(tools: Sequence[Tool] | None, choice: ToolChoice | None) -> None:

@@ -1,0 +1,23 @@
+"""Mistakes in a grammar, by the client's own name of the field that it comes of."""
+
+from __future__ import annotations
+
+from draftloop.errors import InvalidInput
+from draftloop.grammar import Grammar
+from draftloop.grammars.text import require_grammar
+
+
+def checked(field: str, grammar: Grammar) -> Grammar:
+    """The grammar. Raises InvalidInput, by that name, where it cannot be followed."""
+    try:
+        require_grammar(grammar)
+    except InvalidInput as error:
+        raise by_form_field(error, field) from None
+    return grammar
+
+
+def by_form_field(error: InvalidInput, field: str | None) -> InvalidInput:
+    """The error by that name, where it is of the grammar."""
+    if field is None or not error.field.startswith("grammar"):
+        return error
+    return InvalidInput.passed_on(field, error.description)
