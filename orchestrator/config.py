@@ -93,6 +93,10 @@ class OrchestratorSettings(PhraseSettings, ServiceSettings):
         "auto",
         description="how the model writes calls of tools; auto: as its chat template shows",
     )
+    reasoning_parser: Literal["auto", "none", "think", "mistral", "seed"] = Field(
+        "auto",
+        description="what the model writes around its reasoning; auto: as its chat template shows",
+    )
     generation_config: Literal["auto", "none"] = Field(
         "auto",
         description="auto: what an HTTP request does not say of sampling is as the "

@@ -14,6 +14,7 @@ from draftloop.grammar import Grammar
 # As in llama.cpp: where JSON leaves it open, small models put white space without end. A schema may
 # say otherwise (`x-guidance`).
 JSON_DEFAULTS: Any = {"whitespace_pattern": r"( |\n{1,2}[ \t]{0,20})?"}
+OF_PARTS = '{"grammars":'  # llguidance's own notation
 MOST_REMEMBERED = 256
 SHOWN_REASON = 300  # letters
 
@@ -28,9 +29,20 @@ def grammar_text(grammar: Grammar) -> str:
             # One terminal: as rules of a parser no more than two thousand would do.
             texts = " | ".join(json.dumps(text) for text in json.loads(grammar.text))
             return grammar_from("lark", f"start: CHOICE\nCHOICE: {texts}")
+        if grammar.format == "grammar" and grammar.text.startswith(OF_PARTS):
+            return grammar.text
         return grammar_from(grammar.format, grammar.text)
     except ValueError as error:
         raise refusal(grammar, str(error)) from None
+
+
+def with_part(lark: str, name: str, part: str) -> str:
+    """A grammar in Lark's notation that has another one, in a matcher's words, as `@name`."""
+    if part.startswith(OF_PARTS):
+        inner, *further = json.loads(part)["grammars"]
+    else:
+        inner, further = {"lark_grammar": part}, []
+    return json.dumps({"grammars": [{"lark_grammar": lark}, {**inner, "name": name}, *further]})
 
 
 @functools.lru_cache(MOST_REMEMBERED)

@@ -6,9 +6,9 @@ from abc import ABC, abstractmethod
 from collections import defaultdict
 from typing import Any
 
+from orchestrator.gateway.chat_reader import ChatReader, Parts, Reading
 from orchestrator.gateway.logprobs import ChatLogprobs, CompletionLogprobs, LogprobsFormat
-from orchestrator.gateway.tools.offer import Offer
-from orchestrator.gateway.tools.reader import CallPart, CallReader
+from orchestrator.gateway.tools.reader import CallPart
 from orchestrator.tokenizer import Tokenizer
 
 Choice = dict[str, Any]
@@ -73,14 +73,13 @@ class CompletionFormat(AnswerFormat):
 
 
 class ChatFormat(AnswerFormat):
-    """`/v1/chat/completions`; with an `offer` the answers may call tools."""
+    """`/v1/chat/completions`; answers are read as far as there is something to tell apart."""
 
     id_prefix, whole_object = "chatcmpl", "chat.completion"
     chunk_object = "chat.completion.chunk"
 
-    def __init__(self, offer: Offer | None = None) -> None:
-        # of choices, each of which is read where it may call
-        self._readers = None if offer is None else defaultdict[int, CallReader](offer.reader)
+    def __init__(self, reading: Reading) -> None:
+        self._readers = defaultdict[int, ChatReader](reading.reader)  # of choices
 
     def opening(self, index: int) -> list[Choice]:
         """Who speaks."""
@@ -89,21 +88,25 @@ class ChatFormat(AnswerFormat):
 
     def delta(self, index: int, text: str, logprobs: Any, finish_reason: str | None) -> Choice:
         """A choice's next piece."""
-        content, calls, finish_reason = self._read(index, text, finish_reason)
-        said: dict[str, Any] = {"content": content} if content else {}
-        if calls:
-            said["tool_calls"] = [_call_delta(part) for part in calls]
+        parts, finish_reason = self._read(index, text, finish_reason)
+        said = _reasoning(parts)
+        if parts.content:
+            said["content"] = parts.content
+        if parts.calls:
+            said["tool_calls"] = [_call_delta(part) for part in parts.calls]
         return {
             "index": index, "delta": said, "logprobs": logprobs, "finish_reason": finish_reason,
         }  # fmt: skip
 
     def whole(self, index: int, text: str, logprobs: Any, finish_reason: str | None) -> Choice:
         """A choice at once."""
-        content, calls, finish_reason = self._read(index, text, finish_reason)
-        message: dict[str, Any] = {"role": "assistant", "content": content, "refusal": None}
-        if calls:
-            message["content"] = content or None
-            message["tool_calls"] = _whole_calls(calls)
+        parts, finish_reason = self._read(index, text, finish_reason)
+        message: Choice = {"role": "assistant", "content": parts.content, "refusal": None}
+        message |= _reasoning(parts)
+        if parts.reasoning or parts.calls:
+            message["content"] = parts.content or None
+        if parts.calls:
+            message["tool_calls"] = _whole_calls(parts.calls)
         return {
             "index": index, "message": message, "logprobs": logprobs,
             "finish_reason": finish_reason,
@@ -117,19 +120,18 @@ class ChatFormat(AnswerFormat):
         """A new one for every choice."""
         return ChatLogprobs(tokenizer)
 
-    def _read(
-        self, index: int, text: str, finish_reason: str | None
-    ) -> tuple[str, list[CallPart], str | None]:
-        """Content, calls and why the choice ended, where it did."""
-        if self._readers is None:
-            return text, [], finish_reason
+    def _read(self, index: int, text: str, finish_reason: str | None) -> tuple[Parts, str | None]:
+        """What the text is, and why the choice ended, where it did."""
         reader = self._readers[index]
-        content, calls = reader.feed(text)
-        if finish_reason is not None:
-            rest = reader.finish()
-            content, calls = content + rest.content, calls + rest.calls
+        parts = reader.feed(text, ends=finish_reason is not None)
         called = finish_reason == "stop" and reader.calls
-        return content, calls, "tool_calls" if called else finish_reason
+        return parts, "tool_calls" if called else finish_reason
+
+
+def _reasoning(parts: Parts) -> dict[str, Any]:
+    """By vLLM's name, and by the one of DeepSeek, SGLang and llama.cpp."""
+    told = parts.reasoning
+    return {"reasoning": told, "reasoning_content": told} if told else {}
 
 
 def _call_delta(part: CallPart) -> dict[str, Any]:

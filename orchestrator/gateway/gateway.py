@@ -19,15 +19,20 @@ from draftloop.request import (
 from orchestrator.access import Caller
 from orchestrator.front import Front
 from orchestrator.gateway.caller import caller_of, tenant_of
+from orchestrator.gateway.chat_reader import PLAIN, Reading
 from orchestrator.gateway.chat_template import ChatTemplate
 from orchestrator.gateway.errors import ContextExceeded, UnknownModel, Unsupported
 from orchestrator.gateway.form_field import by_form_field
 from orchestrator.gateway.formats import AnswerFormat, ChatFormat, CompletionFormat
 from orchestrator.gateway.messages import for_template
 from orchestrator.gateway.parameters import parameters, seed_of
+from orchestrator.gateway.reasoning import marks
+from orchestrator.gateway.reasoning.marks import MARKS, Marks
+from orchestrator.gateway.reasoning.thought import Thought, thought_after
 from orchestrator.gateway.runs import Ending
 from orchestrator.gateway.sampling_defaults import OPENAI
 from orchestrator.gateway.schemas import ChatBody, CompletionBody, Generating, TokenizeBody
+from orchestrator.gateway.structure import grammar_of
 from orchestrator.gateway.tools.notation import NOTATIONS, Notation, detected
 from orchestrator.gateway.tools.offer import Offer, make_offer, shown_tools
 from orchestrator.gateway.tools.schemas import ToolChoice
@@ -93,8 +98,9 @@ class Gateway:
         # The template has written the special tokens that belong to the prompt.
         token_ids = await self._tokenizer.encoded(text, add_special_tokens=False)
         prompt = Prompt("messages", tuple(token_ids), text)
-        tools = self._offer(said)
-        return await self._work(said, [prompt], caller, headers, ChatFormat(tools), tools)
+        hidden = said.include_reasoning is False
+        reading = Reading(self._thought(text), self._offer(said), hidden)
+        return await self._work(said, [prompt], caller, headers, ChatFormat(reading), reading)
 
     async def tokens(self, said: TokenizeBody) -> list[int]:
         """Token ids of a text or of a chat's prompt."""
@@ -126,16 +132,17 @@ class Gateway:
         caller: Caller,
         headers: Mapping[str, str],
         form: AnswerFormat,
-        tools: Offer | None = None,
+        reading: Reading = PLAIN,
     ) -> Work:
         info = self.front.deployment.verifier
         tenant, seconds, seed = tenant_of(headers), self._seconds(headers), seed_of(said)
+        grammar = reading.grammar(grammar_of(said))
         generations = []
         for prompt in prompts:
             check_token_ids(prompt.field, prompt.token_ids, info.vocabulary_size)
             _require_room(prompt, info.context_length)
-            for one in parameters(said, prompt.token_ids, tenant, seed, self._defaults, tools):
-                generations.append(await self._generation(said, one, seconds, caller, tools))
+            for one in parameters(said, prompt.token_ids, tenant, seed, grammar, self._defaults):
+                generations.append(await self._generation(said, one, seconds, caller, reading))
         options = said.stream_options
         return Work(
             front=self.front,
@@ -145,7 +152,7 @@ class Gateway:
             prompt_tokens=sum(len(prompt.token_ids) for prompt in prompts),
             choices=said.n or 1,
             form=form,
-            form_field=_form_field(said, tools),
+            form_field=said.form_field,
             ending=self.ending,
             headers=tuple(headers.items()),
             caller=caller,
@@ -200,17 +207,16 @@ class Gateway:
         one: GenerationParameters,
         seconds: float,
         caller: Caller,
-        tools: Offer | None,
+        reading: Reading,
     ) -> Generation:
         """Raises InvalidInput by the client's own names of fields."""
         try:
-            named = tools.named_tokens if tools is not None else frozenset()
-            return await self.front.generation(one, seconds, caller, named)
+            return await self.front.generation(one, seconds, caller, reading.named_tokens)
         except InvalidInput as error:
             newer = isinstance(said, ChatBody) and said.max_completion_tokens is not None
             if error.field == "max_tokens" and newer:
                 raise InvalidInput.passed_on("max_completion_tokens", error.description) from None
-            raise by_form_field(error, _form_field(said, tools)) from None
+            raise by_form_field(error, said.form_field) from None
 
     def _offer(self, said: ChatBody) -> Offer | None:
         """What the answer may call. Raises InvalidInput where nobody could tell."""
@@ -222,6 +228,19 @@ class Gateway:
         choice, parallel = said.tool_choice or "auto", said.parallel_tool_calls is not False
         return make_offer(self._notation, said.tools, choice, self._tokenizer, parallel=parallel)
 
+    def _thought(self, prompt: str) -> Thought | None:
+        """What the answer may think before."""
+        known = self._marks
+        return None if known is None else thought_after(prompt, known, self._tokenizer)
+
+    @functools.cached_property
+    def _marks(self) -> Marks | None:
+        """What the model writes around its reasoning: by the setting, or as its template shows."""
+        name = self._settings.reasoning_parser
+        if name == "auto":
+            return marks.detected(self._template.tools_text)
+        return None if name == "none" else MARKS[name]
+
     @functools.cached_property
     def _notation(self) -> Notation | None:
         """How the model writes calls: by the setting, or as its chat template shows."""
@@ -229,11 +248,6 @@ class Gateway:
         if name == "auto":
             return detected(self._template.tools_text)
         return None if name == "none" else NOTATIONS[name]
-
-
-def _form_field(said: Generating, tools: Offer | None) -> str | None:
-    """What says what the answer must look like, by the client's own name."""
-    return "tools" if tools is not None else said.named_form
 
 
 def _require_room(prompt: Prompt, context_length: int) -> None:

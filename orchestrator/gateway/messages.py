@@ -6,7 +6,7 @@ import json
 from collections.abc import Sequence
 from typing import Any, Literal
 
-from pydantic import model_validator
+from pydantic import Field, model_validator
 
 from draftloop.errors import InvalidInput
 from orchestrator.gateway.body import Body
@@ -34,6 +34,9 @@ class Message(Body):
     role: Literal["system", "developer", "user", "assistant", "tool"]
     content: str | list[TextPart]
     name: str | None = None
+    reasoning: str | None = Field(
+        None, description="of an earlier answer; `reasoning_content` is another name of it"
+    )
     tool_calls: list[Call] | None = None
     tool_call_id: str | None = None
 
@@ -47,7 +50,10 @@ class Message(Body):
             name: value for name, value in message.items()
             if value is not None and name not in OF_CLIENTS
         }  # fmt: skip
-        return {"content": "", **given} if given.get("tool_calls") else given
+        if "reasoning_content" in given:  # a client that sends back an answer has it twice
+            given["reasoning"] = given.pop("reasoning_content")
+        may_be_empty = given.get("tool_calls") or given.get("reasoning")
+        return {"content": "", **given} if may_be_empty else given
 
 
 def for_template(messages: Sequence[Message]) -> list[dict[str, Any]]:
@@ -67,9 +73,10 @@ def for_template(messages: Sequence[Message]) -> list[dict[str, Any]]:
 
 
 def _require_role(field: str, message: Message) -> None:
-    if message.tool_calls and message.role != "assistant":
-        rule = "must only be given with role assistant"
-        raise InvalidInput(f"{field}.tool_calls", rule, f"role {message.role}")
+    for name in ("tool_calls", "reasoning"):
+        if getattr(message, name) and message.role != "assistant":
+            rule = "must only be given with role assistant"
+            raise InvalidInput(f"{field}.{name}", rule, f"role {message.role}")
     if (message.tool_call_id is None) == (message.role == "tool"):
         rule = "must be given with role tool, and with no other"
         raise InvalidInput(f"{field}.tool_call_id", rule, f"role {message.role}")
@@ -81,6 +88,8 @@ def _for_template(field: str, message: Message) -> dict[str, Any]:
     for name in ("name", "tool_call_id"):
         if (value := getattr(message, name)) is not None:
             plain[name] = value
+    if message.reasoning:  # whatever a template calls it
+        plain["reasoning"] = plain["reasoning_content"] = message.reasoning
     if message.tool_calls:
         plain["tool_calls"] = [
             _call(f"{field}.tool_calls[{number}]", call)

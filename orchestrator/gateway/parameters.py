@@ -19,8 +19,6 @@ from orchestrator.gateway.schemas import (
     Prediction,
     Speculative,
 )
-from orchestrator.gateway.structure import grammar_of
-from orchestrator.gateway.tools.offer import Offer
 
 SEEDS = MAX_SEED + 1
 
@@ -30,11 +28,11 @@ def parameters(
     prompt: tuple[int, ...],
     tenant: str,
     seed: int,
+    grammar: Grammar | None,
     defaults: SamplingParameters = OPENAI,
-    offer: Offer | None = None,
 ) -> list[GenerationParameters]:
     """One entry for each of the n choices; choice i uses seed + i, as in vLLM."""
-    sampling = _sampling(said, defaults, offer.grammar if offer is not None else grammar_of(said))
+    sampling = _sampling(said, defaults, grammar)
     return [
         GenerationParameters(
             token_ids=prompt,

@@ -147,7 +147,7 @@ class Generating(RequestBody):
         return self
 
     @property
-    def named_form(self) -> str | None:
+    def form_field(self) -> str | None:
         """The field that says what the answer must look like."""
         if self.structured_outputs is not None:
             return "structured_outputs"
@@ -236,6 +236,9 @@ class ChatBody(Generating):
     parallel_tool_calls: bool | None = Field(
         None, description="false: a required call is the only one"
     )
+    include_reasoning: bool | None = Field(
+        None, description="false: the reasoning is left out of what is sent"
+    )
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Field(ge=0, le=MOST_TOP_LOGPROBS)] | None = None
 
@@ -259,6 +262,11 @@ class ChatBody(Generating):
         return self
 
     @property
+    def form_field(self) -> str | None:
+        """The field that says what the answer must look like."""
+        return "tools" if self.may_call else super().form_field
+
+    @property
     def may_call(self) -> bool:
         """Whether the answer may call tools."""
         return bool(self.tools) and self.tool_choice != "none"
@@ -266,9 +274,10 @@ class ChatBody(Generating):
     @model_validator(mode="after")
     def _tools_to_call(self) -> Self:
         require_tools(self.tools, self.tool_choice)
-        if self.may_call and self.named_form is not None:
+        form = super().form_field
+        if self.may_call and form is not None:
             rule = "must not be given with tools that may be called"
-            raise InvalidInput(self.named_form, rule, "both")
+            raise InvalidInput(form, rule, "both")
         return self
 
 

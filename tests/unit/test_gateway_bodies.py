@@ -13,6 +13,7 @@ from draftloop.request import SamplingParameters
 from orchestrator.gateway import parameters as reading
 from orchestrator.gateway.errors import Problem, UnknownModel, body_problem, problem
 from orchestrator.gateway.schemas import ChatBody, CompletionBody, Generating, TokenizeBody
+from orchestrator.gateway.structure import grammar_of
 
 HELLO = [{"role": "user", "content": "hello"}]
 TOOL = {"type": "function", "function": {"name": "a", "parameters": {"type": "object"}}}
@@ -32,7 +33,7 @@ def chat(**body: Any) -> ChatBody:
 
 
 def parameters(said: Generating, prompt: tuple[int, ...], tenant: str) -> Any:
-    return reading.parameters(said, prompt, tenant, reading.seed_of(said))
+    return reading.parameters(said, prompt, tenant, reading.seed_of(said), grammar_of(said))
 
 
 def refusal(kind: type[Generating] | type[TokenizeBody], body: Any) -> Problem:
@@ -56,9 +57,9 @@ def test_what_is_not_said_is_openais_choice() -> None:
 
 def test_what_is_not_said_may_be_the_models_choice() -> None:
     advised = SamplingParameters(temperature=0.6, top_k=20, top_p=0.95)
-    (kept,) = reading.parameters(completion(), (5,), "", 1, advised)
+    (kept,) = reading.parameters(completion(), (5,), "", 1, None, advised)
     assert kept.sampling == advised
-    (said,) = reading.parameters(completion(temperature=0, top_k=-1), (5,), "", 1, advised)
+    (said,) = reading.parameters(completion(temperature=0, top_k=-1), (5,), "", 1, None, advised)
     assert said.sampling == SamplingParameters(temperature=0, top_k=0, top_p=0.95)
 
 

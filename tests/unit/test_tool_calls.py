@@ -10,13 +10,12 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 from llguidance import LLMatcher
-from tokenizers import AddedToken
-from tokenizers import Tokenizer as HuggingFaceTokenizer
 
 from draftloop.config import bundled_model
 from draftloop.errors import InvalidInput
 from draftloop.grammars.text import grammar_text
 from draftloop.runtime.grammars import Grammars
+from orchestrator.gateway.chat_reader import Reading
 from orchestrator.gateway.formats import ChatFormat
 from orchestrator.gateway.messages import Message, for_template
 from orchestrator.gateway.tools.grammar import calls_grammar
@@ -33,6 +32,7 @@ from orchestrator.gateway.tools.reader import CallReader
 from orchestrator.gateway.tools.schemas import Function, Tool
 from orchestrator.text import TextStream
 from orchestrator.tokenizer import Tokenizer
+from tests.support.marks import in_pieces, tokenizer_with
 
 WEATHER = '{"name": "weather", "arguments": {"city": "Bern", "days": {"first": 1}}}'
 BRACES = '{"name": "say", "arguments": {"text": "a } \\" { \\\\"}}'
@@ -59,12 +59,6 @@ def read(notation: Notation, pieces: list[str]) -> tuple[str, list[tuple[str, st
         calls[-1] = (calls[-1][0], calls[-1][1] + part.arguments)
     assert len(calls) == reader.calls
     return "".join(said.content for said in parts), calls
-
-
-def in_pieces(text: str, cuts: list[int]) -> list[str]:
-    """The text, cut at these places."""
-    places = sorted({0, len(text), *(cut % (len(text) + 1) for cut in cuts)})
-    return [text[start:stop] for start, stop in zip(places, places[1:], strict=False)]
 
 
 @pytest.mark.parametrize("notation", NOTATIONS.values(), ids=NOTATIONS)
@@ -149,7 +143,7 @@ def test_an_answer_that_was_cut_off() -> None:
 
 @pytest.mark.parametrize(("reason", "told"), [("stop", "tool_calls"), ("length", "length")])
 def test_why_a_chat_ended(reason: str, told: str) -> None:
-    form = ChatFormat(Offer(HERMES, None, frozenset()))
+    form = ChatFormat(Reading(offer=Offer(HERMES, None, frozenset())))
     whole = form.whole(0, ANSWERS["hermes"], None, reason)
     assert whole["finish_reason"] == told and whole["message"]["content"] is None
     names = [call["function"]["name"] for call in whole["message"]["tool_calls"]]
@@ -172,14 +166,6 @@ def test_why_a_chat_ended(reason: str, told: str) -> None:
 )
 def test_templates_show_how_calls_are_written(template: str, notation: Notation | None) -> None:
     assert detected(template) is notation
-
-
-def tokenizer_with(folder: Path, *marks: str, special: bool) -> Tokenizer:
-    """The bundled one, which has these tokens besides."""
-    tokenizer = HuggingFaceTokenizer.from_file(str(bundled_model("verifier") / "tokenizer.json"))
-    tokenizer.add_tokens([AddedToken(mark, special=special, normalized=False) for mark in marks])
-    tokenizer.save(str(folder / "tokenizer.json"))
-    return Tokenizer(folder)
 
 
 FUNCTIONS = [

@@ -1,0 +1,27 @@
+"""What models write around their reasoning: each family its own, which its chat template shows."""
+
+from __future__ import annotations
+
+from typing import Literal, NamedTuple
+
+MarksName = Literal["think", "mistral", "seed"]
+
+
+class Marks(NamedTuple):
+    """`begin` stands before the reasoning, which opens the answer, and `end` behind it."""
+
+    name: MarksName
+    begin: str
+    end: str
+
+
+THINK = Marks("think", "<think>", "</think>")  # of DeepSeek R1, Qwen 3, GLM 4.5 and most others
+MISTRAL = Marks("mistral", "[THINK]", "[/THINK]")  # of Magistral
+SEED = Marks("seed", "<seed:think>", "</seed:think>")  # of Seed-OSS
+MARKS = {one.name: one for one in (THINK, MISTRAL, SEED)}
+
+
+def detected(template: str) -> Marks | None:
+    """Those that a chat template shows; None where it shows none that are known."""
+    shown = (one for one in MARKS.values() if one.begin in template or one.end in template)
+    return next(shown, None)

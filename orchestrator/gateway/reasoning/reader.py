@@ -1,0 +1,74 @@
+"""An answer that may begin with reasoning, taken apart while it grows."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from orchestrator.gateway.reasoning.marks import Marks
+from orchestrator.text import overlap
+
+
+class Parts(NamedTuple):
+    """What some text made certain. Line ends around the marks belong to neither."""
+
+    reasoning: str
+    content: str
+
+
+class ReasoningReader:
+    """Reads one answer. `opened`: the prompt has said the first mark already."""
+
+    def __init__(self, marks: Marks, *, opened: bool) -> None:
+        self._marks = marks
+        self._held = ""  # not yet understood
+        self._at_start = not opened  # nothing but space so far
+        self._inside = opened
+        self._told = False  # something of the part that is being read
+
+    def feed(self, text: str) -> Parts:
+        """The next text."""
+        self._held += text
+        if self._at_start and not self._begun():
+            return Parts("", "")
+        reasoning = self._reasoning() if self._inside else ""
+        return Parts(reasoning, "" if self._inside else self._content())
+
+    def finish(self) -> Parts:
+        """There is no more text: what was held back belongs to where it stands."""
+        rest, self._held = self._held, ""
+        if self._inside:
+            return Parts(self._trimmed(rest).rstrip("\n"), "")
+        return Parts("", rest if self._at_start else self._trimmed(rest))
+
+    def _begun(self) -> bool:
+        """Whether it is known if the answer begins with the mark."""
+        begin, said = self._marks.begin, self._held.lstrip()
+        if begin.startswith(said) and said != begin:
+            return False
+        self._at_start = False
+        if said.startswith(begin):
+            self._held, self._inside = said.removeprefix(begin), True
+        else:
+            self._told = True  # an answer without reasoning stays as it is
+        return True
+
+    def _reasoning(self) -> str:
+        """Up to the mark at its end, and no further than is certain."""
+        before, mark, rest = self._held.partition(self._marks.end)
+        if mark:
+            reasoning = self._trimmed(before.rstrip("\n"))
+            self._held, self._inside, self._told = rest, False, False
+            return reasoning
+        cut = len(before[: len(before) - overlap(before, self._marks.end)].rstrip("\n"))
+        self._held = before[cut:]
+        return self._trimmed(before[:cut])
+
+    def _content(self) -> str:
+        content, self._held = self._held, ""
+        return self._trimmed(content)
+
+    def _trimmed(self, text: str) -> str:
+        """Without line ends where a part begins."""
+        text = text if self._told else text.lstrip("\n")
+        self._told = self._told or bool(text)
+        return text

@@ -1,0 +1,112 @@
+"""Answers that reason first, by OpenAI's own client: whole, streamed, drafted, held to a form."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import jsonschema
+import pytest
+from openai import OpenAI
+
+from orchestrator.launcher import Stack
+from tests.e2e.http_client import talk
+from tests.support.service_process import ServiceProcess
+from tests.support.waiting import until
+
+TEMPLATE = """\
+{% for message in messages %}{{ message.content }}{% endfor %}
+{% if add_generation_prompt and enable_thinking is not false %}<think>
+{% endif %}
+"""
+# The bundled model was trained to write code. What it has seen, and some help, makes it go on so.
+SHOWN = '<think>\nself.x = 1\n</think>\n\n{"a": 1}\n' * 6
+HELP = {"1225": 5, "30": 3, "75": 1.5, "91": -3, "28": -100}  # "</", ">", "k", "{", "<"
+SEEDS = range(8)
+PLAIN = {"speculative": {"strategy": "autoregressive"}}
+
+
+@pytest.fixture(scope="module")
+def reasoner(stack: Stack, tmp_path_factory: pytest.TempPathFactory) -> Iterator[OpenAI]:
+    """Of an orchestrator whose chat template lets models reason, before the stack's services."""
+    folder = tmp_path_factory.mktemp("reasoner")
+    template, address = folder / "template.jinja", folder / "http"
+    template.write_text(TEMPLATE)
+    roles = (stack.processes["verifier"].address, stack.processes["drafter"].address)
+    flags = [
+        "--verifiers", roles[0], "--drafters", roles[1], "--chat-template", str(template),
+        "--http-listen", "127.0.0.1:0", "--http-address-file", str(address),
+    ]  # fmt: skip
+    process = ServiceProcess("orchestrator", flags, folder)
+    process.start()
+    try:
+        process.wait_until_ready()
+        until(address.exists)
+        base = f"http://{address.read_text().strip()}/v1"
+        with OpenAI(base_url=base, api_key="none", max_retries=0) as client:
+            yield client
+    finally:
+        process.kill()
+
+
+def ask(client: OpenAI, seed: int, **said: Any) -> Any:
+    messages = [{"role": "user", "content": SHOWN}]
+    chosen = {"max_tokens": 120, "logit_bias": HELP, "seed": seed, "messages": messages, **said}
+    return talk(client, **chosen)
+
+
+def message(client: OpenAI, seed: int, **said: Any) -> tuple[str | None, str | None]:
+    (choice,) = ask(client, seed, **said).choices
+    return getattr(choice.message, "reasoning", None), choice.message.content
+
+
+def streamed(client: OpenAI, seed: int, **said: Any) -> tuple[str | None, str | None]:
+    deltas = [chunk.choices[0].delta for chunk in ask(client, seed, stream=True, **said)]
+    reasoning = "".join(getattr(delta, "reasoning_content", None) or "" for delta in deltas)
+    return reasoning or None, "".join(delta.content or "" for delta in deltas) or None
+
+
+DIGIT: Any = {"type": "object", "additionalProperties": False, "required": ["a"],
+              "properties": {"a": {"type": "integer", "minimum": 0, "maximum": 9}}}  # fmt: skip
+JSON: Any = {
+    "response_format": {"type": "json_schema", "json_schema": {"name": "a", "schema": DIGIT}}
+}
+FORMS: list[Any] = [
+    JSON,
+    {"extra_body": {"structured_outputs": {"choice": [" yes", "no"]}}},
+]
+
+
+@pytest.mark.parametrize("form", FORMS, ids=["json", "choice"])
+def test_a_form_is_that_of_what_stands_behind_the_reasoning(reasoner: OpenAI, form: Any) -> None:
+    """Drafted and plain, whole and streamed: the same; reasoning is in whatever words."""
+    answers = [message(reasoner, seed, **form) for seed in SEEDS]
+    for seed, (reasoning, content) in zip(SEEDS, answers, strict=True):
+        if content is not None and "response_format" in form:
+            jsonschema.validate(json.loads(content), DIGIT)
+        else:
+            assert content in (" yes", "no", None)
+        assert streamed(reasoner, seed, **form) == (reasoning, content)
+        plain = {**form, "extra_body": {**form.get("extra_body", {}), **PLAIN}}
+        assert message(reasoner, seed, **plain) == (reasoning, content)
+    assert sum(None not in answer for answer in answers) >= 2  # others go on reasoning, or do not
+
+
+def test_the_same_text_with_and_without_a_look_at_it(reasoner: OpenAI) -> None:
+    """Without reasoning the content stays, and a template that asks for none gets none."""
+    reasoned = next(seed for seed in SEEDS if None not in message(reasoner, seed, **JSON))
+    hidden = message(reasoner, reasoned, **JSON, extra_body={"include_reasoning": False})
+    assert hidden == (None, message(reasoner, reasoned, **JSON)[1])
+    off = {"chat_template_kwargs": {"enable_thinking": False}}
+    assert message(reasoner, reasoned, extra_body=off, max_tokens=8)[0] is None
+
+
+def test_reasoning_goes_back_into_the_prompt(reasoner: OpenAI) -> None:
+    answer = ask(reasoner, 2, **JSON).choices[0].message
+    turns = [
+        {"role": "user", "content": SHOWN},
+        answer.model_dump(),
+        {"role": "user", "content": "x"},
+    ]
+    assert ask(reasoner, 2, messages=turns, max_tokens=4).usage.completion_tokens == 4

@@ -1,0 +1,214 @@
+"""Reasoning before answers: told apart in any pieces, before any form that the answer must have."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+from llguidance import LLMatcher
+
+from draftloop.config import bundled_model
+from draftloop.errors import InvalidInput
+from draftloop.grammar import Grammar
+from draftloop.grammars.text import grammar_text
+from draftloop.runtime.grammars import Grammars
+from orchestrator.gateway.chat_reader import Reading
+from orchestrator.gateway.formats import ChatFormat
+from orchestrator.gateway.messages import Message, for_template
+from orchestrator.gateway.reasoning.marks import MARKS, MISTRAL, SEED, THINK, Marks, detected
+from orchestrator.gateway.reasoning.reader import ReasoningReader
+from orchestrator.gateway.reasoning.thought import Thought, thought_after
+from orchestrator.gateway.tools.notation import HERMES
+from orchestrator.gateway.tools.offer import Offer
+from orchestrator.tokenizer import Tokenizer
+from tests.support.marks import in_pieces, tokenizer_with
+
+OWN = Tokenizer(bundled_model("verifier"))
+
+
+def read(pieces: list[str], *, opened: bool, marks: Marks = THINK) -> tuple[str, str]:
+    """Reasoning and content of an answer that comes so."""
+    reader = ReasoningReader(marks, opened=opened)
+    parts = [*(reader.feed(piece) for piece in pieces), reader.finish()]
+    return "".join(part.reasoning for part in parts), "".join(part.content for part in parts)
+
+
+@pytest.mark.parametrize(
+    ("opened", "answer", "reasoning", "content"),
+    [
+        (False, "<think>\nHm.\n\nSo.\n</think>\n\nYes.\n", "Hm.\n\nSo.", "Yes.\n"),
+        (False, "\n <think>Hm.</think>Yes.", "Hm.", "Yes."),
+        (False, "Yes. <think>no</think>", "", "Yes. <think>no</think>"),
+        (False, "\n\nYes.", "", "\n\nYes."),
+        (False, "<think>\n\n</think>\n\nYes.", "", "Yes."),
+        (False, "<thin", "", "<thin"),
+        (False, " \n", "", " \n"),
+        (False, "<think>never ends\n", "never ends", ""),
+        (True, "\nHm. </thin </think> Yes </think>.", "Hm. </thin ", " Yes </think>."),
+        (True, "Hm.</thi", "Hm.</thi", ""),
+        (True, "<think>Hm.</think>Yes.", "<think>Hm.", "Yes."),
+        (True, "\n</think>\n", "", ""),
+    ],
+)
+def test_what_is_reasoning(opened: bool, answer: str, reasoning: str, content: str) -> None:
+    assert read([answer], opened=opened) == (reasoning, content)
+    assert read(list(answer), opened=opened) == (reasoning, content)
+
+
+PIECES = ("<think>", "</think>", "<think", "</", "think>", "<", ">", "\n", " ", "x", "")
+
+
+@given(st.booleans(), st.lists(st.sampled_from(PIECES), max_size=12), st.lists(st.integers(0, 99)))
+@example(True, ["x", "\n", "\n", "</", "\n"], [1, 2, 3, 5])
+def test_any_text_in_any_pieces(opened: bool, pieces: list[str], cuts: list[int]) -> None:
+    """However it comes the same; but for marks and line ends around them nothing is lost."""
+    text = "".join(pieces)
+    reasoning, content = read([text], opened=opened)
+    assert read(in_pieces(text, cuts), opened=opened) == (reasoning, content)
+    inside, begin, rest = opened, "", text
+    if not opened and text.lstrip().startswith(THINK.begin):
+        inside, begin, rest = True, THINK.begin, text.lstrip().removeprefix(THINK.begin)
+    if not inside:
+        assert (reasoning, content) == ("", text)
+    before, _, behind = rest.partition(THINK.end)
+    if inside:
+        assert (reasoning, content) == (before.strip("\n"), behind.lstrip("\n")), begin
+
+
+def test_reasoning_comes_while_it_is_written() -> None:
+    reader = ReasoningReader(THINK, opened=False)
+    said = [reader.feed(text) for text in ("<th", "ink>a", " b\n", "c", "\n</think>", "\n", "d")]
+    assert said == [("", ""), ("a", ""), (" b", ""), ("\nc", ""), ("", ""), ("", ""), ("", "d")]
+
+
+@pytest.mark.parametrize(
+    ("template", "marks"),
+    [
+        ("{% if x %}<think>\n\n</think>{% endif %}", THINK),
+        ("{{ content.split('</think>')[-1] }}", THINK),
+        ("... [THINK]{{ x }}[/THINK]", MISTRAL),
+        ("<seed:think>", SEED),
+        ("{{ messages[0].content }} I think", None),
+    ],
+)
+def test_which_marks_a_template_shows(template: str, marks: Marks | None) -> None:
+    assert detected(template) is marks
+
+
+@pytest.mark.parametrize(
+    ("prompt", "opened", "closed"),
+    [
+        ("<|assistant|>\n", False, False),
+        ("<|assistant|>\n<think>\n", True, False),
+        ("<|assistant|>\n<think>\n\n</think>\n\n", False, True),
+        ("<think>x</think>\n<|assistant|>", False, False),
+    ],
+)
+def test_what_a_prompt_has_begun(prompt: str, opened: bool, closed: bool) -> None:
+    thought = thought_after(prompt, THINK, OWN)
+    assert (thought.opened, thought.closed) == (opened, closed)
+
+
+FORMS = [
+    (Grammar("json_schema", '{"type": "object"}'), '{"a": 1}', "yes"),
+    (Grammar("regex", "[ab]{3}"), "aba", "ab"),
+    (Grammar("choice", '[" yes", "no"]'), " yes", "yes"),
+    (Grammar("grammar", 'start: "x"+ "y"'), "xxy", "xx"),
+    (Grammar("grammar", 'root ::= "x"+ "y"'), "xxy", "xx"),
+    (Grammar("grammar", '{"grammars": [{"lark_grammar": "start: \\"a\\""}]}'), "a", "b"),
+]
+
+
+@pytest.mark.parametrize("special", [None, False, True])
+@pytest.mark.parametrize("marks", MARKS.values(), ids=MARKS)
+@pytest.mark.parametrize(("form", "good", "bad"), FORMS)
+def test_an_answer_of_a_form_may_be_thought_about(
+    tmp_path: Path, form: Grammar, good: str, bad: str, marks: Marks, special: bool | None
+) -> None:
+    """Marks may be letters, or tokens with letters, or special tokens, which have none."""
+    own, folder = OWN, bundled_model("verifier")
+    if special is not None:
+        own, folder = tokenizer_with(tmp_path, marks.begin, marks.end, special=special), tmp_path
+    grammars = Grammars(folder, 4098, [0])
+
+    def follows(text: str, prompt: str) -> bool:
+        thought = thought_after(prompt, marks, own)
+        grammar = thought.before(form)
+        assert grammar is not None and len(thought.named_tokens) == (2 if special else 0)
+        grammars.follow(grammar)
+        matcher = LLMatcher(grammars._read_tokenizer(), grammar_text(grammar))
+        token_ids = own.encode(text, add_special_tokens=False)
+        return matcher.validate_tokens([*token_ids, 0]) == len(token_ids) + 1
+
+    hm = f"\nHm < {bad} {{ </\n{marks.end}"
+    assert follows(f"{hm}\n\n{good}", marks.begin) and follows(hm + good, marks.begin)
+    assert not follows(f"{hm}\n\n{bad}", marks.begin) and not follows(good, marks.begin)
+    assert follows(marks.begin + hm + good, "") and follows(good, "") and not follows(bad, "")
+    closed = f"{marks.begin}\n\n{marks.end}\n\n"
+    assert follows(good, closed) and not follows(marks.begin + hm + good, closed)
+
+
+def test_without_a_form_nothing_is_held_to_one() -> None:
+    assert thought_after("<think>", THINK, OWN).before(None) is None
+
+
+ANSWER = (
+    '<think>\nHm.\n</think>\n\nLet me see.\n<tool_call>{"name": "f", "arguments": {}}</tool_call>'
+)
+
+
+def reading(*, hidden: bool = False) -> Reading:
+    thought = Thought(THINK, False, False, {}, frozenset())
+    return Reading(thought, Offer(HERMES, None, frozenset()), hidden)
+
+
+def test_reasoning_before_calls() -> None:
+    message = ChatFormat(reading()).whole(0, ANSWER, None, "stop")["message"]
+    assert message["reasoning"] == message["reasoning_content"] == "Hm."
+    assert message["content"] == "Let me see."
+    assert message["tool_calls"][0]["function"] == {"name": "f", "arguments": "{}"}
+    form = ChatFormat(reading())
+    ends: list[str | None] = [None] * (len(ANSWER) - 1)
+    deltas = [
+        form.delta(0, letter, None, end)["delta"]
+        for letter, end in zip(ANSWER, [*ends, "stop"], strict=True)
+    ]
+    for name, told in (("reasoning", "Hm."), ("content", "Let me see.")):
+        assert "".join(delta.get(name, "") for delta in deltas) == told
+    assert sum("tool_calls" in delta for delta in deltas) >= 1
+
+
+def test_reasoning_that_is_not_wanted() -> None:
+    message = ChatFormat(reading(hidden=True)).whole(0, ANSWER, None, "stop")["message"]
+    assert "reasoning" not in message and message["content"] == "Let me see."
+
+
+def test_an_answer_that_only_reasons_has_no_content() -> None:
+    message = ChatFormat(reading()).whole(0, "<think>Hm", None, "length")["message"]
+    assert message["content"] is None and message["reasoning"] == "Hm"
+
+
+def message(**said: Any) -> Message:
+    return Message.model_validate({"role": "assistant", **said})
+
+
+def test_templates_are_given_earlier_reasoning() -> None:
+    """What a client had from an answer, it sends back with both of its names, or one."""
+    for said in (
+        {"reasoning": "Hm.", "reasoning_content": "Hm."},
+        {"reasoning": "Hm."},
+        {"reasoning_content": "Hm.", "content": None},
+    ):
+        (plain,) = for_template([message(**said)])
+        assert plain["reasoning"] == plain["reasoning_content"] == "Hm." and plain["content"] == ""
+    with pytest.raises(InvalidInput) as caught:
+        for_template([message(role="user", content="x", reasoning="y")])
+    assert caught.value.field == "messages[0].reasoning"
+    assert (
+        json.dumps(for_template([message(content="x")]))
+        == '[{"role": "assistant", "content": "x"}]'
+    )
