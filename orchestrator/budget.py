@@ -106,6 +106,10 @@ class Controller:
         rate = expected / self.verify_cost.nanoseconds(nodes)
         return rate > CLEARLY_MORE * max(self.modelled.rate, self.plain_rate)
 
+    def limit(self, nodes: int) -> None:
+        """From now on no larger drafts: another verifier may take fewer nodes."""
+        self.max_nodes = min(self.max_nodes, nodes)
+
     def next_budget(self, room: int) -> DraftBudget:
         """The budget of the next round; `room` is the most depth that makes sense."""
         nodes, depth = self.max_nodes, min(self.max_nodes, room)

@@ -183,6 +183,7 @@ class Generation:
         self._times.round_ns = round_ns
         if self._reopened():  # says nothing about drafts, nor about the pace without
             self.figures.reopened_sessions = self.verifier.reopened
+            self.controller.limit(self.verifier.max_draft_nodes)
         else:
             timings, modelled = answer.timings, draft.timings.forwards > 0
             but_draft = round_ns - self._times.draft_ns

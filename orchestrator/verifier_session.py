@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 import time
 from collections.abc import Sequence
 
@@ -28,6 +29,12 @@ class VerifierSession(Session[VerifierStream]):
         self._reopen_for_s = reopen_for_s
         self._begun = False  # what is said of the request now is said of what we made of it
         self.reopened = 0
+
+    @property
+    def max_draft_nodes(self) -> int:
+        """Most nodes that it takes in one draft."""
+        model = self._replica.model if self._replica is not None else None
+        return model.max_draft_nodes if model is not None else sys.maxsize
 
     async def open(self, committed: Sequence[int]) -> Verification:
         """Opens on the best replica; the answer holds the next token.

@@ -44,8 +44,10 @@ def tokenizer() -> Tokenizer:
 class ScriptedVerifier:
     """Accepts every draft whole; loses its session in the rounds `loses`."""
 
-    def __init__(self, loses: Sequence[int] = ()) -> None:
+    def __init__(self, loses: Sequence[int] = (), nodes_then: int = 64) -> None:
         self._loses = loses
+        self._nodes_then = nodes_then
+        self.max_draft_nodes = 64
         self._round = 0
         self.reopened = 0
         self.closed = False
@@ -57,6 +59,7 @@ class ScriptedVerifier:
         self._round += 1
         if self._round in self._loses:
             self.reopened += 1
+            self.max_draft_nodes = self._nodes_then
             return self._says(committed, EMPTY_TREE)
         return self._says(committed, draft)
 
@@ -132,6 +135,12 @@ async def test_a_draft_that_a_lost_session_never_judged_is_not_counted(
     assert running.controller.rounds == [(2, 3), (2, 3), (1, 2)]
     assert running.figures.draft_tokens == running.figures.accepted_tokens == 5
     assert running.figures.reopened_sessions == 1
+
+
+async def test_a_verifier_that_takes_fewer_nodes_gets_no_more(tokenizer: Tokenizer) -> None:
+    running = generation(tokenizer, ScriptedVerifier(loses=(2,), nodes_then=1), ScriptedDrafting())
+    pieces = [piece async for piece in running.run()]
+    assert [len(piece.token_ids) for piece in pieces] == [1, 3, 1, 2, 2, 1]
 
 
 async def test_nor_does_it_speak_against_drafting(tokenizer: Tokenizer) -> None:
