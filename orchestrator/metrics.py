@@ -10,7 +10,7 @@ import contextlib
 import functools
 import time
 from collections import Counter as Tally
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -191,11 +191,26 @@ _REASONS = (
     (Unavailable, "unavailable"),
     (DraftloopError, "other"),
 )
+_INTERNAL, _ABORT = "internal", "abort"
+
+
+def _begin(counter: Counter, labels: Iterable[str]) -> None:
+    """Makes series before there is anything to count.
+
+    An alert adds up failures and successes: a sum with a series that is absent is absent too,
+    however many requests fail before the first success.
+    """
+    for label in labels:
+        counter.labels(label)
+
+
+_begin(SUCCESSES, ("stop", "length", _ABORT))
+_begin(FAILURES, (*(name for _, name in _REASONS), _INTERNAL))
 
 
 def reason_of(error: BaseException) -> str:
     """The label of an error."""
-    return next((name for kind, name in _REASONS if isinstance(error, kind)), "internal")
+    return next((name for kind, name in _REASONS if isinstance(error, kind)), _INTERNAL)
 
 
 @contextlib.contextmanager
@@ -276,7 +291,7 @@ class RequestMeter:
             FAILURES.labels(reason).inc()
             return reason
         # an error that is no Exception: cancelled, or left before it was finished
-        outcome = finish_reason or "abort"
+        outcome = finish_reason or _ABORT
         SUCCESSES.labels(outcome).inc()
         return outcome
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import functools
 import importlib
 import re
+import subprocess
+import sys
 from typing import Any
 
 import pytest
@@ -89,6 +91,28 @@ def test_orchestrators_are_added_before_they_refuse(overlay: str) -> None:
 def test_operations_explain_what_is_measured() -> None:
     page = (ROOT / "docs" / "operations.md").read_text(encoding="utf-8")
     assert set(NAME.findall(page)) <= measured()
+
+
+def test_ends_of_requests_are_counted_from_the_start() -> None:
+    """An alert that divides by both kinds finds them before the first of either."""
+    said = (
+        "import orchestrator.metrics\n"
+        "for family in (orchestrator.metrics.SUCCESSES, orchestrator.metrics.FAILURES):\n"
+        "    for sample in family.collect()[0].samples:\n"
+        "        if sample.name.endswith('_total'):\n"
+        "            print(*sample.labels.values(), sample.value)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", said], cwd=ROOT, capture_output=True, text=True, timeout=60
+    )
+    assert done.stdout.splitlines() == [
+        f"{label} 0.0"
+        for label in (
+            *("stop", "length", "abort"),
+            *("invalid_input", "overloaded", "deadline_exceeded", "mismatch", "no_answer"),
+            *("unavailable", "other", "internal"),
+        )
+    ], done.stderr
 
 
 def test_alerts_are_those_of_prometheus() -> None:
