@@ -2,8 +2,9 @@
 
 `python -m models.distill --tokens 3000000` starts from the cross-entropy-trained draft model when
 there is one, with `--model drafter-large` from every second layer of the verifier model; both
-resume like `models.train`. `--sampled-share 0.5` makes half of the text what `models.sample` let
-the verifier model write, `--revised-share 0.1` a tenth what `models.revise` made.
+resume like `models.train`, without `--run` as `distilled` and `distilled-large`.
+`--sampled-share 0.5` makes half of the text what `models.sample` let the verifier model write,
+`--revised-share 0.1` a tenth what `models.revise` made.
 """
 
 from __future__ import annotations
@@ -19,9 +20,10 @@ from torch.nn.functional import cross_entropy, kl_div
 from transformers import AutoModelForCausalLM, LlamaForCausalLM
 
 from models import attention
-from models.architecture import CONFIGURATIONS, LARGE_DRAFTER_LAYERS, thinned
-from models.checkpoint import BUNDLED, Checkpoint, left_by
+from models.architecture import CONFIGURATIONS, LARGE_DRAFTER_LAYERS, build, thinned
+from models.checkpoint import Checkpoint, left_by
 from models.layout import (
+    DRAFTER_DIR,
     DRAFTERS,
     LARGE_DRAFTER_DIR,
     MODELS_DIR,
@@ -31,7 +33,10 @@ from models.layout import (
 from models.schedule import Phase, Schedule
 from models.streams import add_share_options
 from models.team import Setting
-from models.train import add_machine_options, rates_from, run, setting_from, starting_state
+from models.train import add_machine_options, rates_from, run, setting_from
+
+# Of a run that no `--run` names.
+RUNS_BY_MODEL = {DRAFTER_DIR.name: "distilled", LARGE_DRAFTER_DIR.name: "distilled-large"}
 
 
 def phases(layers: int) -> tuple[Phase, ...]:
@@ -114,14 +119,27 @@ def first_state(
 ) -> Checkpoint:
     """The run's own state, else the draft model that another run left, else a new one.
 
-    Momenta start at zero: the objective is another one, or the teacher is.
+    Momenta start at zero: the objective is another one, or the teacher is. Raises
+    FileNotFoundError where the run to start from left nothing, and ValueError where a state is of
+    another model than the options ask for.
     """
-    start, resumes = options.start_from or options.model, setting.file.exists()
-    if not resumes and (start == BUNDLED or checkpoint_file(start).exists()):
-        return Checkpoint.begun(left_by(start, MODELS_DIR / options.model).model)
-    if not resumes and options.model == LARGE_DRAFTER_DIR.name:
+    config = CONFIGURATIONS[options.model]()
+    if setting.file.exists():
+        state, name = Checkpoint.load(setting.file), setting.file.stem
+    elif options.start_from or checkpoint_file(options.model).exists():
+        name = options.start_from or options.model
+        state = Checkpoint.begun(left_by(name, MODELS_DIR / options.model).model)
+    elif options.model == LARGE_DRAFTER_DIR.name:
         return Checkpoint.begun(thinned(teacher, LARGE_DRAFTER_LAYERS))
-    return starting_state(setting.file, CONFIGURATIONS[options.model](), options.seed)
+    else:
+        return Checkpoint.begun(build(config, options.seed))
+    hidden = state.model.config.hidden_size
+    if hidden != config.hidden_size:
+        raise ValueError(
+            f"the run {name!r} has a hidden size of {hidden}, "
+            f"{options.model} has one of {config.hidden_size}"
+        )
+    return state
 
 
 def main() -> None:
@@ -140,7 +158,7 @@ def main() -> None:
     rates = rates_from(options)
     teacher = teacher_from(VERIFIER_DIR, options.device)
     objective = Distillation(teacher, overlap_share=options.overlap_share)
-    setting = setting_from(options, schedule, rates, objective, "distilled")
+    setting = setting_from(options, schedule, rates, objective, RUNS_BY_MODEL[options.model])
     run(setting, first_state(setting, options, teacher))
 
 

@@ -19,14 +19,19 @@ def mixed(
 ) -> npt.NDArray[np.int16]:
     """One stream in which each of `others` has its share (0 to 1) and `text` what is left.
 
-    As long as the other that runs out first allows; blocks are drawn from all over each. Windows
-    are drawn from all over the stream, so the order in it does not matter.
+    As long as the one that runs out first allows; blocks are drawn from all over each. Windows
+    are drawn from all over the stream, so the order in it does not matter. Raises ValueError
+    unless every share is above 0 and all of them together are at most 1.
     """
+    shares = [share for _, share in others]
+    left = round(1 - sum(shares), 9)  # 0.7 and 0.2 and 0.1 leave nothing
+    if min(shares) <= 0 or left < 0:
+        raise ValueError(f"shares must be above 0 and together at most 1, got {shares}")
+    parts = [*others, (text, left)] if left else others
     draw = np.random.default_rng(seed)
-    total = min(len(other) / share for other, share in others) / BLOCK
-    left = 1 - sum(share for _, share in others)
+    total = min(len(stream) / share for stream, share in parts) / BLOCK
     chosen = []
-    for stream, share in [*others, (text, left)]:
+    for stream, share in parts:
         whole = stream[: len(stream) // BLOCK * BLOCK].reshape(-1, BLOCK)
         blocks = draw.permutation(len(whole))[: round(total * share)]
         chosen.append(whole[np.sort(blocks)].reshape(-1))

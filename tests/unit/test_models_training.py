@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import argparse
 import multiprocessing
 import os
 import re
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import psutil
@@ -33,9 +35,15 @@ from models.architecture import (  # noqa: E402
     thinned,
 )
 from models.checkpoint import BUNDLED, Checkpoint, left_by  # noqa: E402
-from models.distill import Distillation, tempered_divergence, tempered_rejection  # noqa: E402
+from models.distill import (  # noqa: E402
+    RUNS_BY_MODEL,
+    Distillation,
+    first_state,
+    tempered_divergence,
+    tempered_rejection,
+)
 from models.evaluate import agreement, shares  # noqa: E402
-from models.layout import DRAFTER_DIR  # noqa: E402
+from models.layout import DRAFTER_DIR, DRAFTERS  # noqa: E402
 from models.muon import Rates, new_momenta, orthogonalise, share_out, update  # noqa: E402
 from models.packing import BLOCK, GROUP_BLOCKS, Windows, mixed  # noqa: E402
 from models.revise import COMMENTS, WORDS, record, revised  # noqa: E402
@@ -271,6 +279,69 @@ def test_a_mixed_stream_holds_the_shares_asked_for_from_all_over_each_text() -> 
     chosen = stream[stream >= 0].reshape(-1, BLOCK)
     assert (chosen == chosen[:, :1]).all() and len(set(chosen[:, 0])) == 13
     assert np.ptp(chosen) > 50
+
+
+def test_shares_hold_where_the_plain_text_is_the_one_that_runs_out() -> None:
+    text, sampled = (np.full(n * BLOCK, n, dtype=np.int16) for n in (7, 50))
+    stream = mixed(text, [(sampled, 0.3)], seed=1)
+    assert len(stream) == 10 * BLOCK and (stream == 50).sum() == 3 * BLOCK
+
+
+def test_shares_may_leave_no_plain_text() -> None:
+    text, *others = (np.full(10 * BLOCK, n, dtype=np.int16) for n in range(4))
+    stream = mixed(text, list(zip(others, (0.7, 0.2, 0.1), strict=True)), seed=1)
+    assert [(stream == n).sum() // BLOCK for n in range(4)] == [0, 10, 3, 1]
+
+
+@pytest.mark.parametrize("shares", [(0.7, 0.5), (1.2,), (-0.1, 0.5), (0.0,)])
+def test_shares_that_are_none_are_refused(shares: tuple[float, ...]) -> None:
+    text = np.zeros(10 * BLOCK, dtype=np.int16)
+    with pytest.raises(ValueError, match="together at most 1"):
+        mixed(text, [(text, share) for share in shares], seed=1)
+
+
+def distilling(folder: Path, **said: Any) -> tuple[Setting, argparse.Namespace]:
+    """A run of `models.distill` that begins, and its options."""
+    setting = Setting(
+        file=folder / "own.pt",
+        schedule=schedule(),
+        rates=Rates(),
+        windows=Windows(np.zeros(GROUP + 1, dtype=np.int16), seed=0),
+        objective=next_token_loss,
+        workers=1,
+    )
+    options = {"model": "drafter", "start_from": None, "seed": 0, **said}
+    return setting, argparse.Namespace(**options)
+
+
+def test_distilling_starts_from_the_run_that_is_named_or_not_at_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A mistyped name once trained from nothing."""
+    monkeypatch.setattr("models.layout.CACHE_DIR", tmp_path)
+    teacher = build(SMALL, seed=1)
+    begun = first_state(*distilling(tmp_path), teacher)
+    begun.save(tmp_path / "first.pt")
+    again = first_state(*distilling(tmp_path, start_from="first", seed=1), teacher)
+    for name, tensor in begun.model.state_dict().items():
+        assert torch.equal(again.model.state_dict()[name], tensor)
+    with pytest.raises(FileNotFoundError, match="frist"):
+        first_state(*distilling(tmp_path, start_from="frist"), teacher)
+
+
+def test_distilling_refuses_the_state_of_another_model(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("models.layout.CACHE_DIR", tmp_path)
+    teacher = build(SMALL, seed=1)
+    setting, options = distilling(tmp_path)
+    small = first_state(setting, options, teacher)
+    for name in ("other", "own"):  # to start from, and to go on with
+        small.save(tmp_path / f"{name}.pt")
+        asked = distilling(tmp_path, model="drafter-large", start_from="other")
+        with pytest.raises(ValueError, match=f"run '{name}' has a hidden size of 128"):
+            first_state(*asked, teacher)
+    assert len(set(RUNS_BY_MODEL.values())) == len(DRAFTERS) == len(RUNS_BY_MODEL)
 
 
 def test_some_prompts_to_sample_from_are_records_with_their_second_version_begun() -> None:
