@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional
-from transformers import AttentionInterface, PretrainedConfig
+from transformers import AttentionInterface, AttentionMaskInterface, PretrainedConfig
 
 from draftloop.errors import StartupFailure
 from draftloop.runtime import cpu_attention
@@ -56,8 +56,11 @@ def attend(
 ) -> tuple[Tensor, None]:
     """Stores the new keys and values and attends; returns ([1, tokens, heads, head_dim], None).
 
-    For `AttentionShapes` it only tells them what would be stored, and returns zeros.
+    `attention_mask` is what `mask_of` made, or None. For `AttentionShapes` it only tells them what
+    would be stored, and returns zeros. Raises NotOurAttention for a mask of the layer's own.
     """
+    if attention_mask is not None:
+        sliding_window = _window_in(attention_mask)
     layer = module.layer_idx
     assert isinstance(layer, int)
     if isinstance(draftloop_batch, AttentionShapes):
@@ -82,6 +85,28 @@ def attend(
         outputs.append(_segment_attention(mine, *slot, segment, sliding_window, scoring))
     attended = outputs[0] if len(outputs) == 1 else torch.cat(outputs)
     return attended[None, ..., :dims].to(query.dtype), None
+
+
+def mask_of(
+    *_: Any, local_size: int | None = None, config: PretrainedConfig, **__: Any
+) -> Tensor | None:
+    """In a mask's place the layers' sliding window, where they have one: a number, as a tensor.
+
+    What a row sees is known from its `Segment`, but some models tell the window by the mask alone
+    (PhiMoE, Qwen2-MoE). Raises NotOurAttention where the size is another one, as of chunks.
+    """
+    if local_size is None:
+        return None
+    if local_size != getattr(config, "sliding_window", None):
+        raise NotOurAttention("this model's attention is cut in another way than by a window")
+    return torch.tensor(local_size)
+
+
+def _window_in(mask: Tensor) -> int:
+    """The window that `mask_of` has put in a mask's place."""
+    if mask.ndim or mask.dtype != torch.int64:  # a layer's own, or with something added (Doge)
+        raise NotOurAttention("this model's layers make masks of their own")
+    return int(mask)
 
 
 def _widened(part: Tensor, dims: int) -> Tensor:
@@ -172,3 +197,4 @@ def _windowed(segment: Segment, window: int | None) -> Mask | None:
 
 
 AttentionInterface.register(NAME, attend)
+AttentionMaskInterface.register(NAME, mask_of)

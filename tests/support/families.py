@@ -15,8 +15,10 @@ from transformers import (
     MixtralConfig,
     OPTConfig,
     Phi3Config,
+    PhimoeConfig,
     PretrainedConfig,
     Qwen2Config,
+    Qwen2MoeConfig,
     Qwen3Config,
 )
 
@@ -42,6 +44,13 @@ FAMILIES: dict[str, PretrainedConfig] = {
     "gpt_oss by torch": GptOssConfig(**WIDE, **EXPERTS, head_dim=6, sliding_window=8),
     "gpt_oss": GptOssConfig(**WIDE, **EXPERTS, head_dim=8, sliding_window=8),
     "opt": OPTConfig(**OWN_HEADS, ffn_dim=48, word_embed_proj_dim=32),
+    # Their layers know of the window by their mask alone.
+    "phimoe": PhimoeConfig(**WIDE, **EXPERTS, sliding_window=8),
+    "qwen2_moe": Qwen2MoeConfig(
+        **WIDE, num_experts=4, num_experts_per_tok=2, moe_intermediate_size=16,
+        shared_expert_intermediate_size=16, use_sliding_window=True, sliding_window=8,
+        max_window_layers=1,
+    ),
     "deepseek_v3": DeepseekV3Config(
         **{**WIDE, "num_key_value_heads": 4}, moe_intermediate_size=24, n_routed_experts=4,
         num_experts_per_tok=2, n_group=2, topk_group=1, q_lora_rank=16, kv_lora_rank=16,
