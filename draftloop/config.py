@@ -9,6 +9,7 @@ from typing import Any, Literal, Self
 from pydantic import Field, ValidationError, ValidationInfo, field_validator, model_validator
 from pydantic_settings import BaseSettings, CliApp, SettingsConfigDict
 
+from draftloop.environment import prefix_of, unknown_names
 from draftloop.errors import StartupFailure
 from draftloop.tls import ServerTls, require_together
 
@@ -18,13 +19,11 @@ GRACE_PERIOD_S = 10.0
 DEFAULT_HTTP_PORT = 8000
 REPOSITORY = Path(__file__).resolve().parent.parent
 
-ENVIRONMENT_PREFIX = "DRAFTLOOP_"
-
 
 def settings_config(role: str) -> SettingsConfigDict:
     """How the settings of one role are read; unknown flags are errors."""
     return SettingsConfigDict(
-        env_prefix=f"{ENVIRONMENT_PREFIX}{role.upper()}_",
+        env_prefix=prefix_of(role),
         extra="forbid",
         cli_prog_name=f"draftloop serve {role}",
         cli_kebab_case=True,
@@ -121,12 +120,14 @@ class ServiceSettings(BaseSettings):
     @classmethod
     def _refuse_unknown_environment(cls) -> None:
         prefix = str(cls.model_config["env_prefix"])
-        known = {prefix + name.upper() for name in cls.model_fields}
-        for name in sorted(os.environ):
-            if name.startswith(prefix) and name not in known:
-                raise StartupFailure(
-                    f"{name}: unknown setting; known are {', '.join(sorted(known))}"
+        mistakes = unknown_names(prefix, cls.model_fields, os.environ)
+        if mistakes:
+            raise StartupFailure(
+                "\n".join(
+                    f"{name}: unknown setting; the nearest that is known is {nearest}"
+                    for name, nearest in mistakes.items()
                 )
+            )
 
 
 Quantization = Literal["none", "int8", "w8a8"]

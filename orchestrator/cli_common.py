@@ -11,6 +11,7 @@ import typer
 from rich.console import Console
 
 from draftloop.client import Client, ClientTls
+from draftloop.environment import API_KEY
 from draftloop.errors import DraftloopError
 from draftloop.rpc.health import CA
 
@@ -22,7 +23,7 @@ complaints = Console(stderr=True, highlight=False)
 Server = Annotated[str, typer.Option(help="Address of a running orchestrator.")]
 ApiKey = Annotated[
     str | None,
-    typer.Option(help="Key, where the server asks for one.", envvar="DRAFTLOOP_API_KEY"),
+    typer.Option(help="Key, where the server asks for one.", envvar=API_KEY),
 ]
 TlsCa = Annotated[
     Path | None,

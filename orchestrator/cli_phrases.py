@@ -14,6 +14,7 @@ from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
+from draftloop.environment import PHRASES_URL
 from draftloop.errors import InvalidInput
 from orchestrator.cli_common import clear_errors, complaints, console
 
@@ -27,7 +28,7 @@ Url = Annotated[
     typer.Option(
         "--phrases-url",
         "--phrase-log",
-        envvar=["DRAFTLOOP_PHRASES_URL", "DRAFTLOOP_PHRASE_LOG"],
+        envvar=list(PHRASES_URL),
         show_envvar=True,
         help="Phrase log of the deployment, such as redis://host.",
     ),

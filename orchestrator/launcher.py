@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import os
 import shutil
 import signal
 import socket
@@ -14,7 +13,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Self
 
-from draftloop.config import ENVIRONMENT_PREFIX
+from draftloop.environment import prefix_of
 from draftloop.errors import StartupFailure
 from draftloop.model_info import require_model_folder
 from orchestrator.role_process import POLL_S, RoleProcess
@@ -103,10 +102,8 @@ class Stack:
     def _start(self) -> None:
         config = self.config
         deadline = time.monotonic() + config.start_timeout_s
-        self._check_ports()
-        for folder in (config.target, config.draft):
-            if folder is not None:
-                require_model_folder(folder)
+        if problems := [*self._missing_models(), *self._port_problems()]:
+            raise StartupFailure("\n".join(problems))
         self._add("verifier", config.verifier_port, self._verifier_flags())
         if config.draft is not None:
             self._add("drafter", config.drafter_port, self._drafter_flags())
@@ -118,10 +115,8 @@ class Stack:
     def _add(self, role: str, port: int, flags: list[str]) -> None:
         flags = ["--listen", f"{self.config.host}:{port}", *flags]
         secrets: dict[str, str] = {}
-        name = f"{ENVIRONMENT_PREFIX}{role.upper()}_PHRASES_URL"
-        said = "phrases_url" in self.config.model_fields_set
-        if role != "verifier" and (said or name not in os.environ):
-            secrets[name] = self.config.phrases_url
+        if role != "verifier" and "phrases_url" in self.config.model_fields_set:
+            secrets[f"{prefix_of(role)}PHRASES_URL"] = self.config.phrases_url
         self.processes[role] = self.role_process(role, flags, self.folder, secrets)
         self.processes[role].start()
 
@@ -129,22 +124,33 @@ class Stack:
         process.wait_until_ready(deadline)
         self._on_ready(process)
 
-    def _check_ports(self) -> None:
-        """Finds an occupied port now rather than after seconds of loading."""
+    def _missing_models(self) -> Iterator[str]:
+        for name in ("target", "draft"):
+            folder: Path | None = getattr(self.config, name)
+            try:
+                if folder is not None:
+                    require_model_folder(folder)
+            except StartupFailure as error:
+                yield f"{name}: {str(error).removeprefix('model: ')}"
+
+    def _port_problems(self) -> Iterator[str]:
+        """Finds occupied ports now rather than after seconds of loading; those asked for first."""
         config = self.config
         ports = {"verifier_port": config.verifier_port, "port": config.port}
         if config.http_port is not None:
             ports["http_port"] = config.http_port
         if config.draft is not None:
             ports["drafter_port"] = config.drafter_port
-        for name, port in ports.items():
-            if not port:
+        looked_at = {0}  # which takes a free one
+        for name in sorted(ports, key=lambda name: name not in config.model_fields_set):
+            if (port := ports[name]) in looked_at:
                 continue
+            looked_at.add(port)
             others = [other for other, taken in ports.items() if taken == port and other != name]
             problem = f"is that of {others[0]}, too" if others else _problem(config.host, port)
             if problem:
                 way = PORT_FLAGS.get(name, f"{name} in the file of --config")
-                raise StartupFailure(f"{name}: {config.host}:{port} {problem} ({way})")
+                yield f"{name}: {config.host}:{port} {problem} ({way})"
 
     def _verifier_flags(self) -> list[str]:
         config = self.config

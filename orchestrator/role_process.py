@@ -11,7 +11,8 @@ import time
 from pathlib import Path
 from typing import Protocol
 
-from draftloop.config import ENVIRONMENT_PREFIX, GRACE_PERIOD_S
+from draftloop.config import GRACE_PERIOD_S
+from draftloop.environment import prefix_of
 from draftloop.errors import StartupFailure
 
 POLL_S = 0.05
@@ -106,7 +107,7 @@ class RoleProcess:
     @property
     def _grace_period_s(self) -> float:
         """The role's own, as it will read it."""
-        said = self.environment.get(f"{ENVIRONMENT_PREFIX}{self.role.upper()}_GRACE_PERIOD_S")
+        said = self.environment.get(f"{prefix_of(self.role)}GRACE_PERIOD_S")
         if GRACE_FLAG in self.flags[:-1]:
             said = self.flags[self.flags.index(GRACE_FLAG) + 1]
         try:

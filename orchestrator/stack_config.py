@@ -16,6 +16,7 @@ from draftloop.config import (
     bundled_model,
     explain,
 )
+from draftloop.environment import PHRASES_URL
 from draftloop.errors import StartupFailure
 from draftloop.speculation import FUSED
 
@@ -45,7 +46,9 @@ class StackConfig(BaseModel):
     verifier_port: int = Field(DEFAULT_PORTS["verifier"], ge=0, le=65535)
     default_strategy: str = Field(FUSED, description="strategy of a request naming none")
     phrases_url: str = Field(
-        "memory://", description="phrase log; memory:// needs no Redis, and each role keeps its own"
+        "memory://",
+        description="phrase log; memory:// needs no Redis, and each role keeps its own; where not "
+        f"given a role's own of the environment, or that of `{PHRASES_URL[0]}`",
     )
     start_timeout_s: float = Field(180.0, gt=0, description="seconds until everything is warm")
     verifier_flags: tuple[str, ...] = Field((), description="further flags of the verifier")

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 from pydantic import Field, field_validator
-from pydantic_settings import BaseSettings, SettingsConfigDict
+from pydantic_settings import (
+    BaseSettings,
+    InitSettingsSource,
+    PydanticBaseSettingsSource,
+    SettingsConfigDict,
+)
 
+from draftloop.environment import PHRASES_URL, shared_phrases_url
 from draftloop.errors import InvalidInput
 from phrase_store.log import check_url
 from phrase_store.redis_url import masked
@@ -21,7 +28,8 @@ class PhraseSettings(BaseSettings):
         "memory://",
         repr=False,
         description="phrase log shared with other processes: memory://, redis://, rediss://, "
-        "unix://, redis+cluster:// or redis+sentinel://",
+        "unix://, redis+cluster:// or redis+sentinel://; where not given that of "
+        f"`{PHRASES_URL[0]}`",
     )
     phrases_mib: int = Field(
         64, ge=1, le=65536, description="MiB for the phrase index of one namespace"
@@ -35,6 +43,15 @@ class PhraseSettings(BaseSettings):
     phrases_timeout_s: float = Field(
         0.05, gt=0, le=60, description="seconds after which the phrase log counts as gone"
     )
+
+    @classmethod
+    def settings_customise_sources(
+        cls, settings_cls: type[BaseSettings], *sources: PydanticBaseSettingsSource, **others: Any
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        """Behind all others, the phrase log that is set for every role at once."""
+        url = shared_phrases_url(os.environ)
+        shared = {} if url is None else {"phrases_url": url}
+        return (*sources, *others.values(), InitSettingsSource(settings_cls, shared))
 
     @field_validator("phrases_url")
     @classmethod

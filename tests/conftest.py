@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from draftloop.config import ENVIRONMENT_PREFIX
+from draftloop.environment import ENVIRONMENT_PREFIX, prefix_of
 from draftloop.openmp import prefer_passive_waiting
 
 prefer_passive_waiting()  # before any test imports torch; processes that tests start inherit it
@@ -14,7 +14,7 @@ prefer_passive_waiting()  # before any test imports torch; processes that tests 
 for name in [name for name in os.environ if name.startswith(ENVIRONMENT_PREFIX)]:
     del os.environ[name]  # the settings of whoever runs the tests are not theirs
 # Orchestrators that tests start take a free port for HTTP where a test says nothing about it.
-os.environ[f"{ENVIRONMENT_PREFIX}ORCHESTRATOR_HTTP_LISTEN"] = "127.0.0.1:0"
+os.environ[f"{prefix_of('orchestrator')}HTTP_LISTEN"] = "127.0.0.1:0"
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

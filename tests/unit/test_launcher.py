@@ -5,12 +5,14 @@ from __future__ import annotations
 import socket
 import subprocess
 import sys
+from contextlib import ExitStack
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from drafter_service.config import DrafterSettings
 from draftloop.config import bundled_model
 from draftloop.errors import StartupFailure
 from orchestrator.launcher import Stack
@@ -54,8 +56,29 @@ def test_ports_are_looked_at_before_models_are_loaded() -> None:
     assert "cannot be listened on" in refusal(host="10.255.255.1", port=20_999)
 
 
-def test_an_environments_phrase_log_is_not_overruled(monkeypatch: pytest.MonkeyPatch) -> None:
-    name = "DRAFTLOOP_DRAFTER_PHRASES_URL"
+def test_all_that_is_missing_is_said_at_once_what_was_asked_for_first(tmp_path: Path) -> None:
+    with ExitStack() as stack:
+        servers = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(2)]
+        usual, asked = (server.getsockname()[1] for server in servers)
+
+        class Usual(StackConfig):
+            verifier_port: int = usual  # which nobody asked for
+
+        same = {"drafter_port": 20_999, "http_port": 20_999}
+        config = Usual(target=tmp_path / "no", port=asked, **same)
+        with pytest.raises(StartupFailure) as caught:
+            stack.enter_context(Stack(config))
+    target, port, http_port, verifier_port = str(caught.value).splitlines()
+    assert target.startswith(f"target: {tmp_path / 'no'} holds no config.json")
+    assert port.startswith(f"port: 127.0.0.1:{asked} is in use")
+    assert http_port.startswith("http_port: 127.0.0.1:20999 is that of drafter_port, too")
+    assert verifier_port.startswith(f"verifier_port: 127.0.0.1:{usual} is in use")
+
+
+@pytest.mark.parametrize("name", ["DRAFTLOOP_DRAFTER_PHRASES_URL", "DRAFTLOOP_PHRASES_URL"])
+def test_an_environments_phrase_log_is_not_overruled(
+    monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
     monkeypatch.setenv(name, "redis://there")
 
     class Unstarted(RoleProcess):
@@ -66,7 +89,10 @@ def test_an_environments_phrase_log_is_not_overruled(monkeypatch: pytest.MonkeyP
         stack = Stack(config)
         stack.role_process = Unstarted
         stack._add("drafter", 0, [])
-        return stack.processes["drafter"].environment[name]
+        with pytest.MonkeyPatch.context() as started:
+            for variable, value in stack.processes["drafter"].environment.items():
+                started.setenv(variable, value)
+            return DrafterSettings.from_command_line([]).phrases_url
 
     assert given(StackConfig()) == "redis://there"
     assert given(StackConfig(phrases_url="redis://here")) == "redis://here"
