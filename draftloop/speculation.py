@@ -166,6 +166,16 @@ class Speculation:
     cascade: CascadeParameters = CascadeParameters()
     fused: FusedParameters = FusedParameters()
 
+    def most_nodes(self, strategy: str) -> int | None:
+        """Of a draft, as the strategy's own parameters say; None where they leave it open."""
+        if strategy == LOOKAHEAD:
+            return self.lookahead.most_nodes
+        if strategy == OPT_TREE:
+            return self.opt_tree.nodes
+        if strategy == CASCADE and self.cascade.matrix:
+            return sum(self.cascade.matrix[0])
+        return None
+
     def validate(self, max_draft_nodes: int) -> None:
         """Raises InvalidInput for the first field that breaks its rule."""
         limit = self.max_draft_tokens

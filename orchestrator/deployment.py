@@ -215,10 +215,9 @@ class Deployment:
         cost = 0.0
         if costs is not None:
             cost = costs.nanoseconds(1) if costs.rows else UNMEASURED_DRAFT_TOKEN_NS
-        limit = request.speculation.max_draft_tokens
-        most = self.settings.max_draft_tokens
-        if request.strategy == LOOKAHEAD:  # its parameters say how much
-            most = request.speculation.lookahead.most_nodes
+        said = request.speculation
+        limit = said.max_draft_tokens
+        most = said.most_nodes(request.strategy) or self.settings.max_draft_tokens
         return Controller(
             max_nodes=min(limit or most, info.max_draft_nodes),
             verify_cost=VerifyCost(

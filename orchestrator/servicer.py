@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator
 
 import grpc
 
@@ -15,6 +15,7 @@ from draftloop.speculation import STRATEGIES
 from draftloop.tree import TokenSource
 from orchestrator.access import Caller, bearer_token
 from orchestrator.ahead import ahead
+from orchestrator.figures import Piece
 from orchestrator.front import Front
 from orchestrator.loop import STOP, Generation
 from protos import generation_pb2 as pb
@@ -37,16 +38,15 @@ class GenerationServicer(generation_pb2_grpc.GenerationServicer):
         """Streams pieces; the last message holds the summary."""
         caller = self._caller(context)
         generation = await self._generation(request.parameters, context, caller)
-        with self._serving(generation, context, caller):
-            async with contextlib.aclosing(ahead(generation.run())) as pieces:
-                async for piece in pieces:
-                    yield pb.GenerateResponse(
-                        text=piece.text,
-                        token_ids=piece.token_ids,
-                        sources=piece.sources,  # type: ignore[arg-type]
-                        logprobs=convert.logprobs_to_pb(piece.logprobs),
-                    )
-            yield pb.GenerateResponse(summary=_summary(generation))
+        async with contextlib.aclosing(ahead(self._served(generation, context, caller))) as pieces:
+            async for piece in pieces:
+                yield pb.GenerateResponse(
+                    text=piece.text,
+                    token_ids=piece.token_ids,
+                    sources=piece.sources,  # type: ignore[arg-type]
+                    logprobs=convert.logprobs_to_pb(piece.logprobs),
+                )
+        yield pb.GenerateResponse(summary=_summary(generation))
 
     async def GenerateOnce(
         self, request: pb.GenerateOnceRequest, context: grpc.aio.ServicerContext
@@ -57,12 +57,11 @@ class GenerationServicer(generation_pb2_grpc.GenerationServicer):
         texts: list[str] = []
         sources: list[TokenSource] = []
         logprobs: list[TokenLogprobs] = []
-        with self._serving(generation, context, caller):
-            async with contextlib.aclosing(generation.run()) as pieces:
-                async for piece in pieces:
-                    texts.append(piece.text)
-                    sources.extend(piece.sources)
-                    logprobs.extend(piece.logprobs)
+        async with contextlib.aclosing(self._served(generation, context, caller)) as pieces:
+            async for piece in pieces:
+                texts.append(piece.text)
+                sources.extend(piece.sources)
+                logprobs.extend(piece.logprobs)
         return pb.GenerateOnceResponse(
             text="".join(texts),
             token_ids=generation.output,
@@ -105,14 +104,16 @@ class GenerationServicer(generation_pb2_grpc.GenerationServicer):
             default_max_tokens=deployment.settings.default_max_tokens,
         )
 
-    @contextlib.contextmanager
-    def _serving(
+    async def _served(
         self, generation: Generation, context: grpc.aio.ServicerContext, caller: Caller
-    ) -> Iterator[None]:
+    ) -> AsyncGenerator[Piece, None]:
+        """What is generated; it has its room until all is, however slowly it may be read."""
         headers = context.invocation_metadata() or ()
         front = self._front
         with front.admitted(caller), front.serving(generation, headers, caller):
-            yield
+            async with contextlib.aclosing(generation.run()) as pieces:
+                async for piece in pieces:
+                    yield piece
 
     def _caller(self, context: grpc.aio.ServicerContext) -> Caller:
         metadata = dict(context.invocation_metadata() or ())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import grpc
 
 from draftloop.rpc.credentials import channel_credentials
+from draftloop.rpc.direct import DIRECT
 from draftloop.tls import ClientTls
 
 KEEPALIVE_MS = 10_000
@@ -39,6 +40,7 @@ def open_channel(
         # Despite its name the time that one attempt gets: a TLS handshake takes its round trips.
         ("grpc.min_reconnect_backoff_ms", 2_000),
         ("grpc.max_reconnect_backoff_ms", 2_000),
+        DIRECT,
         # One connection pool per channel: a test may start several services on one port in turn.
         ("grpc.use_local_subchannel_pool", 1),
     ]

@@ -15,6 +15,8 @@ from pathlib import Path
 import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
+from draftloop.rpc.direct import DIRECT
+
 TIMEOUT_S = 5.0
 CA, CERTIFICATE, KEY, SERVER_NAME = VARIABLES = (
     "DRAFTLOOP_TLS_CA",
@@ -44,7 +46,7 @@ class ProbeTls:
             self.certificate.read_bytes() if self.certificate else None,
         )
         name = [("grpc.ssl_target_name_override", self.server_name)] if self.server_name else []
-        return grpc.secure_channel(address, credentials, options=name)
+        return grpc.secure_channel(address, credentials, options=[DIRECT, *name])
 
 
 def tls_from(environment: Mapping[str, str]) -> ProbeTls | None:
@@ -69,7 +71,8 @@ def health(
     where nothing answers and NOT_FOUND where there is no such service. Raises OSError where a file
     of `tls` cannot be read.
     """
-    with grpc.insecure_channel(address) if tls is None else tls.channel(address) as channel:
+    plain = grpc.insecure_channel(address, options=[DIRECT])
+    with plain if tls is None else tls.channel(address) as channel:
         stub = health_pb2_grpc.HealthStub(channel)
         request = health_pb2.HealthCheckRequest(service=service)
         try:

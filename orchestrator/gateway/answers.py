@@ -13,11 +13,17 @@ from orchestrator.gateway.errors import Problem
 DONE = b"data: [DONE]\n\n"
 
 _encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
+# Characters that JSON may hold and many readers of event streams take for the end of a line.
+LINE_ENDS = {mark: f"\\u{ord(mark):04x}" for mark in "\x85\u2028\u2029"}
 
 
 def encoded(value: Any) -> bytes:
     """Compact JSON. What is no character, half a surrogate pair that a client sent, becomes `?`."""
-    return _encode(value).encode("utf-8", "replace")
+    text = _encode(value)
+    if not text.isascii():
+        for mark, written in LINE_ENDS.items():
+            text = text.replace(mark, written)
+    return text.encode("utf-8", "replace")
 
 
 def event(value: Any) -> bytes:

@@ -92,6 +92,8 @@ def _add_models(app: FastAPI, gateway: Gateway) -> None:
     @app.get("/v1/models/{name:path}", response_class=JsonAnswer)
     async def one_model(name: str) -> Response:
         """The model of that name."""
+        if not name:
+            return await models()
         gateway.require_model(name)
         return JsonAnswer(model())
 

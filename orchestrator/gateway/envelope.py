@@ -13,7 +13,7 @@ from draftloop import logs
 from draftloop.errors import Unauthenticated
 from draftloop.request import is_request_id
 from orchestrator.gateway.answers import JsonAnswer, refusal
-from orchestrator.gateway.errors import problem, too_large
+from orchestrator.gateway.errors import encoded, problem, too_large
 from orchestrator.metrics import HTTP_REQUESTS
 
 REQUEST_ID_HEADER = "x-request-id"
@@ -73,6 +73,9 @@ class Envelope:
                 self._require_caller(headers)
             except Unauthenticated as error:
                 return _closing(refusal(problem(error)))
+        encoding = headers.get("content-encoding", "identity")
+        if encoding.lower() != "identity":
+            return _closing(refusal(encoded(encoding)))
         announced = headers.get("content-length", "")
         if announced.isdecimal() and int(announced) > self._max_body_bytes:
             return _closing(refusal(too_large(self._max_body_bytes)))

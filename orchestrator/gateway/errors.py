@@ -114,6 +114,14 @@ def too_large(most_bytes: int) -> Problem:
     return Problem(status=413, message=message, code="request_too_large")
 
 
+def encoded(encoding: str) -> Problem:
+    """What is said of a compressed body."""
+    message = str(
+        InvalidInput("content-encoding", "must not be given: send bodies as they are", encoding)
+    )
+    return Problem(status=415, message=message, code="unsupported_media_type")
+
+
 def body_problem(errors: Iterable[Mapping[str, Any]]) -> Problem:
     """The first rule that a body breaks, in the words of `InvalidInput`.
 

@@ -108,7 +108,8 @@ class Gateway:
         if said.messages is None:
             special = said.add_special_tokens is not False
             return await self._tokenizer.encoded(said.prompt or "", add_special_tokens=special)
-        text = await self._rendered(said, None, generation_prompt=said.add_generation_prompt)
+        generation_prompt = said.add_generation_prompt is not False
+        text = await self._rendered(said, None, generation_prompt=generation_prompt)
         special = bool(said.add_special_tokens)
         return await self._tokenizer.encoded(text, add_special_tokens=special)
 

@@ -52,9 +52,12 @@ class CompletionLogprobs:
             return "bytes:" + "".join(f"\\x{byte:02x}" for byte in data)
 
     def _next_offset(self, token_id: int) -> int:
+        if self._tokenizer.is_special(token_id):
+            return self._offset
+        if not self._tokenizer.continues_character(token_id):  # what was begun stays broken
+            self._offset += len(self._characters.decode(b"", final=True))
         offset = self._offset
-        if not self._tokenizer.is_special(token_id):
-            self._offset += len(self._characters.decode(self._tokenizer.token_bytes(token_id)))
+        self._offset += len(self._characters.decode(self._tokenizer.token_bytes(token_id)))
         return offset
 
 

@@ -9,6 +9,7 @@ from typing import Any, Literal
 from pydantic import Field, model_validator
 
 from draftloop.errors import InvalidInput
+from draftloop.request import check_characters
 from orchestrator.gateway.body import Body
 from orchestrator.gateway.tools.schemas import Call
 
@@ -59,7 +60,7 @@ class Message(Body):
 def for_template(messages: Sequence[Message]) -> list[dict[str, Any]]:
     """As templates know them: what newer clients call developer, they call system.
 
-    Raises InvalidInput where a message is none of its role, or arguments are not a JSON object.
+    Raises InvalidInput where a message is none of its role, or arguments hold what is no character.
     """
     plain = []
     called: dict[str, str] = {}  # names of functions, which some templates tell again
@@ -99,13 +100,17 @@ def _for_template(field: str, message: Message) -> dict[str, Any]:
 
 
 def _call(field: str, call: Call) -> dict[str, Any]:
-    """Templates write arguments as JSON themselves: they are given what the text means."""
+    """Templates write arguments as JSON themselves: they are given what the text means.
+
+    What is no JSON object, such as arguments that an answer's limit has cut, is given as it stands.
+    """
     said = call.function.arguments
     try:
-        arguments = json.loads(said) if said else {}
+        meant = json.loads(said) if said else {}
     except (ValueError, RecursionError):
-        arguments = None
-    if not isinstance(arguments, dict):
-        raise InvalidInput(f"{field}.function.arguments", "must be a JSON object, as text", said)
+        meant = None
+    arguments = meant if isinstance(meant, dict) else said
+    # Half of a surrogate pair may be written within the text, too.
+    check_characters(f"{field}.function.arguments", json.dumps(arguments, ensure_ascii=False))
     function = {"name": call.function.name, "arguments": arguments}
     return {"id": call.id, "type": call.type, "function": function}

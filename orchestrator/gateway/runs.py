@@ -75,21 +75,25 @@ async def steps(
     within a round and waits until their sessions are freed.
     """
     queue: Steps = asyncio.Queue()
-    with front.admitted(caller, len(generations)), ending.told(queue):
+    with contextlib.ExitStack() as room, ending.told(queue):
+        room.enter_context(front.admitted(caller, len(generations)))
         tasks = [
             asyncio.create_task(
                 _run(front.serving(generation, headers, caller), generation, index, queue)
             )
             for index, generation in enumerate(generations)
         ]
+        # Whoever reads slowly has room for as long as something runs for him, and no longer.
+        running = asyncio.gather(*tasks, return_exceptions=True)
+        running.add_done_callback(lambda _: room.close())
         try:
-            running = len(tasks)
-            while running:
+            left = len(tasks)
+            while left:
                 item = await queue.get()
                 if isinstance(item, Exception):
                     raise item
                 if item is None:
-                    running -= 1
+                    left -= 1
                 else:
                     yield item
         finally:

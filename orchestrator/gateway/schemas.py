@@ -290,7 +290,7 @@ class TokenizeBody(RequestBody):
     add_special_tokens: bool | None = Field(
         None, description="those that the tokenizer adds; true for a prompt, false for messages"
     )
-    add_generation_prompt: bool = True
+    add_generation_prompt: bool | None = Field(None, description="true without")
     chat_template_kwargs: TemplateOptions | None = None
     tools: Tools | None = None
     return_token_strs: bool | None = None

@@ -25,6 +25,7 @@ BACKLOG = 2048
 # Longer than what balancers keep idle connections for, which would otherwise meet a closed one.
 KEEP_ALIVE_S = 75
 POLL_S = 0.02
+MOST_HEADER_BYTES = 1 << 16
 
 log = logs.get(__name__)
 
@@ -41,8 +42,10 @@ class HttpServer:
         tls = settings.server_tls
         config = uvicorn.Config(
             build_app(self.gateway, settings.http_max_body_bytes),
-            http="httptools", ws="none", lifespan="off", access_log=False, log_config=None,
-            server_header=False, timeout_keep_alive=KEEP_ALIVE_S, timeout_graceful_shutdown=1,
+            # httptools loses the body behind an offer to upgrade, which Java's clients make.
+            http="h11", h11_max_incomplete_event_size=MOST_HEADER_BYTES,
+            ws="none", lifespan="off", access_log=False, log_config=None, server_header=False,
+            timeout_keep_alive=KEEP_ALIVE_S, timeout_graceful_shutdown=1,
             **(tls.uvicorn_options() if tls is not None else {}),
         )  # fmt: skip
         self._server = _Server(config)

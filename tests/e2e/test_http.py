@@ -158,6 +158,10 @@ def test_a_prediction_changes_nothing_but_the_speed(api: OpenAI) -> None:
     assert answer.metrics["speculative_decoding"]["num_draft_tokens"] > 0
 
 
+def test_a_list_of_models_with_a_slash_behind_it(http: httpx.Client) -> None:
+    assert http.get("/v1/models/").json() == http.get("/v1/models").json()
+
+
 def test_models(api: OpenAI) -> None:
     (model,) = api.models.list().data
     assert model.id == MODEL and api.models.retrieve(MODEL) == model

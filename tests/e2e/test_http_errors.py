@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
 import json
 import signal
+import socket
 import time
 from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
@@ -138,6 +140,36 @@ def test_bodies_that_are_no_request(
         answer = http.post(path, content=content, headers=headers)
         assert answer.status_code == status
         assert set(answer.json()["error"]) == {"message", "type", "param", "code"}
+
+
+def test_compressed_bodies_are_not_read(http: httpx.Client) -> None:
+    headers = {"Content-Type": "application/json", "Content-Encoding": "gzip"}
+    answer = http.post("/v1/completions", content=gzip.compress(b"{}"), headers=headers)
+    assert answer.status_code == 415 and "content-encoding" in answer.json()["error"]["message"]
+
+
+def test_an_offer_to_upgrade_loses_no_body(http: httpx.Client) -> None:
+    """Clients in Java offer HTTP/2 with the first request on a connection."""
+    offer = {"Connection": "Upgrade, HTTP2-Settings", "Upgrade": "h2c", "HTTP2-Settings": "AAMA"}
+    answer = http.post("/v1/completions", json={"prompt": "a", "max_tokens": 2}, headers=offer)
+    assert answer.status_code == 200 and answer.json()["usage"]["completion_tokens"] == 2
+
+
+def test_old_clients_get_streams_without_chunks(base: str) -> None:
+    """HTTP/1.0 does not know them: the end of the connection is the end."""
+    address = base.removeprefix("http://").split(":")
+    body = b'{"prompt": "a", "max_tokens": 2, "stream": true}'
+    head = [
+        "POST /v1/completions HTTP/1.0", "Content-Type: application/json",
+        f"Content-Length: {len(body)}", "", "",
+    ]  # fmt: skip
+    with socket.create_connection((address[0], int(address[1])), CALL_TIMEOUT_S) as asked:
+        asked.sendall("\r\n".join(head).encode() + body)
+        with asked.makefile("rb") as answer:
+            said = answer.read()
+    headers, _, events = said.partition(b"\r\n\r\n")
+    assert b"chunked" not in headers and events.startswith(b"data: {")
+    assert events.endswith(b"data: [DONE]\n\n")
 
 
 def test_a_body_of_unknown_length_is_limited(http: httpx.Client) -> None:

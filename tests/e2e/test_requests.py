@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 from collections.abc import Callable
 from typing import Any
 
@@ -11,7 +13,7 @@ import pytest
 from orchestrator.launcher import Stack
 from protos import generation_pb2 as pb
 from protos import generation_pb2_grpc
-from tests.e2e.client import STRATEGIES, Case, Client, bad_field
+from tests.e2e.client import CALL_TIMEOUT_S, STRATEGIES, Case, Client, bad_field
 from tests.e2e.conftest import InProcess
 from tests.support.sessions import wait_until_free
 
@@ -175,3 +177,25 @@ async def test_too_many_requests_are_told_to_come_back(orchestrator: InProcess) 
             await stub.GenerateOnce(pb.GenerateOnceRequest(parameters=said))
         assert caught.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
         running.cancel()
+
+
+async def test_who_reads_slowly_has_room_only_while_something_is_generated(
+    orchestrator: InProcess,
+) -> None:
+    """More than the connection holds is left unread."""
+    long = Case((5, 6, 7), 1000).parameters("autoregressive", ignore_eos=True, logprobs=20)
+    short = Case((5, 6, 7), 1).parameters("autoregressive")
+    async with orchestrator(max_requests=1) as address, grpc.aio.insecure_channel(address) as to:
+        stub = generation_pb2_grpc.GenerationStub(to)
+        running = stub.Generate(pb.GenerateRequest(parameters=long))
+        await running.read()
+        async with asyncio.timeout(CALL_TIMEOUT_S):
+            while True:
+                with contextlib.suppress(grpc.aio.AioRpcError):
+                    await stub.GenerateOnce(pb.GenerateOnceRequest(parameters=short))
+                    break
+                await asyncio.sleep(0.05)
+        tokens = 1
+        while (piece := await running.read()) is not grpc.aio.EOF:
+            tokens += len(piece.token_ids)
+        assert tokens == 1000

@@ -60,6 +60,15 @@ def test_the_probe_says_the_same(
     assert main([]) == 2
 
 
+def test_proxies_of_the_web_are_not_asked(
+    served: tuple[health.HealthServicer, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, address = served
+    for name in ("http_proxy", "https_proxy", "grpc_proxy"):
+        monkeypatch.setenv(name, f"http://127.0.0.1:{free_port()}")
+    assert main([address]) == 0 and asked("verifier", address) == (0, "SERVING")
+
+
 def test_the_probe_imports_nothing_heavy() -> None:
     """It runs every few seconds in every container."""
     code = (

@@ -241,6 +241,13 @@ def test_the_key_goes_with_every_call_and_is_never_shown(told: Told) -> None:
     assert "secret" not in str(caught.value)
 
 
+def test_proxies_of_the_web_are_not_asked(told: Told, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("http_proxy", "https_proxy", "grpc_proxy"):
+        monkeypatch.setenv(name, "http://127.0.0.1:1")
+    with Client(told[1]) as client:
+        client.generate("x")
+
+
 def test_errors_name_what_to_do_where_nothing_listens() -> None:
     with Client("127.0.0.1:1", retry=NO_RETRY) as client:
         with pytest.raises(Unavailable, match="no server at 127.0.0.1:1: start one with"):

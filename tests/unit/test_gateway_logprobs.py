@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from tokenizers import Tokenizer as HuggingFaceTokenizer
 from tokenizers import decoders, models
@@ -48,6 +48,19 @@ def test_offsets_count_characters() -> None:
     assert written["text_offset"][0] == 0 and written["text_offset"][-1] == len(EMOJI) + 1
     assert written["text_offset"] == sorted(written["text_offset"])
     assert len(written["tokens"]) == len(written["token_logprobs"]) == len(written["top_logprobs"])
+
+
+@given(st.lists(st.integers(1, TOKENIZER.vocabulary_size - 1), max_size=30))
+@example([166, 87])  # half a character, and a letter behind it
+def test_offsets_are_places_in_the_text(token_ids: list[int]) -> None:
+    """Broken characters count as what the text has in their place."""
+    parts = CompletionLogprobs(TOKENIZER)
+    written = parts.of([TokenLogprobs(token, -0.5, ()) for token in token_ids])
+    before = b""
+    for token, offset in zip(token_ids, written["text_offset"], strict=True):
+        if not TOKENIZER.continues_character(token):
+            assert offset == len(before.decode("utf-8", "replace"))
+        before += TOKENIZER.token_bytes(token)
 
 
 def test_offsets_go_on_from_chunk_to_chunk() -> None:

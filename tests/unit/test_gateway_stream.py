@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator
+import contextlib
+import json
+from collections.abc import AsyncGenerator, Iterator
 from typing import Any
 
 import pytest
 
 from draftloop.errors import DeadlineExceeded, Overloaded
 from orchestrator.gateway import stream
+from orchestrator.gateway.answers import event
+from orchestrator.gateway.runs import Ending, steps
 from orchestrator.gateway.stream import EventStream
+from tests.support.waiting import eventually
 
 SCOPE: dict[str, Any] = {"type": "http"}
 
@@ -32,6 +37,35 @@ class Peer:
     @property
     def body(self) -> bytes:
         return b"".join(message.get("body", b"") for message in self.messages)
+
+
+class Room:
+    """A front that counts whom it has admitted."""
+
+    taken = 0
+
+    @contextlib.contextmanager
+    def admitted(self, _caller: object, count: int) -> Iterator[None]:
+        self.taken += count
+        yield
+        self.taken -= count
+
+    def serving(self, *_said: object) -> contextlib.AbstractContextManager[None]:
+        return contextlib.nullcontext()
+
+
+class Rounds:
+    """A generation of so many pieces."""
+
+    def __init__(self, count: int) -> None:
+        self.finish_reason: str | None = None
+        self._count = count
+
+    async def run(self) -> AsyncGenerator[Any, None]:
+        for number in range(self._count):
+            await asyncio.sleep(0)
+            yield number
+        self.finish_reason = "stop"
 
 
 async def failing(error: Exception, *, after: int) -> AsyncGenerator[bytes, None]:
@@ -72,6 +106,24 @@ async def test_a_client_that_leaves_ends_the_work() -> None:
 
     await EventStream(endless())(SCOPE, peer.receive, peer.send)
     assert closed.is_set()
+
+
+async def test_a_slow_reader_has_room_only_while_something_runs_for_him() -> None:
+    front = Room()
+    generations: Any = [Rounds(2), Rounds(3)]
+    running = steps(front, generations, (), None, Ending())  # type: ignore[arg-type]
+    async with contextlib.aclosing(running):
+        await anext(running)
+        assert front.taken == 2
+        await eventually(lambda: not front.taken)
+        numbers: list[Any] = [step.piece async for step in running]
+        assert numbers == [0, 1, 1, 2]
+
+
+def test_no_event_has_what_readers_take_for_the_end_of_a_line() -> None:
+    said = {"text": "a\u2028b\u2029c\x85d\x0be\x1cf"}
+    (line,) = event(said).decode().removesuffix("\n\n").splitlines()
+    assert json.loads(line.removeprefix("data: ")) == said
 
 
 async def test_a_client_that_does_not_read_counts_as_gone(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -163,7 +163,7 @@ ANSWER = (
 
 def reading(*, hidden: bool = False) -> Reading:
     thought = Thought(THINK, False, False, {}, frozenset())
-    return Reading(thought, Offer(HERMES, None, frozenset()), hidden)
+    return Reading(thought, Offer(HERMES, frozenset(), None, frozenset()), hidden)
 
 
 def test_reasoning_before_calls() -> None:

@@ -111,6 +111,30 @@ def test_calls_that_are_written_otherwise(written: str, arguments: str) -> None:
     assert read(HERMES, [answer]) == read(HERMES, list(answer)) == ("", [("f", arguments)])
 
 
+@pytest.mark.parametrize("arguments", ["[1]", '"x"', '"[1]"', "7"])
+def test_arguments_that_are_no_object_are_no_call(arguments: str) -> None:
+    answer = f'<tool_call>{{"name": "f", "arguments": {arguments}}}</tool_call>'
+    assert read(HERMES, [answer]) == read(HERMES, list(answer)) == (answer, [])
+
+
+@pytest.mark.parametrize("cuts", [[], [3], [12, 20]])
+def test_json_that_is_an_answer_is_no_call(cuts: list[int]) -> None:
+    """Where nothing marks calls, only an offered name makes an object one."""
+    for answer in ('{"name": "John", "age": 3}', '{"name": "John", "parameters": {"a": 1}}'):
+        reader = CallReader(LLAMA3_JSON, {"weather"})
+        said = [*(reader.feed(piece) for piece in in_pieces(answer, cuts)), reader.finish()]
+        assert "".join(part.content for part in said) == answer and not reader.calls
+    reader = CallReader(LLAMA3_JSON, {"weather"})
+    assert reader.feed(ANSWERS["llama3_json"]).calls[0].name == "weather" and reader.calls == 1
+
+
+def test_what_is_left_of_a_required_call_is_no_content() -> None:
+    answer = ANSWERS["hermes"]
+    for end in range(len(answer) + 1):
+        reader = CallReader(HERMES, {"weather", "say"}, required=True)
+        assert reader.feed(answer[:end]).content + reader.finish().content == ""
+
+
 def test_arguments_come_while_they_are_written() -> None:
     reader = CallReader(HERMES)
     assert reader.feed('Yes <tool_call>{"name": "f", "argu').content == "Yes"
@@ -143,7 +167,7 @@ def test_an_answer_that_was_cut_off() -> None:
 
 @pytest.mark.parametrize(("reason", "told"), [("stop", "tool_calls"), ("length", "length")])
 def test_why_a_chat_ended(reason: str, told: str) -> None:
-    form = ChatFormat(Reading(offer=Offer(HERMES, None, frozenset())))
+    form = ChatFormat(Reading(offer=Offer(HERMES, frozenset(), None, frozenset())))
     whole = form.whole(0, ANSWERS["hermes"], None, reason)
     assert whole["finish_reason"] == told and whole["message"]["content"] is None
     names = [call["function"]["name"] for call in whole["message"]["tool_calls"]]
@@ -251,6 +275,9 @@ def test_templates_are_given_what_arguments_mean() -> None:
     (plain,) = for_template([message(content=None, tool_calls=[call('{"a": [1]}')])])
     assert plain["content"] == ""
     assert plain["tool_calls"][0]["function"] == {"name": "f", "arguments": {"a": [1]}}
+    for cut in ('{"city": "Be', "[1]"):  # an answer's limit may have cut them
+        (plain,) = for_template([message(tool_calls=[call(cut)])])
+        assert plain["tool_calls"][0]["function"]["arguments"] == cut
     (empty,) = for_template([message(tool_calls=[call("")])])
     assert empty["tool_calls"][0]["function"]["arguments"] == {}
 
@@ -258,8 +285,10 @@ def test_templates_are_given_what_arguments_mean() -> None:
 @pytest.mark.parametrize(
     ("said", "field"),
     [
-        (message(tool_calls=[call("{")]), "messages[1].tool_calls[0].function.arguments"),
-        (message(tool_calls=[call("[1]")]), "messages[1].tool_calls[0].function.arguments"),
+        (
+            message(tool_calls=[call('{"a": "\\ud83d"}')]),
+            "messages[1].tool_calls[0].function.arguments",
+        ),
         (message(role="user", content="", tool_calls=[call("{}")]), "messages[1].tool_calls"),
         (message(role="tool", content="x"), "messages[1].tool_call_id"),
         (message(content="x", tool_call_id="1"), "messages[1].tool_call_id"),

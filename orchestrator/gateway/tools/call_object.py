@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Collection
 from typing import Any
 
 from orchestrator.gateway.tools.schemas import MOST_NAME_LETTERS
@@ -19,9 +20,13 @@ LONGEST_HEAD = 6 * MOST_NAME_LETTERS + 64  # a letter may be written as six; bey
 
 
 class CallObject:
-    """From its brace on. `name` is known once it has been read."""
+    """From its brace on. `name` is known once it has been read.
 
-    def __init__(self) -> None:
+    `names`: what may be called, where any other object is no call; None takes them all.
+    """
+
+    def __init__(self, names: Collection[str] | None = None) -> None:
+        self._names = names
         self.raw = ""
         self.ended = False
         self.name: str | None = None
@@ -52,7 +57,7 @@ class CallObject:
         call.
         """
         if self._told is None and (head := HEAD.match(self.raw[:LONGEST_HEAD])):
-            self.name = _text(head[1])
+            self.name = self._known(_text(head[1]))
             self._told = head.end() if self.name is not None else None
         if self._told is not None:
             start = self._told
@@ -75,13 +80,23 @@ class CallObject:
         except (ValueError, RecursionError):
             return ""
         name = said.get("name")
-        if not isinstance(name, str) or not name:
+        arguments: Any = next((said[key] for key in ARGUMENTS if key in said), {}) or {}
+        if isinstance(arguments, str):  # JSON as text, as clients have it
+            arguments = _object(arguments)
+        if not isinstance(name, str) or not isinstance(arguments, dict):
             return ""
-        self.name = name
-        arguments: Any = next((said[key] for key in ARGUMENTS if key in said), {})
-        if isinstance(arguments, str):
-            return arguments
-        return json.dumps(arguments or {}, ensure_ascii=False)
+        self.name = self._known(name)
+        return json.dumps(arguments, ensure_ascii=False) if self.name is not None else ""
+
+    def _known(self, name: str | None) -> str | None:
+        return name if name and (self._names is None or name in self._names) else None
+
+
+def _object(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return None
 
 
 def _text(quoted: str) -> str | None:

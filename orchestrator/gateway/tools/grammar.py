@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from draftloop.grammar import Grammar
 from draftloop.grammars.text import JSON_DEFAULTS
 from orchestrator.gateway.tools.notation import Notation
-from orchestrator.gateway.tools.schemas import NO_PARAMETERS, Function
+from orchestrator.gateway.tools.schemas import Function
 from orchestrator.tokenizer import Tokenizer
 
 
@@ -31,6 +31,5 @@ def _mark(text: str, tokenizer: Tokenizer) -> str:
 def _call(notation: Notation, function: Function) -> str:
     name = json.dumps(function.name, ensure_ascii=False)
     head = f'{{"name": {name}, "{notation.arguments}": '
-    schema = NO_PARAMETERS if function.parameters is None else function.parameters
-    said = {"x-guidance": JSON_DEFAULTS, "type": "object", **schema}
+    said = {"x-guidance": JSON_DEFAULTS, **function.schema_of_arguments}
     return f"{json.dumps(head)} %json {json.dumps(said)} {json.dumps('}')}"

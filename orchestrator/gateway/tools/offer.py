@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -21,12 +22,13 @@ class Offer:
     """`grammar` where a call is required. `named_tokens`: those special tokens that mark calls."""
 
     notation: Notation
+    names: frozenset[str]
     grammar: Grammar | None
     named_tokens: frozenset[int]
 
     def reader(self) -> CallReader:
         """A new one for every answer."""
-        return CallReader(self.notation)
+        return CallReader(self.notation, self.names, required=self.grammar is not None)
 
 
 def shown_tools(
@@ -53,14 +55,17 @@ def make_offer(
     marks = (tokenizer.added_token(mark) for mark in (notation.begin, notation.end) if mark)
     tokens = (token for token in marks if token is not None)
     named = frozenset(token for token in tokens if tokenizer.is_special(token))
-    if choice == "auto":
-        return Offer(notation, None, named)
     functions = [tool.function for tool in tools]
+    names = frozenset(function.name for function in functions)
+    if choice == "auto":
+        return Offer(notation, names, None, named)
     if isinstance(choice, ChosenTool):
         functions = [one for one in functions if one.name == choice.function.name]
     several = parallel and choice == "required"
+    for function in functions:  # each by itself, for an error that shows what the client wrote
+        checked("tools", Grammar("json_schema", json.dumps(function.schema_of_arguments)))
     grammar = calls_grammar(notation, functions, tokenizer, several=several)
-    return Offer(notation, checked("tools", grammar), named)
+    return Offer(notation, names, checked("tools", grammar), named)
 
 
 def require_tools(tools: Sequence[Tool] | None, choice: ToolChoice | None) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+from collections.abc import Collection
 from typing import NamedTuple
 
 from orchestrator.gateway.tools.call_object import CallObject
@@ -27,11 +28,19 @@ class Parts(NamedTuple):
 
 
 class CallReader:
-    """Reads one answer. What turns out to be no call is content, as it stands."""
+    """Reads one answer. What turns out to be no call is content, as it stands.
 
-    def __init__(self, notation: Notation) -> None:
+    `names`: what may be called. Where nothing marks calls, an object of another name is none.
+    `required`: the answer is nothing but calls, and what is left of a cut one is no content.
+    """
+
+    def __init__(
+        self, notation: Notation, names: Collection[str] | None = None, *, required: bool = False
+    ) -> None:
         self.calls = 0
         self._notation = notation
+        self._names = names if notation.opens_answer else None
+        self._required = required
         self._held = ""  # not yet understood
         self._passed = ""  # marks before a call: content, if none follows
         self._called = False  # since the calls began
@@ -53,7 +62,8 @@ class CallReader:
             self._passed += self._object.raw
         rest = self._passed + self._held
         marks = ("", self._notation.end, *self._notation.between)
-        if not self.calls or not any(mark.startswith(rest.strip()) for mark in marks):
+        ends_calls = self.calls and any(mark.startswith(rest.strip()) for mark in marks)
+        if not ends_calls and not self._required:
             self._content += rest
         return self._taken()
 
@@ -97,7 +107,7 @@ class CallReader:
         rest = self._held[space:]
         if rest.startswith("{"):
             self._pass_over(space)
-            self._object = CallObject()
+            self._object = CallObject(self._names)
             return True
         begin = (self._notation.begin,) if self._at_start else ()
         marks = [mark for mark in (*begin, self._notation.end, *self._notation.between) if mark]

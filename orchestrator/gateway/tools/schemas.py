@@ -28,6 +28,12 @@ class Function(Body):
         None, description="of no effect: where a call is required, the schema always holds"
     )
 
+    @property
+    def schema_of_arguments(self) -> dict[str, Any]:
+        """JSON Schema of what it takes."""
+        said = NO_PARAMETERS if self.parameters is None else self.parameters
+        return {"type": "object", **said}
+
 
 class Tool(Body):
     """One entry of `tools`."""
