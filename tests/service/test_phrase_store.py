@@ -27,6 +27,10 @@ from tests.support.waiting import until
 
 CONTEXT = (11, 12, 13)
 STALL_S = 0.05
+# Of some four microseconds: fifty times as long is the machine, a call to Redis is longer.
+PUBLISH_S = 0.0002
+# A million records in twenty seconds.
+REPLAY_CPU_S = 20e-6
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -179,21 +183,22 @@ def test_flushall_under_load_is_no_error(
 def test_publishing_costs_the_caller_microseconds(
     server: RedisServer, open_store: Callable[..., PhraseStore]
 ) -> None:
-    """No timing is asserted but the order of magnitude: a write to Redis must not be waited for."""
+    """A write to Redis must not be waited for: half of many calls tell, a busy machine cannot."""
     namespace = open_store(server.url).namespace("m")
     server.freeze()
     times = []
-    for number in range(300):
+    for number in range(2000):
         began = time.perf_counter()
         namespace.publish(number, phrase(number))
         times.append(time.perf_counter() - began)
     server.thaw()
-    assert statistics.median(times) < STALL_S / 10
+    assert statistics.median(times) < PUBLISH_S
 
 
 def test_thousands_of_records_are_replayed_at_start(
     server: RedisServer, open_store: Callable[..., PhraseStore]
 ) -> None:
+    """What it takes is told in time of the processor, which others on the machine take none of."""
     key = "draftloop:phrases:m:"
     count = 20_000
     with redis.Redis.from_url(server.url) as client:
@@ -201,9 +206,11 @@ def test_thousands_of_records_are_replayed_at_start(
         for number in range(count):
             pipeline.xadd(key, {"r": encode(number, [Phrase((number % 500,), (number % 7,))])})
         pipeline.execute()
+    began = time.process_time()
     namespace = open_store(server.url).namespace("m")
     assert namespace.wait_replayed(30)
     assert namespace.figures().received == count
+    assert time.process_time() - began < count * REPLAY_CPU_S
 
 
 def test_tenants_beyond_the_limit_push_out_the_one_used_longest_ago(

@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 import torch
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
 from torch import Tensor
 from transformers import AutoModelForCausalLM
 
@@ -21,20 +23,25 @@ from tests.support.families import FAMILIES
 from tests.support.toy_model import load_model, save_model
 
 PROMPT = [5, 17, 3, 88, 41, 2, 60, 9, 33, 71, 14, 14, 7]
+MOST_NODES = 64
 
 
 class Pair:
     """A model of ours and the same weights under transformers' eager attention."""
 
-    def __init__(self, folder: Path) -> None:
-        self.model: LanguageModel = load_model(folder)
+    def __init__(self, folder: Path, **options: Any) -> None:
+        self.model: LanguageModel = load_model(folder, **options)
         self.network = AutoModelForCausalLM.from_pretrained(folder, attn_implementation="eager")
 
     def check(self, logits: Tensor, text: Sequence[int]) -> None:
         """The row is what transformers says after `text`."""
+        torch.testing.assert_close(logits, self.says(text)[-1], rtol=1e-4, atol=1e-4)
+
+    def says(self, text: Sequence[int]) -> Tensor:
+        """[tokens, vocabulary]: what transformers says after every token of the text."""
         with torch.inference_mode():
-            expected = self.network(torch.tensor([list(text)]), use_cache=False).logits[0, -1]
-        torch.testing.assert_close(logits, expected, rtol=1e-4, atol=1e-4)
+            logits: Tensor = self.network(torch.tensor([list(text)]), use_cache=False).logits[0]
+        return logits
 
     def run(self, slot: Slot, committed: Sequence[int], **more: Any) -> Tensor:
         return self.model.forward([Forward(self.model, slot, committed, **more)])[0]
@@ -50,6 +57,13 @@ def llama(tmp_path_factory: pytest.TempPathFactory) -> Pair:
     return Pair(save_model(tmp_path_factory.mktemp("model")))
 
 
+@pytest.fixture(scope="module")
+def roomy(tmp_path_factory: pytest.TempPathFactory) -> Pair:
+    """Has room for the largest draft; what it says depends on every token of a long text."""
+    folder = save_model(tmp_path_factory.mktemp("model"))
+    return Pair(folder, max_draft_nodes=MOST_NODES)
+
+
 @pytest.fixture
 def slot(any_pair: Pair) -> Iterator[Slot]:
     held = any_pair.model.acquire()
@@ -57,12 +71,16 @@ def slot(any_pair: Pair) -> Iterator[Slot]:
     any_pair.model.cache.release(held)
 
 
-def path_tokens(tokens: Sequence[int], parents: Sequence[int], node: int) -> list[int]:
+def path_nodes(parents: Sequence[int], node: int) -> list[int]:
     path: list[int] = []
     while node != ROOT:
-        path.insert(0, tokens[node])
+        path.insert(0, node)
         node = parents[node]
     return path
+
+
+def path_tokens(tokens: Sequence[int], parents: Sequence[int], node: int) -> list[int]:
+    return [tokens[at] for at in path_nodes(parents, node)]
 
 
 def random_tree(seed: int, count: int) -> tuple[list[int], list[int]]:
@@ -92,6 +110,45 @@ def test_every_node_says_what_its_path_says_as_text(
         rows = torch.cat([rows, later])
     for node in range(len(tokens)):
         any_pair.check(rows[1 + node], [*PROMPT, *path_tokens(tokens, parents, node)])
+
+
+@st.composite
+def parents_of_trees(draw: st.DrawFn) -> list[int]:
+    """Of up to 64 nodes, every second one behind the node before it, so that paths get long."""
+    count = draw(st.integers(1, MOST_NODES))
+    return [draw(st.just(node - 1) | st.integers(ROOT, node - 1)) for node in range(count)]
+
+
+@settings(max_examples=40, deadline=None)
+@given(parents=parents_of_trees(), split=st.integers(1, MOST_NODES), alone=st.booleans())
+@example(parents=list(range(ROOT, MOST_NODES - 1)), split=MOST_NODES, alone=True)
+@example(parents=list(range(ROOT, MOST_NODES - 1)), split=20, alone=False)
+def test_trees_of_any_shape_and_depth(
+    roomy: Pair, parents: list[int], split: int, alone: bool
+) -> None:
+    """A row that saw more than its path, or less, would say something else.
+
+    Alone compiled code shows every row what it sees, beside another session a mask does.
+    """
+    tokens = [1 + 7 * node % 95 for node in range(len(parents))]
+    held, other = roomy.model.acquire(), roomy.model.acquire()
+    rows = []
+    for first, stop in ((0, split), (split, len(tokens))):
+        if tokens[first:stop]:
+            nodes = tokens[first:stop], parents[first:stop]
+            forwards = [Forward(roomy.model, held, [] if first else PROMPT, *nodes)]
+            forwards[0].logits_from = 0 if first else len(PROMPT) - 1
+            beside = [] if alone else [Forward(roomy.model, other, [3, 4])]
+            rows.append(roomy.model.forward([*forwards, *beside])[0])
+    said = torch.cat(rows)[1:]
+    for leaf in set(range(len(tokens))) - set(parents):
+        path = path_nodes(parents, leaf)
+        text = [*PROMPT, *(tokens[node] for node in path)]
+        torch.testing.assert_close(
+            said[path], roomy.says(text)[len(PROMPT) :], rtol=1e-4, atol=1e-4
+        )
+    for slot in (held, other):
+        roomy.model.cache.release(slot)
 
 
 def test_rows_moved_by_advance_serve_what_follows(any_pair: Pair, slot: Slot) -> None:

@@ -2,22 +2,34 @@
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Sequence
+from dataclasses import replace
+
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from draftloop.runtime.kv_cache import CacheShape, KVCache, Slot
 from draftloop.tree import ROOT
 
 SHAPE = CacheShape(layers=2, slots=2, kv_heads=2, rows=16, head_dim=3)
+MOST_NODES = 64
+CHAIN = tuple(range(ROOT, MOST_NODES - 1))
 
 
 @pytest.fixture
 def slot() -> Slot:
-    """Row r of every tensor of the slot holds r."""
-    cache = KVCache(SHAPE, dtype=torch.float32, device=torch.device("cpu"))
+    return numbered(SHAPE).acquire(max_pending=8)
+
+
+def numbered(shape: CacheShape) -> KVCache:
+    """Row r of every tensor of every slot holds r."""
+    cache = KVCache(shape, dtype=torch.float32, device=torch.device("cpu"))
     for tensor in (*cache.keys, *cache.values):
-        tensor[:] = torch.arange(16.0)[:, None]
-    return cache.acquire(max_pending=8)
+        tensor[:] = torch.arange(float(shape.rows))[:, None]
+    return cache
 
 
 def rows(slot: Slot) -> list[int]:
@@ -40,6 +52,51 @@ def test_ancestors_and_depths(slot: Slot) -> None:
     assert slot.ancestors(3)[0].nonzero()[0].tolist() == [0, 1, 3]
     assert slot.ancestors(5)[0].nonzero()[0].tolist() == [4, 5]
     assert slot.room() == 16 - 10
+
+
+def parents_of(count: int) -> st.SearchStrategy[tuple[int, ...]]:
+    """Of so many nodes, every second one behind the node before it, so that paths get long."""
+    each = (st.just(node - 1) | st.integers(ROOT, node - 1) for node in range(count))
+    return st.tuples(*each)
+
+
+def path_to(parents: Sequence[int], node: int) -> list[int]:
+    """The nodes from the root down to this one, as the definition has it."""
+    return [] if node == ROOT else [*path_to(parents, parents[node]), node]
+
+
+@settings(deadline=None)
+@given(
+    parents=st.integers(1, MOST_NODES).flatmap(parents_of),
+    cuts=st.sets(st.integers(1, MOST_NODES - 1), max_size=8),
+    data=st.data(),
+)
+def test_every_node_sees_exactly_its_ancestors_and_their_rows_are_kept(
+    parents: tuple[int, ...], cuts: set[int], data: st.DataObject
+) -> None:
+    """Any shape and depth, grown in any number of forwards, committed down to any node."""
+    end = data.draw(st.integers(ROOT, len(parents) - 1))
+    sees_ancestors_and_keeps_a_path(parents, cuts, end)
+
+
+@pytest.mark.parametrize("cuts", [set(), {1, 33}, set(range(1, MOST_NODES))], ids=len)
+def test_so_does_every_node_of_a_deep_chain(cuts: set[int]) -> None:
+    """One forward, three, and one for each node."""
+    for end in (ROOT, 0, 31, MOST_NODES - 1):
+        sees_ancestors_and_keeps_a_path(CHAIN, cuts, end)
+
+
+def sees_ancestors_and_keeps_a_path(parents: Sequence[int], cuts: set[int], end: int) -> None:
+    slot = numbered(replace(SHAPE, rows=4 + MOST_NODES)).acquire(max_pending=MOST_NODES)
+    slot.append(4)
+    steps = sorted({0, len(parents), *(cut for cut in cuts if cut < len(parents))})
+    for first, stop in itertools.pairwise(steps):
+        slot.branch(range(100 + first, 100 + stop), parents[first:stop])
+        shown = [row.nonzero()[0].tolist() for row in slot.ancestors(first)]
+        assert shown == [path_to(parents, node) for node in range(first, stop)]
+    path = path_to(parents, end)
+    slot.advance([1, 2, 3, 4, *(100 + node for node in path), 99])
+    assert rows(slot) == [0, 1, 2, 3, *(4 + node for node in path)]
 
 
 @pytest.mark.parametrize(

@@ -144,16 +144,45 @@ def test_nodes_that_are_not_worth_their_verification_are_cut() -> None:
     assert strategy.end is DraftEnd.VERIFY_COST
 
 
+def sum_of_siblings(tree: DraftTree) -> float:
+    """The greatest of all parents'."""
+    totals: dict[int, float] = {}
+    for parent, estimate in zip(tree.parents, tree.estimates, strict=True):
+        totals[parent] = totals.get(parent, 0.0) + estimate
+    return max(totals.values())
+
+
 def test_siblings_estimates_sum_to_at_most_one() -> None:
     table = TableModel(vocabulary_size=4, seed=9)
     strategy, session = drafting(ScriptedModel(table.logits, 4), nodes=20, delta=0, depth=3)
     for _ in range(60):  # a target that always agrees makes every bucket look certain
         tree = draft(strategy)
         strategy.candidates.judge([tree.token_ids[0]])
-    totals: dict[int, float] = {}
-    for parent, estimate in zip(tree.parents, tree.estimates, strict=True):
-        totals[parent] = totals.get(parent, 0.0) + estimate
-    assert max(totals.values()) <= 1 + 1e-9
+    assert sum_of_siblings(tree) <= 1 + 1e-9
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    seed=st.integers(0, 10_000), vocabulary=st.integers(2, 8), spread=st.floats(0, 8),
+    temperature=st.sampled_from([0.0, 0.7, 1.0]), nodes=st.integers(1, 40),
+    depth=st.integers(1, 6), hit_rates=st.lists(st.floats(0, 1), min_size=1, max_size=30),
+)  # fmt: skip
+def test_so_they_do_whatever_was_learned(
+    seed: int, vocabulary: int, spread: float, temperature: float, nodes: int, depth: int,
+    hit_rates: list[float],
+) -> None:  # fmt: skip
+    """Any law and any calibration, also one that took later guesses for right more often."""
+    table = TableModel(vocabulary_size=vocabulary, seed=seed, spread=spread)
+    sampling = SamplingParameters(temperature=temperature, seed=seed)
+    strategy, session = drafting(
+        ScriptedModel(table.logits, vocabulary), sampling, nodes=nodes, delta=0, depth=depth
+    )
+    known = session.calibration
+    for cell, rate in zip(range(len(known.hits)), itertools.cycle(hit_rates), strict=False):
+        known.trials[cell], known.hits[cell] = 100.0, 100.0 * rate
+    tree = draft(strategy)
+    assert len(tree) >= 1
+    assert sum_of_siblings(tree) <= 1 + 1e-9
 
 
 @pytest.mark.parametrize("temperature", [0.0, 0.8])

@@ -1,0 +1,32 @@
+"""The protos as buf reads them: its standard rules hold, but for those `buf.yaml` excepts."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sysconfig
+
+import pytest
+
+from tests.contract.repository import ROOT
+from tests.contract.test_protos import SOURCES
+
+
+def buf(*arguments: str) -> subprocess.CompletedProcess[str]:
+    """Runs the one that came with the tests, which needs no network for sources of our own."""
+    path = os.pathsep.join((sysconfig.get_path("scripts"), os.environ.get("PATH", "")))
+    program = shutil.which("buf", path=path)
+    if program is None:
+        pytest.skip("buf is not installed: it comes with the package buf-bin")
+    return subprocess.run([program, *arguments], cwd=ROOT, capture_output=True, text=True)
+
+
+def test_buf_finds_nothing() -> None:
+    found = buf("lint")
+    assert (found.returncode, found.stdout + found.stderr) == (0, "")
+
+
+def test_buf_looks_at_all_of_them() -> None:
+    """A clean answer about no files would be clean for ever."""
+    assert sorted(buf("ls-files").stdout.split()) == SOURCES
