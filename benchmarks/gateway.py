@@ -20,8 +20,9 @@ import psutil
 from rich.console import Console
 
 from benchmarks.machine import describe_machine
+from benchmarks.output import as_command, beside, prepare
+from benchmarks.settings import LEAST_TOKENS, RESULTS, at_least
 from draftloop.client import AsyncClient
-from draftloop.config import REPOSITORY
 from draftloop.request import GenerationParameters, SamplingParameters
 from draftloop.speculation import AUTOREGRESSIVE, Speculation
 from orchestrator.launcher import Stack
@@ -31,7 +32,6 @@ PROMPT = "def main():\n    "
 GRPC, HTTP = "gRPC", "HTTP"
 CONCURRENCIES = (1, 8)
 GOAL_MS = 1.0
-RESULTS = REPOSITORY / "benchmarks" / "results"
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,24 +197,26 @@ def page(rows: Sequence[Row], machine: dict[str, Any]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _write(rows: Sequence[Row], folder: Path) -> str:
+def _write(rows: Sequence[Row], out: Path) -> str:
     machine = describe_machine()
     told = {"machine": machine, "rows": [asdict(row) for row in rows],
             "overheads": overheads(rows), "goal_ms_per_token": GOAL_MS}  # fmt: skip
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / "gateway.json").write_text(json.dumps(told, indent=1) + "\n", encoding="utf-8")
+    as_json, as_page = beside(out, ".json", ".md")
+    as_json.write_text(json.dumps(told, indent=1) + "\n", encoding="utf-8")
     text = page(rows, machine)
-    (folder / "gateway.md").write_text(text, encoding="utf-8")
+    as_page.write_text(text, encoding="utf-8")
     return text
 
 
-def main() -> None:
+def main(arguments: Sequence[str] | None = None) -> None:
     """Starts a stack without a drafter, measures, writes, prints."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--tokens", type=int, default=64, help="tokens a stream")
-    parser.add_argument("--repeats", type=int, default=10, help="turns of each door")
+    parser.add_argument("--tokens", type=at_least(LEAST_TOKENS), default=64, help="tokens a stream")
+    parser.add_argument("--repeats", type=at_least(1), default=10, help="turns of each door")
     parser.add_argument("--output", type=Path, default=RESULTS, help="folder of the results")
-    chosen = parser.parse_args()
+    chosen = parser.parse_args(arguments)
+    out = chosen.output / "gateway"
+    prepare(*beside(out, ".json", ".md"))
     config = StackConfig(port=0, http_port=0, verifier_port=0, draft=None, start_timeout_s=600)
     with Stack(config) as stack:
         process = stack.processes["orchestrator"].process
@@ -226,8 +228,8 @@ def main() -> None:
                 return await measure(doors, psutil.Process(pid), chosen.repeats)
 
         rows = asyncio.run(run(stack.http_address, process.pid))
-    Console().print(_write(rows, chosen.output), markup=False)
+    Console().print(_write(rows, out), markup=False)
 
 
 if __name__ == "__main__":
-    main()
+    as_command(main)

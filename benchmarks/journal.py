@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -35,11 +36,14 @@ class Journal:
     def resume(cls, file: Path, identity: Mapping[str, Any]) -> Journal:
         """The one that an interrupted run left, or an empty one.
 
+        A last line without an end, of a run that was killed or whose disk was full, is gone.
         Raises StartupFailure where it was measured otherwise: such runs must not be mixed.
         """
-        if not file.exists():
+        written = file.read_bytes() if file.exists() else b""
+        whole = written[: written.rfind(b"\n") + 1]
+        if not whole:
             return cls.begin(file, identity)
-        head, *lines = file.read_text(encoding="utf-8").splitlines()
+        head, *lines = whole.decode().splitlines()
         found = json.loads(head)["identity"]
         expected = json.loads(json.dumps(identity))
         differing = sorted(name for name in {*found, *expected}
@@ -48,6 +52,7 @@ class Journal:
             raise StartupFailure(
                 f"resume: {file.name} was measured with another {', '.join(differing)}"
             )
+        os.truncate(file, len(whole))
         journal = cls(file, identity)
         for line in lines:
             entry = json.loads(line)

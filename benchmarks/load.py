@@ -4,7 +4,8 @@
 
 A closed loop: so many clients, each asking anew as soon as it has its answer, which are of all
 lengths around `--tokens`. At every number of clients the strategies take turns with the same
-requests, until the time is up. Written are OUT.json, OUT.md and OUT.svg.
+requests, until the time is up. Written are OUT.json, OUT.md and OUT.svg; after Ctrl-C or an error
+of what was measured until then.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import json
 import statistics
 import time
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -26,12 +27,22 @@ from benchmarks import load_plot
 from benchmarks.machine import available_cores, describe_machine
 from benchmarks.measure import in_turn
 from benchmarks.outcome import Outcome
+from benchmarks.output import INTERRUPTED, as_command, beside, prepare, say_error
 from benchmarks.prompts import completion
 from benchmarks.services import Services, running, stack_of
-from benchmarks.settings import RESULTS, add_quantization, names
+from benchmarks.settings import (
+    LEAST_TOKENS,
+    RESULTS,
+    add_quantization,
+    at_least,
+    names,
+    read_temperature,
+)
 from benchmarks.systems import METHODS, PLAIN, PROFILES, Profile
 from benchmarks.workload import FIRST_SEED, Case
+from draftloop.errors import DraftloopError
 from draftloop.speculation import OPT_TREE, SPECULATIVE
+from orchestrator.launcher import interruptible
 
 STRATEGIES = (PLAIN, SPECULATIVE, OPT_TREE, "fused cold")
 SESSIONS = (1, 2, 4, 8, 16)
@@ -115,24 +126,37 @@ class Loop:
 
 def measure(
     loop: Loop, strategies: Sequence[str], numbers: Sequence[int], seconds: float, console: Console
-) -> Iterator[Row]:
-    """The rows of one number of sessions after the other, each for its share of the time."""
+) -> Iterator[tuple[int, dict[str, Run]]]:
+    """Runs of all strategies, by one number of sessions after the other, each for its share of
+    the time.
+    """
     for strategy in strategies:
         loop.run(strategy, max(numbers), 0)
     deadline = time.monotonic() + seconds
     for done, sessions in enumerate(numbers):
         now = time.monotonic()
         until = now + (deadline - now) / (len(numbers) - done)
-        runs: dict[str, list[Run]] = defaultdict(list)
         number, longest = 0, 0.0
         while not number or time.monotonic() + longest <= until:
             began = time.monotonic()
+            runs: dict[str, Run] = {}
             for strategy in in_turn(strategies, number):
                 console.print(f"{sessions} at a time, {strategy} ...", highlight=False)
-                runs[strategy].append(loop.run(strategy, sessions, number))
+                runs[strategy] = loop.run(strategy, sessions, number)
+            yield sessions, runs
             longest = max(longest, time.monotonic() - began)
             number += 1
-        yield from (row(sessions, name, runs[name], runs[PLAIN]) for name in strategies)
+
+
+def summed(
+    measured: Mapping[int, Sequence[Mapping[str, Run]]], strategies: Sequence[str]
+) -> list[Row]:
+    """A row for every number of sessions and strategy."""
+    return [
+        row(sessions, name, [runs[name] for runs in sets], [runs[PLAIN] for runs in sets])
+        for sessions, sets in measured.items()
+        for name in strategies
+    ]
 
 
 def row(sessions: int, strategy: str, runs: Sequence[Run], plain: Sequence[Run]) -> Row:
@@ -206,45 +230,74 @@ def read_settings(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--sessions", type=_numbers, default=list(SESSIONS), help="at a time")
     ours = [name for name, method in METHODS.items() if method.system == "draftloop"]
     parser.add_argument("--strategies", type=names(ours), default=list(STRATEGIES))
-    parser.add_argument("--tokens", type=int, default=96, help="of an answer, on average")
-    parser.add_argument("--prompt-tokens", type=int, default=128, help="most tokens of a prompt")
-    parser.add_argument("--temperature", type=float, default=0.8)
+    parser.add_argument("--tokens", type=at_least(LEAST_TOKENS), default=96,
+                        help="of an answer, on average")  # fmt: skip
+    parser.add_argument("--prompt-tokens", type=at_least(1), default=128,
+                        help="most tokens of a prompt")  # fmt: skip
+    parser.add_argument("--temperature", type=read_temperature, default=0.8)
     parser.add_argument("--minutes", type=float, default=6.0, help="time for all runs")
     add_quantization(parser)
-    parser.add_argument("--threads", type=int, default=available_cores())
+    parser.add_argument("--threads", type=at_least(1), default=available_cores())
     parser.add_argument("--out", type=Path, default=RESULTS / "load", help="path without suffix")
     settings = parser.parse_args(arguments)
     settings.strategies = list(dict.fromkeys([PLAIN, *settings.strategies]))
     return settings
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
-    """Starts the services, measures, writes, prints."""
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Starts the services, measures, writes, prints; the exit status."""
     settings = read_settings(arguments)
-    console, profile = Console(), PROFILES[settings.profile]
-    machine = describe_machine()
+    prepare(*beside(settings.out, ".json", ".md", ".svg"))
+    console, machine = Console(), describe_machine()
+    measured: dict[int, list[dict[str, Run]]] = defaultdict(list)
+    status = 0
+    try:
+        with interruptible():
+            collect(settings, console, measured)
+    except KeyboardInterrupt:
+        status = INTERRUPTED
+    except (DraftloopError, OSError) as error:
+        say_error(console, error)
+        status = 1
+    if measured:
+        write(settings, machine, summed(measured, settings.strategies), console)
+    return status
+
+
+def collect(
+    settings: argparse.Namespace, console: Console, measured: dict[int, list[dict[str, Run]]]
+) -> None:
+    """Starts the services, and adds what `measure` gives to `measured`, run by run."""
+    profile = PROFILES[settings.profile]
     console.print(f"{profile.title}: starting the services ...", highlight=False)
     config = stack_of(profile, settings.threads, quantization=settings.quantization)
     with running(config, lambda _: None) as services:
         loop = Loop(services, settings.tokens, settings.prompt_tokens, settings.temperature)
         chosen = settings.strategies, settings.sessions, 60 * settings.minutes
-        rows = list(measure(loop, *chosen, console))
+        for sessions, runs in measure(loop, *chosen, console):
+            measured[sessions].append(runs)
+
+
+def write(
+    settings: argparse.Namespace, machine: dict[str, Any], rows: Sequence[Row], console: Console
+) -> None:
+    """Table and picture, and the table on the terminal."""
+    profile = PROFILES[settings.profile]
     text = page(profile, rows)
+    console.print(text, markup=False)
     told: dict[str, Any] = {
         "machine": machine,
         "settings": {key: value for key, value in vars(settings).items() if key != "out"},
         "rows": [asdict(row) for row in rows],
     }
-    out: Path = settings.out
-    out.parent.mkdir(parents=True, exist_ok=True)
-    out.with_suffix(".json").write_text(json.dumps(told, indent=1) + "\n", encoding="utf-8")
-    out.with_suffix(".md").write_text(text, encoding="utf-8")
+    as_json, as_page, picture = beside(settings.out, ".json", ".md", ".svg")
+    as_json.write_text(json.dumps(told, indent=1) + "\n", encoding="utf-8")
+    as_page.write_text(text, encoding="utf-8")
     lines: dict[str, dict[int, float]] = defaultdict(dict)
     for said in rows:
         lines[said.strategy][said.sessions] = said.tokens_per_second
-    load_plot.draw(profile.title, lines, out.with_suffix(".svg"))
-    console.print(text, markup=False)
+    load_plot.draw(profile.title, lines, picture)
 
 
 if __name__ == "__main__":
-    main()
+    as_command(main)

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -24,10 +23,11 @@ from rich.table import Table
 from benchmarks.bundled_pair import bundled_pair
 from benchmarks.candidates import MOST_OFFERS, Phrases, Ranked, Recycled, decode, index_of, rankings
 from benchmarks.machine import describe_machine
+from benchmarks.output import as_command, prepare
 from benchmarks.perfect_tree import CandidateSource, PerfectRound, perfect_rounds
 from benchmarks.prompts import MAIN_WORKLOADS, Missing, Prompt
 from benchmarks.recorded_costs import points_of
-from benchmarks.settings import RESULTS
+from benchmarks.settings import LEAST_TOKENS, RESULTS, at_least, read_temperature
 from benchmarks.systems import PROFILES, SOURCES
 from benchmarks.table import sampling as in_words
 from benchmarks.workload import FIRST_SEED
@@ -205,14 +205,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--workloads", nargs="+", choices=list(MAIN_WORKLOADS), default=list(MAIN_WORKLOADS)
     )
-    parser.add_argument("--temperature", type=float, nargs="+", default=[0.8, 0.0])
-    parser.add_argument("--prompts", type=int, default=8)
-    parser.add_argument("--tokens", type=int, default=64)
-    parser.add_argument("--threads", type=int)
+    parser.add_argument("--temperature", type=read_temperature, nargs="+", default=[0.8, 0.0])
+    parser.add_argument("--prompts", type=at_least(1), default=8)
+    parser.add_argument("--tokens", type=at_least(LEAST_TOKENS), default=64)
+    parser.add_argument("--threads", type=at_least(1))
     parser.add_argument("--costs", default=str((RESULTS / "bench.json").relative_to(REPOSITORY)),
                         help="results whose costs of forwards count")  # fmt: skip
     parser.add_argument("--out", default=str((RESULTS / "oracle.json").relative_to(REPOSITORY)))
     settings = parser.parse_args(arguments)
+    prepare(Path(settings.out))
     profiles = json.loads(Path(settings.costs).read_text(encoding="utf-8"))["profiles"]
     warm_up()
     found: list[Bound] = []
@@ -226,10 +227,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     show(Console(), found)
     said = {"settings": vars(settings), "machine": describe_machine()}
     content = {**said, "profiles": profiles, "bounds": [asdict(bound) for bound in found]}
-    Path(settings.out).parent.mkdir(parents=True, exist_ok=True)
     Path(settings.out).write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
     return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    as_command(main)

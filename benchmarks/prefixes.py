@@ -23,9 +23,10 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.machine import available_cores, describe_machine
+from benchmarks.output import as_command, beside, prepare
 from benchmarks.prompts import held_out_prompts
 from benchmarks.services import stack_of
-from benchmarks.settings import RESULTS
+from benchmarks.settings import RESULTS, at_least
 from benchmarks.systems import PROFILES
 from draftloop.client import NO_RETRY, AsyncClient
 from draftloop.request import GenerationParameters, SamplingParameters
@@ -118,9 +119,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Measures, prints and writes."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--profile", choices=PROFILES, default="300M")
-    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--repeats", type=at_least(1), default=3)
     parser.add_argument("--out", type=Path, default=RESULTS / "prefixes")
     options = parser.parse_args(arguments)
+    (file,) = beside(options.out, ".json")
+    prepare(file)
     config = stack_of(PROFILES[options.profile], available_cores(), prefix_caching=True)
     with Stack(config, on_ready=lambda process: print(f"{process.role} is ready")) as stack:
         times, equal = asyncio.run(measure(stack.address, options.repeats))
@@ -139,8 +142,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         "equal": equal,
         "seconds": {"nothing shared": apart, "beginnings shared": shared},
     }
-    options.out.with_suffix(".json").write_text(json.dumps(result, indent=2) + "\n")
+    file.write_text(json.dumps(result, indent=2) + "\n")
 
 
 if __name__ == "__main__":
-    main()
+    as_command(main)

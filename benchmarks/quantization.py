@@ -29,8 +29,9 @@ from rich.table import Table
 
 from benchmarks import prompts
 from benchmarks.machine import available_cores, describe_machine, describe_model
+from benchmarks.output import as_command, beside, prepare
 from benchmarks.services import Services, running, stack_of
-from benchmarks.settings import RESULTS
+from benchmarks.settings import LEAST_TOKENS, RESULTS, at_least
 from benchmarks.systems import PLAIN, PROFILES
 from benchmarks.workload import Case, Workload
 from draftloop.config import Quantization, bundled_model
@@ -184,10 +185,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Measures, prints and writes."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--profile", choices=PROFILES, default="300M")
-    parser.add_argument("--repeats", type=int, default=16, help="prompts that are continued")
-    parser.add_argument("--tokens", type=int, default=64, help="tokens of each")
+    parser.add_argument("--repeats", type=at_least(1), default=16,
+                        help="prompts that are continued")  # fmt: skip
+    parser.add_argument("--tokens", type=at_least(LEAST_TOKENS), default=64,
+                        help="tokens of each")  # fmt: skip
     parser.add_argument("--out", type=Path, default=RESULTS / "quantization")
     options = parser.parse_args(arguments)
+    (file,) = beside(options.out, ".json")
+    prepare(file)
     console = Console()
     said: dict[str, Any] = {"machine": describe_machine(), "profile": options.profile}
     said["quality"] = quality()
@@ -208,8 +213,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         measure(list(deployments.values()), workload, options.repeats)
     said["tokens_per_second"] = {name: one.figures() for name, one in deployments.items()}
     show(console, said, options.profile)
-    options.out.with_suffix(".json").write_text(json.dumps(said, indent=2) + "\n")
+    file.write_text(json.dumps(said, indent=2) + "\n")
 
 
 if __name__ == "__main__":
-    main()
+    as_command(main)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import statistics
 from collections.abc import Iterable, Sequence
@@ -160,6 +161,11 @@ class Results:
     samples: list[dict[str, Any]]
     calibration: list[Estimates] = field(default_factory=list)
     left_out: list[str] = field(default_factory=list)
+
+    def as_written(self) -> Results:
+        """With the rows that `read` finds: what is made of these is made of the file's again."""
+        rows = [_row_from_json(_rounded(asdict(row))) for row in self.rows]
+        return dataclasses.replace(self, rows=rows)
 
     def write(self, file: Path) -> None:
         """As JSON, one sample a line."""

@@ -25,6 +25,7 @@ from benchmarks.calibration import estimates
 from benchmarks.journal import Journal
 from benchmarks.machine import describe_machine, describe_model
 from benchmarks.measure import Plan, Tick, measure
+from benchmarks.output import INTERRUPTED, beside, prepare, say_error
 from benchmarks.prompts import WORKLOADS, Missing
 from benchmarks.results import Results, rows
 from benchmarks.services import Services, running, stack_of
@@ -35,8 +36,6 @@ from benchmarks.workload import Workload
 from draftloop.errors import DraftloopError, InvalidInput
 from draftloop.speculation import DRAFTER_STRATEGIES
 from orchestrator.launcher import interruptible
-
-INTERRUPTED = 130  # what shells report after Ctrl-C
 
 
 @dataclass(slots=True)
@@ -219,14 +218,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     console = Console()
     settings = read_settings(arguments, __doc__.splitlines()[0])
     machine = describe_machine()
-    # The names may hold dots, so suffixes are appended and not replaced.
-    journal_file = Path(f"{settings.out}.partial.jsonl")
+    (journal_file,) = beside(settings.out, ".partial.jsonl")
     unbounded = {name: value for name, value in said(settings).items() if name != "minutes"}
     # The run's own results, where they are tracked, make the tree dirty.
     commit = machine["commit"].removesuffix("-dirty")
     identity = {**unbounded, "commit": commit, "cpu": machine["cpu"]}
-    status = 0
     try:
+        prepare(journal_file, *beside(settings.out, ".json", ".md"))
         open_journal = Journal.resume if settings.resume else Journal.begin
         bench = Bench(
             settings,
@@ -234,19 +232,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
             open_journal(journal_file, identity),
             time.monotonic() + 60 * settings.minutes,
         )
-    except DraftloopError as error:
-        console.print(f"[red]{error}[/]", highlight=False)
+    except (DraftloopError, OSError) as error:
+        say_error(console, error)
         return 1
-    try:
-        with interruptible():
-            bench.run()
-    except KeyboardInterrupt:
-        status = INTERRUPTED
-    except DraftloopError as error:
-        console.print(f"[red]{error}[/]", highlight=False)
-        status = 1
+    status = carry_out(bench)
     if bench.journal.samples:
-        write(bench.results(machine), settings.out, console)
+        status = conclude(bench, machine) or status
     elif not status:
         console.print("[red]--minutes: the time was up before anything was measured[/]")
         status = 1
@@ -257,13 +248,41 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return status
 
 
+def carry_out(bench: Bench) -> int:
+    """Measures; the exit status. Whatever ends it, what was measured is in the journal."""
+    try:
+        with interruptible():
+            bench.run()
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except (DraftloopError, OSError) as error:
+        say_error(bench.console, error)
+        return 1
+    except Exception:
+        bench.console.print_exception()
+        return 1
+    return 0
+
+
+def conclude(bench: Bench, machine: dict[str, Any]) -> int:
+    """Shows and writes what there is; the exit status."""
+    try:
+        write(bench.results(machine), bench.settings.out, bench.console)
+    except OSError as error:
+        say_error(bench.console, error)
+        return 1
+    return 0
+
+
 def write(results: Results, out: str, console: Console) -> None:
-    """Tables to the terminal, files beside each other."""
+    """Tables to the terminal, files beside each other; all from the rows that the file has."""
+    results = results.as_written()
     table.show(console, results.rows)
     for entry in results.left_out:
         console.print(f"not measured: {entry}", highlight=False)
-    results.write(Path(f"{out}.json"))
-    Path(f"{out}.md").write_text(table.markdown(results.rows, results.left_out), encoding="utf-8")
+    as_json, as_page = beside(out, ".json", ".md")
+    results.write(as_json)
+    as_page.write_text(table.markdown(results.rows, results.left_out), encoding="utf-8")
     for profile in dict.fromkeys(row.profile for row in results.rows):
         found = [row for row in results.rows if row.profile == profile]
         plot.draw(found, Path(f"{out}-{profile}.svg"))

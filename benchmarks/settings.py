@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterable, Sequence
+import re
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, get_args
 
 from benchmarks.machine import available_cores
@@ -21,6 +22,8 @@ from benchmarks.systems import (
 from draftloop.config import REPOSITORY, Quantization
 
 RESULTS = REPOSITORY / "benchmarks" / "results"
+HOTTEST = 100  # temperature that a request may have
+LEAST_TOKENS = 2  # of an answer: its first token has no speed
 # What the command line leaves open. The short run ends within five minutes, start-up included.
 SHORT: dict[str, Any] = {
     "minutes": 4.0,
@@ -53,10 +56,11 @@ def read_settings(arguments: Sequence[str] | None, description: str = "") -> arg
                         help="time for everything (default: 4, full 240)")  # fmt: skip
     parser.add_argument("--resume", action="store_true",
                         help="go on where a run with these settings was interrupted")  # fmt: skip
-    parser.add_argument("--prompts", type=int, help="prompts per workload (default: 3, full 8)")
-    parser.add_argument("--tokens", type=int,
+    parser.add_argument("--prompts", type=at_least(1),
+                        help="prompts per workload (default: 3, full 8)")  # fmt: skip
+    parser.add_argument("--tokens", type=at_least(LEAST_TOKENS),
                         help="tokens per continuation (default: 48, full 64)")  # fmt: skip
-    parser.add_argument("--temperature", type=float, action="append",
+    parser.add_argument("--temperature", type=read_temperature, action="append",
                         help="repeatable; the first has most runs (0.8, full 0.8, 0)")  # fmt: skip
     parser.add_argument("--profiles", type=names(PROFILES), help=f"of: {', '.join(PROFILES)}")
     parser.add_argument("--workloads", type=names(WORKLOADS), help=f"of: {', '.join(WORKLOADS)}")
@@ -65,7 +69,7 @@ def read_settings(arguments: Sequence[str] | None, description: str = "") -> arg
                         help="a strategy part by part, and nothing else")  # fmt: skip
     parser.add_argument("--dtype", default="bfloat16", choices=["bfloat16", "float32"])
     add_quantization(parser)
-    parser.add_argument("--threads", type=int, default=available_cores(),
+    parser.add_argument("--threads", type=at_least(1), default=available_cores(),
                         help="CPU threads of the target model, in both systems")  # fmt: skip
     parser.add_argument("--out", help="path of the results without suffix")
     settings = parser.parse_args(arguments)
@@ -94,6 +98,31 @@ def _completed(settings: argparse.Namespace) -> argparse.Namespace:
 def said(settings: argparse.Namespace) -> dict[str, Any]:
     """The settings that results carry."""
     return {key: value for key, value in vars(settings).items() if key not in ("out", "resume")}
+
+
+def at_least(least: int) -> Callable[[str], int]:
+    """For argparse: a whole number of at least so much."""
+
+    def read(text: str) -> int:
+        number = int(text) if re.fullmatch(r"\d+", text, re.ASCII) else least - 1
+        if number < least:
+            raise argparse.ArgumentTypeError(
+                f"must be a whole number of at least {least}; got {text!r}"
+            )
+        return number
+
+    return read
+
+
+def read_temperature(text: str) -> float:
+    """For argparse: a temperature, as requests may have it."""
+    try:
+        temperature = float(text)
+    except ValueError:
+        temperature = -1.0
+    if not 0 <= temperature <= HOTTEST:
+        raise argparse.ArgumentTypeError(f"must be a number from 0 to {HOTTEST}; got {text!r}")
+    return temperature
 
 
 def names(known: Iterable[str]) -> Any:

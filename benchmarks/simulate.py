@@ -13,7 +13,6 @@ import argparse
 import asyncio
 import json
 import statistics
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import product
@@ -25,10 +24,11 @@ from rich.progress import track
 from rich.table import Table
 
 from benchmarks.bundled_pair import bundled_pair
+from benchmarks.output import as_command, prepare
 from benchmarks.prompts import MAIN_WORKLOADS, Missing
 from benchmarks.recorded_costs import points_of
 from benchmarks.services import parameters
-from benchmarks.settings import RESULTS
+from benchmarks.settings import LEAST_TOKENS, RESULTS, at_least, read_temperature
 from benchmarks.systems import COMPARED, METHODS, PLAIN, PROFILES
 from benchmarks.table import sampling
 from benchmarks.virtual import Around, World, own_log
@@ -176,7 +176,7 @@ def show(console: Console, title: str, found: Sequence[Cell]) -> None:
 def read(arguments: Sequence[str] | None) -> argparse.Namespace:
     """The command line."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--costs", default=str((RESULTS / "full.json").relative_to(REPOSITORY)),
+    parser.add_argument("--costs", default=str((RESULTS / "bf16.json").relative_to(REPOSITORY)),
                         help="results whose costs of forwards count")  # fmt: skip
     parser.add_argument("--profiles", nargs="+", help="of those in the results; default: all")
     parser.add_argument(
@@ -184,16 +184,17 @@ def read(arguments: Sequence[str] | None) -> argparse.Namespace:
     )
     parser.add_argument("--strategies", nargs="+", choices=OURS,
                         default=[name for name in COMPARED if name in OURS])  # fmt: skip
-    parser.add_argument("--temperature", type=float, nargs="+", default=[0.8])
-    parser.add_argument("--prompts", type=int, default=8)
-    parser.add_argument("--tokens", type=int, default=64)
-    parser.add_argument("--passes", type=int, default=1, help="seeds for every prompt")
+    parser.add_argument("--temperature", type=read_temperature, nargs="+", default=[0.8])
+    parser.add_argument("--prompts", type=at_least(1), default=8)
+    parser.add_argument("--tokens", type=at_least(LEAST_TOKENS), default=64)
+    parser.add_argument("--passes", type=at_least(1), default=1, help="seeds for every prompt")
     for name, default in asdict(Around()).items():
         parser.add_argument(f"--{name}-ms", type=float, default=default,
                             help=f"beside the forwards, of every {name}")  # fmt: skip
     parser.add_argument("--draft-ahead", action="store_true",
                         help="the drafter has a machine of its own and drafts ahead")  # fmt: skip
-    parser.add_argument("--threads", type=int, default=1, help="of this process's forwards")
+    parser.add_argument("--threads", type=at_least(1), default=1,
+                        help="of this process's forwards")  # fmt: skip
     parser.add_argument("--out", help="JSON file for the figures; default: none is written")
     return parser.parse_args(arguments)
 
@@ -216,6 +217,8 @@ def _workloads(settings: argparse.Namespace, temperature: float) -> Iterator[Wor
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs, shows, writes."""
     settings = read(arguments)
+    if settings.out:
+        prepare(Path(settings.out))
     known = json.loads(Path(settings.costs).read_text(encoding="utf-8"))["profiles"]
     around = Around(**{name: getattr(settings, f"{name}_ms") for name in asdict(Around())})
     profiles, found = settings.profiles or list(known), []
@@ -242,4 +245,4 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    as_command(main)

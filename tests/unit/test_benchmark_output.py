@@ -1,0 +1,180 @@
+"""Benchmarks' files: seen to before anything is measured, and written however measuring ends."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from benchmarks import gateway, load, oracle, prefixes, quantization, run, simulate, table
+from benchmarks.journal import Journal
+from benchmarks.machine import describe_machine
+from benchmarks.outcome import Outcome, RoundSplit
+from benchmarks.output import as_command, beside, prepare
+from benchmarks.results import Results, Sample, row
+from benchmarks.settings import read_settings
+from benchmarks.systems import PLAIN
+from benchmarks.workload import Case
+from draftloop.errors import StartupFailure
+
+RUN = ("--profiles", "bundled", "--workloads", "completion", "--strategies", PLAIN)
+
+
+def outcome() -> Outcome:
+    return Outcome(
+        token_ids=(1, 2, 3, 4, 5), first_tokens=1, first_token_s=0.1, decode_s=1.0, rounds=4
+    )
+
+
+def sample(seed: int = 1, **figures: Any) -> Sample:
+    figures = {"temperature": 0.8, "outcome": outcome(), "ratio": 1.0, **figures}
+    return Sample(
+        profile="bundled", workload="completion", method=PLAIN, file="file.py", seed=seed,
+        equal=True, **figures,
+    )  # fmt: skip
+
+
+def test_results_whose_names_have_dots_are_files_of_their_own() -> None:
+    names = [str(file) for out in ("v1.5", Path("v1.6")) for file in beside(out, ".json", ".md")]
+    assert names == ["v1.5.json", "v1.5.md", "v1.6.json", "v1.6.md"]
+
+
+def test_files_that_can_be_written_are_left_as_they_are(tmp_path: Path) -> None:
+    known = tmp_path / "known.json"
+    known.write_text("{}")
+    prepare(known, tmp_path / "new" / "folder" / "x.json")
+    assert known.read_text() == "{}"
+    assert not list((tmp_path / "new" / "folder").iterdir())
+
+
+def test_files_that_cannot_be_written_are_named(tmp_path: Path) -> None:
+    (tmp_path / "x.json").mkdir()
+    (tmp_path / "file").touch()
+    for file in (tmp_path / "x.json", tmp_path / "file" / "x.json"):
+        with pytest.raises(StartupFailure, match=r"out: .*x\.json cannot be written: ."):
+            prepare(file)
+
+
+@pytest.mark.parametrize("benchmark", [load, prefixes, quantization, oracle, simulate, gateway])
+def test_where_nothing_can_be_written_nothing_is_measured(
+    benchmark: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file").touch()
+    option = "--output" if benchmark is gateway else "--out"
+    with pytest.raises(SystemExit, match="cannot be written"):
+        as_command(lambda: benchmark.main([option, str(tmp_path / "file" / "x")]))
+    assert not capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "words",
+    ["--tokens 1", "--prompts 0", "--temperature -1", "--temperature nan", "--temperature x"],
+)
+def test_sizes_that_measure_nothing_are_refused(
+    words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    option, value = words.split()
+    with pytest.raises(SystemExit):
+        read_settings([f"{option}={value}"])
+    last = capsys.readouterr().err.splitlines()[-1]
+    assert option in last and "must be" in last and value in last
+
+
+@pytest.mark.parametrize("torn", ['{"samples": [{"profile": "bun', '{"samples": []}'])
+def test_a_run_goes_on_behind_a_last_line_that_was_cut_off(torn: str, tmp_path: Path) -> None:
+    file = tmp_path / "x.partial.jsonl"
+    Journal.begin(file, {"tokens": 5}).add([sample(1)])
+    with file.open("a") as lines:
+        lines.write(torn)
+    Journal.resume(file, {"tokens": 5}).add([sample(2)])
+    assert Journal.resume(file, {"tokens": 5}).seeds("bundled", "completion") == {1, 2}
+
+
+@pytest.mark.parametrize("left", ["", '{"identity": {"tok'])
+def test_a_journal_without_a_head_is_new(left: str, tmp_path: Path) -> None:
+    file = tmp_path / "x.partial.jsonl"
+    file.write_text(left)
+    Journal.resume(file, {"tokens": 5}).add([sample(1)])
+    assert Journal.resume(file, {"tokens": 5}).samples == [sample(1)]
+
+
+@pytest.mark.parametrize("error", [OSError(errno.ENOSPC, "No space left"), ZeroDivisionError()])
+def test_whatever_ends_a_run_its_tables_are_written(
+    error: Exception, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(bench: run.Bench) -> None:
+        bench.journal.add([sample()])
+        raise error
+
+    monkeypatch.setattr(run.Bench, "run", fails)
+    assert run.main([*RUN, "--out", str(tmp_path / "x")]) == 1
+    names = {file.name for file in tmp_path.iterdir()}
+    assert {"x.json", "x.md", "x-bundled.svg", "x.partial.jsonl"} <= names
+
+
+def test_a_folder_in_the_journals_place_is_a_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "x.partial.jsonl").mkdir()
+    assert run.main([*RUN, "--out", str(tmp_path / "x")]) == 1
+    said = capsys.readouterr().out.replace("\n", "")
+    assert "x.partial.jsonl cannot be written" in said
+
+
+def test_a_result_gives_its_tables_again(tmp_path: Path) -> None:
+    """Of figures that are rounded twice the last digit may be another one."""
+    split = RoundSplit(draft_forward=1.00496, verify_forward=5.0, wire=0.5, rest=0.2, overhead=0.7)
+    results = Results(
+        settings={},
+        machine=describe_machine(),
+        profiles={},
+        rows=[
+            row([sample(ratio=1.23496)]),  # 1.235 in the file
+            row([sample(temperature=0.0, outcome=replace(outcome(), split=split))]),
+        ],
+        samples=[],
+        left_out=["chat: not at hand"],
+    )
+    run.write(results, str(tmp_path / "x"), Console(quiet=True))
+    read = Results.read(tmp_path / "x.json")
+    assert (tmp_path / "x.md").read_text() == table.markdown(read.rows, read.left_out)
+    assert table.markdown(read.rows) != table.markdown(results.rows), "they would have shown it"
+
+
+class Interrupted:
+    """Services whose caller loses patience in the third turn of both strategies."""
+
+    def __init__(self) -> None:
+        self.asked = 0
+
+    def run_together(self, strategy: str, cases: Sequence[Case], sessions: int) -> list[Outcome]:
+        self.asked += 1
+        if self.asked == 2 + 2 * 2 + 1 + 1:  # warm up, two turns, one run of the third, this one
+            raise KeyboardInterrupt
+        return [outcome()] * len(cases)
+
+
+def test_an_interrupted_load_keeps_what_was_measured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    @contextlib.contextmanager
+    def running(*_: Any) -> Iterator[Interrupted]:
+        yield Interrupted()
+
+    monkeypatch.setattr(load, "running", running)
+    words = ("--strategies", "speculative", "--sessions", "1,2", "--profile", "bundled")
+    assert load.main([*words, "--out", str(tmp_path / "v1.5")]) == 130
+    found = json.loads((tmp_path / "v1.5.json").read_text())["rows"]
+    assert [(each["sessions"], each["strategy"], each["runs"]) for each in found] == [
+        (1, PLAIN, 2),
+        (1, "speculative", 2),
+    ]
+    assert (tmp_path / "v1.5.md").exists() and (tmp_path / "v1.5.svg").exists()
