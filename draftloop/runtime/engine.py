@@ -24,6 +24,7 @@ from draftloop.runtime.forward import Forward, Task, Wish
 from draftloop.runtime.gathering import Gathering
 from draftloop.runtime.kv_cache import Slot
 from draftloop.runtime.prepared import Pass, Passes
+from draftloop.runtime.ruin import Ruin, ruins_the_device
 from draftloop.runtime.step import Step, prompt_tokens
 from draftloop.tree import ServiceTimings
 
@@ -73,10 +74,17 @@ class Engine:
 
     Between forwards new tasks join and finished or cancelled ones leave; all forwards that are
     wished for at that moment on one model, as many as fit a `Step`, run as one. `Passes` run alone.
-    `gathering` says how long a forward waits for sessions that are about to ask.
+    `gathering` says how long a forward waits for sessions that are about to ask, `ruin` what
+    becomes of an engine whose forwards go on to fail.
     """
 
-    def __init__(self, name: str = engine_thread.NAME, gathering: Gathering | None = None) -> None:
+    def __init__(
+        self,
+        name: str = engine_thread.NAME,
+        gathering: Gathering | None = None,
+        ruin: Ruin | None = None,
+    ) -> None:
+        self._ruin = ruin or Ruin(lambda *_: None)  # lives on
         self._gathering = gathering or Gathering(lambda: cost_line(()))  # waits for nobody
         self._inbox: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
         self._active: list[Job] = []
@@ -257,7 +265,9 @@ class Engine:
             metrics.FORWARD_FAILURES.inc()
             for job in batch:
                 self._fail(job, error)
+            self._ruin.failed(error)
             return
+        self._ruin.passed()
         self.forwards += len(done)
         self._latest = done[-1] if done else NO_FORWARD
         # Those that were served go to the back, so that a full step starves nobody.
@@ -282,6 +292,8 @@ class Engine:
             _settle(job.outcome, finished.value)
         except Exception as error:
             self._fail(job, error)
+            if ruins_the_device(error):  # what tokens are chosen with runs there, too
+                self._ruin.failed(error)
         self._asking = None
         self._note(job, served)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import functools
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TypeVar
@@ -19,12 +20,15 @@ from draftloop.model_info import ModelInfo, vocabulary_fingerprint
 from draftloop.runtime import metrics
 from draftloop.runtime.admission import Admission
 from draftloop.runtime.engine import Engine
+from draftloop.runtime.follower import FAILED
 from draftloop.runtime.gathering import Gathering
 from draftloop.runtime.loading import ModelOptions
 from draftloop.runtime.model import LanguageModel
 from draftloop.runtime.prefixes import Text
 from draftloop.runtime.ranks import Ranks
+from draftloop.runtime.ruin import Ruin
 from draftloop.runtime.sessions import Opening
+from draftloop.runtime.trial import said_by
 
 Part = TypeVar("Part")
 
@@ -48,7 +52,7 @@ class ModelHost:
         smaller_models: Sequence[Path] = (),
     ) -> None:
         self.settings = settings
-        self.engine = Engine(gathering=Gathering(self._costs))
+        self.engine = Engine(gathering=Gathering(self._costs), ruin=Ruin(_end))
         self._strategies = strategies
         self._smaller_folders = smaller_models
         self.smaller_models: list[LanguageModel] = []
@@ -186,6 +190,16 @@ class ModelHost:
         if part is None:
             raise Unavailable("the model is still loading")
         return part
+
+
+def _end(error: Exception, in_a_row: int) -> None:
+    """Ends the process, as `Ranks.broken` does: who was served by it goes on with another replica.
+
+    At once and without a farewell, which a ruined device might keep waiting for ever.
+    """
+    log.error("forwards go on to fail, so this service ends to be started again",
+              in_a_row=in_a_row, error=said_by(error))  # fmt: skip
+    os._exit(FAILED)
 
 
 def _options(settings: ModelServiceSettings) -> ModelOptions:

@@ -12,15 +12,17 @@ from concurrent.futures import CancelledError, Future
 from typing import Any, cast
 
 import pytest
+import torch
 from torch import Tensor
 
-from draftloop.errors import Unavailable
+from draftloop.errors import InvalidInput, Unavailable
 from draftloop.runtime import step
 from draftloop.runtime.awaited import Awaited
 from draftloop.runtime.engine import Engine, Job, in_turn
 from draftloop.runtime.forward import Forward, Task
 from draftloop.runtime.kv_cache import Slot
 from draftloop.runtime.model import LanguageModel
+from draftloop.runtime.ruin import MOST_IN_A_ROW, OUT_OF_MEMORY, Ruin
 from draftloop.runtime.step import ROUND_TOKENS, StepSize
 from draftloop.tree import ServiceTimings
 from tests.support.gate import Gate
@@ -298,3 +300,79 @@ def test_the_end_of_a_loop_is_no_error_of_the_other_thread() -> None:
 
     left = asyncio.run(make())
     left.set_result("to nobody")
+
+
+class Broken:
+    """What becomes of an engine: its last error, and how many failed in a row."""
+
+    def __init__(self) -> None:
+        self.ends: list[tuple[str, int]] = []
+
+    def __call__(self, error: Exception, in_a_row: int) -> None:
+        self.ends.append((str(error), in_a_row))
+
+
+@pytest.fixture
+def broken() -> Broken:
+    return Broken()
+
+
+@pytest.fixture
+def mortal(broken: Broken) -> Iterator[Engine]:
+    """Tells when it should end."""
+    running = Engine(ruin=Ruin(broken))
+    yield running
+    running.stop()
+
+
+def fails(engine: Engine, model: FakeModel, failure: Exception) -> None:
+    model.failure = failure
+    with pytest.raises(type(failure)):
+        engine.submit(steps(model, 1)).result(WAIT_S)
+    model.failure = None
+
+
+def test_forwards_that_go_on_to_fail_end_the_engine(mortal: Engine, broken: Broken) -> None:
+    """Whoever's they are; one that goes well in between means that the others were at fault."""
+    model = FakeModel()
+    for _ in range(MOST_IN_A_ROW - 1):
+        fails(mortal, model, RuntimeError("no"))
+    mortal.submit(steps(model, 1)).result(WAIT_S)
+    for number in range(MOST_IN_A_ROW):
+        mortal.call(lambda: None).result(WAIT_S)
+        assert not broken.ends, number
+        fails(mortal, model, RuntimeError("never again"))
+    mortal.call(lambda: None).result(WAIT_S)
+    assert broken.ends == [("never again", MOST_IN_A_ROW)]
+
+
+@pytest.mark.parametrize(
+    "failure", [InvalidInput("x", "must be y", 1), torch.OutOfMemoryError("full"), MemoryError()]
+)
+def test_mistakes_and_lack_of_memory_end_no_engine(
+    mortal: Engine, broken: Broken, failure: Exception
+) -> None:
+    model = FakeModel()
+    for _ in range(2 * MOST_IN_A_ROW):
+        fails(mortal, model, failure)
+    fails(mortal, model, RuntimeError("no"))
+    mortal.call(lambda: None).result(WAIT_S)
+    assert not broken.ends
+
+
+def test_a_ruined_device_ends_it_at_once(mortal: Engine, broken: Broken) -> None:
+    """Found in a forward, or where tokens are chosen."""
+    fails(mortal, FakeModel(), torch.AcceleratorError("an illegal memory access"))
+
+    def chooses() -> None:
+        raise torch.AcceleratorError("a device-side assert")
+
+    with pytest.raises(torch.AcceleratorError):
+        mortal.call(chooses).result(WAIT_S)
+    mortal.call(lambda: None).result(WAIT_S)
+    assert [in_a_row for _, in_a_row in broken.ends] == [1, 2]
+    full = torch.AcceleratorError("out of memory")
+    full.error_code = OUT_OF_MEMORY
+    fails(mortal, FakeModel(), full)
+    mortal.call(lambda: None).result(WAIT_S)
+    assert len(broken.ends) == 2

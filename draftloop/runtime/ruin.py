@@ -1,0 +1,51 @@
+"""When forwards fail for good: what a service cannot mend by itself, a process begun anew can."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+
+from draftloop.errors import DraftloopError
+
+MOST_IN_A_ROW = 8
+# What CUDA calls cudaErrorMemoryAllocation: the device is as good as before.
+OUT_OF_MEMORY = 2
+
+Ended = Callable[[Exception, int], None]
+
+
+class Ruin:
+    """Counts an engine's forwards that failed one after the other; used on its thread.
+
+    `ended` is called, with the last error and their number, where they will go on to fail: after so
+    many in a row, whoever's they were, or at once where a device is ruined. A request's own mistake
+    and a batch that found no memory say nothing of the next forward, neither good nor bad.
+    """
+
+    def __init__(self, ended: Ended) -> None:
+        self._ended = ended
+        self._in_a_row = 0
+
+    def passed(self) -> None:
+        """Takes in a forward that went well."""
+        self._in_a_row = 0
+
+    def failed(self, error: Exception) -> None:
+        """Takes in one that did not."""
+        if isinstance(error, (DraftloopError, MemoryError)) or _lacked_memory(error):
+            return
+        self._in_a_row += 1
+        if self._in_a_row >= MOST_IN_A_ROW or ruins_the_device(error):
+            self._ended(error, self._in_a_row)
+
+
+def ruins_the_device(error: Exception) -> bool:
+    """Whether nothing will run there any more in this process, as after an illegal access."""
+    return isinstance(error, torch.AcceleratorError) and not _lacked_memory(error)
+
+
+def _lacked_memory(error: Exception) -> bool:
+    if isinstance(error, torch.AcceleratorError):
+        return getattr(error, "error_code", None) == OUT_OF_MEMORY
+    return isinstance(error, torch.OutOfMemoryError)
