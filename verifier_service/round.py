@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain
 
 from torch import Tensor
 
+from draftloop.errors import DraftloopError
 from draftloop.logprobs import TokenLogprobs
 from draftloop.runtime.acceptance import accept
 from draftloop.runtime.forward import Forward, Task
@@ -17,27 +19,76 @@ from draftloop.runtime.prefill import prefill
 from draftloop.runtime.prefixes import LEAST, bring
 from draftloop.runtime.prepared import Chosen, Pass, Passes, Wanted
 from draftloop.runtime.sampling import likeliest
-from draftloop.tree import DraftTree, Verdict
+from draftloop.tree import EMPTY_TREE, DraftTree, Verdict
 from verifier_service.session import VerifierSession
+
+# Where numbers were too large, by the dtype that they were too large for.
+ADVICE = {
+    "float16": "serve it in float32 or bfloat16",
+    "bfloat16": "serve it in float32",
+}
+AT_FAULT = "its weights are at fault"
 
 
 def verify(session: VerifierSession, draft: DraftTree, *, chunk_tokens: int) -> Task[Verdict]:
-    """The verdict on `draft`, with its emitted tokens committed in the session."""
+    """The verdict on `draft`, with its emitted tokens committed in the session.
+
+    Raises DraftloopError where what the model says of one of them is no number.
+    """
     model, slot = session.model, session.slot
     yield from prefill(model, slot, session.committed, chunk_tokens=chunk_tokens)
+    length = slot.length
+    said, verdict = yield from _judged(session, draft)
+    if len(draft) and _place_of_nan(session, said, verdict) is not None:
+        # A node's NaN or infinity gets, times zero, into rows that do not see it.
+        slot.truncate(length)
+        said, alone = yield from _judged(session, EMPTY_TREE)
+        verdict = _nothing_accepted(alone, verdict)
+    if (place := _place_of_nan(session, said, verdict)) is not None:
+        raise DraftloopError(
+            f"what the model says of the token at position {len(session.committed) + place} is no "
+            f"number (NaN) in {model.options.dtype}; {ADVICE.get(model.options.dtype, AT_FAULT)}"
+        )
+    if session.request.logprobs is not None:
+        verdict = dataclasses.replace(verdict, logprobs=_logprobs(session, said.logits, verdict))
+    session.commit(verdict.emitted_token_ids)
+    return verdict
+
+
+def _judged(session: VerifierSession, draft: DraftTree) -> Task[tuple[_Said, Verdict]]:
+    """What the target says, and the verdict that follows from it."""
     forward = _forward(session, draft)
     if session.goes_alone(forward):
         said = yield from _said_in_one_call(session, forward, draft)
     else:
         said = yield from _said(session, forward, draft)
-    verdict = dataclasses.replace(
-        accept(draft, said.token_ids[0], said.token_ids[1:], session.request.stop_token_ids),
-        successor_ids=tuple(said.successor_ids),
+    verdict = accept(draft, said.token_ids[0], said.token_ids[1:], session.request.stop_token_ids)
+    return said, dataclasses.replace(verdict, successor_ids=tuple(said.successor_ids))
+
+
+def _nothing_accepted(alone: Verdict, spoilt: Verdict) -> Verdict:
+    """The verdict on an empty draft as one on the draft, with what was said of its nodes."""
+    successors = len(alone.successor_ids)
+    return dataclasses.replace(
+        alone,
+        node_predictions=spoilt.node_predictions,
+        successor_ids=alone.successor_ids + spoilt.successor_ids[successors:],
     )
-    if said.logits is not None and session.request.logprobs is not None:
-        verdict = dataclasses.replace(verdict, logprobs=_logprobs(session, said.logits, verdict))
-    session.commit(verdict.emitted_token_ids)
-    return verdict
+
+
+def _place_of_nan(session: VerifierSession, said: _Said, verdict: Verdict) -> int | None:
+    """Which of the emitted tokens comes of a row of NaN, if any does.
+
+    Of such a row the choice is the first token, or one that the grammar puts in its place: of all
+    others nobody need look at the logits. What filters cut off is -inf by then.
+    """
+    for place, row in enumerate(_rows(verdict)):
+        token = verdict.emitted_token_ids[place]
+        if token == 0 or session.sampler.follows_paths:
+            logit = float(said.logits[row, token])
+            if math.isnan(logit) or logit == -math.inf:
+                return place
+    return None
 
 
 def _forward(session: VerifierSession, draft: DraftTree) -> Forward:
@@ -66,7 +117,7 @@ class _Said:
 
     token_ids: Sequence[int]
     successor_ids: Sequence[int]
-    logits: Tensor | None = None
+    logits: Tensor  # float32 [1 + nodes, vocabulary]
 
 
 def _said(session: VerifierSession, forward: Forward, draft: DraftTree) -> Task[_Said]:
@@ -91,21 +142,19 @@ def _said_in_one_call(session: VerifierSession, forward: Forward, draft: DraftTr
         return [answers[0].forward]
 
     yield Passes(session.model, slot, run)
-    chosen = answers[0]
+    chosen, logits = answers[0], prepared.logits(1 + len(draft))
     if session.sampler.follows_paths:
-        logits = prepared.logits(1 + len(draft))
         where = _positions(session, draft), _paths(session, draft)
         session.sampler.held(chosen.token_ids, logits, *where)
-    return _Said(chosen.token_ids, chosen.successor_ids)
+    return _Said(chosen.token_ids, chosen.successor_ids, logits)
 
 
 def _logprobs(
     session: VerifierSession, logits: Tensor, verdict: Verdict
 ) -> tuple[TokenLogprobs, ...]:
-    """Of every emitted token: row 0 said the first, the row of an accepted node the next."""
+    """Of every emitted token."""
     emitted = verdict.emitted_token_ids
-    rows = [0, *(node + 1 for node in verdict.accepted_nodes)][: len(emitted)]
-    logprobs = logits[rows].float().log_softmax(dim=-1)
+    logprobs = logits[_rows(verdict)].float().log_softmax(dim=-1)
     count = min(session.request.logprobs or 0, logprobs.shape[-1])
     best = logprobs.topk(count, dim=-1)
     return tuple(
@@ -114,6 +163,12 @@ def _logprobs(
             emitted, logprobs, best.indices.tolist(), best.values.tolist(), strict=True
         )
     )
+
+
+def _rows(verdict: Verdict) -> list[int]:
+    """Row 0 said the first emitted token, the row of an accepted node the next."""
+    rows = [0, *(node + 1 for node in verdict.accepted_nodes)]
+    return rows[: len(verdict.emitted_token_ids)]
 
 
 def _positions(session: VerifierSession, draft: DraftTree) -> list[int]:

@@ -112,6 +112,8 @@ class Sampler:
             if self.parameters.filtered or not place.allows(token_ids[row]):
                 kept = place.applied(logits[row : row + 1], [()])
                 (token_ids[row],) = self._chosen(kept, positions[row : row + 1], [path])
+                if not place.allows(token_ids[row]):  # of NaN, which is for others to tell
+                    break
             place.observe(token_ids[row : row + 1])
             path = (*path, token_ids[row])
         return token_ids

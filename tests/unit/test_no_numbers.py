@@ -1,0 +1,115 @@
+"""What is no number is never said, and a draft that holds it changes no token."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+
+import pytest
+from safetensors.torch import load_file, save_file
+
+from draftloop.errors import DraftloopError
+from draftloop.grammar import Grammar
+from draftloop.request import SamplingParameters
+from draftloop.runtime.engine import Engine
+from draftloop.runtime.model import LanguageModel
+from draftloop.tree import EMPTY_TREE, DraftTree, TokenSource, Verdict
+from tests.support.toy_model import load_model, save_model
+from verifier_service.round import verify
+from verifier_service.session import SessionRequest, VerifierSession
+
+PROMPT = [5, 17, 3, 88, 41]
+BAD = 95  # as an input; nobody says it
+SUCCESSORS = 2
+SAMPLINGS = {
+    "greedy": SamplingParameters(temperature=0.0),
+    "drawn": SamplingParameters(temperature=0.8, seed=3),
+    "top p": SamplingParameters(temperature=0.8, top_p=0.9, seed=3),
+    "top k": SamplingParameters(temperature=0.8, top_k=8, seed=3),
+    "penalized": SamplingParameters(temperature=0.0, repetition_penalty=1.2),
+    "held": SamplingParameters(temperature=0.8, seed=3, grammar=Grammar("regex", "[a-z]+")),
+}
+
+
+@pytest.fixture(scope="module", params=[float("nan"), float("inf")])
+def model(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> LanguageModel:
+    """Of one token nothing can be computed."""
+    folder = save_model(tmp_path_factory.mktemp("model"))
+    weights = load_file(folder / "model.safetensors")
+    weights["model.embed_tokens.weight"][BAD] = request.param
+    weights["lm_head.weight"][BAD] = 0
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    return load_model(folder)
+
+
+@pytest.fixture
+def engine() -> Iterator[Engine]:
+    running = Engine()
+    yield running
+    running.stop()
+
+
+class Text:
+    """A session under way."""
+
+    def __init__(
+        self, model: LanguageModel, engine: Engine, sampling: SamplingParameters, alone: bool
+    ) -> None:
+        self._engine = engine
+        self._asked = partial(
+            SessionRequest, session_id="test", sampling=sampling, successors=SUCCESSORS
+        )
+        self._opened = partial(VerifierSession, model, is_alone=lambda: alone)
+        self._model = model
+
+    def begins(self, prompt: list[int]) -> None:
+        asked = self._asked(token_ids=tuple(prompt), prompt_length=len(prompt))
+        self._session = self._opened(self._model.acquire(), asked)
+
+    def goes_on(self, draft: DraftTree) -> Verdict:
+        return self._engine.submit(verify(self._session, draft, chunk_tokens=512)).result()
+
+    def ends(self) -> None:
+        self._model.cache.release(self._session.slot)
+
+
+@pytest.fixture(params=[True, False], ids=["one call", "two"])
+def alone(request: pytest.FixtureRequest) -> bool:
+    return bool(request.param)
+
+
+@pytest.mark.parametrize("law", SAMPLINGS)
+def test_a_drafted_token_changes_no_other(
+    model: LanguageModel, engine: Engine, law: str, alone: bool
+) -> None:
+    text = Text(model, engine, SAMPLINGS[law], alone)
+    text.begins(PROMPT)
+    said = [text.goes_on(EMPTY_TREE).root_prediction for _ in range(8)]
+    text.ends()
+    assert BAD not in said and any(said)
+    text.begins(PROMPT)
+    emitted = list(text.goes_on(EMPTY_TREE).emitted_token_ids)
+    while len(emitted) < 6:
+        right = said[len(emitted)]
+        draft = DraftTree((right, BAD, 7), (-1, -1, 1), (0.5,) * 3, (TokenSource.PHRASE,) * 3)
+        verdict = text.goes_on(draft)
+        assert verdict.judges(draft) and len(verdict.successor_ids) == 4 * SUCCESSORS
+        emitted += verdict.emitted_token_ids
+    text.ends()
+    assert emitted == said[: len(emitted)]
+
+
+@pytest.mark.parametrize("law", SAMPLINGS)
+def test_what_is_no_number_is_no_token(
+    model: LanguageModel, engine: Engine, law: str, alone: bool
+) -> None:
+    """It would be the vocabulary's first, again and again."""
+    text = Text(model, engine, SAMPLINGS[law], alone)
+    text.begins([*PROMPT, BAD])
+    place = len(PROMPT) + 1
+    for draft in (EMPTY_TREE, DraftTree((0,), (-1,), (0.5,), (TokenSource.PHRASE,))):
+        with pytest.raises(DraftloopError, match=rf"position {place} is no number .* float32; its"):
+            text.goes_on(draft)
+    text.ends()
