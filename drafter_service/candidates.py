@@ -27,6 +27,7 @@ from draftloop.runtime.forward import Forward
 from draftloop.runtime.prepared import Pass, Passes, Prepared
 from draftloop.tree import ROOT, DraftBudget, DraftTree, TokenSource
 from phrase_store.index import correction_of
+from phrase_store.stops import in_order
 
 FIRST_ROOM = 512  # nodes; where more are looked at there is room for twice as many
 NO_DELTA = -1.0
@@ -50,7 +51,7 @@ class Candidates:
             said_shares=np.zeros((most + 1, self._children)),
             chosen=np.zeros(FIRST_ROOM, np.int64),
             ends=np.zeros(FIRST_ROOM, np.int64),
-            stops=np.array(session.model.stop_token_ids, np.int64),
+            stops=in_order(session.stop_token_ids),
         )
         own, reviews = map(correction_of, (session.calibration, session.reviews))
         self._learned = Learned(own, reviews)

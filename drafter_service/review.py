@@ -39,7 +39,7 @@ def review(
     said = choices.firsts
     if leniency > 1:
         said = _lenient(choices, guesses.token_ids, math.log(leniency))
-    verdict = accept(guesses, said[0], said[1:], session.model.stop_token_ids)
+    verdict = accept(guesses, said[0], said[1:], session.stop_token_ids)
     rows = [0, *(node + 1 for node in verdict.accepted_nodes)][: len(verdict.emitted_token_ids)]
     return verdict, choices.shares_of(rows, verdict.emitted_token_ids)
 

@@ -136,6 +136,7 @@ class DrafterServicer(drafter_pb2_grpc.DrafterServicer):
             prompt_length=opened.prompt_length,
             sampling=convert.sampling_from_pb(opened.sampling),
             strategy=opened.strategy,
+            stop_token_ids=_stop_token_ids(opened),
             access=access_from_pb(opened.phrases),
             ouroboros=ouroboros_from_pb(opened.ouroboros),
             opt_tree=opt_tree_from_pb(opened.opt_tree),
@@ -198,3 +199,8 @@ class DrafterServicer(drafter_pb2_grpc.DrafterServicer):
             vocabulary_size=model.vocabulary_size, max_nodes=model.options.max_draft_nodes
         )
         return offer
+
+
+def _stop_token_ids(opened: pb.OpenDrafterSession) -> frozenset[int] | None:
+    """Those of the request; None of a client that does not say."""
+    return frozenset(opened.stop_tokens.ids) if opened.HasField("stop_tokens") else None

@@ -29,6 +29,7 @@ class SessionRequest(Opening):
     """What opens a session."""
 
     strategy: str
+    stop_token_ids: frozenset[int] | None = None  # the model's own where the client names none
     access: PhraseAccess = PhraseAccess()
     ouroboros: OuroborosParameters = OuroborosParameters()
     opt_tree: OptTreeParameters = OptTreeParameters()
@@ -42,6 +43,11 @@ class SessionRequest(Opening):
         self.ouroboros.validate("ouroboros")
         self.opt_tree.validate("opt_tree", MAX_WINDOW_NODES)
         self.cascade.validate("cascade")
+
+    def stops(self, model: LanguageModel) -> frozenset[int]:
+        """Tokens that end the text."""
+        said = self.stop_token_ids
+        return frozenset(model.stop_token_ids) if said is None else said
 
 
 # Positions whose noise is there when a draft begins: deeper ones take another call and more noise.
@@ -76,9 +82,11 @@ class DrafterSession:
     is_alone: Callable[[], bool] = lambda: False
     sampler: Sampler = field(init=False)
     committed: list[int] = field(init=False)
+    stop_token_ids: frozenset[int] = field(init=False)
 
     def __post_init__(self) -> None:
         self.committed = list(self.request.token_ids)
+        self.stop_token_ids = self.request.stops(self.model)
         for slot in (self.slot, *(smaller.slot for smaller in self.smaller)):
             slot.follow(self.committed)
         self.sampler = self.request.sampler(self.model)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 
 from drafter_service.session import DrafterSession, SessionRequest, SmallerModel
@@ -14,13 +15,17 @@ from draftloop.speculation import OUROBOROS
 from phrase_store.session import PhraseSession
 from phrase_store.store import PhraseStore
 
+# How long an output may be is not known here; a table for so many tokens takes 2 MiB.
+MOST_EXPECTED_TOKENS = 8192
+
 
 class Shared:
     """Makes the strategies of sessions, each with a slot of its own."""
 
     def __init__(self, store: PhraseStore) -> None:
         self.store = store
-        self._calibrations = Calibrations()
+        # By strategy: what scores and runs mean differs, and leniency changes what is accepted.
+        self._calibrations: defaultdict[str, Calibrations] = defaultdict(Calibrations)
         self._reviews = Calibrations()
 
     def strategy(
@@ -35,7 +40,7 @@ class Shared:
     ) -> Strategy:
         """The strategy that a session asked for."""
         heat = request.sampling.temperature
-        calibration = self._calibrations.of(heat)
+        calibration = self._calibrations[request.strategy].of(heat)
         session = DrafterSession(
             model,
             slot,
@@ -56,12 +61,14 @@ class Shared:
         if request.strategy != OUROBOROS:
             return None
         parts = request.ouroboros
+        room = model.context_length - len(request.token_ids)
         return self.store.session(
             request.access if parts.history else request.access.without_history(),
             request.token_ids,
             vocabulary_size=model.vocabulary_size,
             publishes=False,
             harvests=parts.harvest,
-            stop_token_ids=model.stop_token_ids,
+            expected_tokens=min(MOST_EXPECTED_TOKENS, room),
+            stop_token_ids=request.stops(model),
             calibration=calibration,
         )

@@ -7,6 +7,7 @@ from drafter_service.tree_nodes import UNRUN, Tree, select
 from draftloop.runtime.compiling import compiled
 from draftloop.runtime.records import Floats
 from draftloop.tree import ROOT
+from phrase_store.stops import is_among
 
 # Why nothing grows any more.
 NOTHING_OPEN, TOO_DEAR = 1, 2
@@ -33,8 +34,7 @@ def open_up(tree: Tree, first: int, max_depth: int) -> None:
         for end in tree.ends[:count]:
             reached |= end == known.parent
         closed = known.grown != 0 or known.depth >= max_depth
-        for stop in tree.stops:
-            closed |= known.token == stop
+        closed |= is_among(known.token, tree.stops)
         if reached and not closed:
             tree.ends[count] = tree.chosen[place]
             count += 1

@@ -61,7 +61,7 @@ class Tree(NamedTuple):
 
     `state` has one record. `rows` are the slot's pending ones. After a row's node the draft model's
     best tokens were `said_tokens` with `said_shares` of all, both [rows and the root's, children].
-    `chosen` and `ends` are nodes, `stops` tokens.
+    `chosen` and `ends` are nodes, `stops` tokens in order.
     """
 
     nodes: Records

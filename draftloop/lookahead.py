@@ -50,6 +50,7 @@ class LookaheadWindow:
     """`rows`: up to N - 1 lists of W tokens; row r begins r positions after the next token.
 
     It begins as one row and grows by one row a forward. In between come `place` and `advance`.
+    Columns that find no room in a forward are guesses that wait for one with more.
     """
 
     def __init__(self, parameters: LookaheadParameters, text: Sequence[int]) -> None:
@@ -59,35 +60,43 @@ class LookaheadWindow:
         self.rows = [[text[column * stride % len(text)] for column in range(parameters.window)]]
         self._last_row: list[int] = []
 
-    def place(self, builder: TreeBuilder, root: int, max_depth: int, max_nodes: int) -> None:
-        """Adds the window below `root`, as many columns as depth and nodes allow.
+    def reserved(self, max_depth: int, max_nodes: int) -> int:
+        """Nodes to be kept free of what else a forward of `max_nodes` is to check.
 
-        Columns that find no room are forgotten: that happens at the very end of a text only.
+        All that the window wants, or as many whole columns as go into half of them.
         """
+        return len(self.rows) * self._columns(max_depth, max_nodes // 2)
+
+    def _columns(self, max_depth: int, max_nodes: int) -> int:
         height = len(self.rows)
-        columns = max(0, min(len(self.rows[0]), max_depth - height + 1, max_nodes // height))
-        self.rows = [row[:columns] for row in self.rows]
+        return max(0, min(len(self.rows[0]), max_depth - height + 1, max_nodes // height))
+
+    def place(self, builder: TreeBuilder, root: int, max_depth: int, max_nodes: int) -> None:
+        """Adds the window's columns below `root`, as many as depth and nodes allow."""
+        columns = self._columns(max_depth, max_nodes)
         above = [root] * columns
         for index, row in enumerate(self.rows):
             nodes: list[int] = []
-            for column, token in enumerate(row):
+            for column, token in enumerate(row[:columns]):
                 parent = nodes[-1] if index == 0 and nodes else above[column]
                 nodes.append(builder.add(parent, token, WINDOW_ESTIMATE, TokenSource.LOOKAHEAD))
             above = nodes
         self._last_row = above
 
     def advance(self, predictions: Sequence[int]) -> list[tuple[int, ...]]:
-        """Moves the rows up by one; returns the n-grams that came out, one a column.
+        """Moves the rows up by one; returns the n-grams that came out, one a placed column.
 
         `predictions` are the model's own tokens after every node of the tree that was placed on.
+        A column that was not placed goes on with its last token: any guess may become a text.
         """
         newest = [predictions[node] for node in self._last_row]
         if not newest:
             return []
         ngrams: list[tuple[int, ...]] = []
+        waiting = self.rows[-1][len(newest) :]
         if len(self.rows) == self._ngram - 1:
-            columns = zip(*self.rows, newest, strict=True)
-            ngrams = list(dict.fromkeys(columns))
+            placed = zip(*self.rows, newest, strict=False)  # `newest` is the shortest
+            ngrams = list(dict.fromkeys(placed))
             self.rows.pop(0)
-        self.rows.append(newest)
+        self.rows.append([*newest, *waiting])
         return ngrams

@@ -28,6 +28,9 @@ class MaxGram:
         self._favourites: dict[int, int] = {}
         self.extend(token_ids)
 
+    def __len__(self) -> int:
+        return len(self._text)
+
     def extend(self, token_ids: Sequence[int]) -> None:
         """Takes in the text's next tokens."""
         recent = tuple(self._text[-LONGEST_SUFFIX:])

@@ -44,16 +44,27 @@ class LookaheadSource:
         self._placed = DraftTree()
 
     def propose(self, committed: Sequence[int], budget: DraftBudget) -> DraftTree:
-        """The n-grams that follow the last token, merged to a tree, and the window."""
-        parameters, builder = self._parameters, TreeBuilder()
-        most = min(parameters.candidates, budget.max_nodes // (parameters.ngram - 1))
-        for continuation in self._pool.candidates(committed[-1], most):
-            fitting = continuation[: budget.max_depth]
-            builder.add_chain(ROOT, fitting, NGRAM_ESTIMATE, TokenSource.LOOKAHEAD)
-        room = budget.max_nodes - len(builder)
-        self._window.place(builder, ROOT, budget.max_depth, room)
+        """The n-grams that follow the last token, merged to a tree, and the window.
+
+        Where there is no room for both, the window has half of it: new n-grams come from there.
+        """
+        depth, nodes = budget.max_depth, budget.max_nodes
+        builder = self._ngrams(committed[-1], depth, nodes)
+        left = nodes - self._window.reserved(depth, nodes)
+        if len(builder) > left:
+            builder = self._ngrams(committed[-1], depth, left)
+        self._window.place(builder, ROOT, depth, nodes - len(builder))
         self._placed = builder.build()
         return self._placed
+
+    def _ngrams(self, first: int, max_depth: int, max_nodes: int) -> TreeBuilder:
+        """Those that follow `first`, as many as fit if they have nothing in common."""
+        parameters, builder = self._parameters, TreeBuilder()
+        most = min(parameters.candidates, max_nodes // (parameters.ngram - 1))
+        for continuation in self._pool.candidates(first, most):
+            fitting = continuation[:max_depth]
+            builder.add_chain(ROOT, fitting, NGRAM_ESTIMATE, TokenSource.LOOKAHEAD)
+        return builder
 
     def observe(self, committed: Sequence[int], new: int, draft: DraftTree, said: Verdict) -> None:
         """Moves the window on what the target said after its tokens."""

@@ -26,6 +26,7 @@ from phrase_store.counts import (
     mixed,
 )
 from phrase_store.lanes import equal_lanes, lowest
+from phrase_store.stops import Stops, is_among
 
 MOST_BLENDED = 16  # tokens considered after one node
 LEAST_NEWS = 0.05  # counts below this are what decay left of nothing
@@ -298,6 +299,7 @@ def grow_nodes(
     correction: Correction,
     context: Integers,
     run: int,
+    stops: Stops,
     nodes: Records,
     max_depth: int,
     most_leaves: int,
@@ -307,7 +309,7 @@ def grow_nodes(
 
     `context` is the last committed tokens in order, at most 8, the last `run` of which, and of
     those before, were first guesses; a node is less likely than `least` by its corrected path
-    probability never.
+    probability never. Nothing follows a node whose token is one of `stops`.
     """
     row = np.empty(2 * MOST_CONTINUATIONS, GUESS)
     blended = np.empty(MOST_BLENDED, GUESS)
@@ -320,7 +322,8 @@ def grow_nodes(
     count = opened = leaves = 0
     node, depth, reach = -1, 0, 1.0
     while True:
-        if depth < max_depth:
+        ended = node >= 0 and is_among(nodes[node].token, stops)
+        if depth < max_depth and not ended:
             length = last_tokens(nodes, node, context, recent)
             found = blend(own, shared, recent, length, row, blended)
             best = likeliest(blended, found, kept)
@@ -361,6 +364,7 @@ def grow_into(
     trials: Floats,
     context: Integers,
     run: int,
+    stops: Stops,
     integers: Integers,
     values: Floats,
     max_depth: int,
@@ -376,8 +380,9 @@ def grow_into(
     shared = Table(shared_words, shared_state, shared_decay)
     correction = Correction(hits, trials)
     count = grow_nodes(
-        own, shared, successors, correction, context, run, nodes, max_depth, most_leaves, least
-    )
+        own, shared, successors, correction, context, run, stops, nodes, max_depth, most_leaves,
+        least,
+    )  # fmt: skip
     for node in range(count):
         integers[0, node] = nodes[node].token
         integers[1, node] = nodes[node].parent

@@ -18,6 +18,7 @@ from draftloop.calibration import SHAPE, Calibration
 from draftloop.phrase import MAX_CONTEXT, Phrase
 from draftloop.tree import MOST_SUCCESSORS, DraftBudget, DraftTree, TokenSource
 from phrase_store import counts, growth, run
+from phrase_store.stops import Stops, in_order
 
 # Inserted tokens after which a count is worth half.
 HALF_LIFE_TOKENS = 2_000_000
@@ -31,6 +32,7 @@ PAGE_WORDS, TOUCHED_WORDS = 1 << 10, 1 << 19
 _ONE = np.ones(1)
 _NO_LOCK = contextlib.nullcontext()
 _NOTHING = counts.Table(words=np.zeros(0, np.uint32), state=np.zeros(3, np.int64), decay=0.0)
+_NO_STOPS = in_order(())
 _NO_SUCCESSORS = np.zeros((0, MOST_SUCCESSORS), np.int32)
 _SOURCES = {int(source): source for source in TokenSource}
 
@@ -151,6 +153,7 @@ def grow(
     successors: growth.Successors | None = None,
     most_leaves: int | None = None,
     behind: int = 0,
+    stops: Stops = _NO_STOPS,
 ) -> Grown:
     """The likeliest continuations of `context`, best first, within the budget.
 
@@ -158,6 +161,7 @@ def grow(
     `most_leaves` bounds the branches: 1 is a chain, 0 no draft. Own text counts four times.
     `own` and `shared` are two indexes: both are locked for as long as it takes. `successors`
     [vocabulary, MOST_SUCCESSORS] are the target's own after each token, best first, -1 for none.
+    Nothing follows a drafted token that is one of `stops`.
     """
     leaves = budget.max_nodes if most_leaves is None else most_leaves
     if min(budget.max_nodes, budget.max_depth, leaves) < 1:
@@ -172,6 +176,7 @@ def grow(
             *correction,
             np.array(context[-MAX_CONTEXT:], np.int32),
             behind,
+            stops,
             integers,
             values,
             budget.max_depth,

@@ -11,6 +11,7 @@ from draftloop.tree import ROOT, DraftBudget, DraftTree, Verdict
 from phrase_store.harvest import harvest
 from phrase_store.index import Grown, PhraseIndex, correction_of, follow, grow
 from phrase_store.metrics import observe_query
+from phrase_store.stops import in_order
 from phrase_store.successors import SuccessorTable
 
 # Up to 8 entries of 16 bytes a token, in a table that is half full at the end.
@@ -36,6 +37,7 @@ class PhraseSession:
     nothing. `harvests` tells whether predictions on rejected branches become phrases too; what
     was committed always does. Sessions of about the same temperature may share a calibration.
     `drafts_from_text` tells whether its own text is drafted from, `successors` is drafted from too.
+    Nothing is drafted behind one of `stop_token_ids`, and no phrase goes on behind one.
     `prediction` is what the client thinks that the output may say; it counts as text of its own.
     """
 
@@ -65,6 +67,7 @@ class PhraseSession:
         self._harvests = harvests
         self._teach = teach
         self._stop_token_ids = stop_token_ids
+        self._stops = in_order(stop_token_ids)
         self._calibration = calibration or Calibration()
         self._correction = correction_of(self._calibration)
         self._proposed: list[Proposed] = []
@@ -94,6 +97,7 @@ class PhraseSession:
             correction=self._correction,
             most_leaves=most_leaves,
             behind=self._run_behind(context, drafted) if drafted else self._run,
+            stops=self._stops,
         )
         first = [made for made in self._proposed if drafted and not made.behind]
         self._proposed = [*first, Proposed(tuple(drafted), grown)]

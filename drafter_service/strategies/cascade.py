@@ -16,7 +16,7 @@ from draftloop.runtime.forward import Forward, Task
 from draftloop.runtime.kv_cache import Slot
 from draftloop.runtime.model import LanguageModel
 from draftloop.speculation import CASCADE
-from draftloop.tree import DraftBudget, DraftEnd, DraftTree, TokenSource, Verdict
+from draftloop.tree import DraftBudget, DraftEnd, DraftTree, TokenSource
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +34,7 @@ class Cascade(Chain):
     Vertical: no model writes token by token. It reviews in one forward what those behind it
     propose, keeps what it would have said itself and adds its own next token.
     Horizontal: by row 0 of the matrix the larger ones write the early tokens of the draft.
+    Max-gram reads the text beside the models, on the engine's thread: a long one takes a second.
     """
 
     name = CASCADE
@@ -45,7 +46,7 @@ class Cascade(Chain):
         parameters = session.request.cascade
         self._matrix = parameters.matrix_for("cascade", len(models))
         self._leniency = parameters.leniency
-        self._max_gram = MaxGram(session.committed, session.model.stop_token_ids)
+        self._max_gram = MaxGram((), session.stop_token_ids)
 
     def prefill(self, *, whole: bool = True) -> Task[None]:
         """The same through every model that the matrix uses."""
@@ -53,12 +54,19 @@ class Cascade(Chain):
         for index, level in enumerate(self._levels, start=1):
             if any(self._matrix[row][index - 1] for row in used):
                 used.append(index)
-                yield from self.prefill_of(level.model, level.slot, whole=whole)
+                yield from self._reading(self.prefill_of(level.model, level.slot, whole=whole))
+        self._read(len(self.session.committed))
 
-    def observe(self, new_token_ids: Sequence[int], verdict: Verdict | None) -> None:
-        """Calibrates the estimates; max-gram reads on."""
-        super().observe(new_token_ids, verdict)
-        self._max_gram.extend(new_token_ids)
+    def _reading(self, prefilled: Task[None]) -> Task[None]:
+        """The same forwards, and behind each of them max-gram reads a chunk too."""
+        for forward in prefilled:
+            yield forward
+            self._read(self.session.prefill_chunk_tokens)
+
+    def _read(self, tokens: int) -> None:
+        """Max-gram reads on, so many tokens at most."""
+        known = len(self._max_gram)
+        self._max_gram.extend(self.session.committed[known : known + tokens])
 
     def propose(self, budget: DraftBudget) -> Task[DraftTree]:
         """The chain of row 0; every model keeps keys and values of what was drafted so far."""
@@ -124,7 +132,7 @@ class Cascade(Chain):
             if path.reach * estimate < least:
                 return DraftEnd.VERIFY_COST
             path.add(token, score, estimate, source)
-            path.ended = token in self.session.model.stop_token_ids
+            path.ended = token in self.session.stop_token_ids
         return DraftEnd.NODES if len(path) >= depth else DraftEnd.TEXT
 
     def _forward(self, level: Level, path: Sequence[int], guesses: Sequence[int]) -> Forward:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -44,9 +45,11 @@ class Drafted:
         self.reach *= estimate
 
     def cut(self, depth: int) -> None:
-        """Drops what is deeper than allowed."""
-        del self.token_ids[depth:], self.scores[depth:]
-        del self.estimates[depth:], self.sources[depth:]
+        """Drops what is deeper than allowed, and a stop token with it: that comes last."""
+        if depth < len(self):
+            del self.token_ids[depth:], self.scores[depth:]
+            del self.estimates[depth:], self.sources[depth:]
+            self.reach, self.ended = math.prod(self.estimates), False
 
     def copy(self) -> Drafted:
         """One that grows on its own."""
@@ -115,7 +118,8 @@ class Chain(Strategy):
 
     def _goes_on(self, drafted: Drafted, depth: int, budget: DraftBudget) -> bool:
         if len(drafted) >= depth or drafted.ended:
-            self.end = DraftEnd.TEXT if drafted.ended else DraftEnd.DEPTH
+            ends_text = drafted.ended and len(drafted) <= depth
+            self.end = DraftEnd.TEXT if ends_text else DraftEnd.DEPTH
             return False
         # Whether to draft at all was decided by who asked.
         self.end = DraftEnd.DRAFT_COST

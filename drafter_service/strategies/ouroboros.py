@@ -63,7 +63,10 @@ class Ouroboros(Chain):
         return min(most, max(1, 2 * most // 3)) if self._lengthens else most
 
     def beside(self, drafted: Drafted, budget: DraftBudget) -> DraftTree:
-        """Phrases that follow the chain, and the window."""
+        """Phrases that follow the chain, and the window.
+
+        Where there is no room for both, the window has half of it: new phrases come from there.
+        """
         self._guessed = False
         if self._window is None or self._phrases is None or not self._choice.takes_first():
             return EMPTY_TREE
@@ -73,7 +76,8 @@ class Ouroboros(Chain):
         deepest = session.room - len(drafted)
         if room < 1 or deepest < 1:
             return EMPTY_TREE
-        most = min(room, lookahead.candidates * (lookahead.ngram - 1))
+        left = room - self._window.reserved(deepest, room)
+        most = min(left, lookahead.candidates * (lookahead.ngram - 1))
         wanted = DraftBudget(max_nodes=most, max_depth=min(deepest, most))
         phrases = self._phrases.propose(
             session.committed, wanted, drafted=drafted.token_ids, most_leaves=lookahead.candidates

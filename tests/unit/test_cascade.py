@@ -73,6 +73,12 @@ class Setting:
 
     def open(self, text: Sequence[int] = PROMPT) -> Cascade:
         """The strategy in a fresh session, its prompt read."""
+        strategy = self.made(text)
+        run(strategy.prefill())
+        return strategy
+
+    def made(self, text: Sequence[int]) -> Cascade:
+        """The strategy in a fresh session."""
         models: list[Any] = [
             ScriptedModel(
                 law,
@@ -95,9 +101,7 @@ class Setting:
         smaller = [SmallerModel(model, model.acquire()) for model in models[1:]]
         slot = models[0].acquire()
         session = DrafterSession(models[0], slot, request, 4, Calibration(), smaller=smaller)
-        strategy = Cascade(session)
-        run(strategy.prefill())
-        return strategy
+        return Cascade(session)
 
     def scores(self, model: int, text: Sequence[int]) -> Tensor:
         """[vocabulary] what the target (0) or a draft model maximises after the text."""
@@ -255,6 +259,29 @@ def test_leniency_accepts_more_from_the_drafters_behind() -> None:
         return len([count for count in wanted if count])
 
     assert forwards(1.0) > forwards(64.0) >= 2
+
+
+def test_max_gram_reads_on_the_engines_thread_beside_the_prefill(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It read the whole prompt where a session was made, and the event loop stood still."""
+    read: list[int] = []
+
+    class Noted(MaxGram):
+        def extend(self, token_ids: Sequence[int]) -> None:
+            read.append(len(token_ids))
+            super().extend(token_ids)
+
+    monkeypatch.setattr("drafter_service.strategies.cascade.MaxGram", Noted)
+    strategy = Setting().made([*PROMPT, *PROMPT])
+    assert sum(read) == 0
+    run(strategy.prefill())
+    assert [tokens for tokens in read if tokens] == [4, 4, 4, 4, 2]
+    strategy.session.commit([1, 2], 20)
+    strategy.observe([1, 2], None)
+    assert sum(read) == 18
+    run(strategy.propose(AMPLE))
+    assert sum(read) == 20
 
 
 def test_sources_say_who_wrote_what() -> None:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import count, islice
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from draftloop.errors import InvalidInput
-from draftloop.lookahead import LookaheadParameters, LookaheadWindow
+from draftloop.lookahead import WINDOW_ESTIMATE, LookaheadParameters, LookaheadWindow
 from draftloop.ngram_pool import NgramPool
 from draftloop.tree import EMPTY_TREE, ROOT, DraftBudget, DraftTree, TokenSource, Verdict
 from draftloop.tree_builder import TreeBuilder
@@ -79,7 +80,47 @@ def test_the_window_keeps_to_depth_and_nodes(
     tree = placed(window, max_depth=depth, max_nodes=nodes)
     assert len(tree) <= nodes and max(tree.depths(), default=0) <= depth
     tree.validate(vocabulary_size=1000, max_nodes=1000)
-    window.advance(successors(tree))  # what had no room is forgotten, nothing breaks
+    window.advance(successors(tree))  # what had no room waits, nothing breaks
+    assert [len(row) for row in window.rows] == [columns] * (ngram - 1)
+
+
+def test_columns_without_room_wait_for_a_forward_with_more() -> None:
+    """One draft at a text's end, or beside many phrases, once cost the window for good."""
+    window = full_window(LookaheadParameters(window=4, ngram=4), TEXT)
+    rows = [list(row) for row in window.rows]
+    tree = placed(window, max_nodes=8)
+    assert len(tree) == 6
+    assert window.advance(successors(tree)) == [
+        (*(row[column] for row in rows), rows[-1][column] + 1) for column in (0, 1)
+    ]
+    waiting = [row[2:] for row in rows]
+    assert [row[2:] for row in window.rows] == [waiting[1], waiting[2], waiting[2]]
+    assert len(placed(window)) == 12
+    assert len(window.advance(successors(placed(window)))) == 4
+
+
+def test_a_forward_without_room_for_any_column_changes_nothing() -> None:
+    window = full_window(LookaheadParameters(window=2, ngram=4), TEXT)
+    rows = [list(row) for row in window.rows]
+    assert window.advance(successors(placed(window, max_nodes=2))) == []
+    assert window.rows == rows
+
+
+def test_what_is_reserved_is_whole_columns_in_half_of_the_nodes() -> None:
+    window = full_window(LookaheadParameters(window=4, ngram=4), TEXT)
+    nodes = {room: window.reserved(100, room) for room in (5, 6, 13, 23, 24, 100)}
+    assert nodes == {5: 0, 6: 3, 13: 6, 23: 9, 24: 12, 100: 12}
+    assert window.reserved(4, 100) == 6 and window.reserved(2, 100) == 0
+
+
+@pytest.mark.parametrize(
+    ("room", "columns"),
+    [({"max_depth": 6}, 4), ({"max_depth": 5}, 3), ({"max_nodes": 12}, 4), ({"max_nodes": 11}, 3)],
+)
+def test_as_many_columns_as_there_is_room_for(room: dict[str, int], columns: int) -> None:
+    """Three rows of four columns: twelve nodes, the last of them six deep."""
+    window = full_window(LookaheadParameters(window=4, ngram=4), TEXT)
+    assert len(placed(window, **room)) == 3 * columns
 
 
 @pytest.mark.parametrize(
@@ -129,6 +170,36 @@ def test_candidates_that_share_a_beginning_share_its_nodes() -> None:
     tree = source.propose(text, DraftBudget(max_nodes=20, max_depth=20))
     assert tree.token_ids.count(2) == 1 and {3, 4} <= set(tree.token_ids)
     assert set(tree.sources) == {TokenSource.LOOKAHEAD}
+
+
+def settled_draft(most: int) -> DraftTree:
+    """A draft in the twentieth round of a text in which many n-grams follow the last token.
+
+    What the model says is new each time, so that no node of window and n-grams is the same.
+    """
+    text = [
+        token for number in range(12) for token in (0, *range(10 * number + 1, 10 * number + 8))
+    ]
+    source, new = LookaheadSource(LookaheadParameters(), text), count(1000)
+    budget = DraftBudget(max_nodes=most, max_depth=most)
+    for _ in range(20):
+        text.append(0)
+        tree = source.propose(text, budget)
+        source.observe(text, 1, tree, Verdict((), (0,), 0, tuple(islice(new, len(tree)))))
+    return tree
+
+
+@pytest.mark.parametrize(
+    ("most", "of_window"), [(56, 28), (55, 24), (28, 12), (16, 8), (11, 4), (8, 4), (7, 0), (4, 0)]
+)
+def test_the_window_has_half_of_a_draft_that_is_too_small_for_all(
+    most: int, of_window: int
+) -> None:
+    """The pool's n-grams once left it no node, and it never came back; now in whole columns."""
+    tree = settled_draft(most)
+    tree.validate(vocabulary_size=10_000, max_nodes=most)
+    assert tree.estimates.count(WINDOW_ESTIMATE) == of_window
+    assert len(tree) > most - 4  # nothing is left that another n-gram would have filled
 
 
 def test_a_verdict_on_another_draft_moves_nothing() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 import random
@@ -22,9 +23,12 @@ from draftloop.tree import ROOT, DraftBudget, DraftTree, TokenSource, Verdict
 from phrase_store import growth
 from phrase_store.counts import MOST_CONTINUATIONS, WAYS
 from phrase_store.index import Grown, PhraseIndex, correction_of, grow, warm_up
+from phrase_store.session import PhraseSession
+from phrase_store.stops import in_order
 
 VOCABULARY = 6
 MIB = 1 << 20
+AMPLE = DraftBudget(max_nodes=8, max_depth=8)
 ROOT_FOLDER = Path(__file__).parents[2]
 
 
@@ -152,7 +156,35 @@ def test_whole_numbers_in_a_budget_compile_nothing() -> None:
     """Compiling takes seconds, with both indexes locked."""
     known = list(cast(Any, growth.grow_into).signatures)
     assert len(grown((1, 2), own=new_index([1, 2, 3]), least=0).tree) == 1
+    assert len(PhraseSession([1, 2, 3, 1], 8, stop_token_ids={3}).propose([1], AMPLE)) == 2
     assert cast(Any, growth.grow_into).signatures == known
+
+
+def test_nothing_follows_a_stop_token_but_what_is_committed() -> None:
+    """What can never be accepted was promised as nearly certain, and never found to be wrong."""
+    text = [1, 2, 3, 4, 5] * 6
+    session = PhraseSession(text, 16, stop_token_ids={3, 9})
+    assert session.propose(text, AMPLE).token_ids == (1, 2, 3)
+    assert session.propose([*text, 1, 2, 3], AMPLE).token_ids == (4, 5, 1, 2, 3)
+    assert len(PhraseSession(text, 16).propose(text, AMPLE)) == 8
+
+
+@settings(max_examples=100, deadline=None)
+@given(texts, texts, st.sets(st.integers(0, VOCABULARY - 1)))
+def test_stop_tokens_take_away_what_is_behind_them_and_nothing_else(
+    text: list[int], context: list[int], stop_token_ids: set[int]
+) -> None:
+    budget, calibration = DraftBudget(max_nodes=400, max_depth=3), correction_of(Calibration())
+    index = new_index(text)
+
+    def paths(stops: set[int]) -> set[tuple[int, ...]]:
+        tree = grow(
+            context, budget, shared=index, own=None, correction=calibration, stops=in_order(stops)
+        ).tree
+        return {tuple(tree.token_ids[at] for at in tree.path(node)) for node in range(len(tree))}
+
+    every, stopped = paths(set()), paths(stop_token_ids)
+    assert stopped == {path for path in every if not stop_token_ids & set(path[:-1])}
 
 
 def test_the_longest_context_wins_when_it_is_certain() -> None:
@@ -185,9 +217,17 @@ def test_sources_tell_whose_text_it_was() -> None:
     assert sources == {5: TokenSource.PROMPT_LOOKUP, 6: TokenSource.PHRASE}
 
 
+def test_a_second_guess_ends_the_run_behind_it() -> None:
+    """It is right only where the first one was wrong."""
+    index = new_index([1, 2, 5], [1, 2, 5], [1, 3, 6])
+    made = grown((1,), shared=index)
+    runs = dict(zip(made.tree.token_ids, made.runs, strict=True))
+    assert runs == {2: 1, 3: 1, 5: 2, 6: 1}
+
+
 def test_predictions_count_less_than_text() -> None:
     index = new_index()
-    index.insert([Phrase((1,), (5,), committed=False)] + [Phrase((1,), (6,))])
+    index.insert([Phrase((1,), (6,)), Phrase((1,), (5,), committed=False)])
     assert first((1,), shared=index) == 6
     index.insert([Phrase((1,), (5,), committed=False)] * 2)
     assert first((1,), shared=index) == 5
@@ -244,6 +284,12 @@ def test_one_context_keeps_its_best_continuations() -> None:
     assert len(tokens) <= MOST_CONTINUATIONS and set(tokens[:2]) == {3, 4}
 
 
+def test_one_context_has_no_more_continuations_than_a_draft_can_use() -> None:
+    index = new_index()
+    index.insert([Phrase((1,), (token,)) for token in range(MOST_CONTINUATIONS + 3)])
+    assert index.entries == MOST_CONTINUATIONS and index.evictions == 3
+
+
 def test_what_is_cleared_is_forgotten() -> None:
     index = new_index([1, 2, 3])
     index.clear()
@@ -258,6 +304,18 @@ def test_a_text_may_come_in_pieces(text: list[int], cut: int) -> None:
     whole, pieces = new_index(text), new_index(text[:cut])
     pieces.extend(text[:cut], text[cut:])
     assert grown(text, own=whole) == grown(text, own=pieces)
+
+
+def test_memory_that_was_let_go_meanwhile_is_not_taken_again_to_clear_it() -> None:
+    index = new_index([1, 2, 3])
+
+    class LetsGo(contextlib.nullcontext[None]):
+        def __enter__(self) -> None:
+            index.table = index.table._replace(words=index.table.words[:0])
+
+    index.lock = LetsGo()  # type: ignore[assignment]
+    index.clear()
+    assert index.bytes == 0
 
 
 def test_prompt_lookup_copies_on_from_an_earlier_place() -> None:

@@ -1,0 +1,81 @@
+"""Drafts end where the request does: at its own stop tokens, at no others."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import grpc
+import pytest
+
+from draftloop.deadline import Deadline
+from draftloop.request import GenerationRequest, SamplingParameters
+from draftloop.speculation import Speculation
+from draftloop.tree import DraftBudget
+from orchestrator.clients import DrafterStream
+from orchestrator.replicas import Replica
+from orchestrator.terms import SessionTerms
+from protos.drafter_pb2 import StopTokens
+from protos.drafter_pb2_grpc import DrafterStub
+from tests.service.conftest import FINGERPRINT, Start
+from tests.service.sessions import PROMPT, open_drafter, propose, sampling, say
+
+LENGTH = len(PROMPT)
+CERTAIN, CUSTOM = 100.0, 17  # a bias, and a token that is no end of the model's own
+
+
+def biased(token: int) -> dict[str, Any]:
+    """Sampling that says this token, whatever comes before."""
+    return {"sampling": sampling(temperature=0.0, logit_bias={token: CERTAIN})}
+
+
+async def draft_of(channel: grpc.aio.Channel, strategy: str, token: int, **more: Any) -> list[int]:
+    """The first draft of a session that says one token only."""
+    call: Any = DrafterStub(channel).Draft()
+    await call.write(open_drafter(strategy=strategy, **biased(token), **more))
+    answer = await say(call, propose(LENGTH + 2, [token, token]))
+    call.cancel()
+    return list(answer.draft.token_ids)
+
+
+@pytest.mark.parametrize("strategy", ["speculative", "opt_tree", "cascade", "fused", "ouroboros"])
+async def test_a_draft_ends_where_the_request_does(serve_drafter: Start, strategy: str) -> None:
+    """It ended at the model's own tokens, whatever the client had said of the end."""
+    async with serve_drafter() as (channel, host):
+        [end] = host.model.stop_token_ids
+        of_one = partial(draft_of, channel, strategy)
+        assert (await of_one(end)).count(end) == 1  # as an older orchestrator asks
+        assert (await of_one(CUSTOM)).count(CUSTOM) > 1
+        assert (await of_one(end, stop_tokens=StopTokens())).count(end) > 1
+        assert (await of_one(end, stop_tokens=StopTokens(ids=[CUSTOM]))).count(end) > 1
+        both = StopTokens(ids=[end, CUSTOM])
+        assert (await of_one(CUSTOM, stop_tokens=both)).count(CUSTOM) == 1
+        assert (await of_one(end, stop_tokens=both)).count(end) == 1
+
+
+@pytest.mark.parametrize("ignores", [True, False])
+async def test_the_drafter_is_told_where_a_request_ends(
+    serve_drafter: Start, ignores: bool
+) -> None:
+    async with serve_drafter() as (channel, host):
+        [end] = host.model.stop_token_ids
+        request = GenerationRequest(
+            request_id="one",
+            prompt=PROMPT,
+            sampling=SamplingParameters(logit_bias=((end, CERTAIN),)),
+            max_tokens=8,
+            speculation=Speculation(strategy="speculative"),
+            stop_token_ids=frozenset() if ignores else frozenset((end,)),
+        )
+        terms = SessionTerms(
+            request=request,
+            vocabulary_fingerprint=FINGERPRINT,
+            target_fingerprint="",
+            answer_timeout_s=20,
+            deadline=Deadline.after(60),
+        )
+        stream = DrafterStream(Replica("one", channel), terms)
+        await stream.open(PROMPT)
+        draft = await stream.propose(LENGTH + 1, [end], None, DraftBudget(max_nodes=4, max_depth=4))
+        assert draft.tree.token_ids == (end,) * (4 if ignores else 1)
+        await stream.close()

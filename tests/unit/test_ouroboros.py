@@ -1,0 +1,150 @@
+"""Ouroboros: its window lives on in small drafts, its chain promises what is left of it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn.functional import one_hot
+
+from drafter_service.session import DrafterSession, SessionRequest
+from drafter_service.shared import Shared
+from drafter_service.strategies import Strategy
+from drafter_service.strategies.chain import Drafted
+from drafter_service.strategies.ouroboros import Ouroboros
+from draftloop.calibration import Calibration
+from draftloop.lookahead import LookaheadParameters
+from draftloop.request import SamplingParameters
+from draftloop.speculation import OuroborosParameters
+from draftloop.tree import DraftBudget, DraftEnd, DraftTree
+from phrase_store.config import PhraseSettings
+from phrase_store.session import PhraseSession
+from phrase_store.store import PhraseStore
+from tests.support.toy_model import ScriptedModel, TableModel, run
+
+VOCABULARY = 12
+BUDGET = DraftBudget(max_nodes=32, max_depth=32)
+TEXT = [(number * number + number // 7) % VOCABULARY for number in range(200)]
+
+
+def model_of(context_length: int = 600) -> Any:
+    table = TableModel(VOCABULARY, seed=1, memory=2)
+    return ScriptedModel(
+        lambda prefix: table.logits([0, *prefix[-2:]]), VOCABULARY, max_draft_nodes=64,
+        context_length=context_length,
+    )  # fmt: skip
+
+
+def request_of(text: list[int], strategy: str = "ouroboros", **more: Any) -> SessionRequest:
+    return SessionRequest(
+        session_id="test", token_ids=tuple(text), prompt_length=len(text), strategy=strategy,
+        sampling=SamplingParameters(), **more,
+    )  # fmt: skip
+
+
+def drafting(
+    lookahead: LookaheadParameters, model: Any = None, text: list[int] = TEXT
+) -> Ouroboros:
+    """In a fresh session, its prompt read."""
+    model = model or model_of()
+    request = request_of(text, ouroboros=OuroborosParameters(lookahead=lookahead))
+    phrases = PhraseSession(text, 400, stop_token_ids=model.stop_token_ids)
+    session = DrafterSession(model, model.acquire(), request, 64, Calibration(), phrases=phrases)
+    strategy = Ouroboros(session)
+    run(strategy.prefill())
+    return strategy
+
+
+def rounds(strategy: Ouroboros, count: int, budget: DraftBudget = BUDGET) -> list[DraftTree]:
+    """Drafts of which the target takes the first token."""
+    drafts = []
+    for _ in range(count):
+        draft = run(strategy.propose(budget))
+        draft.validate(vocabulary_size=VOCABULARY, max_nodes=budget.max_nodes)
+        new = draft.token_ids[:1]
+        strategy.session.commit(new, len(strategy.session.committed) + 1)
+        strategy.observe(new, None)
+        drafts.append(draft)
+    return drafts
+
+
+@pytest.mark.parametrize(
+    ("window", "ngram", "columns"), [(20, 7, 5), (15, 6, 6), (13, 5, 7), (3, 5, 3)]
+)
+def test_the_papers_windows_stay_whole_in_the_default_room(
+    window: int, ngram: int, columns: int
+) -> None:
+    """Phrases left a window no node, and it forgot its columns in the first round."""
+    strategy = drafting(LookaheadParameters(window=window, ngram=ngram, candidates=window))
+    strategy._choice.takes_first = lambda: True  # type: ignore[method-assign]
+    rounds(strategy, 10)
+    assert strategy._window is not None
+    assert [len(row) for row in strategy._window.rows] == [window] * (ngram - 1)
+    guesses = strategy.beside(Drafted(), BUDGET)
+    guesses.validate(vocabulary_size=VOCABULARY, max_nodes=63)
+    assert len(strategy._window._last_row) >= columns
+
+
+def test_a_chain_that_was_cut_promises_what_is_left_of_it() -> None:
+    drafted = Drafted()
+    for token, estimate in ((1, 0.9), (2, 0.9), (3, 0.5), (0, 0.2)):
+        drafted.add(token, estimate, estimate)
+    drafted.ended = True
+    drafted.cut(4)
+    assert drafted.ended and drafted.reach == pytest.approx(0.081)
+    drafted.cut(2)
+    assert drafted.token_ids == [1, 2] and len(drafted.sources) == 2
+    assert drafted.reach == 0.9 * 0.9 and not drafted.ended
+
+
+def count_on(prefix: Sequence[int]) -> Tensor:
+    """A model that counts to 11 again and again."""
+    return 10.0 * one_hot(torch.tensor((prefix[-1] + 1) % VOCABULARY), VOCABULARY).float()
+
+
+def test_phrases_follow_a_chain_whose_stop_token_was_cut_off() -> None:
+    """The chain counted as ended by a token that it has not any more."""
+    model: Any = ScriptedModel(count_on, VOCABULARY, context_length=400, stop_token_ids=(4,))
+    strategy = drafting(LookaheadParameters(window=3, candidates=3), model, [*range(12)] * 10)
+    budget = DraftBudget(max_nodes=6, max_depth=32)
+    assert strategy.chain_depth(budget) == 4
+    assert run(strategy.propose(budget)).token_ids == (0, 1, 2, 3, 4)
+    assert strategy.end is DraftEnd.DEPTH  # of the chain: the last token is a phrase's
+
+
+@pytest.fixture
+def shared() -> Shared:
+    return Shared(PhraseStore(PhraseSettings(phrases_url="memory://ouroboros")))
+
+
+def made(shared: Shared, request: SessionRequest, **options: Any) -> Strategy:
+    model = model_of(**options)
+    return shared.strategy(
+        request, model, model.acquire(), prefill_chunk_tokens=64, is_alone=lambda: False
+    )
+
+
+def test_a_long_output_keeps_the_requests_own_text(shared: Shared) -> None:
+    """Its table was made for 512 tokens, and forgot two thirds of a long text."""
+    strategy = made(shared, request_of(TEXT), context_length=4096)
+    phrases = strategy.session.phrases
+    assert phrases is not None
+    text = [1000 + (number * 7919) % 3500 for number in range(3500)]  # each token once
+    phrases.extend((), text)
+    one = DraftBudget(max_nodes=1, max_depth=1)
+    places = range(8, len(text), 50)
+    known = [phrases.propose(text[at - 8 : at], one).token_ids == (text[at],) for at in places]
+    assert sum(known) > 0.95 * len(known)
+
+
+def test_strategies_learn_apart_how_far_to_believe_themselves(shared: Shared) -> None:
+    """What `cascade` calls a score and a run, or counts as accepted, is another thing."""
+    learned = {
+        name: made(shared, request_of(TEXT, name)).session.calibration
+        for name in ("ouroboros", "cascade")
+    }
+    assert learned["ouroboros"] is not learned["cascade"]
+    assert made(shared, request_of(TEXT, "cascade")).session.calibration is learned["cascade"]
