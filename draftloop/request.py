@@ -120,11 +120,23 @@ class GenerationParameters:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GenerationRequest:
-    """One checked request, its prompt tokenized.
+class TextForm:
+    """What the text of an output tells that it usually leaves out.
 
-    `named_tokens`: special tokens that its text tells by their names; it leaves out all others.
+    `named_tokens`: special tokens, by their names. `ending`: the stop text, or the stop token, that
+    ended it.
     """
+
+    named_tokens: frozenset[int] = frozenset()
+    ending: bool = False
+
+
+USUAL = TextForm()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GenerationRequest:
+    """One checked request, its prompt tokenized."""
 
     request_id: str
     prompt: tuple[int, ...]
@@ -136,7 +148,7 @@ class GenerationRequest:
     stop_token_ids: frozenset[int] = field(default_factory=frozenset)
     logprobs: int | None = None
     prediction: tuple[int, ...] = ()
-    named_tokens: frozenset[int] = frozenset()
+    text_form: TextForm = USUAL
 
     @property
     def strategy(self) -> str:

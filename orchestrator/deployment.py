@@ -104,7 +104,13 @@ class Deployment:
             ),
             drafting=self._drafting(request, deadline, costs, controller, figures),
             controller=controller,
-            text=TextStream(self.tokenizer, request.prompt, request.stop, request.named_tokens),
+            text=TextStream(
+                self.tokenizer,
+                request.prompt,
+                request.stop,
+                request.text_form,
+                stop_token_ids=request.stop_token_ids,
+            ),
             context_length=info.context_length,
             figures=figures,
         )

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 from draftloop import logs, tracing
 from draftloop.deadline import Deadline
-from draftloop.request import GenerationParameters
+from draftloop.request import USUAL, GenerationParameters, TextForm
 from draftloop.tracing import Headers
 from orchestrator.access import Access, Caller
 from orchestrator.admission import RequestLimit
@@ -38,19 +38,18 @@ class Front:
         said: GenerationParameters,
         seconds: float | None,
         caller: Caller | None = None,
-        named_tokens: frozenset[int] = frozenset(),
+        text_form: TextForm = USUAL,
     ) -> Generation:
         """What a client asks for, checked, to be run within so many seconds; None sets no limit.
 
-        `named_tokens` as for `GenerationRequest`. No `caller` is one without a key. Raises
-        InvalidInput for the first broken rule, Forbidden for what the caller may not do,
-        Unavailable while no verifier is known.
+        No `caller` is one without a key. Raises InvalidInput for the first broken rule, Forbidden
+        for what the caller may not do, Unavailable while no verifier is known.
         """
         with counting_refusals():
             caller = caller or self.caller(None)
             said = caller.allowed(said, self.deployment.settings.default_max_tokens)
             request = await self._reader.read(said, self.deployment.verifier)
-            request = dataclasses.replace(request, named_tokens=named_tokens)
+            request = dataclasses.replace(request, text_form=text_form)
             return self.deployment.generation(request, Deadline.after(seconds))
 
     @contextlib.contextmanager

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Collection, Sequence
 
+from draftloop.request import USUAL, TextForm
 from orchestrator.tokenizer import Tokenizer
 
 REPLACEMENT = "\ufffd"
@@ -40,13 +41,19 @@ class TextStream:
     """
 
     def __init__(
-        self, tokenizer: Tokenizer, prompt: Sequence[int], stop: Sequence[str],
-        named: Collection[int] = (),
-    ) -> None:  # fmt: skip
-        """`named`: special tokens that the text tells by their names."""
+        self,
+        tokenizer: Tokenizer,
+        prompt: Sequence[int],
+        stop: Sequence[str],
+        form: TextForm = USUAL,
+        *,
+        stop_token_ids: Collection[int] = (),
+    ) -> None:
+        """`stop_token_ids`: what ends the output, and is as a stop text no part of it."""
         self._tokenizer = tokenizer
         self._stop = tuple(stop)
-        self._named = named
+        self._form = form
+        self._silent = () if form.ending else stop_token_ids
         self._token_ids = self._context(prompt)
         self._shown = tokenizer.decode(self._token_ids)  # the part of their text that was passed on
         self._held = ""
@@ -77,7 +84,9 @@ class TextStream:
         if self.stopped:
             return ""
         for token in token_ids:
-            if token in self._named:
+            if token in self._silent:
+                continue
+            if token in self._form.named_tokens:
                 self._held += self._decoded(whole=False) + self._tokenizer.token_text(token)
             else:
                 self._token_ids.append(token)
@@ -118,10 +127,11 @@ class TextStream:
         return list(token_ids[next(starts, last) :])
 
     def _release(self) -> str:
-        hits = [at for stop in self._stop if (at := self._held.find(stop)) >= 0]
+        hits = [(at, stop) for stop in self._stop if (at := self._held.find(stop)) >= 0]
         if hits:
             self.stopped = True
-            return self._held[: min(hits)]
+            at, stop = min(hits)
+            return self._held[: at + len(stop) if self._form.ending else at]
         keep = max((overlap(self._held, stop) for stop in self._stop), default=0)
         cut = len(self._held) - keep
         released, self._held = self._held[:cut], self._held[cut:]

@@ -22,7 +22,7 @@ class Tokenizer:
 
     def __init__(self, folder: Path) -> None:
         """Raises StartupFailure where `folder` holds no usable tokenizer.json."""
-        self.fingerprint = vocabulary_fingerprint(folder)
+        self.fingerprint = vocabulary_fingerprint(folder, "tokenizer")
         try:
             self._tokenizer = HuggingFaceTokenizer.from_file(str(folder / "tokenizer.json"))
         except Exception as error:  # the library raises bare Exception
@@ -31,8 +31,13 @@ class Tokenizer:
             ) from None
         added = self._tokenizer.get_added_tokens_decoder()
         self._added = {token_id: token.content for token_id, token in added.items()}
-        self._special = {token_id for token_id, token in added.items() if token.special}
+        self._special = frozenset(token_id for token_id, token in added.items() if token.special)
         self._bytewise = "ByteLevel(" in repr(self._tokenizer.decoder)
+
+    @property
+    def special_tokens(self) -> frozenset[int]:
+        """Those that are left out of texts."""
+        return self._special
 
     @property
     def vocabulary_size(self) -> int:

@@ -88,6 +88,20 @@ class ChatTemplate:
                 "messages", rule, [message["role"] for message in messages]
             ) from None
 
+    def render_open(self, messages: Sequence[dict[str, Any]], **said: Any) -> str:
+        """The same as far as the last message goes: what closes a turn does not follow it.
+
+        Raises InvalidInput where the template does not show that message as it stands.
+        """
+        text = self.render(messages, add_generation_prompt=False, **said)
+        last = messages[-1]["content"]
+        start = text.rfind(last.strip())
+        if not last.strip() or start < 0:
+            rule = "needs a last message with a content, which the chat template shows as it stands"
+            raise InvalidInput("continue_final_message", rule, last)
+        whole = last.lstrip()  # templates may cut off white space at its end
+        return text[: start + len(whole if text.startswith(whole, start) else whole.rstrip())]
+
     def _compiled(self, text: str) -> jinja2.Template:
         try:
             return _environment().from_string(text)

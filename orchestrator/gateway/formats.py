@@ -20,6 +20,7 @@ class AnswerFormat(ABC):
     id_prefix: str
     whole_object: str
     chunk_object: str
+    one_prompt = False  # for all choices
 
     @abstractmethod
     def opening(self, index: int) -> list[Choice]:
@@ -77,6 +78,7 @@ class ChatFormat(AnswerFormat):
 
     id_prefix, whole_object = "chatcmpl", "chat.completion"
     chunk_object = "chat.completion.chunk"
+    one_prompt = True
 
     def __init__(self, reading: Reading) -> None:
         self._readers = defaultdict[int, ChatReader](reading.reader)  # of choices

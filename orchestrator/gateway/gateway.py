@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
-import functools
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from draftloop import __version__
 from draftloop.errors import InvalidInput, Unavailable
@@ -21,35 +18,20 @@ from orchestrator.front import Front
 from orchestrator.gateway.caller import caller_of, tenant_of
 from orchestrator.gateway.chat_reader import PLAIN, Reading
 from orchestrator.gateway.chat_template import ChatTemplate
-from orchestrator.gateway.errors import ContextExceeded, UnknownModel, Unsupported
+from orchestrator.gateway.errors import ContextExceeded, UnknownModel
 from orchestrator.gateway.form_field import by_form_field
 from orchestrator.gateway.formats import AnswerFormat, ChatFormat, CompletionFormat
-from orchestrator.gateway.messages import for_template
 from orchestrator.gateway.parameters import parameters, seed_of
-from orchestrator.gateway.reasoning import marks
-from orchestrator.gateway.reasoning.marks import MARKS, Marks
-from orchestrator.gateway.reasoning.thought import Thought, thought_after
+from orchestrator.gateway.prompts import Prompt, Prompts, entries
+from orchestrator.gateway.readings import Readings
 from orchestrator.gateway.runs import Ending
 from orchestrator.gateway.sampling_defaults import OPENAI
 from orchestrator.gateway.schemas import ChatBody, CompletionBody, Generating, TokenizeBody
 from orchestrator.gateway.structure import grammar_of
-from orchestrator.gateway.tools.notation import NOTATIONS, Notation, detected
-from orchestrator.gateway.tools.offer import Offer, make_offer, shown_tools
-from orchestrator.gateway.tools.schemas import ToolChoice
 from orchestrator.gateway.work import Work
 from orchestrator.loop import Generation
 
 TIMEOUT_HEADER = "x-request-timeout"
-LONG_CHAT = 1 << 16  # characters beyond which others would notice the time that a template takes
-
-
-@dataclass(frozen=True, slots=True)
-class Prompt:
-    """A prompt under the name that its errors have."""
-
-    field: str
-    token_ids: tuple[int, ...]
-    text: str
 
 
 class Gateway:
@@ -62,9 +44,9 @@ class Gateway:
         self.ready = False
         self.started = int(time.time())
         self.ending = Ending()
-        self._template = template
+        self._prompts = Prompts(front.deployment, template)
+        self._readings = Readings(front.deployment, template)
         self._defaults = defaults
-        self._tokenizer = front.deployment.tokenizer
         self._settings = front.deployment.settings
 
     @property
@@ -83,9 +65,8 @@ class Gateway:
 
     async def completion(self, said: CompletionBody, headers: Mapping[str, str]) -> Work:
         """Raises InvalidInput, UnknownModel, Unavailable."""
-        entries = _entries(said)
-        caller = self._welcome(said, len(entries), headers)
-        prompts = [await self._prompt(*entry) for entry in entries]
+        caller = self._welcome(said, len(entries(said)), headers)
+        prompts = await self._prompts.of_completion(said)
         choices = said.n or 1
         echoes = [prompt.text if said.echo else "" for prompt in prompts for _ in range(choices)]
         return await self._work(said, prompts, caller, headers, CompletionFormat(echoes))
@@ -93,25 +74,14 @@ class Gateway:
     async def chat(self, said: ChatBody, headers: Mapping[str, str]) -> Work:
         """Raises InvalidInput, UnknownModel, Unavailable."""
         caller = self._welcome(said, 1, headers)
-        generation_prompt = said.add_generation_prompt is not False
-        text = await self._rendered(said, said.tool_choice, generation_prompt=generation_prompt)
-        # The template has written the special tokens that belong to the prompt.
-        token_ids = await self._tokenizer.encoded(text, add_special_tokens=False)
-        prompt = Prompt("messages", tuple(token_ids), text)
-        hidden = said.include_reasoning is False
-        reading = Reading(self._thought(text), self._offer(said), hidden)
+        prompt = await self._prompts.of_chat(said)
+        reading = self._readings.of(said, prompt.text)
         return await self._work(said, [prompt], caller, headers, ChatFormat(reading), reading)
 
     async def tokens(self, said: TokenizeBody) -> list[int]:
         """Token ids of a text or of a chat's prompt."""
         self.require_model(said.model)
-        if said.messages is None:
-            special = said.add_special_tokens is not False
-            return await self._tokenizer.encoded(said.prompt or "", add_special_tokens=special)
-        generation_prompt = said.add_generation_prompt is not False
-        text = await self._rendered(said, None, generation_prompt=generation_prompt)
-        special = bool(said.add_special_tokens)
-        return await self._tokenizer.encoded(text, add_special_tokens=special)
+        return await self._prompts.tokens(said)
 
     def _welcome(self, said: Generating, prompts: int, headers: Mapping[str, str]) -> Caller:
         """Who asks. So many choices as never run at once would never be admitted."""
@@ -160,6 +130,7 @@ class Gateway:
             include_usage=bool(options and options.include_usage),
             continuous_usage=bool(options and options.continuous_usage_stats),
             traced=bool(said.stream and said.speculative and said.speculative.trace),
+            tells_token_ids=bool(said.return_token_ids),
         )
 
     def _seconds(self, headers: Mapping[str, str]) -> float:
@@ -176,32 +147,6 @@ class Gateway:
             raise InvalidInput(TIMEOUT_HEADER, "must be a number of seconds above 0", said)
         return min(seconds, most)
 
-    async def _prompt(self, field: str, said: str | list[int]) -> Prompt:
-        if isinstance(said, str):
-            if not said:
-                raise InvalidInput(field, "must not be empty", said)
-            return Prompt(field, tuple(await self._tokenizer.encoded(said)), said)
-        size = self.front.deployment.verifier.vocabulary_size
-        check_token_ids(field, said, size)
-        return Prompt(field, tuple(said), self._tokenizer.decode(said))
-
-    async def _rendered(
-        self, said: ChatBody | TokenizeBody, choice: ToolChoice | None, *, generation_prompt: bool
-    ) -> str:
-        """What the chat template makes of messages."""
-        messages = for_template(said.messages or ())
-
-        def render() -> str:
-            return self._template.render(
-                messages,
-                add_generation_prompt=generation_prompt,
-                tools=shown_tools(said.tools, choice),
-                options=said.chat_template_kwargs,
-            )
-
-        letters = sum(len(message["content"]) for message in messages)
-        return await asyncio.to_thread(render) if letters > LONG_CHAT else render()
-
     async def _generation(
         self,
         said: Generating,
@@ -212,43 +157,14 @@ class Gateway:
     ) -> Generation:
         """Raises InvalidInput by the client's own names of fields."""
         try:
-            return await self.front.generation(one, seconds, caller, reading.named_tokens)
+            return await self.front.generation(
+                one, seconds, caller, self._readings.text_form(said, reading)
+            )
         except InvalidInput as error:
             newer = isinstance(said, ChatBody) and said.max_completion_tokens is not None
             if error.field == "max_tokens" and newer:
                 raise InvalidInput.passed_on("max_completion_tokens", error.description) from None
             raise by_form_field(error, said.form_field) from None
-
-    def _offer(self, said: ChatBody) -> Offer | None:
-        """What the answer may call. Raises InvalidInput where nobody could tell."""
-        if not said.tools or not said.may_call:
-            return None
-        if self._notation is None:
-            rule = "need a model whose way to write calls is known; set --tool-call-parser"
-            raise Unsupported("tools", rule, f"{len(said.tools)} tools")
-        choice, parallel = said.tool_choice or "auto", said.parallel_tool_calls is not False
-        return make_offer(self._notation, said.tools, choice, self._tokenizer, parallel=parallel)
-
-    def _thought(self, prompt: str) -> Thought | None:
-        """What the answer may think before."""
-        known = self._marks
-        return None if known is None else thought_after(prompt, known, self._tokenizer)
-
-    @functools.cached_property
-    def _marks(self) -> Marks | None:
-        """What the model writes around its reasoning: by the setting, or as its template shows."""
-        name = self._settings.reasoning_parser
-        if name == "auto":
-            return marks.detected(self._template.tools_text)
-        return None if name == "none" else MARKS[name]
-
-    @functools.cached_property
-    def _notation(self) -> Notation | None:
-        """How the model writes calls: by the setting, or as its chat template shows."""
-        name = self._settings.tool_call_parser
-        if name == "auto":
-            return detected(self._template.tools_text)
-        return None if name == "none" else NOTATIONS[name]
 
 
 def _require_room(prompt: Prompt, context_length: int) -> None:
@@ -256,17 +172,3 @@ def _require_room(prompt: Prompt, context_length: int) -> None:
         check_length(prompt.field, len(prompt.token_ids), context_length)
     except InvalidInput as error:
         raise ContextExceeded.passed_on(error.field, error.description) from None
-
-
-def _entries(said: CompletionBody) -> list[tuple[str, str | list[int]]]:
-    """Every prompt with the name of its place."""
-    if isinstance(said.prompt, str):
-        return [("prompt", said.prompt)]
-    named: list[tuple[str, str | list[int]]] = []
-    ids: list[int] = []
-    for index, entry in enumerate(said.prompt):
-        if isinstance(entry, int):
-            ids.append(entry)
-        elif isinstance(entry, str | list):
-            named.append((f"prompt[{index}]", entry))
-    return named or [("prompt", ids)]

@@ -129,6 +129,21 @@ class Generating(RequestBody):
     repetition_penalty: float | None = None
     ignore_eos: bool | None = None
     stop_token_ids: list[int] | None = None
+    skip_special_tokens: bool | None = Field(
+        None, description="false: the text names special tokens; true without"
+    )
+    include_stop_str_in_output: bool | None = Field(
+        None, description="true: the text ends with what stopped it"
+    )
+    add_special_tokens: bool | None = Field(
+        None, description="those that the tokenizer adds; true for a prompt, false for messages"
+    )
+    truncate_prompt_tokens: Count | None = Field(
+        None, description="the last so many tokens of each prompt are all that is read of it"
+    )
+    return_token_ids: bool | None = Field(
+        None, description="true: token ids of prompt and output beside the text"
+    )
     response_format: ResponseFormat | None = None
     structured_outputs: StructuredOutputs | None = None
     speculative: Speculative | None = None
@@ -228,6 +243,9 @@ class ChatBody(Generating):
     add_generation_prompt: bool | None = Field(
         None, description="whether the prompt ends with the opening of an answer; true without"
     )
+    continue_final_message: bool | None = Field(
+        None, description="true: the prompt ends with the last message, which the answer goes on"
+    )
     chat_template_kwargs: TemplateOptions | None = None
     tools: Tools | None = None
     tool_choice: ToolChoice | None = Field(
@@ -261,6 +279,13 @@ class ChatBody(Generating):
             raise InvalidInput("max_tokens", rule, self.max_tokens)
         return self
 
+    @model_validator(mode="after")
+    def _one_end_of_the_prompt(self) -> Self:
+        if self.continue_final_message and self.add_generation_prompt:
+            rule = "must not be true with add_generation_prompt: true"
+            raise InvalidInput("continue_final_message", rule, True)
+        return self
+
     @property
     def form_field(self) -> str | None:
         """The field that says what the answer must look like."""
@@ -291,6 +316,7 @@ class TokenizeBody(RequestBody):
         None, description="those that the tokenizer adds; true for a prompt, false for messages"
     )
     add_generation_prompt: bool | None = Field(None, description="true without")
+    continue_final_message: bool | None = None
     chat_template_kwargs: TemplateOptions | None = None
     tools: Tools | None = None
     return_token_strs: bool | None = None

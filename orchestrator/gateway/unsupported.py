@@ -13,7 +13,6 @@ from orchestrator.gateway.errors import Unsupported
 # Field and the values that ask for nothing; null always does.
 COMPLETION: Mapping[str, tuple[Any, ...]] = {
     "suffix": ("",),
-    "skip_special_tokens": (True,),
 }
 CHAT: Mapping[str, tuple[Any, ...]] = {
     "functions": ([],),  # the older name of tools
@@ -25,7 +24,6 @@ CHAT: Mapping[str, tuple[Any, ...]] = {
     "verbosity": ("medium",),
     "store": (False,),
     "service_tier": ("auto", "default"),
-    "skip_special_tokens": (True,),
 }
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import time
 import uuid
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -42,6 +42,7 @@ class Work:
     include_usage: bool = False
     continuous_usage: bool = False
     traced: bool = False
+    tells_token_ids: bool = False
     answer_id: str = field(init=False)
     created: int = field(default_factory=lambda: int(time.time()))
     _logprobs: list[LogprobsFormat] = field(init=False)
@@ -67,6 +68,8 @@ class Work:
             for index, generation in enumerate(self.generations)
         ]  # fmt: skip
         answer = self._envelope(self.form.whole_object, choices)
+        for choice, generation in zip(choices, self.generations, strict=True):
+            self._tell_ids(answer, choice, generation.output, first=True)
         return answer | {"usage": self._usage(), "metrics": self._metrics()}
 
     async def events(self) -> AsyncGenerator[bytes, None]:
@@ -75,13 +78,17 @@ class Work:
         left = len(self.generations)
         async with contextlib.aclosing(self._steps()) as all_steps:
             async for step in all_steps:
-                choices = [] if step.choice in opened else self.form.opening(step.choice)
+                first = step.choice not in opened
+                choices = self.form.opening(step.choice) if first else []
                 opened.add(step.choice)
                 left -= step.finish_reason is not None
                 # A round may make no text certain: half a character, or what may begin a stop text.
-                if self.form.says_something(delta := self._delta(step)) or self.traced:
+                delta, wanted = self._delta(step), self.traced or self.tells_token_ids
+                if wanted or self.form.says_something(delta):
                     choices.append(delta)
                 chunks = [self._chunk([choice]) for choice in choices]
+                if wanted:
+                    self._tell_ids(chunks[-1], delta, step.piece.token_ids, first=first)
                 if not left and not self.include_usage:
                     chunks[-1]["metrics"] = self._metrics()
                 if chunks:
@@ -100,6 +107,17 @@ class Work:
                     yield step
         except InvalidInput as error:
             raise by_form_field(error, self.form_field) from None
+
+    def _tell_ids(
+        self, answer: dict[str, Any], choice: Choice, output: Sequence[int], *, first: bool
+    ) -> None:
+        """What a choice's text was made of, where the client wants to know; its prompt's once."""
+        if not self.tells_token_ids:
+            return
+        choice["token_ids"] = list(output)
+        if first:  # as vLLM has it: beside the choices where all have one
+            place = answer if self.form.one_prompt else choice
+            place["prompt_token_ids"] = list(self.generations[choice["index"]].request.prompt)
 
     def _delta(self, step: Step) -> Choice:
         piece = step.piece

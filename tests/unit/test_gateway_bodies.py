@@ -148,7 +148,6 @@ def test_chats_that_ask_for_nothing_unusual(body: dict[str, Any]) -> None:
     ({"prompt": "x", "logprobs": 21}, "logprobs", "invalid_value"),
     ({"prompt": "x", "echo": True, "logprobs": 1}, "echo", "invalid_value"),
     ({"prompt": "x", "suffix": "y"}, "suffix", "unsupported_parameter"),
-    ({"prompt": "x", "skip_special_tokens": False}, "skip_special_tokens", "unsupported_parameter"),
     ({"prompt": "x", "response_format": {"type": "xml"}}, "response_format.type", "invalid_value"),
     ({"prompt": "x", "response_format": {"type": "json_schema"}}, "response_format.json_schema",
      "invalid_value"),

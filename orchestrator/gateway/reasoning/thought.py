@@ -48,10 +48,14 @@ class Thought:
         return Grammar("grammar", with_part(lark, FORM, grammar_text(form)))
 
 
-def thought_after(prompt: str, marks: Marks, tokenizer: Tokenizer) -> Thought:
-    """What the answer to a prompt may think."""
-    end = prompt.rstrip()
+def thought_after(prompt: str, marks: Marks, tokenizer: Tokenizer, *, begun: str = "") -> Thought:
+    """What the answer to a prompt may think; `begun` is what the prompt has of it already."""
+    text = (begun or prompt).strip()
+    opened, closed = text.endswith(marks.begin), text.endswith(marks.end)
+    if begun:
+        opened = text.startswith(marks.begin) and marks.end not in text
+        closed = not opened
     found = {mark: tokenizer.added_token(mark) for mark in (marks.begin, marks.end)}
     tokens = {mark: token for mark, token in found.items() if token is not None}
     named = frozenset(token for token in tokens.values() if tokenizer.is_special(token))
-    return Thought(marks, end.endswith(marks.begin), end.endswith(marks.end), tokens, named)
+    return Thought(marks, opened, closed, tokens, named)

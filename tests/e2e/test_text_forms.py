@@ -1,0 +1,129 @@
+"""What else an answer may tell, and how its prompt may end: vLLM's further fields."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import httpx
+import pytest
+
+from draftloop.config import bundled_model
+from orchestrator.tokenizer import Tokenizer
+from tests.e2e.http_client import PROMPT
+
+TOKENIZER = Tokenizer(bundled_model("verifier"))
+END = 0  # <|endoftext|>
+CERTAIN = 100.0
+
+
+def complete(http: httpx.Client, **said: Any) -> dict[str, Any]:
+    chosen = {"prompt": PROMPT, "max_tokens": 24, "temperature": 0.8, "seed": 11, **said}
+    answer = http.post("/v1/completions", json=chosen)
+    assert answer.status_code == 200, answer.text
+    choice: dict[str, Any] = answer.json()["choices"][0]
+    return choice
+
+
+def chat(http: httpx.Client, messages: Sequence[tuple[str, str]], **said: Any) -> httpx.Response:
+    turns = [{"role": role, "content": content} for role, content in messages]
+    return http.post("/v1/chat/completions", json={"messages": turns, "max_tokens": 8, **said})
+
+
+def ids(text: str) -> list[int]:
+    return TOKENIZER.encode(text, add_special_tokens=False)
+
+
+def test_token_ids_beside_the_text(http: httpx.Client) -> None:
+    told = complete(http, return_token_ids=True)
+    assert told["prompt_token_ids"] == ids(PROMPT) and len(told["token_ids"]) == 24
+    assert TOKENIZER.decode(told["token_ids"]) == told["text"]
+    assert "token_ids" not in complete(http)
+    answer = chat(http, [("user", "x")], return_token_ids=True).json()
+    assert len(answer["prompt_token_ids"]) == answer["usage"]["prompt_tokens"]
+    assert len(answer["choices"][0]["token_ids"]) == 8
+
+
+@pytest.mark.parametrize("path", ["completions", "chat/completions"])
+def test_token_ids_of_a_stream(http: httpx.Client, path: str) -> None:
+    """The prompt's come once for each choice, or once where all have one."""
+    kind: dict[str, Any] = {"prompt": PROMPT}
+    if path != "completions":
+        kind = {"messages": [{"role": "user", "content": "x"}]}
+    said = {**kind, "max_tokens": 12, "n": 2, "seed": 3, "return_token_ids": True}
+    whole = http.post(f"/v1/{path}", json=said).json()
+    lines = http.post(f"/v1/{path}", json={**said, "stream": True}).text.split("\n\n")
+    chunks = [httpx.Response(200, text=line[6:]).json() for line in lines[:-2]]
+    for choice in whole["choices"]:
+        parts = [one for chunk in chunks for one in chunk["choices"]]
+        mine = [part for part in parts if part["index"] == choice["index"]]
+        assert sum((part.get("token_ids", []) for part in mine), []) == choice["token_ids"]
+        if path == "completions":
+            prompts = [part["prompt_token_ids"] for part in mine if "prompt_token_ids" in part]
+            assert prompts == [choice["prompt_token_ids"]] == [ids(PROMPT)]
+    beside = [chunk["prompt_token_ids"] for chunk in chunks if "prompt_token_ids" in chunk]
+    assert all(prompt == whole["prompt_token_ids"] for prompt in beside)
+    assert bool(beside) == (path != "completions")
+
+
+def test_special_tokens_are_named_where_asked_for(http: httpx.Client) -> None:
+    """But for the one that ends the text, unless that is asked for too."""
+    biased: dict[str, Any] = {"logit_bias": {END: CERTAIN}, "max_tokens": 3}
+    on = {"ignore_eos": True, "skip_special_tokens": False}
+    assert complete(http, **biased, ignore_eos=True)["text"] == ""
+    assert complete(http, **biased, **on)["text"] == 3 * "<|endoftext|>"
+    assert complete(http, **biased, skip_special_tokens=False)["text"] == ""
+    both = {"skip_special_tokens": False, "include_stop_str_in_output": True}
+    assert complete(http, **biased, **both)["text"] == "<|endoftext|>"
+
+
+def test_what_stopped_it_is_told_where_asked_for(http: httpx.Client) -> None:
+    free = complete(http, return_token_ids=True)
+    stop, token = free["text"][9:12], free["token_ids"][6]
+    at = free["text"].index(stop)
+    cut = complete(http, stop=[stop])
+    assert (cut["text"], cut["finish_reason"]) == (free["text"][:at], "stop")
+    kept = complete(http, stop=[stop], include_stop_str_in_output=True)
+    assert kept["text"] == free["text"][: at + len(stop)]
+    before = free["token_ids"][: free["token_ids"].index(token)]
+    ended = complete(http, stop_token_ids=[token])
+    assert (ended["text"], ended["finish_reason"]) == (TOKENIZER.decode(before), "stop")
+    told = complete(http, stop_token_ids=[token], include_stop_str_in_output=True)
+    assert told["text"] == TOKENIZER.decode([*before, token])
+
+
+def test_no_more_of_a_prompt_is_read_than_is_asked_for(http: httpx.Client) -> None:
+    long, end = "x = 1\n" * 600 + PROMPT, len(ids(PROMPT))
+    cut = complete(http, prompt=long, truncate_prompt_tokens=end, return_token_ids=True)
+    assert cut["prompt_token_ids"] == ids(long)[-end:]
+    assert complete(http, prompt=long, truncate_prompt_tokens=end, echo=True)["text"].startswith(
+        TOKENIZER.decode(ids(long)[-end:])
+    )
+    whole = complete(http, truncate_prompt_tokens=999, return_token_ids=True)
+    assert whole["prompt_token_ids"] == ids(PROMPT)
+
+
+def test_a_last_message_that_is_gone_on_with(http: httpx.Client) -> None:
+    """The prompt ends with it: no turn is closed behind it, and none is opened."""
+    turns = [("user", "Count."), ("assistant", "1, 2, 3,  ")]
+    answer = chat(http, turns, continue_final_message=True, return_token_ids=True)
+    prompt = TOKENIZER.decode(answer.json()["prompt_token_ids"])
+    assert prompt.endswith("Assistant: 1, 2, 3,  ")
+    said = {"messages": [{"role": role, "content": text} for role, text in turns]}
+    counted = http.post("/tokenize", json={**said, "continue_final_message": True}).json()
+    assert counted["tokens"] == answer.json()["prompt_token_ids"]
+
+
+@pytest.mark.parametrize(
+    ("turns", "said"),
+    [
+        ([("user", "x")], {"add_generation_prompt": True}),
+        ([("user", "x"), ("assistant", " ")], {}),
+    ],
+)
+def test_last_messages_that_cannot_be_gone_on_with(
+    http: httpx.Client, turns: list[tuple[str, str]], said: dict[str, Any]
+) -> None:
+    answer = chat(http, turns, continue_final_message=True, **said)
+    assert answer.status_code == 400
+    assert answer.json()["error"]["param"] == "continue_final_message"
