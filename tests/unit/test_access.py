@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pydantic import ValidationError
 from structlog.testing import capture_logs
 from typer.testing import CliRunner
 
@@ -114,6 +115,46 @@ def test_requests_a_minute() -> None:
             pass
     with pytest.raises(Overloaded), caller.admitted():
         pass
+
+
+def test_an_entry_that_changes_is_in_force_as_it_is_now(file: Path) -> None:
+    clock = Clock()
+    write(file, entry(max_tokens=5))
+    access = Access(file, clock)
+    assert access.caller(KEY).allowed(GenerationParameters(text="a"), 16).max_tokens == 5
+    write(file, entry(key=OTHER, max_tokens=7))
+    clock.now += 2
+    assert access.caller(OTHER).allowed(GenerationParameters(text="a"), 16).max_tokens == 7
+    with pytest.raises(Unauthenticated):
+        access.caller(KEY)
+
+
+def test_a_file_is_read_once_for_every_change(file: Path) -> None:
+    clock = Clock()
+    write(file, entry())
+    access = Access(file, clock)
+    write(file, entry(max_tokens=5))
+    with capture_logs() as lines:
+        for _ in range(3):
+            clock.now += 2
+            access.caller(KEY)
+    assert [line["event"] for line in lines] == ["api keys read"]
+
+
+def test_who_is_refused_is_told_what_is_left_to_wait() -> None:
+    clock = Clock()
+    caller = Caller(entry(requests_per_minute=3), clock)
+    with caller.admitted(3):
+        pass
+    clock.now += 15  # three quarters of the next one
+    with pytest.raises(Overloaded) as caught, caller.admitted():
+        pass
+    assert caught.value.retry_after_s == 5
+
+
+def test_a_tenant_can_be_written() -> None:
+    with pytest.raises(ValidationError, match="must be printable characters"):
+        entry(tenant="a\nb")
 
 
 def test_what_is_refused_for_concurrency_costs_no_rate() -> None:

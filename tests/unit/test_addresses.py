@@ -6,6 +6,7 @@ import socket
 from collections.abc import Sequence
 
 import pytest
+from structlog.testing import capture_logs
 
 from draftloop.errors import StartupFailure
 from orchestrator.addresses import Address, AddressBook, check_addresses
@@ -53,8 +54,31 @@ async def test_a_name_that_cannot_be_looked_up_keeps_its_addresses() -> None:
     assert await book.read() == behind("10.0.0.1:50053")
 
 
+async def test_a_name_that_is_not_found_is_told_of_once() -> None:
+    names = Names()
+    names.ips = socket.gaierror(socket.EAI_NONAME, "unknown")
+    book = AddressBook([ENTRY], names)
+    for _ in range(2):
+        with capture_logs() as lines:
+            await book.read()
+            await book.read()
+        assert [line["event"] for line in lines] == ["name not found"]
+        names.ips = ["10.0.0.1"]
+        await book.read()
+        names.ips = socket.gaierror(socket.EAI_NONAME, "unknown again")
+
+
+async def test_brackets_are_no_part_of_a_name() -> None:
+    async def resolve(host: str, port: int) -> Sequence[str]:
+        return [host] if host == "fd00::1" else []
+
+    assert await AddressBook(["dns:///[fd00::1]:5"], resolve).read() == [
+        Address("[fd00::1]:5", server_name="[fd00::1]")
+    ]
+
+
 @pytest.mark.parametrize(
-    "text", ["a:1", "10.0.0.1:50053, b.c:2", "dns:///name:1", "[::1]:1", "", ENTRY + ",d:4"]
+    "text", ["a:1", "10.0.0.1:50053, b.c:2", "dns:///name:1", "[::1]:65535", "", ENTRY + ",d:4"]
 )
 def test_addresses_that_can_be(text: str) -> None:
     check_addresses(text)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from orchestrator.beginnings import BLOCK, Beginnings
+from orchestrator.beginnings import BLOCK, MOST_BLOCKS, Beginnings
 
 
 def place_of(known: Beginnings[str], tokens: list[int], group: str) -> str | None:
@@ -45,3 +45,9 @@ def test_what_was_of_no_use_for_longest_is_forgotten() -> None:
     known.note(CHAT, "b", "newest")
     assert place_of(known, CHAT, "a") is None
     assert place_of(known, CHAT, "") == "again" and place_of(known, CHAT, "b") == "newest"
+
+
+def test_no_more_of_a_text_is_known_than_its_first_blocks() -> None:
+    known: Beginnings[str] = Beginnings()
+    known.note([1] * (MOST_BLOCKS + 2) * BLOCK, "", "here")
+    assert known.find([1] * (MOST_BLOCKS + 2) * BLOCK, "") == ("here", MOST_BLOCKS * BLOCK)

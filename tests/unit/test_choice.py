@@ -17,7 +17,9 @@ from orchestrator.choice import SHARE_OF_TRIES, DraftChoice, ModelChoice
 from orchestrator.costs import VerifyCost
 from orchestrator.gains import (
     LONGEST_WITHOUT,
+    PRIOR_ROUNDS,
     ROUNDS_OF_TRY,
+    SHARE_OF_OFFER,
     SHORTEST_UNOPENED,
     USUAL_FORWARDS,
     USUAL_TOKENS,
@@ -155,6 +157,31 @@ def test_who_did_not_open_tries_the_model_after_a_while_and_asks_it_once_it_has_
     assert asked[0] == opened[0] + prefills
 
 
+def test_a_session_that_was_opened_for_a_try_is_tried_once() -> None:
+    model = model_choice(DEAR_NS, left=400)
+    model.drafter.is_due = True  # type: ignore[misc]
+    rounds = [number for number in range(2 * SHORTEST_UNOPENED) if model.asks(PROMPT)]
+    assert rounds == list(range(rounds[0], rounds[0] + ROUNDS_OF_TRY))
+
+
+def test_who_opened_a_session_for_a_try_tries_it_whenever_others_did() -> None:
+    """The prompt was prefilled for that."""
+    gains = Gains()
+    other = model_choice(DEAR_NS, left=400, gains=gains)
+    other.drafter.open(PROMPT)
+    assert sum(other.asks(PROMPT) for _ in range(20)) == ROUNDS_OF_TRY
+    model = model_choice(DEAR_NS, left=400, gains=gains)
+    rounds = [number for number in range(2 * SHORTEST_UNOPENED) if model.asks(PROMPT)]
+    assert len(rounds) == ROUNDS_OF_TRY and rounds[0] <= SHORTEST_UNOPENED
+
+
+def test_where_no_drafter_was_there_to_open_a_session_the_round_still_asks() -> None:
+    """That it failed is to be counted."""
+    model = model_choice(CHEAP_NS, left=400)
+    model.drafter.open = lambda committed, waits_s=None: None  # type: ignore[method-assign]
+    assert model.asks(PROMPT)
+
+
 @pytest.mark.parametrize("loss", [0.5, 2.5])
 def test_a_try_of_the_model_that_costs_more_is_made_less_often(loss: float) -> None:
     """A first guess of 1.2 accepted tokens, in the time of that and the loss."""
@@ -189,3 +216,56 @@ def test_what_drafts_take_beside_their_forwards_is_soon_known() -> None:
     later = gains.of(PROMPT_LOOKUP, 0.0, CHEAP_NS)
     assert later.draft_ns == DEAR_NS
     assert later.tokens > USUAL_TOKENS / 2  # which takes more rounds to learn
+
+
+def test_what_free_sources_offer_counts_by_what_it_is_more_or_less_than_usual() -> None:
+    """Of rounds with such an offer the accepted tokens are known already."""
+    offered, alone = (Gains().of(PROMPT_LOOKUP, 0.0, 0.0) for _ in range(2))
+    for _ in range(200):
+        offered.observe(2.0, 3, 4, 0)
+        alone.observe(0.0, 3, 4, 0)
+    prices = controller()
+    assert offered.worth(2.0, prices) == pytest.approx(alone.worth(0.0, prices))
+    assert offered.worth(1.0, prices) == pytest.approx(alone.worth(0.0, prices) - SHARE_OF_OFFER)
+
+
+def test_the_nodes_of_usual_drafts_are_priced() -> None:
+    cost = VerifyCost((CostPoint(1, PLAIN_NS), CostPoint(33, 2 * PLAIN_NS)))
+    prices = Controller(max_nodes=32, verify_cost=cost, draft_token_ns=0.0)
+    small, large = (Gains().of(PROMPT_LOOKUP, 0.0, 0.0) for _ in range(2))
+    for _ in range(200):
+        small.observe(0.0, 2, 4, 0)
+        large.observe(0.0, 2, 20, 0)
+    assert small.worth(0.0, prices) - large.worth(0.0, prices) == pytest.approx(16 / 32)
+
+
+def test_the_time_of_a_draft_keeps_nobody_else_waiting() -> None:
+    cost = VerifyCost((CostPoint(1, PLAIN_NS), CostPoint(32, PLAIN_NS)))
+    prices = Controller(max_nodes=8, verify_cost=cost, draft_token_ns=0.0)
+    for _ in range(20):
+        cost.load.observe(9, ServiceTimings(batch_size=8, batch_rows=16))
+    free, dear = (Gains().of(PROMPT_LOOKUP, 0.0, ns) for ns in (0.0, PLAIN_NS / USUAL_FORWARDS))
+    assert prices.shared_rate == pytest.approx(8 * prices.rate)
+    assert free.worth(0.0, prices) - dear.worth(0.0, prices) == pytest.approx(1)
+
+
+def test_a_first_guess_is_worth_a_few_rounds() -> None:
+    gain = Gains().of(PROMPT_LOOKUP, 0.0, 0.0)
+    gain.observe(0.0, 6, 4, 0)
+    assert gain.tokens == pytest.approx((PRIOR_ROUNDS * USUAL_TOKENS + 6) / (PRIOR_ROUNDS + 1))
+
+
+def test_the_next_request_starts_from_what_drafts_brought() -> None:
+    gains = Gains()
+    for _ in range(300):
+        gains.of(PROMPT_LOOKUP, 0.0, 0.0).observe(0.5, 5, 9, 0)  # each request has one round
+    later = gains.of(PROMPT_LOOKUP, 0.0, 0.0)
+    assert (later.tokens, later.offered, later.nodes) == pytest.approx((5, 0.5, 9), rel=0.02)
+
+
+def test_a_round_that_was_quicker_than_expected_makes_its_draft_cheaper() -> None:
+    gain = Gains().of(PROMPT_LOOKUP, 0.0, 0.0)
+    for _ in range(20):
+        gain.observe(0.0, 1, 4, DEAR_NS)
+        gain.delayed(-PLAIN_NS)
+    assert gain.draft_ns == DEAR_NS - PLAIN_NS

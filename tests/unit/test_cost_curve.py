@@ -12,7 +12,7 @@ from transformers import GPT2Config
 from draftloop.cost_line import cost_line
 from draftloop.model_info import CostPoint
 from draftloop.runtime import cost_measurement
-from draftloop.runtime.cost_curve import CostCurve, never_falling
+from draftloop.runtime.cost_curve import MOST_STEPS, CostCurve, never_falling
 from draftloop.runtime.forward import Forward
 from draftloop.runtime.model import LanguageModel
 from orchestrator.costs import VerifyCost
@@ -164,6 +164,13 @@ def test_the_nearest_context_and_batch_are_corrected(
     assert max(ratios.values()) == ratios[corrected]
 
 
+def test_what_is_remembered_of_contexts_is_bounded() -> None:
+    curve = CostCurve(MEASURED)
+    for context in range(0, 1_000_000, 500):
+        curve.observe(1, context, 1, 10 * MS)
+    assert len(curve._spots) <= MOST_STEPS + 1
+
+
 def test_one_late_forward_hardly_counts() -> None:
     curve = CostCurve(MEASURED)
     curve.observe(8, 128, 1, 12_000 * MS)
@@ -201,6 +208,16 @@ def test_a_line_goes_on_like_the_fullest_one_where_it_was_not_measured() -> None
     assert [time / MS for time in long.times] == [20, 24, 40, 80]
     assert cost_line(MEASURED, 1024, batch=3).rows == (4, 32)
     assert cost_line(()).nanoseconds(5) == 1.0
+
+
+def test_the_nearest_batch_is_that_of_the_nearest_ratio() -> None:
+    curve = (CostPoint(1, MS, 128, 1), CostPoint(1, MS, 128, 8))
+    assert [cost_line(curve, 128, batch).batch for batch in (1, 2, 3, 8, 64)] == [1, 1, 8, 8, 8]
+
+
+def test_without_a_context_the_fullest_line_is_taken() -> None:
+    curve = (CostPoint(1, MS, 128), CostPoint(1, 2 * MS, 1024), CostPoint(8, 3 * MS, 1024))
+    assert cost_line(curve).context == 1024 and cost_line(curve, 0).context == 128
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 
 from drafter_service import tree_nodes
 from drafter_service.session import DrafterSession
-from drafter_service.strategies.fused import Fused
+from drafter_service.strategies.fused import TOGETHER, Fused
 from drafter_service.tree_nodes import UNRUN
 from draftloop.calibration import LATER, SHAPE
 from draftloop.request import SamplingParameters
@@ -169,6 +170,20 @@ def test_open_ends_grow_together_while_they_pay() -> None:
     dear, other = drafting()
     assert len(draft(dear, nodes=24, depth=4, tokens_per_second=1e9)) < 24
     assert len(other.model.rows_of_forwards) == 1  # type: ignore[attr-defined]
+
+
+def test_of_equals_those_that_came_first_are_selected() -> None:
+    """Parents come before their children: else a child would be taken without its parent."""
+    values, places = np.array([0.5, 1.0, 1.0, 1.0]), np.zeros(4, np.int64)
+    assert tree_nodes.select(values, 4, 2, 0.0, places) == 2
+    assert places[:2].tolist() == [1, 2]
+
+
+def test_no_more_ends_grow_in_a_forward_than_may() -> None:
+    strategy, session = drafting()
+    draft(strategy, nodes=100, depth=4)
+    rows = session.model.rows_of_forwards[1:]  # type: ignore[attr-defined]
+    assert max(rows) == TOGETHER
 
 
 def test_keys_and_values_make_room_in_a_small_cache() -> None:

@@ -77,7 +77,16 @@ def test_no_other_part_of_a_draft_is_worth_more(
         if all(tree.parents[node] == ROOT or tree.parents[node] in nodes for node in nodes)
     )
     assert chosen.worth == pytest.approx(best)
+    expected = 1 + sum(chosen.tree.path_probabilities())
+    assert chosen.worth == pytest.approx(expected - rate * cost.nanoseconds(len(chosen.tree)))
     assert chosen.cut == (len(chosen.tree) < len(tree))
+
+
+def test_no_more_nodes_are_chosen_than_may_be() -> None:
+    tree = DraftTree.chain([1, 2, 3, 4], MODEL, [1.0] * 4)
+    chosen = select(tree, LINE, 0.0, most=2)
+    assert chosen.tree == DraftTree.chain([1, 2], MODEL, [1.0] * 2) and chosen.cut
+    assert chosen.promised == 4  # by the whole draft
 
 
 class Ticking(Clock):
@@ -224,6 +233,40 @@ def test_phrases_lengthen_what_the_draft_model_began() -> None:
     assert draft.proposed[TokenSource.PROMPT_LOOKUP] >= 2
 
 
+def test_phrases_lengthen_a_draft_no_deeper_than_may_be() -> None:
+    text = [7, 7, 7, 7, 8, 9, 10, 11] * 4 + [1]
+    drafting, _ = made(ScriptedDrafter(estimate=0.99), text, draft_ns=1000.0, fixed=True)
+    budget = DraftBudget(max_nodes=16, max_depth=5)
+    draft = asyncio.run(drafting.propose(text, None, budget))
+    assert draft.tree.token_ids[:5] == (7, 7, 7, 7, 8) and max(draft.tree.depths()) == 5
+
+
+def test_phrases_behind_the_draft_models_end_are_worth_their_verification_too() -> None:
+    text = [7, 7, 7, 7, 8, 9, 10, 11] * 4 + [1]
+    drafting, _ = made(ScriptedDrafter(estimate=0.6), text, draft_ns=1000.0, fixed=True)
+    budget = DraftBudget(max_nodes=16, max_depth=16, least_path_probability=0.1)
+    draft = asyncio.run(drafting.propose(text, None, budget))
+    assert len(draft.tree) >= 4 and min(draft.tree.path_probabilities()) >= 0.1
+
+
+def test_a_draft_of_a_fixed_size_is_verified_whatever_it_costs() -> None:
+    drafter = ScriptedDrafter(estimate=0.02)
+    drafting, controller = made(drafter, [1], draft_ns=0.0, fixed=True)
+    assert len(rounds(drafting, controller, [1], 1)[0].tree) == drafter.length
+
+
+def test_nodes_are_chosen_by_what_everybody_brings_in_who_waits_for_them() -> None:
+    drafting, _ = made(None, [1], draft_ns=0.0)
+    cost = VerifyCost(LINE.curve)
+    drafting._controller = Controller(max_nodes=16, verify_cost=cost, draft_token_ns=0.0)
+    unsure = DraftTree.chain([7], MODEL, [0.1])
+    budget = DraftBudget(max_nodes=16, max_depth=16)
+    assert len(drafting._select(unsure, budget).tree) == 1
+    for _ in range(20):
+        cost.load.observe(1, ServiceTimings(batch_size=8, batch_rows=8))
+    assert len(drafting._select(unsure, budget).tree) == 0
+
+
 def test_a_draft_model_that_does_not_pay_is_asked_ever_less_often() -> None:
     drafter = ScriptedDrafter(estimate=0.01)
     drafting, controller = made(drafter, [1], draft_ns=5e6)
@@ -234,10 +277,10 @@ def test_a_draft_model_that_does_not_pay_is_asked_ever_less_often() -> None:
 def test_the_drafter_hears_only_verdicts_on_its_own_drafts() -> None:
     drafter = ScriptedDrafter(estimate=0.01)
     drafting, controller = made(drafter, [1], draft_ns=5e6)
-    rounds(drafting, controller, [1], 100)
+    rounds(drafting, controller, [1], 600)
     heard = [verdict is not None for verdict in drafter.verdicts]
     a_try = [False, *[True] * (ROUNDS_OF_TRY - 1)]  # plain rounds lie between two of them
-    assert len(heard) >= ROUNDS_OF_TRY and heard == (a_try * len(heard))[: len(heard)]
+    assert len(heard) > ROUNDS_OF_TRY and heard == (a_try * len(heard))[: len(heard)]
 
 
 def test_what_one_request_learned_of_the_draft_model_the_next_one_knows() -> None:
@@ -305,6 +348,12 @@ def test_a_drafter_that_is_gone_leaves_the_free_sources() -> None:
     drafting, controller = made(ScriptedDrafter(gone=True), COPIED, draft_ns=0.0, fixed=True)
     draft = rounds(drafting, controller, COPIED, 1)[0]
     assert set(draft.tree.sources) == {TokenSource.PROMPT_LOOKUP}
+    assert drafting._figures.fallback_rounds == 1
+
+
+def test_nothing_follows_an_end_that_is_never_reached() -> None:
+    drafting, controller = made(ScriptedDrafter(estimate=0.0), COPIED, draft_ns=0.0, fixed=True)
+    assert rounds(drafting, controller, COPIED, 1)[0].proposed[MODEL] == 9
 
 
 def test_nothing_known_is_nothing_drafted() -> None:

@@ -50,6 +50,11 @@ def test_offsets_count_characters() -> None:
     assert len(written["tokens"]) == len(written["token_logprobs"]) == len(written["top_logprobs"])
 
 
+def test_special_tokens_take_no_room_in_the_text() -> None:
+    written = CompletionLogprobs(TOKENIZER).of([TokenLogprobs(0, -0.5), *entries("x")])
+    assert written["text_offset"] == [0, 0]
+
+
 @given(st.lists(st.integers(1, TOKENIZER.vocabulary_size - 1), max_size=30))
 @example([166, 87])  # half a character, and a letter behind it
 def test_offsets_are_places_in_the_text(token_ids: list[int]) -> None:

@@ -16,7 +16,7 @@ from draftloop.cost_line import CostLine
 from draftloop.runtime import gathering as gathering_module
 from draftloop.runtime.engine import Engine
 from draftloop.runtime.forward import Forward, Task
-from draftloop.runtime.gathering import LONGEST_ABSENCE_NS, Gathering
+from draftloop.runtime.gathering import FIRST_DEVIATION, LONGEST_ABSENCE_NS, Gathering
 from draftloop.runtime.kv_cache import Slot
 from draftloop.runtime.model import LanguageModel
 from draftloop.tree import ServiceTimings
@@ -72,6 +72,26 @@ def test_who_comes_back_soon_is_waited_for_where_rows_are_cheap() -> None:
     assert gathering.patience_ns(1, 1, left + 4 * MS) == 0  # overdue
     gathering.gone("soon")
     assert gathering.patience_ns(1, 1, left) == 0
+
+
+def test_who_comes_back_unsteadily_is_waited_for_a_little_longer() -> None:
+    gathering = gathering_of(WEIGHTS_FIRST)
+    left = seen(gathering, "soon", 2, times=1)
+    assert gathering.patience_ns(1, 1, left) == 2 * MS * (1 + FIRST_DEVIATION)
+    now = left
+    for number in range(40):
+        now += (1 + number % 2 * 2) * MS  # 1 and 3 ms in turn
+        gathering.asked("soon", 1, now)
+        gathering.answered("soon", now)
+    assert gathering.patience_ns(1, 1, now) > 2.7 * MS
+
+
+def test_what_a_wait_brings_must_be_clearly_more() -> None:
+    """1 answer in 10 ms at once, or 2 in some 18.8, or in 17.3."""
+    for together, waits in ((16.5, False), (15.0, True)):
+        gathering = gathering_of(line(10, together))
+        left = seen(gathering, "soon", 2)
+        assert (gathering.patience_ns(1, 1, left) > 0) is waits
 
 
 def test_nobody_is_waited_for_where_every_row_costs_as_much() -> None:

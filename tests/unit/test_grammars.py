@@ -68,6 +68,7 @@ def test_after_the_end_there_is_the_end(known: Grammars) -> None:
     follower = known.follow(Grammar("regex", "ab"))
     follower.observe([LETTERS["a"], LETTERS["b"]])
     assert allowed(follower, "") == [{END}]
+    assert follower.allows(END) and not follower.allows(LETTERS["a"])
     follower.observe([END])  # as of a session that is opened again
     assert allowed(follower, "") == [{END}]
 
@@ -100,6 +101,38 @@ def test_filters_see_what_is_left(known: Grammars) -> None:
     logits[0, LETTERS["c"]], logits[0, LETTERS["b"]] = 5.0, 1.0
     assert sampler.choose(logits, [7], [[]]) == [LETTERS["b"]]
     assert not sampler.plain
+
+
+def test_a_filter_lets_tokens_in_for_those_that_the_grammar_forbids(known: Grammars) -> None:
+    """Also where the token that was chosen without the grammar is one of it."""
+    follower = known.follow(Grammar("regex", "[ab]"))
+    parameters = SamplingParameters(temperature=1.0, top_k=2)
+    sampler = Sampler(parameters, VOCABULARY_SIZE, torch.device("cpu"), follower)
+    logits = torch.zeros(1, VOCABULARY_SIZE)
+    logits[0, [LETTERS[letter] for letter in "cab"]] = torch.tensor([5.2, 5.0, 4.8])
+    chosen = [sampler.choose(logits, [place], [[]])[0] for place in range(200)]
+    assert chosen == [int(sampler.scores(logits, [place], [[]]).argmax()) for place in range(200)]
+    assert set(chosen) == {LETTERS["a"], LETTERS["b"]}
+
+
+def test_an_expression_may_end_in_a_backslash_that_is_escaped() -> None:
+    Grammar("regex", r"a\\\\").validate()
+    with pytest.raises(InvalidInput, match="must not end in a single backslash"):
+        Grammar("regex", "a\\\\\\").validate()
+
+
+def test_the_schema_of_anything() -> None:
+    Grammar("json_schema", "true").validate()
+
+
+def test_penalties_see_the_path_where_the_grammar_changes_a_token(known: Grammars) -> None:
+    follower = known.follow(Grammar("regex", "[ab]{2}"))
+    parameters = SamplingParameters(presence_penalty=0.5)
+    sampler = Sampler(parameters, VOCABULARY_SIZE, torch.device("cpu"), follower)
+    logits = torch.zeros(2, VOCABULARY_SIZE)
+    logits[:, [LETTERS[letter] for letter in "cab"]] = torch.tensor([5.0, 1.0, 0.9])
+    chosen = sampler.choose(logits, [7, 8], [[], [LETTERS["a"]]])
+    assert chosen == [LETTERS["a"], LETTERS["b"]]
 
 
 @pytest.mark.parametrize(

@@ -145,6 +145,13 @@ def test_truncate_drops_the_draft_too_and_never_lengthens(slot: Slot) -> None:
     assert slot.length == 2
 
 
+def test_rows_in_use_are_those_of_sessions_their_drafts_included(slot: Slot) -> None:
+    grow(slot)
+    assert slot.cache.used_rows == 10
+    slot.cache.release(slot)
+    assert slot.cache.used_rows == 0 and max(slot.cache._reached) == 10
+
+
 def test_slots_are_held_once_and_given_back_once(slot: Slot) -> None:
     cache = slot.cache
     second = cache.acquire(max_pending=8)

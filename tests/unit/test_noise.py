@@ -14,7 +14,13 @@ from scipy import stats
 from draftloop.runtime import cpu_noise
 from draftloop.runtime.cpu_linear import UNIT
 from draftloop.runtime.hashing import mix64
-from draftloop.runtime.noise import KEPT_POSITIONS, GumbelNoise, _gumbel_on_cpu, _hash_on_cpu
+from draftloop.runtime.noise import (
+    KEPT_POSITIONS,
+    KEPT_VALUES,
+    GumbelNoise,
+    _gumbel_on_cpu,
+    _hash_on_cpu,
+)
 
 CPU = torch.device("cpu")
 MAX_SEED = 2**64 - 1
@@ -36,7 +42,9 @@ def test_a_batch_of_positions_is_one_by_one(seed: int, positions: list[int]) -> 
 def test_known_values_do_not_change() -> None:
     """Drafter, verifier and replays of older releases rely on these bits of the hash."""
     assert mix64(0) == 0xE220A8397B1DCDAF  # splitmix64's first output for state 0
-    assert torch.equal(noise(7).at([3]), noise(7).at([3]))
+    first, other = noise(7).at([3])[0], noise(MAX_SEED).at([1000])[0]
+    assert first[[0, 1, 63]].tolist() == pytest.approx([0.3667231, 1.4863502, 2.3552246])
+    assert other[[0, 1, 63]].tolist() == pytest.approx([3.3644111, 0.08395503, 1.1346349])
 
 
 def test_seeds_and_positions_draw_independently() -> None:
@@ -85,5 +93,10 @@ def test_kept_positions_are_bounded_and_never_dropped_while_asked_for() -> None:
     for start in range(0, 600, 7):
         asked = [0, *range(start, start + 9)]
         assert torch.equal(source.at(asked), noise(1, 8).at(asked))
+        assert len(source._kept) <= KEPT_POSITIONS
+    large = noise(1, KEPT_VALUES // 4)
+    for position in range(6):
+        large.prepare([position])
+    assert len(large._kept) <= 4
     assert len(source._kept) <= KEPT_POSITIONS
     assert source.at(range(KEPT_POSITIONS + 50)).shape == (KEPT_POSITIONS + 50, 8)

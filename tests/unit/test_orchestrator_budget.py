@@ -44,6 +44,17 @@ def test_a_verification_costs_what_the_curve_and_the_last_rounds_say() -> None:
     assert cost.node_nanoseconds(0) == pytest.approx(1000 / 31)  # what is around does not grow
 
 
+def test_a_verification_takes_some_time() -> None:
+    """Prices are parts of it."""
+    cost = VerifyCost(FLAT)
+    cost.observe(0, 0)
+    assert cost.nanoseconds(0) == 1
+
+
+def test_one_more_node_never_saves_time() -> None:
+    assert VerifyCost((CostPoint(1, 2000), CostPoint(8, 1000))).node_nanoseconds(0) == 0
+
+
 def test_what_verifications_took_in_other_requests_is_where_the_next_one_starts() -> None:
     everybodys = VerifyOverhead()
     known = VerifyCost(SLOPING, everybodys=everybodys)
@@ -168,6 +179,15 @@ def test_one_prompt_among_many_rounds_is_no_load() -> None:
     assert not load.is_shared
 
 
+def test_a_service_that_does_not_say_with_whom_has_nobody_elses_rows() -> None:
+    load = VerifierLoad()
+    for _ in range(20):
+        load.observe(3, shared(sessions=8, rows=18))
+    for _ in range(20):
+        load.observe(3, ServiceTimings())
+    assert (load.sessions, load.others_rows) == (1, 0)
+
+
 def test_what_is_around_a_verification_grows_with_its_nodes() -> None:
     """A small draft is not charged with what large ones brought along."""
     cost = VerifyCost(FLAT)
@@ -241,6 +261,22 @@ def test_nodes_are_priced_by_what_their_time_brings_in_otherwise() -> None:
     assert priced.next_budget(100).tokens_per_second == pytest.approx(4e6, rel=0.01)
 
 
+def test_the_least_probability_is_one() -> None:
+    """However dear a node is: it travels, and there is no probability above."""
+    dear = controller(STEEP, 0.0)
+    for _ in range(50):
+        dear.observe(nodes=1, emitted=4, round_ns=1000)
+    assert dear.node_price > 1
+    assert dear.next_budget(100).least_path_probability == 1
+
+
+def test_a_round_in_which_the_draft_model_found_nothing_is_none_without_a_draft() -> None:
+    plan = controller(FLAT, 0.0)
+    for _ in range(20):
+        plan.observe(nodes=0, emitted=1, round_ns=100_000, modelled=True)
+    assert plan.plain_rate == pytest.approx(1 / 1000)
+
+
 def test_one_long_draft_that_came_true_is_not_the_pace_of_all_rounds_behind_it() -> None:
     """It priced every further node out, and rounds without a draft did not count."""
     plan = controller(SLOPING, draft_ns=0.0)
@@ -272,6 +308,22 @@ def test_with_a_fixed_size_phrases_are_weighed_against_the_model_without_prices(
     for _ in range(100):
         plan.observe(nodes=2, emitted=3, round_ns=10**9)
     assert not plan.beats_model(sum(tree.path_probabilities()), len(tree))
+
+
+def test_what_the_draft_model_makes_slower_than_no_draft_is_no_measure_of_phrases() -> None:
+    """They must promise clearly more than plain decoding, too."""
+    plan = controller(FLAT, 0.0)
+    for _ in range(100):
+        plan.observe(nodes=2, emitted=2, round_ns=100_000)
+    assert plan.modelled.rate < plan.plain_rate
+    assert not plan.beats_model(0.02, 1) and plan.beats_model(0.2, 1)
+
+
+def test_with_a_fixed_size_phrases_must_promise_clearly_more_too() -> None:
+    plan = controller(FLAT, 0.0, fixed=True)
+    for _ in range(100):
+        plan.observe(nodes=2, emitted=2, round_ns=1000)
+    assert not plan.beats_model(1.04, 2) and plan.beats_model(1.2, 2)
 
 
 def test_no_room_means_no_draft() -> None:
@@ -310,4 +362,11 @@ def test_the_request_limit_holds_and_gives_back() -> None:
         pass
     with limit.more():
         assert limit.running == 1
+    assert limit.running == 0
+
+
+def test_requests_that_were_let_in_together_leave_together() -> None:
+    limit = RequestLimit(4)
+    with limit.more(3), pytest.raises(Overloaded), limit.more(2):
+        pass
     assert limit.running == 0

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import dataclasses
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -10,7 +12,9 @@ import pytest
 
 from draftloop.config import bundled_model
 from draftloop.errors import Unavailable
+from draftloop.logprobs import TokenLogprobs
 from draftloop.model_info import CostPoint
+from draftloop.phrase import MAX_CONTEXT
 from draftloop.request import GenerationRequest, SamplingParameters
 from draftloop.speculation import SPECULATIVE, Speculation
 from draftloop.tree import (
@@ -18,6 +22,7 @@ from draftloop.tree import (
     Draft,
     DraftBudget,
     DraftTree,
+    ServiceTimings,
     TokenSource,
     Verdict,
     Verification,
@@ -28,7 +33,7 @@ from orchestrator.costs import VerifyCost
 from orchestrator.drafting import Drafting
 from orchestrator.figures import SpeculationFigures
 from orchestrator.gains import Gain
-from orchestrator.loop import Generation
+from orchestrator.loop import LENGTH, STOP, Generation
 from orchestrator.text import TextStream
 from orchestrator.tokenizer import Tokenizer
 
@@ -180,3 +185,126 @@ async def test_both_sessions_are_closed_however_it_ends(tokenizer: Tokenizer) ->
             with pytest.raises(error):
                 [piece async for piece in pieces]
         assert verifier.closed and drafting.closed
+
+
+class Told(ScriptedVerifier):
+    """Says these tokens, all of them accepted, with log-probabilities; of a shared service."""
+
+    def __init__(self, *said: Sequence[int], timings: ServiceTimings | None = None) -> None:
+        super().__init__()
+        self._said = iter(said)
+        self._timings = timings or ServiceTimings()
+
+    def _says(self, committed: Sequence[int], draft: DraftTree) -> Verification:
+        emitted = tuple(next(self._said))
+        logprobs = tuple(TokenLogprobs(token, -1.0) for token in emitted)
+        verdict = Verdict(
+            tuple(range(len(draft))), emitted, emitted[0], (TOKEN,) * len(draft), logprobs=logprobs
+        )
+        return Verification(verdict=verdict, committed_length=len(committed), timings=self._timings)
+
+
+class Noted(ScriptedDrafting):
+    """Writes down what it may draft and what it is told."""
+
+    def __init__(self, takes_s: float = 0.0) -> None:
+        super().__init__()
+        self.depths: list[int] = []
+        self.new: list[int] = []
+        self.contexts: list[list[int]] = []
+        self.delays: list[float] = []
+        self._takes_s = takes_s
+
+    async def propose(
+        self, committed: Sequence[int], verdict: Verdict | None, budget: DraftBudget
+    ) -> Draft:
+        self.depths.append(budget.max_depth)
+        await asyncio.sleep(self._takes_s)
+        draft = await super().propose(committed, verdict, budget)
+        return dataclasses.replace(draft, timings=ServiceTimings(forwards=1))
+
+    def observe(
+        self, committed: Sequence[int], new: int, draft: DraftTree, verdict: Verdict
+    ) -> None:
+        self.new.append(new)
+
+    def delayed(self, nanoseconds: float) -> None:
+        self.delays.append(nanoseconds)
+
+    def learn(self, context: Sequence[int], draft: DraftTree, verdict: Verdict) -> None:
+        self.contexts.append(list(context))
+
+
+async def test_a_full_context_ends_the_text_and_no_draft_reaches_beyond(
+    tokenizer: Tokenizer,
+) -> None:
+    drafting = Noted()
+    running = generation(tokenizer, ScriptedVerifier(), drafting)
+    running.context_length = len(PROMPT) + 6
+    pieces = [piece async for piece in running.run()]
+    assert [len(piece.token_ids) for piece in pieces] == [1, 3, 2]
+    assert running.finish_reason == LENGTH and len(running.committed) == running.context_length
+    assert drafting.depths == [4, 1]  # room for the target's own token is left
+
+
+async def test_what_comes_behind_the_end_is_told_to_nobody(tokenizer: Tokenizer) -> None:
+    drafting = Noted()
+    running = generation(tokenizer, Told([TOKEN], [TOKEN, 21, 22]), drafting)
+    running.request = dataclasses.replace(running.request, stop_token_ids=frozenset({21}))
+    *_, last = [piece async for piece in running.run()]
+    assert running.finish_reason == STOP and running.output == [TOKEN, TOKEN, 21]
+    assert last.token_ids == (TOKEN, 21)
+    assert last.sources == (TokenSource.DRAFT_MODEL,) * 2
+    assert [entry.token_id for entry in last.logprobs] == [TOKEN, 21]
+    assert drafting.new == [1, 2]
+
+
+async def test_a_stop_text_ends_it_in_the_middle_of_a_round(tokenizer: Tokenizer) -> None:
+    one, *more = tokenizer.encode("one two three four")
+    running = generation(tokenizer, Told([one], more), Noted())
+    running.text = TextStream(tokenizer, PROMPT, (" two",))
+    pieces = [piece async for piece in running.run()]
+    assert "".join(text for piece in pieces for text in piece.told()) == "one"
+    assert running.finish_reason == STOP and running.output[-1] != more[-1]
+
+
+async def test_a_stop_text_in_the_last_half_character_is_why_it_ended(
+    tokenizer: Tokenizer,
+) -> None:
+    half = tokenizer.encode("é")[0]
+    running = generation(tokenizer, Told([half]), Noted())
+    running.request = dataclasses.replace(running.request, max_tokens=1)
+    running.text = TextStream(tokenizer, PROMPT, ("\ufffd",))
+    assert [piece.told() async for piece in running.run()] == [("",)]
+    assert running.finish_reason == STOP
+
+
+async def test_a_draft_is_no_part_of_what_a_verification_takes(tokenizer: Tokenizer) -> None:
+    running = generation(tokenizer, ScriptedVerifier(), Noted(takes_s=0.05))
+    [piece async for piece in running.run()]
+    assert running.controller.verify_cost.nanoseconds(2) < 0.025 * 1e9
+
+
+@pytest.mark.parametrize(("sessions", "told"), [(1, True), (2, False)])
+async def test_what_others_have_to_do_with_is_no_delay_of_a_draft(
+    tokenizer: Tokenizer, sessions: int, told: bool
+) -> None:
+    drafting = Noted()
+    verifier = Told([TOKEN], *[[TOKEN] * 3] * 3, timings=ServiceTimings(batch_size=sessions))
+    running = generation(tokenizer, verifier, drafting)
+    [piece async for piece in running.run()]
+    assert bool(drafting.delays) is told
+
+
+async def test_phrases_are_learned_behind_the_text_that_they_followed(
+    tokenizer: Tokenizer,
+) -> None:
+    drafting = Noted()
+    verifier = Told([11], [12, 13, 14], [15, 16, 17], [18, 19, 20], [21],
+                    timings=ServiceTimings(cached_tokens=2))  # fmt: skip
+    running = generation(tokenizer, verifier, drafting)
+    [piece async for piece in running.run()]
+    await asyncio.sleep(0)
+    assert drafting.contexts[0] == [*PROMPT, 11]
+    assert drafting.contexts[2] == [*PROMPT, 11, 12, 13, 14, 15, 16, 17][-MAX_CONTEXT:]
+    assert running.cached_prompt_tokens == 2

@@ -9,7 +9,7 @@ import pytest
 
 from draftloop.config import bundled_model
 from draftloop.errors import InvalidInput
-from draftloop.request import GenerationParameters, SamplingParameters
+from draftloop.request import MAX_STOP_TEXTS, GenerationParameters, SamplingParameters
 from draftloop.speculation import AUTOREGRESSIVE, SPECULATIVE, STRATEGIES, Speculation
 from orchestrator.config import OrchestratorSettings
 from orchestrator.requests import RequestReader
@@ -125,3 +125,26 @@ async def test_what_breaks_a_rule_is_named(
 async def test_a_long_text_is_counted_in_tokens(reader: RequestReader) -> None:
     with pytest.raises(InvalidInput, match=r"^text: must have at most 15 tokens"):
         await reader.read(GenerationParameters(text="def main(): " * 20), MODEL)
+
+
+async def test_every_request_has_its_own_prediction(
+    reader: RequestReader, tokenizer: Tokenizer
+) -> None:
+    for text in ("one two", "three", "", "one two"):
+        request = await reader.read(replace(SAID, prediction=text), MODEL)
+        assert request.prediction == tuple(tokenizer.encode(text) if text else ())
+
+
+async def test_a_prediction_may_be_as_long_as_the_context(
+    reader: RequestReader, tokenizer: Tokenizer
+) -> None:
+    said = replace(SAID, prediction="one two three four five six")
+    count = len(tokenizer.encode(said.prediction))
+    assert (await reader.read(said, replace(MODEL, context_length=count))).prediction
+    with pytest.raises(InvalidInput, match="prediction: must have at most"):
+        await reader.read(said, replace(MODEL, context_length=count - 1))
+
+
+async def test_as_many_stop_texts_as_may_be(reader: RequestReader) -> None:
+    said = replace(SAID, stop=tuple(map(str, range(MAX_STOP_TEXTS))))
+    assert (await reader.read(said, MODEL)).stop == said.stop

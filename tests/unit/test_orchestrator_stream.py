@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 from unittest.mock import AsyncMock, Mock
 
+import grpc
 import pytest
 
-from draftloop.errors import DeadlineExceeded, DraftloopError, Unavailable
+from draftloop.errors import DeadlineExceeded, DraftloopError, Overloaded, Unavailable
 from orchestrator.stream import Stream
 
 
@@ -31,3 +33,31 @@ def test_what_ends_at_its_deadline_has_no_time_left(
     call = Mock(write=write, time_remaining=Mock(return_value=left))
     with pytest.raises(meant):
         asyncio.run(Stream(call, farewell=None, timeout_s=1).ask("anything"))
+
+
+@pytest.mark.parametrize("answer", [None, grpc.aio.EOF])
+def test_an_answer_that_is_none_is_one_of_a_service_that_is_gone(answer: Any) -> None:
+    """gRPC makes None of bytes that are no message."""
+    call = Mock(write=AsyncMock(), read=AsyncMock(return_value=answer))
+    with pytest.raises(Unavailable):
+        asyncio.run(Stream(call, farewell=None, timeout_s=1).ask("anything"))
+
+
+@pytest.mark.parametrize(
+    ("code", "details", "meant", "text"),
+    [
+        ("RESOURCE_EXHAUSTED", "full; try again in 1 s", Overloaded, str(Overloaded("full"))),
+        ("DEADLINE_EXCEEDED", "Deadline Exceeded", DeadlineExceeded, str(DeadlineExceeded())),
+        ("UNAVAILABLE", "Socket closed", Unavailable, "Socket closed"),
+        ("INTERNAL", "", Unavailable, "INTERNAL"),
+    ],
+)
+def test_statuses_mean_what_they_meant_there(
+    code: str, details: str, meant: type[DraftloopError], text: str
+) -> None:
+    nothing = grpc.aio.Metadata()
+    error = grpc.aio.AioRpcError(grpc.StatusCode[code], nothing, nothing, details)
+    call = Mock(write=AsyncMock(side_effect=error), time_remaining=Mock(return_value=None))
+    with pytest.raises(meant) as caught:
+        asyncio.run(Stream(call, farewell=None, timeout_s=1).ask("anything"))
+    assert type(caught.value) is meant and str(caught.value) == text

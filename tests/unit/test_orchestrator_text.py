@@ -73,6 +73,17 @@ def test_the_earliest_of_several_stop_texts_wins() -> None:
     assert stopped and "".join(pieces) == "one "
 
 
+def test_the_earliest_wins_where_several_come_at_once() -> None:
+    stream = TextStream(TOKENIZER, [], ("three", "two"))
+    assert stream.push(TOKENIZER.encode("one two three")) == "one " and stream.stopped
+
+
+def test_the_longest_beginning_of_any_stop_text_is_held_back() -> None:
+    stream = TextStream(TOKENIZER, [], ("xyz", "\nUser"))
+    assert stream.push(TOKENIZER.encode("a\nUs")) == "a"
+    assert stream.push(TOKENIZER.encode("er: b")) == "" and stream.stopped
+
+
 @pytest.mark.parametrize("stop", ["def x", "ret"])
 def test_a_false_start_of_a_stop_text_is_released(stop: str) -> None:
     pieces, stopped = streamed(TOKENIZER.encode("de re"), (stop,))

@@ -57,6 +57,13 @@ def test_after_the_pause_one_caller_finds_out_for_all() -> None:
     assert breaker.wait_s() == 0 and breaker.admits() and breaker.admits()
 
 
+def test_a_pause_that_is_long_over_is_no_wait() -> None:
+    script = Script()
+    breaker = opened(script)
+    script.now += 60.0
+    assert breaker.wait_s() == 0.0 and breaker.admits()
+
+
 def test_pauses_grow_up_to_the_longest_and_start_again_after_a_success() -> None:
     script = Script()
     breaker = opened(script)

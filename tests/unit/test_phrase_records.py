@@ -9,7 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from draftloop.calibration import Calibration
 from draftloop.phrase import MAX_CONTEXT, MAX_PHRASE_TOKENS, Phrase
+from draftloop.tree import DraftBudget
+from phrase_store.index import PhraseIndex, correction_of, grow
 from phrase_store.records import (
     MAX_RECORD_PHRASES,
     TOKEN_LIMIT,
@@ -20,7 +23,7 @@ from phrase_store.records import (
     encode_cleared,
     is_recordable,
 )
-from phrase_store.unpack import decode, phrases_of, unpack, warm_up
+from phrase_store.unpack import count_into, decode, phrases_of, unpack, warm_up
 
 origins = st.integers(0, 2**64 - 1)
 narrow = st.integers(0, 2**16 - 1)
@@ -130,6 +133,20 @@ def test_many_records_are_read_as_one_by_one(
     unpacked = unpack([b"damaged", *encoded, SAMPLE[:-1]], known)
     assert unpacked.skipped == 2 and unpacked.cleared == cleared
     assert list(phrases_of(unpacked.runs)) == expected
+
+
+def test_predictions_count_less_than_text_in_other_processes_too() -> None:
+    index = PhraseIndex(max_bytes=1 << 16)
+    said = [Phrase((1,), (6,)), Phrase((1,), (5,), committed=False)]
+    count_into(index, unpack([encode(1, said)]).runs)
+    budget = DraftBudget(max_nodes=1, max_depth=1)
+    correction = correction_of(Calibration())
+    made = grow((1,), budget, shared=index, own=None, correction=correction)
+    assert made.tree.token_ids == (6,)
+
+
+def test_nothing_may_stand_behind_the_last_phrase() -> None:
+    assert decode(sealed(SAMPLE[:12], SAMPLE[16:] + bytes(4))) is None
 
 
 @settings(max_examples=500, deadline=None)

@@ -230,6 +230,23 @@ def test_memory_is_not_touched_without_end_for_texts_that_are_kept() -> None:
     assert len({slot.index for slot in busy}) == 8  # who needs one gets one
 
 
+def test_only_rows_that_were_copied_are_said_to_be_shared() -> None:
+    shape = CacheShape(layers=1, slots=2, kv_heads=1, rows=64, head_dim=2)
+    cache = KVCache(shape, dtype=torch.float32, device=torch.device("cpu"))
+    one, other = (acquire(cache, 4, Text(CHAT, "")) for _ in range(2))
+    one.length, other.length = 50, 5
+    bring(other, 40)
+    assert (other.length, other.shared) == (40, 35)
+
+
+def test_nobody_waits_for_one_that_gives_nothing() -> None:
+    shape = CacheShape(layers=1, slots=2, kv_heads=1, rows=64, head_dim=2)
+    cache = KVCache(shape, dtype=torch.float32, device=torch.device("cpu"))
+    reader = acquire(cache, 4, Text(CHAT, "", read_only=True))
+    giver = acquire(cache, 4, Text(CHAT, ""))
+    assert computes_for(giver, reader) and not computes_for(reader, giver)
+
+
 def test_who_computes_for_whom(model: LanguageModel) -> None:
     slots = [opened(model, text) for text in (CHAT, [*CHAT[:40], 5], OTHER)]
     assert computes_for(slots[0], slots[1]) and computes_for(slots[1], slots[0])

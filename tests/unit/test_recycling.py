@@ -160,6 +160,35 @@ def test_own_text_that_is_switched_off_is_not_drafted_from() -> None:
     assert not len(PhraseSession(text, 16, drafts_from_text=False).propose([3, 1], BUDGET))
 
 
+def test_what_the_text_says_goes_before_what_a_client_predicted() -> None:
+    session = PhraseSession([1, 2, 4], 16, prediction=[1, 2, 3])
+    assert session.propose([1, 2], DraftBudget(max_nodes=2, max_depth=1)).token_ids == (4, 3)
+
+
+def test_a_run_goes_on_over_drafted_tokens() -> None:
+    text = [1, 2, 3, 4, 5, 1]
+    session = PhraseSession(text, 16)
+    session.propose(text, BUDGET)
+    assert session.last_runs[0] == 1
+    session.propose(text, BUDGET, drafted=(2, 3))
+    assert session.last_runs[0] == 3
+    session.propose(text, BUDGET, drafted=(2, 9, 1))  # 9 was no guess
+    assert session.last_runs[0] == 1
+
+
+def test_successors_share_what_phrases_leave_of_the_probability() -> None:
+    index = PhraseIndex(max_bytes=1 << 14)
+    index.extend((), [1, 2] * 10)
+    table = table_of(t1=[2, 3, 4])
+    made = grow(
+        [1], DraftBudget(max_nodes=3, max_depth=1), shared=index, own=None,
+        correction=correction_of(Calibration()), successors=table.rows,
+    )  # fmt: skip
+    of_phrase = made.tree.estimates[0]
+    assert made.tree.token_ids == (2, 3, 4) and 0.5 < of_phrase < 1
+    assert made.scores[1:] == pytest.approx(RANK_SCORES[1:3] * (1 - of_phrase))
+
+
 def test_unknown_successors_end_a_row() -> None:
     rows = np.full((VOCABULARY, MOST_SUCCESSORS), UNKNOWN, np.int32)
     grown = grow(

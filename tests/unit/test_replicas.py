@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any
 
 import grpc
 import pytest
 
+import orchestrator.replicas
 from draftloop.errors import Mismatch
 from draftloop.load import ServiceLoad
-from orchestrator.replicas import Replica, Replicas
+from orchestrator.replicas import FIRST_REST_S, LONGEST_REST_S, Replica, Replicas
 from tests.support.model_info import model_info
 
 
@@ -59,6 +61,14 @@ def test_what_is_opened_here_counts_before_the_next_report() -> None:
     assert firsts(Replicas([one, other])) == {"other": 200}
     one.report(ServiceLoad(running_sessions=2))  # somebody else's have ended meanwhile
     assert one.load < other.load
+
+
+def test_sessions_that_a_service_does_not_tell_of_count_here() -> None:
+    """One that was started anew, say, whose old sessions have not been seen to break yet."""
+    one = replica("one")
+    one.sessions = 4
+    one.report(ServiceLoad(running_sessions=0))
+    assert one.load[0] == 4 / 8
 
 
 def test_of_many_no_one_takes_all_new_sessions() -> None:
@@ -141,3 +151,46 @@ def test_another_model_is_named_beside_the_first(changed: dict[str, str]) -> Non
         model_info().require_same_model(model_info(**changed))
     for word in ("aa", "float32", *changed.values()):
         assert word in str(caught.value)
+
+
+@pytest.fixture
+def now(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
+    """A clock that stands still unless a test sets it."""
+    clock = SimpleNamespace(seconds=100.0)
+    stopped = SimpleNamespace(monotonic=lambda: clock.seconds)
+    monkeypatch.setattr(orchestrator.replicas, "time", stopped)
+    return clock
+
+
+def test_only_new_forwards_are_a_sign_of_life(now: SimpleNamespace) -> None:
+    one = replica("one", forwards=5)
+    now.seconds += 3
+    one.report(ServiceLoad(forwards=5))
+    assert one.unheard_s() == 3
+    one.report(ServiceLoad(forwards=6))
+    assert one.unheard_s() == 0
+
+
+def test_no_rest_is_longer_than_the_longest(now: SimpleNamespace) -> None:
+    one = replica("one")
+    rests = []
+    for _ in range(9):
+        one.failed()
+        rests.append(one.resting_until - now.seconds)
+    assert rests[:3] == [FIRST_REST_S, 2 * FIRST_REST_S, 4 * FIRST_REST_S]
+    assert rests[-1] == LONGEST_REST_S
+    one.worked()
+    assert not one.resting
+
+
+def test_only_who_has_failed_is_left_alone_while_one_request_tries_it(
+    now: SimpleNamespace,
+) -> None:
+    one = replica("one")
+    one.on_trial(9)
+    assert not one.resting
+    one.failed()
+    now.seconds += 1
+    assert not one.resting
+    one.on_trial(9)
+    assert one.resting

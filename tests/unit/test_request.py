@@ -28,6 +28,7 @@ NAN, INFINITY = float("nan"), float("inf")
             0.0,
             "repetition_penalty: must be above 0 and at most 100; got 0.0",
         ),
+        ("repetition_penalty", 1e-40, "repetition_penalty: must be at least 1e-30; got 1e-40"),
         ("presence_penalty", 3.0, "presence_penalty: must be from -2 to 2; got 3.0"),
         ("frequency_penalty", NAN, "frequency_penalty: must be from -2 to 2; got nan"),
         ("seed", -1, f"seed: must be from 0 to {2**64 - 1}; got -1"),

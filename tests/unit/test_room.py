@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 
 import psutil
@@ -43,6 +44,7 @@ def free(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Non
         ({"memory_share": 0.4}, LONG, 8128),
         ({"max_sessions": 1}, LONG, 65472),
         ({"max_sessions": 1024}, LONG, UNASKED),
+        ({"tensor_parallel_size": 2}, LONG, 8128),  # two ranks, and one memory
         ({}, 8000, 8000),
         ({"context_length": 32768}, 32768, 32768),
     ],
@@ -56,6 +58,16 @@ def test_as_long_as_there_is_room_for(
 @pytest.mark.parametrize("free", [0], indirect=True)
 def test_short_contexts_are_left_alone(free: None) -> None:
     assert ROOM.context(options(), 2048) == 2048
+
+
+@pytest.mark.parametrize("free", [10 * GIB], indirect=True)
+@pytest.mark.parametrize(("device", "rows"), [("cpu", 16384), ("cuda", None)])
+def test_texts_of_sessions_that_have_ended_take_a_share_of_a_cpus_memory(
+    free: None, device: str, rows: int | None
+) -> None:
+    """Elsewhere all of it is taken at once."""
+    room = dataclasses.replace(ROOM, device=torch.device(device))
+    assert room._kept_rows(options()) == rows
 
 
 def test_what_there_is_no_memory_for_is_said_with_its_size(tmp_path: Path) -> None:

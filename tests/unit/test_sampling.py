@@ -53,6 +53,8 @@ def test_the_filters_see_the_temperature() -> None:
 def test_a_tiny_temperature_is_greedy_and_does_not_overflow() -> None:
     sampler = Sampler(SamplingParameters(temperature=1e-42, top_p=0.9), 5, CPU)
     assert sampler.choose(LOGITS.roll(2, dims=1) * 1e4, [1], [[]]) == [2]
+    scores = sampler.scores(LOGITS.flip(1) * 1e4, [1], [[]])  # as other devices choose by
+    assert int(scores.argmax()) == 4 and scores.max() < math.inf
 
 
 def test_penalties_follow_the_fields_convention() -> None:

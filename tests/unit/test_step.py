@@ -58,6 +58,9 @@ def test_another_model_and_a_full_step_wait() -> None:
     target = model()
     assert not Step(wish(target, 1)).takes(wish(model(), 1))
     assert not Step(wish(target, 1, nodes=MAX_STEP_TOKENS - 1)).takes(wish(target, 1))
+    step = Step(wish(target, 1))
+    assert step.takes(wish(target, 1, nodes=MAX_STEP_TOKENS - 2))
+    assert not step.takes(wish(target, 1))
 
 
 def test_the_size_follows_what_rows_take() -> None:

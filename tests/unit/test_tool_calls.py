@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from llguidance import LLMatcher
 from draftloop.config import bundled_model
 from draftloop.errors import InvalidInput
 from draftloop.grammars.text import grammar_text
+from draftloop.request import TextForm
 from draftloop.runtime.grammars import Grammars
 from orchestrator.gateway.chat_reader import Reading
 from orchestrator.gateway.formats import ChatFormat
@@ -27,9 +29,15 @@ from orchestrator.gateway.tools.notation import (
     Notation,
     detected,
 )
-from orchestrator.gateway.tools.offer import Offer, make_offer
+from orchestrator.gateway.tools.offer import Offer, make_offer, shown_tools
 from orchestrator.gateway.tools.reader import CallReader
-from orchestrator.gateway.tools.schemas import Function, Tool
+from orchestrator.gateway.tools.schemas import (
+    NO_PARAMETERS,
+    ChosenFunction,
+    ChosenTool,
+    Function,
+    Tool,
+)
 from orchestrator.text import TextStream
 from orchestrator.tokenizer import Tokenizer
 from tests.support.marks import in_pieces, tokenizer_with
@@ -71,6 +79,16 @@ def test_calls_in_any_pieces(notation: Notation, cuts: list[int]) -> None:
 def test_text_before_and_behind_calls(cuts: list[int]) -> None:
     text = f"Let me see.\n\n{ANSWERS['hermes']}\nDone "
     assert read(HERMES, in_pieces(text, cuts)) == ("Let me see.\nDone", list(READ))
+
+
+def test_marks_around_nothing_between_calls_are_no_content() -> None:
+    one, two = (f"<tool_call>\n{said}\n</tool_call>" for said in (WEATHER, BRACES))
+    assert read(HERMES, [f"{one}\n<tool_call></tool_call>\n{two}"]) == ("", list(READ))
+
+
+def test_the_mark_before_calls_is_text_behind_one() -> None:
+    one = WEATHER.replace("arguments", "parameters")
+    assert read(LLAMA3_JSON, [f"{one}<|python_tag|>x"]) == ("<|python_tag|>x", [READ[0]])
 
 
 PIECES = ("<tool_call>", "</tool_call>", "<tool", "[TOOL_CALLS]", "[", "]", ",", ";", " ", "\n",
@@ -163,6 +181,8 @@ def test_an_answer_that_was_cut_off() -> None:
     assert read(HERMES, ['<tool_call>{"name": "f", "arguments": {"a']) == ("", [("f", '{"a')])
     assert read(HERMES, ['a <tool_call>{"na']) == ('a <tool_call>{"na', [])
     assert read(HERMES, [ANSWERS["hermes"][:-3]]) == ("", list(READ))
+    second = '\n<tool_call>{"na'
+    assert read(HERMES, [f"<tool_call>{WEATHER}</tool_call>{second}"]) == (second, [READ[0]])
 
 
 @pytest.mark.parametrize(("reason", "told"), [("stop", "tool_calls"), ("length", "length")])
@@ -174,6 +194,25 @@ def test_why_a_chat_ended(reason: str, told: str) -> None:
     assert names == ["weather", "say"]
     other = form.whole(1, "No.", None, reason)
     assert other["finish_reason"] == reason and "tool_calls" not in other["message"]
+
+
+def test_a_stream_tells_at_its_end_that_tools_were_called_before() -> None:
+    form = ChatFormat(Reading(offer=Offer(HERMES, frozenset(), None, frozenset())))
+    assert form.delta(0, ANSWERS["hermes"], None, None)["delta"]["tool_calls"]
+    assert form.delta(0, "", None, "stop")["finish_reason"] == "tool_calls"
+
+
+def test_ids_are_as_the_templates_of_a_notation_take_them() -> None:
+    for notation, form in ((HERMES, r"call_[0-9a-f]{24}"), (MISTRAL, r"[0-9a-f]{9}")):
+        reader = CallReader(notation)
+        ids = [part.call_id for part in reader.feed(ANSWERS[notation.name]).calls if part.name]
+        assert len(set(ids)) == 2 and all(re.fullmatch(form, call_id) for call_id in ids)
+
+
+def test_what_was_said_before_calls_is_the_content_beside_them() -> None:
+    form = ChatFormat(Reading(offer=Offer(HERMES, frozenset(), None, frozenset())))
+    message = form.whole(0, f"Let me see.\n{ANSWERS['hermes']}", None, "stop")["message"]
+    assert message["content"] == "Let me see." and len(message["tool_calls"]) == 2
 
 
 @pytest.mark.parametrize(
@@ -244,14 +283,52 @@ def test_grammars_of_calls(tmp_path: Path, notation: Notation, special: bool | N
     assert not follows(bad, several=True)
 
 
+def test_one_call_where_it_is_named_or_several_are_not_wanted() -> None:
+    own = Tokenizer(bundled_model("verifier"))
+    tools = [Tool(type="function", function=function) for function in FUNCTIONS]
+    named = ChosenTool(type="function", function=ChosenFunction(name="weather"))
+    for choice, parallel, functions, several in (
+        ("required", True, FUNCTIONS, True),
+        ("required", False, FUNCTIONS, False),
+        (named, True, FUNCTIONS[:1], False),
+        (named, False, FUNCTIONS[:1], False),
+    ):
+        asked = make_offer(HERMES, tools, choice, own, parallel=parallel)  # type: ignore[arg-type]
+        assert asked.grammar == calls_grammar(HERMES, functions, own, several=several)
+
+
+def test_a_schema_that_says_nothing_allows_any_object_and_none_an_empty_one() -> None:
+    own = Tokenizer(bundled_model("verifier"))
+    known = Grammars(bundled_model("verifier"), 4096, [0])._read_tokenizer()
+    for parameters, arguments, allowed in (
+        ({}, '{"a": 1}', True), ({}, "5", False), (None, '{"a": 1}', False), (None, "{}", True)
+    ):  # fmt: skip
+        text = f'<tool_call>\n{{"name": "f", "arguments": {arguments}}}\n</tool_call>'
+        token_ids = own.encode(text, add_special_tokens=False)
+        function = Function(name="f", parameters=parameters)
+        grammar = calls_grammar(HERMES, [function], own, several=False)
+        matcher = LLMatcher(known, grammar_text(grammar))
+        assert (matcher.validate_tokens(token_ids) == len(token_ids)) is allowed
+
+
+def test_templates_are_shown_what_a_tool_takes() -> None:
+    tools = [Tool(type="function", function=Function(name="f"))]
+    shown = shown_tools(tools, "auto")
+    assert shown is not None and shown[0]["function"]["parameters"] == NO_PARAMETERS
+    assert shown_tools(tools, "none") is None and shown_tools([], None) is None
+
+
 def test_special_marks_are_told_to_who_looks_for_them(tmp_path: Path) -> None:
     tokenizer = tokenizer_with(tmp_path, "<tool_call>", "</tool_call>", special=True)
     tools = [Tool(type="function", function=FUNCTIONS[0])]
     marked = make_offer(HERMES, tools, "auto", tokenizer, parallel=True)
     assert marked.grammar is None and len(marked.named_tokens) == 2
+    (tmp_path / "letters").mkdir()
+    letters = tokenizer_with(tmp_path / "letters", "<tool_call>", "</tool_call>", special=False)
+    assert not make_offer(HERMES, tools, "auto", letters, parallel=True).named_tokens
     token_ids = tokenizer.encode("é" + ANSWERS["hermes"], add_special_tokens=False)
     for named, told in ((marked.named_tokens, ("é", list(READ))), (frozenset(), None)):
-        stream = TextStream(tokenizer, [], (), named)
+        stream = TextStream(tokenizer, [], (), TextForm(named_tokens=named))
         pieces = [*(stream.push([token]) for token in token_ids), stream.finish()]
         assert (read(HERMES, pieces) == told) if told else "tool_call" not in "".join(pieces)
 

@@ -22,6 +22,13 @@ def test_the_same_token_under_the_same_parent_is_one_node() -> None:
     )
 
 
+def test_of_two_estimates_the_better_one_stays() -> None:
+    builder = TreeBuilder()
+    builder.add(ROOT, 7, 0.5, TokenSource.PHRASE)
+    builder.add(ROOT, 7, 0.25, TokenSource.LOOKAHEAD)
+    assert builder.build().estimates == (0.5,)
+
+
 @given(CHAINS, CHAINS)
 def test_grafts_hold_every_path(trunk: list[list[int]], grafts: list[list[int]]) -> None:
     trunk_builder, graft_builder = TreeBuilder(), TreeBuilder()
