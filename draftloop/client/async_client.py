@@ -5,19 +5,14 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Self, TypeVar, Unpack
 
+from draftloop.client import fitting
 from draftloop.client.async_stream import AsyncStream
-from draftloop.client.options import (
-    Options,
-    Prompt,
-    parameters,
-    require_token_ids,
-)
+from draftloop.client.options import Options, Prompt, parameters
 from draftloop.client.retry import DEFAULT_RETRY, Retry
 from draftloop.completion import Completion, DeploymentInfo
 from draftloop.config import DEFAULT_PORTS, LOOPBACK
 from draftloop.deadline import Deadline
 from draftloop.errors import InvalidInput
-from draftloop.request import check_characters
 from draftloop.rpc.generation_client import GenerationClient
 from draftloop.tls import ClientTls
 
@@ -64,7 +59,7 @@ class AsyncClient:
         await self.close()
 
     async def close(self) -> None:
-        """Cancels what still runs and disconnects."""
+        """Cancels what still runs and disconnects; calls that wait fail, and all that follow."""
         await self._client.close()
 
     async def generate(
@@ -81,18 +76,21 @@ class AsyncClient:
         said = parameters(prompt, options)
         deadline = self._deadline(timeout)
         return AsyncStream(
-            lambda: self._client.stream(said, deadline.remaining()), self._retry, deadline
+            lambda: self._client.stream(said, deadline.remaining()),
+            self._retry,
+            deadline,
+            self._client.pause,
         )
 
     async def tokenize(self, text: str, *, timeout: float | None = None) -> tuple[int, ...]:
         """Token ids of a text."""
-        check_characters("text", text)
+        fitting.require_text("text", text)
         return await self._call(lambda left: self._client.tokenize(text, left), timeout)
 
     async def detokenize(self, token_ids: Sequence[int], *, timeout: float | None = None) -> str:
         """Text of token ids."""
-        require_token_ids("token_ids", token_ids)
-        return await self._call(lambda left: self._client.detokenize(token_ids, left), timeout)
+        known = fitting.token_ids("token_ids", token_ids)
+        return await self._call(lambda left: self._client.detokenize(known, left), timeout)
 
     async def info(self, *, timeout: float | None = None) -> DeploymentInfo:
         """Models, strategies and limits of the deployment."""
@@ -111,7 +109,7 @@ class AsyncClient:
         async def attempt() -> Answer:
             return await ask(deadline.remaining())
 
-        return await self._retry.run(attempt, deadline.remaining())
+        return await self._retry.run(attempt, deadline.remaining(), self._client.pause)
 
 
 def _require_address(address: str) -> None:
@@ -126,5 +124,8 @@ def _require_address(address: str) -> None:
 
 
 def _require_positive(timeout: float | None) -> None:
-    if timeout is not None and not timeout > 0:
+    if timeout is None:
+        return
+    fitting.require_number("timeout", timeout)
+    if not timeout > 0:
         raise InvalidInput("timeout", "must be above 0 seconds", timeout)

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
-from contextlib import suppress
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Self
 
 from draftloop.client.retry import Retry
@@ -23,10 +22,17 @@ class AsyncStream:
     `anext` alone cancels by `cancel`.
     """
 
-    def __init__(self, begin: Callable[[], PieceCall], retry: Retry, deadline: Deadline) -> None:
+    def __init__(
+        self,
+        begin: Callable[[], PieceCall],
+        retry: Retry,
+        deadline: Deadline,
+        pause: Callable[[float], Awaitable[None]],
+    ) -> None:
         self._begin = begin
         self._retry = retry
         self._deadline = deadline
+        self._pause = pause
         self._call: PieceCall | None = None
         self._begun = False
         self._cancelled = asyncio.Event()
@@ -57,6 +63,10 @@ class AsyncStream:
                 return None
             self.cancel()  # who waits was cancelled: nobody reads on
             raise
+        except DraftloopError:
+            if self._cancelled.is_set():  # and the client closed behind that, say
+                return None
+            raise
         if isinstance(received, Summary):
             self._summary = received
             return None
@@ -75,9 +85,15 @@ class AsyncStream:
         return await self._call.read()
 
     async def _sleep(self, seconds: float) -> None:
-        """Between two attempts; `cancel` ends it."""
-        with suppress(TimeoutError):
-            await asyncio.wait_for(self._cancelled.wait(), seconds)
+        """Between two attempts; `cancel` ends it, and so does what ends the client's pause."""
+        ends = [
+            asyncio.ensure_future(end) for end in (self._cancelled.wait(), self._pause(seconds))
+        ]
+        try:
+            await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for end in ends:
+                end.cancel()
 
     async def __anext__(self) -> Piece:
         piece = await self.read()

@@ -9,8 +9,7 @@ from concurrent.futures import CancelledError
 from typing import Any, TypeVar
 
 from draftloop.errors import DraftloopError
-
-CLOSED = "the client is closed"
+from draftloop.rpc.generation_client import CLOSED
 
 Answer = TypeVar("Answer")
 

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import grpc
 from google.protobuf.message import Message
 
 from draftloop.completion import Completion, DeploymentInfo, Piece, Summary
-from draftloop.errors import InvalidInput, Unavailable
+from draftloop.errors import DraftloopError, InvalidInput, Unavailable
 from draftloop.request import GenerationParameters
 from draftloop.rpc import convert, convert_generation
 from draftloop.rpc.channel import open_channel
@@ -20,22 +21,69 @@ from protos import generation_pb2 as pb
 from protos import generation_pb2_grpc
 
 MAX_MESSAGE_BYTES = 16 << 20
+CLOSED = "the client is closed"
 Metadata = tuple[tuple[str, str], ...]
+
+
+class Wire:
+    """A channel to an address, from the first call on; one that was closed stays closed."""
+
+    def __init__(self, address: str, tls: ClientTls | None) -> None:
+        self._address = address
+        self._tls = tls
+        self._channel: grpc.aio.Channel | None = None
+        self._closed = asyncio.Event()
+
+    @property
+    def stub(self) -> generation_pb2_grpc.GenerationStub:
+        """Of the public service. Raises DraftloopError once it was closed."""
+        if self._closed.is_set():
+            raise DraftloopError(CLOSED)
+        if self._channel is None:
+            asyncio.get_running_loop()  # a channel made outside would belong to another loop
+            self._channel = open_channel(self._address, MAX_MESSAGE_BYTES, self._tls)
+        return generation_pb2_grpc.GenerationStub(self._channel)
+
+    async def close(self) -> None:
+        """Ends what runs, and what waits for its next attempt."""
+        self._closed.set()
+        if self._channel is not None:
+            await self._channel.close()
+
+    async def wait_closed(self) -> None:
+        """Returns once it was closed."""
+        await self._closed.wait()
+
+    @contextmanager
+    def our_errors(self) -> Iterator[None]:
+        """Turns gRPC's errors into ours, that of a call which `close` has ended among them.
+
+        Such a call looks cancelled; whose own task was cancelled gets asyncio.CancelledError.
+        """
+        try:
+            yield
+        except grpc.aio.AioRpcError as error:
+            raise to_error(error, self._address) from None
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if not self._closed.is_set() or (task and task.cancelling()):
+                raise
+            raise DraftloopError(CLOSED) from None
 
 
 class PieceCall:
     """One running Generate."""
 
-    def __init__(self, call: Any, address: str) -> None:
+    def __init__(self, call: Any, wire: Wire) -> None:
         self._call = call
-        self._address = address
+        self._wire = wire
 
     async def read(self) -> Piece | Summary:
         """The next piece; the summary after the last, and nothing is to be read then.
 
         Raises our own errors, never gRPC's; asyncio.CancelledError after `cancel`.
         """
-        try:
+        with self._wire.our_errors():
             response = await self._call.read()
             if response is grpc.aio.EOF:
                 raise Unavailable("the server ended the stream before its summary", 0)
@@ -43,8 +91,6 @@ class PieceCall:
                 return convert_generation.piece_from_pb(response)
             await self._call.read()  # the status: what is not read to its end counts as cancelled
             return convert_generation.summary_from_pb(response.summary)
-        except grpc.aio.AioRpcError as error:
-            raise to_error(error, self._address) from None
 
     def cancel(self) -> None:
         """Tells the server to stop; nothing where the call has ended."""
@@ -54,65 +100,59 @@ class PieceCall:
 class GenerationClient:
     """Connects at its first call, and belongs to the event loop of that call.
 
-    Every call raises our own errors, never gRPC's; `timeout_s` bounds it, None does not.
+    Every call raises our own errors, never gRPC's; `timeout_s` bounds it, None does not. Once it
+    was closed all calls raise DraftloopError, those that were waiting too.
     """
 
     def __init__(
         self, address: str, api_key: str | None = None, tls: ClientTls | None = None
     ) -> None:
-        self._address = address
-        self._tls = tls
-        self._channel: grpc.aio.Channel | None = None
+        self._wire = Wire(address, tls)
         self._metadata: Metadata = ()
         if api_key is not None:
             if not api_key or not api_key.isascii() or not api_key.isprintable():
                 raise InvalidInput.passed_on("api_key", "must be printable ASCII, and not empty")
             self._metadata = (("authorization", f"Bearer {api_key}"),)
 
-    @property
-    def _stub(self) -> generation_pb2_grpc.GenerationStub:
-        if self._channel is None:
-            asyncio.get_running_loop()  # a channel made outside would belong to another loop
-            self._channel = open_channel(self._address, MAX_MESSAGE_BYTES, self._tls)
-        return generation_pb2_grpc.GenerationStub(self._channel)
-
     async def close(self) -> None:
         """Ends what runs."""
-        if self._channel is not None:
-            await self._channel.close()
+        await self._wire.close()
+
+    async def pause(self, seconds: float) -> None:
+        """Between two attempts; `close` ends it."""
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self._wire.wait_closed(), seconds)
 
     def stream(self, said: GenerationParameters, timeout_s: float | None) -> PieceCall:
         """Starts a generation that is read in pieces."""
         request = pb.GenerateRequest(parameters=_parameters(said))
-        call = self._stub.Generate(request, timeout=timeout_s, metadata=self._metadata)
-        return PieceCall(call, self._address)
+        call = self._wire.stub.Generate(request, timeout=timeout_s, metadata=self._metadata)
+        return PieceCall(call, self._wire)
 
     async def generate(self, said: GenerationParameters, timeout_s: float | None) -> Completion:
         """The whole generation at once."""
         request = pb.GenerateOnceRequest(parameters=_parameters(said))
-        answer = await self._ask(self._stub.GenerateOnce, request, timeout_s)
+        answer = await self._ask(self._wire.stub.GenerateOnce, request, timeout_s)
         return convert_generation.completion_from_pb(answer)
 
     async def tokenize(self, text: str, timeout_s: float | None) -> tuple[int, ...]:
         """Token ids of the text."""
         request = pb.TokenizeRequest(text=text)
-        return tuple((await self._ask(self._stub.Tokenize, request, timeout_s)).token_ids)
+        return tuple((await self._ask(self._wire.stub.Tokenize, request, timeout_s)).token_ids)
 
     async def detokenize(self, token_ids: Sequence[int], timeout_s: float | None) -> str:
         """Text of the tokens."""
         request = pb.DetokenizeRequest(token_ids=token_ids)
-        return str((await self._ask(self._stub.Detokenize, request, timeout_s)).text)
+        return str((await self._ask(self._wire.stub.Detokenize, request, timeout_s)).text)
 
     async def info(self, timeout_s: float | None) -> DeploymentInfo:
         """Models, strategies and limits."""
-        answer = await self._ask(self._stub.Info, pb.GenerationInfoRequest(), timeout_s)
+        answer = await self._ask(self._wire.stub.Info, pb.GenerationInfoRequest(), timeout_s)
         return convert_generation.deployment_from_pb(answer)
 
     async def _ask(self, method: Any, request: Message, timeout_s: float | None) -> Any:
-        try:
+        with self._wire.our_errors():
             return await method(request, timeout=timeout_s, metadata=self._metadata)
-        except grpc.aio.AioRpcError as error:
-            raise to_error(error, self._address) from None
 
 
 def _parameters(said: GenerationParameters) -> pb.GenerationParameters:

@@ -183,6 +183,53 @@ def test_closing_fails_what_waits_and_what_comes(told: Told) -> None:
         client.generate("x")
 
 
+async def test_closing_fails_what_waits_in_tasks(told: Told) -> None:
+    """A call, a stream, and both between two attempts; who was cancelled hears of that."""
+    servicer, address = told
+    servicer.stuck = servicer.busy = True
+    client = AsyncClient(address)
+    stream = client.stream("x")
+    await stream.read()
+    left, cancelled = client.stream("x"), client.stream("x")
+    for each in (left, cancelled):
+        await each.read()
+    waiting = asyncio.gather(
+        client.generate("x"), stream.read(), left.read(), return_exceptions=True
+    )
+    leaving = asyncio.create_task(cancelled.read())
+    await _until_running(servicer, 4)
+    servicer.failures = [Overloaded("no room", retry_after_s=500) for _ in range(2)]
+    pausing = asyncio.gather(
+        client.generate("x"), client.stream("x").read(), return_exceptions=True
+    )
+    while servicer.failures:
+        await asyncio.sleep(0.01)
+    await asyncio.sleep(0.1)  # until the answers have come
+    leaving.cancel()
+    left.cancel()
+    await client.close()
+    with pytest.raises(asyncio.CancelledError):
+        await leaving
+    *closed, ended = await waiting
+    assert ended is None
+    for problem in (*closed, *await pausing):
+        assert type(problem) is DraftloopError and str(problem) == "the client is closed"
+    await _until_running(servicer, 0)
+
+
+async def test_a_closed_client_says_so(told: Told) -> None:
+    for connected in (False, True):
+        client = AsyncClient(told[1])
+        if connected:
+            await client.generate("x")
+        await client.close()
+        await client.close()
+        for call in (client.generate("x"), client.stream("x").read(), client.tokenize("x"),
+                     client.detokenize([1]), client.info()):  # fmt: skip
+            with pytest.raises(DraftloopError, match="^the client is closed$"):
+                await call
+
+
 def test_any_number_of_threads_may_close(told: Told) -> None:
     """Whoever is late must not wait for a loop that runs no more."""
     for _ in range(20):

@@ -24,13 +24,13 @@ class ScriptedGeneration(generation_pb2_grpc.GenerationServicer):
     """Says the tokens 0, 1, 2 as "012".
 
     Every call first raises the next of `failures`. A stream waits after its first token where it
-    is `stuck`, and raises `midway` there.
+    is `stuck`, and raises `midway` there. What is asked as a whole waits where it is `busy`.
     """
 
     def __init__(self) -> None:
         self.failures: list[Exception] = []
         self.midway: DraftloopError | None = None
-        self.stuck = False
+        self.stuck = self.busy = False
         self.calls = 0
         self.running = 0
         self.metadata: dict[str, str] = {}
@@ -65,6 +65,12 @@ class ScriptedGeneration(generation_pb2_grpc.GenerationServicer):
     ) -> pb.GenerateOnceResponse:
         """All at once."""
         self._begin(context)
+        if self.busy:
+            self.running += 1
+            try:
+                await asyncio.sleep(600)
+            finally:
+                self.running -= 1
         return pb.GenerateOnceResponse(
             text="012",
             token_ids=[0, 1, 2],

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
+from fractions import Fraction
 from typing import Any
 
+import numpy as np
 import pytest
 
 from draftloop.client import (
     DEFAULT_RETRY,
+    AsyncClient,
     Client,
     GenerationParameters,
+    Grammar,
     InvalidInput,
     Options,
     Overloaded,
@@ -18,7 +22,9 @@ from draftloop.client import (
     SamplingParameters,
     Speculation,
 )
+from draftloop.client.fitting import REAL_NUMBERS
 from draftloop.client.options import REQUEST, SAMPLING, SPECULATION, parameters
+from draftloop.rpc.convert import parameters_to_pb
 
 
 def test_every_option_reaches_one_field() -> None:
@@ -70,10 +76,11 @@ def test_options_win_over_a_request() -> None:
 @pytest.mark.parametrize(
     ("prompt", "options", "words"),
     [
-        ("x", {"max_tokens": -1}, "max_tokens: must be from 0 to 4294967295; got -1"),
+        ("x", {"max_tokens": -1}, "^max_tokens: must be at least 1; got -1"),
+        ("x", {"max_tokens": 2**32}, "^max_tokens: must be at most 4294967295; got 4294967296"),
         ("x", {"seed": 2**64}, "seed: must be from 0 to"),
         ("x", {"top_k": -2}, "top_k: must be from 0"),
-        ("x", {"max_draft_tokens": -2}, "max_draft_tokens: must be from 0"),
+        ("x", {"max_draft_tokens": -2}, "^speculation.max_draft_tokens: must be at least 1; got"),
         ("x", {"logprobs": -1}, "logprobs: must be from 0"),
         ("x", {"stop_token_ids": [1, 2**31]}, r"stop_token_ids\[1\]: must be"),
         ([2**40], {}, r"prompt\[0\]: must be"),
@@ -82,6 +89,83 @@ def test_options_win_over_a_request() -> None:
 def test_numbers_that_the_wire_cannot_carry(prompt: Any, options: Any, words: str) -> None:
     with pytest.raises(InvalidInput, match=words):
         parameters(prompt, options)
+
+
+WRONG_KINDS: list[tuple[dict[str, Any], str]] = [
+    ({"stop": [1]}, "stop[0]: must be a text; got 1"),
+    ({"stop": b"x"}, "stop: must be a sequence of texts; got b'x'"),
+    ({"stop": 5}, "stop: must be a sequence of texts; got 5"),
+    ({"stop_token_ids": 5}, "stop_token_ids: must be a sequence of token ids; got 5"),
+    ({"stop_token_ids": "12"}, "stop_token_ids: must be a sequence of token ids; got '12'"),
+    ({"stop_token_ids": [1.5]}, "stop_token_ids[0]: must be a whole number; got 1.5"),
+    ({"grammar": "x"}, "grammar: must be a Grammar(format, text); got 'x'"),
+    ({"grammar": Grammar("regex", None)}, "grammar.regex: must be a text; got None"),  # type: ignore[arg-type]
+    ({"grammar": Grammar("yaml", "")},  # type: ignore[arg-type]
+     "grammar: must be one of json_schema, regex, choice, grammar; got 'yaml'"),
+    ({"logit_bias": [(1, 2)]},
+     "logit_bias: must be a mapping of token ids to numbers; got [(1, 2)]"),
+    ({"logit_bias": {1: 1.0, "a": 2.0}}, "logit_bias[1]: must be a whole number; got 'a'"),
+    ({"logit_bias": {7: "much"}}, "logit_bias[7]: must be a number; got 'much'"),
+    ({"max_tokens": "5"}, "max_tokens: must be a whole number; got '5'"),
+    ({"seed": 1.0}, "seed: must be a whole number; got 1.0"),
+    ({"ignore_eos": "no"}, "ignore_eos: must be true or false; got 'no'"),
+    ({"strategy": 5}, "speculation.strategy: must be a text; got 5"),
+    ({"phrases": []}, "phrases: must be one of shared, read_only, private, off; got []"),
+    *(({name: 5}, f"{name}: must be a text; got 5")
+      for name in ("prediction", "tenant", "request_id")),
+    *(({name: "1"}, f"{name}: must be a number; got '1'") for name in REAL_NUMBERS),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("options", "words"), WRONG_KINDS)
+def test_a_value_of_a_wrong_kind_is_named(options: Any, words: str) -> None:
+    with pytest.raises(InvalidInput) as caught:
+        parameters("x", options)
+    assert str(caught.value) == words
+
+
+def test_every_option_has_a_value_of_a_wrong_kind() -> None:
+    tried = {name for options, _ in WRONG_KINDS for name in options}
+    as_seed = {"top_k", "logprobs", "max_draft_tokens"}
+    assert set(Options.__annotations__) == tried | as_seed
+
+
+@pytest.mark.parametrize("prompt", [None, 5, b"ab", bytearray(b"ab")])
+def test_a_prompt_of_a_wrong_kind_is_named(prompt: Any) -> None:
+    with pytest.raises(InvalidInput, match="^prompt: must be a text or token ids; got"):
+        parameters(prompt, {})
+
+
+def test_none_is_what_was_not_said() -> None:
+    """In a request too, whose own words stay."""
+    nothing: Any = dict.fromkeys(Options.__annotations__)
+    assert parameters("x", nothing) == parameters("x", {})
+    base = GenerationParameters(text="x", seed=3, max_tokens=5, tenant="t", stop=("a",))
+    assert parameters(base, nothing) == base
+
+
+def test_other_numbers_than_pythons_own_are_numbers() -> None:
+    options: Any = {
+        "temperature": np.float32(0.5), "top_p": Fraction(1, 2), "max_tokens": np.int64(3),
+        "stop_token_ids": np.array([4]), "ignore_eos": np.True_, "logit_bias": {np.int32(1): 2},
+    }  # fmt: skip
+    prompt: Any = np.array([1, 2])
+    assert parameters_to_pb(parameters(prompt, options)).tokens.ids == [1, 2]
+
+
+async def test_text_and_tokens_of_a_wrong_kind_are_named() -> None:
+    client: Any = AsyncClient("127.0.0.1:1")
+    for call, words in (
+        (client.tokenize(None), "text: must be a text; got None"),
+        (client.tokenize(b"x"), "text: must be a text; got b'x'"),
+        (client.detokenize(None), "token_ids: must be a sequence of token ids; got None"),
+        (client.detokenize("12"), "token_ids: must be a sequence of token ids; got '12'"),
+        (client.detokenize(["1"]), "token_ids[0]: must be a whole number; got '1'"),
+        (client.generate("x", timeout="1"), "timeout: must be a number; got '1'"),
+    ):
+        with pytest.raises(InvalidInput) as caught:
+            await call
+        assert str(caught.value) == words
 
 
 def test_misspelt_options_are_named() -> None:

@@ -1,0 +1,123 @@
+"""What the wire can carry: protobuf itself would not name the field that has no place.
+
+All functions raise InvalidInput.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from draftloop.errors import InvalidInput
+from draftloop.grammar import FORMATS, Grammar
+from draftloop.logprobs import MOST_TOP_LOGPROBS
+from draftloop.request import MAX_SEED, MAX_TOP_K, GenerationParameters, check_characters
+
+INT32, UINT32 = 2**31 - 1, 2**32 - 1
+REAL_NUMBERS = (
+    "temperature", "top_p", "min_p", "repetition_penalty", "presence_penalty", "frequency_penalty",
+)  # fmt: skip
+
+
+def require_fitting(said: GenerationParameters) -> None:
+    """Checks kinds, and what has no room; the server has the other rules."""
+    _require_texts(said)
+    _require_grammar(said.sampling.grammar)
+    for name in REAL_NUMBERS:
+        require_number(name, getattr(said.sampling, name))
+    for name, value, most, rule in (
+        ("max_tokens", said.max_tokens, UINT32, _at_least_1(said.max_tokens)),
+        ("logprobs", said.logprobs, UINT32, f"must be from 0 to {MOST_TOP_LOGPROBS}"),
+        ("top_k", said.sampling.top_k, UINT32, f"must be from 0 (off) to {MAX_TOP_K}"),
+        ("seed", said.seed, MAX_SEED, f"must be from 0 to {MAX_SEED}"),
+        ("speculation.max_draft_tokens", said.speculation.max_draft_tokens, UINT32,
+         _at_least_1(said.speculation.max_draft_tokens)),
+    ):  # fmt: skip
+        if value is not None:
+            _require_whole(name, value)
+            if not 0 <= value <= most:
+                raise InvalidInput(name, rule, value)
+    if said.ignore_eos not in (True, False):
+        raise InvalidInput("ignore_eos", "must be true or false", said.ignore_eos)
+    token_ids("prompt", said.token_ids or ())
+    token_ids("stop_token_ids", said.stop_token_ids)
+    token_ids("logit_bias", tuple(token for token, _ in said.sampling.logit_bias))
+    for token, bias in said.sampling.logit_bias:
+        require_number(f"logit_bias[{token}]", bias)
+
+
+def require_text(name: str, value: Any) -> None:
+    """Whole characters, maybe none."""
+    if not isinstance(value, str):
+        raise InvalidInput(name, "must be a text", value)
+    check_characters(name, value)
+
+
+def require_number(name: str, value: Any) -> None:
+    """A real one."""
+    try:
+        math.isfinite(value)  # of every kind of number that protobuf takes, and of no text
+    except (TypeError, OverflowError):
+        raise InvalidInput(name, "must be a number", value) from None
+
+
+def entries(name: str, value: Any, kind: str) -> tuple[Any, ...]:
+    """What is in a sequence, or in anything like one; a text is none."""
+    if isinstance(value, str | bytes | bytearray) or not isinstance(value, Iterable):
+        raise InvalidInput(name, f"must be a sequence of {kind}", value)
+    return tuple(value)
+
+
+def token_ids(name: str, value: Any) -> tuple[int, ...]:
+    """Token ids, of any model."""
+    found = entries(name, value, "token ids")
+    for index, token in enumerate(found):
+        _require_whole(f"{name}[{index}]", token)
+        if not -INT32 - 1 <= token <= INT32:
+            raise InvalidInput(f"{name}[{index}]", f"must be from {-INT32 - 1} to {INT32}", token)
+    return found
+
+
+def biases(name: str, value: Any) -> tuple[tuple[int, float], ...]:
+    """Sorted by token, as our own types have them."""
+    if not isinstance(value, Mapping):
+        raise InvalidInput(name, "must be a mapping of token ids to numbers", value)
+    token_ids(name, tuple(value))  # or they could not be sorted
+    return tuple(sorted(value.items()))
+
+
+def _require_texts(said: GenerationParameters) -> None:
+    for name, text in (
+        ("text", "" if said.text is None else said.text),
+        ("prediction", said.prediction),
+        ("tenant", said.tenant),
+        ("request_id", said.request_id),
+        ("speculation.strategy", said.speculation.strategy),
+        *((f"stop[{index}]", stop) for index, stop in enumerate(said.stop)),
+    ):
+        require_text(name, text)
+
+
+def _require_grammar(grammar: Any) -> None:
+    if grammar is None:
+        return
+    if not isinstance(grammar, Grammar):
+        raise InvalidInput("grammar", "must be a Grammar(format, text)", grammar)
+    if grammar.format not in FORMATS:
+        raise InvalidInput("grammar", f"must be one of {', '.join(FORMATS)}", grammar.format)
+    require_text(grammar.field, grammar.text)
+
+
+def _require_whole(name: str, value: Any) -> None:
+    try:
+        operator.index(value)  # numpy's integers too
+    except TypeError:
+        raise InvalidInput(name, "must be a whole number", value) from None
+
+
+def _at_least_1(value: Any) -> str:
+    """The rule of a number without an end, whose end is the wire's."""
+    too_large = isinstance(value, int) and value > UINT32
+    return f"must be at most {UINT32}" if too_large else "must be at least 1"
