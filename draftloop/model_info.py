@@ -11,6 +11,7 @@ from typing import Any
 from draftloop.errors import Mismatch, StartupFailure
 
 PROTOCOL_VERSION = 1
+TOKENIZER = "tokenizer.json"
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,12 +87,13 @@ class ModelInfo:
             )
 
 
-def vocabulary_fingerprint(model_folder: Path) -> str:
+def vocabulary_fingerprint(model_folder: Path, setting: str = "model") -> str:
     """Hash over vocabulary, merges and added tokens of `tokenizer.json`; 16 hex digits.
 
-    Raises StartupFailure where the file is missing or is not a tokenizer.
+    Raises StartupFailure, which names the `setting` that gave the folder, where the file is missing
+    or is not a tokenizer.
     """
-    tokenizer = _read_json(model_folder, "tokenizer.json")
+    tokenizer = _read_json(model_folder, TOKENIZER, setting)
     model = tokenizer.get("model", {})
     parts = [model.get("vocab"), model.get("merges"), tokenizer.get("added_tokens")]
     return _digest(json.dumps(parts, sort_keys=True).encode())
@@ -107,30 +109,60 @@ def model_fingerprint(model_folder: Path) -> str:
     return _digest(b"\0".join(parts))
 
 
-def require_model_folder(folder: Path) -> None:
-    """Raises StartupFailure unless `folder` holds a model with weights that are only data."""
-    if not (folder / "config.json").is_file():
-        raise StartupFailure(
-            f"model: {folder} holds no config.json; give the folder of a Hugging Face model"
-        )
+def end_token(model_folder: Path) -> int | None:
+    """The token that the tokenizer itself calls the end of a text; None where it names none.
+
+    Raises StartupFailure where its files cannot be read.
+    """
+    if not (model_folder / "tokenizer_config.json").is_file():
+        return None
+    named = _read_json(model_folder, "tokenizer_config.json").get("eos_token")
+    text = named.get("content") if isinstance(named, dict) else named
+    if not isinstance(text, str):
+        return None
+    tokenizer = _read_json(model_folder, TOKENIZER)
+    known = tokenizer.get("model", {}).get("vocab")
+    ids = {token["content"]: token["id"] for token in tokenizer.get("added_tokens") or ()}
+    found = ids.get(text, known.get(text) if isinstance(known, dict) else None)
+    return found if isinstance(found, int) else None
+
+
+def require_model_folder(folder: Path, setting: str = "model") -> None:
+    """Raises StartupFailure unless `folder` holds a model with weights that are only data.
+
+    It names the `setting` that gave the folder.
+    """
+    for name in ("config.json", TOKENIZER):
+        if not (folder / name).is_file():
+            raise _missing(folder, name, setting)
     if not any(folder.glob("*.safetensors")):
         raise StartupFailure(
-            f"model: {folder} holds no .safetensors file; pickled weights (.bin, .pt) can run code "
-            f"and are never read: convert them with `save_pretrained`"
+            f"{setting}: {folder} holds no .safetensors file; pickled weights (.bin, .pt) can run "
+            f"code and are never read: convert them with `save_pretrained`"
         )
 
 
-def _read_json(folder: Path, name: str) -> dict[str, Any]:
+def _missing(folder: Path, name: str, setting: str) -> StartupFailure:
+    advice = ""
+    if name == TOKENIZER:
+        advice = (
+            "; a tokenizer.model alone is not read: write the other with "
+            "`AutoTokenizer.from_pretrained(folder).save_pretrained(folder)`"
+        )
+    return StartupFailure(
+        f"{setting}: {folder} holds no {name}; give the folder of a Hugging Face model{advice}"
+    )
+
+
+def _read_json(folder: Path, name: str, setting: str = "model") -> dict[str, Any]:
     try:
         loaded = json.loads((folder / name).read_text(encoding="utf-8"))
     except FileNotFoundError:
-        raise StartupFailure(
-            f"model: {folder} holds no {name}; give the folder of a Hugging Face model"
-        ) from None
+        raise _missing(folder, name, setting) from None
     except (ValueError, OSError) as error:
-        raise StartupFailure(f"model: {folder / name} cannot be read: {error}") from None
+        raise StartupFailure(f"{setting}: {folder / name} cannot be read: {error}") from None
     if not isinstance(loaded, dict):
-        raise StartupFailure(f"model: {folder / name} is not a JSON object")
+        raise StartupFailure(f"{setting}: {folder / name} is not a JSON object")
     return loaded
 
 

@@ -129,9 +129,9 @@ class Stack:
             folder: Path | None = getattr(self.config, name)
             try:
                 if folder is not None:
-                    require_model_folder(folder)
+                    require_model_folder(folder, name)
             except StartupFailure as error:
-                yield f"{name}: {str(error).removeprefix('model: ')}"
+                yield str(error)
 
     def _port_problems(self) -> Iterator[str]:
         """Finds occupied ports now rather than after seconds of loading; those asked for first."""

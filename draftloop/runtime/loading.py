@@ -14,7 +14,7 @@ from transformers.utils.logging import disable_progress_bar, set_verbosity_error
 
 from draftloop import logs
 from draftloop.errors import InvalidInput, StartupFailure
-from draftloop.model_info import require_model_folder
+from draftloop.model_info import end_token, require_model_folder
 from draftloop.runtime import tree_attention
 from draftloop.runtime.step import LONGEST_S
 from draftloop.runtime.trial import said_by, trial, unlike
@@ -153,14 +153,34 @@ def wanted_context(options: ModelOptions, network: PreTrainedModel) -> int:
     return options.context_length or int(trained)
 
 
-def stop_tokens_of(network: PreTrainedModel) -> tuple[int, ...]:
-    """The tokens that end a text, as the model's own configuration has them."""
+def stop_tokens_of(network: PreTrainedModel, folder: Path) -> tuple[int, ...]:
+    """The tokens that end a text.
+
+    Those of generation_config.json, as transformers has it; where that names none, those of
+    config.json; and besides, as in vLLM, the one that the tokenizer calls the end: models that were
+    taught to chat often name the end of their turns nowhere else. Tokens that the vocabulary does
+    not have are left out: nobody can say them, and grammars would not take them.
+    """
+    config = network.config.get_text_config(decoder=True)
     generation = network.generation_config
-    declared = generation.eos_token_id if generation else network.config.eos_token_id
-    if declared is None:
-        return ()
-    tokens = declared if isinstance(declared, list) else [declared]
-    for token in tokens:
+    declared = _declared(generation) or _declared(config) or _declared(network.config)
+    own = end_token(folder)
+    if own is not None and own not in declared:
+        declared.append(own)
+    for token in declared:
         if type(token) is not int:
             raise StartupFailure(f"model: eos_token_id must be a number or a list; got {token!r}")
-    return tuple(tokens)
+    known = [token for token in declared if 0 <= token < config.vocab_size]
+    if unknown := [token for token in declared if token not in known]:
+        log.warning("end tokens that the vocabulary does not have", token_ids=unknown)
+    if not known:
+        log.warning("the model names no end token", effect="texts end where they are told to")
+    return tuple(known)
+
+
+def _declared(config: Any) -> list[Any]:
+    """What a configuration says of end tokens."""
+    said = getattr(config, "eos_token_id", None)
+    if said is None:
+        return []
+    return list(said) if isinstance(said, list) else [said]

@@ -85,7 +85,7 @@ class LanguageModel:
         # the wrappers that transformers puts around what it has split know its own layers only
         wrapped = options.split and parts is None
         self._quantize(wrapped)
-        self.stop_token_ids = stop_tokens_of(self.network)
+        self.stop_token_ids = stop_tokens_of(self.network, options.folder)
         self.grammars = Grammars(options.folder, self.vocabulary_size, self.stop_token_ids)
         on_cpu = self.device.type == "cpu" and not wrapped and not options.torch_compile
         self._own_kernels = on_cpu and cpu_linear.available()

@@ -53,22 +53,25 @@ class Reference:
         draft = nodes, [max(node - 2, ROOT) for node in range(len(nodes))]
         branch = [0, *range(1, 1 + len(nodes), 2)]
         # In forwards behind the first: a layer may attend more than once, and keep what came last.
-        together = self._said(model, [(before, [], []), ([last], *draft)])
+        together = self._said(model, before, [([last], *draft)])
         singly: list[Input] = [([token], [], []) for token in (last, *nodes[::2])]
-        alone = self._said(model, [(before, [], []), *singly])
+        alone = self._said(model, before, singly)
         self._require_near(model, together, list(range(len(together))))
         self._require_near(model, alone, branch)
         return torch.equal(alone, together[branch])
 
-    def _said(self, model: LanguageModel, inputs: Sequence[Input]) -> Tensor:
-        """The logits of all inputs but the first, run one after the other."""
+    def _said(self, model: LanguageModel, before: list[int], inputs: Sequence[Input]) -> Tensor:
+        """The logits of the inputs, run one after the other behind these tokens, if any."""
+        first: list[Input] = [(before, [], [])] if before else []
         slot = model.acquire()
         try:
             with trial(model.network.config.model_type):
-                said = [model.forward([Forward(model, slot, *given)])[0] for given in inputs]
+                said = [
+                    model.forward([Forward(model, slot, *given)])[0] for given in (*first, *inputs)
+                ]
         finally:
             model.cache.release(slot)
-        return torch.cat(said[1:])
+        return torch.cat(said[len(first) :])
 
     def _require_near(self, model: LanguageModel, said: Tensor, rows: list[int]) -> None:
         apart = self.distance(said, rows)

@@ -16,7 +16,7 @@ from draftloop.cost_line import CostLine, cost_line
 from draftloop.errors import InvalidInput, StartupFailure, Unavailable
 from draftloop.grammar import Grammar
 from draftloop.load import ServiceLoad
-from draftloop.model_info import ModelInfo, vocabulary_fingerprint
+from draftloop.model_info import ModelInfo, require_model_folder, vocabulary_fingerprint
 from draftloop.runtime import metrics
 from draftloop.runtime.admission import Admission
 from draftloop.runtime.engine import Engine
@@ -165,6 +165,7 @@ class ModelHost:
         return model
 
     def _load_smaller(self, folder: Path, first: LanguageModel) -> LanguageModel:
+        require_model_folder(folder, "smaller_models")
         _require_one_vocabulary(first.options.folder, folder)
         options = dataclasses.replace(
             first.options,

@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from draftloop.errors import InvalidInput, StartupFailure
+from draftloop.grammar import Grammar
 from draftloop.runtime.model import LanguageModel
 from tests.support.toy_model import VOCABULARY_SIZE, llama_config, load_model, save_model
 
@@ -65,6 +66,47 @@ def test_the_trained_context_is_the_limit(folder: Path) -> None:
 def test_several_stop_tokens(tmp_path: Path) -> None:
     saved = save_model(tmp_path, llama_config(eos_token_id=[3, 5]))
     assert load_model(saved).stop_token_ids == (3, 5)
+
+
+def written(folder: Path, name: str, content: dict[str, Any]) -> None:
+    (folder / name).write_text(json.dumps(content))
+
+
+@pytest.mark.parametrize(("generation", "own", "tokens"), [
+    ({"eos_token_id": [9, 7]}, None, (9, 7)),
+    ({"temperature": 0.6, "do_sample": True}, None, (5,)),  # as config.json has it
+    ({"eos_token_id": []}, None, (5,)),
+    ({"eos_token_id": None}, None, (5,)),
+    ({"eos_token_id": 9}, "<end>", (9, 0)),
+    ({"eos_token_id": [0, 9]}, "<end>", (0, 9)),
+    (None, "<end>", (5, 0)),
+    ({"eos_token_id": [9, 500, -1]}, None, (9,)),  # 96 tokens
+], ids=str)  # fmt: skip
+def test_who_names_the_end(
+    tmp_path: Path, generation: dict[str, Any] | None, own: str | None, tokens: tuple[int, ...]
+) -> None:
+    saved = save_model(tmp_path, llama_config(eos_token_id=5))
+    (saved / "generation_config.json").unlink()
+    if generation is not None:
+        written(saved, "generation_config.json", generation)
+    if own is not None:
+        written(saved, "tokenizer_config.json", {"eos_token": own})
+    assert load_model(saved).stop_token_ids == tokens
+
+
+def test_an_end_that_nobody_can_say_disables_no_grammar(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    saved = save_model(tmp_path, llama_config(eos_token_id=[500, 3]))
+    model = load_model(saved)
+    assert model.grammars.follow(Grammar("regex", "[0-9]+")).allows(16)
+    assert "end tokens that the vocabulary does not have" in capsys.readouterr().out
+
+
+def test_a_model_without_an_end_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    model = load_model(save_model(tmp_path, llama_config(eos_token_id=None)))
+    assert model.stop_token_ids == ()
+    assert "the model names no end token" in capsys.readouterr().out
 
 
 def test_what_cannot_be_loaded_is_named(tmp_path: Path, folder: Path) -> None:

@@ -10,6 +10,7 @@ import pytest
 
 from draftloop.errors import Mismatch, StartupFailure
 from draftloop.model_info import (
+    end_token,
     model_fingerprint,
     require_model_folder,
     vocabulary_fingerprint,
@@ -56,6 +57,38 @@ def test_the_model_fingerprint_sees_configuration_and_weights(tmp_path: Path) ->
     (tmp_path / "model.safetensors").write_bytes(b"two")
     seen.add(model_fingerprint(tmp_path))
     assert len(seen) == 4
+
+
+def test_a_folder_without_a_tokenizer_says_what_to_do(tmp_path: Path) -> None:
+    """Before torch is imported and weights are read; the setting is the one that was given."""
+    (tmp_path / "config.json").write_text("{}")
+    (tmp_path / "model.safetensors").write_bytes(b"")
+    (tmp_path / "tokenizer.model").write_bytes(b"pieces")
+    with pytest.raises(StartupFailure) as caught:
+        require_model_folder(tmp_path, "draft")
+    assert str(caught.value) == (
+        f"draft: {tmp_path} holds no tokenizer.json; give the folder of a Hugging Face model; "
+        f"a tokenizer.model alone is not read: write the other with "
+        f"`AutoTokenizer.from_pretrained(folder).save_pretrained(folder)`"
+    )
+    for setting in ("model", "tokenizer"):
+        with pytest.raises(StartupFailure, match=rf"^{setting}: .* holds no tokenizer\.json"):
+            vocabulary_fingerprint(tmp_path, setting)
+    (tmp_path / "tokenizer.json").write_text("[]")
+    with pytest.raises(StartupFailure, match="^tokenizer: .* is not a JSON object"):
+        vocabulary_fingerprint(tmp_path, "tokenizer")
+    require_model_folder(tmp_path)
+
+
+@pytest.mark.parametrize(("named", "token"), [
+    (None, None), ("a", 0), ("<end>", 7), ({"content": "<end>", "special": True}, 7), ("c", None),
+], ids=str)  # fmt: skip
+def test_a_tokenizers_own_end(tmp_path: Path, named: object, token: int | None) -> None:
+    added = {**TOKENIZER, "added_tokens": [{"id": 7, "content": "<end>"}]}
+    write(tmp_path, added)
+    assert end_token(tmp_path) is None
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps({"eos_token": named}))
+    assert end_token(tmp_path) == token
 
 
 def test_what_is_missing_is_named(tmp_path: Path) -> None:

@@ -57,7 +57,9 @@ def test_a_model_that_cannot_run_says_why(tmp_path: Path) -> None:
         load_model(folder)
 
 
-@pytest.mark.parametrize("limits", [{"context_length": 3}, {"max_draft_nodes": 1}])
+@pytest.mark.parametrize("limits", [
+    {"context_length": 1}, {"context_length": 2}, {"context_length": 3}, {"max_draft_nodes": 1},
+], ids=str)  # fmt: skip
 def test_little_room_is_enough(tmp_path: Path, limits: dict[str, int]) -> None:
     assert load_model(save_model(tmp_path), **limits)
 
