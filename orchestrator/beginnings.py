@@ -25,7 +25,7 @@ class Beginnings(Generic[Place]):
 
     def note(self, tokens: Sequence[int], group: str, place: Place) -> None:
         """The text is at this place from now on."""
-        for key in _keys(tokens, group):
+        for key in reversed(_keys(tokens, group)):  # what is forgotten first is the longest
             self._places[key] = place
             self._places.move_to_end(key)
         while len(self._places) > self._most:

@@ -164,11 +164,24 @@ class Discovery:
                 log.error(f"{self._role} refused", address=replica.address, reason=str(problem))
             each.refused = model.instance_id
             raise
+        if (twin := self._twin(replica, model.instance_id)) is not None:
+            self._leave(each, f"it is the process at {twin.address}")
+            return
         if replica.model is None or replica.model.instance_id != model.instance_id:
             replica.worked()  # another process: what its predecessor did is not its failure
         replica.model = model
         replica.report(load)
         self._join(replica)
+
+    def _twin(self, replica: Replica, instance_id: str) -> Replica | None:
+        """Who joined by another address of the same process: a name may have one of each family."""
+        return next(
+            (
+                other for other in self.replicas
+                if other is not replica and other.model and other.model.instance_id == instance_id
+            ),
+            None,
+        )  # fmt: skip
 
     def _join(self, replica: Replica) -> None:
         if replica not in self.replicas:

@@ -109,7 +109,9 @@ def _meaning(error: grpc.aio.AioRpcError) -> DraftloopError:
         field, _, description = text.partition(": ")
         return InvalidInput.passed_on(field, description)
     if error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED:
-        return Overloaded(text.partition("; try again")[0])
+        said, hint, _ = text.partition("; try again")
+        # Without a hint it is gRPC's own limit on the size of messages.
+        return Overloaded(said) if hint else Unavailable(f"{text} (--max-message-bytes)")
     if error.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
         return DeadlineExceeded()
     info = error_info(error)

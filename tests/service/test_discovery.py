@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import uuid
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 
@@ -35,7 +36,9 @@ def hurried(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(discovery, "ANSWER_S", 0.5)
 
 
-def serving(model: ModelInfo = FIRST) -> fakes.FakeDrafter:
+def serving(model: ModelInfo | None = None) -> fakes.FakeDrafter:
+    """A process of its own, unless it is told which."""
+    model = model or model_info(instance_id=uuid.uuid4().hex)
     return fakes.FakeDrafter(convert.model_info_to_pb(model), fakes.nothing)
 
 
@@ -77,7 +80,7 @@ def there(found: Discovery) -> set[str]:
 
 
 async def test_a_name_is_looked_up_by_the_system() -> None:
-    async with fakes.listening(add, serving()) as address:
+    async with fakes.listening(add, serving(FIRST)) as address:
         port = address.rpartition(":")[2]
         async with discovering(AddressBook([f"dns:///localhost:{port}"])) as found:
             await found.look()
@@ -125,6 +128,17 @@ async def test_who_dies_leaves_and_who_returns_is_forgiven() -> None:
             assert failures == {address: 0, other: 1}
         finally:
             await successor.stop(0)
+
+
+async def test_a_process_of_two_addresses_is_one_replica() -> None:
+    """As of a name with one of each family; where one of them fails, the other takes its place."""
+    async with fakes.listening(add, serving(FIRST)) as other, discovering(pods := Pods()) as found:
+        async with fakes.listening(add, serving(FIRST)) as address:
+            pods.addresses = [address, other]
+            await found.look()
+            found.follow()
+            assert there(found) == {address} and "the process at" in found.missing[other]
+        await eventually(lambda: there(found) == {other})
 
 
 async def test_who_dies_comes_last_before_anybody_asks() -> None:

@@ -47,6 +47,14 @@ def test_what_was_of_no_use_for_longest_is_forgotten() -> None:
     assert place_of(known, CHAT, "") == "again" and place_of(known, CHAT, "b") == "newest"
 
 
+def test_what_is_left_of_a_text_can_be_found() -> None:
+    """Where there is no room for all of it, its beginning stays."""
+    known: Beginnings[str] = Beginnings(most=3)
+    long = [1] * 8 * BLOCK
+    known.note(long, "", "here")
+    assert known.find(long, "") == ("here", 3 * BLOCK)
+
+
 def test_no_more_of_a_text_is_known_than_its_first_blocks() -> None:
     known: Beginnings[str] = Beginnings()
     known.note([1] * (MOST_BLOCKS + 2) * BLOCK, "", "here")

@@ -47,6 +47,12 @@ def test_an_answer_that_is_none_is_one_of_a_service_that_is_gone(answer: Any) ->
     ("code", "details", "meant", "text"),
     [
         ("RESOURCE_EXHAUSTED", "full; try again in 1 s", Overloaded, str(Overloaded("full"))),
+        (
+            "RESOURCE_EXHAUSTED",
+            "Received message larger than max (9 vs. 4)",
+            Unavailable,
+            "Received message larger than max (9 vs. 4) (--max-message-bytes)",
+        ),
         ("DEADLINE_EXCEEDED", "Deadline Exceeded", DeadlineExceeded, str(DeadlineExceeded())),
         ("UNAVAILABLE", "Socket closed", Unavailable, "Socket closed"),
         ("INTERNAL", "", Unavailable, "INTERNAL"),
