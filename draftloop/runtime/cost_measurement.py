@@ -96,13 +96,13 @@ def _is_essential(place: Place) -> bool:
 
 
 def _usual_context(model: LanguageModel) -> int:
-    return min(CONTEXT, max(1, model.context_length // 2))
+    return min(CONTEXT, model.context_length // 2)
 
 
 def _longest(model: LanguageModel) -> int:
     """The longest context that is measured."""
     most = model.context_length - max(FEW_TOKENS)
-    return max(_usual_context(model), *(longer for longer in (0, *LONG_CONTEXTS) if longer <= most))
+    return max([_usual_context(model), *(longer for longer in LONG_CONTEXTS if longer <= most)])
 
 
 def _room(model: LanguageModel, context: int) -> int:

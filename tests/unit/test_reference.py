@@ -61,7 +61,10 @@ def test_a_model_that_cannot_run_says_why(tmp_path: Path) -> None:
     {"context_length": 1}, {"context_length": 2}, {"context_length": 3}, {"max_draft_nodes": 1},
 ], ids=str)  # fmt: skip
 def test_little_room_is_enough(tmp_path: Path, limits: dict[str, int]) -> None:
-    assert load_model(save_model(tmp_path), **limits)
+    model = load_model(save_model(tmp_path), **limits)
+    model.warm_up()
+    model.measure_costs()
+    assert model.cost_curve
 
 
 def test_words_that_are_no_numbers_are_far_off() -> None:
