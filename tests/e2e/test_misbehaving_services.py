@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import time
 from pathlib import Path
 
 import grpc
 import pytest
 
+from draftloop.speculation import DRAFTER_STRATEGIES
 from orchestrator.launcher import Stack
 from protos import drafter_pb2, drafter_pb2_grpc, generation_pb2_grpc, verifier_pb2_grpc
 from protos import generation_pb2 as pb
@@ -26,6 +28,11 @@ REFUSED = {
     "cycle", "out_of_vocabulary", "wrong_length", "too_many", "uneven", "garbage_estimates",
     "broken",
 }  # fmt: skip
+# Misses that each in its own way leave a strategy's state behind the text.
+MISSES = [fakes.wrong_chain, fakes.branches, fakes.nothing, fakes.out_of_vocabulary]
+FAULTS = ["gone", "stale", "end", "wrong position"]
+# They keep a tree, phrases, reviews, a window or successors beside the text.
+WITH_STATE = ["fused", "ouroboros", "cascade", "opt_tree", "token_recycling", "lookahead"]
 
 
 async def answers(address: str, cases: list[Case], strategy: str) -> list[pb.GenerateOnceResponse]:
@@ -43,19 +50,27 @@ def tokens(responses: list[pb.GenerateOnceResponse]) -> list[list[int]]:
     return [list(response.token_ids) for response in responses]
 
 
-@pytest.mark.parametrize("behavior", BEHAVIORS, ids=lambda behavior: behavior.__name__)
+@pytest.mark.parametrize(
+    ("strategy", "behavior"),
+    [
+        *(("speculative", behavior) for behavior in BEHAVIORS),
+        *itertools.product([name for name in WITH_STATE if name in DRAFTER_STRATEGIES], MISSES),
+    ],
+    ids=lambda value: getattr(value, "__name__", value),
+)
 async def test_forced_misses(
     stack: Stack,
     orchestrator: InProcess,
     cases: list[Case],
     expected: list[list[int]],
+    strategy: str,
     behavior: fakes.Behavior,
 ) -> None:
     """Wrong, branching, empty and invalid drafts, eight requests at once."""
     fake = fakes.FakeDrafter(await drafter_info(stack), behavior)
     add = drafter_pb2_grpc.add_DrafterServicer_to_server
     async with fakes.listening(add, fake) as drafter, orchestrator(drafters=drafter) as address:
-        responses = await answers(address, cases[:8], "speculative")
+        responses = await answers(address, cases[:8], strategy)
     assert fake.asked > 0
     assert not first_difference(expected[:8], tokens(responses))
     if behavior.__name__ in REFUSED:
@@ -117,12 +132,19 @@ async def test_a_verifier_that_hangs_holds_a_request_until_its_deadline(
             assert flaky.spoiled == 1 and flaky.open_sessions == 0
 
 
-@pytest.mark.parametrize("fault", ["gone", "stale", "end", "wrong position"])
+@pytest.mark.parametrize(
+    ("strategy", "fault"),
+    [
+        *(("speculative", fault) for fault in FAULTS),
+        *itertools.product(WITH_STATE, ["gone", "wrong position"]),
+    ],
+)
 async def test_lost_verifier_sessions_are_reopened(
     stack: Stack,
     orchestrator: InProcess,
     cases: list[Case],
     expected: list[list[int]],
+    strategy: str,
     fault: str,
 ) -> None:
     """Every third verdict is lost; the session is rebuilt from the committed tokens."""
@@ -130,7 +152,7 @@ async def test_lost_verifier_sessions_are_reopened(
     async with grpc.aio.insecure_channel(stack.processes["verifier"].address) as channel:
         flaky = fakes.FlakyVerifier(channel, fault)
         async with fakes.listening(add, flaky) as verifier, orchestrator(verifiers=verifier) as to:
-            responses = await answers(to, cases[:6], "speculative")
+            responses = await answers(to, cases[:6], strategy)
     assert flaky.spoiled > 0
     assert not first_difference(expected[:6], tokens(responses))
     assert all(response.summary.speculation.reopened_sessions for response in responses)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
@@ -24,13 +25,21 @@ from phrase_store.store import namespace_name
 from protos import generation_pb2 as pb
 from protos import speculation_pb2 as shared
 from tests.e2e.client import Case, Client, first_difference, held_out_prompts
+from tests.e2e.conftest import SAMPLINGS, UNFILTERED
 from tests.support.forked import ForkedRole, ForkedStack
 from tests.support.redis_server import RedisServer
 
 CALL_TIMEOUT_S = 120.0
+TOGETHER = 8
 SIMILAR = 10
+# Where Redis is gone, so much longer than without may a stream stand still.
+STALL_S = 0.05
+TRIES = 10
+ACTS_AT = 8
 SOURCES = ("draft_model", "phrases", "own_text", "recycling")
-OUROBOROS_OFF = {"draft_by_phrases": False, "lengthen": False, "harvest": False, "history": False}
+OUROBOROS_OFF = dict.fromkeys(
+    ("draft_by_phrases", "lengthen", "harvest", "history", "phrases_alone"), False
+)
 
 
 @dataclass(frozen=True)
@@ -145,7 +154,7 @@ def answer(
 def tokens(
     client: Client, cases: Sequence[Case], way: Way, tenant: str = "", **more: Any
 ) -> list[list[int]]:
-    with ThreadPoolExecutor(4) as pool:
+    with ThreadPoolExecutor(TOGETHER) as pool:
         answers = pool.map(lambda case: answer(client, case, way, tenant, **more), cases)
         return [list(said.token_ids) for said in answers]
 
@@ -166,20 +175,50 @@ def poison(server: RedisServer, tenant: str, cases: Sequence[Case], said: list[l
                 client.xadd(f"draftloop:phrases:{name}", {"r": record})
 
 
+@pytest.fixture(scope="module")
+def eight() -> list[Case]:
+    """Eight prompts at the three temperatures in turn, every one with a seed of its own."""
+    return [
+        Case(prompt, 48, {**UNFILTERED[index % len(UNFILTERED)], "seed": 2000 + index})
+        for index, prompt in enumerate(held_out_prompts(TOGETHER, longest=96))
+    ]
+
+
+@pytest.fixture(scope="module")
+def said_plainly(first: Client, eight: list[Case]) -> list[list[int]]:
+    """What plain decoding says, one request at a time."""
+    return first.tokens(eight, "autoregressive")
+
+
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("way", WAYS, ids=lambda way: way.name)
 def test_no_phrase_changes_a_token(
-    first: Client, server: RedisServer, cases: list[Case], expected: list[list[int]], way: Way
+    first: Client, server: RedisServer, eight: list[Case], said_plainly: list[list[int]], way: Way
 ) -> None:
     """Cold, warm, and poisoned with phrases that are wrong wherever they are asked for.
 
-    Cold where drafts pay, which they hardly do on a model as cheap as this one, then always.
+    Cold where drafts pay, which they hardly do on a model as cheap as this one, then always: one
+    case of each temperature, and poisoned all eight in shared forwards.
     """
-    chosen, said = cases[1:4], expected[1:4]
-    poison(server, f"poisoned {way.name}", chosen, said)
-    for tenant, size in ((way.name, None), (way.name, 8), (f"poisoned {way.name}", 8)):
-        found = tokens(first, chosen, way, tenant, max_draft_tokens=size)
+    one_each, said = eight[: len(UNFILTERED)], said_plainly[: len(UNFILTERED)]
+    poison(server, f"poisoned {way.name}", eight, said_plainly)
+    for tenant, size in ((way.name, None), (way.name, 8)):
+        found = tokens(first, one_each, way, tenant, max_draft_tokens=size)
         assert not first_difference(said, found), tenant
+    found = tokens(first, eight, way, f"poisoned {way.name}", max_draft_tokens=8)
+    assert not first_difference(said_plainly, found), "poisoned"
+
+
+@pytest.mark.timeout(600)
+def test_nor_where_tokens_are_cut_off_and_biased(
+    first: Client, server: RedisServer, cases: list[Case], expected: list[list[int]]
+) -> None:
+    """All the ways to choose tokens, by the strategy that drafts from every source."""
+    way, count = Way("", "fused"), len(SAMPLINGS)
+    poison(server, "poisoned and cut", cases[:count], expected[:count])
+    for tenant in ("cut", "cut", "poisoned and cut"):
+        found = tokens(first, cases[:count], way, tenant, max_draft_tokens=8)
+        assert not first_difference(expected[:count], found), tenant
 
 
 @pytest.mark.timeout(600)
@@ -215,6 +254,62 @@ def test_redis_lost_midway_changes_no_token(
     assert not first_difference(expected, answers)
     assert not first_difference(expected[:3], without)
     assert not first_difference(expected[:3], again)
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("fault", ["killed", "frozen"])
+def test_a_stream_does_not_wait_for_redis(first: Client, server: RedisServer, fault: str) -> None:
+    """No gap that the same request undisturbed has not, of one it is lost to and one without it.
+
+    A busy machine makes gaps of its own, a fault of ours makes one every time: in one of some tries
+    there must be none.
+    """
+    lose, find = {
+        "killed": (server.kill, server.start),
+        "frozen": (server.freeze, server.thaw),
+    }[fault]
+    case = Case(held_out_prompts(1, longest=96)[0], 96)
+    streamed(first, case, lambda: None)
+    for _ in range(TRIES):
+        undisturbed = streamed(first, case, lambda: None)
+        try:
+            disturbed = [streamed(first, case, lose), streamed(first, case, lambda: None)]
+        finally:
+            find()
+        assert all(stream.token_ids == undisturbed.token_ids for stream in disturbed)
+        if max(stream.longest_gap for stream in disturbed) < undisturbed.longest_gap + STALL_S:
+            return
+    pytest.fail("it stood still every time")
+
+
+@dataclass(frozen=True)
+class Stream:
+    """What came of a request, and when."""
+
+    token_ids: list[int]
+    came: list[float]  # when the request was made, and every piece
+
+    @property
+    def longest_gap(self) -> float:
+        return max(later - earlier for earlier, later in itertools.pairwise(self.came))
+
+
+def streamed(client: Client, case: Case, act: Callable[[], None]) -> Stream:
+    """Acts after a few pieces, beside whoever reads the others."""
+    parameters = case.parameters("ouroboros", max_draft_tokens=6, tenant="gaps", ignore_eos=True)
+    acting = threading.Thread(target=act)
+    token_ids: list[int] = []
+    came = [time.perf_counter()]
+    for piece in client.stub.Generate(
+        pb.GenerateRequest(parameters=parameters), timeout=CALL_TIMEOUT_S
+    ):
+        came.append(time.perf_counter())
+        token_ids += piece.token_ids
+        if len(came) == ACTS_AT:
+            acting.start()
+    acting.join()
+    assert len(came) > 2 * ACTS_AT, "it was over before anything happened"
+    return Stream(token_ids, came)
 
 
 @pytest.mark.timeout(600)
