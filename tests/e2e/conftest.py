@@ -19,6 +19,7 @@ from orchestrator.servicer import SERVICE_NAME, GenerationServicer, register
 from orchestrator.stack_config import StackConfig
 from tests.e2e.client import CALL_TIMEOUT_S, Case, Client, held_out_prompts
 from tests.support.forked import ForkedStack
+from tests.support.opt_in import only_on_request
 
 PERSON = """{
     "type": "object", "additionalProperties": false,
@@ -39,7 +40,25 @@ SAMPLINGS: tuple[dict[str, Any], ...] = (
     {"temperature": 0.9, "top_p": 0.95, "grammar": {"json_schema": PERSON}},
 )
 
+UNFILTERED: tuple[dict[str, Any], ...] = (
+    {"temperature": 0.0}, {"temperature": 0.7}, {"temperature": 1.0},
+)  # fmt: skip
+WANTED = "TEST_LOSSLESS"
+TIMEOUT_S = 1800
+
 InProcess = Callable[..., AbstractAsyncContextManager[str]]
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """The mark of what runs on request only."""
+    config.addinivalue_line("markers", f"lossless: takes minutes; {WANTED}=1 runs it")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """What takes minutes runs where it is asked for."""
+    chosen = [item for item in items if item.get_closest_marker("lossless")]
+    reason = f"takes minutes: set {WANTED}=1"
+    only_on_request(chosen, variable=WANTED, timeout_s=TIMEOUT_S, reason=reason)
 
 
 @pytest.fixture(scope="session")

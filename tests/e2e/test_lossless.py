@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -14,17 +15,35 @@ from orchestrator.launcher import Stack
 from orchestrator.stack_config import StackConfig
 from protos import generation_pb2 as pb
 from tests.e2e.client import STRATEGIES, Case, Client, first_difference, held_out_prompts
-from tests.e2e.conftest import SAMPLINGS
+from tests.e2e.conftest import SAMPLINGS, UNFILTERED
 from tests.support.forked import ForkedStack
 
 # Enough for every part of every strategy.
 DRAFT_TOKENS = 12
 PROMPTS, TOKENS = 50, 128
+TRIES = 3  # of which a busy machine, where alone there are few rounds, may spoil one or two
 
 
 @pytest.fixture(scope="module")
 def plain_cases() -> list[Case]:
     return [Case(prompt, TOKENS) for prompt in held_out_prompts(PROMPTS, longest=160)]
+
+
+@pytest.fixture(scope="module")
+def many_cases(plain_cases: list[Case]) -> list[Case]:
+    """The same prompts at the temperatures of UNFILTERED."""
+    return [
+        replace(case, sampling={**UNFILTERED[index % len(UNFILTERED)], "seed": 3000 + index})
+        for index, case in enumerate(plain_cases)
+    ]
+
+
+@pytest.fixture(scope="module")
+def said_plainly(client: Client, many_cases: list[Case]) -> list[list[int]]:
+    """What plain decoding says of them, one request at a time."""
+    said = client.tokens(many_cases, "autoregressive")
+    assert len(said) == PROMPTS and sum(map(len, said)) > PROMPTS * TOKENS / 2
+    return said
 
 
 @pytest.fixture(scope="module")
@@ -74,20 +93,43 @@ def test_every_strategy_says_what_plain_decoding_says(
 ) -> None:
     """Greedy and sampled, with filters, penalties and bias; alone and in shared forwards.
 
-    There in every round: equality alone would not show a strategy that drafts nothing. Alone as it
-    pays, and by what a busy machine measures nothing may pay on a model as cheap as this one.
+    Each drafts in every round: equality alone would not show a strategy that drafts nothing, and
+    by what a busy machine measures nothing may pay on a model as cheap as this one. Drafts where
+    they pay are in `test_phrases`, when its phrases are cold.
     """
     assert any(len(tokens) > 10 for tokens in expected[:count])
-    drafts_always = concurrency > 1 and strategy != "autoregressive"
-    size = DRAFT_TOKENS if drafts_always else None
-    answers = client.answers(cases[:count], strategy, concurrency, max_draft_tokens=size)
+    drafts = strategy != "autoregressive"
+    size = DRAFT_TOKENS if drafts else None
+    for _ in range(TRIES):
+        answers = client.answers(cases[:count], strategy, concurrency, max_draft_tokens=size)
+        said = [list(answer.token_ids) for answer in answers]
+        assert not first_difference(expected[:count], said)
+        figures = [answer.summary.speculation for answer in answers]
+        assert (sum(each.draft_tokens for each in figures) > 0) == drafts
+        stalled = 10 * sum(each.fallback_rounds for each in figures)
+        if stalled <= sum(each.rounds for each in figures):  # a stall, at most
+            return
+    pytest.fail("the drafter was late every time")
+
+
+@pytest.mark.lossless
+@pytest.mark.parametrize("concurrency", [1, 8])
+@pytest.mark.parametrize("strategy", STRATEGIES[1:])
+def test_nor_does_any_over_fifty_prompts(
+    client: Client,
+    many_cases: list[Case],
+    said_plainly: list[list[int]],
+    strategy: str,
+    concurrency: int,
+) -> None:
+    """The ladder's whole rung: fifty prompts, 128 tokens each, a seed of its own for each.
+
+    Only with TEST_LOSSLESS set: ten minutes on two cores that others use as well.
+    """
+    answers = client.answers(many_cases, strategy, concurrency, max_draft_tokens=DRAFT_TOKENS)
     said = [list(answer.token_ids) for answer in answers]
-    assert not first_difference(expected[:count], said)
-    drafts = [answer.summary.speculation for answer in answers]
-    rounds = sum(figures.rounds for figures in drafts)
-    assert 10 * sum(figures.fallback_rounds for figures in drafts) <= rounds  # a stall, at most
-    drafted = sum(figures.draft_tokens for figures in drafts)
-    assert drafted if drafts_always else strategy != "autoregressive" or not drafted
+    assert not first_difference(said_plainly, said)
+    assert sum(answer.summary.speculation.draft_tokens for answer in answers)
 
 
 @pytest.mark.timeout(600)
