@@ -10,6 +10,8 @@ from typing import Any, TextIO, cast
 
 import structlog
 
+MODEL_SERVICES = ("drafter", "verifier")
+
 
 class Output(io.TextIOBase):
     """A file that takes lines as long as it can: a full disk costs its lines, never a request.
@@ -75,14 +77,27 @@ def role() -> str:
     return str(structlog.contextvars.get_contextvars().get("role", ""))
 
 
-def bind_request(request_id: str) -> None:
+def session_name(request_id: str, opening: int) -> str:
+    """What a model service is told of a request's session: which of all openings it is, too."""
+    return f"{request_id}.{opening}"
+
+
+def bind_request(name: str) -> None:
     """Names the request in every further line of this task and of those that it starts.
 
-    A request has one session on each model service, which bears the request's own id: one search
-    finds its lines in all roles. Nothing unbinds it, so that an error told by whoever called still
-    has the name: use it where a task serves one request.
+    `name` is the request's id, or in a model service, which knows no other, that of its session:
+    one search for the `request_id` finds the lines in all roles, one for the `session_id` those of
+    one of its sessions. Nothing unbinds it, so that an error told by whoever called still has the
+    name: use it where a task serves one request.
     """
-    structlog.contextvars.bind_contextvars(request_id=request_id, session_id=request_id)
+    if role() in MODEL_SERVICES:
+        request_id, _, opening = name.rpartition(".")
+        of_ours = request_id and opening.isdecimal()
+        structlog.contextvars.bind_contextvars(
+            request_id=request_id if of_ours else name, session_id=name
+        )
+    else:  # whose requests may be called anything
+        structlog.contextvars.bind_contextvars(request_id=name)
 
 
 def bind_http_request(request_id: str) -> None:

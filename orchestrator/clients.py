@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 
 import grpc
 
-from draftloop import tracing
+from draftloop import logs, tracing
 from draftloop.errors import InvalidInput, Unavailable
 from draftloop.load import ServiceLoad
 from draftloop.model_info import ModelInfo
@@ -34,6 +35,8 @@ from protos import drafter_pb2, drafter_pb2_grpc, verifier_pb2, verifier_pb2_grp
 ServiceInfo = tuple[ModelInfo, ServiceLoad]
 # Of a drafter that prefills. Discovery asks it every second how many forwards it has run.
 SILENCE_S = 3.0
+# Of this process: a session that is reopened is another one, and so is that of an id used twice.
+OPENINGS = itertools.count(1)
 
 
 class VerifierStream(Stream):
@@ -56,7 +59,7 @@ class VerifierStream(Stream):
         """Opens the session; the answer holds the next token."""
         request = self._terms.request
         message = verifier_pb2.OpenVerifierSession(
-            session_id=request.request_id,
+            session_id=_session_id(request.request_id),
             vocabulary_fingerprint=self._terms.vocabulary_fingerprint,
             token_ids=committed,
             prompt_length=len(request.prompt),
@@ -114,7 +117,7 @@ class DrafterStream(Stream):
         """
         request = self._terms.request
         message = drafter_pb2.OpenDrafterSession(
-            session_id=request.request_id,
+            session_id=_session_id(request.request_id),
             vocabulary_fingerprint=self._terms.vocabulary_fingerprint,
             token_ids=committed,
             prompt_length=len(request.prompt),
@@ -175,6 +178,10 @@ async def drafter_info(channel: grpc.aio.Channel, timeout_s: float) -> ServiceIn
     stub = drafter_pb2_grpc.DrafterStub(channel)
     response = await stub.Info(drafter_pb2.DrafterInfoRequest(), timeout=timeout_s)
     return convert.model_info_from_pb(response.model), convert.load_from_pb(response.load)
+
+
+def _session_id(request_id: str) -> str:
+    return logs.session_name(request_id, next(OPENINGS))
 
 
 def _verification(message: verifier_pb2.VerifyResponse, length: int) -> Verification:

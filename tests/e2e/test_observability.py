@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -194,7 +195,12 @@ def test_log_lines_name_the_request_in_every_role(
     request_id = answer.summary.request_id
     for role in ROLES:
         own = [line for line in watched.lines(role) if line.get("request_id") == request_id]
-        assert own and {line["session_id"] for line in own} == {request_id}
+        sessions: set[Any] = {line.get("session_id") for line in own}
+        if role == "orchestrator":
+            assert sessions == {None}
+        else:
+            [session] = sessions
+            assert re.fullmatch(re.escape(request_id) + r"\.\d+", session)
         assert {line["role"] for line in own} == {role}
     [end] = [line for line in watched.lines("orchestrator") if line["event"] == "generated"][:1]
     assert end["outcome"] == "length" and end["output_tokens"] == len(answer.token_ids)

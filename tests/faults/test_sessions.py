@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import time
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -11,7 +12,7 @@ from typing import Any
 import pytest
 
 from draftloop.deadline import Deadline
-from draftloop.errors import DeadlineExceeded, Mismatch, Unavailable
+from draftloop.errors import DeadlineExceeded, Mismatch, SessionLost, Unavailable
 from draftloop.load import ServiceLoad
 from draftloop.request import GenerationRequest, SamplingParameters
 from draftloop.rpc.channel import open_channel
@@ -98,6 +99,40 @@ class OtherModel(verifier_pb2_grpc.VerifierServicer):
         await anext(messages)
         raise Mismatch("model_fingerprint: must be another")
         yield
+
+
+class Forgetful(fakes.ScriptedVerifier):
+    """Loses every session at its second message."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.opened: list[str] = []
+
+    async def Verify(self, messages: Any, context: Any) -> AsyncIterator[Any]:
+        async def first() -> AsyncIterator[Any]:
+            message = await anext(messages)
+            self.opened.append(message.open.session_id)
+            yield message
+
+        async for answer in super().Verify(first(), context):
+            yield answer
+        await anext(messages)
+        raise SessionLost("forgotten")
+
+
+async def test_a_session_that_is_reopened_has_another_name() -> None:
+    forgetful = Forgetful()
+    async with (
+        fakes.listening(add_verifier, forgetful) as address,
+        replicas(address) as known,
+    ):
+        for _ in range(2):
+            session = VerifierSession(known, terms(), reopen_for_s=1)
+            await session.open(PROMPT)
+            await session.verify((*PROMPT, 1), EMPTY_TREE)
+            await session.close()
+    assert len(set(forgetful.opened)) == len(forgetful.opened) == 4
+    assert all(re.fullmatch(r"one\.\d+", name) for name in forgetful.opened)
 
 
 async def test_a_replica_with_another_model_is_passed_over() -> None:
