@@ -77,18 +77,21 @@ def _of(
 
 def _ouroboros_by_part() -> Iterator[Method]:
     """Ouroboros' parts one by one; harvest and history are worth what lengthening makes of them."""
-    off = {"draft_by_phrases": False, "lengthen": False, "harvest": False, "history": False}
+    parts = ("draft_by_phrases", "lengthen", "harvest", "history", "phrases_alone")
+    off = dict.fromkeys(parts, False)
     for name, on in (
         ("no part", ()),
         ("drafting", ("draft_by_phrases",)),
         ("lengthening", ("lengthen",)),
         ("harvest", ("lengthen", "harvest")),
         ("history", ("lengthen", "history")),
+        ("phrases alone", ("harvest", "history", "phrases_alone")),
+        ("all", parts),
     ):
-        parts = OuroborosParameters(**{**off, **dict.fromkeys(on, True)})  # type: ignore[arg-type]
-        pool: Literal["cold", "warm"] = "warm" if name == "history" else "cold"
+        switches = OuroborosParameters(**{**off, **dict.fromkeys(on, True)})  # type: ignore[arg-type]
+        pool: Literal["cold", "warm"] = "warm" if switches.history else "cold"
         method = f"{ABLATIONS[OUROBOROS]} {name}"
-        yield Method(method, "draftloop", speculation=_of(OUROBOROS, parts), pool=pool)
+        yield Method(method, "draftloop", speculation=_of(OUROBOROS, switches), pool=pool)
 
 
 def _fused_by_source() -> Iterator[Method]:

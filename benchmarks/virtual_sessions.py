@@ -159,6 +159,7 @@ class DrafterSession:
             token_ids=tuple(committed),
             prompt_length=len(request.prompt),
             sampling=request.sampling,
+            stop_token_ids=request.stop_token_ids,
             strategy=request.strategy,
             access=request.access(""),
             ouroboros=parts.ouroboros,

@@ -41,6 +41,8 @@ STRATEGIES = (
 class OuroborosParameters:
     """The four parts of Ouroboros (2402.13720, sections 3.1 to 3.4), each with a switch.
 
+    And one that is not the paper's: rounds that are drafted by `phrases_alone`, without the draft
+    model, where phrases promise more by themselves.
     W = 3 kept 99 % of what W = 15 gives at 28 % of its draft tokens (ALGORITHMS, section 3).
     """
 
@@ -48,6 +50,7 @@ class OuroborosParameters:
     lengthen: bool = True
     harvest: bool = True
     history: bool = True
+    phrases_alone: bool = True
     lengthening_phrases: int = 3
     lookahead: LookaheadParameters = LookaheadParameters(window=3, ngram=5, candidates=3)
 

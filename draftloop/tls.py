@@ -49,14 +49,14 @@ class ClientTls:
     ca: Path
     certificate: Path | None = None
     key: Path | None = None
+    settings: str = "tls"  # how the names of the settings begin that these files come from
 
     def require_usable(self) -> None:
         """Raises StartupFailure naming the setting whose file cannot be used."""
-        _require_authority("services_tls_ca", self.ca)
+        _require_authority(f"{self.settings}_ca", self.ca)
         if self.certificate is not None and self.key is not None:
-            _require_pair(
-                "services_tls_certificate", self.certificate, "services_tls_key", self.key
-            )
+            names = f"{self.settings}_certificate", f"{self.settings}_key"
+            _require_pair(names[0], self.certificate, names[1], self.key)
 
 
 def require_together(**settings: object) -> bool:

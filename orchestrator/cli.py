@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import sys
 from pathlib import Path
-from typing import Annotated, NoReturn
+from typing import Annotated
 
 import typer
 
@@ -18,12 +18,11 @@ from draftloop.request import GenerationParameters, SamplingParameters
 from draftloop.speculation import AUTOREGRESSIVE, STRATEGIES, Speculation
 from orchestrator import cli_health, cli_keys, cli_phrases, cli_profile, terminal
 from orchestrator.cli_common import (
-    FAILED,
     ApiKey,
     Server,
     TlsCa,
+    clear_errors,
     client_of,
-    complaints,
     console,
 )
 from orchestrator.cli_health import Role
@@ -41,11 +40,6 @@ app.add_typer(cli_phrases.app, name="phrases")
 app.add_typer(cli_keys.app, name="keys")
 
 
-def _fail(error: Exception) -> NoReturn:
-    complaints.print(f"draftloop: {error}", style="red", markup=False, soft_wrap=True)
-    raise typer.Exit(FAILED)
-
-
 @app.callback(invoke_without_command=True)
 def _root(
     version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False,
@@ -59,7 +53,9 @@ def _root(
 def up(
     config: Annotated[Path | None, typer.Option(help="TOML file with these settings.")] = None,
     target: Annotated[Path | None, typer.Option(help="Folder of the target model.")] = None,
-    draft: Annotated[Path | None, typer.Option(help="Folder of the draft model.")] = None,
+    draft: Annotated[
+        Path | None, typer.Option(help="Folder of the draft model; none starts no drafter.")
+    ] = None,
     inflate: Annotated[str | None, typer.Option(help="Cost inflation, such as 300M.")] = None,
     dtype: Annotated[str | None, typer.Option(help="bfloat16 or float32.")] = None,
     quantization: Annotated[
@@ -76,18 +72,20 @@ def up(
     phrases_url: Annotated[
         str | None, typer.Option(help="Phrase log, such as redis://host; memory:// without.")
     ] = None,
+    start_timeout_s: Annotated[
+        float | None, typer.Option(help="Seconds until everything is warm; 180 without.")
+    ] = None,
 ) -> None:
     """Start verifier, drafter and orchestrator on this machine; Ctrl-C stops them."""
-    try:
+    with clear_errors():
         stack_config = StackConfig.read(
             config, target=target, draft=draft, inflate=inflate, dtype=dtype, device=device,
             quantization=quantization, tensor_parallel_size=tensor_parallel_size,
             port=port, http_port=http_port, phrases_url=phrases_url,
+            start_timeout_s=start_timeout_s,
         )  # fmt: skip
         with interruptible():
             _run_stack(stack_config)
-    except DraftloopError as error:
-        _fail(error)
 
 
 def _run_stack(config: StackConfig) -> None:
@@ -105,7 +103,7 @@ def _run_stack(config: StackConfig) -> None:
                 f'try: draftloop generate "def main():" --compare --server {stack.address}'
             )
             ended = stack.wait()
-            raise DraftloopError(f"{ended.role} ended: {ended.last_words()}")
+            raise DraftloopError(f"{ended.role} ended: {ended.last_words()} (logs: {stack.folder})")
     except KeyboardInterrupt:
         console.print("stopped")
 
@@ -141,7 +139,7 @@ def generate(
     tls_ca: TlsCa = None,
 ) -> None:
     """Continue a prompt on a running deployment, streaming to the terminal."""
-    try:
+    with clear_errors():
         text = _standard_input() if prompt == "-" else prompt
         parameters = GenerationParameters(
             text=text,
@@ -161,14 +159,11 @@ def generate(
         )
         with client_of(server, api_key, tls_ca) as client:
             (_compare if compare else _stream)(client, parameters)
-    except DraftloopError as error:
-        _fail(error)
-    except KeyboardInterrupt:
-        complaints.print("cancelled")
-        raise typer.Exit(130) from None
 
 
 def _standard_input() -> str:
+    if sys.stdin is None:
+        raise InvalidInput("prompt", "needs an open standard input", "-")
     try:
         return sys.stdin.buffer.read().decode()
     except UnicodeDecodeError as error:
@@ -220,11 +215,8 @@ def _compare(client: Client, parameters: GenerationParameters) -> None:
 @app.command()
 def info(server: Server = DEFAULT_ADDRESS, api_key: ApiKey = None, tls_ca: TlsCa = None) -> None:
     """Show models, strategies and limits of a running deployment."""
-    try:
-        with client_of(server, api_key, tls_ca) as client:
-            terminal.show_info(console, client.info())
-    except DraftloopError as error:
-        _fail(error)
+    with clear_errors(), client_of(server, api_key, tls_ca) as client:
+        terminal.show_info(console, client.info())
 
 
 app.command()(cli_profile.profile)
@@ -235,9 +227,17 @@ app.command()(cli_health.health)
     context_settings={"allow_extra_args": True, "ignore_unknown_options": True},
     add_help_option=False,
 )
-def serve(role: Role, context: typer.Context) -> None:
+def serve(
+    context: typer.Context,
+    role: Annotated[str, typer.Argument(help=f"One of {', '.join(Role)}.")],
+) -> None:
     """Serve one role in this process; its flags follow (`draftloop serve verifier --help`)."""
-    exec_role(role.value, context.args)
+    if role in ("--help", "-h"):
+        console.print(context.get_help(), markup=False)
+        return
+    if role not in [*Role]:
+        raise typer.BadParameter(f"{role!r} is none of {', '.join(Role)}", param_hint="ROLE")
+    exec_role(role, context.args)
 
 
 def main() -> None:

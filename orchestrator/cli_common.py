@@ -41,6 +41,12 @@ def clear_errors() -> Iterator[None]:
     """One line and an exit status instead of a traceback."""
     try:
         yield
+    except BrokenPipeError:  # whoever read has had enough, which the command line itself knows
+        raise
+    except ModuleNotFoundError as error:
+        rule = "is not installed; install what the command needs, such as draftloop[orchestrator]"
+        complaints.print(f"draftloop: {error.name} {rule}", style="red", markup=False)
+        raise typer.Exit(FAILED) from None
     except (DraftloopError, OSError) as error:
         complaints.print(f"draftloop: {error}", style="red", markup=False, soft_wrap=True)
         raise typer.Exit(FAILED) from None

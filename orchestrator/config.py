@@ -139,6 +139,7 @@ class OrchestratorSettings(PhraseSettings, ServiceSettings):
         if self.services_tls_ca is None:
             return None
         return ClientTls(
+            settings="services_tls",
             ca=self.services_tls_ca,
             certificate=self.services_tls_certificate,
             key=self.services_tls_key,

@@ -164,7 +164,7 @@ class Deployment:
             choice,
             controller=controller,
             figures=figures,
-            prefers_phrases=strategy == OUROBOROS,
+            prefers_phrases=strategy == OUROBOROS and request.speculation.ouroboros.phrases_alone,
         )
 
     def _beside_the_loop(
@@ -180,6 +180,7 @@ class Deployment:
         own = PhraseSession(
             request.prompt,
             request.max_tokens,
+            stop_token_ids=request.stop_token_ids,
             calibration=self._calibrations.of(request.sampling.temperature),
             prediction=request.prediction,
         )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import os
 import shutil
 import signal
 import socket
@@ -16,6 +17,7 @@ from typing import Self
 from draftloop.environment import prefix_of
 from draftloop.errors import StartupFailure
 from draftloop.model_info import require_model_folder
+from orchestrator.config import OrchestratorSettings
 from orchestrator.role_process import POLL_S, RoleProcess
 from orchestrator.stack_config import StackConfig
 
@@ -26,6 +28,8 @@ TINY = 4 << 20
 DRAFTER_MEMORY_SHARE = 0.2
 
 
+# Settings of roles that have been made one from what was asked for here and their environment.
+OURS = ("model", "tokenizer", "http_listen")
 PORT_FLAGS = {"port": "--port", "http_port": "--http-port"}
 
 
@@ -62,23 +66,24 @@ class Stack:
     def __enter__(self) -> Self:
         try:
             self._start()
-        except BaseException:
-            self.stop()
+        except BaseException as error:
+            self.stop(keeps_logs=not isinstance(error, KeyboardInterrupt))
             raise
         return self
 
-    def __exit__(self, *_: object) -> None:
-        self.stop()
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        """Where something went wrong the logs stay, to be read."""
+        self.stop(keeps_logs=kind is not None and not issubclass(kind, KeyboardInterrupt))
 
     def restart(self, role: str) -> None:
         """Starts a dead role again on the same ports."""
         process = self.processes[role]
         port = process.address.rpartition(":")[2]
         process.flags = _with(process.flags, "--listen", f"{self.config.host}:{port}")
-        if role == "orchestrator" and self.http_address:
+        if role == "orchestrator" and self.http_address and "--http-listen" in process.flags:
             process.flags = _with(process.flags, "--http-listen", self.http_address)
         process.start()
-        process.wait_until_ready(time.monotonic() + self.config.start_timeout_s)
+        self._wait_for(process, time.monotonic() + self.config.start_timeout_s)
 
     def wait(self) -> RoleProcess:
         """Blocks until some role's process has ended; returns it."""
@@ -88,7 +93,7 @@ class Stack:
                     return process
             time.sleep(POLL_S * 4)
 
-    def stop(self) -> None:
+    def stop(self, *, keeps_logs: bool = False) -> None:
         """Stops the orchestrator first, so that no request meets a vanished service."""
         try:
             for process in reversed(self.processes.values()):
@@ -97,13 +102,15 @@ class Stack:
             for process in self.processes.values():
                 process.kill()
         finally:
-            shutil.rmtree(self.folder, ignore_errors=True)
+            if not keeps_logs or not any(self.folder.glob("*.log")):
+                shutil.rmtree(self.folder, ignore_errors=True)
 
     def _start(self) -> None:
         config = self.config
         deadline = time.monotonic() + config.start_timeout_s
         if problems := [*self._missing_models(), *self._port_problems()]:
             raise StartupFailure("\n".join(problems))
+        self._require_orchestrator_flags()
         self._add("verifier", config.verifier_port, self._verifier_flags())
         if config.draft is not None:
             self._add("drafter", config.drafter_port, self._drafter_flags())
@@ -121,8 +128,17 @@ class Stack:
         self.processes[role].start()
 
     def _await(self, process: RoleProcess, deadline: float) -> None:
-        process.wait_until_ready(deadline)
+        self._wait_for(process, deadline)
         self._on_ready(process)
+
+    def _wait_for(self, process: RoleProcess, deadline: float) -> None:
+        limit = f"start_timeout_s = {self.config.start_timeout_s:g} seconds (--start-timeout-s)"
+        process.wait_until_ready(deadline, limit)
+
+    def _require_orchestrator_flags(self) -> None:
+        """It starts last: what is wrong with its settings is said before models are loaded."""
+        elsewhere = ("--verifiers", "127.0.0.1:1", "--drafters", "")
+        OrchestratorSettings.from_command_line([*self._orchestrator_flags(), *elsewhere])
 
     def _missing_models(self) -> Iterator[str]:
         for name in ("target", "draft"):
@@ -137,7 +153,7 @@ class Stack:
         """Finds occupied ports now rather than after seconds of loading; those asked for first."""
         config = self.config
         ports = {"verifier_port": config.verifier_port, "port": config.port}
-        if config.http_port is not None:
+        if config.http_port is not None and "http_listen" in self._http():
             ports["http_port"] = config.http_port
         if config.draft is not None:
             ports["drafter_port"] = config.drafter_port
@@ -154,34 +170,49 @@ class Stack:
 
     def _verifier_flags(self) -> list[str]:
         config = self.config
-        flags = ["--model", str(config.target), "--dtype", config.dtype, "--device", config.device]
-        flags += ["--quantization", config.quantization, "--inflate", config.inflate]
-        flags += ["--tensor-parallel-size", str(config.tensor_parallel_size)]
-        flags += ["--start-lock", str(self._start_lock)]
-        return [*flags, *config.verifier_flags]
+        flags = self._flags("verifier", model=config.target, dtype=config.dtype,
+                            device=config.device, quantization=config.quantization,
+                            inflate=config.inflate,
+                            tensor_parallel_size=config.tensor_parallel_size)  # fmt: skip
+        return [*flags, "--start-lock", str(self._start_lock), *config.verifier_flags]
 
     def _drafter_flags(self) -> list[str]:
         config = self.config
-        flags = ["--model", str(config.draft), "--dtype", config.dtype, "--device", config.device]
-        if config.device == "cpu" and config.draft is not None and _is_tiny(config.draft):
-            flags += ["--threads", "1"]
-        flags += ["--memory-share", str(DRAFTER_MEMORY_SHARE)]
+        tiny = config.device == "cpu" and config.draft is not None and _is_tiny(config.draft)
+        flags = self._flags("drafter", model=config.draft, dtype=config.dtype,
+                            device=config.device, memory_share=DRAFTER_MEMORY_SHARE,
+                            **({"threads": 1} if tiny else {}))  # fmt: skip
         return [*flags, "--start-lock", str(self._start_lock), *config.drafter_flags]
 
     def _orchestrator_flags(self) -> list[str]:
-        drafter = self.processes.get("drafter")
-        http = (
-            "" if self.config.http_port is None else f"{self.config.host}:{self.config.http_port}"
-        )
+        services = {name: process.address for name, process in self.processes.items()}
+        flags = self._flags("orchestrator", tokenizer=self.config.target, **self._http(),
+                            default_strategy=self.config.default_strategy)  # fmt: skip
         return [
-            *("--http-listen", http),
+            *flags,
             *("--http-address-file", str(self._http_address_file)),
-            *("--verifiers", self.processes["verifier"].address),
-            *("--drafters", drafter.address if drafter else ""),
-            *("--tokenizer", str(self.config.target)),
-            *("--default-strategy", self.config.default_strategy),
+            *("--verifiers", services.get("verifier", "")),
+            *("--drafters", services.get("drafter", "")),
             *self.config.orchestrator_flags,
         ]
+
+    def _http(self) -> dict[str, str]:
+        """Where the HTTP API listens; nothing where the environment says so, and nobody else."""
+        config = self.config
+        variable = f"{prefix_of('orchestrator')}HTTP_LISTEN"
+        if variable in os.environ and not {"host", "http_port"} & config.model_fields_set:
+            return {}
+        port = config.http_port
+        return {"http_listen": "" if port is None else f"{config.host}:{port}"}
+
+    def _flags(self, role: str, **values: object) -> list[str]:
+        """What we say to a role: what was asked for, else what its environment does not say."""
+        flags: list[str] = []
+        for name, value in values.items():
+            said = f"{prefix_of(role)}{name.upper()}" in os.environ
+            if not said or name in OURS or name in self.config.model_fields_set:
+                flags += [f"--{name.replace('_', '-')}", str(value)]
+        return flags
 
 
 def _problem(host: str, port: int) -> str:
@@ -210,7 +241,9 @@ def interruptible() -> Iterator[None]:
     def interrupt(_number: int, _frame: object) -> None:
         raise KeyboardInterrupt
 
-    numbers = (signal.SIGTERM, signal.SIGHUP)
+    # What is ignored stays so: `nohup` wants no end with the terminal's.
+    both = (signal.SIGTERM, signal.SIGHUP)
+    numbers = [number for number in both if signal.getsignal(number) is not signal.SIG_IGN]
     previous = [signal.signal(number, interrupt) for number in numbers]
     try:
         yield

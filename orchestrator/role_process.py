@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from itertools import pairwise
 from pathlib import Path
 from typing import Protocol
 
@@ -78,15 +79,18 @@ class RoleProcess:
                 env=self.environment,
             )  # fmt: skip
 
-    def wait_until_ready(self, deadline: float) -> None:
-        """Raises StartupFailure, with the service's own words, where it ends or takes too long."""
+    def wait_until_ready(self, deadline: float, limit: str = "its time") -> None:
+        """Raises StartupFailure, with the service's own words, where it ends or takes too long.
+
+        `limit` is what the time until the deadline is called, and who can make it longer.
+        """
         while not self._address_file.exists():
+            log = f"(log: {self.log_file})"
             if self.process is None or self.process.poll() is not None:
-                raise StartupFailure(f"{self.role} did not start: {self.last_words()}")
+                raise StartupFailure(f"{self.role} did not start: {self.last_words()} {log}")
             if time.monotonic() > deadline:
-                raise StartupFailure(
-                    f"{self.role} was not ready in time: {self.last_words()} (log: {self.log_file})"
-                )
+                said = f"last said: {self.last_words()} {log}"
+                raise StartupFailure(f"{self.role} was not ready within {limit}; {said}")
             time.sleep(POLL_S)
         self.address = self._address_file.read_text()
 
@@ -108,8 +112,11 @@ class RoleProcess:
     def _grace_period_s(self) -> float:
         """The role's own, as it will read it."""
         said = self.environment.get(f"{prefix_of(self.role)}GRACE_PERIOD_S")
-        if GRACE_FLAG in self.flags[:-1]:
-            said = self.flags[self.flags.index(GRACE_FLAG) + 1]
+        for flag, following in pairwise([*self.flags, ""]):
+            if flag == GRACE_FLAG:
+                said = following
+            elif flag.startswith(f"{GRACE_FLAG}="):
+                said = flag.partition("=")[2]
         try:
             return float(said or GRACE_PERIOD_S)
         except ValueError:

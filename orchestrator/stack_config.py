@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import shlex
 import tomllib
 from pathlib import Path
 from typing import Any, Literal, Self
@@ -19,6 +21,9 @@ from draftloop.config import (
 from draftloop.environment import PHRASES_URL
 from draftloop.errors import StartupFailure
 from draftloop.speculation import FUSED
+
+# Both the launcher and other roles than their own must know these.
+MODELS = {"target": "DRAFTLOOP_VERIFIER_MODEL", "draft": "DRAFTLOOP_DRAFTER_MODEL"}
 
 
 class StackConfig(BaseModel):
@@ -55,6 +60,18 @@ class StackConfig(BaseModel):
     drafter_flags: tuple[str, ...] = Field((), description="further flags of the drafter")
     orchestrator_flags: tuple[str, ...] = Field((), description="further flags of the orchestrator")
 
+    @field_validator("target", "draft")
+    @classmethod
+    def _home(cls, folder: Path | None) -> Path | None:
+        """Where a shell has left the sign for one's home."""
+        return folder and folder.expanduser()
+
+    @field_validator("verifier_flags", "drafter_flags", "orchestrator_flags", mode="before")
+    @classmethod
+    def _words(cls, said: Any) -> Any:
+        """As in a shell, or one by one."""
+        return tuple(shlex.split(said)) if isinstance(said, str) else said
+
     @field_validator("draft", "http_port", mode="before")
     @classmethod
     def _none(cls, said: Any) -> Any:
@@ -69,6 +86,8 @@ class StackConfig(BaseModel):
     def read(cls, file: Path | None, **overrides: Any) -> Self:
         """The file's values under the overrides that are not None.
 
+        Models that neither names are those of the roles' environment variables, if there are any.
+
         Raises StartupFailure naming the file or the setting that is wrong.
         """
         values: dict[str, Any] = {}
@@ -77,6 +96,9 @@ class StackConfig(BaseModel):
                 values = tomllib.loads(file.read_text(encoding="utf-8"))
             except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
                 raise StartupFailure(f"config: {file} cannot be read: {error}") from None
+        for name, variable in MODELS.items():
+            if folder := os.environ.get(variable):
+                values.setdefault(name, folder)
         values.update({name: value for name, value in overrides.items() if value is not None})
         try:
             return cls(**values)

@@ -91,20 +91,22 @@ class LookaheadParameters(_message.Message):
     def __init__(self, window: _Optional[int] = ..., ngram: _Optional[int] = ..., candidates: _Optional[int] = ..., pool_size: _Optional[int] = ...) -> None: ...
 
 class OuroborosParameters(_message.Message):
-    __slots__ = ("draft_by_phrases", "lengthen", "harvest", "history", "lengthening_phrases", "lookahead")
+    __slots__ = ("draft_by_phrases", "lengthen", "harvest", "history", "lengthening_phrases", "lookahead", "phrases_alone")
     DRAFT_BY_PHRASES_FIELD_NUMBER: _ClassVar[int]
     LENGTHEN_FIELD_NUMBER: _ClassVar[int]
     HARVEST_FIELD_NUMBER: _ClassVar[int]
     HISTORY_FIELD_NUMBER: _ClassVar[int]
     LENGTHENING_PHRASES_FIELD_NUMBER: _ClassVar[int]
     LOOKAHEAD_FIELD_NUMBER: _ClassVar[int]
+    PHRASES_ALONE_FIELD_NUMBER: _ClassVar[int]
     draft_by_phrases: bool
     lengthen: bool
     harvest: bool
     history: bool
     lengthening_phrases: int
     lookahead: LookaheadParameters
-    def __init__(self, draft_by_phrases: bool = ..., lengthen: bool = ..., harvest: bool = ..., history: bool = ..., lengthening_phrases: _Optional[int] = ..., lookahead: _Optional[_Union[LookaheadParameters, _Mapping]] = ...) -> None: ...
+    phrases_alone: bool
+    def __init__(self, draft_by_phrases: bool = ..., lengthen: bool = ..., harvest: bool = ..., history: bool = ..., lengthening_phrases: _Optional[int] = ..., lookahead: _Optional[_Union[LookaheadParameters, _Mapping]] = ..., phrases_alone: bool = ...) -> None: ...
 
 class OptTreeParameters(_message.Message):
     __slots__ = ("nodes", "delta", "depth")

@@ -34,7 +34,9 @@ _SCOPES = {
     PhraseScope.READ_ONLY: pb.PHRASE_SCOPE_READ_ONLY,
 }
 _SCOPES_BY_NUMBER: dict[int, PhraseScope] = {number: scope for scope, number in _SCOPES.items()}
-_PLAIN_OUROBOROS = ("draft_by_phrases", "lengthen", "harvest", "history", "lengthening_phrases")
+_PLAIN_OUROBOROS = (
+    "draft_by_phrases", "lengthen", "harvest", "history", "phrases_alone", "lengthening_phrases",
+)  # fmt: skip
 _OPT_TREE = ("nodes", "delta", "depth")
 _FUSED = ("draft_model", "phrases", "own_text", "recycling")
 _LOOKAHEAD = ("window", "ngram", "candidates", "pool_size")

@@ -47,6 +47,10 @@ def run_role(
     except DraftloopError as error:
         sys.stderr.write(f"{role}: {error}\n")
         return STARTUP_FAILED
+    except ModuleNotFoundError as error:  # it comes with the role's own extra
+        extra = f"pip install 'draftloop[{role}]'"
+        sys.stderr.write(f"{role}: {error.name} is not installed; {extra}\n")
+        return STARTUP_FAILED
     if engine_thread.is_running():
         os._exit(0)  # told to stop while it loads: not in the middle of what torch does there
     return 0

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import signal
 import socket
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from itertools import pairwise
 from pathlib import Path
@@ -15,7 +17,7 @@ import pytest
 from drafter_service.config import DrafterSettings
 from draftloop.config import bundled_model
 from draftloop.errors import StartupFailure
-from orchestrator.launcher import Stack
+from orchestrator.launcher import Stack, interruptible
 from orchestrator.role_process import PYTHON, RoleProcess
 from orchestrator.stack_config import StackConfig
 
@@ -52,7 +54,8 @@ def test_ports_are_looked_at_before_models_are_loaded() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         assert "is in use" in refusal(port=port, verifier_port=0, drafter_port=0)
-    assert "is that of http_port, too" in refusal(port=20_999, http_port=20_999)
+    free = {"verifier_port": 0, "drafter_port": 0}
+    assert "is that of http_port, too" in refusal(port=20_999, http_port=20_999, **free)
     assert "cannot be listened on" in refusal(host="10.255.255.1", port=20_999)
 
 
@@ -98,6 +101,98 @@ def test_an_environments_phrase_log_is_not_overruled(
     assert given(StackConfig(phrases_url="redis://here")) == "redis://here"
 
 
+@pytest.fixture
+def unstarted() -> Iterator[Callable[..., dict[str, dict[str, str]]]]:
+    """The flags that roles would have had."""
+    stacks: list[Stack] = []
+
+    def flags_of(**settings: Any) -> dict[str, dict[str, str]]:
+        stack = Stack(StackConfig.read(None, **settings))
+        stacks.append(stack)
+        said = {
+            "verifier": stack._verifier_flags(), "drafter": stack._drafter_flags(),
+            "orchestrator": stack._orchestrator_flags(),
+        }  # fmt: skip
+        return {role: dict(pairwise(flags)) for role, flags in said.items()}
+
+    yield flags_of
+    for stack in stacks:
+        stack.stop()
+
+
+def test_what_a_roles_environment_says_is_not_overruled_by_defaults(
+    monkeypatch: pytest.MonkeyPatch, unstarted: Callable[..., dict[str, dict[str, str]]]
+) -> None:
+    model = str(bundled_model("drafter-large"))
+    for role, name, value in (
+        ("VERIFIER", "DTYPE", "float32"), ("DRAFTER", "THREADS", "2"),
+        ("DRAFTER", "MODEL", model), ("ORCHESTRATOR", "HTTP_LISTEN", "127.0.0.1:7"),
+        ("ORCHESTRATOR", "DEFAULT_STRATEGY", "speculative"),
+    ):  # fmt: skip
+        monkeypatch.setenv(f"DRAFTLOOP_{role}_{name}", value)
+    flags = unstarted()
+    assert "--dtype" not in flags["verifier"] and flags["drafter"]["--dtype"] == "bfloat16"
+    assert flags["drafter"]["--model"] == model and "--threads" not in flags["drafter"]
+    assert not {"--http-listen", "--default-strategy"} & flags["orchestrator"].keys()
+    asked = unstarted(dtype="bfloat16", http_port=9, default_strategy="fused")
+    assert asked["verifier"]["--dtype"] == "bfloat16"
+    assert asked["orchestrator"]["--http-listen"] == "127.0.0.1:9"
+    assert asked["orchestrator"]["--default-strategy"] == "fused"
+
+
+def test_the_target_of_the_environment_brings_its_tokenizer(
+    monkeypatch: pytest.MonkeyPatch, unstarted: Callable[..., dict[str, dict[str, str]]]
+) -> None:
+    monkeypatch.setenv("DRAFTLOOP_VERIFIER_MODEL", "/there")
+    flags = unstarted()
+    assert flags["verifier"]["--model"] == flags["orchestrator"]["--tokenizer"] == "/there"
+    assert unstarted(target=Path("/here"))["verifier"]["--model"] == "/here"
+
+
+def test_settings_of_the_orchestrator_are_looked_at_before_models_are_loaded() -> None:
+    free = {"port": 0, "http_port": 0, "verifier_port": 0, "drafter_port": 0}
+    for wrong, name in (
+        ({"default_strategy": "foo"}, "default_strategy: must be one of"),
+        ({"orchestrator_flags": ("--max-requests", "0")}, "max_requests"),
+    ):
+        stack = Stack(StackConfig(**free, **wrong))
+        with pytest.raises(StartupFailure, match=name), stack:
+            pass
+        assert not stack.processes and not stack.folder.exists()
+
+
+def test_flags_may_be_written_as_in_a_shell(tmp_path: Path) -> None:
+    file = tmp_path / "up.toml"
+    file.write_text('verifier_flags = "--max-sessions 3"\ntarget = "~/models/large"\n')
+    config = StackConfig.read(file)
+    assert config.verifier_flags == ("--max-sessions", "3")
+    assert config.target == Path.home() / "models/large"
+
+
+def test_logs_stay_where_something_went_wrong(tmp_path: Path) -> None:
+    stack = Stack(StackConfig())
+    stack._start = lambda: stack.folder.joinpath("verifier.log").touch()  # type: ignore[method-assign]
+    with pytest.raises(StartupFailure), stack:
+        raise StartupFailure("died")
+    assert stack.folder.joinpath("verifier.log").exists()
+    with stack, pytest.raises(KeyboardInterrupt):
+        raise KeyboardInterrupt
+    assert not stack.folder.exists()
+
+
+def test_what_is_ignored_stays_so() -> None:
+    """`nohup` lets a process outlive its terminal."""
+    usual = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with interruptible():
+            signal.raise_signal(signal.SIGHUP)
+        assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+        with pytest.raises(KeyboardInterrupt), interruptible():
+            signal.raise_signal(signal.SIGTERM)
+    finally:
+        signal.signal(signal.SIGHUP, usual)
+
+
 def test_files_of_the_users_folder_are_no_modules(tmp_path: Path) -> None:
     (tmp_path / "structlog.py").write_text("raise SystemExit('not ours')")
     command = [*PYTHON, "orchestrator", "--help"]
@@ -110,6 +205,8 @@ def test_a_role_has_its_own_grace_period(tmp_path: Path) -> None:
     assert role._grace_period_s == 10.0
     role.flags = ["--grace-period-s", "60"]
     assert role._grace_period_s == 60.0
+    role.flags = ["--grace-period-s=30", "--grace-period-s", "60", "--grace-period-s=90"]
+    assert role._grace_period_s == 90.0  # as the role itself reads them
     role.flags, role.environment["DRAFTLOOP_VERIFIER_GRACE_PERIOD_S"] = [], "3"
     assert role._grace_period_s == 3.0
 
