@@ -9,10 +9,10 @@ PROTOS_VENV := .venv-protos
 PROTOS_INSTALLED := $(PROTOS_VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-faults test-docker test-browser test-bench check bench bench-full protos docs clean
+.PHONY: help install demo test test-faults test-docker test-browser test-bench test-lossless check bench bench-full protos docs clean
 
 help: ## this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 install: $(INSTALLED) ## the environment alone, in .venv; the other targets do this by themselves
 
@@ -30,6 +30,9 @@ test-browser: $(INSTALLED) ## the playground in Chromium; skipped where there is
 
 test-bench: $(INSTALLED) ## the benchmarks that the pages name, made small
 	TEST_BENCH=1 $(RUN) pytest -rs tests/benchmarks
+
+test-lossless: $(INSTALLED) ## every strategy over fifty prompts of 128 tokens, against plain decoding; ten minutes
+	TEST_LOSSLESS=1 $(RUN) pytest -rs tests/e2e/test_lossless.py -k fifty
 
 test-faults: $(INSTALLED) ## every part dies, stalls and talks nonsense; half an hour
 	TEST_FAULTS=1 $(RUN) pytest -rs tests/faults

@@ -312,6 +312,19 @@ def streamed(client: Client, case: Case, act: Callable[[], None]) -> Stream:
     return Stream(token_ids, came)
 
 
+def test_rounds_of_phrases_alone_have_a_switch(first: Client) -> None:
+    """Or the paper's parts could not be measured one by one."""
+    prompts = held_out_prompts(4, longest=120)
+
+    def rounds(**on: bool) -> int:
+        way = Way("", "ouroboros", {"max_draft_tokens": 12, **_part(**on)})
+        answers = [answer(first, Case(prompt, 64), way, "alone") for prompt in prompts]
+        return sum(said.summary.speculation.phrase_rounds for said in answers)
+
+    assert rounds() == rounds(draft_by_phrases=True, lengthen=True, harvest=True) == 0
+    assert rounds(phrases_alone=True) > 0
+
+
 @pytest.mark.timeout(600)
 def test_a_replica_learns_from_what_another_one_served(
     first: Client, second: Client, server: RedisServer
@@ -321,7 +334,7 @@ def test_a_replica_learns_from_what_another_one_served(
     similar = [Case(prompt[start:], 64, {}) for start in range(SIMILAR + 1)]
     eleventh = similar[SIMILAR]
     apart = Way("", "ouroboros", {"max_draft_tokens": 12, **_part(
-        draft_by_phrases=True, lengthen=True, harvest=True)})  # fmt: skip
+        draft_by_phrases=True, lengthen=True, harvest=True, phrases_alone=True)})  # fmt: skip
     together = Way("", "ouroboros", {"max_draft_tokens": 12})
     cold = answer(second, eleventh, apart, "replicas")
     for case in similar[:SIMILAR]:
