@@ -371,7 +371,7 @@ def test_a_ruined_device_ends_it_at_once(mortal: Engine, broken: Broken) -> None
         mortal.call(chooses).result(WAIT_S)
     mortal.call(lambda: None).result(WAIT_S)
     assert [in_a_row for _, in_a_row in broken.ends] == [1, 2]
-    full = torch.AcceleratorError("out of memory")
+    full: Any = torch.AcceleratorError("out of memory")
     full.error_code = OUT_OF_MEMORY
     fails(mortal, FakeModel(), full)
     mortal.call(lambda: None).result(WAIT_S)
