@@ -152,7 +152,7 @@ class ModelServiceSettings(ServiceSettings):
         False,
         description="compiles what lies between attention and attention (torch.compile): fewer "
         "kernels a step on a GPU, some tens of seconds more at the start; on a CPU instead of the "
-        "kernels of ours, which are faster",
+        "kernels of ours, which are faster; needs a C++ compiler, which the images have not",
     )
     tensor_parallel_size: int = Field(
         1,

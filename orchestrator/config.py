@@ -81,7 +81,7 @@ class OrchestratorSettings(PhraseSettings, ServiceSettings):
         4 << 20, ge=1 << 10, le=1 << 30, description="largest body of an HTTP request"
     )
     http_request_timeout_s: float = Field(
-        600.0, gt=0, le=86400, description="most seconds that an HTTP request may take"
+        600.0, gt=0, le=86400, description="most seconds that an HTTP request may be worked on"
     )
     served_model_name: str = Field(
         "", description="name of the model in the HTTP API; the verifier's own where empty"
