@@ -42,6 +42,8 @@ async def answers(address: str, cases: list[Case], strategy: str) -> list[pb.Gen
         requests = [case.parameters(strategy) for case in cases]
         for request in requests:
             request.speculation.max_draft_tokens = 8
+            # Or phrases of the tests before might do without the drafter.
+            request.speculation.ouroboros.phrases_alone = False
         calls = [stub.GenerateOnce(pb.GenerateOnceRequest(parameters=r)) for r in requests]
         return list(await asyncio.gather(*calls))
 
