@@ -29,7 +29,9 @@ DRAFTER_MEMORY_SHARE = 0.2
 
 
 # Settings of roles that have been made one from what was asked for here and their environment.
-OURS = ("model", "tokenizer", "http_listen")
+OURS = ("model", "tokenizer")
+# What asks for a role's setting, where that is not a setting of its name.
+ASKED_BY = {"http_listen": {"host", "http_port"}}
 PORT_FLAGS = {"port": "--port", "http_port": "--http-port"}
 
 
@@ -153,7 +155,7 @@ class Stack:
         """Finds occupied ports now rather than after seconds of loading; those asked for first."""
         config = self.config
         ports = {"verifier_port": config.verifier_port, "port": config.port}
-        if config.http_port is not None and "http_listen" in self._http():
+        if config.http_port is not None and self._says("orchestrator", "http_listen"):
             ports["http_port"] = config.http_port
         if config.draft is not None:
             ports["drafter_port"] = config.drafter_port
@@ -186,33 +188,31 @@ class Stack:
 
     def _orchestrator_flags(self) -> list[str]:
         services = {name: process.address for name, process in self.processes.items()}
-        flags = self._flags("orchestrator", tokenizer=self.config.target, **self._http(),
-                            default_strategy=self.config.default_strategy)  # fmt: skip
+        config = self.config
+        http = "" if config.http_port is None else f"{config.host}:{config.http_port}"
+        flags = self._flags("orchestrator", tokenizer=config.target, http_listen=http,
+                            default_strategy=config.default_strategy)  # fmt: skip
         return [
             *flags,
             *("--http-address-file", str(self._http_address_file)),
             *("--verifiers", services.get("verifier", "")),
             *("--drafters", services.get("drafter", "")),
-            *self.config.orchestrator_flags,
+            *config.orchestrator_flags,
         ]
 
-    def _http(self) -> dict[str, str]:
-        """Where the HTTP API listens; nothing where the environment says so, and nobody else."""
-        config = self.config
-        variable = f"{prefix_of('orchestrator')}HTTP_LISTEN"
-        if variable in os.environ and not {"host", "http_port"} & config.model_fields_set:
-            return {}
-        port = config.http_port
-        return {"http_listen": "" if port is None else f"{config.host}:{port}"}
-
     def _flags(self, role: str, **values: object) -> list[str]:
-        """What we say to a role: what was asked for, else what its environment does not say."""
+        """What we say to a role."""
         flags: list[str] = []
         for name, value in values.items():
-            said = f"{prefix_of(role)}{name.upper()}" in os.environ
-            if not said or name in OURS or name in self.config.model_fields_set:
+            if self._says(role, name):
                 flags += [f"--{name.replace('_', '-')}", str(value)]
         return flags
+
+    def _says(self, role: str, name: str) -> bool:
+        """Whether a setting is ours to say: asked for, or not said by the role's environment."""
+        asked = ASKED_BY.get(name, {name}) & self.config.model_fields_set
+        said = f"{prefix_of(role)}{name.upper()}" in os.environ
+        return name in OURS or bool(asked) or not said
 
 
 def _problem(host: str, port: int) -> str:

@@ -15,15 +15,11 @@ from pathlib import Path
 import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
+from draftloop.environment import PROBE_TLS
 from draftloop.rpc.direct import DIRECT
 
 TIMEOUT_S = 5.0
-CA, CERTIFICATE, KEY, SERVER_NAME = VARIABLES = (
-    "DRAFTLOOP_TLS_CA",
-    "DRAFTLOOP_TLS_CERTIFICATE",
-    "DRAFTLOOP_TLS_KEY",
-    "DRAFTLOOP_TLS_SERVER_NAME",
-)
+CA, CERTIFICATE, KEY, SERVER_NAME = VARIABLES = PROBE_TLS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,8 +67,7 @@ def health(
     where nothing answers and NOT_FOUND where there is no such service. Raises OSError where a file
     of `tls` cannot be read.
     """
-    plain = grpc.insecure_channel(address, options=[DIRECT])
-    with plain if tls is None else tls.channel(address) as channel:
+    with _channel(address, tls) as channel:
         stub = health_pb2_grpc.HealthStub(channel)
         request = health_pb2.HealthCheckRequest(service=service)
         try:
@@ -80,6 +75,12 @@ def health(
         except grpc.RpcError as error:
             return str(error.code().name)
     return str(health_pb2.HealthCheckResponse.ServingStatus.Name(response.status))
+
+
+def _channel(address: str, tls: ProbeTls | None) -> grpc.Channel:
+    if tls is not None:
+        return tls.channel(address)
+    return grpc.insecure_channel(address, options=[DIRECT])
 
 
 def main(arguments: list[str]) -> int:

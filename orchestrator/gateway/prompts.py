@@ -42,25 +42,27 @@ class Prompts:
     async def of_chat(self, said: ChatBody) -> Prompt:
         """What the template makes of the messages; it writes the special tokens that belong."""
         text = await self._rendered(said, said.tool_choice)
-        special = bool(said.add_special_tokens)
-        token_ids = await self._tokenizer.encoded(text, add_special_tokens=special)
+        token_ids = await self._encoded(said, text, special=False)
         return self._cut(said, Prompt("messages", tuple(token_ids), text))
 
     async def tokens(self, said: TokenizeBody) -> list[int]:
         """Token ids of a text or of a chat's prompt."""
         if said.messages is None:
-            special = said.add_special_tokens is not False
-            return await self._tokenizer.encoded(said.prompt or "", add_special_tokens=special)
-        text = await self._rendered(said, None)
-        special = bool(said.add_special_tokens)
-        return await self._tokenizer.encoded(text, add_special_tokens=special)
+            return await self._encoded(said, said.prompt or "", special=True)
+        return await self._encoded(said, await self._rendered(said, None), special=False)
+
+    async def _encoded(
+        self, said: Generating | TokenizeBody, text: str, *, special: bool
+    ) -> list[int]:
+        """With the tokenizer's special tokens, or without, where the client leaves it open."""
+        wanted = special if said.add_special_tokens is None else said.add_special_tokens
+        return await self._tokenizer.encoded(text, add_special_tokens=wanted)
 
     async def _read(self, said: CompletionBody, field: str, entry: str | list[int]) -> Prompt:
         if isinstance(entry, str):
             if not entry:
                 raise InvalidInput(field, "must not be empty", entry)
-            special = said.add_special_tokens is not False
-            token_ids = await self._tokenizer.encoded(entry, add_special_tokens=special)
+            token_ids = await self._encoded(said, entry, special=True)
             return Prompt(field, tuple(token_ids), entry)
         check_token_ids(field, entry, self._deployment.verifier.vocabulary_size)
         return Prompt(field, tuple(entry), self._tokenizer.decode(entry))

@@ -1,13 +1,15 @@
-"""Answers with marks in them: cut anywhere, and written by tokens of their own."""
+"""Answers with marks in them: cut anywhere, written by tokens of their own, sent back."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 from tokenizers import AddedToken
 from tokenizers import Tokenizer as HuggingFaceTokenizer
 
 from draftloop.config import bundled_model
+from orchestrator.gateway.messages import Message
 from orchestrator.tokenizer import Tokenizer
 
 
@@ -23,3 +25,8 @@ def tokenizer_with(folder: Path, *marks: str, special: bool) -> Tokenizer:
     tokenizer.add_tokens([AddedToken(mark, special=special, normalized=False) for mark in marks])
     tokenizer.save(str(folder / "tokenizer.json"))
     return Tokenizer(folder)
+
+
+def message(**said: Any) -> Message:
+    """Of a chat; an earlier answer, unless it says otherwise."""
+    return Message.model_validate({"role": "assistant", **said})

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import example, given
@@ -18,14 +17,14 @@ from draftloop.grammars.text import grammar_text
 from draftloop.runtime.grammars import Grammars
 from orchestrator.gateway.chat_reader import Reading
 from orchestrator.gateway.formats import ChatFormat
-from orchestrator.gateway.messages import Message, for_template
+from orchestrator.gateway.messages import for_template
 from orchestrator.gateway.reasoning.marks import MARKS, MISTRAL, SEED, THINK, Marks, detected
 from orchestrator.gateway.reasoning.reader import ReasoningReader
 from orchestrator.gateway.reasoning.thought import Thought, thought_after
 from orchestrator.gateway.tools.notation import HERMES
 from orchestrator.gateway.tools.offer import Offer
 from orchestrator.tokenizer import Tokenizer
-from tests.support.marks import in_pieces, tokenizer_with
+from tests.support.marks import in_pieces, message, tokenizer_with
 
 OWN = Tokenizer(bundled_model("verifier"))
 
@@ -190,10 +189,6 @@ def test_reasoning_that_is_not_wanted() -> None:
 def test_an_answer_that_only_reasons_has_no_content() -> None:
     message = ChatFormat(reading()).whole(0, "<think>Hm", None, "length")["message"]
     assert message["content"] is None and message["reasoning"] == "Hm"
-
-
-def message(**said: Any) -> Message:
-    return Message.model_validate({"role": "assistant", **said})
 
 
 def test_templates_are_given_earlier_reasoning() -> None:

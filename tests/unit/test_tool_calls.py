@@ -40,7 +40,7 @@ from orchestrator.gateway.tools.schemas import (
 )
 from orchestrator.text import TextStream
 from orchestrator.tokenizer import Tokenizer
-from tests.support.marks import in_pieces, tokenizer_with
+from tests.support.marks import in_pieces, message, tokenizer_with
 
 WEATHER = '{"name": "weather", "arguments": {"city": "Bern", "days": {"first": 1}}}'
 BRACES = '{"name": "say", "arguments": {"text": "a } \\" { \\\\"}}'
@@ -331,10 +331,6 @@ def test_special_marks_are_told_to_who_looks_for_them(tmp_path: Path) -> None:
         stream = TextStream(tokenizer, [], (), TextForm(named_tokens=named))
         pieces = [*(stream.push([token]) for token in token_ids), stream.finish()]
         assert (read(HERMES, pieces) == told) if told else "tool_call" not in "".join(pieces)
-
-
-def message(**said: Any) -> Message:
-    return Message.model_validate({"role": "assistant", **said})
 
 
 def call(arguments: str) -> dict[str, Any]:

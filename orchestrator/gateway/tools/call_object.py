@@ -57,7 +57,7 @@ class CallObject:
         call.
         """
         if self._told is None and (head := HEAD.match(self.raw[:LONGEST_HEAD])):
-            self.name = self._known(_text(head[1]))
+            self.name = self._known(_meant(head[1]))
             self._told = head.end() if self.name is not None else None
         if self._told is not None:
             start = self._told
@@ -75,14 +75,13 @@ class CallObject:
             self._depth += {"{": 1, "}": -1}.get(letter, 0)
 
     def _whole(self) -> str:
-        try:
-            said = json.loads(self.raw)
-        except (ValueError, RecursionError):
+        said = _meant(self.raw)
+        if not isinstance(said, dict):
             return ""
         name = said.get("name")
         arguments: Any = next((said[key] for key in ARGUMENTS if key in said), {}) or {}
         if isinstance(arguments, str):  # JSON as text, as clients have it
-            arguments = _object(arguments)
+            arguments = _meant(arguments)
         if not isinstance(name, str) or not isinstance(arguments, dict):
             return ""
         self.name = self._known(name)
@@ -92,15 +91,9 @@ class CallObject:
         return name if name and (self._names is None or name in self._names) else None
 
 
-def _object(text: str) -> Any:
+def _meant(text: str) -> Any:
+    """What JSON says; None where it is none."""
     try:
         return json.loads(text)
     except (ValueError, RecursionError):
-        return None
-
-
-def _text(quoted: str) -> str | None:
-    try:
-        return str(json.loads(quoted)) or None
-    except ValueError:
         return None
