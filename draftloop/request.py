@@ -6,6 +6,7 @@ import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from draftloop.bans import NO_BANS, Bans
 from draftloop.errors import InvalidInput
 from draftloop.grammar import Grammar
 from draftloop.logprobs import MOST_TOP_LOGPROBS
@@ -30,7 +31,7 @@ def _require(field_name: str, rule: str, value: float, fulfilled: bool) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SamplingParameters:
-    """How tokens are chosen; applied in this order: bias, penalties, grammar, temperature, filters.
+    """How tokens are chosen; in this order: bias, penalties, bans, grammar, temperature, filters.
 
     The repetition penalty looks at prompt and output, presence and frequency at the output only
     (the field's convention). Temperature 0 is greedy: the filters (top-k, top-p, min-p, in this
@@ -45,6 +46,7 @@ class SamplingParameters:
     presence_penalty: float = 0.0
     frequency_penalty: float = 0.0
     logit_bias: tuple[tuple[int, float], ...] = ()
+    bans: Bans = NO_BANS
     grammar: Grammar | None = None
     seed: int = 0
 
@@ -72,6 +74,7 @@ class SamplingParameters:
             rule = f"must name token ids from 0 to {vocabulary_size - 1}"
             _require("logit_bias", rule, token, 0 <= token < vocabulary_size)
             _require(f"logit_bias[{token}]", "must be from -100 to 100", bias, -100 <= bias <= 100)
+        self.bans.validate(vocabulary_size)
         if self.grammar is not None:
             self.grammar.validate()
 
@@ -99,9 +102,11 @@ class SamplingParameters:
 class GenerationParameters:
     """What a client says, unchecked: None where it says nothing. Give text or token_ids.
 
-    `seed` None means that one is drawn; `sampling.seed` is not looked at. `logprobs` asks for those
-    of the output and of so many likeliest tokens beside each. `prediction` is text that the output
-    may resemble: it is drafted from and changes nothing else.
+    `seed` None means that one is drawn; `sampling.seed` is not looked at, and `sampling.bans` are
+    made of what is said here: the only tokens that may come, texts that may not, and the number of
+    tokens before which nothing ends the output. `logprobs` asks for those of the output and of so
+    many likeliest tokens beside each. `prediction` is text that the output may resemble: it is
+    drafted from and changes nothing else.
     """
 
     text: str | None = None
@@ -109,9 +114,12 @@ class GenerationParameters:
     sampling: SamplingParameters = SamplingParameters()
     seed: int | None = None
     max_tokens: int | None = None
+    min_tokens: int = 0
     stop: tuple[str, ...] = ()
     stop_token_ids: tuple[int, ...] = ()
     ignore_eos: bool = False
+    allowed_token_ids: tuple[int, ...] = ()
+    bad_words: tuple[str, ...] = ()
     speculation: Speculation = Speculation()
     request_id: str = ""
     tenant: str = ""

@@ -22,6 +22,7 @@ from draftloop.request import (
     is_request_id,
 )
 from draftloop.speculation import STRATEGIES, Speculation
+from orchestrator.bans import read_bans
 from orchestrator.config import OrchestratorSettings
 from orchestrator.tokenizer import Tokenizer
 
@@ -38,22 +39,20 @@ class RequestReader:
         """The request that the client's words stand for."""
         prompt = await self._prompt(said, model)
         seed = secrets.randbits(64) if said.seed is None else said.seed
-        sampling = dataclasses.replace(said.sampling, seed=seed)
+        if said.sampling.grammar is not None:
+            _require_grammar(said.sampling.grammar, said, model)
+        stops = _stop_token_ids(said, model)
+        bans = read_bans(said, stops, model.vocabulary_size, self._tokenizer)
+        sampling = dataclasses.replace(said.sampling, seed=seed, bans=bans)
         sampling.validate(model.vocabulary_size)
-        if sampling.grammar is not None:
-            _require_grammar(sampling.grammar, said, model)
-        stops = frozenset(said.stop_token_ids)
-        if stops:
-            check_token_ids("stop_token_ids", said.stop_token_ids, model.vocabulary_size)
-        if not said.ignore_eos:
-            stops |= frozenset(model.stop_token_ids)
         check_top_logprobs(said.logprobs)
+        max_tokens = self._max_tokens(said)
         return GenerationRequest(
             request_id=_request_id(said.request_id),
             prompt=prompt,
             sampling=sampling,
             # with more the context would be full before
-            max_tokens=min(self._max_tokens(said.max_tokens), model.context_length - len(prompt)),
+            max_tokens=min(max_tokens, model.context_length - len(prompt)),
             speculation=self._speculation(said.speculation, model),
             tenant=_tenant(said.tenant),
             stop=_stop_texts(said.stop),
@@ -85,12 +84,14 @@ class RequestReader:
             raise InvalidInput("prediction", rule, f"{len(token_ids)} tokens")
         return token_ids
 
-    def _max_tokens(self, value: int | None) -> int:
-        if value is None:
-            return self._settings.default_max_tokens
-        if value < 1:
-            raise InvalidInput("max_tokens", "must be at least 1", value)
-        return value
+    def _max_tokens(self, said: GenerationParameters) -> int:
+        most = self._settings.default_max_tokens if said.max_tokens is None else said.max_tokens
+        if most < 1:
+            raise InvalidInput("max_tokens", "must be at least 1", most)
+        if not 0 <= said.min_tokens <= most:
+            rule = f"must be from 0 to max_tokens, {most}"
+            raise InvalidInput("min_tokens", rule, said.min_tokens)
+        return most
 
     def _speculation(self, said: Speculation, model: ModelInfo) -> Speculation:
         name = said.strategy or self._settings.default_strategy
@@ -100,6 +101,13 @@ class RequestReader:
         speculation = dataclasses.replace(said, strategy=name)
         speculation.validate(model.max_draft_nodes)
         return speculation
+
+
+def _stop_token_ids(said: GenerationParameters, model: ModelInfo) -> frozenset[int]:
+    stops = frozenset(said.stop_token_ids)
+    if stops:
+        check_token_ids("stop_token_ids", said.stop_token_ids, model.vocabulary_size)
+    return stops if said.ignore_eos else stops | frozenset(model.stop_token_ids)
 
 
 def _require_grammar(grammar: Grammar, said: GenerationParameters, model: ModelInfo) -> None:

@@ -48,11 +48,16 @@ class TextStream:
         form: TextForm = USUAL,
         *,
         stop_token_ids: Collection[int] = (),
+        min_tokens: int = 0,
     ) -> None:
-        """`stop_token_ids`: what ends the output, and is as a stop text no part of it."""
+        """`stop_token_ids`: what ends the output, and is as a stop text no part of it.
+
+        The text of the first `min_tokens` tokens is none in which a stop text may begin.
+        """
         self._tokenizer = tokenizer
         self._stop = tuple(stop)
         self._form = form
+        self._early = min_tokens
         self._silent = () if form.ending else stop_token_ids
         self._token_ids = self._context(prompt)
         self._shown = tokenizer.decode(self._token_ids)  # the part of their text that was passed on
@@ -84,6 +89,7 @@ class TextStream:
         if self.stopped:
             return ""
         for token in token_ids:
+            self._early -= 1
             if token in self._silent:
                 continue
             if token in self._form.named_tokens:
@@ -127,6 +133,9 @@ class TextStream:
         return list(token_ids[next(starts, last) :])
 
     def _release(self) -> str:
+        if self._early >= 0:
+            released, self._held = self._held, ""
+            return released
         hits = [(at, stop) for stop in self._stop if (at := self._held.find(stop)) >= 0]
         if hits:
             self.stopped = True

@@ -29,6 +29,7 @@ def require_fitting(said: GenerationParameters) -> None:
         require_number(name, getattr(said.sampling, name))
     for name, value, most, rule in (
         ("max_tokens", said.max_tokens, UINT32, _at_least_1(said.max_tokens)),
+        ("min_tokens", said.min_tokens, UINT32, f"must be from 0 to {UINT32}"),
         ("logprobs", said.logprobs, UINT32, f"must be from 0 to {MOST_TOP_LOGPROBS}"),
         ("top_k", said.sampling.top_k, UINT32, f"must be from 0 (off) to {MAX_TOP_K}"),
         ("seed", said.seed, MAX_SEED, f"must be from 0 to {MAX_SEED}"),
@@ -43,6 +44,7 @@ def require_fitting(said: GenerationParameters) -> None:
         raise InvalidInput("ignore_eos", "must be true or false", said.ignore_eos)
     token_ids("prompt", said.token_ids or ())
     token_ids("stop_token_ids", said.stop_token_ids)
+    token_ids("allowed_token_ids", said.allowed_token_ids)
     token_ids("logit_bias", tuple(token for token, _ in said.sampling.logit_bias))
     for token, bias in said.sampling.logit_bias:
         require_number(f"logit_bias[{token}]", bias)
@@ -96,6 +98,7 @@ def _require_texts(said: GenerationParameters) -> None:
         ("request_id", said.request_id),
         ("speculation.strategy", said.speculation.strategy),
         *((f"stop[{index}]", stop) for index, stop in enumerate(said.stop)),
+        *((f"bad_words[{index}]", word) for index, word in enumerate(said.bad_words)),
     ):
         require_text(name, text)
 

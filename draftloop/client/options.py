@@ -34,9 +34,12 @@ class Options(TypedDict, total=False):
     grammar: Grammar | None
     seed: int | None
     max_tokens: int | None
+    min_tokens: int | None
     stop: str | Sequence[str] | None
     stop_token_ids: Sequence[int] | None
     ignore_eos: bool | None
+    allowed_token_ids: Sequence[int] | None
+    bad_words: Sequence[str] | None
     logprobs: int | None
     prediction: str | None
     strategy: str | None
@@ -95,8 +98,10 @@ def _normalized(given: dict[str, Any]) -> dict[str, Any]:
     if "stop" in given:
         stop = given["stop"]
         given["stop"] = (stop,) if isinstance(stop, str) else entries("stop", stop, "texts")
-    if "stop_token_ids" in given:
-        given["stop_token_ids"] = token_ids("stop_token_ids", given["stop_token_ids"])
+    for name in given.keys() & {"stop_token_ids", "allowed_token_ids"}:
+        given[name] = token_ids(name, given[name])
+    if "bad_words" in given:
+        given["bad_words"] = entries("bad_words", given["bad_words"], "texts")
     if "logit_bias" in given:
         given["logit_bias"] = biases("logit_bias", given["logit_bias"])
     if "phrases" in given:

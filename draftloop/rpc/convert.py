@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import cast
 
+from draftloop.bans import NO_BANS, Bans
 from draftloop.errors import InvalidInput
 from draftloop.grammar import Format, Grammar
 from draftloop.load import ServiceLoad
@@ -117,6 +118,7 @@ def sampling_to_pb(parameters: SamplingParameters) -> pb.SamplingParameters:
         presence_penalty=parameters.presence_penalty,
         frequency_penalty=parameters.frequency_penalty,
         logit_bias=dict(parameters.logit_bias),
+        bans=_bans_to_pb(parameters.bans) if parameters.bans.any else None,
         grammar=_grammar_to_pb(parameters.grammar),
         seed=parameters.seed,
     )
@@ -133,8 +135,27 @@ def sampling_from_pb(message: pb.SamplingParameters) -> SamplingParameters:
         presence_penalty=message.presence_penalty,
         frequency_penalty=message.frequency_penalty,
         logit_bias=tuple(sorted(message.logit_bias.items())),
+        bans=_bans_from_pb(message.bans) if message.HasField("bans") else NO_BANS,
         grammar=_grammar_from_pb(message.grammar) if message.HasField("grammar") else None,
         seed=message.seed,
+    )
+
+
+def _bans_to_pb(bans: Bans) -> pb.Bans:
+    return pb.Bans(
+        allowed_token_ids=bans.allowed,
+        phrases=[pb.TokenPhrase(token_ids=phrase) for phrase in bans.phrases],
+        min_tokens=bans.min_tokens,
+        ends=bans.ends,
+    )
+
+
+def _bans_from_pb(message: pb.Bans) -> Bans:
+    return Bans(
+        allowed=tuple(message.allowed_token_ids),
+        phrases=tuple(tuple(phrase.token_ids) for phrase in message.phrases),
+        min_tokens=message.min_tokens,
+        ends=tuple(message.ends),
     )
 
 
@@ -271,9 +292,12 @@ def parameters_to_pb(said: GenerationParameters) -> generation_pb2.GenerationPar
     message = generation_pb2.GenerationParameters(
         sampling=sampling,
         max_tokens=said.max_tokens,
+        min_tokens=said.min_tokens,
         stop=said.stop,
         stop_token_ids=said.stop_token_ids,
         ignore_eos=said.ignore_eos,
+        allowed_token_ids=said.allowed_token_ids,
+        bad_words=said.bad_words,
         speculation=speculation_to_pb(said.speculation),
         request_id=said.request_id,
         tenant=said.tenant,
@@ -296,9 +320,12 @@ def parameters_from_pb(message: generation_pb2.GenerationParameters) -> Generati
         sampling=sampling_from_pb(message.sampling),
         seed=message.sampling.seed if message.sampling.HasField("seed") else None,
         max_tokens=message.max_tokens if message.HasField("max_tokens") else None,
+        min_tokens=message.min_tokens,
         stop=tuple(message.stop),
         stop_token_ids=tuple(message.stop_token_ids),
         ignore_eos=message.ignore_eos,
+        allowed_token_ids=tuple(message.allowed_token_ids),
+        bad_words=tuple(message.bad_words),
         speculation=speculation_from_pb(message.speculation),
         request_id=message.request_id,
         tenant=message.tenant,

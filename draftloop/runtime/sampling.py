@@ -1,4 +1,4 @@
-"""Choosing tokens: bias, penalties, grammar, temperature, filters, then noise and arg max.
+"""Choosing tokens: bias, penalties, bans, grammar, temperature, filters, then noise and arg max.
 
 Sample, then match: the token at a position is argmax(log p + G) with G from `noise.py`, so p's law
 is kept exactly and nothing but (seed, text, model) decides (arXiv 2408.07978).
@@ -13,6 +13,7 @@ from torch import Tensor
 
 from draftloop.request import SamplingParameters
 from draftloop.runtime import cpu_choice
+from draftloop.runtime.bans import Banned
 from draftloop.runtime.choices import Choices
 from draftloop.runtime.cutting import Law
 from draftloop.runtime.filters import Filters
@@ -41,6 +42,9 @@ class Sampler:
         self._penalties: Penalties | None = None
         if parameters.penalized:
             self._penalties = Penalties(parameters, vocabulary_size, device)
+        self._banned: Banned | None = None
+        if parameters.bans.any:
+            self._banned = Banned(parameters.bans, vocabulary_size, device)
         self._grammar = grammar
         self._filters = Filters(parameters, vocabulary_size)
 
@@ -53,6 +57,9 @@ class Sampler:
         """Counts in tokens that were committed after the prompt."""
         if self._penalties is not None:
             self._penalties.observe_output(token_ids)
+        if self._banned is not None:
+            self._banned.observe(token_ids)
+            self._banned = None if self._banned.over else self._banned
         if self._grammar is not None:
             self._grammar.observe(token_ids)
 
@@ -64,13 +71,13 @@ class Sampler:
     @property
     def plain_but_for_grammar(self) -> bool:
         """Whether it is, or what compiled code chooses may be `held` to the grammar."""
-        without = self._bias is None and self._penalties is None
+        without = self._bias is None and self._penalties is None and self._banned is None
         return without and (self._grammar is None or not self.parameters.filtered)
 
     @property
     def follows_paths(self) -> bool:
         """Whether what comes next depends on the tokens before it beside what the model says."""
-        return self._penalties is not None or self._grammar is not None
+        return not (self._penalties is None and self._banned is None and self._grammar is None)
 
     @property
     def law(self) -> Law:
@@ -189,10 +196,12 @@ class Sampler:
         return logits
 
     def _weighed(self, logits: Tensor, paths: Sequence[Sequence[int]]) -> Tensor:
-        """With bias and penalties."""
+        """With bias and penalties, and without what is banned."""
         if self._bias is not None:
             logits = logits + self._bias
-        return logits if self._penalties is None else self._penalties.applied(logits, paths)
+        if self._penalties is not None:
+            logits = self._penalties.applied(logits, paths)
+        return logits if self._banned is None else self._banned.applied(logits, paths)
 
 
 def likeliest(logits: Tensor, count: int) -> list[list[int]]:

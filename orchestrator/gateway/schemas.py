@@ -102,6 +102,9 @@ class Generating(RequestBody):
 
     model: str | None = Field(None, description="name of the served model; may be left out")
     max_tokens: Count | None = Field(None, description="most tokens; the server's default without")
+    min_tokens: Annotated[int, Field(ge=0, le=MOST_INT)] | None = Field(
+        None, description="nothing ends the text before"
+    )
     temperature: float | None = Field(
         None, description="0 is greedy; the model's generation config, or else 1, without"
     )
@@ -129,6 +132,10 @@ class Generating(RequestBody):
     repetition_penalty: float | None = None
     ignore_eos: bool | None = None
     stop_token_ids: list[int] | None = None
+    allowed_token_ids: Annotated[list[int], Field(min_length=1)] | None = Field(
+        None, description="the only tokens that may come"
+    )
+    bad_words: list[str] | None = Field(None, description="texts that the answer does not have")
     skip_special_tokens: bool | None = Field(
         None, description="false: the text names special tokens; true without"
     )

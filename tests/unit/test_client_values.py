@@ -41,6 +41,7 @@ def test_every_field_is_an_option_or_a_value_of_its_own() -> None:
     }
     assert fields - set(Options.__annotations__) == {
         "text", "token_ids", "sampling", "speculation",
+        "bans",  # the orchestrator makes them of others
     }  # fmt: skip
 
 
@@ -95,6 +96,10 @@ WRONG_KINDS: list[tuple[dict[str, Any], str]] = [
     ({"stop": [1]}, "stop[0]: must be a text; got 1"),
     ({"stop": b"x"}, "stop: must be a sequence of texts; got b'x'"),
     ({"stop": 5}, "stop: must be a sequence of texts; got 5"),
+    ({"allowed_token_ids": 5}, "allowed_token_ids: must be a sequence of token ids; got 5"),
+    ({"bad_words": "no"}, "bad_words: must be a sequence of texts; got 'no'"),
+    ({"bad_words": [5]}, "bad_words[0]: must be a text; got 5"),
+    ({"min_tokens": 0.5}, "min_tokens: must be a whole number; got 0.5"),
     ({"stop_token_ids": 5}, "stop_token_ids: must be a sequence of token ids; got 5"),
     ({"stop_token_ids": "12"}, "stop_token_ids: must be a sequence of token ids; got '12'"),
     ({"stop_token_ids": [1.5]}, "stop_token_ids[0]: must be a whole number; got 1.5"),

@@ -95,3 +95,15 @@ def test_a_stop_text_in_what_was_held_back_ends_the_text() -> None:
     half = TOKENIZER.encode("é")[:1]
     pieces, stopped = streamed([*TOKENIZER.encode("a"), *half], ("\ufffd",))
     assert "".join(pieces) == TOKENIZER.decode(TOKENIZER.encode("a")) and stopped
+
+
+def test_what_comes_early_stops_nothing() -> None:
+    """A stop text that begins within the first tokens is text, whatever comes behind."""
+    token_ids = TOKENIZER.encode("a b a b a b")
+    for early in range(len(token_ids)):
+        stream = TextStream(TOKENIZER, [], ["b"], min_tokens=early)
+        text = "".join(stream.push([token]) for token in token_ids) + stream.finish()
+        first = TOKENIZER.decode(token_ids[:early])
+        rest = TOKENIZER.decode(token_ids)[len(first) :]
+        assert text == first + rest.split("b")[0]
+        assert stream.stopped == ("b" in rest)

@@ -1,0 +1,55 @@
+"""Tokens that may not come: never, behind certain others, or too early to end the text.
+
+As a grammar is, they are a part of the law that tokens are sampled from, on both model services.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from draftloop.errors import InvalidInput
+
+MAX_BAD_WORDS = 256
+MAX_BAD_WORD_TOKENS = 64
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bans:
+    """What is left out of the distribution, whatever the model says.
+
+    allowed: the only tokens that may come; empty where any may. phrases: the output, of which the
+    prompt is no part, has none of them in it. min_tokens: none of `ends` is among the output's
+    first so many tokens.
+    """
+
+    allowed: tuple[int, ...] = ()
+    phrases: tuple[tuple[int, ...], ...] = ()
+    min_tokens: int = 0
+    ends: tuple[int, ...] = ()
+
+    @property
+    def any(self) -> bool:
+        """Whether there is one."""
+        return bool(self.allowed or self.phrases or (self.min_tokens and self.ends))
+
+    def validate(self, vocabulary_size: int) -> None:
+        """Raises InvalidInput for tokens that are none, or where nothing might be left to say."""
+        phrases = [token for phrase in self.phrases for token in phrase]
+        for name, tokens in (
+            ("allowed_token_ids", self.allowed), ("bad_words", phrases), ("ends", self.ends),
+        ):  # fmt: skip
+            for token in tokens:
+                if not 0 <= token < vocabulary_size:
+                    rule = f"must hold token ids from 0 to {vocabulary_size - 1}"
+                    raise InvalidInput(name, rule, token)
+        if not all(self.phrases):
+            raise InvalidInput("bad_words", "must not hold an empty phrase", list(self.phrases))
+        banned = {phrase[-1] for phrase in self.phrases} | set(self.ends if self.min_tokens else ())
+        left = set(self.allowed) - banned if self.allowed else vocabulary_size - len(banned)
+        if self.any and not left:
+            name = "allowed_token_ids" if self.allowed else "bad_words"
+            rule = "must leave a token that neither ends a bad word nor, with min_tokens, the text"
+            raise InvalidInput(name, rule, "none is left")
+
+
+NO_BANS = Bans()

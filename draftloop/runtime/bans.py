@@ -1,0 +1,59 @@
+"""Follows one output past the tokens that are banned in it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import torch
+from torch import Tensor
+
+from draftloop.bans import Bans
+from draftloop.runtime.choices import EXCLUDED
+
+
+class Banned:
+    """Of one session: what may not come after the output and a path of drafted tokens."""
+
+    def __init__(self, bans: Bans, vocabulary_size: int, device: torch.device) -> None:
+        self._never = _never(bans, vocabulary_size).to(device)
+        self._phrases = [phrase for phrase in bans.phrases if len(phrase) > 1]
+        self._ends = bans.ends
+        self._early = bans.min_tokens  # tokens that must come before one of `ends` may
+        # The output's last tokens, as many as a phrase has before its last one.
+        self._last: tuple[int, ...] = ()
+        self._most = max((len(phrase) - 1 for phrase in self._phrases), default=0)
+
+    @property
+    def over(self) -> bool:
+        """Whether nothing is banned any more."""
+        return self._early <= 0 and not self._phrases and not bool(self._never.any())
+
+    def observe(self, token_ids: Sequence[int]) -> None:
+        """Goes on by tokens of the output."""
+        self._early -= len(token_ids)
+        if self._most:
+            self._last = (*self._last, *token_ids)[-self._most :]
+
+    def applied(self, logits: Tensor, paths: Sequence[Sequence[int]]) -> Tensor:
+        """Logits [rows, vocabulary] with -inf over what may not come after each row's path."""
+        left = logits.masked_fill(self._never, EXCLUDED)
+        for row, path in enumerate(paths):
+            if banned := list(self._behind(path)):
+                left[row, banned] = EXCLUDED
+        return left
+
+    def _behind(self, path: Sequence[int]) -> Iterable[int]:
+        if len(path) < self._early:
+            yield from self._ends
+        text = (*self._last, *path)
+        for *before, last in self._phrases:
+            if text[-len(before) :] == tuple(before):
+                yield last
+
+
+def _never(bans: Bans, vocabulary_size: int) -> Tensor:
+    """bool [vocabulary]: what may come nowhere."""
+    never = torch.full((vocabulary_size,), bool(bans.allowed))
+    never[list(bans.allowed)] = False
+    never[[phrase[0] for phrase in bans.phrases if len(phrase) == 1]] = True
+    return never

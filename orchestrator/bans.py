@@ -1,0 +1,57 @@
+"""From what a client wants left out of the output to the tokens that may not come."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from draftloop.bans import MAX_BAD_WORD_TOKENS, MAX_BAD_WORDS, NO_BANS, Bans
+from draftloop.errors import InvalidInput
+from draftloop.request import GenerationParameters, check_token_ids
+from orchestrator.tokenizer import Tokenizer
+
+
+def read_bans(
+    said: GenerationParameters, ends: frozenset[int], vocabulary_size: int, tokenizer: Tokenizer
+) -> Bans:
+    """What the client's words mean for a text that `ends` end.
+
+    Raises InvalidInput for the first broken rule.
+    """
+    if said.sampling.bans != NO_BANS:
+        rule = "must be left out; say allowed_token_ids, bad_words or min_tokens instead"
+        raise InvalidInput("sampling.bans", rule, "some")
+    if said.allowed_token_ids:
+        check_token_ids("allowed_token_ids", said.allowed_token_ids, vocabulary_size)
+    bans = Bans(
+        allowed=said.allowed_token_ids,
+        phrases=tuple(dict.fromkeys(_phrases(said.bad_words, tokenizer))),
+        min_tokens=said.min_tokens,
+        ends=tuple(sorted(ends)),
+    )
+    if not bans.any:
+        return NO_BANS
+    if said.sampling.grammar is not None:
+        raise InvalidInput(_name(said), "must not be given with a grammar", "both")
+    return bans
+
+
+def _phrases(words: tuple[str, ...], tokenizer: Tokenizer) -> Iterator[tuple[int, ...]]:
+    """Each as it begins a text, and as it comes behind a space."""
+    if len(words) > MAX_BAD_WORDS:
+        rule = f"must have at most {MAX_BAD_WORDS} texts"
+        raise InvalidInput("bad_words", rule, f"{len(words)} texts")
+    for index, word in enumerate(words):
+        if not (bare := word.lstrip(" ")):
+            raise InvalidInput(f"bad_words[{index}]", "must not be empty", word)
+        for text in (bare, f" {bare}"):
+            phrase = tokenizer.encode(text, add_special_tokens=False)
+            if len(phrase) > MAX_BAD_WORD_TOKENS:
+                rule = f"must have at most {MAX_BAD_WORD_TOKENS} tokens"
+                raise InvalidInput(f"bad_words[{index}]", rule, f"{len(phrase)} tokens")
+            yield tuple(phrase)
+
+
+def _name(said: GenerationParameters) -> str:
+    if said.allowed_token_ids:
+        return "allowed_token_ids"
+    return "bad_words" if said.bad_words else "min_tokens"

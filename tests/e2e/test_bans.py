@@ -1,0 +1,118 @@
+"""Tokens that must not come, whoever drafts them: by gRPC, by OpenAI's client and by our own."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import grpc
+import openai
+import pytest
+from openai import OpenAI
+
+from draftloop.client import Client as OurClient
+from draftloop.client import InvalidInput
+from draftloop.config import bundled_model
+from orchestrator.launcher import Stack
+from orchestrator.tokenizer import Tokenizer
+from protos import generation_pb2 as pb
+from tests.e2e.client import STRATEGIES, Case, Client, bad_field, first_difference
+from tests.e2e.http_client import complete
+
+DRAFT_TOKENS = 12
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> Tokenizer:
+    return Tokenizer(bundled_model("verifier"))
+
+
+@pytest.mark.timeout(600)
+def test_no_strategy_says_what_is_banned(
+    client: Client, cases: list[Case], tokenizer: Tokenizer
+) -> None:
+    """The very phrases that the prompts go on with, and an early end, for every strategy.
+
+    The draft model follows the same bans: else each such place would cost it an acceptance.
+    """
+    plain = client.tokens(cases[:4], "autoregressive")
+    words = [tokenizer.decode(tokens[2:4]) for tokens in plain]
+    words = [word for word in words if word.strip()]
+    ends = [tokens[7] for tokens in plain]
+    banned: dict[str, Any] = {
+        "bad_words": words, "min_tokens": 20, "stop_token_ids": ends, "stop": ["\n"],
+    }  # fmt: skip
+    expected = client.answers(cases[:4], "autoregressive", **banned)
+    for answer, word in zip(expected, words, strict=False):
+        assert word not in answer.text and len(answer.token_ids) >= 20
+        assert not set(ends) & set(answer.token_ids[:20])
+    tokens = [list(answer.token_ids) for answer in expected]
+    assert first_difference(plain, tokens)
+    for strategy in STRATEGIES[1:]:
+        answers = client.answers(
+            cases[:4], strategy, concurrency=4, max_draft_tokens=DRAFT_TOKENS, **banned
+        )
+        assert not first_difference(tokens, [list(answer.token_ids) for answer in answers])
+        assert [answer.text for answer in answers] == [answer.text for answer in expected]
+
+
+def test_only_what_is_allowed_comes(api: OpenAI, tokenizer: Tokenizer) -> None:
+    """Classifying by single tokens, as vLLM's clients do."""
+    allowed = [tokenizer.encode(word)[0] for word in ("yes", "no")]
+    answer = complete(
+        api, max_tokens=5, extra_body={"allowed_token_ids": allowed, "return_token_ids": True}
+    )
+    said = answer.model_dump()["choices"][0]["token_ids"]
+    assert len(said) == 5 and set(said) <= set(allowed)
+
+
+def test_a_stop_text_counts_behind_the_first_tokens(api: OpenAI) -> None:
+    said: dict[str, Any] = {"max_tokens": 12, "stop": ["e", "\n", " "]}
+    assert complete(api, **said).usage.completion_tokens < 8
+    late = complete(api, **said, extra_body={"min_tokens": 8})
+    assert late.usage.completion_tokens > 8
+    assert late.choices[0].text.startswith(complete(api, max_tokens=8).choices[0].text)
+
+
+def test_our_own_client(stack: Stack) -> None:
+    with OurClient(stack.address) as ours:
+        usual = ours.generate("def add(a, b):\n    return", max_tokens=6)
+        other = ours.generate(
+            "def add(a, b):\n    return", max_tokens=6, bad_words=[usual.text.strip()[:1]]
+        )
+        assert other.token_ids[0] != usual.token_ids[0]
+        only = ours.generate("x = ", max_tokens=4, allowed_token_ids=[usual.token_ids[0]])
+        assert set(only.token_ids) == {usual.token_ids[0]}
+        with pytest.raises(InvalidInput, match="min_tokens"):
+            ours.generate("x = ", max_tokens=4, min_tokens=5)
+
+
+@pytest.mark.parametrize(
+    ("said", "field"),
+    [
+        ({"min_tokens": 99}, "min_tokens"),
+        ({"allowed_token_ids": [4096]}, "allowed_token_ids"),
+        ({"bad_words": [" "]}, "bad_words"),
+        ({"bad_words": ["word "] * 257}, "bad_words"),
+        ({"bad_words": ["x+y-" * 65]}, "bad_words"),
+        ({"allowed_token_ids": [5], "min_tokens": 1, "stop_token_ids": [5]}, "allowed_token_ids"),
+    ],
+)
+def test_broken_rules_have_the_clients_name(
+    client: Client, api: OpenAI, cases: list[Case], said: dict[str, Any], field: str
+) -> None:
+    with pytest.raises(openai.BadRequestError, match=field):
+        complete(api, max_tokens=8, extra_body=said)
+    with pytest.raises(grpc.RpcError) as refused:
+        client.stub.GenerateOnce(_request(cases[0], said))
+    assert bad_field(refused.value).startswith(field)
+
+
+def test_a_form_and_bans_could_leave_nothing_to_say(api: OpenAI) -> None:
+    form = {"structured_outputs": {"regex": "a+"}, "min_tokens": 3}
+    with pytest.raises(openai.BadRequestError, match="min_tokens: must not be given with"):
+        complete(api, max_tokens=8, extra_body=form)
+
+
+def _request(case: Case, said: dict[str, Any]) -> Any:
+    case = Case(case.prompt, 8)
+    return pb.GenerateOnceRequest(parameters=case.parameters("fused", **said))

@@ -1,0 +1,119 @@
+"""Tokens that may not come: the law without them, on every path, against the definition."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from draftloop.bans import Bans
+from draftloop.errors import InvalidInput
+from draftloop.request import SamplingParameters
+from draftloop.runtime.sampling import Sampler
+
+CPU = torch.device("cpu")
+VOCABULARY = 6
+LOGITS = torch.arange(VOCABULARY, dtype=torch.float32).repeat(2, 1)
+tokens = st.integers(0, VOCABULARY - 1)
+texts = st.lists(tokens, max_size=6)
+
+
+def sampler(bans: Bans) -> Sampler:
+    return Sampler(SamplingParameters(bans=bans), VOCABULARY, CPU)
+
+
+def left_over(bans: Bans, output: list[int]) -> set[int]:
+    """By the definition: which tokens may come behind an output."""
+    banned = {
+        token
+        for token in range(VOCABULARY)
+        for phrase in bans.phrases
+        if tuple([*output, token][-len(phrase) :]) == phrase
+    }
+    early = set(bans.ends) if len(output) < bans.min_tokens else set()
+    return (set(bans.allowed) or set(range(VOCABULARY))) - banned - early
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    st.builds(
+        Bans,
+        allowed=st.lists(tokens, max_size=4).map(tuple),
+        phrases=st.lists(st.lists(tokens, min_size=1, max_size=3).map(tuple), max_size=4).map(
+            tuple
+        ),
+        min_tokens=st.integers(0, 5),
+        ends=st.lists(tokens, max_size=2).map(tuple),
+    ),
+    texts,
+    st.lists(texts, min_size=1, max_size=4),
+)
+def test_what_is_left_follows_the_definition(
+    bans: Bans, output: list[int], paths: list[list[int]]
+) -> None:
+    """Whether the output came token by token or at once; the prompt is no part of it."""
+    slowly, at_once = sampler(bans), sampler(bans)
+    for token in output:
+        slowly.observe_output([token])
+    at_once.observe_prompt([0, 1, 2])
+    at_once.observe_output(output)
+    logits = LOGITS[:1].repeat(len(paths), 1)
+    for each in (slowly, at_once):
+        for path, row in zip(paths, each.shape(logits, paths), strict=True):
+            assert set(row.isfinite().nonzero().flatten().tolist()) == left_over(
+                bans, [*output, *path]
+            )
+
+
+def test_a_sampler_is_plain_again_once_the_text_may_end() -> None:
+    """So that rounds behind go by the shorter way."""
+    once = sampler(Bans(min_tokens=2, ends=(5,)))
+    assert once.choose(LOGITS, [0, 1], [[], [1, 2]]) == [4, 5]
+    once.observe_output([4])
+    assert not once.plain and once.follows_paths
+    once.observe_output([4])
+    assert once.plain and once.choose(LOGITS[:1], [2], [[]]) == [5]
+    for lasting in (Bans(allowed=(1,)), Bans(phrases=((1,),)), Bans(phrases=((1, 2),))):
+        always = sampler(lasting)
+        always.observe_output([3] * 9)
+        assert not always.plain and not always.plain_but_for_grammar
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.7])
+def test_filters_and_noise_see_what_is_left(temperature: float) -> None:
+    """Top-k counts allowed tokens, and a bias brings back none that is not."""
+    parameters = SamplingParameters(
+        temperature=temperature, top_k=2, logit_bias=((5, 100.0),), bans=Bans(allowed=(0, 1, 2))
+    )
+    said = {
+        Sampler(replace(parameters, seed=seed), VOCABULARY, CPU).choose(LOGITS[:1], [seed], [[]])[0]
+        for seed in range(40)
+    }
+    assert said == ({2} if temperature == 0 else {1, 2})
+
+
+@pytest.mark.parametrize(
+    ("bans", "field"),
+    [
+        (Bans(allowed=(6,)), "allowed_token_ids"),
+        (Bans(phrases=((1, -1),)), "bad_words"),
+        (Bans(phrases=((),)), "bad_words"),
+        (Bans(ends=(7,)), "ends"),
+        (Bans(allowed=(1, 2), phrases=((1,), (0, 2))), "allowed_token_ids"),
+        (Bans(allowed=(1,), min_tokens=1, ends=(1,)), "allowed_token_ids"),
+        (Bans(phrases=tuple((token,) for token in range(VOCABULARY))), "bad_words"),
+    ],
+)
+def test_tokens_that_are_none_and_texts_that_nobody_could_say(bans: Bans, field: str) -> None:
+    with pytest.raises(InvalidInput) as refused:
+        SamplingParameters(bans=bans).validate(VOCABULARY)
+    assert refused.value.field == field
+
+
+def test_ends_ban_nothing_without_a_number() -> None:
+    bans = Bans(allowed=(1,), ends=(1,))
+    SamplingParameters(bans=bans).validate(VOCABULARY)
+    assert not Bans(ends=(1,)).any and not Bans(min_tokens=3).any
