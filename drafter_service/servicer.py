@@ -14,6 +14,7 @@ from drafter_service.shared import Shared
 from drafter_service.strategies import Strategy
 from draftloop import logs, tracing
 from draftloop.errors import InvalidInput
+from draftloop.pieces import in_pieces
 from draftloop.rpc import convert
 from draftloop.rpc.convert_speculation import (
     access_from_pb,
@@ -33,6 +34,9 @@ from protos import drafter_pb2_grpc
 
 SERVICE_NAME: str = pb.DESCRIPTOR.services_by_name["Drafter"].full_name
 register = drafter_pb2_grpc.add_DrafterServicer_to_server
+
+# Between two pieces of a text that is read: then the engine's thread has Python to itself.
+REST_S = 0.001
 
 log = logs.get(__name__)
 
@@ -83,6 +87,7 @@ class DrafterServicer(drafter_pb2_grpc.DrafterServicer):
                 ahead = Ahead(self._host.engine, strategy, wanted=self._drafts_ahead)
                 answers = self._answers(request_iterator, strategy, prefilled, ahead)
                 try:
+                    await in_pieces(strategy.reading(), REST_S)
                     if first.open.tells_when_ready:
                         await prefilled
                         observe_opening(slot, len(request.token_ids))

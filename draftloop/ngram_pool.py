@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from itertools import islice
 
 
 class NgramPool:
     """At most `pool_size` continuations for every first token.
 
-    What comes true is refreshed, because the text that is fed in then holds it again.
+    What comes true is refreshed, because the text that is fed in then holds it again. Nothing
+    follows one of `stop_token_ids` in a continuation: no text goes on there.
     """
 
-    def __init__(self, ngram: int, pool_size: int) -> None:
+    def __init__(self, ngram: int, pool_size: int, stop_token_ids: Collection[int] = ()) -> None:
+        self._stop_token_ids = frozenset(stop_token_ids)
         self._ngram = ngram
         self._pool_size = pool_size
         # continuation -> nothing, oldest first: a dict keeps order and finds in one step
@@ -23,11 +25,17 @@ class NgramPool:
         """Takes in runs of two or more tokens."""
         for ngram in ngrams:
             continuations = self._by_first.setdefault(ngram[0], {})
-            continuation = tuple(ngram[1:])
+            continuation = self._up_to_a_stop(ngram[1:])
             continuations.pop(continuation, None)
             continuations[continuation] = None
             if len(continuations) > self._pool_size:
                 del continuations[next(iter(continuations))]
+
+    def _up_to_a_stop(self, tokens: Sequence[int]) -> tuple[int, ...]:
+        if not self._stop_token_ids.isdisjoint(tokens):
+            last = next(at for at, token in enumerate(tokens) if token in self._stop_token_ids)
+            return tuple(tokens[: last + 1])
+        return tuple(tokens)
 
     def extend(self, token_ids: Sequence[int]) -> None:
         """Takes in the n-grams of a growing text: prompt first, then what is committed."""

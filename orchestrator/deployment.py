@@ -172,7 +172,9 @@ class Deployment:
     ) -> Drafting:
         """For the strategies without a draft model."""
         if request.strategy == LOOKAHEAD:
-            source = LookaheadSource(request.speculation.lookahead, request.prompt)
+            source = LookaheadSource(
+                request.speculation.lookahead, request.prompt, request.stop_token_ids
+            )
             return Drafting(source, phrases, choice)
         if request.strategy == TOKEN_RECYCLING:
             return RecyclingDrafting(PhraseSource(phrases) if phrases else None, phrases, choice)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Protocol
 
 from draftloop.errors import Unavailable
+from draftloop.pieces import in_pieces
 from draftloop.tree import (
     EMPTY_TREE,
     Draft,
@@ -27,6 +28,9 @@ MOST_PHRASE_ROUNDS = 12
 
 class Source(Protocol):
     """Drafts from tokens alone, in microseconds."""
+
+    def reading(self) -> Iterator[None]:
+        """Takes in the prompt, a piece a step; the first draft takes in what is left of it."""
 
     def propose(self, committed: Sequence[int], budget: DraftBudget) -> DraftTree:
         """A draft that continues the committed tokens."""
@@ -55,6 +59,14 @@ class Drafting:
 
     def open(self, committed: Sequence[int]) -> None:
         """Begins to prepare the first draft while the verifier prefills; returns at once."""
+
+    async def read(self) -> None:
+        """Takes in the prompt, in pieces between which others have the event loop.
+
+        The first `observe` or `propose` takes in at once what is left of it.
+        """
+        if self._source is not None:
+            await in_pieces(self._source.reading())
 
     async def propose(
         self, committed: Sequence[int], verdict: Verdict | None, budget: DraftBudget

@@ -52,6 +52,7 @@ class Generation:
     timings: Timings = field(default_factory=Timings)
     meter: RequestMeter = field(init=False)
     _times: RoundTimes = field(init=False, default_factory=RoundTimes)  # of the round under way
+    _reading: asyncio.Task[None] | None = field(init=False, default=None)  # of the prompt, to draft
     finish_reason: str | None = None
     cached_prompt_tokens: int = 0  # that the verifier did not have to compute
 
@@ -70,7 +71,10 @@ class Generation:
             self._count_opened(piece)
             yield piece
             verdict: Verdict | None = None
-            decoding = ended = time.perf_counter_ns()
+            decoding = time.perf_counter_ns()
+            if self.finish_reason is None:
+                await self._get_ready_to_draft(piece, first.verdict)
+            ended = time.perf_counter_ns()
             while self.finish_reason is None:
                 with trace.child("round", committed_length=len(self.committed)) as span:
                     draft = await self._draft(verdict, span)
@@ -80,6 +84,7 @@ class Generation:
                     draft = dataclasses.replace(draft, tree=EMPTY_TREE)
                     self.drafting.lose()
                 piece = self._commit(draft.tree, verdict, draft.end)
+                self._observe(piece, verdict)
                 began, ended = ended, time.perf_counter_ns()
                 self._learn(draft, answer, piece, ended - began)
                 self.timings.decode_ns = ended - decoding
@@ -95,9 +100,19 @@ class Generation:
     async def _open(self) -> Verification:
         """Both prefill at once; the verifier's answer holds the first token."""
         self.drafting.open(self.committed)
+        self._reading = asyncio.create_task(self.drafting.read())
         answer = await self.verifier.open(self.committed)
         self.cached_prompt_tokens = answer.timings.cached_tokens
         return answer
+
+    async def _get_ready_to_draft(self, piece: Piece, verdict: Verdict) -> None:
+        """Behind the first token, which waits for no index of a long prompt."""
+        if self._reading is not None:
+            await self._reading
+        self._observe(piece, verdict)
+
+    def _observe(self, piece: Piece, verdict: Verdict) -> None:
+        self.drafting.observe(self.committed, len(piece.token_ids), piece.draft, verdict)
 
     def _count_opened(self, piece: Piece) -> None:
         waited = self.timings.time_to_first_token_ns
@@ -149,7 +164,6 @@ class Generation:
             self.finish_reason = self._reason_to_end(token)
             if self.finish_reason:
                 break
-        self.drafting.observe(self.committed, len(kept), tree, verdict)
         origins = (sources or [TokenSource.TARGET] * len(kept))[: len(kept)]
         return Piece(
             token_ids=tuple(kept),
@@ -203,4 +217,6 @@ class Generation:
         loop.call_soon(self.drafting.learn, context, draft.tree, answer.verdict)
 
     async def _close(self) -> None:
+        if self._reading is not None:
+            self._reading.cancel()
         await asyncio.gather(self.verifier.close(), self.drafting.close())

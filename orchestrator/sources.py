@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Iterator, Sequence
 
 from draftloop.lookahead import LookaheadParameters, LookaheadWindow
 from draftloop.ngram_pool import NgramPool
 from draftloop.phrase import MAX_CONTEXT
+from draftloop.pieces import at_once
 from draftloop.tree import ROOT, DraftBudget, DraftTree, TokenSource, Verdict
 from draftloop.tree_builder import TreeBuilder
 from phrase_store.session import PhraseSession
 
 # Chance that a pooled n-gram's next token is the target's: a first guess, for figures only.
 NGRAM_ESTIMATE = 0.4
+# Of a prompt, taken in at once: some tenths of a millisecond.
+PIECE_TOKENS = 128
 
 
 class PhraseSource:
@@ -21,6 +24,10 @@ class PhraseSource:
     def __init__(self, phrases: PhraseSession, most_leaves: int | None = None) -> None:
         self._phrases = phrases
         self._most_leaves = most_leaves
+
+    def reading(self) -> Iterator[None]:
+        """Indexes the prompt, a piece a step."""
+        return self._phrases.reading()
 
     def propose(self, committed: Sequence[int], budget: DraftBudget) -> DraftTree:
         """A tree of at most `most_leaves` branches."""
@@ -34,20 +41,39 @@ class PhraseSource:
 
 
 class LookaheadSource:
-    """`lookahead`: window and pooled n-grams in one forward of the target (2402.02057)."""
+    """`lookahead`: window and pooled n-grams in one forward of the target (2402.02057).
 
-    def __init__(self, parameters: LookaheadParameters, text: Sequence[int]) -> None:
+    `reading` takes `text` in, piece by piece; the first draft takes in what is left of it. No
+    n-gram goes on behind one of `stop_token_ids`.
+    """
+
+    def __init__(
+        self,
+        parameters: LookaheadParameters,
+        text: Sequence[int],
+        stop_token_ids: Collection[int] = (),
+    ) -> None:
         self._parameters = parameters
         self._window = LookaheadWindow(parameters, text)
-        self._pool = NgramPool(parameters.ngram, parameters.pool_size)
-        self._pool.extend(text)
+        self._pool = NgramPool(parameters.ngram, parameters.pool_size, stop_token_ids)
+        self._reading = self._read(tuple(text))
         self._placed = DraftTree()
+
+    def reading(self) -> Iterator[None]:
+        """Takes the prompt's n-grams in, a piece a step."""
+        return self._reading
+
+    def _read(self, text: Sequence[int]) -> Iterator[None]:
+        for start in range(0, len(text), PIECE_TOKENS):
+            self._pool.extend(text[start : start + PIECE_TOKENS])
+            yield
 
     def propose(self, committed: Sequence[int], budget: DraftBudget) -> DraftTree:
         """The n-grams that follow the last token, merged to a tree, and the window.
 
         Where there is no room for both, the window has half of it: new n-grams come from there.
         """
+        at_once(self._reading)
         depth, nodes = budget.max_depth, budget.max_nodes
         builder = self._ngrams(committed[-1], depth, nodes)
         left = nodes - self._window.reserved(depth, nodes)
@@ -68,6 +94,7 @@ class LookaheadSource:
 
     def observe(self, committed: Sequence[int], new: int, draft: DraftTree, said: Verdict) -> None:
         """Moves the window on what the target said after its tokens."""
+        at_once(self._reading)
         if draft is self._placed and len(said.node_predictions) == len(draft) > 0:
             self._pool.insert(self._window.advance(said.node_predictions))
         self._pool.extend(committed[len(committed) - new :])

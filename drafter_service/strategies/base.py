@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import ClassVar
 
 from drafter_service.session import NOISE_AT_ONCE, DrafterSession
@@ -17,9 +17,9 @@ from draftloop.tree import DraftBudget, DraftEnd, DraftTree, Verdict
 class Strategy(ABC):
     """A way to propose drafts in one session.
 
-    The calls come in order: `prefill` once, then rounds of `observe` and `propose`. `prefill`
-    and `propose` run on the engine's thread and yield the forwards they need, so that sessions
-    share them; `observe` takes no forward.
+    The calls come in order: `prefill` and, beside it, `reading` once, then rounds of `observe` and
+    `propose`. `prefill` and `propose` run on the engine's thread and yield the forwards they need,
+    so that sessions share them; `observe` takes no forward.
     """
 
     name: ClassVar[str]
@@ -32,6 +32,13 @@ class Strategy(ABC):
 
     def offer(self, tree: DraftTree) -> None:  # noqa: B027
         """Hears what cheaper sources propose for the next draft; by default nobody listens."""
+
+    def reading(self) -> Iterator[None]:
+        """Takes in the text beside the models, a piece a step; by default there is nothing to do.
+
+        On the event loop while the engine prefills, and to its end before the first `propose`.
+        """
+        yield from ()
 
     def prefill(self, *, whole: bool = True) -> Task[None]:
         """Runs the committed tokens that were not run yet, but for the last one.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
@@ -17,6 +17,9 @@ from draftloop.runtime.kv_cache import Slot
 from draftloop.runtime.model import LanguageModel
 from draftloop.speculation import CASCADE
 from draftloop.tree import DraftBudget, DraftEnd, DraftTree, TokenSource
+
+# Of the text, read by max-gram in one go: about a millisecond.
+PIECE_TOKENS = 128
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +37,7 @@ class Cascade(Chain):
     Vertical: no model writes token by token. It reviews in one forward what those behind it
     propose, keeps what it would have said itself and adds its own next token.
     Horizontal: by row 0 of the matrix the larger ones write the early tokens of the draft.
-    Max-gram reads the text beside the models, on the engine's thread: a long one takes a second.
+    Max-gram reads the text beside the models: a long one takes a second.
     """
 
     name = CASCADE
@@ -48,31 +51,30 @@ class Cascade(Chain):
         self._leniency = parameters.leniency
         self._max_gram = MaxGram((), session.stop_token_ids)
 
+    def reading(self) -> Iterator[None]:
+        """Max-gram's."""
+        for end in range(PIECE_TOKENS, len(self.session.committed) + PIECE_TOKENS, PIECE_TOKENS):
+            self._read(end)
+            yield
+
+    def _read(self, end: int | None = None) -> None:
+        """Max-gram reads on, up to so many tokens of the text."""
+        self._max_gram.extend(self.session.committed[len(self._max_gram) : end])
+
     def prefill(self, *, whole: bool = True) -> Task[None]:
         """The same through every model that the matrix uses."""
         used = [0]
         for index, level in enumerate(self._levels, start=1):
             if any(self._matrix[row][index - 1] for row in used):
                 used.append(index)
-                yield from self._reading(self.prefill_of(level.model, level.slot, whole=whole))
-        self._read(len(self.session.committed))
-
-    def _reading(self, prefilled: Task[None]) -> Task[None]:
-        """The same forwards, and behind each of them max-gram reads a chunk too."""
-        for forward in prefilled:
-            yield forward
-            self._read(self.session.prefill_chunk_tokens)
-
-    def _read(self, tokens: int) -> None:
-        """Max-gram reads on, so many tokens at most."""
-        known = len(self._max_gram)
-        self._max_gram.extend(self.session.committed[known : known + tokens])
+                yield from self.prefill_of(level.model, level.slot, whole=whole)
 
     def propose(self, budget: DraftBudget) -> Task[DraftTree]:
         """The chain of row 0; every model keeps keys and values of what was drafted so far."""
         budget = self.session.within_limits(budget)
         limit = self.chain_depth(budget)
         yield from self.prefill(whole=False)
+        self._read()
         self.proposed_nodes = 0
         drafted = Drafted()
         end = yield from self._row(0, drafted, limit, budget)

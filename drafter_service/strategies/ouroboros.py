@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from drafter_service.economy import Choice
 from drafter_service.session import DrafterSession
@@ -36,6 +36,10 @@ class Ouroboros(Chain):
         self._window: LookaheadWindow | None = None
         if self._phrases is not None and self._parameters.draft_by_phrases:
             self._window = LookaheadWindow(self._parameters.lookahead, session.committed)
+
+    def reading(self) -> Iterator[None]:
+        """That of the request's own phrases."""
+        return iter(()) if self._phrases is None else self._phrases.reading()
 
     def observe(self, new_token_ids: Sequence[int], verdict: Verdict | None) -> None:
         """The session's own text grows; what the verdict says becomes phrases."""

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import threading
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +13,7 @@ import pytest
 
 from drafter_service.config import DrafterSettings
 from draftloop.errors import StartupFailure
+from draftloop.max_gram import MaxGram
 from draftloop.runtime.service import ModelHost
 from protos.drafter_pb2_grpc import DrafterStub
 from protos.speculation_pb2 import CascadeParameters, CascadeRow
@@ -88,6 +91,27 @@ async def test_only_a_cascade_takes_slots_of_the_smaller_model(serve_drafter: St
             assert smaller.free_slots == free
             call.cancel()
             await all_slots_free(host)
+
+
+async def test_max_gram_reads_the_prompt_before_a_session_is_ready_and_on_no_engines_thread(
+    serve_drafter: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read: list[tuple[int, str]] = []
+
+    class Noted(MaxGram):
+        def extend(self, token_ids: Sequence[int]) -> None:
+            read.append((len(token_ids), threading.current_thread().name))
+            super().extend(token_ids)
+
+    monkeypatch.setattr("drafter_service.strategies.cascade.MaxGram", Noted)
+    monkeypatch.setattr("drafter_service.strategies.cascade.PIECE_TOKENS", 16)
+    async with serve_drafter() as (channel, host):
+        call: Any = DrafterStub(channel).Draft()
+        await say(call, open_drafter(strategy="cascade", tells_when_ready=True))
+        here = threading.current_thread().name
+        assert [piece for piece in read if piece[0]] == [(16, here), (16, here), (8, here)]
+        call.cancel()
+        await all_slots_free(host)
 
 
 async def test_slots_come_back_however_sessions_end(serve_drafter: Start) -> None:

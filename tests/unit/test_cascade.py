@@ -261,10 +261,12 @@ def test_leniency_accepts_more_from_the_drafters_behind() -> None:
     assert forwards(1.0) > forwards(64.0) >= 2
 
 
-def test_max_gram_reads_on_the_engines_thread_beside_the_prefill(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """It read the whole prompt where a session was made, and the event loop stood still."""
+def test_max_gram_reads_beside_the_prefill_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It read the whole prompt where a session was made, and the event loop stood still.
+
+    Then behind the prefill's forwards: of a prompt in the prefix cache all at once, on the
+    engine's thread, and everybody's rounds stood still.
+    """
     read: list[int] = []
 
     class Noted(MaxGram):
@@ -274,9 +276,11 @@ def test_max_gram_reads_on_the_engines_thread_beside_the_prefill(
 
     monkeypatch.setattr("drafter_service.strategies.cascade.MaxGram", Noted)
     strategy = Setting().made([*PROMPT, *PROMPT])
-    assert sum(read) == 0
+    monkeypatch.setattr("drafter_service.strategies.cascade.PIECE_TOKENS", 4)
     run(strategy.prefill())
-    assert [tokens for tokens in read if tokens] == [4, 4, 4, 4, 2]
+    assert sum(read) == 0
+    steps = [sum(read) for _ in strategy.reading()]
+    assert steps == [4, 8, 12, 16, 18]
     strategy.session.commit([1, 2], 20)
     strategy.observe([1, 2], None)
     assert sum(read) == 18

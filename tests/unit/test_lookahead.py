@@ -208,3 +208,45 @@ def test_a_verdict_on_another_draft_moves_nothing() -> None:
     reopened = Verdict(accepted_nodes=(), emitted_token_ids=(3,), root_prediction=3)
     source.observe([*TEXT, 3], 1, EMPTY_TREE, reopened)
     assert source.propose([*TEXT, 3], DraftBudget(max_nodes=20, max_depth=20)) == before
+
+
+def test_a_prompt_enters_the_pool_in_pieces_as_if_at_once() -> None:
+    """One of 128k tokens took 0.3 s in which the event loop stood still."""
+    text = [number * number % 23 for number in range(400)]
+    parameters, budget = LookaheadParameters(), DraftBudget(max_nodes=60, max_depth=8)
+    inserted = NgramPool(parameters.ngram, parameters.pool_size)
+    inserted.extend(text)
+    read, begun, fresh = (LookaheadSource(parameters, text) for _ in range(3))
+    assert len(list(read.reading())) == 4
+    next(begun.reading())
+    drafts = [source.propose(text, budget) for source in (read, begun, fresh)]
+    assert drafts[0] == drafts[1] == drafts[2]
+    most = budget.max_nodes // (parameters.ngram - 1)
+    known = inserted.candidates(text[-1], most)
+    assert {one[0] for one in known} <= set(drafts[0].token_ids)
+    reopened = Verdict(accepted_nodes=(), emitted_token_ids=(3,), root_prediction=3)
+    late = LookaheadSource(parameters, text)
+    for source in (read, late):
+        source.observe([*text, 3], 1, EMPTY_TREE, reopened)
+    assert late.propose([*text, 3], budget) == read.propose([*text, 3], budget)
+
+
+def test_no_ngram_goes_on_behind_a_stop_token() -> None:
+    """What can never be accepted took places in the pool and nodes in every draft."""
+    pool = NgramPool(ngram=4, pool_size=2, stop_token_ids={9})
+    pool.insert([(1, 2, 9, 3), (1, 7, 7, 7), (1, 2, 9, 4), (9, 1, 1, 1), (5, 9, 9, 9)])
+    assert pool.candidates(1, 5) == [(2, 9), (7, 7, 7)]  # the two are one
+    assert pool.candidates(9, 5) == [(1, 1, 1)]  # behind what is committed, texts may go on
+    assert pool.candidates(5, 5) == [(9,)]
+
+
+def test_a_draft_holds_nothing_behind_a_stop_token() -> None:
+    text, parameters = [1, 2, 9, 3, 4, 1], LookaheadParameters(window=1, ngram=5)
+    for stops, drafted in (((), {2, 9, 3, 4}), ((9,), {2, 9})):
+        source = LookaheadSource(parameters, text, stops)
+        tree = source.propose(text, DraftBudget(max_nodes=20, max_depth=20))
+        ngrams = {
+            token for token, estimate in zip(tree.token_ids, tree.estimates, strict=True)
+            if estimate > WINDOW_ESTIMATE
+        }  # fmt: skip
+        assert ngrams == drafted

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import dataclasses
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 import pytest
@@ -152,6 +153,9 @@ async def test_nor_does_it_speak_against_drafting(tokenizer: Tokenizer) -> None:
     """What drafts bring is learnt from those that were judged."""
 
     class Pairs:
+        def reading(self) -> Iterator[None]:
+            return iter(())
+
         def propose(self, committed: Sequence[int], budget: DraftBudget) -> DraftTree:
             return DraftTree.chain([TOKEN] * min(2, budget.max_depth), TokenSource.PHRASE)
 
@@ -233,6 +237,59 @@ class Noted(ScriptedDrafting):
 
     def learn(self, context: Sequence[int], draft: DraftTree, verdict: Verdict) -> None:
         self.contexts.append(list(context))
+
+
+class Reads:
+    """A source with a prompt of many pieces, which drafts nothing."""
+
+    def __init__(self, pieces: int) -> None:
+        self.left = pieces
+        self.calls: list[tuple[str, int]] = []
+
+    def reading(self) -> Iterator[None]:
+        while self.left:
+            self.left -= 1
+            yield
+
+    def propose(self, committed: Sequence[int], budget: DraftBudget) -> DraftTree:
+        self.calls.append(("propose", self.left))
+        return EMPTY_TREE
+
+    def observe(self, committed: Sequence[int], *said: object) -> None:
+        self.calls.append(("observe", self.left))
+
+
+def reading(tokenizer: Tokenizer, source: Reads, max_tokens: int = 3) -> Generation:
+    running = generation(tokenizer, ScriptedVerifier(), Drafting(None, None))
+    running.request = dataclasses.replace(running.request, max_tokens=max_tokens)
+    choice = DraftChoice(running.controller, Gain(deque([0.0])))
+    running.drafting = Drafting(source, None, choice)
+    return running
+
+
+async def test_a_prompt_is_read_for_drafts_behind_the_first_token_and_beside_others(
+    tokenizer: Tokenizer,
+) -> None:
+    """It was indexed before the request was admitted, and nobody else had the event loop."""
+    source = Reads(500)
+    pieces = reading(tokenizer, source).run()
+    others = 0
+    async with contextlib.aclosing(pieces):
+        assert len((await anext(pieces)).token_ids) == 1
+        assert source.left > 400 and not source.calls
+        following = asyncio.ensure_future(anext(pieces))
+        while not following.done():
+            await asyncio.sleep(0)
+            others += 1
+        assert others > 400
+        assert source.calls == [("observe", 0), ("propose", 0), ("observe", 0)]
+
+
+async def test_nothing_is_read_on_for_a_request_that_has_ended(tokenizer: Tokenizer) -> None:
+    source = Reads(500)
+    assert len([piece async for piece in reading(tokenizer, source, max_tokens=1).run()]) == 1
+    await asyncio.sleep(0.01)
+    assert source.left > 400 and not source.calls
 
 
 async def test_a_full_context_ends_the_text_and_no_draft_reaches_beyond(
