@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from draftloop.logprobs import TokenLogprobs
+from draftloop.logprobs import PromptLogprobs, TokenLogprobs
 from draftloop.model_info import ModelInfo
 from draftloop.tree import TokenSource
 
@@ -97,13 +97,14 @@ class Piece:
     """Newly committed tokens, where each came from, and their text.
 
     The text is empty while a character or a possible stop text is incomplete. `logprobs` has an
-    entry for every token where the request asked for them.
+    entry for every token where the request asked for them, and the first piece has the prompt's.
     """
 
     text: str = ""
     token_ids: tuple[int, ...] = ()
     sources: tuple[TokenSource, ...] = ()
     logprobs: tuple[TokenLogprobs, ...] = ()
+    prompt_logprobs: PromptLogprobs | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,6 +115,7 @@ class Completion(Summary):
     token_ids: tuple[int, ...]
     sources: tuple[TokenSource, ...]
     logprobs: tuple[TokenLogprobs, ...]
+    prompt_logprobs: PromptLogprobs | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -105,8 +105,8 @@ class GenerationParameters:
     `seed` None means that one is drawn; `sampling.seed` is not looked at, and `sampling.bans` are
     made of what is said here: the only tokens that may come, texts that may not, and the number of
     tokens before which nothing ends the output. `logprobs` asks for those of the output and of so
-    many likeliest tokens beside each. `prediction` is text that the output may resemble: it is
-    drafted from and changes nothing else.
+    many likeliest tokens beside each, `prompt_logprobs` for the prompt's. `prediction` is text that
+    the output may resemble: it is drafted from and changes nothing else.
     """
 
     text: str | None = None
@@ -124,6 +124,7 @@ class GenerationParameters:
     request_id: str = ""
     tenant: str = ""
     logprobs: int | None = None
+    prompt_logprobs: int | None = None
     prediction: str = ""
 
 
@@ -155,6 +156,7 @@ class GenerationRequest:
     stop: tuple[str, ...] = ()
     stop_token_ids: frozenset[int] = field(default_factory=frozenset)
     logprobs: int | None = None
+    prompt_logprobs: int | None = None
     prediction: tuple[int, ...] = ()
     text_form: TextForm = USUAL
 
@@ -225,7 +227,7 @@ def check_length(field_name: str, count: int, context_length: int) -> None:
         raise InvalidInput(field_name, rule, f"{count} tokens")
 
 
-def check_top_logprobs(count: int | None) -> None:
+def check_top_logprobs(count: int | None, field_name: str = "logprobs") -> None:
     """Raises InvalidInput where more alternatives are asked for than are given."""
     if count is not None and not 0 <= count <= MOST_TOP_LOGPROBS:
-        raise InvalidInput("logprobs", f"must be from 0 to {MOST_TOP_LOGPROBS}", count)
+        raise InvalidInput(field_name, f"must be from 0 to {MOST_TOP_LOGPROBS}", count)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 
 from draftloop.errors import InvalidInput
-from draftloop.logprobs import TokenLogprobs
+from draftloop.logprobs import PromptLogprobs, TokenLogprobs
 
 ROOT = -1
 # Likeliest successors of a node that a verdict may carry (2408.08696 takes 8).
@@ -257,3 +257,4 @@ class Verification:
     verdict: Verdict
     committed_length: int
     timings: ServiceTimings = field(default_factory=ServiceTimings)
+    prompt_logprobs: PromptLogprobs | None = None  # where an opened session asked for them

@@ -10,6 +10,7 @@ import grpc
 from draftloop import logs, tracing
 from draftloop.errors import InvalidInput, Unavailable
 from draftloop.load import ServiceLoad
+from draftloop.logprobs import PromptLogprobs
 from draftloop.model_info import ModelInfo
 from draftloop.rpc import convert
 from draftloop.rpc.convert_speculation import (
@@ -58,6 +59,7 @@ class VerifierStream(Stream):
     async def open(self, committed: Sequence[int]) -> Verification:
         """Opens the session; the answer holds the next token."""
         request = self._terms.request
+        is_new = len(committed) == len(request.prompt)
         message = verifier_pb2.OpenVerifierSession(
             session_id=_session_id(request.request_id),
             vocabulary_fingerprint=self._terms.vocabulary_fingerprint,
@@ -67,12 +69,18 @@ class VerifierStream(Stream):
             stop_token_ids=sorted(request.stop_token_ids),
             successors=request.successors,
             logprobs=request.logprobs,
+            prompt_logprobs=request.prompt_logprobs if is_new else None,
             model_fingerprint=self._terms.target_fingerprint,
             prefix_group=request.prefix_group,
             prefix_read_only=request.prefix_read_only,
         )
         opened = verifier_pb2.VerifyRequest(open=message)
-        return await self._verdict(opened, len(committed), EMPTY_TREE)
+        answer = await self._verdict(opened, len(committed), EMPTY_TREE)
+        if is_new and request.prompt_logprobs is not None:
+            said = answer.prompt_logprobs
+            if said is None or not said.fits(len(committed)):
+                raise Unavailable("the first verdict must have the prompt's log-probabilities")
+        return answer
 
     async def verify(self, committed_length: int, draft: DraftTree) -> Verification:
         """The verdict on a draft."""
@@ -195,4 +203,10 @@ def _verification(message: verifier_pb2.VerifyResponse, length: int) -> Verifica
         verdict=convert.verdict_from_pb(message.verdict),
         committed_length=message.committed_length,
         timings=convert.timings_from_pb(message.timings),
+        prompt_logprobs=_prompt_logprobs(message),
     )
+
+
+def _prompt_logprobs(message: verifier_pb2.VerifyResponse) -> PromptLogprobs | None:
+    there = message.HasField("prompt_logprobs")
+    return convert.prompt_logprobs_from_pb(message.prompt_logprobs) if there else None

@@ -13,6 +13,7 @@ from collections.abc import AsyncGenerator, Callable
 from dataclasses import dataclass, field
 
 from draftloop import tracing
+from draftloop.logprobs import PromptLogprobs
 from draftloop.phrase import MAX_CONTEXT
 from draftloop.request import GenerationRequest
 from draftloop.speculation import AUTOREGRESSIVE
@@ -55,6 +56,7 @@ class Generation:
     _reading: asyncio.Task[None] | None = field(init=False, default=None)  # of the prompt, to draft
     finish_reason: str | None = None
     cached_prompt_tokens: int = 0  # that the verifier did not have to compute
+    prompt_logprobs: PromptLogprobs | None = None  # once the verifier has opened, if asked for
 
     def __post_init__(self) -> None:
         self.committed = list(self.request.prompt)
@@ -103,6 +105,7 @@ class Generation:
         self._reading = asyncio.create_task(self.drafting.read())
         answer = await self.verifier.open(self.committed)
         self.cached_prompt_tokens = answer.timings.cached_tokens
+        self.prompt_logprobs = answer.prompt_logprobs
         return answer
 
     async def _get_ready_to_draft(self, piece: Piece, verdict: Verdict) -> None:

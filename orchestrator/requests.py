@@ -46,6 +46,7 @@ class RequestReader:
         sampling = dataclasses.replace(said.sampling, seed=seed, bans=bans)
         sampling.validate(model.vocabulary_size)
         check_top_logprobs(said.logprobs)
+        check_top_logprobs(said.prompt_logprobs, "prompt_logprobs")
         max_tokens = self._max_tokens(said)
         return GenerationRequest(
             request_id=_request_id(said.request_id),
@@ -58,6 +59,7 @@ class RequestReader:
             stop=_stop_texts(said.stop),
             stop_token_ids=stops,
             logprobs=said.logprobs,
+            prompt_logprobs=said.prompt_logprobs,
             prediction=await self._prediction(said.prediction, model),
         )
 

@@ -39,12 +39,16 @@ class GenerationServicer(generation_pb2_grpc.GenerationServicer):
         caller = self._caller(context)
         generation = await self._generation(request.parameters, context, caller)
         async with contextlib.aclosing(ahead(self._served(generation, context, caller))) as pieces:
+            first = True
             async for piece in pieces:
+                of_prompt = generation.prompt_logprobs if first else None
+                first = False
                 yield pb.GenerateResponse(
                     text=piece.text,
                     token_ids=piece.token_ids,
                     sources=piece.sources,  # type: ignore[arg-type]
                     logprobs=convert.logprobs_to_pb(piece.logprobs),
+                    prompt_logprobs=convert.prompt_logprobs_to_pb(of_prompt),
                 )
         yield pb.GenerateResponse(summary=_summary(generation))
 
@@ -68,6 +72,7 @@ class GenerationServicer(generation_pb2_grpc.GenerationServicer):
             sources=sources,  # type: ignore[arg-type]
             summary=_summary(generation),
             logprobs=convert.logprobs_to_pb(logprobs),
+            prompt_logprobs=convert.prompt_logprobs_to_pb(generation.prompt_logprobs),
         )
 
     async def Tokenize(

@@ -17,7 +17,7 @@ FINISH_REASON_STOP: FinishReason
 FINISH_REASON_LENGTH: FinishReason
 
 class GenerationParameters(_message.Message):
-    __slots__ = ("text", "tokens", "sampling", "max_tokens", "stop", "stop_token_ids", "ignore_eos", "speculation", "request_id", "tenant", "logprobs", "prediction", "min_tokens", "allowed_token_ids", "bad_words")
+    __slots__ = ("text", "tokens", "sampling", "max_tokens", "stop", "stop_token_ids", "ignore_eos", "speculation", "request_id", "tenant", "logprobs", "prediction", "min_tokens", "allowed_token_ids", "bad_words", "prompt_logprobs")
     TEXT_FIELD_NUMBER: _ClassVar[int]
     TOKENS_FIELD_NUMBER: _ClassVar[int]
     SAMPLING_FIELD_NUMBER: _ClassVar[int]
@@ -33,6 +33,7 @@ class GenerationParameters(_message.Message):
     MIN_TOKENS_FIELD_NUMBER: _ClassVar[int]
     ALLOWED_TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
     BAD_WORDS_FIELD_NUMBER: _ClassVar[int]
+    PROMPT_LOGPROBS_FIELD_NUMBER: _ClassVar[int]
     text: str
     tokens: TokenIds
     sampling: _speculation_pb2.SamplingParameters
@@ -48,7 +49,8 @@ class GenerationParameters(_message.Message):
     min_tokens: int
     allowed_token_ids: _containers.RepeatedScalarFieldContainer[int]
     bad_words: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, text: _Optional[str] = ..., tokens: _Optional[_Union[TokenIds, _Mapping]] = ..., sampling: _Optional[_Union[_speculation_pb2.SamplingParameters, _Mapping]] = ..., max_tokens: _Optional[int] = ..., stop: _Optional[_Iterable[str]] = ..., stop_token_ids: _Optional[_Iterable[int]] = ..., ignore_eos: bool = ..., speculation: _Optional[_Union[SpeculationParameters, _Mapping]] = ..., request_id: _Optional[str] = ..., tenant: _Optional[str] = ..., logprobs: _Optional[int] = ..., prediction: _Optional[str] = ..., min_tokens: _Optional[int] = ..., allowed_token_ids: _Optional[_Iterable[int]] = ..., bad_words: _Optional[_Iterable[str]] = ...) -> None: ...
+    prompt_logprobs: int
+    def __init__(self, text: _Optional[str] = ..., tokens: _Optional[_Union[TokenIds, _Mapping]] = ..., sampling: _Optional[_Union[_speculation_pb2.SamplingParameters, _Mapping]] = ..., max_tokens: _Optional[int] = ..., stop: _Optional[_Iterable[str]] = ..., stop_token_ids: _Optional[_Iterable[int]] = ..., ignore_eos: bool = ..., speculation: _Optional[_Union[SpeculationParameters, _Mapping]] = ..., request_id: _Optional[str] = ..., tenant: _Optional[str] = ..., logprobs: _Optional[int] = ..., prediction: _Optional[str] = ..., min_tokens: _Optional[int] = ..., allowed_token_ids: _Optional[_Iterable[int]] = ..., bad_words: _Optional[_Iterable[str]] = ..., prompt_logprobs: _Optional[int] = ...) -> None: ...
 
 class TokenIds(_message.Message):
     __slots__ = ("ids",)
@@ -83,18 +85,20 @@ class GenerateRequest(_message.Message):
     def __init__(self, parameters: _Optional[_Union[GenerationParameters, _Mapping]] = ...) -> None: ...
 
 class GenerateResponse(_message.Message):
-    __slots__ = ("text", "token_ids", "sources", "summary", "logprobs")
+    __slots__ = ("text", "token_ids", "sources", "summary", "logprobs", "prompt_logprobs")
     TEXT_FIELD_NUMBER: _ClassVar[int]
     TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
     SOURCES_FIELD_NUMBER: _ClassVar[int]
     SUMMARY_FIELD_NUMBER: _ClassVar[int]
     LOGPROBS_FIELD_NUMBER: _ClassVar[int]
+    PROMPT_LOGPROBS_FIELD_NUMBER: _ClassVar[int]
     text: str
     token_ids: _containers.RepeatedScalarFieldContainer[int]
     sources: _containers.RepeatedScalarFieldContainer[_speculation_pb2.TokenSource]
     summary: GenerationSummary
     logprobs: _containers.RepeatedCompositeFieldContainer[_speculation_pb2.TokenLogprobs]
-    def __init__(self, text: _Optional[str] = ..., token_ids: _Optional[_Iterable[int]] = ..., sources: _Optional[_Iterable[_Union[_speculation_pb2.TokenSource, str]]] = ..., summary: _Optional[_Union[GenerationSummary, _Mapping]] = ..., logprobs: _Optional[_Iterable[_Union[_speculation_pb2.TokenLogprobs, _Mapping]]] = ...) -> None: ...
+    prompt_logprobs: _speculation_pb2.PromptLogprobs
+    def __init__(self, text: _Optional[str] = ..., token_ids: _Optional[_Iterable[int]] = ..., sources: _Optional[_Iterable[_Union[_speculation_pb2.TokenSource, str]]] = ..., summary: _Optional[_Union[GenerationSummary, _Mapping]] = ..., logprobs: _Optional[_Iterable[_Union[_speculation_pb2.TokenLogprobs, _Mapping]]] = ..., prompt_logprobs: _Optional[_Union[_speculation_pb2.PromptLogprobs, _Mapping]] = ...) -> None: ...
 
 class GenerateOnceRequest(_message.Message):
     __slots__ = ("parameters",)
@@ -103,18 +107,20 @@ class GenerateOnceRequest(_message.Message):
     def __init__(self, parameters: _Optional[_Union[GenerationParameters, _Mapping]] = ...) -> None: ...
 
 class GenerateOnceResponse(_message.Message):
-    __slots__ = ("text", "token_ids", "sources", "summary", "logprobs")
+    __slots__ = ("text", "token_ids", "sources", "summary", "logprobs", "prompt_logprobs")
     TEXT_FIELD_NUMBER: _ClassVar[int]
     TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
     SOURCES_FIELD_NUMBER: _ClassVar[int]
     SUMMARY_FIELD_NUMBER: _ClassVar[int]
     LOGPROBS_FIELD_NUMBER: _ClassVar[int]
+    PROMPT_LOGPROBS_FIELD_NUMBER: _ClassVar[int]
     text: str
     token_ids: _containers.RepeatedScalarFieldContainer[int]
     sources: _containers.RepeatedScalarFieldContainer[_speculation_pb2.TokenSource]
     summary: GenerationSummary
     logprobs: _containers.RepeatedCompositeFieldContainer[_speculation_pb2.TokenLogprobs]
-    def __init__(self, text: _Optional[str] = ..., token_ids: _Optional[_Iterable[int]] = ..., sources: _Optional[_Iterable[_Union[_speculation_pb2.TokenSource, str]]] = ..., summary: _Optional[_Union[GenerationSummary, _Mapping]] = ..., logprobs: _Optional[_Iterable[_Union[_speculation_pb2.TokenLogprobs, _Mapping]]] = ...) -> None: ...
+    prompt_logprobs: _speculation_pb2.PromptLogprobs
+    def __init__(self, text: _Optional[str] = ..., token_ids: _Optional[_Iterable[int]] = ..., sources: _Optional[_Iterable[_Union[_speculation_pb2.TokenSource, str]]] = ..., summary: _Optional[_Union[GenerationSummary, _Mapping]] = ..., logprobs: _Optional[_Iterable[_Union[_speculation_pb2.TokenLogprobs, _Mapping]]] = ..., prompt_logprobs: _Optional[_Union[_speculation_pb2.PromptLogprobs, _Mapping]] = ...) -> None: ...
 
 class GenerationSummary(_message.Message):
     __slots__ = ("request_id", "finish_reason", "prompt_tokens", "output_tokens", "seed", "speculation", "timings", "cached_prompt_tokens")

@@ -29,7 +29,7 @@ class VerifyRequest(_message.Message):
     def __init__(self, open: _Optional[_Union[OpenVerifierSession, _Mapping]] = ..., verify: _Optional[_Union[VerifyDraft, _Mapping]] = ..., close: _Optional[_Union[CloseVerifierSession, _Mapping]] = ...) -> None: ...
 
 class OpenVerifierSession(_message.Message):
-    __slots__ = ("session_id", "vocabulary_fingerprint", "token_ids", "prompt_length", "sampling", "stop_token_ids", "successors", "logprobs", "model_fingerprint", "prefix_group", "prefix_read_only")
+    __slots__ = ("session_id", "vocabulary_fingerprint", "token_ids", "prompt_length", "sampling", "stop_token_ids", "successors", "logprobs", "model_fingerprint", "prefix_group", "prefix_read_only", "prompt_logprobs")
     SESSION_ID_FIELD_NUMBER: _ClassVar[int]
     VOCABULARY_FINGERPRINT_FIELD_NUMBER: _ClassVar[int]
     TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
@@ -41,6 +41,7 @@ class OpenVerifierSession(_message.Message):
     MODEL_FINGERPRINT_FIELD_NUMBER: _ClassVar[int]
     PREFIX_GROUP_FIELD_NUMBER: _ClassVar[int]
     PREFIX_READ_ONLY_FIELD_NUMBER: _ClassVar[int]
+    PROMPT_LOGPROBS_FIELD_NUMBER: _ClassVar[int]
     session_id: str
     vocabulary_fingerprint: str
     token_ids: _containers.RepeatedScalarFieldContainer[int]
@@ -52,7 +53,8 @@ class OpenVerifierSession(_message.Message):
     model_fingerprint: str
     prefix_group: str
     prefix_read_only: bool
-    def __init__(self, session_id: _Optional[str] = ..., vocabulary_fingerprint: _Optional[str] = ..., token_ids: _Optional[_Iterable[int]] = ..., prompt_length: _Optional[int] = ..., sampling: _Optional[_Union[_speculation_pb2.SamplingParameters, _Mapping]] = ..., stop_token_ids: _Optional[_Iterable[int]] = ..., successors: _Optional[int] = ..., logprobs: _Optional[int] = ..., model_fingerprint: _Optional[str] = ..., prefix_group: _Optional[str] = ..., prefix_read_only: bool = ...) -> None: ...
+    prompt_logprobs: int
+    def __init__(self, session_id: _Optional[str] = ..., vocabulary_fingerprint: _Optional[str] = ..., token_ids: _Optional[_Iterable[int]] = ..., prompt_length: _Optional[int] = ..., sampling: _Optional[_Union[_speculation_pb2.SamplingParameters, _Mapping]] = ..., stop_token_ids: _Optional[_Iterable[int]] = ..., successors: _Optional[int] = ..., logprobs: _Optional[int] = ..., model_fingerprint: _Optional[str] = ..., prefix_group: _Optional[str] = ..., prefix_read_only: bool = ..., prompt_logprobs: _Optional[int] = ...) -> None: ...
 
 class VerifyDraft(_message.Message):
     __slots__ = ("committed_length", "draft")
@@ -67,13 +69,15 @@ class CloseVerifierSession(_message.Message):
     def __init__(self) -> None: ...
 
 class VerifyResponse(_message.Message):
-    __slots__ = ("committed_length", "verdict", "timings", "load")
+    __slots__ = ("committed_length", "verdict", "timings", "load", "prompt_logprobs")
     COMMITTED_LENGTH_FIELD_NUMBER: _ClassVar[int]
     VERDICT_FIELD_NUMBER: _ClassVar[int]
     TIMINGS_FIELD_NUMBER: _ClassVar[int]
     LOAD_FIELD_NUMBER: _ClassVar[int]
+    PROMPT_LOGPROBS_FIELD_NUMBER: _ClassVar[int]
     committed_length: int
     verdict: _speculation_pb2.Verdict
     timings: _speculation_pb2.ServiceTimings
     load: _speculation_pb2.ServiceLoad
-    def __init__(self, committed_length: _Optional[int] = ..., verdict: _Optional[_Union[_speculation_pb2.Verdict, _Mapping]] = ..., timings: _Optional[_Union[_speculation_pb2.ServiceTimings, _Mapping]] = ..., load: _Optional[_Union[_speculation_pb2.ServiceLoad, _Mapping]] = ...) -> None: ...
+    prompt_logprobs: _speculation_pb2.PromptLogprobs
+    def __init__(self, committed_length: _Optional[int] = ..., verdict: _Optional[_Union[_speculation_pb2.Verdict, _Mapping]] = ..., timings: _Optional[_Union[_speculation_pb2.ServiceTimings, _Mapping]] = ..., load: _Optional[_Union[_speculation_pb2.ServiceLoad, _Mapping]] = ..., prompt_logprobs: _Optional[_Union[_speculation_pb2.PromptLogprobs, _Mapping]] = ...) -> None: ...

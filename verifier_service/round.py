@@ -12,7 +12,6 @@ from itertools import chain
 from torch import Tensor
 
 from draftloop.errors import DraftloopError
-from draftloop.logprobs import TokenLogprobs
 from draftloop.runtime.acceptance import accept
 from draftloop.runtime.forward import Forward, Task
 from draftloop.runtime.prefill import prefill
@@ -20,6 +19,7 @@ from draftloop.runtime.prefixes import LEAST, bring
 from draftloop.runtime.prepared import Chosen, Pass, Passes, Wanted
 from draftloop.runtime.sampling import likeliest
 from draftloop.tree import EMPTY_TREE, DraftTree, Verdict
+from verifier_service.logprobs import prompt_logprobs, token_logprobs
 from verifier_service.session import VerifierSession
 
 # Where numbers were too large, by the dtype that they were too large for.
@@ -36,6 +36,8 @@ def verify(session: VerifierSession, draft: DraftTree, *, chunk_tokens: int) -> 
     Raises DraftloopError where what the model says of one of them is no number.
     """
     model, slot = session.model, session.slot
+    if session.request.prompt_logprobs is not None and session.prompt_logprobs is None:
+        session.prompt_logprobs = yield from prompt_logprobs(session, chunk_tokens=chunk_tokens)
     yield from prefill(model, slot, session.committed, chunk_tokens=chunk_tokens)
     length = slot.length
     said, verdict = yield from _judged(session, draft)
@@ -49,8 +51,9 @@ def verify(session: VerifierSession, draft: DraftTree, *, chunk_tokens: int) -> 
             f"what the model says of the token at position {len(session.committed) + place} is no "
             f"number (NaN) in {model.options.dtype}; {ADVICE.get(model.options.dtype, AT_FAULT)}"
         )
-    if session.request.logprobs is not None:
-        verdict = dataclasses.replace(verdict, logprobs=_logprobs(session, said.logits, verdict))
+    if (count := session.request.logprobs) is not None:
+        told = token_logprobs(said.logits[_rows(verdict)], verdict.emitted_token_ids, count)
+        verdict = dataclasses.replace(verdict, logprobs=told)
     session.commit(verdict.emitted_token_ids)
     return verdict
 
@@ -147,22 +150,6 @@ def _said_in_one_call(session: VerifierSession, forward: Forward, draft: DraftTr
         where = _positions(session, draft), _paths(session, draft)
         session.sampler.held(chosen.token_ids, logits, *where)
     return _Said(chosen.token_ids, chosen.successor_ids, logits)
-
-
-def _logprobs(
-    session: VerifierSession, logits: Tensor, verdict: Verdict
-) -> tuple[TokenLogprobs, ...]:
-    """Of every emitted token."""
-    emitted = verdict.emitted_token_ids
-    logprobs = logits[_rows(verdict)].float().log_softmax(dim=-1)
-    count = min(session.request.logprobs or 0, logprobs.shape[-1])
-    best = logprobs.topk(count, dim=-1)
-    return tuple(
-        TokenLogprobs(token, float(row[token]), tuple(zip(ids, values, strict=True)))
-        for token, row, ids, values in zip(
-            emitted, logprobs, best.indices.tolist(), best.values.tolist(), strict=True
-        )
-    )
 
 
 def _rows(verdict: Verdict) -> list[int]:

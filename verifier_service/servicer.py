@@ -95,6 +95,7 @@ class VerifierServicer(verifier_pb2_grpc.VerifierServicer):
             stop_token_ids=frozenset(opened.stop_token_ids),
             successors=opened.successors,
             logprobs=opened.logprobs if opened.HasField("logprobs") else None,
+            prompt_logprobs=opened.prompt_logprobs if opened.HasField("prompt_logprobs") else None,
             prefix_group=opened.prefix_group if opened.HasField("prefix_group") else None,
             prefix_read_only=opened.prefix_read_only,
         )
@@ -105,20 +106,23 @@ class VerifierServicer(verifier_pb2_grpc.VerifierServicer):
     async def _answer(
         self, session: VerifierSession, draft: DraftTree, received: int
     ) -> pb.VerifyResponse:
-        timings = ServiceTimings()
+        timings, opens = ServiceTimings(), session.last_answer is None
         length = len(session.committed)
         task = verify(session, draft, chunk_tokens=self._host.prefill_chunk_tokens)
         with tracing.current().child("verifier.round", committed_length=length) as span:
             verdict = await self._host.engine.awaited(task, timings, session.slot)
             timings.service_ns = time.perf_counter_ns() - received
-            if session.last_answer is None:
+            if opens:
                 timings.cached_tokens = session.slot.shared
                 observe_opening(session.slot, length)
             span.note(nodes=len(draft), **timings.attributes())
         self._host.answered(timings.service_ns)
         session.last_draft = draft
         session.last_answer = Verification(
-            verdict=verdict, committed_length=length, timings=timings
+            verdict=verdict,
+            committed_length=length,
+            timings=timings,
+            prompt_logprobs=session.prompt_logprobs if opens else None,
         )
         return self._to_pb(session.last_answer)
 
@@ -127,5 +131,6 @@ class VerifierServicer(verifier_pb2_grpc.VerifierServicer):
             committed_length=answer.committed_length,
             verdict=convert.verdict_to_pb(answer.verdict),
             timings=convert.timings_to_pb(answer.timings),
+            prompt_logprobs=convert.prompt_logprobs_to_pb(answer.prompt_logprobs),
             load=convert.load_to_pb(self._host.load),
         )

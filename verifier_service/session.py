@@ -6,10 +6,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from draftloop.errors import InvalidInput, StaleSession
+from draftloop.logprobs import PromptLogprobs
 from draftloop.request import check_top_logprobs
 from draftloop.runtime.forward import Forward
 from draftloop.runtime.kv_cache import Slot
 from draftloop.runtime.model import LanguageModel
+from draftloop.runtime.prefixes import Text
 from draftloop.runtime.sampling import Sampler
 from draftloop.runtime.sessions import Opening
 from draftloop.tree import MOST_SUCCESSORS, DraftTree, Verification
@@ -22,6 +24,11 @@ class SessionRequest(Opening):
     stop_token_ids: frozenset[int] = frozenset()
     successors: int = 0
     logprobs: int | None = None
+    prompt_logprobs: int | None = None
+
+    def text(self) -> Text | None:
+        """None where the prompt's own logits are wanted, which rows of others do not have."""
+        return None if self.prompt_logprobs is not None else Opening.text(self)
 
     def require_extras(self) -> None:
         """Raises InvalidInput where more is asked for than verdicts carry."""
@@ -29,6 +36,10 @@ class SessionRequest(Opening):
             rule = f"must be at most {MOST_SUCCESSORS}"
             raise InvalidInput("successors", rule, self.successors)
         check_top_logprobs(self.logprobs)
+        check_top_logprobs(self.prompt_logprobs, "prompt_logprobs")
+        if self.prompt_logprobs is not None and self.prompt_length != len(self.token_ids):
+            rule = "must be left out where there is output already"
+            raise InvalidInput("prompt_logprobs", rule, self.prompt_logprobs)
 
 
 @dataclass(slots=True)
@@ -45,6 +56,7 @@ class VerifierSession:
     is_alone: Callable[[], bool] = lambda: False
     sampler: Sampler = field(init=False)
     committed: list[int] = field(init=False)
+    prompt_logprobs: PromptLogprobs | None = None  # from the first round on, if asked for
     last_draft: DraftTree | None = None
     last_answer: Verification | None = None
 

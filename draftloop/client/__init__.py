@@ -29,7 +29,7 @@ from draftloop.errors import (
     Unavailable,
 )
 from draftloop.grammar import Grammar
-from draftloop.logprobs import TokenLogprobs
+from draftloop.logprobs import PromptLogprobs, TokenLogprobs
 from draftloop.phrase import PhraseScope
 from draftloop.request import GenerationParameters, SamplingParameters
 from draftloop.speculation import Speculation
@@ -59,6 +59,7 @@ __all__ = [
     "PhraseScope",
     "Piece",
     "Prompt",
+    "PromptLogprobs",
     "Retry",
     "SamplingParameters",
     "SourceFigures",

@@ -31,6 +31,8 @@ def require_fitting(said: GenerationParameters) -> None:
         ("max_tokens", said.max_tokens, UINT32, _at_least_1(said.max_tokens)),
         ("min_tokens", said.min_tokens, UINT32, f"must be from 0 to {UINT32}"),
         ("logprobs", said.logprobs, UINT32, f"must be from 0 to {MOST_TOP_LOGPROBS}"),
+        ("prompt_logprobs", said.prompt_logprobs, UINT32,
+         f"must be from 0 to {MOST_TOP_LOGPROBS}"),
         ("top_k", said.sampling.top_k, UINT32, f"must be from 0 (off) to {MAX_TOP_K}"),
         ("seed", said.seed, MAX_SEED, f"must be from 0 to {MAX_SEED}"),
         ("speculation.max_draft_tokens", said.speculation.max_draft_tokens, UINT32,

@@ -41,6 +41,7 @@ class Options(TypedDict, total=False):
     allowed_token_ids: Sequence[int] | None
     bad_words: Sequence[str] | None
     logprobs: int | None
+    prompt_logprobs: int | None
     prediction: str | None
     strategy: str | None
     max_draft_tokens: int | None

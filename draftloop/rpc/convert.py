@@ -9,7 +9,7 @@ from draftloop.bans import NO_BANS, Bans
 from draftloop.errors import InvalidInput
 from draftloop.grammar import Format, Grammar
 from draftloop.load import ServiceLoad
-from draftloop.logprobs import TokenLogprobs
+from draftloop.logprobs import PromptLogprobs, TokenLogprobs
 from draftloop.model_info import CostPoint, ModelInfo
 from draftloop.request import GenerationParameters, SamplingParameters
 from draftloop.rpc.convert_speculation import speculation_from_pb, speculation_to_pb
@@ -104,6 +104,30 @@ def logprobs_from_pb(messages: Iterable[pb.TokenLogprobs]) -> tuple[TokenLogprob
             tuple(zip(message.top_token_ids, message.top_logprobs, strict=True)),
         )
         for message in messages
+    )
+
+
+def prompt_logprobs_to_pb(said: PromptLogprobs | None) -> pb.PromptLogprobs | None:
+    """A prompt's log-probabilities for the wire; None where there are none."""
+    if said is None:
+        return None
+    return pb.PromptLogprobs(
+        count=said.count,
+        logprobs=said.logprobs,
+        ranks=said.ranks,
+        top_token_ids=said.top_token_ids,
+        top_logprobs=said.top_logprobs,
+    )
+
+
+def prompt_logprobs_from_pb(message: pb.PromptLogprobs) -> PromptLogprobs:
+    """A prompt's log-probabilities as they came."""
+    return PromptLogprobs(
+        count=message.count,
+        logprobs=list(message.logprobs),
+        ranks=list(message.ranks),
+        top_token_ids=list(message.top_token_ids),
+        top_logprobs=list(message.top_logprobs),
     )
 
 
@@ -302,6 +326,7 @@ def parameters_to_pb(said: GenerationParameters) -> generation_pb2.GenerationPar
         request_id=said.request_id,
         tenant=said.tenant,
         logprobs=said.logprobs,
+        prompt_logprobs=said.prompt_logprobs,
         prediction=said.prediction,
     )
     if said.text is not None:
@@ -330,5 +355,10 @@ def parameters_from_pb(message: generation_pb2.GenerationParameters) -> Generati
         request_id=message.request_id,
         tenant=message.tenant,
         logprobs=message.logprobs if message.HasField("logprobs") else None,
+        prompt_logprobs=_prompt_logprobs(message),
         prediction=message.prediction,
     )
+
+
+def _prompt_logprobs(message: generation_pb2.GenerationParameters) -> int | None:
+    return message.prompt_logprobs if message.HasField("prompt_logprobs") else None

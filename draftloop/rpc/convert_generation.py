@@ -16,7 +16,12 @@ from draftloop.completion import (
     Usage,
 )
 from draftloop.errors import Mismatch
-from draftloop.rpc.convert import logprobs_from_pb, model_info_from_pb
+from draftloop.logprobs import PromptLogprobs
+from draftloop.rpc.convert import (
+    logprobs_from_pb,
+    model_info_from_pb,
+    prompt_logprobs_from_pb,
+)
 from draftloop.tree import TokenSource
 from protos import generation_pb2 as pb
 
@@ -30,6 +35,7 @@ def piece_from_pb(message: pb.GenerateResponse) -> Piece:
         token_ids=tuple(message.token_ids),
         sources=_sources(message.sources),
         logprobs=logprobs_from_pb(message.logprobs),
+        prompt_logprobs=_prompt_logprobs(message),
     )
 
 
@@ -42,6 +48,7 @@ def completion_from_pb(message: pb.GenerateOnceResponse) -> Completion:
         token_ids=tuple(message.token_ids),
         sources=_sources(message.sources),
         logprobs=logprobs_from_pb(message.logprobs),
+        prompt_logprobs=_prompt_logprobs(message),
         **shared,
     )
 
@@ -116,3 +123,10 @@ def _sources(values: Iterable[int]) -> tuple[TokenSource, ...]:
         return tuple(TokenSource(value) for value in values)
     except ValueError as error:
         raise Mismatch(f"the server is newer than this client ({error}): update it") from None
+
+
+def _prompt_logprobs(
+    message: pb.GenerateResponse | pb.GenerateOnceResponse,
+) -> PromptLogprobs | None:
+    there = message.HasField("prompt_logprobs")
+    return prompt_logprobs_from_pb(message.prompt_logprobs) if there else None

@@ -23,8 +23,8 @@ class AnswerFormat(ABC):
     one_prompt = False  # for all choices
 
     @abstractmethod
-    def opening(self, index: int) -> list[Choice]:
-        """What a stream says of a choice before its first text."""
+    def opening(self, index: int, logprobs: Any) -> list[Choice]:
+        """What a stream says of a choice before its first text; `logprobs` of an echoed prompt."""
 
     @abstractmethod
     def delta(self, index: int, text: str, logprobs: Any, finish_reason: str | None) -> Choice:
@@ -51,10 +51,10 @@ class CompletionFormat(AnswerFormat):
     def __init__(self, echoes: list[str]) -> None:
         self._echoes = echoes
 
-    def opening(self, index: int) -> list[Choice]:
+    def opening(self, index: int, logprobs: Any) -> list[Choice]:
         """The prompt, where it is to be echoed."""
         echo = self._echoes[index]
-        return [self.delta(index, echo, None, None)] if echo else []
+        return [self.delta(index, echo, logprobs, None)] if echo else []
 
     def delta(self, index: int, text: str, logprobs: Any, finish_reason: str | None) -> Choice:
         """A choice's next piece."""
@@ -83,7 +83,7 @@ class ChatFormat(AnswerFormat):
     def __init__(self, reading: Reading) -> None:
         self._readers = defaultdict[int, ChatReader](reading.reader)  # of choices
 
-    def opening(self, index: int) -> list[Choice]:
+    def opening(self, index: int, logprobs: Any) -> list[Choice]:
         """Who speaks."""
         said = {"role": "assistant", "content": "", "refusal": None}
         return [{"index": index, "delta": said, "logprobs": None, "finish_reason": None}]

@@ -21,7 +21,8 @@ from orchestrator.gateway.chat_template import ChatTemplate
 from orchestrator.gateway.errors import ContextExceeded, UnknownModel
 from orchestrator.gateway.form_field import by_form_field
 from orchestrator.gateway.formats import AnswerFormat, ChatFormat, CompletionFormat
-from orchestrator.gateway.parameters import parameters, seed_of
+from orchestrator.gateway.parameters import echoed_logprobs, parameters, seed_of
+from orchestrator.gateway.prompt_logprobs import PromptAnswer
 from orchestrator.gateway.prompts import Prompt, Prompts, entries
 from orchestrator.gateway.readings import Readings
 from orchestrator.gateway.runs import Ending
@@ -131,6 +132,7 @@ class Gateway:
             continuous_usage=bool(options and options.continuous_usage_stats),
             traced=bool(said.stream and said.speculative and said.speculative.trace),
             tells_token_ids=bool(said.return_token_ids),
+            of_prompts=PromptAnswer(echoed_logprobs(said), said.prompt_logprobs),
         )
 
     def _seconds(self, headers: Mapping[str, str]) -> float:

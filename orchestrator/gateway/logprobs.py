@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import codecs
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, Protocol
 
 from draftloop.logprobs import TokenLogprobs
@@ -34,14 +34,23 @@ class CompletionLogprobs:
         """The next tokens' log-probabilities."""
         return {
             "tokens": [self._name(entry.token_id) for entry in entries],
-            "token_logprobs": [_finite(entry.logprob) for entry in entries],
+            "token_logprobs": [finite(entry.logprob) for entry in entries],
             "top_logprobs": [self._top(entry) for entry in entries],
             "text_offset": [self._next_offset(entry.token_id) for entry in entries],
         }
 
+    def of_prompt(
+        self, first: int, entries: Iterable[TokenLogprobs], most: int
+    ) -> dict[str, list[Any]]:
+        """Of an echoed prompt, before anything else; of its first token nothing is known."""
+        shown = [TokenLogprobs(e.token_id, e.logprob, e.top[:most]) for e in entries]
+        written = self.of([TokenLogprobs(first, 0.0), *shown])
+        written["token_logprobs"][0] = written["top_logprobs"][0] = None
+        return written
+
     def _top(self, entry: TokenLogprobs) -> dict[str, float]:
         pairs = (*entry.top, (entry.token_id, entry.logprob))
-        return {self._name(token): _finite(logprob) for token, logprob in pairs}
+        return {self._name(token): finite(logprob) for token, logprob in pairs}
 
     def _name(self, token_id: int) -> str:
         """A token of broken characters is told by its bytes: two of them must not look alike."""
@@ -81,8 +90,9 @@ class ChatLogprobs:
     def _one(self, token_id: int, logprob: float) -> dict[str, Any]:
         data = self._tokenizer.token_bytes(token_id)
         text = data.decode("utf-8", "replace")
-        return {"token": text, "logprob": _finite(logprob), "bytes": list(data)}
+        return {"token": text, "logprob": finite(logprob), "bytes": list(data)}
 
 
-def _finite(logprob: float) -> float:
+def finite(logprob: float) -> float:
+    """As JSON can have it."""
     return max(logprob, LEAST)

@@ -48,6 +48,7 @@ def parameters(
             speculation=_speculation(said.speculative or Speculative()),
             tenant=tenant,
             logprobs=_logprobs(said),
+            prompt_logprobs=_prompt_logprobs(said),
             prediction=_prediction(said.prediction),
         )
         for index in range(said.n or 1)
@@ -105,6 +106,17 @@ def _logprobs(said: Generating) -> int | None:
     if isinstance(said, ChatBody) and said.logprobs:
         return said.top_logprobs or 0
     return None
+
+
+def _prompt_logprobs(said: Generating) -> int | None:
+    """As many as one field or the other asks for."""
+    asked = said.prompt_logprobs, echoed_logprobs(said)
+    return max((count for count in asked if count is not None), default=None)
+
+
+def echoed_logprobs(said: Generating) -> int | None:
+    """How many likeliest tokens come beside those of an echoed prompt, if any are asked for."""
+    return said.logprobs if isinstance(said, CompletionBody) and said.echo else None
 
 
 def _prediction(said: Prediction | None) -> str:

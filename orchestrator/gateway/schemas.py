@@ -151,14 +151,20 @@ class Generating(RequestBody):
     return_token_ids: bool | None = Field(
         None, description="true: token ids of prompt and output beside the text"
     )
+    prompt_logprobs: Annotated[int, Field(ge=0, le=MOST_TOP_LOGPROBS)] | None = Field(
+        None, description="those of the prompt's tokens, and of so many likeliest beside each"
+    )
     response_format: ResponseFormat | None = None
     structured_outputs: StructuredOutputs | None = None
     speculative: Speculative | None = None
 
     @model_validator(mode="after")
-    def _options_of_a_stream(self) -> Self:
+    def _whole_or_streamed(self) -> Self:
         if self.stream_options is not None and not self.stream:
             raise InvalidInput("stream_options", "must only be given with stream: true", False)
+        if self.prompt_logprobs is not None and self.stream:
+            rule = "must not be given with stream: true"
+            raise InvalidInput("prompt_logprobs", rule, self.prompt_logprobs)
         return self
 
     @model_validator(mode="after")
@@ -216,7 +222,9 @@ class CompletionBody(Generating):
 
     prompt: Prompt
     best_of: Annotated[int, Field(ge=1)] | None = Field(None, description="only equal to n")
-    echo: bool | None = Field(None, description="the prompt before the text; not with logprobs")
+    echo: bool | None = Field(
+        None, description="the prompt before the text; with logprobs, those of its tokens too"
+    )
     logprobs: Annotated[int, Field(ge=0, le=MOST_TOP_LOGPROBS)] | None = None
 
     @model_validator(mode="before")
@@ -228,9 +236,6 @@ class CompletionBody(Generating):
     def _together(self) -> Self:
         if self.best_of is not None and self.best_of != (self.n or 1):
             raise InvalidInput("best_of", f"must equal n, which is {self.n or 1}", self.best_of)
-        if self.echo and self.logprobs is not None:
-            rule = "must not be true with logprobs: those of a prompt are not computed"
-            raise InvalidInput("echo", rule, True)
         return self
 
 

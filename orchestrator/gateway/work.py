@@ -18,7 +18,8 @@ from orchestrator.gateway.answers import DONE, event
 from orchestrator.gateway.figures import metrics
 from orchestrator.gateway.form_field import by_form_field
 from orchestrator.gateway.formats import AnswerFormat, Choice
-from orchestrator.gateway.logprobs import LogprobsFormat
+from orchestrator.gateway.logprobs import CompletionLogprobs, LogprobsFormat
+from orchestrator.gateway.prompt_logprobs import PromptAnswer
 from orchestrator.gateway.rounds import trace
 from orchestrator.gateway.runs import Ending, Step, steps
 from orchestrator.loop import Generation
@@ -43,6 +44,7 @@ class Work:
     continuous_usage: bool = False
     traced: bool = False
     tells_token_ids: bool = False
+    of_prompts: PromptAnswer = PromptAnswer()
     answer_id: str = field(init=False)
     created: int = field(default_factory=lambda: int(time.time()))
     _logprobs: list[LogprobsFormat] = field(init=False)
@@ -60,16 +62,16 @@ class Work:
             async for step in all_steps:
                 texts[step.choice].append(step.piece.text)
                 logprobs[step.choice].extend(step.piece.logprobs)
-        choices = [
-            self.form.whole(
-                index, "".join(texts[index]), self._written(index, logprobs[index]),
-                generation.finish_reason,
-            )
-            for index, generation in enumerate(self.generations)
-        ]  # fmt: skip
+        choices = []
+        for index, generation in enumerate(self.generations):
+            echoed = await self._echoed_logprobs(index)
+            written = _joined(echoed, self._written(index, logprobs[index]))
+            text, reason = "".join(texts[index]), generation.finish_reason
+            choices.append(self.form.whole(index, text, written, reason))
         answer = self._envelope(self.form.whole_object, choices)
         for choice, generation in zip(choices, self.generations, strict=True):
             self._tell_ids(answer, choice, generation.output, first=True)
+            await self._tell_prompt(answer, choice)
         return answer | {"usage": self._usage(), "metrics": self._metrics()}
 
     async def events(self) -> AsyncGenerator[bytes, None]:
@@ -78,9 +80,11 @@ class Work:
         left = len(self.generations)
         async with contextlib.aclosing(self._steps()) as all_steps:
             async for step in all_steps:
-                first = step.choice not in opened
-                choices = self.form.opening(step.choice) if first else []
-                opened.add(step.choice)
+                choices = []
+                if first := step.choice not in opened:
+                    echoed = await self._echoed_logprobs(step.choice)
+                    choices = self.form.opening(step.choice, echoed)
+                    opened.add(step.choice)
                 left -= step.finish_reason is not None
                 # A round may make no text certain: half a character, or what may begin a stop text.
                 delta, wanted = self._delta(step), self.traced or self.tells_token_ids
@@ -115,9 +119,26 @@ class Work:
         if not self.tells_token_ids:
             return
         choice["token_ids"] = list(output)
-        if first:  # as vLLM has it: beside the choices where all have one
-            place = answer if self.form.one_prompt else choice
-            place["prompt_token_ids"] = list(self.generations[choice["index"]].request.prompt)
+        if first:
+            prompt = self.generations[choice["index"]].request.prompt
+            self._of_prompt(answer, choice)["prompt_token_ids"] = list(prompt)
+
+    async def _tell_prompt(self, answer: dict[str, Any], choice: Choice) -> None:
+        """How likely the tokens of a choice's prompt were, where the client wants to know."""
+        if self.of_prompts.told is not None:
+            generation = self.generations[choice["index"]]
+            told = await self.of_prompts.tell(generation, self.front.deployment.tokenizer)
+            self._of_prompt(answer, choice)["prompt_logprobs"] = told
+
+    def _of_prompt(self, answer: dict[str, Any], choice: Choice) -> dict[str, Any]:
+        """Where prompts are spoken of, as in vLLM: beside the choices where all have one."""
+        return answer if self.form.one_prompt else choice
+
+    async def _echoed_logprobs(self, index: int) -> dict[str, Any] | None:
+        writer = self._logprobs[index]
+        if self.of_prompts.echoed is None or not isinstance(writer, CompletionLogprobs):
+            return None
+        return await self.of_prompts.echo(self.generations[index], writer)
 
     def _delta(self, step: Step) -> Choice:
         piece = step.piece
@@ -162,3 +183,8 @@ class Work:
     def _metrics(self) -> dict[str, Any]:
         most = self.front.deployment.settings.max_draft_tokens
         return metrics(self.generations, most)
+
+
+def _joined(first: dict[str, Any] | None, second: Any) -> Any:
+    """Parallel lists, one after the other."""
+    return second if first is None else {name: first[name] + second[name] for name in first}

@@ -83,6 +83,7 @@ def test_options_win_over_a_request() -> None:
         ("x", {"top_k": -2}, "top_k: must be from 0"),
         ("x", {"max_draft_tokens": -2}, "^speculation.max_draft_tokens: must be at least 1; got"),
         ("x", {"logprobs": -1}, "logprobs: must be from 0"),
+        ("x", {"prompt_logprobs": -1}, "prompt_logprobs: must be from 0"),
         ("x", {"stop_token_ids": [1, 2**31]}, r"stop_token_ids\[1\]: must be"),
         ([2**40], {}, r"prompt\[0\]: must be"),
     ],
@@ -131,7 +132,7 @@ def test_a_value_of_a_wrong_kind_is_named(options: Any, words: str) -> None:
 
 def test_every_option_has_a_value_of_a_wrong_kind() -> None:
     tried = {name for options, _ in WRONG_KINDS for name in options}
-    as_seed = {"top_k", "logprobs", "max_draft_tokens"}
+    as_seed = {"top_k", "logprobs", "prompt_logprobs", "max_draft_tokens"}
     assert set(Options.__annotations__) == tried | as_seed
 
 

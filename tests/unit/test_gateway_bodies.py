@@ -146,7 +146,7 @@ def test_chats_that_ask_for_nothing_unusual(body: dict[str, Any]) -> None:
     ({"prompt": "x", "seed": 2**64}, "seed", "invalid_value"),
     ({"prompt": "x", "stop": [1]}, "stop[0]", "invalid_value"),
     ({"prompt": "x", "logprobs": 21}, "logprobs", "invalid_value"),
-    ({"prompt": "x", "echo": True, "logprobs": 1}, "echo", "invalid_value"),
+    ({"prompt": "x", "stream": True, "prompt_logprobs": 1}, "prompt_logprobs", "invalid_value"),
     ({"prompt": "x", "suffix": "y"}, "suffix", "unsupported_parameter"),
     ({"prompt": "x", "response_format": {"type": "xml"}}, "response_format.type", "invalid_value"),
     ({"prompt": "x", "response_format": {"type": "json_schema"}}, "response_format.json_schema",

@@ -1,0 +1,124 @@
+"""How likely the target model finds a prompt's tokens, as whoever evaluates models asks for it."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import openai
+import pytest
+import torch
+from openai import OpenAI
+from transformers import AutoModelForCausalLM
+
+from draftloop.client import AsyncClient
+from draftloop.client import Client as OurClient
+from draftloop.config import bundled_model
+from orchestrator.launcher import Stack
+from orchestrator.tokenizer import Tokenizer
+from tests.e2e.client import Case, Client
+from tests.e2e.http_client import complete, talk
+
+CLOSE = 1e-3  # nats, in float32
+TEXT = "def add(first, second):\n    return first + second\n\n\ndef sub(first, second):\n"
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> Tokenizer:
+    return Tokenizer(bundled_model("verifier"))
+
+
+@pytest.fixture(scope="module")
+def long_prompt(cases: list[Case]) -> list[int]:
+    """Of several pieces."""
+    prompt = [token for case in cases for token in case.prompt][:1500]
+    assert len(prompt) > 1000
+    return prompt
+
+
+def said_by_transformers(token_ids: list[int]) -> torch.Tensor:
+    """float32 [tokens - 1, vocabulary]: the law of every token behind the first."""
+    model = AutoModelForCausalLM.from_pretrained(bundled_model("verifier"), dtype=torch.float32)
+    with torch.inference_mode():
+        logits = model.eval()(torch.tensor([token_ids])).logits[0, :-1]
+    return torch.as_tensor(logits.log_softmax(-1))
+
+
+@pytest.mark.timeout(300)
+def test_they_are_what_transformers_says(stack: Stack, long_prompt: list[int]) -> None:
+    """Of a prompt of several pieces, whether others hold its beginning already or not."""
+    expected = said_by_transformers(long_prompt)
+    with OurClient(stack.address) as client:
+        plain = client.generate(long_prompt, max_tokens=4)
+        scored = client.generate(long_prompt, max_tokens=4, prompt_logprobs=3)
+        again = client.generate(long_prompt, max_tokens=4)
+    assert plain.prompt_logprobs is None and plain.token_ids == scored.token_ids
+    assert scored.usage.cached_tokens == 0 and again.usage.cached_tokens > 1000
+    said = scored.prompt_logprobs
+    assert said is not None and said.fits(len(long_prompt)) and said.count == 3
+    for row, entry, rank in zip(expected, said.entries(long_prompt), said.ranks, strict=True):
+        assert entry.logprob == pytest.approx(float(row[entry.token_id]), abs=CLOSE)
+        likelier = int((row > row[entry.token_id] + CLOSE).sum())
+        assert likelier < rank <= 1 + int((row > row[entry.token_id] - CLOSE).sum())
+        assert [value for _, value in entry.top] == pytest.approx(
+            row.topk(3).values.tolist(), abs=CLOSE
+        )
+
+
+async def test_a_stream_has_them_in_its_first_piece(stack: Stack) -> None:
+    async with AsyncClient(stack.address) as client:
+        pieces = [piece async for piece in client.stream("x = 1\n", prompt_logprobs=0)]
+    first = pieces[0].prompt_logprobs
+    assert first is not None and first.count == 0 and len(first.logprobs) == len(first.ranks) > 1
+    assert all(piece.prompt_logprobs is None for piece in pieces[1:])
+
+
+def test_loglikelihoods_as_lm_eval_asks_for_them(api: OpenAI, tokenizer: Tokenizer) -> None:
+    """Prompts by tokens, echoed, with one token more; every token's place in the text is right."""
+    prompts = [tokenizer.encode(TEXT), tokenizer.encode(TEXT[:20])]
+    asked: dict[str, Any] = {"prompt": prompts, "echo": True, "logprobs": 1, "max_tokens": 1}
+    answer = complete(api, temperature=0.0, **asked)
+    for choice, prompt in zip(answer.choices, prompts, strict=True):
+        said, rows = choice.logprobs, said_by_transformers(prompt)
+        assert len(said.tokens) == len(said.token_logprobs) == len(prompt) + 1
+        assert said.token_logprobs[0] is None and said.top_logprobs[0] is None
+        expected = [float(row[token]) for row, token in zip(rows, prompt[1:], strict=True)]
+        assert said.token_logprobs[1:-1] == pytest.approx(expected, abs=CLOSE)
+        for name, logprob, top in zip(
+            said.tokens[1:], said.token_logprobs[1:], said.top_logprobs[1:], strict=True
+        ):
+            assert top[name] == logprob and max(top.values()) >= logprob and len(top) <= 2
+        for name, offset in zip(said.tokens, said.text_offset, strict=True):
+            assert name.startswith("bytes:") or choice.text[offset:].startswith(name)
+
+
+def test_an_echo_is_streamed_before_all_else(api: OpenAI) -> None:
+    asked: dict[str, Any] = {"echo": True, "logprobs": 2, "max_tokens": 6, "temperature": 0.0}
+    whole = complete(api, **asked).choices[0]
+    chunks = [chunk.choices[0] for chunk in complete(api, stream=True, **asked) if chunk.choices]
+    assert "".join(chunk.text for chunk in chunks) == whole.text
+    for name in ("tokens", "token_logprobs", "top_logprobs", "text_offset"):
+        parts = [getattr(chunk.logprobs, name) for chunk in chunks if chunk.logprobs]
+        assert sum(parts, []) == getattr(whole.logprobs, name)
+
+
+def test_as_vllm_tells_them(api: OpenAI) -> None:
+    """Of a completion beside its text, of a chat beside its choices."""
+    asked = {"extra_body": {"prompt_logprobs": 2}, "max_tokens": 2}
+    (choice,) = complete(api, **asked).model_dump()["choices"]
+    chat = talk(api, **asked).model_dump()
+    for told in (choice["prompt_logprobs"], chat["prompt_logprobs"]):
+        assert told[0] is None and len(told) > 2
+        for known in told[1:]:
+            ranks = sorted(entry["rank"] for entry in known.values())
+            assert ranks[:2] == [1, 2] and 2 <= len(known) <= 3
+            assert all(entry["logprob"] <= 0 and entry["decoded_token"] for entry in known.values())
+            assert sum(math.exp(entry["logprob"]) for entry in known.values()) < 1 + CLOSE
+    assert "prompt_logprobs" not in complete(api, max_tokens=2).model_dump()["choices"][0]
+
+
+def test_more_than_are_told_is_refused(api: OpenAI, client: Client, cases: list[Case]) -> None:
+    with pytest.raises(openai.BadRequestError, match="prompt_logprobs"):
+        complete(api, extra_body={"prompt_logprobs": 21})
+    with pytest.raises(Exception, match="prompt_logprobs: must be from 0 to 20; got 21"):
+        client.once(cases[0], "fused", prompt_logprobs=21)
