@@ -42,6 +42,11 @@ class Beginnings(Generic[Place]):
             found, count = known, count + BLOCK
         return found, count
 
+    def forget(self, place: Place) -> None:
+        """What was at this place is gone."""
+        for key in [key for key, known in self._places.items() if known == place]:
+            del self._places[key]
+
 
 def _keys(tokens: Sequence[int], group: str) -> list[bytes]:
     """A digest of every beginning of whole blocks, the shortest first."""

@@ -169,6 +169,7 @@ class Discovery:
             return
         if replica.model is None or replica.model.instance_id != model.instance_id:
             replica.worked()  # another process: what its predecessor did is not its failure
+            self.replicas.begin_anew(replica)
         replica.model = model
         replica.report(load)
         self._join(replica)

@@ -328,7 +328,7 @@ def _deployments(deployments: Sequence[Deployment]) -> Iterator[Metric]:
     )
     sessions = GaugeMetricFamily(
         "draftloop_replica_sessions",
-        "Sessions of this orchestrator on the role's replicas.",
+        "Sessions of this orchestrator on the role's replicas, those that have left included.",
         labels=["role"],
     )
     states: Tally[tuple[str, str]] = Tally()
@@ -336,9 +336,9 @@ def _deployments(deployments: Sequence[Deployment]) -> Iterator[Metric]:
     for deployment in deployments:
         for role, known in deployment.replicas().items():
             states.update({(role, "ready"): 0, (role, "resting"): 0})
+            held[role] += known.sessions
             for replica in known:
                 states[role, "resting" if replica.resting else "ready"] += 1
-                held[role] += replica.sessions
     for (role, state), count in states.items():
         replicas.add_metric([role, state], count)
     for role, count in held.items():

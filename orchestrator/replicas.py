@@ -92,6 +92,7 @@ class Replicas:
 
     def __init__(self, replicas: Iterable[Replica] = ()) -> None:
         self._replicas = list(replicas)
+        self._left: list[Replica] = []
         self._model: ModelInfo | None = None
         self._beginnings: Beginnings[Replica] = Beginnings()
 
@@ -102,6 +103,11 @@ class Replicas:
         The least of all limits; costs are those of the replica that has been there longest.
         """
         return self._model
+
+    @property
+    def sessions(self) -> int:
+        """Those that run, on replicas that have left too."""
+        return sum(replica.sessions for replica in (*self._replicas, *self._left))
 
     def __len__(self) -> int:
         return len(self._replicas)
@@ -116,13 +122,19 @@ class Replicas:
         """From now on it is offered; once more takes in what it says of itself by now."""
         if replica not in self._replicas:
             self._replicas.append(replica)
+        self._left = [each for each in self._left if each is not replica]
         self._model = self._common() or self._model
 
     def leave(self, replica: Replica) -> None:
         """It is offered no more; its running sessions go on."""
         if replica in self._replicas:
             self._replicas.remove(replica)
+            self._left = [*(each for each in self._left if each.sessions), replica]
         self._model = self._common() or self._model
+
+    def begin_anew(self, replica: Replica) -> None:
+        """Another process answers there: its predecessor took what it had computed with it."""
+        self._beginnings.forget(replica)
 
     def served(self, replica: Replica, tokens: Sequence[int], group: str | None) -> None:
         """The replica has computed this text, for who shares beginnings with the group.

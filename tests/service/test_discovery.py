@@ -17,6 +17,7 @@ from draftloop.rpc import convert
 from draftloop.rpc.channel import open_channel
 from orchestrator import discovery
 from orchestrator.addresses import Address, AddressBook
+from orchestrator.beginnings import BLOCK
 from orchestrator.clients import ServiceInfo, drafter_info
 from orchestrator.discovery import Discovery
 from protos import drafter_pb2_grpc
@@ -128,6 +129,23 @@ async def test_who_dies_leaves_and_who_returns_is_forgiven() -> None:
             assert failures == {address: 0, other: 1}
         finally:
             await successor.stop(0)
+
+
+async def test_who_was_started_anew_has_computed_nothing_yet() -> None:
+    """New sessions went there for the beginnings that its predecessor had computed."""
+    text = list(range(2 * BLOCK))
+    said = convert.model_info_to_pb(model_info(instance_id="first", prefix_caching=True))
+    service = fakes.FakeDrafter(said, fakes.nothing)
+    async with fakes.listening(add, service) as address, discovering(pods := Pods()) as found:
+        pods.addresses = [address]
+        await found.look()
+        (replica,) = found.replicas
+        found.replicas.served(replica, text, "a")
+        await found.look()
+        assert found.replicas.known(text, "a") == len(text)
+        said.instance_id = "second"
+        await found.look()
+        assert found.replicas.known(text, "a") == 0
 
 
 async def test_a_process_of_two_addresses_is_one_replica() -> None:

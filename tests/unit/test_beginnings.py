@@ -47,6 +47,14 @@ def test_what_was_of_no_use_for_longest_is_forgotten() -> None:
     assert place_of(known, CHAT, "") == "again" and place_of(known, CHAT, "b") == "newest"
 
 
+def test_what_was_at_a_place_that_is_gone_is_forgotten() -> None:
+    known: Beginnings[str] = Beginnings()
+    known.note(CHAT, "", "gone")
+    known.note(CHAT[: 2 * BLOCK], "", "here")
+    known.forget("gone")
+    assert known.find(CHAT, "") == ("here", 2 * BLOCK)
+
+
 def test_what_is_left_of_a_text_can_be_found() -> None:
     """Where there is no room for all of it, its beginning stays."""
     known: Beginnings[str] = Beginnings(most=3)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import socket
 from collections.abc import Iterable, Sequence
+from types import SimpleNamespace
 
 import httpx
 import pytest
@@ -17,6 +18,7 @@ from draftloop.phrase import Phrase
 from draftloop.tree import Draft, DraftTree, ServiceTimings, TokenSource, Verdict, Verification
 from orchestrator import metrics
 from orchestrator.figures import RoundTimes
+from orchestrator.replicas import Replica, Replicas
 from orchestrator.stream import NoAnswer
 from phrase_store.config import PhraseSettings
 from phrase_store.store import PhraseStore
@@ -52,6 +54,19 @@ def test_an_address_in_use_stops_the_start() -> None:
 def test_wrong_settings_are_named(name: str, wrong: str) -> None:
     with pytest.raises(StartupFailure, match=name):
         VerifierSettings.from_command_line([f"--{name.replace('_', '-')}", wrong])
+
+
+def test_sessions_are_told_of_replicas_that_have_left_and_of_roles_without_any() -> None:
+    leaving, staying = (Replica(name, None, sessions=2) for name in ("a", "b"))  # type: ignore[arg-type]
+    verifiers = Replicas([leaving, staying])
+    verifiers.leave(leaving)
+    known = {"verifier": verifiers, "drafter": Replicas()}
+    deployment = SimpleNamespace(replicas=lambda: known)
+    replicas, sessions = metrics._deployments([deployment, deployment])  # type: ignore[list-item]
+    told = {sample.labels["role"]: sample.value for sample in sessions.samples}
+    assert told == {"verifier": 8, "drafter": 0}
+    ready = [one.value for one in replicas.samples if one.labels["state"] == "ready"]
+    assert ready == [2, 0]
 
 
 def test_live_metrics_forget_what_is_gone() -> None:

@@ -153,6 +153,23 @@ def test_another_model_is_named_beside_the_first(changed: dict[str, str]) -> Non
         assert word in str(caught.value)
 
 
+def test_sessions_on_replicas_that_have_left_count_until_they_end() -> None:
+    """The gauge once fell to 0 while they ran on."""
+    one, other, idle = replica("one"), replica("other"), replica("idle")
+    one.sessions, other.sessions = 2, 3
+    known = Replicas([one, other, idle])
+    for gone in (other, idle):
+        known.leave(gone)
+        known.leave(gone)
+    assert known.sessions == 5
+    known.join(other)
+    assert known.sessions == 5
+    known.leave(other)
+    other.sessions = 0
+    known.leave(one)
+    assert known.sessions == 2 and len(known) == 0
+
+
 @pytest.fixture
 def now(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     """A clock that stands still unless a test sets it."""
