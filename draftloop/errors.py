@@ -80,8 +80,7 @@ class StaleSession(DraftloopError):
 class SessionLost(DraftloopError):
     """The session does not exist any more; reopen it from the committed tokens."""
 
-    def __init__(self, reason: str, *, committed_length: int = 0) -> None:
-        self.committed_length = committed_length
+    def __init__(self, reason: str) -> None:
         super().__init__(f"the session is gone: {reason}; reopen it from the committed tokens")
 
 

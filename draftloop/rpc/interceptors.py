@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from typing import Any, NoReturn
 
 import grpc
@@ -51,11 +51,12 @@ def to_status(error: DraftloopError) -> tuple[grpc.StatusCode, Message | None]:
     if isinstance(error, DeadlineExceeded):
         return grpc.StatusCode.DEADLINE_EXCEEDED, None
     if isinstance(error, StaleSession):
-        return grpc.StatusCode.FAILED_PRECONDITION, _position("STALE_SESSION", error.actual)
+        position = {"committed_length": str(error.actual)}
+        return grpc.StatusCode.FAILED_PRECONDITION, _reason("STALE_SESSION", position)
     if isinstance(error, SessionLost):
-        return grpc.StatusCode.NOT_FOUND, _position("SESSION_LOST", error.committed_length)
+        return grpc.StatusCode.NOT_FOUND, _reason("SESSION_LOST")
     if isinstance(error, Mismatch):
-        return grpc.StatusCode.FAILED_PRECONDITION, ErrorInfo(reason="MISMATCH", domain=DOMAIN)
+        return grpc.StatusCode.FAILED_PRECONDITION, _reason("MISMATCH")
     return grpc.StatusCode.INTERNAL, None
 
 
@@ -64,9 +65,8 @@ def _retry(seconds: float) -> RetryInfo:
     return RetryInfo(retry_delay=delay)
 
 
-def _position(reason: str, committed_length: int) -> ErrorInfo:
-    metadata = {"committed_length": str(committed_length)}
-    return ErrorInfo(reason=reason, domain=DOMAIN, metadata=metadata)
+def _reason(name: str, metadata: Mapping[str, str] | None = None) -> ErrorInfo:
+    return ErrorInfo(reason=name, domain=DOMAIN, metadata=metadata)
 
 
 async def abort(context: grpc.aio.ServicerContext, error: Exception, method: str) -> NoReturn:

@@ -105,7 +105,15 @@ def test_details_say_what_to_do() -> None:
     assert (wait.retry_delay.seconds, wait.retry_delay.nanos) == (1, 500_000_000)
     _, position = to_status(StaleSession(assumed=3, actual=2))
     assert isinstance(position, ErrorInfo)
-    assert position.reason == "STALE_SESSION" and position.metadata["committed_length"] == "2"
+    assert (position.reason, position.domain) == ("STALE_SESSION", "draftloop")
+    assert dict(position.metadata) == {"committed_length": "2"}
+
+
+def test_a_session_that_is_gone_has_no_position() -> None:
+    """It said that its committed length was 0, whatever the length had been."""
+    _, info = to_status(SessionLost("dropped"))
+    assert isinstance(info, ErrorInfo)
+    assert (info.reason, info.domain, dict(info.metadata)) == ("SESSION_LOST", "draftloop", {})
 
 
 async def test_a_mistake_of_the_user_leaves_with_text_and_field() -> None:
