@@ -89,7 +89,9 @@ class OrchestratorSettings(PhraseSettings, ServiceSettings):
     chat_template: Path | None = Field(
         None, description="chat template, a jinja file; the tokenizer's own where not given"
     )
-    tool_call_parser: Literal["auto", "none", "hermes", "llama3_json", "mistral"] = Field(
+    tool_call_parser: Literal[
+        "auto", "none", "hermes", "llama3_json", "mistral", "qwen3_coder", "pythonic"
+    ] = Field(
         "auto",
         description="how the model writes calls of tools; auto: as its chat template shows",
     )

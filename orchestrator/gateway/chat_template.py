@@ -78,8 +78,9 @@ class ChatTemplate:
         given = {**NOTHING, **self._tokens, **(options or {}), "messages": messages}
         if tools:
             given["tools"] = tools
+        given["add_generation_prompt"] = add_generation_prompt
         try:
-            return template.render(given, add_generation_prompt=add_generation_prompt)
+            return _rendered(template, given)
         except (
             jinja2.TemplateError, TypeError, ValueError, ArithmeticError, RecursionError
         ) as error:  # fmt: skip
@@ -107,6 +108,29 @@ class ChatTemplate:
             return _environment().from_string(text)
         except jinja2.TemplateError as error:
             raise StartupFailure(f"chat_template: {self.source} is no template: {error}") from None
+
+
+def _rendered(template: jinja2.Template, given: dict[str, Any]) -> str:
+    """Most templates write arguments of calls as JSON themselves; some want them as that text."""
+    try:
+        return template.render(given)
+    except TypeError:
+        messages = [_with_arguments_as_text(message) for message in given["messages"]]
+        if messages == given["messages"]:
+            raise
+        return template.render(given | {"messages": messages})
+
+
+def _with_arguments_as_text(message: dict[str, Any]) -> dict[str, Any]:
+    if "tool_calls" not in message:
+        return message
+    calls = []
+    for call in message["tool_calls"]:
+        function = call["function"]
+        said = function["arguments"]
+        text = said if isinstance(said, str) else _to_json(said)
+        calls.append({**call, "function": {**function, "arguments": text}})
+    return {**message, "tool_calls": calls}
 
 
 def _environment() -> ImmutableSandboxedEnvironment:

@@ -14,7 +14,8 @@ from orchestrator.gateway.reasoning import marks
 from orchestrator.gateway.reasoning.marks import MARKS, Marks
 from orchestrator.gateway.reasoning.thought import Thought, thought_after
 from orchestrator.gateway.schemas import ChatBody, Generating
-from orchestrator.gateway.tools.notation import NOTATIONS, Notation, detected
+from orchestrator.gateway.tools.notation import Notation
+from orchestrator.gateway.tools.notations import NOTATIONS, detected
 from orchestrator.gateway.tools.offer import Offer, make_offer
 
 

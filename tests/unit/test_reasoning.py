@@ -21,7 +21,7 @@ from orchestrator.gateway.messages import for_template
 from orchestrator.gateway.reasoning.marks import MARKS, MISTRAL, SEED, THINK, Marks, detected
 from orchestrator.gateway.reasoning.reader import ReasoningReader
 from orchestrator.gateway.reasoning.thought import Thought, thought_after
-from orchestrator.gateway.tools.notation import HERMES
+from orchestrator.gateway.tools.hermes import HERMES
 from orchestrator.gateway.tools.offer import Offer
 from orchestrator.tokenizer import Tokenizer
 from tests.support.marks import in_pieces, message, tokenizer_with
@@ -162,7 +162,7 @@ ANSWER = (
 
 def reading(*, hidden: bool = False) -> Reading:
     thought = Thought(THINK, False, False, {}, frozenset())
-    return Reading(thought, Offer(HERMES, frozenset(), None, frozenset()), hidden)
+    return Reading(thought, Offer(HERMES, {}, None, frozenset()), hidden)
 
 
 def test_reasoning_before_calls() -> None:

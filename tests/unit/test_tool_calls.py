@@ -21,15 +21,14 @@ from orchestrator.gateway.chat_reader import Reading
 from orchestrator.gateway.formats import ChatFormat
 from orchestrator.gateway.messages import Message, for_template
 from orchestrator.gateway.tools.grammar import calls_grammar
-from orchestrator.gateway.tools.notation import (
-    HERMES,
-    LLAMA3_JSON,
-    MISTRAL,
-    NOTATIONS,
-    Notation,
-    detected,
-)
+from orchestrator.gateway.tools.hermes import HERMES
+from orchestrator.gateway.tools.llama3_json import LLAMA3_JSON
+from orchestrator.gateway.tools.mistral import MISTRAL
+from orchestrator.gateway.tools.notation import Notation
+from orchestrator.gateway.tools.notations import NOTATIONS, detected
 from orchestrator.gateway.tools.offer import Offer, make_offer, shown_tools
+from orchestrator.gateway.tools.pythonic import PYTHONIC
+from orchestrator.gateway.tools.qwen3_coder import QWEN3_CODER
 from orchestrator.gateway.tools.reader import CallReader
 from orchestrator.gateway.tools.schemas import (
     NO_PARAMETERS,
@@ -40,6 +39,7 @@ from orchestrator.gateway.tools.schemas import (
 )
 from orchestrator.text import TextStream
 from orchestrator.tokenizer import Tokenizer
+from tests.support.calls import is_allowed, read
 from tests.support.marks import in_pieces, message, tokenizer_with
 
 WEATHER = '{"name": "weather", "arguments": {"city": "Bern", "days": {"first": 1}}}'
@@ -52,27 +52,25 @@ ANSWERS = {
     "hermes": f"<tool_call>\n{WEATHER}\n</tool_call>\n<tool_call>\n{BRACES}\n</tool_call>",
     "llama3_json": f"{WEATHER}; {BRACES}".replace("arguments", "parameters"),
     "mistral": f"[TOOL_CALLS] [{WEATHER}, {BRACES}]",
+    "qwen3_coder": "<tool_call>\n<function=weather>\n<parameter=city>\nBern\n</parameter>\n"
+    '<parameter=days>\n{"first": 1}\n</parameter>\n</function>\n</tool_call>\n<tool_call>\n'
+    '<function=say>\n<parameter=text>\na } " { \\\n</parameter>\n</function>\n</tool_call>',
+    "pythonic": "[weather(city='Bern', days={'first': 1}), say(text='a } \" { \\\\')]",
 }
+KNOWN = {"weather": Function(name="weather", parameters={
+    "properties": {"city": {"type": "string"}, "days": {"type": "object"}}})}  # fmt: skip
 
 
-def read(notation: Notation, pieces: list[str]) -> tuple[str, list[tuple[str, str]]]:
-    """Content and calls of an answer that comes so."""
-    reader = CallReader(notation)
-    parts = [*(reader.feed(piece) for piece in pieces), reader.finish()]
-    calls: list[tuple[str, str]] = []
-    for part in (call for said in parts for call in said.calls):
-        if part.name:
-            assert part.call == len(calls) and part.call_id
-            calls.append((part.name, ""))
-        calls[-1] = (calls[-1][0], calls[-1][1] + part.arguments)
-    assert len(calls) == reader.calls
-    return "".join(said.content for said in parts), calls
+def offered(*names: str) -> dict[str, Function]:
+    """Functions of these names, which take anything."""
+    return {name: Function(name=name, parameters={}) for name in names}
 
 
 @pytest.mark.parametrize("notation", NOTATIONS.values(), ids=NOTATIONS)
 @given(cuts=st.lists(st.integers(0, 1000)))
 def test_calls_in_any_pieces(notation: Notation, cuts: list[int]) -> None:
-    assert read(notation, in_pieces(ANSWERS[notation.name], cuts)) == ("", list(READ))
+    functions = KNOWN if notation is QWEN3_CODER else None
+    assert read(notation, in_pieces(ANSWERS[notation.name], cuts), functions) == ("", list(READ))
 
 
 @given(cuts=st.lists(st.integers(0, 1000)))
@@ -139,17 +137,17 @@ def test_arguments_that_are_no_object_are_no_call(arguments: str) -> None:
 def test_json_that_is_an_answer_is_no_call(cuts: list[int]) -> None:
     """Where nothing marks calls, only an offered name makes an object one."""
     for answer in ('{"name": "John", "age": 3}', '{"name": "John", "parameters": {"a": 1}}'):
-        reader = CallReader(LLAMA3_JSON, {"weather"})
+        reader = CallReader(LLAMA3_JSON, offered("weather"))
         said = [*(reader.feed(piece) for piece in in_pieces(answer, cuts)), reader.finish()]
         assert "".join(part.content for part in said) == answer and not reader.calls
-    reader = CallReader(LLAMA3_JSON, {"weather"})
+    reader = CallReader(LLAMA3_JSON, offered("weather"))
     assert reader.feed(ANSWERS["llama3_json"]).calls[0].name == "weather" and reader.calls == 1
 
 
 def test_what_is_left_of_a_required_call_is_no_content() -> None:
     answer = ANSWERS["hermes"]
     for end in range(len(answer) + 1):
-        reader = CallReader(HERMES, {"weather", "say"}, required=True)
+        reader = CallReader(HERMES, offered("weather", "say"), required=True)
         assert reader.feed(answer[:end]).content + reader.finish().content == ""
 
 
@@ -187,7 +185,7 @@ def test_an_answer_that_was_cut_off() -> None:
 
 @pytest.mark.parametrize(("reason", "told"), [("stop", "tool_calls"), ("length", "length")])
 def test_why_a_chat_ended(reason: str, told: str) -> None:
-    form = ChatFormat(Reading(offer=Offer(HERMES, frozenset(), None, frozenset())))
+    form = ChatFormat(Reading(offer=Offer(HERMES, {}, None, frozenset())))
     whole = form.whole(0, ANSWERS["hermes"], None, reason)
     assert whole["finish_reason"] == told and whole["message"]["content"] is None
     names = [call["function"]["name"] for call in whole["message"]["tool_calls"]]
@@ -197,7 +195,7 @@ def test_why_a_chat_ended(reason: str, told: str) -> None:
 
 
 def test_a_stream_tells_at_its_end_that_tools_were_called_before() -> None:
-    form = ChatFormat(Reading(offer=Offer(HERMES, frozenset(), None, frozenset())))
+    form = ChatFormat(Reading(offer=Offer(HERMES, {}, None, frozenset())))
     assert form.delta(0, ANSWERS["hermes"], None, None)["delta"]["tool_calls"]
     assert form.delta(0, "", None, "stop")["finish_reason"] == "tool_calls"
 
@@ -210,7 +208,7 @@ def test_ids_are_as_the_templates_of_a_notation_take_them() -> None:
 
 
 def test_what_was_said_before_calls_is_the_content_beside_them() -> None:
-    form = ChatFormat(Reading(offer=Offer(HERMES, frozenset(), None, frozenset())))
+    form = ChatFormat(Reading(offer=Offer(HERMES, {}, None, frozenset())))
     message = form.whole(0, f"Let me see.\n{ANSWERS['hermes']}", None, "stop")["message"]
     assert message["content"] == "Let me see." and len(message["tool_calls"]) == 2
 
@@ -221,9 +219,11 @@ def test_what_was_said_before_calls_is_the_content_beside_them() -> None:
         ('<tool_call>\\n{\\"name\\": <function-name>, \\"arguments\\": <args>}', HERMES),
         ('Respond in the format {"name": function name, "parameters": dictionary', LLAMA3_JSON),
         ('{{- "[TOOL_CALLS] [" }}{{ tool_call.function|tojson }}', MISTRAL),
-        ("<tool_call>\\n<function=example>\\n<parameter=a>", None),
+        ("<tool_call>\\n<function=example>\\n<parameter=a>", QWEN3_CODER),
+        ("<function=example>{arguments}</function>", None),
+        ("Respond in the format [func_name1(params_name1=params_value1)]", PYTHONIC),
         ("<tool_call>{function-name}\\n<arg_key>", None),
-        ("{{ '[TOOL_CALLS]' + name + '[ARGS]' }}", None),
+        ("{{ '[TOOL_CALLS]' + name + '[ARGS]' }}", MISTRAL),
         ("{% for message in messages %}", None),
     ],
 )
@@ -246,11 +246,25 @@ FORMS = {
     "llama3_json": ("{}", "; "),
     "mistral": ("[TOOL_CALLS] [{}]", None),
 }
+TAGGED = """\
+<tool_call>
+<function=weather>
+<parameter=city>
+Bern
+</parameter>
+</function>
+</tool_call>"""
 
 
 def answers(notation: Notation) -> tuple[str, str, str]:
     """One call, two calls, and one with arguments that break the schema."""
-    one, two = (call.replace("ARGUMENTS", notation.arguments) for call in CALLS)
+    if notation is QWEN3_CODER:
+        return TAGGED, f"{TAGGED}\n{TAGGED}", TAGGED.replace("city", "town")
+    if notation is PYTHONIC:
+        call = 'weather(city="Bern")'
+        return f"[{call}]", f"[{call}, {call}]", f"[{call.replace('city', 'town')}]"
+    arguments = "parameters" if notation is LLAMA3_JSON else "arguments"
+    one, two = (call.replace("ARGUMENTS", arguments) for call in CALLS)
     form, between = FORMS[notation.name]
     bad = one.replace("city", "town")
     if between is None:
@@ -262,20 +276,14 @@ def answers(notation: Notation) -> tuple[str, str, str]:
 @pytest.mark.parametrize("notation", NOTATIONS.values(), ids=NOTATIONS)
 def test_grammars_of_calls(tmp_path: Path, notation: Notation, special: bool | None) -> None:
     """Marks may be letters, or tokens with letters, or special tokens, which have none."""
-    marks = [mark for mark in (notation.begin, notation.end) if mark]
-    own = Tokenizer(bundled_model("verifier")) if special is None else tokenizer_with(
-        tmp_path, *marks, special=special
-    )  # fmt: skip
-    folder = bundled_model("verifier") if special is None else tmp_path
-    grammars = Grammars(folder, 4096 + len(marks), [0])
+    marks = notation.marks
+    folder = None if special is None else tmp_path
+    functions = FUNCTIONS[:1] if notation is PYTHONIC else FUNCTIONS
+    if folder is not None:
+        tokenizer_with(folder, *marks, special=bool(special))
 
     def follows(text: str, *, several: bool) -> bool:
-        grammar = calls_grammar(notation, FUNCTIONS, own, several=several)
-        follower = grammars.follow(grammar)
-        matcher = LLMatcher(grammars._read_tokenizer(), grammar_text(grammar))
-        token_ids = own.encode(text, add_special_tokens=False)
-        assert follower is not None
-        return matcher.validate_tokens([*token_ids, 0]) == len(token_ids) + 1
+        return is_allowed(notation, functions, text, several=several, folder=folder)
 
     one, two, bad = answers(notation)
     assert follows(one, several=False) and follows(one, several=True)

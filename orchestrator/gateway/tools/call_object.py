@@ -7,6 +7,8 @@ import re
 from collections.abc import Collection
 from typing import Any
 
+from orchestrator.gateway.tools.braces import Braces
+from orchestrator.gateway.tools.notation import CallBody
 from orchestrator.gateway.tools.schemas import MOST_NAME_LETTERS
 
 ARGUMENTS = ("arguments", "parameters")
@@ -19,31 +21,27 @@ HEAD = re.compile(
 LONGEST_HEAD = 6 * MOST_NAME_LETTERS + 64  # a letter may be written as six; beyond it is no call
 
 
-class CallObject:
+class CallObject(CallBody):
     """From its brace on. `name` is known once it has been read.
 
     `names`: what may be called, where any other object is no call; None takes them all.
     """
 
     def __init__(self, names: Collection[str] | None = None) -> None:
+        super().__init__()
         self._names = names
-        self.raw = ""
-        self.ended = False
-        self.name: str | None = None
-        self._depth = 0
-        self._in_text = False
-        self._escaped = False
+        self._braces = Braces()
         self._first_return: int | None = None  # where the first object within it has ended
         self._told: int | None = None
 
     def feed(self, text: str) -> str:
         """Reads on; what stands behind its end comes back."""
         for place, letter in enumerate(text):
-            self._step(letter)
-            returned = self._depth == 1 and letter == "}" and not self._in_text
+            self._braces.step(letter)
+            returned = self._braces.depth == 1 and letter == "}" and not self._braces.in_text
             if returned and self._first_return is None:
                 self._first_return = len(self.raw) + place + 1
-            if not self._depth:
+            if not self._braces.depth:
                 self.raw += text[: place + 1]
                 self.ended = True
                 return text[place + 1 :]
@@ -64,15 +62,6 @@ class CallObject:
             self._told = len(self.raw) if self._first_return is None else self._first_return
             return self.raw[start : self._told]
         return self._whole() if self.ended else ""
-
-    def _step(self, letter: str) -> None:
-        if self._in_text:
-            self._in_text = self._escaped or letter != '"'
-            self._escaped = letter == "\\" and not self._escaped
-        elif letter == '"':
-            self._in_text = True
-        else:
-            self._depth += {"{": 1, "}": -1}.get(letter, 0)
 
     def _whole(self) -> str:
         said = _meant(self.raw)

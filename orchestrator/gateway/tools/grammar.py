@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from typing import Any
 
 from draftloop.grammar import Grammar
 from draftloop.grammars.text import JSON_DEFAULTS
@@ -15,21 +16,36 @@ from orchestrator.tokenizer import Tokenizer
 def calls_grammar(
     notation: Notation, functions: Sequence[Function], tokenizer: Tokenizer, *, several: bool
 ) -> Grammar:
-    """One call, or `several`, of these functions, with arguments as their schemas say."""
-    form = notation.lark if several else notation.lark_single
-    marks = {"begin": _mark(notation.begin, tokenizer), "end": _mark(notation.end, tokenizer)}
-    calls = " | ".join(_call(notation, function) for function in functions)
-    return Grammar("grammar", f"start: {form.format(**marks)}\ncall: {calls}\n")
+    """One call, or `several`, of these functions, with arguments as their schemas say.
+
+    Raises InvalidInput where the notation cannot write what a schema wants.
+    """
+
+    def mark(text: str) -> str:
+        """A token of its own, which models write it by, is told by its id."""
+        token = tokenizer.added_token(text)
+        return literal(text) if token is None else f"<[{token}]>"
+
+    return Grammar("grammar", notation.lark(functions, mark, several=several))
 
 
-def _mark(text: str, tokenizer: Tokenizer) -> str:
-    """A token of its own, which models write it by, is told by its id."""
-    token = tokenizer.added_token(text)
-    return json.dumps(text) if token is None else f"<[{token}]>"
+def literal(text: str) -> str:
+    """That text, in Lark's words."""
+    return json.dumps(text, ensure_ascii=False)
 
 
-def _call(notation: Notation, function: Function) -> str:
+def json_value(schema: dict[str, Any]) -> str:
+    """JSON of that schema, in Lark's words."""
+    return f"%json {json.dumps({'x-guidance': JSON_DEFAULTS, **schema})}"
+
+
+def call_object(function: Function, arguments: str) -> str:
+    """A call as an object of a name and `arguments`, in Lark's words."""
     name = json.dumps(function.name, ensure_ascii=False)
-    head = f'{{"name": {name}, "{notation.arguments}": '
-    said = {"x-guidance": JSON_DEFAULTS, **function.schema_of_arguments}
-    return f"{json.dumps(head)} %json {json.dumps(said)} {json.dumps('}')}"
+    head = f'{{"name": {name}, "{arguments}": '
+    return f"{json.dumps(head)} {json_value(function.schema_of_arguments)} {json.dumps('}')}"
+
+
+def either(choices: Sequence[str]) -> str:
+    """One of these, in Lark's words."""
+    return " | ".join(choices)

@@ -2,78 +2,79 @@
 
 from __future__ import annotations
 
-import re
-from typing import Literal, NamedTuple
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from typing import Literal
 
-NotationName = Literal["hermes", "llama3_json", "mistral"]
+from orchestrator.gateway.tools.schemas import Function
+
+NotationName = Literal["hermes", "llama3_json", "mistral", "qwen3_coder", "pythonic"]
+Functions = Mapping[str, Function]  # by name
+Mark = Callable[[str], str]  # a mark in Lark's words: a token of its own, or its letters
 
 
-class Notation(NamedTuple):
-    """JSON objects of a name and arguments, between marks.
+class CallBody(ABC):
+    """One call, read while it is being written.
+
+    `name` is known once there is no doubt that it is a call. One that has `ended` without is none,
+    and then `raw` is what has been read of it.
+    """
+
+    def __init__(self) -> None:
+        self.raw = ""
+        self.ended = False
+        self.name: str | None = None
+
+    @abstractmethod
+    def feed(self, text: str) -> str:
+        """Reads on; what stands behind its end comes back."""
+
+    @abstractmethod
+    def new_arguments(self) -> str:
+        """What of the arguments, as JSON, has become certain since this was asked last."""
+
+
+class Notation(ABC):
+    """Calls between marks.
 
     `begin` stands before calls and `end` behind each, where they are not empty. `between` are marks
-    without meaning around the objects. `opens_answer`: calls are the whole answer, and `begin`
-    may be left out. `lark`: an answer that only calls, in llguidance's notation, where `call` is
-    an object; `lark_single` one with a single call. `id_letters`: of the id of a call.
+    without meaning around them, and `inside` those within a call. `opens_answer`: calls are the
+    whole answer, and `begin` may be left out. `opening` is what every call begins with.
     """
 
     name: NotationName
     begin: str
-    end: str
-    between: tuple[str, ...]
-    arguments: str
-    opens_answer: bool
-    lark: str
-    lark_single: str
-    id_letters: int = 24
-    id_prefix: str = "call_"
+    end = ""
+    between: tuple[str, ...] = ()
+    inside: tuple[str, ...] = ()
+    opening = "{"
+    opens_answer = False
+    id_letters = 24  # of the id of a call
+    id_prefix = "call_"
 
+    @property
+    def marks(self) -> tuple[str, ...]:
+        """All that may be tokens of their own."""
+        return tuple(mark for mark in (self.begin, self.end, *self.inside) if mark)
 
-HERMES = Notation(  # of Hermes, Qwen 2.5 and 3, and many others
-    name="hermes",
-    begin="<tool_call>",
-    end="</tool_call>",
-    between=(),
-    arguments="arguments",
-    opens_answer=False,
-    lark='marked ("\\n" marked)*\nmarked: {begin} "\\n" call "\\n" {end}',
-    lark_single='{begin} "\\n" call "\\n" {end}',
-)
-LLAMA3_JSON = Notation(
-    name="llama3_json",
-    begin="<|python_tag|>",
-    end="",
-    between=(";",),
-    arguments="parameters",
-    opens_answer=True,
-    lark='call ("; " call)*',
-    lark_single="call",
-)
-MISTRAL = Notation(
-    name="mistral",
-    begin="[TOOL_CALLS]",
-    end="",
-    between=("[", ",", "]"),
-    arguments="arguments",
-    opens_answer=False,
-    lark='{begin} " "? "[" call (", " call)* "]"',
-    lark_single='{begin} " "? "[" call "]"',
-    id_letters=9,  # their templates refuse any other number
-    id_prefix="",
-)
-NOTATIONS = {one.name: one for one in (HERMES, LLAMA3_JSON, MISTRAL)}
+    @property
+    def starts(self) -> tuple[str, ...]:
+        """Where calls begin amid content."""
+        return () if self.opens_answer else (self.begin,)
 
-# Other notations between the same marks, which are not read here.
-OTHERS = re.compile(r"<function=|<arg_key>|\[ARGS\]")
-LLAMA = re.compile(r'<\|python_tag\|>|"name": function name, "parameters"')
+    def opens_call(self, text: str, after: str) -> bool | None:
+        """Whether a call begins so, `after` that mark; None where more text will tell."""
+        if text.startswith(self.opening):
+            return True
+        return None if self.opening.startswith(text) else False
 
+    @abstractmethod
+    def body(self, functions: Functions | None, text: str) -> CallBody:
+        """Of a new call, which begins as `text` does.
 
-def detected(template: str) -> Notation | None:
-    """The one that a chat template shows; None where it shows none that is known."""
-    if OTHERS.search(template):
-        return None
-    if HERMES.begin in template:
-        return HERMES
-    if MISTRAL.begin in template:
-        return MISTRAL
-    return LLAMA3_JSON if LLAMA.search(template) else None
+        `functions` are those that may be called, where that is known.
+        """
+
+    @abstractmethod
+    def lark(self, functions: Sequence[Function], mark: Mark, *, several: bool) -> str:
+        """The grammar of an answer that is one call, or `several`. Raises InvalidInput."""

@@ -11,7 +11,7 @@ from draftloop.errors import InvalidInput
 from draftloop.grammar import Grammar
 from orchestrator.gateway.form_field import checked
 from orchestrator.gateway.tools.grammar import calls_grammar
-from orchestrator.gateway.tools.notation import Notation
+from orchestrator.gateway.tools.notation import Functions, Notation
 from orchestrator.gateway.tools.reader import CallReader
 from orchestrator.gateway.tools.schemas import NO_PARAMETERS, ChosenTool, Tool, ToolChoice
 from orchestrator.tokenizer import Tokenizer
@@ -22,13 +22,13 @@ class Offer:
     """`grammar` where a call is required. `named_tokens`: those special tokens that mark calls."""
 
     notation: Notation
-    names: frozenset[str]
+    functions: Functions
     grammar: Grammar | None
     named_tokens: frozenset[int]
 
     def reader(self) -> CallReader:
         """A new one for every answer."""
-        return CallReader(self.notation, self.names, required=self.grammar is not None)
+        return CallReader(self.notation, self.functions, required=self.grammar is not None)
 
 
 def shown_tools(
@@ -52,20 +52,20 @@ def make_offer(
     parallel: bool,
 ) -> Offer:
     """Raises InvalidInput where what the tools take cannot be followed."""
-    marks = (tokenizer.added_token(mark) for mark in (notation.begin, notation.end) if mark)
+    marks = (tokenizer.added_token(mark) for mark in notation.marks)
     tokens = (token for token in marks if token is not None)
     named = frozenset(token for token in tokens if tokenizer.is_special(token))
     functions = [tool.function for tool in tools]
-    names = frozenset(function.name for function in functions)
+    offered = {function.name: function for function in functions}
     if choice == "auto":
-        return Offer(notation, names, None, named)
+        return Offer(notation, offered, None, named)
     if isinstance(choice, ChosenTool):
         functions = [one for one in functions if one.name == choice.function.name]
     several = parallel and choice == "required"
     for function in functions:  # each by itself, for an error that shows what the client wrote
         checked("tools", Grammar("json_schema", json.dumps(function.schema_of_arguments)))
     grammar = calls_grammar(notation, functions, tokenizer, several=several)
-    return Offer(notation, names, checked("tools", grammar), named)
+    return Offer(notation, offered, checked("tools", grammar), named)
 
 
 def require_tools(tools: Sequence[Tool] | None, choice: ToolChoice | None) -> None:

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Collection
 from typing import NamedTuple
 
-from orchestrator.gateway.tools.call_object import CallObject
-from orchestrator.gateway.tools.notation import Notation
+from orchestrator.gateway.tools.notation import CallBody, Functions, Notation
 from orchestrator.text import overlap
 
 
@@ -30,23 +28,24 @@ class Parts(NamedTuple):
 class CallReader:
     """Reads one answer. What turns out to be no call is content, as it stands.
 
-    `names`: what may be called. Where nothing marks calls, an object of another name is none.
+    `functions`: what may be called. Where nothing marks calls, one of another name is none.
     `required`: the answer is nothing but calls, and what is left of a cut one is no content.
     """
 
     def __init__(
-        self, notation: Notation, names: Collection[str] | None = None, *, required: bool = False
+        self, notation: Notation, functions: Functions | None = None, *, required: bool = False
     ) -> None:
         self.calls = 0
         self._notation = notation
-        self._names = names if notation.opens_answer else None
+        self._functions = functions
         self._required = required
         self._held = ""  # not yet understood
         self._passed = ""  # marks before a call: content, if none follows
         self._called = False  # since the calls began
+        self._last_mark = ""  # before what comes next, unless that is a call
         self._content = ""
         self._parts: list[CallPart] = []
-        self._object: CallObject | None = None
+        self._object: CallBody | None = None
         self._among_calls = self._at_start = notation.opens_answer
 
     def feed(self, text: str) -> Parts:
@@ -78,9 +77,9 @@ class CallReader:
             return self._read_on(self._object)
         return self._read_mark() if self._among_calls else self._read_content()
 
-    def _read_on(self, call: CallObject) -> bool:
-        self._held = call.feed(self._held)
+    def _read_on(self, call: CallBody) -> bool:
         known = call.name is not None
+        self._held = call.feed(self._held)
         arguments = call.new_arguments()
         if call.name is not None:
             if not known:
@@ -99,27 +98,35 @@ class CallReader:
         self._parts.append(CallPart(self.calls, call_id, name, arguments))
         self.calls += 1
         self._passed = ""
-        self._called, self._at_start = True, False
+        self._called, self._at_start, self._last_mark = True, False, ""
 
     def _read_mark(self) -> bool:
-        """Between calls: marks that may stand there, or the next one's brace."""
+        """Between calls: marks that may stand there, or the beginning of the next one."""
         space = len(self._held) - len(self._held.lstrip())
         rest = self._held[space:]
-        if rest.startswith("{"):
+        opens = self._notation.opens_call(rest, self._last_mark) if rest else None
+        if opens:
             self._pass_over(space)
-            self._object = CallObject(self._names)
+            self._object = self._notation.body(self._functions, rest)
             return True
-        begin = (self._notation.begin,) if self._at_start else ()
-        marks = [mark for mark in (*begin, self._notation.end, *self._notation.between) if mark]
+        marks = self._marks()
+        if opens is None or any(mark != rest and mark.startswith(rest) for mark in marks):
+            return False
         for mark in marks:
             if rest.startswith(mark):
+                self._called = self._called and mark != self._notation.begin
                 self._pass_over(space + len(mark))
                 self._among_calls = mark != self._notation.end
+                self._last_mark = mark
                 return True
-        if any(mark.startswith(rest) for mark in marks) or not rest:
-            return False
         self._give_back("")
         return True
+
+    def _marks(self) -> list[str]:
+        """Those that may come next, the longest first."""
+        begin = self._notation.begin if self._at_start else ""
+        marks = {begin, self._notation.end, *self._notation.between} - {""}
+        return sorted(marks, key=len, reverse=True)
 
     def _pass_over(self, letters: int) -> None:
         if not self._called:
@@ -134,20 +141,24 @@ class CallReader:
 
     def _read_content(self) -> bool:
         """Up to the mark before calls, without the white space before it."""
-        begin = "" if self._notation.opens_answer else self._notation.begin
-        before, mark, rest = self._held.partition(begin) if begin else (self._held, "", "")
-        if mark:
-            kept = before.rstrip()
+        found = [(at, mark) for mark in self._notation.starts if (at := self._held.find(mark)) >= 0]
+        if found:
+            at, mark = min(found)
+            kept = self._held[:at].rstrip()
             if kept or not self.calls:
-                self._content += self._passed + kept
-                self._passed = ""
-            self._passed += before[len(kept) :] + mark
-            self._held, self._among_calls, self._called = rest, True, False
+                self._say(kept)
+            end = at if mark == self._notation.opening else at + len(mark)
+            self._passed += self._held[len(kept) : end]
+            self._held, self._last_mark = self._held[end:], mark
+            self._among_calls, self._called = True, False
             return True
-        cut = len(before) - overlap(before, begin)
-        cut = len(before[:cut].rstrip())
-        if cut:
-            self._content += self._passed + before[:cut]
-            self._passed = ""
-        self._held = before[cut:]
+        held = max((overlap(self._held, mark) for mark in self._notation.starts), default=0)
+        certain = self._held[: len(self._held) - held].rstrip()
+        if certain:
+            self._say(certain)
+            self._held = self._held[len(certain) :]
         return False
+
+    def _say(self, content: str) -> None:
+        self._content += self._passed + content
+        self._passed = ""

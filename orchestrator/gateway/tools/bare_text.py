@@ -1,0 +1,86 @@
+"""Texts without quotes, as their JSON Schema wants them, in Lark's words."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+from draftloop.errors import InvalidInput
+from orchestrator.gateway.tools.fields import MOST_HOPS, referred
+from orchestrator.gateway.tools.grammar import either, literal
+
+ANY = "/(?s:.*)/"
+
+
+def text_rules(
+    name: str, schema: dict[str, Any], end: str, *, without: Sequence[str]
+) -> tuple[str, list[str]]:
+    """What stands for such a text and its `end`, and the rules behind that.
+
+    The text has none of the marks `without`. Of what schemas say, `format` alone is not held.
+    """
+    choices, rules = [], []
+    for number, one in enumerate(_alternatives(schema, schema)):
+        values = one["enum"] if "enum" in one else [one["const"]] if "const" in one else None
+        if values is not None:
+            choices += [literal(f"{value}{end}") for value in values if _has_none(value, without)]
+            continue
+        part = f"{name}_text_{number}"
+        terms = " & ".join([*_terms(one), _without(without)])
+        rules += [f"{part}[suffix={literal(end)}]: {part.upper()}", f"{part.upper()}: {terms}"]
+        choices.append(part)
+    return either(choices), rules
+
+
+def _alternatives(schema: Any, root: dict[str, Any], hops: int = 0) -> list[dict[str, Any]]:
+    """The schema, or those that it chooses from."""
+    if not isinstance(schema, dict) or hops > MOST_HOPS:
+        return [{}]
+    if isinstance(target := schema.get("$ref"), str):
+        return _alternatives(referred(target, root), root, hops + 1)
+    for key in ("anyOf", "oneOf", "allOf"):
+        several = schema.get(key, [])
+        if key == "allOf" and len(several) > 1:
+            rule = "must have texts of one schema each, as this model writes calls"
+            raise InvalidInput("tools", rule, key)
+        if several:
+            return [leaf for one in several for leaf in _alternatives(one, root, hops + 1)]
+    return [schema]
+
+
+def _has_none(value: str, marks: Sequence[str]) -> bool:
+    if any(mark in value for mark in marks):
+        rule = f"must have texts without {', '.join(marks)}, as this model writes calls"
+        raise InvalidInput("tools", rule, value)
+    return True
+
+
+def _terms(schema: dict[str, Any]) -> list[str]:
+    """Regular expressions that all have to match."""
+    terms = []
+    least, most = schema.get("minLength", 0), schema.get("maxLength", "")
+    if least or most != "":
+        terms.append(f"/(?s:.{{{least},{most}}})/")
+    if isinstance(pattern := schema.get("pattern"), str):
+        terms.append(_searched(pattern))
+    return terms or [ANY]
+
+
+def _searched(pattern: str) -> str:
+    """JSON Schema's patterns may match anywhere in the text."""
+    before = "" if pattern.startswith("^") else "(?s:.*)"
+    behind = "" if pattern.endswith("$") and not pattern.endswith("\\$") else "(?s:.*)"
+    inner = pattern.removeprefix("^")
+    inner = inner if behind else inner.removesuffix("$")
+    inner = re.sub(r"\\.|[/\n]", lambda found: _lark_letters(found[0]), inner, flags=re.S)
+    return f"/{before}(?:{inner}){behind}/"
+
+
+def _lark_letters(letters: str) -> str:
+    return {"/": "\\/", "\n": "\\n"}.get(letters, letters)
+
+
+def _without(marks: Sequence[str]) -> str:
+    escaped = "|".join(re.escape(mark).replace("/", "\\/") for mark in marks)
+    return f"~/(?s:.*)({escaped})(?s:.*)/"

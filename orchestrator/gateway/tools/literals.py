@@ -1,0 +1,57 @@
+"""Values that models write by themselves: JSON, or Python's literals."""
+
+from __future__ import annotations
+
+import ast
+import json
+import warnings
+from typing import Any
+
+NAMES: dict[str, Any] = {"true": True, "false": False, "null": None}  # JSON's, within Python's
+
+
+def value_of(text: str) -> Any:
+    """What a literal means, as JSON knows values. Raises ValueError where it is none."""
+    try:
+        return json.loads(text, parse_constant=_refuse)
+    except (ValueError, RecursionError):
+        pass
+    try:
+        with warnings.catch_warnings():  # of escapes that Python does not know
+            warnings.simplefilter("ignore")
+            return _meant(ast.parse(text.strip(), mode="eval").body)
+    except (SyntaxError, RecursionError, MemoryError, ValueError) as error:
+        raise ValueError("no literal") from error
+
+
+def as_json(value: Any) -> str:
+    """The value in JSON. Raises ValueError for what JSON has not, such as infinity."""
+    return json.dumps(value, ensure_ascii=False, allow_nan=False)
+
+
+def _refuse(name: str) -> Any:
+    raise ValueError(f"{name} is not JSON")
+
+
+def _meant(node: ast.expr) -> Any:
+    match node:
+        case ast.Constant(value=bool() | str() | int() | float() | None):
+            return node.value
+        case ast.UnaryOp(
+            op=ast.USub() | ast.UAdd() as sign,
+            operand=ast.Constant(value=int() | float() as number),
+        ) if not isinstance(number, bool):
+            return -number if isinstance(sign, ast.USub) else number
+        case ast.List(elts=entries) | ast.Tuple(elts=entries):
+            return [_meant(entry) for entry in entries]
+        case ast.Dict(keys=keys, values=values):
+            return {_key(key): _meant(entry) for key, entry in zip(keys, values, strict=True)}
+        case ast.Name(id=name) if name in NAMES:
+            return NAMES[name]
+    raise ValueError("no literal")
+
+
+def _key(node: ast.expr | None) -> str:
+    if isinstance(node, ast.Constant) and isinstance(node.value, str):
+        return node.value
+    raise ValueError("no key of an object")

@@ -1,0 +1,97 @@
+"""Calls of Mistral's models: older ones write a list of objects, newer ones name and arguments."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from orchestrator.gateway.tools.braces import Braces
+from orchestrator.gateway.tools.call_object import CallObject
+from orchestrator.gateway.tools.grammar import call_object, either, json_value, literal
+from orchestrator.gateway.tools.notation import CallBody, Functions, Mark, Notation
+from orchestrator.gateway.tools.schemas import MOST_NAME_LETTERS, Function
+
+CALLS, CALL_ID, ARGS = "[TOOL_CALLS]", "[CALL_ID]", "[ARGS]"
+WORD = r"[^\s\[\]{},]"
+NAME = re.compile(f"{WORD}+")
+HEAD = re.compile(rf"({WORD}+)(?:\[CALL_ID\]{WORD}*)?(?:\[ARGS\])?\s*(?=\{{)")
+BEGUN = re.compile(rf"{WORD}+(?:\[[A-Z_]*\]?{WORD}*){{0,2}}\s*")  # and what may become a head
+LONGEST_HEAD = MOST_NAME_LETTERS + 128
+
+
+class Mistral(Notation):
+    """`[TOOL_CALLS] [{"name": …, "arguments": {…}}, …]`, or `[TOOL_CALLS]name[ARGS]{…}` for each.
+
+    A `[CALL_ID]` may stand behind the name; calls have ids of the server's own all the same.
+    """
+
+    name = "mistral"
+    begin = CALLS
+    between = (CALLS, "[", ",", "]")
+    inside = (CALL_ID, ARGS)
+    id_letters = 9  # their templates refuse any other number
+    id_prefix = ""
+
+    def opens_call(self, text: str, after: str) -> bool | None:
+        """Names stand right behind the mark, objects anywhere in the list."""
+        return text.startswith("{") or (after == CALLS and NAME.match(text) is not None)
+
+    def body(self, functions: Functions | None, text: str) -> CallBody:
+        """Of either form."""
+        return CallObject() if text.startswith("{") else NamedCall()
+
+    def lark(self, functions: Sequence[Function], mark: Mark, *, several: bool) -> str:
+        """In the form that the model was trained on, which its own probabilities know."""
+        objects = either([call_object(function, "arguments") for function in functions])
+        begin, more = mark(CALLS), ' (", " object)*' if several else ""
+        start, rules = f'{begin} " "? "[" object{more} "]"', f"object: {objects}\n"
+        named = [function for function in functions if NAME.fullmatch(function.name)]
+        if named:
+            start += " | named+" if several else " | named"
+            heads = either([f"{literal(one.name)} arguments_{n}" for n, one in enumerate(named)])
+            rules += f"named: {begin} ({heads})\nid: ({mark(CALL_ID)} /[a-zA-Z0-9]{{9}}/)?\n"
+            rules += "".join(
+                f"arguments_{number}: id {mark(ARGS)} {json_value(one.schema_of_arguments)}\n"
+                for number, one in enumerate(named)
+            )
+        return f"start: {start}\n{rules}"
+
+
+class NamedCall(CallBody):
+    """`name[ARGS]{…}`; newer models leave out the mark in between, or write an id before it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._braces = Braces()
+        self._new = ""
+
+    def feed(self, text: str) -> str:
+        """Reads on; what stands behind its end comes back."""
+        if self.name is None:
+            self.raw += text
+            head = HEAD.match(self.raw[:LONGEST_HEAD])
+            if head is None:
+                return self._without_head()
+            self.name, text = head[1], self.raw[head.end() :]
+        end = self._braces.end_in(text)
+        self.ended = end is not None
+        self._new += text[:end]
+        return "" if end is None else text[end:]
+
+    def new_arguments(self) -> str:
+        """What of the arguments' text has come since this was asked last."""
+        new, self._new = self._new, ""
+        return new
+
+    def _without_head(self) -> str:
+        """Goes on to look for it, or was no call: then what follows its first word is text."""
+        if len(self.raw) <= LONGEST_HEAD and BEGUN.fullmatch(self.raw):
+            return ""
+        word = NAME.match(self.raw)
+        end = 0 if word is None else word.end()
+        rest, self.raw = self.raw[end:], self.raw[:end]
+        self.ended = True
+        return rest
+
+
+MISTRAL = Mistral()

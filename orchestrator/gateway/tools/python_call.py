@@ -1,0 +1,111 @@
+"""One call in Python, `name(key=value)`, read while it is being written."""
+
+from __future__ import annotations
+
+import re
+
+from orchestrator.gateway.tools.literals import as_json, value_of
+from orchestrator.gateway.tools.notation import CallBody, Functions
+from orchestrator.gateway.tools.schemas import MOST_NAME_LETTERS
+
+WORD = re.compile(r"[^\W\d][\w.\-]*")
+HEAD = re.compile(r"([^\W\d][\w.\-]*)\s*\(")
+BEGUN = re.compile(r"[^\W\d][\w.\-]*\s*")
+ARGUMENT = re.compile(r"\s*([^\W\d][\w.\-]*)\s*=\s*(\S.*)", re.DOTALL)
+LONGEST_HEAD = MOST_NAME_LETTERS + 64
+DEPTHS = {"(": 1, "[": 1, "{": 1, ")": -1, "]": -1, "}": -1}
+
+
+class PythonCall(CallBody):
+    """Told with its first argument, which shows that it is a call, and then argument by argument.
+
+    A later one that is no literal is told as it stands, as wrong JSON of other notations is.
+    """
+
+    def __init__(self, functions: Functions | None) -> None:
+        super().__init__()
+        self._functions = functions
+        self._said = ""  # the name, once the bracket behind it has come
+        self._argument = ""
+        self._new = ""
+        self._depth = 1
+        self._quote = ""
+        self._escaped = False
+
+    def feed(self, text: str) -> str:
+        """Reads on; what stands behind its end comes back."""
+        if not self._said:
+            self.raw += text
+            head = HEAD.match(self.raw[:LONGEST_HEAD])
+            if head is None or not self._known(head[1]):
+                return self._without_head()
+            self._said, text = head[1], self.raw[head.end() :]
+            self.raw = self.raw[: head.end()]
+        for place, letter in enumerate(text):
+            self._step(letter)
+            if self.ended:
+                self.raw += text[: place + 1]
+                return text[place + 1 :]
+        self.raw += text
+        return ""
+
+    def new_arguments(self) -> str:
+        """What of the arguments has become certain since this was asked last."""
+        new, self._new = self._new, ""
+        return new
+
+    def _known(self, name: str) -> bool:
+        return self._functions is None or name in self._functions
+
+    def _without_head(self) -> str:
+        """Goes on to look for it, or was no call: then what follows its first word is text."""
+        if len(self.raw) <= LONGEST_HEAD and BEGUN.fullmatch(self.raw):
+            return ""
+        word = WORD.match(self.raw)
+        end = 0 if word is None else word.end()
+        rest, self.raw = self.raw[end:], self.raw[:end]
+        self.ended = True
+        return rest
+
+    def _step(self, letter: str) -> None:
+        """Up to a comma or bracket that is the call's own."""
+        if self._quote:
+            if letter == self._quote and not self._escaped:
+                self._quote = ""
+            self._escaped = letter == "\\" and not self._escaped
+        elif letter in "'\"":
+            self._quote = letter
+        else:
+            self._depth += DEPTHS.get(letter, 0)
+            if not self._depth or (self._depth == 1 and letter == ","):
+                self._take(last=not self._depth)
+                return
+        self._argument += letter
+
+    def _take(self, *, last: bool) -> None:
+        """The argument that has ended."""
+        argument, self._argument = self._argument, ""
+        self.ended = last
+        if argument.strip() or not last:
+            written = _as_member(argument)
+            if written is None and self.name is None:
+                self.ended = True  # no call
+                return
+            self._new += "{" if self.name is None else ", "
+            self._new += argument.strip() if written is None else written
+        elif self.name is None:
+            self._new = "{"
+        self.name = self._said
+        if last:
+            self._new += "}"
+
+
+def _as_member(argument: str) -> str | None:
+    """`key=value` as JSON has it; None where it is none."""
+    found = ARGUMENT.fullmatch(argument)
+    if found is None:
+        return None
+    try:
+        return f"{as_json(found[1])}: {as_json(value_of(found[2]))}"
+    except ValueError:
+        return None

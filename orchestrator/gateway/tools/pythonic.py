@@ -1,0 +1,73 @@
+"""Calls in Python, as Llama 3.2 and 4, Gemma 3 and others write them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from draftloop.errors import InvalidInput
+from orchestrator.gateway.tools.fields import Field, fields_of, types_of
+from orchestrator.gateway.tools.grammar import either, json_value, literal
+from orchestrator.gateway.tools.notation import Functions, Mark, Notation
+from orchestrator.gateway.tools.python_call import WORD, PythonCall
+from orchestrator.gateway.tools.schemas import Function
+
+# As Python writes what JSON writes otherwise; within lists and objects JSON's names are read too.
+WRITTEN = {
+    frozenset({"boolean"}): '("True" | "False")',
+    frozenset({"null"}): '"None"',
+}
+
+
+class Pythonic(Notation):
+    """`[name(key=value, …), …]` as the whole answer; values are literals."""
+
+    name = "pythonic"
+    begin = "<|python_start|>"  # Llama 4's
+    end = "<|python_end|>"
+    between = ("[", ",", "]")
+    opens_answer = True
+
+    def opens_call(self, text: str, after: str) -> bool | None:
+        """In a list only: a call by itself is an example of one more often than not."""
+        return after in ("[", ",") and WORD.match(text) is not None
+
+    def body(self, functions: Functions | None, text: str) -> PythonCall:
+        """Nothing marks calls: of another name it is none."""
+        return PythonCall(functions)
+
+    def lark(self, functions: Sequence[Function], mark: Mark, *, several: bool) -> str:
+        """Arguments in the order of the schema. Raises InvalidInput where Python cannot tell."""
+        rules = [rule for n, function in enumerate(functions) for rule in _call(n, function)]
+        calls = either([f"call_{number}" for number in range(len(functions))])
+        start = f'"[" call{" (COMMA call)*" if several else ""} "]"'
+        comma = 'COMMA: ", "'
+        return "\n".join([f"start: {start}", f"call: {calls}", comma, *rules, ""])
+
+
+def _call(number: int, function: Function) -> list[str]:
+    """For every argument what may follow, where none is written yet and where one is."""
+    fields = fields_of(function)
+    for name in (function.name, *(field.name for field in fields)):
+        if not WORD.fullmatch(name):
+            rule = "must have names of letters, digits, _, - and ., as this model writes calls"
+            raise InvalidInput("tools", rule, name)
+    rules = [f'call_{number}: {literal(function.name + "(")} first_{number}_0 ")"']
+    for place, field in enumerate(fields):
+        value, later = f"value_{number}_{place}", f"later_{number}_{place + 1}"
+        first, more = f"{value} {later}", f"COMMA {value} {later}"
+        if not field.required:
+            first += f" | first_{number}_{place + 1}"
+            more += f" | {later}"
+        rules += [
+            f"first_{number}_{place}: {first}",
+            f"later_{number}_{place}: {more}",
+            f"{value}: {literal(field.name + '=')} {_value(field)}",
+        ]
+    return [*rules, *(f'{place}_{number}_{len(fields)}: ""' for place in ("first", "later"))]
+
+
+def _value(field: Field) -> str:
+    return WRITTEN.get(types_of(field.schema)) or json_value(field.schema)
+
+
+PYTHONIC = Pythonic()

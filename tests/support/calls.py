@@ -1,0 +1,66 @@
+"""Answers that call tools: read in pieces, held to grammars."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from llguidance import LLMatcher
+
+from draftloop.config import bundled_model
+from draftloop.grammar import Grammar
+from draftloop.grammars.text import grammar_text, require_grammar
+from draftloop.runtime.grammars import Grammars
+from orchestrator.gateway.tools.grammar import calls_grammar
+from orchestrator.gateway.tools.notation import Functions, Notation
+from orchestrator.gateway.tools.reader import CallPart, CallReader
+from orchestrator.gateway.tools.schemas import Function
+from orchestrator.tokenizer import Tokenizer
+
+Calls = list[tuple[str, str]]  # names and arguments
+
+
+def read(
+    notation: Notation, pieces: Sequence[str], functions: Functions | None = None
+) -> tuple[str, Calls]:
+    """Content and calls of an answer that comes so."""
+    reader = CallReader(notation, functions)
+    said = [*(reader.feed(piece) for piece in pieces), reader.finish()]
+    calls = put_together([part for one in said for part in one.calls])
+    assert len(calls) == reader.calls
+    return "".join(one.content for one in said), calls
+
+
+def put_together(parts: Sequence[CallPart]) -> Calls:
+    """As clients do with the deltas of a stream."""
+    calls: Calls = []
+    for part in parts:
+        if part.name:
+            assert part.call == len(calls) and part.call_id
+            calls.append((part.name, ""))
+        calls[-1] = (calls[-1][0], calls[-1][1] + part.arguments)
+    return calls
+
+
+def is_allowed(
+    notation: Notation,
+    functions: Sequence[Function],
+    text: str,
+    *,
+    several: bool = True,
+    folder: Path | None = None,
+) -> bool:
+    """Whether an answer that has to call may be so, by the tokenizer of that folder."""
+    own = Tokenizer(folder or bundled_model("verifier"))
+    return follows(calls_grammar(notation, functions, own, several=several), text, folder)
+
+
+def follows(grammar: Grammar, text: str, folder: Path | None = None) -> bool:
+    """Whether the text, and the end behind it, is one of the grammar's."""
+    folder = folder or bundled_model("verifier")
+    own = Tokenizer(folder)
+    require_grammar(grammar)
+    known = Grammars(folder, own.vocabulary_size, [0])._read_tokenizer()
+    token_ids = own.encode(text, add_special_tokens=False)
+    matcher = LLMatcher(known, grammar_text(grammar))
+    return matcher.validate_tokens([*token_ids, 0]) == len(token_ids) + 1

@@ -1,0 +1,105 @@
+"""Chat templates of models that call tools, in short: what they show of calls, and how they write
+those of earlier answers.
+"""
+
+from __future__ import annotations
+
+QWEN3_CODER = """\
+{%- if tools %}<|im_start|>system
+<tools>
+{%- for tool in tools %}
+<function>
+<name>{{ tool.function.name }}</name>
+{%- for key, said in tool.function.parameters.properties | items %}
+<parameter><name>{{ key }}</name><type>{{ said.type }}</type></parameter>
+{%- endfor %}
+</function>
+{%- endfor %}
+</tools>
+Reply in the following format:
+<tool_call>
+<function=example_function_name>
+<parameter=example_parameter_1>
+value_1
+</parameter>
+</function>
+</tool_call><|im_end|>
+{% endif %}
+{%- for message in messages %}<|im_start|>{{ message.role }}
+{{ message.content }}
+{%- for call in message.tool_calls or [] %}{% set call = call.function %}
+<tool_call>
+<function={{ call.name }}>
+{% for key, value in call.arguments | items %}<parameter={{ key }}>
+{% if value is mapping or (value is sequence and value is not string) %}
+{{- value | tojson }}{% else %}{{ value | string }}{% endif %}
+
+</parameter>
+{% endfor %}</function>
+</tool_call>
+{%- endfor %}<|im_end|>
+{% endfor %}
+{%- if add_generation_prompt %}<|im_start|>assistant
+{% endif %}"""
+
+LLAMA_PYTHONIC = """\
+{{ bos_token }}
+{%- if tools %}You have access to functions. Use exact format: [func_name1(param1=value1, \
+param2=value2), func_name2(...)]
+{% for tool in tools %}{{ tool | tojson }}{% endfor %}{% endif %}
+{%- for message in messages %}<|header_start|>{{ message.role }}<|header_end|>
+
+{{ message.content }}
+{%- if message.tool_calls %}[
+{%- for call in message.tool_calls %}{% set call = call.function %}{{ call.name }}(
+{%- for key in call.arguments %}{{ key }}={{ call.arguments[key] | tojson }}
+{%- if not loop.last %}, {% endif %}{% endfor %})
+{%- if not loop.last %}, {% endif %}{% endfor %}]{% endif %}<|eot|>
+{%- endfor %}
+{%- if add_generation_prompt %}<|header_start|>assistant<|header_end|>
+
+{% endif %}"""
+
+LLAMA_JSON = """\
+{{ bos_token }}
+{%- if tools %}Respond in the format {"name": function name, "parameters": dictionary of \
+argument name and its value}.
+{% for tool in tools %}{{ tool | tojson }}{% endfor %}{% endif %}
+{%- for message in messages %}<|start_header_id|>{{ message.role }}<|end_header_id|>
+
+{{ message.content }}
+{%- if message.tool_calls %}{% set call = message.tool_calls[0].function %}
+{{- '{"name": "' + call.name + '", "parameters": ' }}{{ call.arguments | tojson }}}{% endif %}
+<|eot_id|>{% endfor %}
+{%- if add_generation_prompt %}<|start_header_id|>assistant<|end_header_id|>
+
+{% endif %}"""
+
+_MISTRAL = """\
+{{- bos_token }}
+{%- if tools %}[AVAILABLE_TOOLS]{{ tools | tojson }}[/AVAILABLE_TOOLS]{% endif %}
+{%- for message in messages %}
+{%- if message.role == "user" %}[INST]{{ message.content }}[/INST]
+{%- elif message.role == "tool" %}
+{%- if message.tool_call_id | length != 9 %}{{ raise_exception("ids have 9 letters") }}{% endif %}
+[TOOL_RESULTS]{{ message.tool_call_id }}[TOOL_CONTENT]{{ message.content }}[/TOOL_RESULTS]
+{%- else %}{{ message.content }}
+{%- for call in message.tool_calls or [] %}CALL{% endfor %}{{ eos_token }}
+{%- endif %}{% endfor %}"""
+
+# Mistral Small 3.2, which writes ids; Magistral, which writes none and asks for text.
+MISTRAL_WITH_IDS = _MISTRAL.replace(
+    "CALL{%",
+    "{{ '[TOOL_CALLS]' + call.function.name + '[CALL_ID]' + call.id + '[ARGS]' }}"
+    "{{ call.function.arguments | tojson }}{%",
+)
+MAGISTRAL = _MISTRAL.replace(
+    "CALL{%", "{{ '[TOOL_CALLS]' + call.function.name + '[ARGS]' + call.function.arguments }}{%"
+) + "{# [THINK]thoughts[/THINK] #}"  # fmt: skip
+# Mistral 7B v0.3 and Mistral Small 3.1, which write a list.
+MISTRAL_LIST = _MISTRAL.replace(
+    "{%- for call in message.tool_calls or [] %}CALL{% endfor %}",
+    "{%- if message.tool_calls %}[TOOL_CALLS] ["
+    "{% for call in message.tool_calls %}{{ call.function | tojson }}"
+    "{% if not loop.last %}, {% endif %}{% endfor %}]{% endif %}",
+)

@@ -1,0 +1,160 @@
+"""Calls in Python, as Llama 3.2 and 4 write them: literals and nothing else."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import jsonschema
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from draftloop.errors import InvalidInput
+from orchestrator.gateway.tools.pythonic import PYTHONIC
+from orchestrator.gateway.tools.reader import CallReader
+from orchestrator.gateway.tools.schemas import Function
+from tests.support.calls import is_allowed, read
+from tests.support.marks import in_pieces
+
+PARAMETERS: dict[str, Any] = {
+    "properties": {
+        "city": {"type": "string"},
+        "days": {"type": "integer"},
+        "rain": {"type": "boolean"},
+        "more": {"type": "object"},
+        "none": {"type": "null"},
+    },
+    "required": ["days"],
+    "additionalProperties": False,
+}
+WEATHER = Function(name="weather", parameters=PARAMETERS)
+KNOWN = {"weather": WEATHER, "now": Function(name="now"), "a.b-c": Function(name="a.b-c")}
+
+ANSWER = """[weather(city="Be, (]rn", days=3), now(), a.b-c(x={'y': [1.5, None, True, -2]})]"""
+CALLED = [
+    ("weather", '{"city": "Be, (]rn", "days": 3}'),
+    ("now", "{}"),
+    ("a.b-c", '{"x": {"y": [1.5, null, true, -2]}}'),
+]
+
+
+def test_a_cut_at_every_letter() -> None:
+    for answer in (ANSWER, f"\n<|python_start|>{ANSWER}<|python_end|>"):
+        for cut in range(len(answer)):
+            assert read(PYTHONIC, [answer[:cut], answer[cut:]], KNOWN) == ("", CALLED)
+        assert read(PYTHONIC, list(answer), KNOWN) == ("", CALLED)
+
+
+PIECES = ("[", "]", "(", ")", ",", "=", "weather", "now", "a", "'", '"', "\\", "1", "{", "}", " ",
+          "<|python_start|>", "<|python_end|>", "now()", "weather(days=1", "[weather(")  # fmt: skip
+
+
+@settings(deadline=None)
+@given(pieces=st.lists(st.sampled_from(PIECES), max_size=20), cuts=st.lists(st.integers(0, 200)))
+@example(pieces=["[weather(", "days=1", "1", ",", "x", ")", "]"], cuts=[3])
+@example(pieces=["[", "now()", ",", "a", "]"], cuts=[])
+def test_any_text_is_told_whole_however_it_comes(pieces: list[str], cuts: list[int]) -> None:
+    text = "".join(pieces)
+    content, calls = read(PYTHONIC, [text], KNOWN)
+    assert read(PYTHONIC, in_pieces(text, cuts), KNOWN) == (content, calls)
+    if not calls:
+        assert content == text
+
+
+@pytest.mark.parametrize(
+    ("written", "value"),
+    [
+        ("'it\\'s'", "it's"),
+        ('"a\\nb"', "a\nb"),
+        ('"""a, "b" (c"""', 'a, "b" (c'),
+        ('"\\ud83d\\ude00\\/"', "\U0001f600/"),
+        ("'\\d'", "\\d"),
+        ("(1, 2)", [1, 2]),
+        ("+1", 1),
+        ("{}", {}),
+        ('{"a": true, "b": null}', {"a": True, "b": None}),
+        ("False", False),
+        ("[]", []),
+    ],
+)
+def test_literals(written: str, value: Any) -> None:
+    answer = f"[weather(city={written})]"
+    ((_, arguments),) = read(PYTHONIC, list(answer), KNOWN)[1]
+    assert json.loads(arguments) == {"city": value}
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        "[weather(city=Bern)]",
+        "[weather(city=open('x'))]",
+        '[weather("Bern")]',
+        "[weather(city=1 + 1)]",
+        "[weather(city={1, 2})]",
+        "[weather(city={1: 2})]",
+        "[weather(city=b'x')]",
+        "[weather(city=1e999)]",
+        "[weather(city=f'{x}')]",
+        "[weather(city=" + "-" * 5000 + "1)]",
+        "[weather(city=" + "[" * 5000 + "]" * 5000 + ")]",
+        "[other(city=1)]",
+        "weather(city=1)",
+        "[1, 2]",
+        '["weather", "now"]',
+        "[weather](https://example.org)",
+        "[now",
+    ],
+)
+def test_what_is_no_call_is_content(answer: str) -> None:
+    assert read(PYTHONIC, [answer], KNOWN) == read(PYTHONIC, list(answer), KNOWN) == (answer, [])
+
+
+def test_an_argument_that_is_no_literal_behind_one_is_told_as_it_stands() -> None:
+    answer = "[weather(days=1, city=Bern)]"
+    assert read(PYTHONIC, [answer], KNOWN) == ("", [("weather", '{"days": 1, city=Bern}')])
+
+
+def test_arguments_come_one_by_one() -> None:
+    reader = CallReader(PYTHONIC, KNOWN)
+    assert reader.feed('[weather(city="Be').calls == []
+    (begun,) = reader.feed('rn", da').calls
+    assert (begun.name, begun.arguments) == ("weather", '{"city": "Bern"')
+    (more,) = reader.feed("ys=3), n").calls
+    assert (more.name, more.arguments) == ("", ', "days": 3}')
+
+
+@pytest.mark.parametrize(
+    ("call", "allowed"),
+    [
+        ("weather(days=1)", True),
+        ('weather(city="a \\"b\\" \\\\ é", days=1, rain=True)', True),
+        ('weather(days=1, more={"a": [true, null]}, none=None)', True),
+        ("now()", True),
+        ("weather()", False),
+        ('weather(days=1, city="x")', False),
+        ("weather(days=1 rain=True)", False),
+        ("weather(days=1.5)", False),
+        ("weather(days=1, town=2)", False),
+        ("now(x=1)", False),
+    ],
+)
+def test_what_the_grammar_allows_is_read_as_the_schema_wants(call: str, allowed: bool) -> None:
+    functions = [WEATHER, KNOWN["now"]]
+    assert is_allowed(PYTHONIC, functions, f"[{call}]", several=False) is allowed
+    assert is_allowed(PYTHONIC, functions, f"[{call}, now()]") is allowed
+    assert not is_allowed(PYTHONIC, functions, f"[{call}, now()]", several=False)
+    if allowed:
+        content, ((name, arguments),) = read(PYTHONIC, [f"[{call}]"], KNOWN)
+        assert not content
+        jsonschema.validate(json.loads(arguments), KNOWN[name].schema_of_arguments)
+
+
+@pytest.mark.parametrize(
+    "function",
+    [Function(name="a b"), Function(name="a", parameters={"properties": {"b c": {}}})],
+)
+def test_what_python_cannot_tell_is_refused(function: Function) -> None:
+    with pytest.raises(InvalidInput) as caught:
+        is_allowed(PYTHONIC, [function], "")
+    assert caught.value.field == "tools"
