@@ -24,7 +24,7 @@ def read_bans(
         check_token_ids("allowed_token_ids", said.allowed_token_ids, vocabulary_size)
     bans = Bans(
         allowed=said.allowed_token_ids,
-        phrases=tuple(dict.fromkeys(_phrases(said.bad_words, tokenizer))),
+        sequences=tuple(dict.fromkeys(_sequences(said.bad_words, tokenizer))),
         min_tokens=said.min_tokens,
         ends=tuple(sorted(ends)),
     )
@@ -35,7 +35,7 @@ def read_bans(
     return bans
 
 
-def _phrases(words: tuple[str, ...], tokenizer: Tokenizer) -> Iterator[tuple[int, ...]]:
+def _sequences(words: tuple[str, ...], tokenizer: Tokenizer) -> Iterator[tuple[int, ...]]:
     """Each as it begins a text, and as it comes behind a space."""
     if len(words) > MAX_BAD_WORDS:
         rule = f"must have at most {MAX_BAD_WORDS} texts"
@@ -44,11 +44,11 @@ def _phrases(words: tuple[str, ...], tokenizer: Tokenizer) -> Iterator[tuple[int
         if not (bare := word.lstrip(" ")):
             raise InvalidInput(f"bad_words[{index}]", "must not be empty", word)
         for text in (bare, f" {bare}"):
-            phrase = tokenizer.encode(text, add_special_tokens=False)
-            if len(phrase) > MAX_BAD_WORD_TOKENS:
+            sequence = tokenizer.encode(text, add_special_tokens=False)
+            if len(sequence) > MAX_BAD_WORD_TOKENS:
                 rule = f"must have at most {MAX_BAD_WORD_TOKENS} tokens"
-                raise InvalidInput(f"bad_words[{index}]", rule, f"{len(phrase)} tokens")
-            yield tuple(phrase)
+                raise InvalidInput(f"bad_words[{index}]", rule, f"{len(sequence)} tokens")
+            yield tuple(sequence)
 
 
 def _name(said: GenerationParameters) -> str:

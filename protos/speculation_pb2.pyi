@@ -192,18 +192,18 @@ class SamplingParameters(_message.Message):
     def __init__(self, temperature: _Optional[float] = ..., top_k: _Optional[int] = ..., top_p: _Optional[float] = ..., min_p: _Optional[float] = ..., repetition_penalty: _Optional[float] = ..., presence_penalty: _Optional[float] = ..., frequency_penalty: _Optional[float] = ..., logit_bias: _Optional[_Mapping[int, float]] = ..., seed: _Optional[int] = ..., grammar: _Optional[_Union[Grammar, _Mapping]] = ..., bans: _Optional[_Union[Bans, _Mapping]] = ...) -> None: ...
 
 class Bans(_message.Message):
-    __slots__ = ("allowed_token_ids", "phrases", "min_tokens", "ends")
+    __slots__ = ("allowed_token_ids", "sequences", "min_tokens", "ends")
     ALLOWED_TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
-    PHRASES_FIELD_NUMBER: _ClassVar[int]
+    SEQUENCES_FIELD_NUMBER: _ClassVar[int]
     MIN_TOKENS_FIELD_NUMBER: _ClassVar[int]
     ENDS_FIELD_NUMBER: _ClassVar[int]
     allowed_token_ids: _containers.RepeatedScalarFieldContainer[int]
-    phrases: _containers.RepeatedCompositeFieldContainer[TokenPhrase]
+    sequences: _containers.RepeatedCompositeFieldContainer[TokenSequence]
     min_tokens: int
     ends: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, allowed_token_ids: _Optional[_Iterable[int]] = ..., phrases: _Optional[_Iterable[_Union[TokenPhrase, _Mapping]]] = ..., min_tokens: _Optional[int] = ..., ends: _Optional[_Iterable[int]] = ...) -> None: ...
+    def __init__(self, allowed_token_ids: _Optional[_Iterable[int]] = ..., sequences: _Optional[_Iterable[_Union[TokenSequence, _Mapping]]] = ..., min_tokens: _Optional[int] = ..., ends: _Optional[_Iterable[int]] = ...) -> None: ...
 
-class TokenPhrase(_message.Message):
+class TokenSequence(_message.Message):
     __slots__ = ("token_ids",)
     TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
     token_ids: _containers.RepeatedScalarFieldContainer[int]

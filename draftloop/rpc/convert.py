@@ -168,7 +168,7 @@ def sampling_from_pb(message: pb.SamplingParameters) -> SamplingParameters:
 def _bans_to_pb(bans: Bans) -> pb.Bans:
     return pb.Bans(
         allowed_token_ids=bans.allowed,
-        phrases=[pb.TokenPhrase(token_ids=phrase) for phrase in bans.phrases],
+        sequences=[pb.TokenSequence(token_ids=each) for each in bans.sequences],
         min_tokens=bans.min_tokens,
         ends=bans.ends,
     )
@@ -177,7 +177,7 @@ def _bans_to_pb(bans: Bans) -> pb.Bans:
 def _bans_from_pb(message: pb.Bans) -> Bans:
     return Bans(
         allowed=tuple(message.allowed_token_ids),
-        phrases=tuple(tuple(phrase.token_ids) for phrase in message.phrases),
+        sequences=tuple(tuple(each.token_ids) for each in message.sequences),
         min_tokens=message.min_tokens,
         ends=tuple(message.ends),
     )

@@ -16,17 +16,17 @@ class Banned:
 
     def __init__(self, bans: Bans, vocabulary_size: int, device: torch.device) -> None:
         self._never = _never(bans, vocabulary_size).to(device)
-        self._phrases = [phrase for phrase in bans.phrases if len(phrase) > 1]
+        self._sequences = [sequence for sequence in bans.sequences if len(sequence) > 1]
         self._ends = bans.ends
         self._early = bans.min_tokens  # tokens that must come before one of `ends` may
-        # The output's last tokens, as many as a phrase has before its last one.
+        # The output's last tokens, as many as a sequence has before its last one.
         self._last: tuple[int, ...] = ()
-        self._most = max((len(phrase) - 1 for phrase in self._phrases), default=0)
+        self._most = max((len(sequence) - 1 for sequence in self._sequences), default=0)
 
     @property
     def over(self) -> bool:
         """Whether nothing is banned any more."""
-        return self._early <= 0 and not self._phrases and not bool(self._never.any())
+        return self._early <= 0 and not self._sequences and not bool(self._never.any())
 
     def observe(self, token_ids: Sequence[int]) -> None:
         """Goes on by tokens of the output."""
@@ -46,7 +46,7 @@ class Banned:
         if len(path) < self._early:
             yield from self._ends
         text = (*self._last, *path)
-        for *before, last in self._phrases:
+        for *before, last in self._sequences:
             if text[-len(before) :] == tuple(before):
                 yield last
 
@@ -55,5 +55,5 @@ def _never(bans: Bans, vocabulary_size: int) -> Tensor:
     """bool [vocabulary]: what may come nowhere."""
     never = torch.full((vocabulary_size,), bool(bans.allowed))
     never[list(bans.allowed)] = False
-    never[[phrase[0] for phrase in bans.phrases if len(phrase) == 1]] = True
+    never[[sequence[0] for sequence in bans.sequences if len(sequence) == 1]] = True
     return never

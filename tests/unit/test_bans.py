@@ -30,8 +30,8 @@ def left_over(bans: Bans, output: list[int]) -> set[int]:
     banned = {
         token
         for token in range(VOCABULARY)
-        for phrase in bans.phrases
-        if tuple([*output, token][-len(phrase) :]) == phrase
+        for sequence in bans.sequences
+        if tuple([*output, token][-len(sequence) :]) == sequence
     }
     early = set(bans.ends) if len(output) < bans.min_tokens else set()
     return (set(bans.allowed) or set(range(VOCABULARY))) - banned - early
@@ -42,7 +42,7 @@ def left_over(bans: Bans, output: list[int]) -> set[int]:
     st.builds(
         Bans,
         allowed=st.lists(tokens, max_size=4).map(tuple),
-        phrases=st.lists(st.lists(tokens, min_size=1, max_size=3).map(tuple), max_size=4).map(
+        sequences=st.lists(st.lists(tokens, min_size=1, max_size=3).map(tuple), max_size=4).map(
             tuple
         ),
         min_tokens=st.integers(0, 5),
@@ -76,7 +76,7 @@ def test_a_sampler_is_plain_again_once_the_text_may_end() -> None:
     assert not once.plain and once.follows_paths
     once.observe_output([4])
     assert once.plain and once.choose(LOGITS[:1], [2], [[]]) == [5]
-    for lasting in (Bans(allowed=(1,)), Bans(phrases=((1,),)), Bans(phrases=((1, 2),))):
+    for lasting in (Bans(allowed=(1,)), Bans(sequences=((1,),)), Bans(sequences=((1, 2),))):
         always = sampler(lasting)
         always.observe_output([3] * 9)
         assert not always.plain and not always.plain_but_for_grammar
@@ -99,12 +99,12 @@ def test_filters_and_noise_see_what_is_left(temperature: float) -> None:
     ("bans", "field"),
     [
         (Bans(allowed=(6,)), "allowed_token_ids"),
-        (Bans(phrases=((1, -1),)), "bad_words"),
-        (Bans(phrases=((),)), "bad_words"),
+        (Bans(sequences=((1, -1),)), "bad_words"),
+        (Bans(sequences=((),)), "bad_words"),
         (Bans(ends=(7,)), "ends"),
-        (Bans(allowed=(1, 2), phrases=((1,), (0, 2))), "allowed_token_ids"),
+        (Bans(allowed=(1, 2), sequences=((1,), (0, 2))), "allowed_token_ids"),
         (Bans(allowed=(1,), min_tokens=1, ends=(1,)), "allowed_token_ids"),
-        (Bans(phrases=tuple((token,) for token in range(VOCABULARY))), "bad_words"),
+        (Bans(sequences=tuple((token,) for token in range(VOCABULARY))), "bad_words"),
     ],
 )
 def test_tokens_that_are_none_and_texts_that_nobody_could_say(bans: Bans, field: str) -> None:

@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from draftloop import errors
+from draftloop.bans import Bans
 from draftloop.grammar import FORMATS, Grammar
 from draftloop.logprobs import TokenLogprobs
 from draftloop.request import SamplingParameters
@@ -85,6 +86,12 @@ def test_sampling(
 
 def test_unset_filters_are_off() -> None:
     assert convert.sampling_from_pb(pb.SamplingParameters()) == SamplingParameters()
+
+
+def test_bans() -> None:
+    bans = Bans(allowed=(1, 2, 3), sequences=((4,), (5, 6)), min_tokens=7, ends=(8, 9))
+    message = over_the_wire(convert.sampling_to_pb(SamplingParameters(bans=bans)))
+    assert convert.sampling_from_pb(message).bans == bans
 
 
 def test_timings() -> None:
