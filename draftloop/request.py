@@ -18,6 +18,7 @@ MAX_SEED = 2**64 - 1
 MAX_TOP_K = 2**31 - 1
 MAX_STOP_TEXTS = 16
 MAX_TENANT_LETTERS = 128
+MAX_SALT_LETTERS = 256
 MAX_ID_LETTERS = 128
 LEAST_POSITIVE = 1e-30  # what the wire, which has single precision, does not make zero of
 # `fused` has better sources for what lies behind the likeliest few, and every id travels.
@@ -106,7 +107,8 @@ class GenerationParameters:
     made of what is said here: the only tokens that may come, texts that may not, and the number of
     tokens before which nothing ends the output. `logprobs` asks for those of the output and of so
     many likeliest tokens beside each, `prompt_logprobs` for the prompt's. `prediction` is text that
-    the output may resemble: it is drafted from and changes nothing else.
+    the output may resemble: it is drafted from and changes nothing else. `cache_salt`: only with
+    requests of its tenant that say the same a beginning is shared.
     """
 
     text: str | None = None
@@ -126,6 +128,7 @@ class GenerationParameters:
     logprobs: int | None = None
     prompt_logprobs: int | None = None
     prediction: str = ""
+    cache_salt: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -158,6 +161,7 @@ class GenerationRequest:
     logprobs: int | None = None
     prompt_logprobs: int | None = None
     prediction: tuple[int, ...] = ()
+    cache_salt: str = ""
     text_form: TextForm = USUAL
 
     @property
@@ -176,12 +180,14 @@ class GenerationRequest:
     @property
     def prefix_group(self) -> str | None:
         """With whom it shares keys and values of a common beginning: those who share phrases."""
+        if self.cache_salt:
+            return f"{self.tenant}\n{self.cache_salt}"  # a tenant's name has no line end
         return self.tenant if self.speculation.phrases.reads else None
 
     @property
     def prefix_read_only(self) -> bool:
         """Whether it leaves nothing of this behind."""
-        return self.speculation.phrases is not PhraseScope.SHARED
+        return not self.cache_salt and self.speculation.phrases is not PhraseScope.SHARED
 
     def access(self, target_fingerprint: str) -> PhraseAccess:
         """Whose phrases it uses; its origin is a hash of its id."""

@@ -10,8 +10,10 @@ from draftloop.errors import InvalidInput
 from draftloop.grammar import Grammar
 from draftloop.grammars.text import require_grammar
 from draftloop.model_info import ModelInfo
+from draftloop.phrase import PhraseScope
 from draftloop.request import (
     MAX_ID_LETTERS,
+    MAX_SALT_LETTERS,
     MAX_STOP_TEXTS,
     MAX_TENANT_LETTERS,
     GenerationParameters,
@@ -54,13 +56,14 @@ class RequestReader:
             sampling=sampling,
             # with more the context would be full before
             max_tokens=min(max_tokens, model.context_length - len(prompt)),
-            speculation=self._speculation(said.speculation, model),
+            speculation=self._speculation(said, model),
             tenant=_tenant(said.tenant),
             stop=_stop_texts(said.stop),
             stop_token_ids=stops,
             logprobs=said.logprobs,
             prompt_logprobs=said.prompt_logprobs,
             prediction=await self._prediction(said.prediction, model),
+            cache_salt=_salt(said.cache_salt),
         )
 
     async def _prompt(self, said: GenerationParameters, model: ModelInfo) -> tuple[int, ...]:
@@ -95,12 +98,15 @@ class RequestReader:
             raise InvalidInput("min_tokens", rule, said.min_tokens)
         return most
 
-    def _speculation(self, said: Speculation, model: ModelInfo) -> Speculation:
+    def _speculation(self, of: GenerationParameters, model: ModelInfo) -> Speculation:
+        said = of.speculation
         name = said.strategy or self._settings.default_strategy
         if name not in STRATEGIES:
             rule = f"must be one of {', '.join(STRATEGIES)}"
             raise InvalidInput("speculation.strategy", rule, name)
         speculation = dataclasses.replace(said, strategy=name)
+        if of.cache_salt and speculation.phrases is PhraseScope.SHARED:
+            speculation = dataclasses.replace(speculation, phrases=PhraseScope.PRIVATE)
         speculation.validate(model.max_draft_nodes)
         return speculation
 
@@ -134,6 +140,13 @@ def _tenant(name: str) -> str:
         rule = f"must be at most {MAX_TENANT_LETTERS} printable characters"
         raise InvalidInput("tenant", rule, name)
     return name
+
+
+def _salt(said: str) -> str:
+    if len(said) > MAX_SALT_LETTERS:
+        rule = f"must have at most {MAX_SALT_LETTERS} characters"
+        raise InvalidInput("cache_salt", rule, f"{len(said)} characters")
+    return said
 
 
 def _stop_texts(texts: tuple[str, ...]) -> tuple[str, ...]:

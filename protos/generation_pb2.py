@@ -15,51 +15,51 @@ _sym_db = _symbol_database.Default()
 from protos import speculation_pb2 as protos_dot_speculation__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x17protos/generation.proto\x12\x0c\x64raftloop.v1\x1a\x18protos/speculation.proto\"\xa1\x04\n\x14GenerationParameters\x12\x0e\n\x04text\x18\x01 \x01(\tH\x00\x12(\n\x06tokens\x18\x02 \x01(\x0b\x32\x16.draftloop.v1.TokenIdsH\x00\x12\x37\n\x08sampling\x18\x03 \x01(\x0b\x32 .draftloop.v1.SamplingParametersH\x01\x88\x01\x01\x12\x17\n\nmax_tokens\x18\x04 \x01(\rH\x02\x88\x01\x01\x12\x0c\n\x04stop\x18\x05 \x03(\t\x12\x16\n\x0estop_token_ids\x18\x06 \x03(\x05\x12\x12\n\nignore_eos\x18\x07 \x01(\x08\x12=\n\x0bspeculation\x18\x08 \x01(\x0b\x32#.draftloop.v1.SpeculationParametersH\x03\x88\x01\x01\x12\x12\n\nrequest_id\x18\t \x01(\t\x12\x0e\n\x06tenant\x18\n \x01(\t\x12\x15\n\x08logprobs\x18\x0b \x01(\rH\x04\x88\x01\x01\x12\x12\n\nprediction\x18\x0c \x01(\t\x12\x12\n\nmin_tokens\x18\r \x01(\r\x12\x19\n\x11\x61llowed_token_ids\x18\x0e \x03(\x05\x12\x11\n\tbad_words\x18\x0f \x03(\t\x12\x1c\n\x0fprompt_logprobs\x18\x10 \x01(\rH\x05\x88\x01\x01\x42\x08\n\x06promptB\x0b\n\t_samplingB\r\n\x0b_max_tokensB\x0e\n\x0c_speculationB\x0b\n\t_logprobsB\x12\n\x10_prompt_logprobs\"\x17\n\x08TokenIds\x12\x0b\n\x03ids\x18\x01 \x03(\x05\"\xe0\x03\n\x15SpeculationParameters\x12\x10\n\x08strategy\x18\x01 \x01(\t\x12\x1d\n\x10max_draft_tokens\x18\x02 \x01(\rH\x00\x88\x01\x01\x12*\n\x07phrases\x18\x03 \x01(\x0e\x32\x19.draftloop.v1.PhraseScope\x12\x39\n\tlookahead\x18\x04 \x01(\x0b\x32!.draftloop.v1.LookaheadParametersH\x01\x88\x01\x01\x12\x39\n\touroboros\x18\x05 \x01(\x0b\x32!.draftloop.v1.OuroborosParametersH\x02\x88\x01\x01\x12\x36\n\x08opt_tree\x18\x06 \x01(\x0b\x32\x1f.draftloop.v1.OptTreeParametersH\x03\x88\x01\x01\x12\x35\n\x07\x63\x61scade\x18\x07 \x01(\x0b\x32\x1f.draftloop.v1.CascadeParametersH\x04\x88\x01\x01\x12\x31\n\x05\x66used\x18\x08 \x01(\x0b\x32\x1d.draftloop.v1.FusedParametersH\x05\x88\x01\x01\x42\x13\n\x11_max_draft_tokensB\x0c\n\n_lookaheadB\x0c\n\n_ouroborosB\x0b\n\t_opt_treeB\n\n\x08_cascadeB\x08\n\x06_fused\"I\n\x0fGenerateRequest\x12\x36\n\nparameters\x18\x01 \x01(\x0b\x32\".draftloop.v1.GenerationParameters\"\xa1\x02\n\x10GenerateResponse\x12\x0c\n\x04text\x18\x01 \x01(\t\x12\x11\n\ttoken_ids\x18\x02 \x03(\x05\x12*\n\x07sources\x18\x03 \x03(\x0e\x32\x19.draftloop.v1.TokenSource\x12\x35\n\x07summary\x18\x04 \x01(\x0b\x32\x1f.draftloop.v1.GenerationSummaryH\x00\x88\x01\x01\x12-\n\x08logprobs\x18\x05 \x03(\x0b\x32\x1b.draftloop.v1.TokenLogprobs\x12:\n\x0fprompt_logprobs\x18\x06 \x01(\x0b\x32\x1c.draftloop.v1.PromptLogprobsH\x01\x88\x01\x01\x42\n\n\x08_summaryB\x12\n\x10_prompt_logprobs\"M\n\x13GenerateOnceRequest\x12\x36\n\nparameters\x18\x01 \x01(\x0b\x32\".draftloop.v1.GenerationParameters\"\x94\x02\n\x14GenerateOnceResponse\x12\x0c\n\x04text\x18\x01 \x01(\t\x12\x11\n\ttoken_ids\x18\x02 \x03(\x05\x12*\n\x07sources\x18\x03 \x03(\x0e\x32\x19.draftloop.v1.TokenSource\x12\x30\n\x07summary\x18\x04 \x01(\x0b\x32\x1f.draftloop.v1.GenerationSummary\x12-\n\x08logprobs\x18\x05 \x03(\x0b\x32\x1b.draftloop.v1.TokenLogprobs\x12:\n\x0fprompt_logprobs\x18\x06 \x01(\x0b\x32\x1c.draftloop.v1.PromptLogprobsH\x00\x88\x01\x01\x42\x12\n\x10_prompt_logprobs\"\x9d\x02\n\x11GenerationSummary\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\x31\n\rfinish_reason\x18\x02 \x01(\x0e\x32\x1a.draftloop.v1.FinishReason\x12\x15\n\rprompt_tokens\x18\x03 \x01(\r\x12\x15\n\routput_tokens\x18\x04 \x01(\r\x12\x0c\n\x04seed\x18\x05 \x01(\x04\x12\x35\n\x0bspeculation\x18\x06 \x01(\x0b\x32 .draftloop.v1.SpeculationFigures\x12\x30\n\x07timings\x18\x07 \x01(\x0b\x32\x1f.draftloop.v1.GenerationTimings\x12\x1c\n\x14\x63\x61\x63hed_prompt_tokens\x18\x08 \x01(\r\"\xde\x02\n\x12SpeculationFigures\x12\x10\n\x08strategy\x18\x01 \x01(\t\x12\x0e\n\x06rounds\x18\x02 \x01(\r\x12\x14\n\x0c\x64raft_tokens\x18\x03 \x01(\r\x12\x17\n\x0f\x61\x63\x63\x65pted_tokens\x18\x04 \x01(\r\x12$\n\x1c\x61\x63\x63\x65pted_tokens_per_position\x18\x05 \x03(\r\x12\x18\n\x10tokens_per_round\x18\x06 \x01(\x01\x12\x16\n\x0e\x64raft_forwards\x18\x07 \x01(\r\x12\x17\n\x0f\x66\x61llback_rounds\x18\x08 \x01(\r\x12\x19\n\x11reopened_sessions\x18\t \x01(\r\x12\x15\n\rphrase_rounds\x18\n \x01(\r\x12,\n\x07sources\x18\x0b \x03(\x0b\x32\x1b.draftloop.v1.SourceFigures\x12&\n\x04\x65nds\x18\x0c \x03(\x0b\x32\x18.draftloop.v1.EndFigures\",\n\nEndFigures\x12\x0e\n\x06reason\x18\x01 \x01(\t\x12\x0e\n\x06rounds\x18\x02 \x01(\r\"\x9b\x01\n\rSourceFigures\x12)\n\x06source\x18\x01 \x01(\x0e\x32\x19.draftloop.v1.TokenSource\x12\x14\n\x0c\x64raft_tokens\x18\x02 \x01(\r\x12\x17\n\x0f\x61\x63\x63\x65pted_tokens\x18\x03 \x01(\r\x12\x17\n\x0fproposed_tokens\x18\x04 \x01(\r\x12\x17\n\x0f\x65xpected_tokens\x18\x05 \x01(\x01\"\xd0\x01\n\x11GenerationTimings\x12\x1e\n\x16time_to_first_token_ns\x18\x01 \x01(\x04\x12\x11\n\tdecode_ns\x18\x02 \x01(\x04\x12\x10\n\x08\x64raft_ns\x18\x03 \x01(\x04\x12\x11\n\tverify_ns\x18\x04 \x01(\x04\x12\x18\n\x10\x64raft_forward_ns\x18\x05 \x01(\x04\x12\x19\n\x11verify_forward_ns\x18\x06 \x01(\x04\x12\x0f\n\x07wire_ns\x18\x07 \x01(\x04\x12\x1d\n\x15overhead_per_round_ns\x18\x08 \x01(\x04\"\x1f\n\x0fTokenizeRequest\x12\x0c\n\x04text\x18\x01 \x01(\t\"%\n\x10TokenizeResponse\x12\x11\n\ttoken_ids\x18\x01 \x03(\x05\"&\n\x11\x44\x65tokenizeRequest\x12\x11\n\ttoken_ids\x18\x01 \x03(\x05\"\"\n\x12\x44\x65tokenizeResponse\x12\x0c\n\x04text\x18\x01 \x01(\t\"\x17\n\x15GenerationInfoRequest\"\xd9\x01\n\x16GenerationInfoResponse\x12\x0f\n\x07version\x18\x01 \x01(\t\x12)\n\x08verifier\x18\x02 \x01(\x0b\x32\x17.draftloop.v1.ModelInfo\x12-\n\x07\x64rafter\x18\x03 \x01(\x0b\x32\x17.draftloop.v1.ModelInfoH\x00\x88\x01\x01\x12\x12\n\nstrategies\x18\x04 \x03(\t\x12\x18\n\x10\x64\x65\x66\x61ult_strategy\x18\x05 \x01(\t\x12\x1a\n\x12\x64\x65\x66\x61ult_max_tokens\x18\x06 \x01(\rB\n\n\x08_drafter*_\n\x0c\x46inishReason\x12\x1d\n\x19\x46INISH_REASON_UNSPECIFIED\x10\x00\x12\x16\n\x12\x46INISH_REASON_STOP\x10\x01\x12\x18\n\x14\x46INISH_REASON_LENGTH\x10\x02\x32\x9f\x03\n\nGeneration\x12K\n\x08Generate\x12\x1d.draftloop.v1.GenerateRequest\x1a\x1e.draftloop.v1.GenerateResponse0\x01\x12U\n\x0cGenerateOnce\x12!.draftloop.v1.GenerateOnceRequest\x1a\".draftloop.v1.GenerateOnceResponse\x12I\n\x08Tokenize\x12\x1d.draftloop.v1.TokenizeRequest\x1a\x1e.draftloop.v1.TokenizeResponse\x12O\n\nDetokenize\x12\x1f.draftloop.v1.DetokenizeRequest\x1a .draftloop.v1.DetokenizeResponse\x12Q\n\x04Info\x12#.draftloop.v1.GenerationInfoRequest\x1a$.draftloop.v1.GenerationInfoResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x17protos/generation.proto\x12\x0c\x64raftloop.v1\x1a\x18protos/speculation.proto\"\xb5\x04\n\x14GenerationParameters\x12\x0e\n\x04text\x18\x01 \x01(\tH\x00\x12(\n\x06tokens\x18\x02 \x01(\x0b\x32\x16.draftloop.v1.TokenIdsH\x00\x12\x37\n\x08sampling\x18\x03 \x01(\x0b\x32 .draftloop.v1.SamplingParametersH\x01\x88\x01\x01\x12\x17\n\nmax_tokens\x18\x04 \x01(\rH\x02\x88\x01\x01\x12\x0c\n\x04stop\x18\x05 \x03(\t\x12\x16\n\x0estop_token_ids\x18\x06 \x03(\x05\x12\x12\n\nignore_eos\x18\x07 \x01(\x08\x12=\n\x0bspeculation\x18\x08 \x01(\x0b\x32#.draftloop.v1.SpeculationParametersH\x03\x88\x01\x01\x12\x12\n\nrequest_id\x18\t \x01(\t\x12\x0e\n\x06tenant\x18\n \x01(\t\x12\x15\n\x08logprobs\x18\x0b \x01(\rH\x04\x88\x01\x01\x12\x12\n\nprediction\x18\x0c \x01(\t\x12\x12\n\nmin_tokens\x18\r \x01(\r\x12\x19\n\x11\x61llowed_token_ids\x18\x0e \x03(\x05\x12\x11\n\tbad_words\x18\x0f \x03(\t\x12\x1c\n\x0fprompt_logprobs\x18\x10 \x01(\rH\x05\x88\x01\x01\x12\x12\n\ncache_salt\x18\x11 \x01(\tB\x08\n\x06promptB\x0b\n\t_samplingB\r\n\x0b_max_tokensB\x0e\n\x0c_speculationB\x0b\n\t_logprobsB\x12\n\x10_prompt_logprobs\"\x17\n\x08TokenIds\x12\x0b\n\x03ids\x18\x01 \x03(\x05\"\xe0\x03\n\x15SpeculationParameters\x12\x10\n\x08strategy\x18\x01 \x01(\t\x12\x1d\n\x10max_draft_tokens\x18\x02 \x01(\rH\x00\x88\x01\x01\x12*\n\x07phrases\x18\x03 \x01(\x0e\x32\x19.draftloop.v1.PhraseScope\x12\x39\n\tlookahead\x18\x04 \x01(\x0b\x32!.draftloop.v1.LookaheadParametersH\x01\x88\x01\x01\x12\x39\n\touroboros\x18\x05 \x01(\x0b\x32!.draftloop.v1.OuroborosParametersH\x02\x88\x01\x01\x12\x36\n\x08opt_tree\x18\x06 \x01(\x0b\x32\x1f.draftloop.v1.OptTreeParametersH\x03\x88\x01\x01\x12\x35\n\x07\x63\x61scade\x18\x07 \x01(\x0b\x32\x1f.draftloop.v1.CascadeParametersH\x04\x88\x01\x01\x12\x31\n\x05\x66used\x18\x08 \x01(\x0b\x32\x1d.draftloop.v1.FusedParametersH\x05\x88\x01\x01\x42\x13\n\x11_max_draft_tokensB\x0c\n\n_lookaheadB\x0c\n\n_ouroborosB\x0b\n\t_opt_treeB\n\n\x08_cascadeB\x08\n\x06_fused\"I\n\x0fGenerateRequest\x12\x36\n\nparameters\x18\x01 \x01(\x0b\x32\".draftloop.v1.GenerationParameters\"\xa1\x02\n\x10GenerateResponse\x12\x0c\n\x04text\x18\x01 \x01(\t\x12\x11\n\ttoken_ids\x18\x02 \x03(\x05\x12*\n\x07sources\x18\x03 \x03(\x0e\x32\x19.draftloop.v1.TokenSource\x12\x35\n\x07summary\x18\x04 \x01(\x0b\x32\x1f.draftloop.v1.GenerationSummaryH\x00\x88\x01\x01\x12-\n\x08logprobs\x18\x05 \x03(\x0b\x32\x1b.draftloop.v1.TokenLogprobs\x12:\n\x0fprompt_logprobs\x18\x06 \x01(\x0b\x32\x1c.draftloop.v1.PromptLogprobsH\x01\x88\x01\x01\x42\n\n\x08_summaryB\x12\n\x10_prompt_logprobs\"M\n\x13GenerateOnceRequest\x12\x36\n\nparameters\x18\x01 \x01(\x0b\x32\".draftloop.v1.GenerationParameters\"\x94\x02\n\x14GenerateOnceResponse\x12\x0c\n\x04text\x18\x01 \x01(\t\x12\x11\n\ttoken_ids\x18\x02 \x03(\x05\x12*\n\x07sources\x18\x03 \x03(\x0e\x32\x19.draftloop.v1.TokenSource\x12\x30\n\x07summary\x18\x04 \x01(\x0b\x32\x1f.draftloop.v1.GenerationSummary\x12-\n\x08logprobs\x18\x05 \x03(\x0b\x32\x1b.draftloop.v1.TokenLogprobs\x12:\n\x0fprompt_logprobs\x18\x06 \x01(\x0b\x32\x1c.draftloop.v1.PromptLogprobsH\x00\x88\x01\x01\x42\x12\n\x10_prompt_logprobs\"\x9d\x02\n\x11GenerationSummary\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\x31\n\rfinish_reason\x18\x02 \x01(\x0e\x32\x1a.draftloop.v1.FinishReason\x12\x15\n\rprompt_tokens\x18\x03 \x01(\r\x12\x15\n\routput_tokens\x18\x04 \x01(\r\x12\x0c\n\x04seed\x18\x05 \x01(\x04\x12\x35\n\x0bspeculation\x18\x06 \x01(\x0b\x32 .draftloop.v1.SpeculationFigures\x12\x30\n\x07timings\x18\x07 \x01(\x0b\x32\x1f.draftloop.v1.GenerationTimings\x12\x1c\n\x14\x63\x61\x63hed_prompt_tokens\x18\x08 \x01(\r\"\xde\x02\n\x12SpeculationFigures\x12\x10\n\x08strategy\x18\x01 \x01(\t\x12\x0e\n\x06rounds\x18\x02 \x01(\r\x12\x14\n\x0c\x64raft_tokens\x18\x03 \x01(\r\x12\x17\n\x0f\x61\x63\x63\x65pted_tokens\x18\x04 \x01(\r\x12$\n\x1c\x61\x63\x63\x65pted_tokens_per_position\x18\x05 \x03(\r\x12\x18\n\x10tokens_per_round\x18\x06 \x01(\x01\x12\x16\n\x0e\x64raft_forwards\x18\x07 \x01(\r\x12\x17\n\x0f\x66\x61llback_rounds\x18\x08 \x01(\r\x12\x19\n\x11reopened_sessions\x18\t \x01(\r\x12\x15\n\rphrase_rounds\x18\n \x01(\r\x12,\n\x07sources\x18\x0b \x03(\x0b\x32\x1b.draftloop.v1.SourceFigures\x12&\n\x04\x65nds\x18\x0c \x03(\x0b\x32\x18.draftloop.v1.EndFigures\",\n\nEndFigures\x12\x0e\n\x06reason\x18\x01 \x01(\t\x12\x0e\n\x06rounds\x18\x02 \x01(\r\"\x9b\x01\n\rSourceFigures\x12)\n\x06source\x18\x01 \x01(\x0e\x32\x19.draftloop.v1.TokenSource\x12\x14\n\x0c\x64raft_tokens\x18\x02 \x01(\r\x12\x17\n\x0f\x61\x63\x63\x65pted_tokens\x18\x03 \x01(\r\x12\x17\n\x0fproposed_tokens\x18\x04 \x01(\r\x12\x17\n\x0f\x65xpected_tokens\x18\x05 \x01(\x01\"\xd0\x01\n\x11GenerationTimings\x12\x1e\n\x16time_to_first_token_ns\x18\x01 \x01(\x04\x12\x11\n\tdecode_ns\x18\x02 \x01(\x04\x12\x10\n\x08\x64raft_ns\x18\x03 \x01(\x04\x12\x11\n\tverify_ns\x18\x04 \x01(\x04\x12\x18\n\x10\x64raft_forward_ns\x18\x05 \x01(\x04\x12\x19\n\x11verify_forward_ns\x18\x06 \x01(\x04\x12\x0f\n\x07wire_ns\x18\x07 \x01(\x04\x12\x1d\n\x15overhead_per_round_ns\x18\x08 \x01(\x04\"\x1f\n\x0fTokenizeRequest\x12\x0c\n\x04text\x18\x01 \x01(\t\"%\n\x10TokenizeResponse\x12\x11\n\ttoken_ids\x18\x01 \x03(\x05\"&\n\x11\x44\x65tokenizeRequest\x12\x11\n\ttoken_ids\x18\x01 \x03(\x05\"\"\n\x12\x44\x65tokenizeResponse\x12\x0c\n\x04text\x18\x01 \x01(\t\"\x17\n\x15GenerationInfoRequest\"\xd9\x01\n\x16GenerationInfoResponse\x12\x0f\n\x07version\x18\x01 \x01(\t\x12)\n\x08verifier\x18\x02 \x01(\x0b\x32\x17.draftloop.v1.ModelInfo\x12-\n\x07\x64rafter\x18\x03 \x01(\x0b\x32\x17.draftloop.v1.ModelInfoH\x00\x88\x01\x01\x12\x12\n\nstrategies\x18\x04 \x03(\t\x12\x18\n\x10\x64\x65\x66\x61ult_strategy\x18\x05 \x01(\t\x12\x1a\n\x12\x64\x65\x66\x61ult_max_tokens\x18\x06 \x01(\rB\n\n\x08_drafter*_\n\x0c\x46inishReason\x12\x1d\n\x19\x46INISH_REASON_UNSPECIFIED\x10\x00\x12\x16\n\x12\x46INISH_REASON_STOP\x10\x01\x12\x18\n\x14\x46INISH_REASON_LENGTH\x10\x02\x32\x9f\x03\n\nGeneration\x12K\n\x08Generate\x12\x1d.draftloop.v1.GenerateRequest\x1a\x1e.draftloop.v1.GenerateResponse0\x01\x12U\n\x0cGenerateOnce\x12!.draftloop.v1.GenerateOnceRequest\x1a\".draftloop.v1.GenerateOnceResponse\x12I\n\x08Tokenize\x12\x1d.draftloop.v1.TokenizeRequest\x1a\x1e.draftloop.v1.TokenizeResponse\x12O\n\nDetokenize\x12\x1f.draftloop.v1.DetokenizeRequest\x1a .draftloop.v1.DetokenizeResponse\x12Q\n\x04Info\x12#.draftloop.v1.GenerationInfoRequest\x1a$.draftloop.v1.GenerationInfoResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'protos.generation_pb2', _globals)
 if _descriptor._USE_C_DESCRIPTORS == False:
   DESCRIPTOR._options = None
-  _globals['_FINISHREASON']._serialized_start=3297
-  _globals['_FINISHREASON']._serialized_end=3392
+  _globals['_FINISHREASON']._serialized_start=3317
+  _globals['_FINISHREASON']._serialized_end=3412
   _globals['_GENERATIONPARAMETERS']._serialized_start=68
-  _globals['_GENERATIONPARAMETERS']._serialized_end=613
-  _globals['_TOKENIDS']._serialized_start=615
-  _globals['_TOKENIDS']._serialized_end=638
-  _globals['_SPECULATIONPARAMETERS']._serialized_start=641
-  _globals['_SPECULATIONPARAMETERS']._serialized_end=1121
-  _globals['_GENERATEREQUEST']._serialized_start=1123
-  _globals['_GENERATEREQUEST']._serialized_end=1196
-  _globals['_GENERATERESPONSE']._serialized_start=1199
-  _globals['_GENERATERESPONSE']._serialized_end=1488
-  _globals['_GENERATEONCEREQUEST']._serialized_start=1490
-  _globals['_GENERATEONCEREQUEST']._serialized_end=1567
-  _globals['_GENERATEONCERESPONSE']._serialized_start=1570
-  _globals['_GENERATEONCERESPONSE']._serialized_end=1846
-  _globals['_GENERATIONSUMMARY']._serialized_start=1849
-  _globals['_GENERATIONSUMMARY']._serialized_end=2134
-  _globals['_SPECULATIONFIGURES']._serialized_start=2137
-  _globals['_SPECULATIONFIGURES']._serialized_end=2487
-  _globals['_ENDFIGURES']._serialized_start=2489
-  _globals['_ENDFIGURES']._serialized_end=2533
-  _globals['_SOURCEFIGURES']._serialized_start=2536
-  _globals['_SOURCEFIGURES']._serialized_end=2691
-  _globals['_GENERATIONTIMINGS']._serialized_start=2694
-  _globals['_GENERATIONTIMINGS']._serialized_end=2902
-  _globals['_TOKENIZEREQUEST']._serialized_start=2904
-  _globals['_TOKENIZEREQUEST']._serialized_end=2935
-  _globals['_TOKENIZERESPONSE']._serialized_start=2937
-  _globals['_TOKENIZERESPONSE']._serialized_end=2974
-  _globals['_DETOKENIZEREQUEST']._serialized_start=2976
-  _globals['_DETOKENIZEREQUEST']._serialized_end=3014
-  _globals['_DETOKENIZERESPONSE']._serialized_start=3016
-  _globals['_DETOKENIZERESPONSE']._serialized_end=3050
-  _globals['_GENERATIONINFOREQUEST']._serialized_start=3052
-  _globals['_GENERATIONINFOREQUEST']._serialized_end=3075
-  _globals['_GENERATIONINFORESPONSE']._serialized_start=3078
-  _globals['_GENERATIONINFORESPONSE']._serialized_end=3295
-  _globals['_GENERATION']._serialized_start=3395
-  _globals['_GENERATION']._serialized_end=3810
+  _globals['_GENERATIONPARAMETERS']._serialized_end=633
+  _globals['_TOKENIDS']._serialized_start=635
+  _globals['_TOKENIDS']._serialized_end=658
+  _globals['_SPECULATIONPARAMETERS']._serialized_start=661
+  _globals['_SPECULATIONPARAMETERS']._serialized_end=1141
+  _globals['_GENERATEREQUEST']._serialized_start=1143
+  _globals['_GENERATEREQUEST']._serialized_end=1216
+  _globals['_GENERATERESPONSE']._serialized_start=1219
+  _globals['_GENERATERESPONSE']._serialized_end=1508
+  _globals['_GENERATEONCEREQUEST']._serialized_start=1510
+  _globals['_GENERATEONCEREQUEST']._serialized_end=1587
+  _globals['_GENERATEONCERESPONSE']._serialized_start=1590
+  _globals['_GENERATEONCERESPONSE']._serialized_end=1866
+  _globals['_GENERATIONSUMMARY']._serialized_start=1869
+  _globals['_GENERATIONSUMMARY']._serialized_end=2154
+  _globals['_SPECULATIONFIGURES']._serialized_start=2157
+  _globals['_SPECULATIONFIGURES']._serialized_end=2507
+  _globals['_ENDFIGURES']._serialized_start=2509
+  _globals['_ENDFIGURES']._serialized_end=2553
+  _globals['_SOURCEFIGURES']._serialized_start=2556
+  _globals['_SOURCEFIGURES']._serialized_end=2711
+  _globals['_GENERATIONTIMINGS']._serialized_start=2714
+  _globals['_GENERATIONTIMINGS']._serialized_end=2922
+  _globals['_TOKENIZEREQUEST']._serialized_start=2924
+  _globals['_TOKENIZEREQUEST']._serialized_end=2955
+  _globals['_TOKENIZERESPONSE']._serialized_start=2957
+  _globals['_TOKENIZERESPONSE']._serialized_end=2994
+  _globals['_DETOKENIZEREQUEST']._serialized_start=2996
+  _globals['_DETOKENIZEREQUEST']._serialized_end=3034
+  _globals['_DETOKENIZERESPONSE']._serialized_start=3036
+  _globals['_DETOKENIZERESPONSE']._serialized_end=3070
+  _globals['_GENERATIONINFOREQUEST']._serialized_start=3072
+  _globals['_GENERATIONINFOREQUEST']._serialized_end=3095
+  _globals['_GENERATIONINFORESPONSE']._serialized_start=3098
+  _globals['_GENERATIONINFORESPONSE']._serialized_end=3315
+  _globals['_GENERATION']._serialized_start=3415
+  _globals['_GENERATION']._serialized_end=3830
 # @@protoc_insertion_point(module_scope)

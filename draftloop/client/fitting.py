@@ -97,6 +97,7 @@ def _require_texts(said: GenerationParameters) -> None:
         ("text", "" if said.text is None else said.text),
         ("prediction", said.prediction),
         ("tenant", said.tenant),
+        ("cache_salt", said.cache_salt),
         ("request_id", said.request_id),
         ("speculation.strategy", said.speculation.strategy),
         *((f"stop[{index}]", stop) for index, stop in enumerate(said.stop)),

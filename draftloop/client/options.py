@@ -43,6 +43,7 @@ class Options(TypedDict, total=False):
     logprobs: int | None
     prompt_logprobs: int | None
     prediction: str | None
+    cache_salt: str | None
     strategy: str | None
     max_draft_tokens: int | None
     phrases: PhraseScope | None

@@ -328,6 +328,7 @@ def parameters_to_pb(said: GenerationParameters) -> generation_pb2.GenerationPar
         logprobs=said.logprobs,
         prompt_logprobs=said.prompt_logprobs,
         prediction=said.prediction,
+        cache_salt=said.cache_salt,
     )
     if said.text is not None:
         message.text = said.text
@@ -357,6 +358,7 @@ def parameters_from_pb(message: generation_pb2.GenerationParameters) -> Generati
         logprobs=message.logprobs if message.HasField("logprobs") else None,
         prompt_logprobs=_prompt_logprobs(message),
         prediction=message.prediction,
+        cache_salt=message.cache_salt,
     )
 
 

@@ -50,6 +50,7 @@ def parameters(
             logprobs=_logprobs(said),
             prompt_logprobs=_prompt_logprobs(said),
             prediction=_prediction(said.prediction),
+            cache_salt=said.cache_salt or "",
         )
         for index in range(said.n or 1)
     ]

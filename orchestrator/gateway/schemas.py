@@ -127,6 +127,9 @@ class Generating(RequestBody):
     prompt_cache_retention: str | None = Field(None, description="of no effect")
     metadata: dict[str, str] | None = Field(None, description="of no effect")
     prediction: Prediction | None = None
+    cache_salt: str | None = Field(
+        None, description="a beginning is shared with prompts of the same salt only"
+    )
     top_k: Annotated[int, Field(ge=-1)] | None = Field(None, description="0 and -1 are off")
     min_p: float | None = None
     repetition_penalty: float | None = None

@@ -33,7 +33,7 @@ def beginning(numbers: Iterator[int]) -> list[int]:
 
 def answer(
     client: Client, prompt: list[int], strategy: str = "fused", phrases: str = "SHARED",
-    tenant: str = "",
+    tenant: str = "", cache_salt: str = "",
 ) -> pb.GenerateOnceResponse:  # fmt: skip
     scope = getattr(shared, f"PHRASE_SCOPE_{phrases}")
     parameters = pb.GenerationParameters(
@@ -42,6 +42,7 @@ def answer(
         max_tokens=OUTPUT,
         ignore_eos=True,
         tenant=tenant,
+        cache_salt=cache_salt,
         speculation=pb.SpeculationParameters(strategy=strategy, phrases=scope),
     )
     said: pb.GenerateOnceResponse = client.stub.GenerateOnce(
@@ -71,7 +72,9 @@ def test_who_leaves_nothing_behind(client: Client, beginning: list[int], scope: 
     assert (read > 0) == (scope == "READ_ONLY")
 
 
-@pytest.mark.parametrize("other", [{"tenant": "b"}, {"phrases": "PRIVATE"}, {"phrases": "OFF"}])
+@pytest.mark.parametrize(
+    "other", [{"tenant": "b"}, {"cache_salt": "s"}, {"phrases": "PRIVATE"}, {"phrases": "OFF"}]
+)
 def test_others_do_not_learn_of_it(
     client: Client, beginning: list[int], other: dict[str, Any]
 ) -> None:
@@ -79,6 +82,12 @@ def test_others_do_not_learn_of_it(
     again = answer(client, beginning, **other)
     assert again.summary.cached_prompt_tokens == 0
     assert answer(client, beginning).summary.cached_prompt_tokens > 0
+
+
+def test_those_who_say_the_same_salt_share(client: Client, beginning: list[int]) -> None:
+    answer(client, beginning, cache_salt="s")
+    assert answer(client, beginning).summary.cached_prompt_tokens == 0
+    assert answer(client, beginning, cache_salt="s").summary.cached_prompt_tokens > 0
 
 
 def test_a_burst_with_one_beginning(client: Client, beginning: list[int]) -> None:

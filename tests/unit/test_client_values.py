@@ -118,7 +118,7 @@ WRONG_KINDS: list[tuple[dict[str, Any], str]] = [
     ({"strategy": 5}, "speculation.strategy: must be a text; got 5"),
     ({"phrases": []}, "phrases: must be one of shared, read_only, private, off; got []"),
     *(({name: 5}, f"{name}: must be a text; got 5")
-      for name in ("prediction", "tenant", "request_id")),
+      for name in ("prediction", "tenant", "request_id", "cache_salt")),
     *(({name: "1"}, f"{name}: must be a number; got '1'") for name in REAL_NUMBERS),
 ]  # fmt: skip
 

@@ -9,6 +9,7 @@ import pytest
 
 from draftloop.config import bundled_model
 from draftloop.errors import InvalidInput
+from draftloop.phrase import PhraseScope
 from draftloop.request import MAX_STOP_TEXTS, GenerationParameters, SamplingParameters
 from draftloop.speculation import AUTOREGRESSIVE, SPECULATIVE, STRATEGIES, Speculation
 from orchestrator.config import OrchestratorSettings
@@ -148,3 +149,21 @@ async def test_a_prediction_may_be_as_long_as_the_context(
 async def test_as_many_stop_texts_as_may_be(reader: RequestReader) -> None:
     said = replace(SAID, stop=tuple(map(str, range(MAX_STOP_TEXTS))))
     assert (await reader.read(said, MODEL)).stop == said.stop
+
+
+async def test_a_salt_is_a_wall_within_a_tenant(reader: RequestReader) -> None:
+    """Of beginnings, which those with the salt share, and of phrases, which nobody does."""
+    usual = await reader.read(replace(SAID, tenant="a"), MODEL)
+    salted = await reader.read(replace(SAID, tenant="a", cache_salt="s"), MODEL)
+    others = [
+        await reader.read(replace(SAID, tenant=tenant, cache_salt=salt), MODEL)
+        for tenant, salt in (("a", "t"), ("b", "s"), ("as", ""), ("", "as"))
+    ]
+    assert len({request.prefix_group for request in (usual, salted, *others)}) == 6
+    assert salted.speculation.phrases is PhraseScope.PRIVATE and not salted.prefix_read_only
+    assert usual.speculation.phrases is PhraseScope.SHARED
+    asked = Speculation(phrases=PhraseScope.READ_ONLY)
+    reading = await reader.read(replace(SAID, cache_salt="s", speculation=asked), MODEL)
+    assert reading.speculation.phrases is PhraseScope.READ_ONLY and not reading.prefix_read_only
+    with pytest.raises(InvalidInput, match="cache_salt: must have at most 256 characters"):
+        await reader.read(replace(SAID, cache_salt="s" * 257), MODEL)
