@@ -22,19 +22,10 @@ OPT_TREE = "opt_tree"
 CASCADE = "cascade"
 TOKEN_RECYCLING = "token_recycling"
 FUSED = "fused"
-# Those that ask the drafter service; the others draft beside the loop.
+# Those that draft beside the orchestrator's loop, and those that ask the drafter service.
+LOOP_STRATEGIES = (AUTOREGRESSIVE, PROMPT_LOOKUP, LOOKAHEAD, TOKEN_RECYCLING)
 DRAFTER_STRATEGIES = (SPECULATIVE, OUROBOROS, OPT_TREE, CASCADE, FUSED)
-STRATEGIES = (
-    AUTOREGRESSIVE,
-    SPECULATIVE,
-    PROMPT_LOOKUP,
-    LOOKAHEAD,
-    OUROBOROS,
-    OPT_TREE,
-    CASCADE,
-    TOKEN_RECYCLING,
-    FUSED,
-)
+STRATEGIES = (*LOOP_STRATEGIES, *DRAFTER_STRATEGIES)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

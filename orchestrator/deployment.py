@@ -15,6 +15,7 @@ from draftloop.speculation import (
     FUSED,
     LOOKAHEAD,
     OUROBOROS,
+    PROMPT_LOOKUP,
     TOKEN_RECYCLING,
 )
 from orchestrator.budget import Controller
@@ -178,7 +179,8 @@ class Deployment:
             return Drafting(source, phrases, choice)
         if request.strategy == TOKEN_RECYCLING:
             return RecyclingDrafting(PhraseSource(phrases) if phrases else None, phrases, choice)
-        # Prompt lookup, in an index of its own.
+        assert request.strategy == PROMPT_LOOKUP, request.strategy
+        # In an index of its own.
         own = PhraseSession(
             request.prompt,
             request.max_tokens,

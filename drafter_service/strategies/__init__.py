@@ -1,4 +1,4 @@
-"""Drafting strategies, chosen by name. A new one is a file here and a line in STRATEGIES."""
+"""Those of the strategies that draft with a model, by their names in `DRAFTER_STRATEGIES`."""
 
 from __future__ import annotations
 

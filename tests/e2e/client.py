@@ -13,16 +13,13 @@ from google.rpc.error_details_pb2 import BadRequest, ErrorInfo, RetryInfo
 from google.rpc.status_pb2 import Status
 
 from draftloop.config import REPOSITORY, bundled_model
+from draftloop.speculation import STRATEGIES
 from orchestrator.tokenizer import Tokenizer
 from protos import generation_pb2 as pb
 from protos import generation_pb2_grpc
 from protos import speculation_pb2 as shared
 
 CALL_TIMEOUT_S = 120.0
-STRATEGIES = (
-    "autoregressive", "speculative", "prompt_lookup", "lookahead", "ouroboros", "opt_tree",
-    "cascade", "token_recycling", "fused",
-)  # fmt: skip
 
 
 @dataclass(frozen=True)

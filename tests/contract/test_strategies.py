@@ -1,0 +1,28 @@
+"""The lists of strategies say the same, whoever keeps them."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from drafter_service import strategies
+from draftloop.speculation import DRAFTER_STRATEGIES, STRATEGIES
+from orchestrator.deployment import Deployment
+
+
+def test_the_drafter_has_those_that_ask_it() -> None:
+    assert set(strategies.STRATEGIES) == set(DRAFTER_STRATEGIES)
+
+
+def test_none_stands_twice() -> None:
+    assert len(set(STRATEGIES)) == len(STRATEGIES)
+
+
+def test_an_unknown_one_is_no_prompt_lookup() -> None:
+    """A name that was added to the list alone drafted as prompt lookup did."""
+    request: Any = SimpleNamespace(strategy="forgotten")
+    deployment: Any = Deployment.__new__(Deployment)
+    with pytest.raises(AssertionError, match="forgotten"):
+        deployment._beside_the_loop(request, None, None)
