@@ -14,6 +14,7 @@ from draftloop.phrase import PhraseScope
 from draftloop.request import (
     MAX_ID_LETTERS,
     MAX_SALT_LETTERS,
+    MAX_STOP_LETTERS,
     MAX_STOP_TEXTS,
     MAX_TENANT_LETTERS,
     GenerationParameters,
@@ -155,4 +156,8 @@ def _stop_texts(texts: tuple[str, ...]) -> tuple[str, ...]:
         raise InvalidInput("stop", rule, f"{len(texts)} texts")
     if "" in texts:
         raise InvalidInput("stop", "must not hold an empty text", list(texts))
+    longest = max(map(len, texts), default=0)
+    if longest > MAX_STOP_LETTERS:  # what may be one's beginning is held back
+        rule = f"must have texts of at most {MAX_STOP_LETTERS} characters"
+        raise InvalidInput("stop", rule, f"{longest} characters")
     return texts

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections import deque
 from collections.abc import Collection, Sequence
 
@@ -149,5 +150,25 @@ class TextStream:
 
 def overlap(text: str, mark: str) -> int:
     """Length of the longest end of the text that begins the mark, and is not all of it."""
-    longest = min(len(mark) - 1, len(text))
-    return next((n for n in range(longest, 0, -1) if mark.startswith(text[-n:])), 0)
+    shorter, matched = _shorter(mark), 0
+    for letter in text[max(0, len(text) - len(mark) + 1) :]:
+        while matched and mark[matched] != letter:
+            matched = shorter[matched - 1]
+        matched += mark[matched] == letter
+    return matched
+
+
+@functools.lru_cache(maxsize=1024)
+def _shorter(mark: str) -> tuple[int, ...]:
+    """For each beginning of the mark its longest true end that begins the mark too.
+
+    The failure function of Knuth, Morris and Pratt (1977), by which no letter is looked at again
+    and again, whatever clients choose as marks and have the model say.
+    """
+    lengths = [0]
+    for letter in mark[1:]:
+        matched = lengths[-1]
+        while matched and mark[matched] != letter:
+            matched = lengths[matched - 1]
+        lengths.append(matched + (mark[matched] == letter))
+    return tuple(lengths)

@@ -10,7 +10,12 @@ import pytest
 from draftloop.config import bundled_model
 from draftloop.errors import InvalidInput
 from draftloop.phrase import PhraseScope
-from draftloop.request import MAX_STOP_TEXTS, GenerationParameters, SamplingParameters
+from draftloop.request import (
+    MAX_STOP_LETTERS,
+    MAX_STOP_TEXTS,
+    GenerationParameters,
+    SamplingParameters,
+)
 from draftloop.speculation import AUTOREGRESSIVE, SPECULATIVE, STRATEGIES, Speculation
 from orchestrator.config import OrchestratorSettings
 from orchestrator.requests import RequestReader
@@ -94,6 +99,10 @@ async def test_text_is_tokenized(reader: RequestReader, tokenizer: Tokenizer) ->
         ({"seed": 2**64}, f"seed: must be from 0 to {2**64 - 1}; got {2**64}"),
         ({"stop": ("a", "")}, "stop: must not hold an empty text; got ['a', '']"),
         ({"stop": ("a",) * 17}, "stop: must have at most 16 texts; got '17 texts'"),
+        (
+            {"stop": ("a", "b" * 1025)},
+            "stop: must have texts of at most 1024 characters; got '1025 characters'",
+        ),
         ({"stop_token_ids": (1, -1)}, "stop_token_ids[1]: must be from 0 to 4095; got -1"),
         (
             {"request_id": "a\nb"},
@@ -147,7 +156,8 @@ async def test_a_prediction_may_be_as_long_as_the_context(
 
 
 async def test_as_many_stop_texts_as_may_be(reader: RequestReader) -> None:
-    said = replace(SAID, stop=tuple(map(str, range(MAX_STOP_TEXTS))))
+    texts = (f"{number:0{MAX_STOP_LETTERS}}" for number in range(MAX_STOP_TEXTS))
+    said = replace(SAID, stop=tuple(texts))
     assert (await reader.read(said, MODEL)).stop == said.stop
 
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from draftloop.config import bundled_model
-from orchestrator.text import TextStream
+from orchestrator.text import TextStream, overlap
 from orchestrator.tokenizer import Tokenizer
 from tests.support.sentencepiece import save_sentencepiece_tokenizer
 
@@ -82,6 +83,35 @@ def test_the_longest_beginning_of_any_stop_text_is_held_back() -> None:
     stream = TextStream(TOKENIZER, [], ("xyz", "\nUser"))
     assert stream.push(TOKENIZER.encode("a\nUs")) == "a"
     assert stream.push(TOKENIZER.encode("er: b")) == "" and stream.stopped
+
+
+@given(st.text("ab", max_size=12), st.text("ab", min_size=1, max_size=8))
+def test_an_end_that_begins_a_mark_is_the_longest_one(text: str, mark: str) -> None:
+    ends = [n for n in range(len(mark)) if text.endswith(mark[:n])]
+    assert overlap(text, mark) == max(ends)
+
+
+class Counted(str):
+    """A mark that counts its letters as they are compared."""
+
+    seen = 0
+
+    def __getitem__(self, place: Any) -> str:
+        self.seen += 1
+        return super().__getitem__(place)
+
+    def startswith(self, beginning: Any, *within: Any) -> bool:
+        self.seen += len(beginning)
+        return super().startswith(beginning, *within)
+
+
+def test_no_mark_makes_a_letter_be_compared_again_and_again() -> None:
+    """A client has chosen the mark, and by its bias what the model says, for it to be so."""
+    length = 1000
+    mark = Counted("a" * length + "b" + "a" * length)
+    text = "a" * (2 * length)
+    assert overlap(text, mark) == length
+    assert mark.seen < 10 * len(text)
 
 
 @pytest.mark.parametrize("stop", ["def x", "ret"])
