@@ -1,18 +1,6 @@
 """Redis URLs: where the phrase log lives, and the same text fit for a log line.
 
-| form | meaning |
-|---|---|
-| `redis://[user:password@]host[:port][/database]` | one server |
-| `rediss://…` | the same over TLS |
-| `unix://[user:password@]/path/to/socket[?db=n]` | one server on this machine |
-| `redis+cluster://[user:password@]host[:port][,host[:port]…]` | a cluster, by some of its nodes |
-| `redis+sentinel://[user:password@]host[:port][,…]/master[/database]` | the master's name |
-
-`rediss+cluster` and `rediss+sentinel` are the same over TLS. `user` may be left out
-(`redis://:password@host`); characters of special meaning are percent-encoded. TLS takes redis-py's
-own parameters: `?ssl_ca_certs=FILE`, `ssl_certfile`, `ssl_keyfile`, `ssl_cert_reqs` (`required`,
-`optional`, `none`), `ssl_check_hostname` (`true`, `false`). Sentinels that ask for credentials of
-their own: `?sentinel_username=…&sentinel_password=…`.
+Forms and parameters are those of docs/phrases.md, which users read; the TLS ones are redis-py's own.
 """
 
 from __future__ import annotations
