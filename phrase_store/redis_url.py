@@ -1,6 +1,6 @@
 """Redis URLs: where the phrase log lives, and the same text fit for a log line.
 
-Forms and parameters are those of docs/phrases.md, which users read; the TLS ones are redis-py's own.
+Forms and parameters are those of docs/phrases.md, which users read. Those of TLS are redis-py's.
 """
 
 from __future__ import annotations
