@@ -36,11 +36,6 @@ class Intake:
         self._remember(origin)
         self._index.insert(phrases)
 
-    def clear(self, origin: int) -> None:
-        """Forgets all; what is learned from now on outlives the word's coming back."""
-        self._remember(origin)
-        self._forget()
-
     def take(self, records: Sequence[bytes]) -> None:
         """Takes in what comes from the log, but for what was learned here."""
         said = unpack.unpack(records, self._origins, self._vocabulary_size)

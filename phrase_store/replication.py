@@ -13,7 +13,7 @@ from draftloop import logs
 from draftloop.phrase import Phrase
 from phrase_store.breaker import BreakerPolicy, BreakerState, CircuitBreaker
 from phrase_store.log import START, Entry, LogUnavailable, PhraseLog
-from phrase_store.records import ORIGIN_LIMIT, encode_all, encode_cleared, is_recordable
+from phrase_store.records import ORIGIN_LIMIT, encode_all, is_recordable
 
 # Phrases waiting to be written; beyond it new ones are dropped and counted.
 MOST_WAITING = 10_000
@@ -104,7 +104,6 @@ class Publisher:
         self._waiting: deque[tuple[int, Phrase]] = deque()
         self._wanted = threading.Event()
         self._stopping = threading.Event()
-        self._cleared_by: int | None = None  # the origin of a clear that is still to be told
         self._thread = threading.Thread(target=self._run, name=f"publish-{name}", daemon=True)
         self._thread.start()
 
@@ -121,12 +120,6 @@ class Publisher:
                 self._waiting.append((origin, phrase))
             else:
                 self._figures.dropped += 1
-        self._wanted.set()
-
-    def put_cleared(self, origin: int) -> None:
-        """Queues the word that all before is void; what waits is dropped."""
-        self._waiting.clear()
-        self._cleared_by = origin
         self._wanted.set()
 
     def ask_to_stop(self) -> None:
@@ -149,7 +142,6 @@ class Publisher:
         self._write()
 
     def _write(self) -> None:
-        cleared_by = self._cleared_by
         records: list[bytes] = []
         batches: dict[int, list[Phrase]] = {}
         count = 0
@@ -159,23 +151,12 @@ class Publisher:
             count += 1
         for origin, phrases in batches.items():
             records += encode_all(origin, phrases)
-
-        def write() -> None:
-            if cleared_by is not None:
-                self._log.clear(encode_cleared(cleared_by))
-            if records:
-                self._log.append(records)
-
-        if not records and cleared_by is None:
+        if not records:
             return
-        if not self.link.try_call(write):
+        if self.link.try_call(lambda: self._log.append(records)):
+            self._figures.published += count
+        else:
             self._figures.dropped += count
-            if cleared_by is not None:
-                self._wanted.set()  # phrases may be lost, the word that they are void may not
-            return
-        self._figures.published += count
-        if self._cleared_by == cleared_by:
-            self._cleared_by = None
 
 
 class Follower:

@@ -16,7 +16,7 @@ from phrase_store.index import PhraseIndex
 from phrase_store.intake import Intake
 from phrase_store.log import LogOptions, open_log
 from phrase_store.metrics import STORES
-from phrase_store.records import TOKEN_LIMIT, new_origin
+from phrase_store.records import TOKEN_LIMIT
 from phrase_store.replication import Follower, LinkFigures, Publisher
 from phrase_store.session import PhraseSession
 from phrase_store.successors import SuccessorTable
@@ -104,12 +104,6 @@ class Namespace:
         """Takes phrases into this process and, in the background, into all others."""
         self.learn(origin, phrases)
         self._publisher.put(origin, phrases)
-
-    def clear(self) -> None:
-        """Forgets all phrases, here and, in the background, everywhere."""
-        origin = new_origin()
-        self._intake.clear(origin)
-        self._publisher.put_cleared(origin)
 
     def wait_replayed(self, timeout_s: float) -> bool:
         """Whether what the log held at the start is here, waiting at most so long for it."""
