@@ -67,14 +67,17 @@ class Caller:
         limits = (self.entry.concurrent_requests, self.entry.requests_per_minute)
         return min((limit for limit in limits if limit is not None), default=None)
 
+    def begin(self, count: int = 1) -> None:
+        """Counts so many requests. Raises Overloaded past what the key may begin in a minute."""
+        if self._rate is not None:
+            self._rate.take(count)
+
     @contextlib.contextmanager
     def admitted(self, count: int = 1) -> Iterator[None]:
-        """For as long as so many requests run. Raises Overloaded past the key's limits."""
+        """For as long as so many requests run. Raises Overloaded past the key's limit."""
         with contextlib.ExitStack() as running:
             if self._running is not None:
                 running.enter_context(self._running.more(count))
-            if self._rate is not None:
-                self._rate.take(count)
             yield
 
 

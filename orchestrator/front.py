@@ -52,6 +52,14 @@ class Front:
             request = dataclasses.replace(request, text_form=text_form)
             return self.deployment.generation(request, Deadline.after(seconds))
 
+    def begin(self, caller: Caller, count: int = 1) -> None:
+        """Counts so many requests of a caller, before anything of them is looked into.
+
+        What is refused afterwards has been begun. Raises Overloaded past the key's rate.
+        """
+        with counting_refusals():
+            caller.begin(count)
+
     @contextlib.contextmanager
     def admitted(self, caller: Caller | None, count: int = 1) -> Iterator[None]:
         """Room for so many requests of a caller, for all of them or for none.

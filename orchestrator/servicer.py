@@ -36,7 +36,7 @@ class GenerationServicer(generation_pb2_grpc.GenerationServicer):
         self, request: pb.GenerateRequest, context: grpc.aio.ServicerContext
     ) -> AsyncIterator[pb.GenerateResponse]:
         """Streams pieces; the last message holds the summary."""
-        caller = self._caller(context)
+        caller = self._begin(context)
         generation = await self._generation(request.parameters, context, caller)
         async with contextlib.aclosing(ahead(self._served(generation, context, caller))) as pieces:
             first = True
@@ -56,7 +56,7 @@ class GenerationServicer(generation_pb2_grpc.GenerationServicer):
         self, request: pb.GenerateOnceRequest, context: grpc.aio.ServicerContext
     ) -> pb.GenerateOnceResponse:
         """The whole text at once."""
-        caller = self._caller(context)
+        caller = self._begin(context)
         generation = await self._generation(request.parameters, context, caller)
         texts: list[str] = []
         sources: list[TokenSource] = []
@@ -79,7 +79,7 @@ class GenerationServicer(generation_pb2_grpc.GenerationServicer):
         self, request: pb.TokenizeRequest, context: grpc.aio.ServicerContext
     ) -> pb.TokenizeResponse:
         """Text to token ids."""
-        self._caller(context)
+        self._begin(context)
         token_ids = await self._deployment.tokenizer.encoded(request.text)
         return pb.TokenizeResponse(token_ids=token_ids)
 
@@ -87,7 +87,7 @@ class GenerationServicer(generation_pb2_grpc.GenerationServicer):
         self, request: pb.DetokenizeRequest, context: grpc.aio.ServicerContext
     ) -> pb.DetokenizeResponse:
         """Token ids to text."""
-        self._caller(context)
+        self._begin(context)
         token_ids = list(request.token_ids)
         if token_ids:
             check_token_ids("token_ids", token_ids, self._deployment.verifier.vocabulary_size)
@@ -123,6 +123,12 @@ class GenerationServicer(generation_pb2_grpc.GenerationServicer):
     def _caller(self, context: grpc.aio.ServicerContext) -> Caller:
         metadata = dict(context.invocation_metadata() or ())
         return self._front.caller(bearer_token(metadata.get("authorization")))
+
+    def _begin(self, context: grpc.aio.ServicerContext) -> Caller:
+        """Who calls, one request counted: before anything else is done for it."""
+        caller = self._caller(context)
+        self._front.begin(caller)
+        return caller
 
     async def _generation(
         self,

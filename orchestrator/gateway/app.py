@@ -13,7 +13,6 @@ from starlette.responses import Response
 from draftloop import __version__, logs
 from draftloop.errors import DraftloopError, Unavailable
 from draftloop.metrics import REGISTRY
-from draftloop.request import check_token_ids
 from orchestrator.gateway.answers import JsonAnswer, refusal
 from orchestrator.gateway.envelope import CLIENT_CLOSED, Envelope
 from orchestrator.gateway.errors import ClientGone, Problem, body_problem, problem
@@ -102,9 +101,9 @@ def _add_tokens(app: FastAPI, gateway: Gateway) -> None:
     tokenizer = gateway.front.deployment.tokenizer
 
     @app.post("/tokenize", response_class=JsonAnswer)
-    async def tokenize(body: TokenizeBody) -> Response:
+    async def tokenize(body: TokenizeBody, request: Request) -> Response:
         """Token ids of a text, or of the prompt that a chat becomes."""
-        token_ids = await gateway.tokens(body)
+        token_ids = await gateway.tokens(body, request.headers)
         strings = [tokenizer.token_text(token) for token in token_ids]
         return JsonAnswer(
             {
@@ -116,13 +115,9 @@ def _add_tokens(app: FastAPI, gateway: Gateway) -> None:
         )
 
     @app.post("/detokenize", response_class=JsonAnswer)
-    async def detokenize(body: DetokenizeBody) -> Response:
+    async def detokenize(body: DetokenizeBody, request: Request) -> Response:
         """The text of token ids, special tokens left out."""
-        gateway.require_model(body.model)
-        if body.tokens:
-            size = gateway.front.deployment.verifier.vocabulary_size
-            check_token_ids("tokens", body.tokens, size)
-        return JsonAnswer({"prompt": tokenizer.decode(body.tokens)})
+        return JsonAnswer({"prompt": gateway.text(body, request.headers)})
 
 
 def _add_operations(app: FastAPI, gateway: Gateway) -> None:

@@ -27,7 +27,13 @@ from orchestrator.gateway.prompts import Prompt, Prompts, entries
 from orchestrator.gateway.readings import Readings
 from orchestrator.gateway.runs import Ending
 from orchestrator.gateway.sampling_defaults import OPENAI
-from orchestrator.gateway.schemas import ChatBody, CompletionBody, Generating, TokenizeBody
+from orchestrator.gateway.schemas import (
+    ChatBody,
+    CompletionBody,
+    DetokenizeBody,
+    Generating,
+    TokenizeBody,
+)
 from orchestrator.gateway.structure import grammar_of
 from orchestrator.gateway.work import Work
 from orchestrator.loop import Generation
@@ -79,13 +85,20 @@ class Gateway:
         reading = self._readings.of(said, prompt.text)
         return await self._work(said, [prompt], caller, headers, ChatFormat(reading), reading)
 
-    async def tokens(self, said: TokenizeBody) -> list[int]:
+    async def tokens(self, said: TokenizeBody, headers: Mapping[str, str]) -> list[int]:
         """Token ids of a text or of a chat's prompt."""
         self.require_model(said.model)
+        self.front.begin(caller_of(self.front, headers))
         return await self._prompts.tokens(said)
 
+    def text(self, said: DetokenizeBody, headers: Mapping[str, str]) -> str:
+        """The text of token ids."""
+        self.require_model(said.model)
+        self.front.begin(caller_of(self.front, headers))
+        return self._prompts.text(said)
+
     def _welcome(self, said: Generating, prompts: int, headers: Mapping[str, str]) -> Caller:
-        """Who asks. So many choices as never run at once would never be admitted."""
+        """Who asks, counted. So many choices as never run at once would never be admitted."""
         if not self.ready:
             raise Unavailable("the server is not ready, or is about to stop")
         self.require_model(said.model)
@@ -95,6 +108,7 @@ class Gateway:
             raise InvalidInput("prompt", f"must have at most {most} entries", f"{prompts} entries")
         if prompts * (said.n or 1) > most:
             raise InvalidInput("n", f"must be at most {most // prompts} here", said.n)
+        self.front.begin(caller, prompts * (said.n or 1))
         return caller
 
     async def _work(

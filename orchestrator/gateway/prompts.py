@@ -11,7 +11,13 @@ from draftloop.request import check_token_ids
 from orchestrator.deployment import Deployment
 from orchestrator.gateway.chat_template import ChatTemplate
 from orchestrator.gateway.messages import for_template
-from orchestrator.gateway.schemas import ChatBody, CompletionBody, Generating, TokenizeBody
+from orchestrator.gateway.schemas import (
+    ChatBody,
+    CompletionBody,
+    DetokenizeBody,
+    Generating,
+    TokenizeBody,
+)
 from orchestrator.gateway.tools.offer import shown_tools
 from orchestrator.gateway.tools.schemas import ToolChoice
 
@@ -50,6 +56,13 @@ class Prompts:
         if said.messages is None:
             return await self._encoded(said, said.prompt or "", special=True)
         return await self._encoded(said, await self._rendered(said, None), special=False)
+
+    def text(self, said: DetokenizeBody) -> str:
+        """The text of token ids, special tokens left out."""
+        if said.tokens:
+            size = self._deployment.verifier.vocabulary_size
+            check_token_ids("tokens", said.tokens, size)
+        return self._tokenizer.decode(said.tokens)
 
     async def _encoded(
         self, said: Generating | TokenizeBody, text: str, *, special: bool

@@ -100,21 +100,17 @@ def test_requests_a_minute() -> None:
     clock = Clock()
     caller = Caller(entry(requests_per_minute=3), clock)
     for _ in range(3):
-        with caller.admitted():
-            pass
-    refused = pytest.raises(Overloaded, match="at most 3 requests a minute")
-    with refused as caught, caller.admitted():
-        pass
+        caller.begin()
+    with pytest.raises(Overloaded, match="at most 3 requests a minute") as caught:
+        caller.begin()
     assert caught.value.retry_after_s == 20
     clock.now += 20.01
-    with caller.admitted():
-        pass
+    caller.begin()
     clock.now += 3600  # no more than a minute's worth is saved up
     for _ in range(3):
-        with caller.admitted():
-            pass
-    with pytest.raises(Overloaded), caller.admitted():
-        pass
+        caller.begin()
+    with pytest.raises(Overloaded):
+        caller.begin()
 
 
 def test_an_entry_that_changes_is_in_force_as_it_is_now(file: Path) -> None:
@@ -144,11 +140,10 @@ def test_a_file_is_read_once_for_every_change(file: Path) -> None:
 def test_who_is_refused_is_told_what_is_left_to_wait() -> None:
     clock = Clock()
     caller = Caller(entry(requests_per_minute=3), clock)
-    with caller.admitted(3):
-        pass
+    caller.begin(3)
     clock.now += 15  # three quarters of the next one
-    with pytest.raises(Overloaded) as caught, caller.admitted():
-        pass
+    with pytest.raises(Overloaded) as caught:
+        caller.begin()
     assert caught.value.retry_after_s == 5
 
 
@@ -157,28 +152,25 @@ def test_a_tenant_can_be_written() -> None:
         entry(tenant="a\nb")
 
 
-def test_what_is_refused_for_concurrency_costs_no_rate() -> None:
-    caller = Caller(entry(requests_per_minute=2, concurrent_requests=1), Clock())
-    with caller.admitted():
-        for _ in range(5):
-            with pytest.raises(Overloaded, match="at once"), caller.admitted():
-                pass
-    with caller.admitted():
-        pass
+def test_what_runs_costs_no_rate_again() -> None:
+    caller = Caller(entry(requests_per_minute=1), Clock())
+    caller.begin()
+    for _ in range(5):
+        with caller.admitted():
+            pass
 
 
 def test_the_file_is_read_again_when_it_changes(file: Path) -> None:
     clock = Clock()
     write(file, entry(requests_per_minute=1), entry("bob", OTHER))
     access = Access(file, clock)
-    with access.caller(KEY).admitted():
-        pass
+    access.caller(KEY).begin()
     write(file, entry(requests_per_minute=1))
     clock.now += 2
     with pytest.raises(Unauthenticated):
         access.caller(OTHER)
-    with pytest.raises(Overloaded), access.caller(KEY).admitted():
-        pass  # whose entry is as it was is counted on
+    with pytest.raises(Overloaded):
+        access.caller(KEY).begin()  # whose entry is as it was is counted on
     file.write_text("[[keys]]\nname = 7\n")
     clock.now += 2
     with capture_logs() as lines:
@@ -244,7 +236,7 @@ def test_several_at_once_are_admitted_or_none() -> None:
             pass
         with caller.admitted(1):
             pass
-    with pytest.raises(Overloaded, match="a minute"), caller.admitted(2):
-        pass
-    with caller.admitted(1):
-        pass
+    caller.begin(2)
+    with pytest.raises(Overloaded, match="a minute"):
+        caller.begin(2)
+    caller.begin(1)

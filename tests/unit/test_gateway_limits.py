@@ -1,0 +1,117 @@
+"""What a key may begin is counted before anything is read of it, whatever becomes of it."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from draftloop.errors import InvalidInput, Overloaded
+from orchestrator.front import Front
+from orchestrator.key_file import KeyEntry, hash_of, new_key
+from orchestrator.servicer import GenerationServicer
+from orchestrator.tokenizer import Tokenizer
+from protos import generation_pb2 as pb
+from tests.support.gateway import Described, gateway
+
+KEY = new_key()
+CHAT = [{"role": "user", "content": "hello"}]
+REFUSED = {"temperature": -1}
+
+
+class Reached(Exception):
+    """A request came to the tokenizer."""
+
+
+Limited = tuple[httpx.AsyncClient, Described]
+
+
+@pytest.fixture
+async def limited(tmp_path: Path) -> AsyncIterator[Limited]:
+    """Two requests a minute."""
+    keys = tmp_path / "keys.toml"
+    entry = KeyEntry(name="a", sha256=hash_of(KEY), tenant="", requests_per_minute=2)
+    keys.write_text(entry.toml())
+    async with gateway(keys) as (client, deployment):
+        client.headers["authorization"] = f"Bearer {KEY}"
+        yield client, deployment
+
+
+def _forbid_tokenizing(monkeypatch: pytest.MonkeyPatch) -> None:
+    def reached(*_: Any, **__: Any) -> None:
+        raise Reached
+
+    for name in ("encode", "encoded", "decode"):
+        monkeypatch.setattr(Tokenizer, name, reached)
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "status"),
+    [
+        ("/v1/completions", {"prompt": "a", **REFUSED}, 400),
+        ("/v1/chat/completions", {"messages": CHAT, **REFUSED}, 400),
+        ("/tokenize", {"prompt": "a"}, 200),
+        ("/detokenize", {"tokens": [5]}, 200),
+    ],
+)
+async def test_refused_requests_and_tokenizing_are_counted(
+    limited: Limited, monkeypatch: pytest.MonkeyPatch, path: str, body: dict[str, Any], status: int
+) -> None:
+    client, _ = limited
+    for _ in range(2):
+        assert (await client.post(path, json=body)).status_code == status
+    _forbid_tokenizing(monkeypatch)
+    over = await client.post(path, json=body)
+    assert over.status_code == 429 and over.headers["retry-after"]
+
+
+async def test_every_choice_of_every_prompt_is_counted(limited: Limited) -> None:
+    client, _ = limited
+    said = {"prompt": ["a"], "n": 2, **REFUSED}
+    assert (await client.post("/v1/completions", json=said)).status_code == 400
+    assert (await client.post("/tokenize", json={"prompt": "a"})).status_code == 429
+
+
+class Call:
+    """Of a gRPC client with the key."""
+
+    def invocation_metadata(self) -> list[tuple[str, str]]:
+        return [("authorization", f"Bearer {KEY}")]
+
+    def time_remaining(self) -> None:
+        return None
+
+
+@pytest.mark.parametrize("name", ["Generate", "GenerateOnce", "Tokenize", "Detokenize"])
+async def test_the_same_over_grpc(
+    limited: Limited, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    _, deployment = limited
+    door: Any = GenerationServicer(Front(deployment))
+    said = pb.GenerationParameters(text="a", request_id="\n")
+    requests = {
+        "Generate": pb.GenerateRequest(parameters=said),
+        "GenerateOnce": pb.GenerateOnceRequest(parameters=said),
+        "Tokenize": pb.TokenizeRequest(text="a"),
+        "Detokenize": pb.DetokenizeRequest(token_ids=[5]),
+    }
+
+    async def ask() -> None:
+        answer = getattr(door, name)(requests[name], Call())
+        if name == "Generate":
+            await anext(answer)
+        else:
+            await answer
+
+    for _ in range(2):
+        if name.startswith("Generate"):
+            with pytest.raises(InvalidInput, match="request_id"):
+                await ask()
+        else:
+            await ask()
+    _forbid_tokenizing(monkeypatch)
+    with pytest.raises(Overloaded, match="at most 2 requests a minute"):
+        await ask()
