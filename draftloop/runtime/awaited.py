@@ -5,15 +5,29 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Callable, Generator
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 T = TypeVar("T")
 
 
-class Awaited(Generic[T]):
-    """`asyncio.wrap_future` with one future instead of two and their locks.
+class Outcome(Protocol):
+    """Who waits for a task, in its thread's view: a `Future`, or an event loop's `Awaited`."""
 
-    Made on the loop's thread, which alone may await or cancel it; ended from any.
+    def cancelled(self) -> bool:
+        """Whether nobody waits any more."""
+
+    def set_result(self, value: Any, /) -> None:
+        """Ends it well."""
+
+    def set_exception(self, error: Exception, /) -> None:
+        """Ends it badly."""
+
+
+class Awaited(Generic[T]):
+    """The engine's `Outcome` for an event loop.
+
+    `asyncio.wrap_future` with one future instead of two and their locks. Made on the loop's thread,
+    which alone may await or cancel it; ended from any.
     """
 
     def __init__(self) -> None:
@@ -24,7 +38,6 @@ class Awaited(Generic[T]):
         return self._future.__await__()
 
     def cancelled(self) -> bool:
-        """Whether nobody waits any more."""
         return self._future.cancelled()
 
     def cancel(self) -> None:
@@ -33,11 +46,9 @@ class Awaited(Generic[T]):
             self._future.exception()  # or asyncio complains that it was never looked at
 
     def set_result(self, value: T) -> None:
-        """Ends it well."""
         self._end(self._future.set_result, value)
 
     def set_exception(self, error: BaseException) -> None:
-        """Ends it badly."""
         self._end(self._future.set_exception, error)
 
     def _end(self, how: Callable[[Any], None], outcome: Any) -> None:

@@ -31,7 +31,6 @@ class CompletionLogprobs:
         self._offset = 0
 
     def of(self, entries: Sequence[TokenLogprobs]) -> dict[str, Any]:
-        """The next tokens' log-probabilities."""
         return {
             "tokens": [self._name(entry.token_id) for entry in entries],
             "token_logprobs": [finite(entry.logprob) for entry in entries],
@@ -77,7 +76,6 @@ class ChatLogprobs:
         self._tokenizer = tokenizer
 
     def of(self, entries: Sequence[TokenLogprobs]) -> dict[str, Any]:
-        """The next tokens' log-probabilities."""
         content = [
             {
                 **self._one(entry.token_id, entry.logprob),
