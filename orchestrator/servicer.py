@@ -11,6 +11,8 @@ from draftloop import __version__
 from draftloop.logprobs import TokenLogprobs
 from draftloop.request import check_token_ids
 from draftloop.rpc import convert
+from draftloop.rpc.convert_generation import PLAIN_FIGURES, TIMINGS
+from draftloop.rpc.fields import taken
 from draftloop.speculation import STRATEGIES
 from draftloop.tree import TokenSource
 from orchestrator.access import Caller, bearer_token
@@ -141,7 +143,7 @@ class GenerationServicer(generation_pb2_grpc.GenerationServicer):
 
 
 def _summary(generation: Generation) -> pb.GenerationSummary:
-    request, figures, timings = generation.request, generation.figures, generation.timings
+    request, figures = generation.request, generation.figures
     stopped = generation.finish_reason == STOP
     reason = pb.FINISH_REASON_STOP if stopped else pb.FINISH_REASON_LENGTH
     return pb.GenerationSummary(
@@ -153,15 +155,7 @@ def _summary(generation: Generation) -> pb.GenerationSummary:
         seed=request.sampling.seed,
         speculation=pb.SpeculationFigures(
             strategy=request.strategy,
-            rounds=figures.rounds,
-            draft_tokens=figures.draft_tokens,
-            accepted_tokens=figures.accepted_tokens,
             accepted_tokens_per_position=figures.accepted_per_position,
-            tokens_per_round=figures.tokens_per_round,
-            draft_forwards=figures.draft_forwards,
-            fallback_rounds=figures.fallback_rounds,
-            reopened_sessions=figures.reopened_sessions,
-            phrase_rounds=figures.phrase_rounds,
             sources=[
                 pb.SourceFigures(
                     source=source,  # type: ignore[arg-type]
@@ -176,15 +170,7 @@ def _summary(generation: Generation) -> pb.GenerationSummary:
                 pb.EndFigures(reason=end.name.lower(), rounds=rounds)
                 for end, rounds in sorted(figures.ends.items())
             ],
+            **taken(figures, PLAIN_FIGURES),
         ),
-        timings=pb.GenerationTimings(
-            time_to_first_token_ns=timings.time_to_first_token_ns,
-            decode_ns=timings.decode_ns,
-            draft_ns=timings.draft_ns,
-            verify_ns=timings.verify_ns,
-            draft_forward_ns=timings.draft_forward_ns,
-            verify_forward_ns=timings.verify_forward_ns,
-            wire_ns=timings.wire_ns,
-            overhead_per_round_ns=timings.overhead_per_round_ns,
-        ),
+        timings=pb.GenerationTimings(**taken(generation.timings, TIMINGS)),
     )

@@ -22,9 +22,13 @@ from draftloop.rpc.convert import (
     model_info_from_pb,
     prompt_logprobs_from_pb,
 )
+from draftloop.rpc.fields import names, taken
 from draftloop.tree import TokenSource
 from protos import generation_pb2 as pb
 
+# Fields that the message, our own type and the orchestrator's figures have in common.
+TIMINGS = names(Timings)
+PLAIN_FIGURES = names(Figures, but=["strategy", "accepted_per_position", "sources", "ends"])
 FINISH_REASONS = {pb.FINISH_REASON_STOP: "stop", pb.FINISH_REASON_LENGTH: "length"}
 
 
@@ -55,7 +59,6 @@ def completion_from_pb(message: pb.GenerateOnceResponse) -> Completion:
 
 def summary_from_pb(message: pb.GenerationSummary) -> Summary:
     """How it ended and what it cost. Raises Mismatch for a source unknown to this side."""
-    timings = message.timings
     return Summary(
         request_id=message.request_id,
         finish_reason=FINISH_REASONS.get(message.finish_reason, "unknown"),
@@ -66,16 +69,7 @@ def summary_from_pb(message: pb.GenerationSummary) -> Summary:
             cached_tokens=message.cached_prompt_tokens,
         ),
         figures=_figures(message.speculation),
-        timings=Timings(
-            time_to_first_token_ns=timings.time_to_first_token_ns,
-            decode_ns=timings.decode_ns,
-            draft_ns=timings.draft_ns,
-            verify_ns=timings.verify_ns,
-            draft_forward_ns=timings.draft_forward_ns,
-            verify_forward_ns=timings.verify_forward_ns,
-            wire_ns=timings.wire_ns,
-            overhead_per_round_ns=timings.overhead_per_round_ns,
-        ),
+        timings=Timings(**taken(message.timings, TIMINGS)),
     )
 
 
@@ -95,15 +89,7 @@ def _figures(message: pb.SpeculationFigures) -> Figures:
     sources = _sources(part.source for part in message.sources)
     return Figures(
         strategy=message.strategy,
-        rounds=message.rounds,
-        draft_tokens=message.draft_tokens,
-        accepted_tokens=message.accepted_tokens,
         accepted_per_position=tuple(message.accepted_tokens_per_position),
-        tokens_per_round=message.tokens_per_round,
-        draft_forwards=message.draft_forwards,
-        fallback_rounds=message.fallback_rounds,
-        reopened_sessions=message.reopened_sessions,
-        phrase_rounds=message.phrase_rounds,
         sources=tuple(
             SourceFigures(
                 source=source,
@@ -115,6 +101,7 @@ def _figures(message: pb.SpeculationFigures) -> Figures:
             for source, part in zip(sources, message.sources, strict=True)
         ),
         ends={part.reason: part.rounds for part in message.ends},
+        **taken(message, PLAIN_FIGURES),
     )
 
 

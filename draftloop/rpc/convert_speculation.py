@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 from draftloop.errors import InvalidInput
 from draftloop.lookahead import LookaheadParameters
 from draftloop.phrase import PhraseAccess, PhraseScope
+from draftloop.rpc.fields import names, taken
 from draftloop.speculation import (
     CascadeParameters,
     FusedParameters,
@@ -34,12 +35,11 @@ _SCOPES = {
     PhraseScope.READ_ONLY: pb.PHRASE_SCOPE_READ_ONLY,
 }
 _SCOPES_BY_NUMBER: dict[int, PhraseScope] = {number: scope for scope, number in _SCOPES.items()}
-_PLAIN_OUROBOROS = (
-    "draft_by_phrases", "lengthen", "harvest", "history", "phrases_alone", "lengthening_phrases",
-)  # fmt: skip
-_OPT_TREE = ("nodes", "delta", "depth")
-_FUSED = ("draft_model", "phrases", "own_text", "recycling")
-_LOOKAHEAD = ("window", "ngram", "candidates", "pool_size")
+_LOOKAHEAD = names(LookaheadParameters)
+_PLAIN_OUROBOROS = names(OuroborosParameters, but=["lookahead"])
+_OPT_TREE = names(OptTreeParameters)
+_PLAIN_CASCADE = names(CascadeParameters, but=["matrix"])
+_FUSED = names(FusedParameters)
 
 
 def scope_to_pb(scope: PhraseScope) -> pb.PhraseScope:
@@ -79,10 +79,8 @@ def access_from_pb(message: drafter_pb2.PhraseAccess) -> PhraseAccess:
 
 def ouroboros_to_pb(parameters: OuroborosParameters) -> pb.OuroborosParameters:
     """Ouroboros' parameters for the wire."""
-    message = pb.OuroborosParameters(lookahead=_lookahead_to_pb(parameters.lookahead))
-    for name in _PLAIN_OUROBOROS:
-        setattr(message, name, getattr(parameters, name))
-    return message
+    lookahead = _lookahead_to_pb(parameters.lookahead)
+    return pb.OuroborosParameters(lookahead=lookahead, **taken(parameters, _PLAIN_OUROBOROS))
 
 
 def ouroboros_from_pb(message: pb.OuroborosParameters) -> OuroborosParameters:
@@ -95,7 +93,7 @@ def ouroboros_from_pb(message: pb.OuroborosParameters) -> OuroborosParameters:
 
 def opt_tree_to_pb(parameters: OptTreeParameters) -> pb.OptTreeParameters:
     """OPT-Tree's parameters for the wire."""
-    return pb.OptTreeParameters(**{name: getattr(parameters, name) for name in _OPT_TREE})
+    return pb.OptTreeParameters(**taken(parameters, _OPT_TREE))
 
 
 def opt_tree_from_pb(message: pb.OptTreeParameters) -> OptTreeParameters:
@@ -106,13 +104,13 @@ def opt_tree_from_pb(message: pb.OptTreeParameters) -> OptTreeParameters:
 def cascade_to_pb(parameters: CascadeParameters) -> pb.CascadeParameters:
     """The cascade's parameters for the wire."""
     rows = [pb.CascadeRow(tokens=row) for row in parameters.matrix]
-    return pb.CascadeParameters(matrix=rows, leniency=parameters.leniency)
+    return pb.CascadeParameters(matrix=rows, **taken(parameters, _PLAIN_CASCADE))
 
 
 def cascade_from_pb(message: pb.CascadeParameters) -> CascadeParameters:
     """The cascade's parameters as they came; what is not said has its default."""
     matrix = tuple(tuple(row.tokens) for row in message.matrix)
-    return _replaced(CascadeParameters(matrix=matrix), _said(message, ("leniency",)))
+    return _replaced(CascadeParameters(matrix=matrix), _said(message, _PLAIN_CASCADE))
 
 
 def speculation_to_pb(speculation: Speculation) -> generation_pb2.SpeculationParameters:
@@ -125,7 +123,7 @@ def speculation_to_pb(speculation: Speculation) -> generation_pb2.SpeculationPar
         ouroboros=ouroboros_to_pb(speculation.ouroboros),
         opt_tree=opt_tree_to_pb(speculation.opt_tree),
         cascade=cascade_to_pb(speculation.cascade),
-        fused=pb.FusedParameters(**{name: getattr(speculation.fused, name) for name in _FUSED}),
+        fused=pb.FusedParameters(**taken(speculation.fused, _FUSED)),
     )
 
 
@@ -145,7 +143,7 @@ def speculation_from_pb(message: generation_pb2.SpeculationParameters) -> Specul
 
 
 def _lookahead_to_pb(parameters: LookaheadParameters) -> pb.LookaheadParameters:
-    return pb.LookaheadParameters(**{name: getattr(parameters, name) for name in _LOOKAHEAD})
+    return pb.LookaheadParameters(**taken(parameters, _LOOKAHEAD))
 
 
 def _lookahead_from_pb(
@@ -154,8 +152,8 @@ def _lookahead_from_pb(
     return _replaced(default, _said(message, _LOOKAHEAD))
 
 
-def _said(message: Any, names: tuple[str, ...]) -> dict[str, Any]:
-    return {name: getattr(message, name) for name in names if message.HasField(name)}
+def _said(message: Any, fields: tuple[str, ...]) -> dict[str, Any]:
+    return taken(message, filter(message.HasField, fields))
 
 
 def _replaced(default: Parameters, said: dict[str, Any]) -> Parameters:

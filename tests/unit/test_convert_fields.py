@@ -1,0 +1,233 @@
+"""No field is forgotten on the wire: each is set unlike its default, and comes back."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from google.protobuf.message import Message
+
+from draftloop.bans import Bans
+from draftloop.grammar import Grammar
+from draftloop.load import ServiceLoad
+from draftloop.logprobs import PromptLogprobs, TokenLogprobs
+from draftloop.lookahead import LookaheadParameters
+from draftloop.model_info import CostPoint, ModelInfo
+from draftloop.phrase import PhraseAccess, PhraseScope
+from draftloop.request import GenerationParameters, SamplingParameters
+from draftloop.rpc import convert, convert_generation, convert_speculation
+from draftloop.speculation import (
+    CascadeParameters,
+    FusedParameters,
+    OptTreeParameters,
+    OuroborosParameters,
+    Speculation,
+)
+from draftloop.tree import DraftEnd, DraftTree, ServiceTimings, TokenSource, Verdict
+from orchestrator import servicer
+from orchestrator.figures import SpeculationFigures, Timings
+from protos import generation_pb2 as pb
+
+TREE = DraftTree((5, 6), (-1, 0), (0.5, 0.25), (TokenSource.PHRASE, TokenSource.DRAFT_MODEL))
+LOGPROBS = TokenLogprobs(3, -0.5, ((3, -0.5), (4, -1.0)))
+VERDICT = Verdict(
+    accepted_nodes=(1,),
+    emitted_token_ids=(7, 8),
+    root_prediction=9,
+    node_predictions=(10, 11),
+    stopped=True,
+    successor_ids=(12, 13),
+    logprobs=(LOGPROBS,),
+)
+TIMINGS = ServiceTimings(
+    service_ns=1, forward_ns=2, queue_ns=3, forwards=4, batch_size=5, batch_rows=6, waiting=7,
+    prompt_rows=8, prompts=9, prompts_ns=10, cached_tokens=11,
+)  # fmt: skip
+LOAD = ServiceLoad(running_sessions=1, waiting_sessions=2, answer_ns=3, forwards=4)
+INFO = ModelInfo(
+    model_name="name", model_fingerprint="model", vocabulary_fingerprint="vocabulary",
+    vocabulary_size=1, context_length=2, parameters=3, dtype="float16", device="cuda:0",
+    max_sessions=4, max_draft_nodes=5, instance_id="one", quantization="int8",
+    tensor_parallel_size=6, cost_inflation="6:2", prefix_caching=True, strategies=("fused",),
+    stop_token_ids=(7, 8), cost_curve=(CostPoint(9, 10, 11, 12), CostPoint(13, 14, 15, 16)),
+    protocol_version=17,
+)  # fmt: skip
+PROMPT = PromptLogprobs(
+    count=2, logprobs=[-0.5], ranks=[3], top_token_ids=[4, 5], top_logprobs=[-0.25, -0.75]
+)
+SAMPLING = SamplingParameters(
+    temperature=0.5,
+    top_k=1,
+    top_p=0.25,
+    min_p=0.125,
+    repetition_penalty=1.25,
+    presence_penalty=0.75,
+    frequency_penalty=-0.5,
+    logit_bias=((1, -1.0), (2, 1.0)),
+    bans=Bans(allowed=(1, 2), sequences=((3, 4), (5,)), min_tokens=6, ends=(7,)),
+    grammar=Grammar("regex", "a+"),
+    seed=2**64 - 1,
+)
+LOOKAHEAD = LookaheadParameters(window=1, ngram=2, candidates=3, pool_size=4)
+SPECULATION = Speculation(
+    strategy="lookahead",
+    max_draft_tokens=1,
+    phrases=PhraseScope.OFF,
+    lookahead=LOOKAHEAD,
+    ouroboros=OuroborosParameters(
+        draft_by_phrases=False, lengthen=False, harvest=False, history=False, phrases_alone=False,
+        lengthening_phrases=5, lookahead=LOOKAHEAD,
+    ),
+    opt_tree=OptTreeParameters(nodes=6, delta=0.5, depth=7),
+    cascade=CascadeParameters(matrix=((1, 2), (0, 3)), leniency=1.5),
+    fused=FusedParameters(draft_model=False, phrases=False, own_text=False, recycling=False),
+)  # fmt: skip
+WISHES = GenerationParameters(
+    text="text", sampling=SAMPLING, seed=SAMPLING.seed, max_tokens=1, min_tokens=2,
+    stop=("a", "b"), stop_token_ids=(3, 4), ignore_eos=True, allowed_token_ids=(5, 6),
+    bad_words=("c",), speculation=SPECULATION, request_id="id", tenant="tenant", logprobs=7,
+    prompt_logprobs=8, prediction="prediction", cache_salt="salt",
+)  # fmt: skip
+ACCESS = PhraseAccess(
+    scope=PhraseScope.PRIVATE, target_fingerprint="target", tenant="tenant", origin=1
+)
+EVERY = [
+    (TREE, convert.tree_to_pb, convert.tree_from_pb),
+    (VERDICT, convert.verdict_to_pb, convert.verdict_from_pb),
+    (TIMINGS, convert.timings_to_pb, convert.timings_from_pb),
+    (LOAD, convert.load_to_pb, convert.load_from_pb),
+    (INFO, convert.model_info_to_pb, convert.model_info_from_pb),
+    (PROMPT, convert.prompt_logprobs_to_pb, convert.prompt_logprobs_from_pb),
+    (SAMPLING, convert.sampling_to_pb, convert.sampling_from_pb),
+    (SPECULATION, convert_speculation.speculation_to_pb, convert_speculation.speculation_from_pb),
+    (ACCESS, convert_speculation.access_to_pb, convert_speculation.access_from_pb),
+    (WISHES, convert.parameters_to_pb, convert.parameters_from_pb),
+]
+# Of two ways to say the prompt the other one.
+UNSAID = {"GenerationParameters.token_ids"}
+
+
+def over_the_wire(message: Any) -> Any:
+    return type(message).FromString(message.SerializeToString())
+
+
+def forgotten(value: Any) -> Iterator[str]:
+    """Names of the fields, nested ones too, that have what they have when nobody sets them."""
+    if isinstance(value, tuple | list):
+        for part in value:
+            yield from forgotten(part)
+    if not dataclasses.is_dataclass(value):
+        return
+    for field in dataclasses.fields(value):
+        given = getattr(value, field.name)
+        if given == _default(field, given):
+            yield f"{type(value).__name__}.{field.name}"
+        yield from forgotten(given)
+
+
+def _default(field: dataclasses.Field[Any], given: Any) -> Any:
+    if field.default is not dataclasses.MISSING:
+        return field.default
+    if field.default_factory is not dataclasses.MISSING:
+        return field.default_factory()
+    return next((zero for zero in (0, "", ()) if given == zero), None)
+
+
+def empty(message: Message) -> Iterator[str]:
+    """Names of the message's fields, nested ones too, that are not set."""
+    for field in message.DESCRIPTOR.fields:
+        value = getattr(message, field.name)
+        if field.message_type is None:
+            if not value:
+                yield f"{message.DESCRIPTOR.name}.{field.name}"
+            continue
+        for part in [value] if isinstance(value, Message) else value:
+            yield from empty(part)
+
+
+@pytest.mark.parametrize(("value", "there", "back"), EVERY, ids=lambda v: type(v).__name__)
+def test_every_field_comes_back(value: Any, there: Any, back: Any) -> None:
+    assert set(forgotten(value)) <= UNSAID
+    assert back(over_the_wire(there(value))) == value
+
+
+def test_a_prompt_of_tokens_comes_back() -> None:
+    said = GenerationParameters(token_ids=(1, 2))
+    assert convert.parameters_from_pb(over_the_wire(convert.parameters_to_pb(said))) == said
+
+
+def answer(**more: Any) -> pb.GenerateOnceResponse:
+    return pb.GenerateOnceResponse(
+        text="text",
+        token_ids=[1],
+        sources=TREE.sources[:1],  # type: ignore[arg-type]
+        logprobs=convert.logprobs_to_pb([LOGPROBS]),
+        prompt_logprobs=convert.prompt_logprobs_to_pb(PROMPT),
+        **more,
+    )
+
+
+def test_every_field_of_an_answer_is_read() -> None:
+    said = answer()
+    fields = {field.name: getattr(said, field.name) for field, _ in said.ListFields()}
+    piece = convert_generation.piece_from_pb(over_the_wire(pb.GenerateResponse(**fields)))
+    assert list(forgotten(piece)) == []
+    model = convert.model_info_to_pb(INFO)
+    deployment = convert_generation.deployment_from_pb(
+        pb.GenerationInfoResponse(
+            version="1", verifier=model, drafter=model, strategies=["fused"],
+            default_strategy="fused", default_max_tokens=2,
+        )
+    )  # fmt: skip
+    assert list(forgotten(deployment)) == []
+
+
+def test_every_figure_of_a_summary_arrives() -> None:
+    source = TokenSource.PHRASE
+    figures = SpeculationFigures(
+        rounds=1, draft_tokens=2, accepted_tokens=3, round_tokens=4, draft_forwards=5,
+        fallback_rounds=6, phrase_rounds=7, reopened_sessions=8, accepted_per_position=[9, 10],
+        drafted_by_source=Counter({source: 11}), accepted_by_source=Counter({source: 12}),
+        proposed_by_source=Counter({source: 13}), expected_by_source=Counter({source: 14}),
+        ends=Counter({DraftEnd.TEXT: 15}),
+    )  # fmt: skip
+    timings = Timings(
+        time_to_first_token_ns=1, decode_ns=2, draft_ns=3, verify_ns=4, draft_forward_ns=5,
+        verify_forward_ns=6, wire_ns=7, overheads_ns=[8],
+    )  # fmt: skip
+    assert [*forgotten(figures), *forgotten(timings)] == []
+    request = SimpleNamespace(
+        request_id="id", prompt=(1, 2), strategy="fused", sampling=SimpleNamespace(seed=3)
+    )
+    generation: Any = SimpleNamespace(
+        request=request, figures=figures, timings=timings, finish_reason="length",
+        cached_prompt_tokens=4, output=[5, 6, 7],
+    )  # fmt: skip
+    message = over_the_wire(servicer._summary(generation))
+    assert list(empty(message)) == []
+    summary = convert_generation.summary_from_pb(message)
+    assert list(forgotten(summary)) == []
+    assert list(forgotten(convert_generation.completion_from_pb(answer(summary=message)))) == []
+    assert dataclasses.asdict(summary) == {
+        "request_id": "id",
+        "finish_reason": "length",
+        "seed": 3,
+        "usage": {"prompt_tokens": 2, "completion_tokens": 3, "cached_tokens": 4},
+        "figures": {
+            "strategy": "fused", "rounds": 1, "draft_tokens": 2, "accepted_tokens": 3,
+            "accepted_per_position": (9, 10), "tokens_per_round": 4.0, "draft_forwards": 5,
+            "fallback_rounds": 6, "reopened_sessions": 8, "phrase_rounds": 7,
+            "sources": ({
+                "source": source, "proposed": 13, "drafted": 11, "accepted": 12, "expected": 14.0,
+            },),
+            "ends": {"text": 15},
+        },
+        "timings": {
+            "time_to_first_token_ns": 1, "decode_ns": 2, "draft_ns": 3, "verify_ns": 4,
+            "draft_forward_ns": 5, "verify_forward_ns": 6, "wire_ns": 7, "overhead_per_round_ns": 8,
+        },
+    }  # fmt: skip
