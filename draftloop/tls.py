@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import ssl
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TypeVar
 
+from draftloop import logs
 from draftloop.errors import StartupFailure
+
+Read = TypeVar("Read")
+
+log = logs.get(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,16 +33,64 @@ class ServerTls:
         if self.client_ca is not None:
             _require_authority("tls_client_ca", self.client_ca)
 
-    def uvicorn_options(self) -> dict[str, Any]:
-        """The same for an HTTP server, as keyword arguments of `uvicorn.Config`."""
-        options: dict[str, Any] = {
-            "ssl_certfile": str(self.certificate),
-            "ssl_keyfile": str(self.key),
-        }
+    def context(self) -> ssl.SSLContext:
+        """For servers of Python's own, of the files as they are now, which must be usable."""
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(self.certificate, self.key, password=_no_password)
         if self.client_ca is not None:
-            options["ssl_ca_certs"] = str(self.client_ca)
-            options["ssl_cert_reqs"] = ssl.CERT_REQUIRED
-        return options
+            context.load_verify_locations(self.client_ca)
+            context.verify_mode = ssl.CERT_REQUIRED
+            # A session that is taken up again would pass by the CA that is trusted by then.
+            context.options |= ssl.OP_NO_TICKET
+            context.num_tickets = 0
+        return context
+
+    def renewing_context(self) -> ssl.SSLContext:
+        """The same, of which every connection is by the files as they are when it begins.
+
+        Raises StartupFailure where they cannot be used now; later such files are logged and those
+        of before stay in use.
+        """
+        self.require_usable()
+        files, first = RenewedFiles(self), self.context()
+        latest = first
+
+        def take_up(connection: ssl.SSLObject | ssl.SSLSocket, *_: object) -> None:
+            nonlocal latest
+            latest = files.read(self.context) or latest
+            connection.context = latest
+
+        first.sni_callback = take_up  # called for clients that name no server as well
+        return first
+
+
+class RenewedFiles:
+    """A server's files, and when they were last taken in."""
+
+    def __init__(self, tls: ServerTls) -> None:
+        self._tls = tls
+        self._seen = self._state()
+
+    def read(self, by: Callable[[], Read]) -> Read | None:
+        """What that makes of them where they have changed, and can be used; None otherwise."""
+        try:
+            state = self._state()
+            if state == self._seen:
+                return None
+            self._seen = state
+            self._tls.require_usable()
+            found = by()
+        except (OSError, StartupFailure) as error:
+            log.error("certificates not renewed", reason=str(error))
+            return None
+        log.info("certificates renewed", certificate=str(self._tls.certificate))
+        return found
+
+    def _state(self) -> tuple[tuple[int, int], ...]:
+        tls = self._tls
+        files = [file for file in (tls.certificate, tls.key, tls.client_ca) if file is not None]
+        found = [file.stat() for file in files]
+        return tuple((each.st_mtime_ns, each.st_ino) for each in found)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,11 +4,7 @@ from __future__ import annotations
 
 import grpc
 
-from draftloop import logs
-from draftloop.errors import StartupFailure
-from draftloop.tls import ClientTls, ServerTls
-
-log = logs.get(__name__)
+from draftloop.tls import ClientTls, RenewedFiles, ServerTls
 
 
 def server_credentials(tls: ServerTls) -> grpc.ServerCredentials:
@@ -18,10 +14,16 @@ def server_credentials(tls: ServerTls) -> grpc.ServerCredentials:
     before stay in use.
     """
     tls.require_usable()
-    certificates = _Certificates(tls)
+    files = RenewedFiles(tls)
+
+    def configuration() -> grpc.ServerCertificateConfiguration:
+        authority = tls.client_ca.read_bytes() if tls.client_ca is not None else None
+        pair = (tls.key.read_bytes(), tls.certificate.read_bytes())
+        return grpc.ssl_server_certificate_configuration([pair], root_certificates=authority)
+
     return grpc.dynamic_ssl_server_credentials(
-        certificates.configuration(),
-        certificates.renewed,
+        configuration(),
+        lambda: files.read(configuration),  # called on gRPC's threads
         require_client_authentication=tls.client_ca is not None,
     )
 
@@ -34,38 +36,3 @@ def channel_credentials(tls: ClientTls) -> grpc.ChannelCredentials:
         private_key=tls.key.read_bytes() if tls.key else None,
         certificate_chain=tls.certificate.read_bytes() if tls.certificate else None,
     )
-
-
-class _Certificates:
-    """A server's files and when they were last taken in; called on gRPC's threads."""
-
-    def __init__(self, tls: ServerTls) -> None:
-        self._tls = tls
-        self._seen = self._state()
-
-    def configuration(self) -> grpc.ServerCertificateConfiguration:
-        tls = self._tls
-        authority = tls.client_ca.read_bytes() if tls.client_ca is not None else None
-        pair = (tls.key.read_bytes(), tls.certificate.read_bytes())
-        return grpc.ssl_server_certificate_configuration([pair], root_certificates=authority)
-
-    def renewed(self) -> grpc.ServerCertificateConfiguration | None:
-        """What has changed since the last time; None where nothing has."""
-        try:
-            state = self._state()
-            if state == self._seen:
-                return None
-            self._seen = state
-            self._tls.require_usable()
-            configuration = self.configuration()
-        except (OSError, StartupFailure) as error:
-            log.error("certificates not renewed", reason=str(error))
-            return None
-        log.info("certificates renewed", certificate=str(self._tls.certificate))
-        return configuration
-
-    def _state(self) -> tuple[tuple[int, int], ...]:
-        tls = self._tls
-        files = [file for file in (tls.certificate, tls.key, tls.client_ca) if file is not None]
-        found = [file.stat() for file in files]
-        return tuple((each.st_mtime_ns, each.st_ino) for each in found)

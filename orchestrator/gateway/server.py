@@ -46,8 +46,9 @@ class HttpServer:
             http="h11", h11_max_incomplete_event_size=MOST_HEADER_BYTES,
             ws="none", lifespan="off", access_log=False, log_config=None, server_header=False,
             timeout_keep_alive=KEEP_ALIVE_S, timeout_graceful_shutdown=1,
-            **(tls.uvicorn_options() if tls is not None else {}),
         )  # fmt: skip
+        config.load()
+        config.ssl = tls.renewing_context() if tls is not None else None
         self._server = _Server(config)
         self._serving: asyncio.Task[None] | None = None
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
 
 import grpc
+import httpx
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from structlog.testing import capture_logs
@@ -22,6 +23,9 @@ from draftloop.rpc.server import RoleServer
 from draftloop.tls import ClientTls
 from orchestrator.cli import app
 from orchestrator.config import OrchestratorSettings
+from orchestrator.deployment import Deployment
+from orchestrator.front import Front
+from orchestrator.gateway.server import HttpServer
 from tests.support.certificates import Authority, Pair
 
 
@@ -165,12 +169,87 @@ def test_half_a_pair_is_no_setting(given: list[str], words: str) -> None:
     assert "hidden" not in str(caught.value)
 
 
-def test_the_same_files_for_http(authority: Authority) -> None:
+@asynccontextmanager
+async def listening_for_http(**tls: Path) -> AsyncIterator[str]:
+    settings = OrchestratorSettings(http_listen="127.0.0.1:0", verifiers="127.0.0.1:1", **tls)  # type: ignore[arg-type]
+    deployment = Deployment(settings)
+    server = HttpServer(settings, Front(deployment))
+    await server.listen()
+    try:
+        yield server.address
+    finally:
+        await server.stop()
+        await deployment.stop()
+
+
+def context(authority: Authority, shown: Pair | None = None) -> ssl.SSLContext:
+    """Of a client that trusts that authority."""
+    made = ssl.create_default_context(cafile=authority.ca)
+    if shown is not None:
+        made.load_cert_chain(shown.certificate, shown.key)
+    return made
+
+
+async def http_answers(address: str, client: ssl.SSLContext) -> bool:
+    """Whether a new connection gets an answer."""
+    async with httpx.AsyncClient(verify=client, timeout=10) as asking:
+        try:
+            return (await asking.get(f"https://{address}/health")).status_code == 200
+        except httpx.TransportError:
+            return False
+
+
+async def test_renewed_certificates_are_used_over_http_as_well(
+    authority: Authority, stranger: Authority
+) -> None:
     pair = authority.pair("server")
-    settings: Any = OrchestratorSettings(**flags(pair, tls_client_ca=authority.ca))  # type: ignore[arg-type]
-    assert settings.server_tls.uvicorn_options() == {
-        "ssl_certfile": str(pair.certificate),
-        "ssl_keyfile": str(pair.key),
-        "ssl_ca_certs": str(authority.ca),
-        "ssl_cert_reqs": ssl.CERT_REQUIRED,
-    }
+    ours, theirs = context(authority), context(stranger)
+    async with listening_for_http(**flags(pair)) as address:
+        assert await http_answers(address, ours) and not await http_answers(address, theirs)
+        other = stranger.pair("server")
+        with capture_logs() as lines:
+            pair.certificate.write_bytes(other.certificate.read_bytes())  # the key is still old
+            assert await http_answers(address, ours)
+            pair.key.write_bytes(other.key.read_bytes())
+            assert await http_answers(address, theirs)
+        events = [line["event"] for line in lines if line["event"].startswith("certificates")]
+        assert events == ["certificates not renewed", "certificates renewed"]
+        assert not await http_answers(address, ours)
+
+
+async def test_a_changed_authority_of_clients_is_in_force_over_http(
+    authority: Authority, stranger: Authority, tmp_path: Path
+) -> None:
+    """For who has been let in before, too: no session of theirs is taken up again."""
+    trusted = tmp_path / "clients.pem"
+    trusted.write_bytes(authority.ca.read_bytes())
+    known = context(authority, authority.pair("client"))
+    unknown = context(authority, stranger.pair("client"))
+    files = flags(authority.pair("server"), tls_client_ca=trusted)
+    async with listening_for_http(**files) as address:
+        assert not await http_answers(address, context(authority))
+        assert await http_answers(address, known) and not await http_answers(address, unknown)
+        assert await asyncio.to_thread(_session_of, address, known) is None
+        trusted.write_bytes(stranger.ca.read_bytes())
+        assert await http_answers(address, unknown) and not await http_answers(address, known)
+
+
+def _session_of(address: str, client: ssl.SSLContext) -> ssl.SSLSession | None:
+    """What a client could go on with at its next connection."""
+    host, _, port = address.rpartition(":")
+    with (
+        socket.create_connection((host, int(port)), timeout=10) as plain,
+        client.wrap_socket(plain, server_hostname=host) as secure,
+    ):
+        secure.sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+        assert secure.recv(1 << 16).startswith(b"HTTP/1.1 200")
+        return secure.session if secure.session and secure.session.has_ticket else None
+
+
+async def test_files_that_cannot_be_used_stop_the_start_over_http(
+    authority: Authority, tmp_path: Path
+) -> None:
+    gone = Pair(tmp_path / "gone.pem", authority.pair("server").key)
+    with pytest.raises(StartupFailure, match="tls_certificate: .*gone.pem cannot be read"):
+        async with listening_for_http(**flags(gone)):
+            pass
