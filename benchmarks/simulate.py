@@ -114,7 +114,7 @@ def simulate(
 
 async def _run(deployment: Deployment, method: str, case: Case, speculation: Speculation) -> Run:
     tenant = f"{case.workload}, {METHODS[method].pool}"
-    reader = RequestReader(deployment.settings, deployment.tokenizer)
+    reader = RequestReader(deployment.settings, deployment.tokenizer, deployment.grammars)
     said = replace(parameters(speculation, tenant, case), request_id=f"{case.seed}")
     request = await reader.read(said, deployment.verifier)
     generation = deployment.generation(request, Deadline.after(None))

@@ -78,7 +78,7 @@ async def rounds(deployment: Deployment, strategy: str, prompt: Prompt) -> list[
         ignore_eos=True,
         speculation=Speculation(strategy=strategy, max_draft_tokens=FIXED_NODES.get(strategy)),
     )
-    reader = RequestReader(deployment.settings, deployment.tokenizer)
+    reader = RequestReader(deployment.settings, deployment.tokenizer, deployment.grammars)
     request = await reader.read(said, deployment.verifier)
     generation = deployment.generation(request, Deadline(None))
     seen: list[Round] = []

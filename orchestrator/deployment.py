@@ -27,6 +27,7 @@ from orchestrator.drafting import DrafterDrafting, Drafting, RecyclingDrafting
 from orchestrator.figures import SpeculationFigures
 from orchestrator.fused import FusedDrafting
 from orchestrator.gains import Gains
+from orchestrator.grammar_trials import GrammarTrials
 from orchestrator.loop import Generation
 from orchestrator.metrics import DEPLOYMENTS
 from orchestrator.replicas import Replicas
@@ -49,6 +50,7 @@ class Deployment:
     def __init__(self, settings: OrchestratorSettings) -> None:
         self.settings = settings
         self.tokenizer = Tokenizer(settings.tokenizer)
+        self.grammars = GrammarTrials(settings.tokenizer)
         self.store = PhraseStore(settings)
         self._calibrations = Calibrations()
         self._gains = Gains()
@@ -87,6 +89,7 @@ class Deployment:
     async def stop(self) -> None:
         """Closes all connections."""
         DEPLOYMENTS.forget(self)
+        await self.grammars.close()
         await self._services.stop()
         await asyncio.to_thread(self.store.close)
 
@@ -111,6 +114,7 @@ class Deployment:
                 request.stop,
                 request.text_form,
                 stop_token_ids=request.stop_token_ids,
+                min_tokens=request.sampling.bans.min_tokens,
             ),
             context_length=info.context_length,
             figures=figures,

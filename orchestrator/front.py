@@ -25,7 +25,7 @@ class Front:
 
     def __init__(self, deployment: Deployment) -> None:
         self.deployment = deployment
-        self._reader = RequestReader(deployment.settings, deployment.tokenizer)
+        self._reader = RequestReader(deployment.settings, deployment.tokenizer, deployment.grammars)
         self._access = Access(deployment.settings.api_keys)
         self._limit = RequestLimit(deployment.settings.max_requests)
 

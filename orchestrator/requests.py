@@ -8,7 +8,6 @@ import uuid
 
 from draftloop.errors import InvalidInput
 from draftloop.grammar import Grammar
-from draftloop.grammars.text import require_grammar
 from draftloop.model_info import ModelInfo
 from draftloop.phrase import PhraseScope
 from draftloop.request import (
@@ -27,15 +26,19 @@ from draftloop.request import (
 from draftloop.speculation import STRATEGIES, Speculation
 from orchestrator.bans import read_bans
 from orchestrator.config import OrchestratorSettings
+from orchestrator.grammar_trials import GrammarTrials
 from orchestrator.tokenizer import Tokenizer
 
 
 class RequestReader:
     """Checks everything a client may say. Raises InvalidInput for the first broken rule."""
 
-    def __init__(self, settings: OrchestratorSettings, tokenizer: Tokenizer) -> None:
+    def __init__(
+        self, settings: OrchestratorSettings, tokenizer: Tokenizer, grammars: GrammarTrials
+    ) -> None:
         self._settings = settings
         self._tokenizer = tokenizer
+        self._grammars = grammars
         self._latest: tuple[str, tuple[int, ...]] = ("", ())  # prediction; choices share theirs
 
     async def read(self, said: GenerationParameters, model: ModelInfo) -> GenerationRequest:
@@ -43,7 +46,7 @@ class RequestReader:
         prompt = await self._prompt(said, model)
         seed = secrets.randbits(64) if said.seed is None else said.seed
         if said.sampling.grammar is not None:
-            _require_grammar(said.sampling.grammar, said, model)
+            await self._require_grammar(said.sampling.grammar, said, model)
         stops = _stop_token_ids(said, model)
         bans = read_bans(said, stops, model.vocabulary_size, self._tokenizer)
         sampling = dataclasses.replace(said.sampling, seed=seed, bans=bans)
@@ -78,6 +81,14 @@ class RequestReader:
         check_token_ids(field, token_ids, model.vocabulary_size)
         check_length(field, len(token_ids), model.context_length)
         return token_ids
+
+    async def _require_grammar(
+        self, grammar: Grammar, said: GenerationParameters, model: ModelInfo
+    ) -> None:
+        if said.ignore_eos:
+            rule = "must be false with a grammar, which ends a text"
+            raise InvalidInput("ignore_eos", rule, True)
+        await self._grammars.require(grammar, model)
 
     async def _prediction(self, text: str, model: ModelInfo) -> tuple[int, ...]:
         if not text:
@@ -117,13 +128,6 @@ def _stop_token_ids(said: GenerationParameters, model: ModelInfo) -> frozenset[i
     if stops:
         check_token_ids("stop_token_ids", said.stop_token_ids, model.vocabulary_size)
     return stops if said.ignore_eos else stops | frozenset(model.stop_token_ids)
-
-
-def _require_grammar(grammar: Grammar, said: GenerationParameters, model: ModelInfo) -> None:
-    require_grammar(grammar)
-    if said.ignore_eos:
-        raise InvalidInput("ignore_eos", "must be false with a grammar, which ends a text", True)
-    grammar.require_end(model.stop_token_ids)
 
 
 def _request_id(said: str) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import json
 from typing import Any
 
@@ -15,7 +14,6 @@ from draftloop.grammar import Grammar
 # say otherwise (`x-guidance`).
 JSON_DEFAULTS: Any = {"whitespace_pattern": r"( |\n{1,2}[ \t]{0,20})?"}
 OF_PARTS = '{"grammars":'  # llguidance's own notation
-MOST_REMEMBERED = 256
 SHOWN_REASON = 300  # letters
 
 
@@ -43,15 +41,6 @@ def with_part(lark: str, name: str, part: str) -> str:
     else:
         inner, further = {"lark_grammar": part}, []
     return json.dumps({"grammars": [{"lark_grammar": lark}, {**inner, "name": name}, *further]})
-
-
-@functools.lru_cache(MOST_REMEMBERED)
-def require_grammar(grammar: Grammar) -> None:
-    """Raises InvalidInput naming what is wrong with it, as far as no tokens are concerned."""
-    grammar.validate()
-    wrong, said = LLMatcher.validate_grammar_with_warnings(grammar_text(grammar))
-    if wrong:
-        raise refusal(grammar, "\n".join(said))
 
 
 def refusal(grammar: Grammar, said: str) -> InvalidInput:

@@ -3,17 +3,6 @@
 from __future__ import annotations
 
 from draftloop.errors import InvalidInput
-from draftloop.grammar import Grammar
-from draftloop.grammars.text import require_grammar
-
-
-def checked(field: str, grammar: Grammar) -> Grammar:
-    """The grammar. Raises InvalidInput, by that name, where it cannot be followed."""
-    try:
-        require_grammar(grammar)
-    except InvalidInput as error:
-        raise by_form_field(error, field) from None
-    return grammar
 
 
 def by_form_field(error: InvalidInput, field: str | None) -> InvalidInput:

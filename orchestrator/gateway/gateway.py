@@ -180,7 +180,18 @@ class Gateway:
             newer = isinstance(said, ChatBody) and said.max_completion_tokens is not None
             if error.field == "max_tokens" and newer:
                 raise InvalidInput.passed_on("max_completion_tokens", error.description) from None
+            error = await self._nearer(error, reading)
             raise by_form_field(error, said.form_field) from None
+
+    async def _nearer(self, error: InvalidInput, reading: Reading) -> InvalidInput:
+        """Of tools together, the error of the one that is wrong: it shows what the client wrote."""
+        deployment = self.front.deployment
+        for schema in reading.schemas if error.field.startswith("grammar") else ():
+            try:
+                await deployment.grammars.require(schema, deployment.verifier)
+            except InvalidInput as its_own:
+                return its_own
+        return error
 
 
 def _require_room(prompt: Prompt, context_length: int) -> None:

@@ -6,17 +6,16 @@ import json
 from typing import Any
 
 from draftloop.grammar import ANY_OBJECT, Grammar
-from orchestrator.gateway.form_field import checked
 from orchestrator.gateway.schemas import Generating, ResponseFormat, StructuredOutputs
 
 
 def grammar_of(said: Generating) -> Grammar | None:
-    """None where any text will do. Raises InvalidInput, by the client's own name of the field."""
+    """None where any text will do."""
     if said.structured_outputs is not None:
-        return checked("structured_outputs", _structured(said.structured_outputs))
+        return _structured(said.structured_outputs)
     if said.response_format is None or said.response_format.type == "text":
         return None
-    return checked("response_format", _formatted(said.response_format))
+    return _formatted(said.response_format)
 
 
 def _formatted(said: ResponseFormat) -> Grammar:

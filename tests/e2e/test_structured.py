@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import re
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import grpc
+import httpx
 import jsonschema
 import openai
 import pytest
@@ -104,3 +106,28 @@ def test_by_the_python_client(stack: Stack) -> None:
             "red",
             "green",
         )
+
+
+@pytest.mark.timeout(300)
+def test_a_grammar_that_would_end_or_stop_a_service(
+    api: OpenAI, http: httpx.Client, client: Client, cases: list[Case]
+) -> None:
+    """The orchestrator answers others meanwhile, and everybody lives."""
+    rules = "\n".join(f"r{number}: r{number + 1}" for number in range(4000))
+    deep = {"grammar": f'start: r0\n{rules}\nr4000: "a"'}
+    slow = {"json": '{"type": "integer", "multipleOf": 999983}'}
+    alive = 0
+    for bomb in (deep, slow):
+        with ThreadPoolExecutor(1) as pool:
+            asked = pool.submit(complete, api, extra_body={"structured_outputs": bomb})
+            while not asked.done():
+                assert http.get("/health", timeout=10).status_code == 200
+                alive += 1
+            with pytest.raises(openai.BadRequestError, match="must be a grammar that can be"):
+                asked.result()
+    assert alive > 2
+    multiple = Case(cases[0].prompt, 8, {"grammar": {"json_schema": slow["json"]}})
+    assert refused(client, multiple) == "grammar.json_schema"
+    assert client.once(Case(cases[0].prompt, 9, {"grammar": {"regex": "b{3}"}}), "fused").text == (
+        "bbb"
+    )

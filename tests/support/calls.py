@@ -5,12 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from llguidance import LLMatcher
-
 from draftloop.config import bundled_model
 from draftloop.grammar import Grammar
-from draftloop.grammars.text import grammar_text, require_grammar
-from draftloop.runtime.grammars import Grammars
+from draftloop.grammars.matching import Vocabulary
 from orchestrator.gateway.tools.grammar import calls_grammar
 from orchestrator.gateway.tools.notation import Functions, Notation
 from orchestrator.gateway.tools.reader import CallPart, CallReader
@@ -59,8 +56,7 @@ def follows(grammar: Grammar, text: str, folder: Path | None = None) -> bool:
     """Whether the text, and the end behind it, is one of the grammar's."""
     folder = folder or bundled_model("verifier")
     own = Tokenizer(folder)
-    require_grammar(grammar)
-    known = Grammars(folder, own.vocabulary_size, [0])._read_tokenizer()
+    matcher = Vocabulary(folder, own.vocabulary_size, [0]).matcher(grammar)
     token_ids = own.encode(text, add_special_tokens=False)
-    matcher = LLMatcher(known, grammar_text(grammar))
-    return matcher.validate_tokens([*token_ids, 0]) == len(token_ids) + 1
+    accepted: int = matcher.validate_tokens([*token_ids, 0])
+    return accepted == len(token_ids) + 1

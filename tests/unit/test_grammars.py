@@ -14,8 +14,7 @@ from tokenizers import AddedToken, Tokenizer, models
 
 from draftloop.config import bundled_model
 from draftloop.errors import InvalidInput
-from draftloop.grammar import MOST_LETTERS, Grammar
-from draftloop.grammars.text import require_grammar
+from draftloop.grammar import Grammar
 from draftloop.request import SamplingParameters
 from draftloop.runtime import grammars
 from draftloop.runtime.grammars import Follower, Grammars
@@ -133,29 +132,6 @@ def test_penalties_see_the_path_where_the_grammar_changes_a_token(known: Grammar
     logits[:, [LETTERS[letter] for letter in "cab"]] = torch.tensor([5.0, 1.0, 0.9])
     chosen = sampler.choose(logits, [7, 8], [[], [LETTERS["a"]]])
     assert chosen == [LETTERS["a"], LETTERS["b"]]
-
-
-@pytest.mark.parametrize(
-    ("grammar", "complaint"),
-    [
-        (Grammar("regex", "(a"), "grammar.regex: .*unclosed group"),
-        (Grammar("regex", "a(?=b)"), "grammar.regex: .*look-around"),
-        (Grammar("json_schema", "{"), "grammar.json_schema: must be JSON"),
-        (Grammar("json_schema", "[1]"), "must be a JSON object, or true"),
-        (Grammar("json_schema", "false"), "must be a JSON object, or true"),
-        (Grammar("json_schema", '{"type": "objct"}'), "Invalid type: objct"),
-        (Grammar("choice", "[]"), "grammar.choice: must be a JSON list of texts"),
-        (Grammar("choice", "[1]"), "grammar.choice: must be a JSON list of texts"),
-        (Grammar("grammar", 'start: "a" | foo'), "unknown name"),
-        (Grammar("grammar", "root ::= ("), "grammar.grammar: "),
-        (Grammar("regex", ""), f"must have from 1 to {MOST_LETTERS} characters; got '0 char"),
-        (Grammar("regex", "a" * (MOST_LETTERS + 1)), f"must have from 1 to {MOST_LETTERS} char"),
-        (Grammar("xml", "a"), "grammar: must be one of json_schema, regex, choice, grammar"),  # type: ignore[arg-type]
-    ],
-)
-def test_what_means_nothing_is_refused(grammar: Grammar, complaint: str) -> None:
-    with pytest.raises(InvalidInput, match=complaint):
-        require_grammar(grammar)
 
 
 def test_a_long_list_of_choices(known: Grammars) -> None:

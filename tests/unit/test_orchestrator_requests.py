@@ -18,6 +18,7 @@ from draftloop.request import (
 )
 from draftloop.speculation import AUTOREGRESSIVE, SPECULATIVE, STRATEGIES, Speculation
 from orchestrator.config import OrchestratorSettings
+from orchestrator.grammar_trials import GrammarTrials
 from orchestrator.requests import RequestReader
 from orchestrator.tokenizer import Tokenizer
 from tests.support.model_info import model_info
@@ -34,7 +35,7 @@ def tokenizer() -> Tokenizer:
 @pytest.fixture(scope="module")
 def reader(tokenizer: Tokenizer) -> RequestReader:
     settings = OrchestratorSettings(default_strategy=AUTOREGRESSIVE, default_max_tokens=9)
-    return RequestReader(settings, tokenizer)
+    return RequestReader(settings, tokenizer, GrammarTrials(settings.tokenizer))
 
 
 async def test_what_is_not_said_is_the_servers_choice(reader: RequestReader) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 from draftloop.errors import InvalidInput
 from draftloop.grammar import Grammar
-from orchestrator.gateway.form_field import checked
+from orchestrator.gateway.form_field import by_form_field
 from orchestrator.gateway.tools.grammar import calls_grammar
 from orchestrator.gateway.tools.notation import Functions, Notation
 from orchestrator.gateway.tools.reader import CallReader
@@ -19,12 +19,16 @@ from orchestrator.tokenizer import Tokenizer
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """`grammar` where a call is required. `named_tokens`: those special tokens that mark calls."""
+    """`grammar` where a call is required, and `schemas` that it is made of, one for each function.
+
+    `named_tokens`: those special tokens that mark calls.
+    """
 
     notation: Notation
     functions: Functions
     grammar: Grammar | None
     named_tokens: frozenset[int]
+    schemas: tuple[Grammar, ...] = ()
 
     def reader(self) -> CallReader:
         """A new one for every answer."""
@@ -62,10 +66,12 @@ def make_offer(
     if isinstance(choice, ChosenTool):
         functions = [one for one in functions if one.name == choice.function.name]
     several = parallel and choice == "required"
-    for function in functions:  # each by itself, for an error that shows what the client wrote
-        checked("tools", Grammar("json_schema", json.dumps(function.schema_of_arguments)))
-    grammar = calls_grammar(notation, functions, tokenizer, several=several)
-    return Offer(notation, offered, checked("tools", grammar), named)
+    schemas = tuple(Grammar("json_schema", json.dumps(f.schema_of_arguments)) for f in functions)
+    try:
+        grammar = calls_grammar(notation, functions, tokenizer, several=several)
+    except InvalidInput as error:
+        raise by_form_field(error, "tools") from None
+    return Offer(notation, offered, grammar, named, schemas)
 
 
 def require_tools(tools: Sequence[Tool] | None, choice: ToolChoice | None) -> None:

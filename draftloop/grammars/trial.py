@@ -1,0 +1,116 @@
+"""`python -m draftloop.grammars.trial`: tries grammars where nothing else can be hurt.
+
+What llguidance makes of a grammar may take it minutes, gigabytes, or more of the stack than there
+is, which ends the process, and nothing of that can be told by the text. So each is tried in a
+process of its own, within limits, before a service takes it up. Requests and answers are lines of
+JSON: first a `Model`, then one grammar after another; for each what is wrong with it, or null.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import resource
+import select
+import signal
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from draftloop.errors import InvalidInput
+from draftloop.grammar import Grammar
+from draftloop.grammars.matching import Vocabulary
+from draftloop.grammars.text import refusal
+
+MB = 1 << 20
+MOST_STACK = 4 * MB  # less than the threads of services have: what passes here does not end them
+MOST_MEMORY = 48 * MB  # services keep some of them
+MOST_ADDRESSES = 512 * MB  # while it is made
+MOST_CPU_S = 3
+MOST_S = 30.0  # where the machine is busy otherwise
+TOO_LARGE = "it is too large, or too deep"
+TOO_LONG = f"it takes more than {MOST_CPU_S} seconds to make"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Model:
+    """What grammars are to be followed with; the folder holds its tokenizer."""
+
+    folder: str
+    vocabulary_size: int
+    stop_token_ids: tuple[int, ...]
+
+
+def main() -> None:
+    """Answers until the other side is gone."""
+    model = Model(**json.loads(sys.stdin.readline()))
+    try:
+        known = Vocabulary(Path(model.folder), model.vocabulary_size, model.stop_token_ids)
+    except ValueError as error:
+        print(json.dumps(str(error)), flush=True)
+        return
+    print(json.dumps(None), flush=True)
+    for line in sys.stdin:
+        print(json.dumps(_tried(Grammar(**json.loads(line)), known)), flush=True)
+
+
+def _tried(grammar: Grammar, known: Vocabulary) -> str | None:
+    """What is wrong with it; None where it can be followed."""
+    reading, writing = os.pipe()
+    child = os.fork()
+    if not child:
+        _answer(writing, grammar, known)
+    os.close(writing)
+    with os.fdopen(reading, "rb") as answer:
+        in_time, _, _ = select.select([answer], [], [], MOST_S)
+        if not in_time:
+            os.kill(child, signal.SIGKILL)
+        said = answer.read()
+    _, status = os.waitpid(child, 0)
+    if said:
+        found: str | None = json.loads(said)
+        return found
+    late = os.WTERMSIG(status) in (signal.SIGXCPU, signal.SIGKILL)
+    return refusal(grammar, TOO_LONG if late else TOO_LARGE).description
+
+
+def _answer(writing: int, grammar: Grammar, known: Vocabulary) -> None:
+    """In a process of its own, which ends here."""
+    with contextlib.suppress(BaseException):
+        before = _limit()
+        found = _wrong(grammar, known)
+        if found is None and _most_memory() - before > MOST_MEMORY:
+            found = refusal(grammar, TOO_LARGE).description
+        os.write(writing, json.dumps(found).encode())
+    os._exit(0)
+
+
+def _limit() -> int:
+    """Sets limits; the memory in use."""
+    addresses, in_use = Path("/proc/self/statm").read_text().split()[:2]
+    page = resource.getpagesize()
+    for kind, most in (
+        (resource.RLIMIT_STACK, MOST_STACK),
+        (resource.RLIMIT_AS, int(addresses) * page + MOST_ADDRESSES),
+        (resource.RLIMIT_CORE, 0),
+    ):
+        resource.setrlimit(kind, (most, most))
+    resource.setrlimit(resource.RLIMIT_CPU, (MOST_CPU_S, MOST_CPU_S + 1))
+    return int(in_use) * page
+
+
+def _most_memory() -> int:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+def _wrong(grammar: Grammar, known: Vocabulary) -> str | None:
+    try:
+        known.matcher(grammar)
+    except InvalidInput as error:
+        return error.description
+    return None
+
+
+if __name__ == "__main__":
+    main()

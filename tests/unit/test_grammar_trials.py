@@ -1,0 +1,163 @@
+"""Grammars are tried where they can hurt nobody: a bomb ends its own process and nothing else."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from tokenizers import Tokenizer, models
+
+from draftloop.config import bundled_model
+from draftloop.errors import InvalidInput, Unavailable
+from draftloop.grammar import MOST_LETTERS, Grammar
+from draftloop.grammars.trial import TOO_LARGE, TOO_LONG
+from orchestrator import grammar_trials
+from orchestrator.grammar_trials import GrammarTrials
+from tests.support.model_info import model_info
+
+MODEL = model_info(stop_token_ids=(0,))
+SOUND = Grammar("regex", "[0-9]+")
+LINKS = 4000  # of a chain of rules, which is walked by recursion
+
+
+@pytest.fixture
+async def trials() -> AsyncIterator[GrammarTrials]:
+    made = GrammarTrials(bundled_model("verifier"))
+    yield made
+    await made.close()
+
+
+def chain_of_rules() -> str:
+    rules = "\n".join(f"r{number}: r{number + 1}" for number in range(LINKS))
+    return f'start: r0\n{rules}\nr{LINKS}: "a"'
+
+
+def chain_of_schemas() -> str:
+    links = {f"d{n}": {"items": {"$ref": f"#/$defs/d{n + 1}"}} for n in range(1100)}
+    return json.dumps({"$defs": {**links, "d1100": {}}, "$ref": "#/$defs/d0"})
+
+
+def patterns_at_once() -> str:
+    letters = (chr(ord("a") + number) for number in range(14))
+    patterns = [{"type": "string", "pattern": f".*{letter}{{1}}.*b"} for letter in letters]
+    return json.dumps({"allOf": patterns})
+
+
+def dots_between() -> str:
+    return "start: A\nA: /x/ & " + " & ".join(f"/.*a.{{{number}}}.*/" for number in range(1, 200))
+
+
+@pytest.mark.parametrize(
+    "bomb",
+    [
+        Grammar("grammar", chain_of_rules()),
+        Grammar("json_schema", chain_of_schemas()),
+        Grammar("json_schema", patterns_at_once()),
+        Grammar("json_schema", '{"type": "integer", "multipleOf": 999983}'),
+        Grammar("grammar", dots_between()),
+    ],
+)
+async def test_bombs(trials: GrammarTrials, bomb: Grammar) -> None:
+    """Of the stack, of time, of memory; the next grammar is tried by the same process."""
+    await trials.require(SOUND, MODEL)
+    with pytest.raises(InvalidInput, match=f"grammar.{bomb.format}: must be a grammar that can be"):
+        await trials.require(bomb, MODEL)
+    (before,) = trials._idle
+    await trials.require(Grammar("regex", "[a-z]+"), MODEL)
+    (after,) = trials._idle
+    assert before is after
+
+
+async def test_what_took_too_long_is_not_tried_again(
+    trials: GrammarTrials, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bomb = Grammar("json_schema", '{"type": "integer", "multipleOf": 999983}')
+    with pytest.raises(InvalidInput, match=f"{TOO_LONG}|{TOO_LARGE}") as first:
+        await trials.require(bomb, MODEL)
+    monkeypatch.setattr(trials, "_tried", None)
+    with pytest.raises(InvalidInput) as again:
+        await trials.require(bomb, MODEL)
+    assert str(first.value) == str(again.value)
+
+
+async def test_who_leaves_takes_the_process_along(trials: GrammarTrials) -> None:
+    """And others are tried by a new one, meanwhile as well."""
+    await trials.require(SOUND, MODEL)
+    (process,) = trials._idle
+    bomb = Grammar("json_schema", '{"type": "integer", "multipleOf": 999983}')
+    asked = asyncio.create_task(trials.require(bomb, MODEL))
+    await asyncio.sleep(0)
+    await trials.require(Grammar("regex", "b"), MODEL)
+    asked.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await asked
+    assert await asyncio.wait_for(process._process.wait(), 20) < 0
+    await trials.require(Grammar("regex", "c"), MODEL)
+    assert process not in trials._idle
+
+
+async def test_a_process_that_ended_by_itself(trials: GrammarTrials) -> None:
+    await trials.require(SOUND, MODEL)
+    (process,) = trials._idle
+    os.kill(process._process.pid, 9)
+    await process._process.wait()
+    with pytest.raises(Unavailable, match="no grammar can be tried now"):
+        await trials.require(Grammar("regex", "d"), MODEL)
+    await trials.require(Grammar("regex", "d"), MODEL)
+
+
+async def test_many_at_once_and_few_remembered(
+    trials: GrammarTrials, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(grammar_trials, "MOST_REMEMBERED", 2)
+    many = [Grammar("regex", f"[a-{letter}]+") for letter in "bcdefg"]
+    await asyncio.gather(*(trials.require(grammar, MODEL) for grammar in many * 2))
+    assert len(trials._found) == 2 and len(trials._idle) <= grammar_trials.PROCESSES
+
+
+async def test_another_target_model(trials: GrammarTrials) -> None:
+    """Whose texts end with another token, or none."""
+    await trials.require(SOUND, MODEL)
+    (process,) = trials._idle
+    await trials.require(SOUND, model_info(stop_token_ids=(1,)))
+    assert trials._idle != [process]
+    with pytest.raises(InvalidInput, match="needs a model with a token that ends a text"):
+        await trials.require(SOUND, model_info())
+
+
+async def test_a_tokenizer_of_which_nobody_knows_the_bytes(tmp_path: Path) -> None:
+    words = models.WordLevel({"a": 0, "b": 1}, unk_token="a")
+    Tokenizer(words).save(str(tmp_path / "tokenizer.json"))
+    with pytest.raises(InvalidInput, match="cannot be followed with this model's tokenizer"):
+        await GrammarTrials(tmp_path).require(
+            SOUND, model_info(vocabulary_size=2, stop_token_ids=(1,))
+        )
+
+
+@pytest.mark.parametrize(
+    ("grammar", "complaint"),
+    [
+        (Grammar("regex", "(a"), "grammar.regex: .*unclosed group"),
+        (Grammar("regex", "a(?=b)"), "grammar.regex: .*look-around"),
+        (Grammar("json_schema", "{"), "grammar.json_schema: must be JSON"),
+        (Grammar("json_schema", "[1]"), "must be a JSON object, or true"),
+        (Grammar("json_schema", "false"), "must be a JSON object, or true"),
+        (Grammar("json_schema", '{"type": "objct"}'), "Invalid type: objct"),
+        (Grammar("choice", "[]"), "grammar.choice: must be a JSON list of texts"),
+        (Grammar("choice", "[1]"), "grammar.choice: must be a JSON list of texts"),
+        (Grammar("grammar", 'start: "a" | foo'), "unknown name"),
+        (Grammar("grammar", "root ::= ("), "grammar.grammar: "),
+        (Grammar("regex", ""), f"must have from 1 to {MOST_LETTERS} characters; got '0 char"),
+        (Grammar("regex", "a" * (MOST_LETTERS + 1)), f"must have from 1 to {MOST_LETTERS} char"),
+        (Grammar("xml", "a"), "grammar: must be one of json_schema, regex, choice, grammar"),  # type: ignore[arg-type]
+    ],
+)
+async def test_what_means_nothing_is_refused(
+    trials: GrammarTrials, grammar: Grammar, complaint: str
+) -> None:
+    with pytest.raises(InvalidInput, match=complaint):
+        await trials.require(grammar, MODEL)
