@@ -128,6 +128,21 @@ def test_more_tokens_never_cost_less() -> None:
     assert seen == sorted(seen)
 
 
+@pytest.mark.parametrize(("rows", "taken", "level"), [
+    (2, 10, (12 * 21 + 6 * 11) / 32),  # a third of the way: 20 and 10 forwards, and the start's
+    (1, 12, (12 * 31 + 6 * 1) / 32),
+    (4, 6, (12 * 1 + 6 * 31) / 32),
+])  # fmt: skip
+def test_a_point_counts_by_the_forwards_that_have_shown_it(
+    rows: int, taken: int, level: float
+) -> None:
+    """A larger forward seemed to take less time: what was seen more often is believed more."""
+    curve = CostCurve((CostPoint(1, 12 * MS), CostPoint(4, 6 * MS)))
+    for _ in range(30):
+        curve.observe(rows, 0, 1, taken * MS)  # as expected: nothing is corrected
+    assert list(milliseconds(curve).values()) == pytest.approx([level, level], rel=1e-5)
+
+
 def test_corrections_converge_to_what_forwards_take() -> None:
     curve = CostCurve(MEASURED)
     for _ in range(150):

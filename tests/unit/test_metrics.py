@@ -57,7 +57,7 @@ def test_wrong_settings_are_named(name: str, wrong: str) -> None:
 
 
 def test_sessions_are_told_of_replicas_that_have_left_and_of_roles_without_any() -> None:
-    leaving, staying = (Replica(name, None, sessions=2) for name in ("a", "b"))  # type: ignore[arg-type]
+    leaving, staying = (Replica(name, None, sessions=2) for name in ("a", "b"))
     verifiers = Replicas([leaving, staying])
     verifiers.leave(leaving)
     known = {"verifier": verifiers, "drafter": Replicas()}

@@ -129,6 +129,32 @@ def test_a_layer_must_bring_in_delta(delta: float, forwards: int) -> None:
     assert strategy.end is (DraftEnd.DRAFT_COST if delta else DraftEnd.DEPTH)
 
 
+def certain_of_the_first(prefix: Sequence[int]) -> Tensor:
+    return certain(prefix) if len(prefix) == len(PROMPT) else uniform(prefix)
+
+
+@pytest.mark.parametrize(
+    ("delta", "forwards", "end"), [(0.3, 2, DraftEnd.DRAFT_COST), (0.2, 3, DraftEnd.NODES)]
+)
+def test_what_earlier_layers_brought_in_does_not_count(
+    delta: float, forwards: int, end: DraftEnd
+) -> None:
+    """Two nodes: the first layer's brings in 1, the second's another 1/4, the third's nothing."""
+    model = ScriptedModel(certain_of_the_first, 4)
+    strategy, _ = drafting(model, nodes=2, delta=delta, depth=6)
+    draft(strategy)
+    assert len(model.rows_of_forwards) == forwards
+    assert strategy.end is end
+
+
+def test_where_there_is_a_delta_prices_do_not_count() -> None:
+    for delta in (0.0, 0.5):
+        model = ScriptedModel(certain, 4)
+        strategy, _ = drafting(model, nodes=30, delta=delta, depth=6)
+        draft(strategy, tokens_per_second=1e6)
+        assert len(model.rows_of_forwards) == 6
+
+
 def test_without_a_delta_the_price_of_a_forward_decides() -> None:
     for rate, forwards in ((0.0, 6), (1e6, 1)):
         model = ScriptedModel(certain, 4)
@@ -183,6 +209,17 @@ def test_so_they_do_whatever_was_learned(
     tree = draft(strategy)
     assert len(tree) >= 1
     assert sum_of_siblings(tree) <= 1 + 1e-9
+
+
+def test_the_best_child_keeps_its_estimate_and_the_others_share_all_that_is_left() -> None:
+    law = torch.tensor([0.4, 0.3, 0.2, 0.1])
+    strategy, session = drafting(ScriptedModel(lambda _: law.log(), 4), nodes=4, delta=0, depth=1)
+    known = session.calibration
+    for cell in range(len(known.hits)):  # whatever is guessed was right in half of all cases
+        known.trials[cell], known.hits[cell] = 1e9, 0.5e9
+    tree = draft(strategy)
+    estimates = dict(zip(tree.token_ids, tree.estimates, strict=True))
+    assert estimates == pytest.approx({0: 1 / 2, 1: 1 / 6, 2: 1 / 6, 3: 1 / 6}, rel=1e-3)
 
 
 @pytest.mark.parametrize("temperature", [0.0, 0.8])

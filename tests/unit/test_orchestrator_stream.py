@@ -8,9 +8,12 @@ from unittest.mock import AsyncMock, Mock
 
 import grpc
 import pytest
+from google.rpc.error_details_pb2 import ErrorInfo
+from google.rpc.status_pb2 import Status
 
-from draftloop.errors import DeadlineExceeded, DraftloopError, Overloaded, Unavailable
-from orchestrator.stream import Stream
+from draftloop.errors import DeadlineExceeded, DraftloopError, Mismatch, Overloaded, Unavailable
+from draftloop.rpc.interceptors import DETAILS_KEY
+from orchestrator.stream import ServiceFailed, Stream
 
 
 @pytest.mark.parametrize("part", ["write", "done_writing"])
@@ -55,15 +58,36 @@ def test_an_answer_that_is_none_is_one_of_a_service_that_is_gone(answer: Any) ->
         ),
         ("DEADLINE_EXCEEDED", "Deadline Exceeded", DeadlineExceeded, str(DeadlineExceeded())),
         ("UNAVAILABLE", "Socket closed", Unavailable, "Socket closed"),
-        ("INTERNAL", "", Unavailable, "INTERNAL"),
+        ("INTERNAL", "", ServiceFailed, "INTERNAL"),
     ],
 )
 def test_statuses_mean_what_they_meant_there(
     code: str, details: str, meant: type[DraftloopError], text: str
 ) -> None:
-    nothing = grpc.aio.Metadata()
-    error = grpc.aio.AioRpcError(grpc.StatusCode[code], nothing, nothing, details)
-    call = Mock(write=AsyncMock(side_effect=error), time_remaining=Mock(return_value=None))
     with pytest.raises(meant) as caught:
-        asyncio.run(Stream(call, farewell=None, timeout_s=1).ask("anything"))
+        asyncio.run(refusing(code, details).ask("anything"))
     assert type(caught.value) is meant and str(caught.value) == text
+
+
+def refusing(code: str, details: str, reason: str = "") -> Stream:
+    """A stream to a service that answers with an error, which names a reason or does not."""
+    nothing, trailing = grpc.aio.Metadata(), grpc.aio.Metadata()
+    if reason:
+        status = Status()
+        status.details.add().Pack(ErrorInfo(reason=reason))
+        trailing.add(DETAILS_KEY, status.SerializeToString())
+    error = grpc.aio.AioRpcError(grpc.StatusCode[code], nothing, trailing, details)
+    call = Mock(write=AsyncMock(side_effect=error), time_remaining=Mock(return_value=None))
+    return Stream(call, farewell=None, timeout_s=1)
+
+
+@pytest.mark.parametrize(
+    ("reason", "meant"), [("MISMATCH", Mismatch), ("STALE_SESSION", Unavailable), ("", Unavailable)]
+)
+def test_a_mismatch_is_told_from_a_part_that_is_gone(
+    reason: str, meant: type[DraftloopError]
+) -> None:
+    """A replica of another model refuses on purpose: to ask it again would change nothing."""
+    with pytest.raises(meant) as caught:
+        asyncio.run(refusing("FAILED_PRECONDITION", "another model", reason).ask("anything"))
+    assert type(caught.value) is meant and str(caught.value) == "another model"

@@ -7,6 +7,7 @@ from typing import cast
 from draftloop.runtime.forward import Forward
 from draftloop.runtime.kv_cache import KVCache, Slot
 from draftloop.runtime.model import LanguageModel
+from draftloop.runtime.prefixes import Text
 from draftloop.runtime.step import (
     LEAST_PROMPT_TOKENS,
     LONGEST_S,
@@ -61,6 +62,27 @@ def test_another_model_and_a_full_step_wait() -> None:
     step = Step(wish(target, 1))
     assert step.takes(wish(target, 1, nodes=MAX_STEP_TOKENS - 2))
     assert not step.takes(wish(target, 1))
+
+
+def of_text(made: Forward, *, waits: bool = False) -> Forward:
+    """The same in a session with the text that all have here; one that `waits` may copy it."""
+    made.slot.text = Text([1] * 64, "")
+    made.renewed = (lambda: made) if waits else None
+    return made
+
+
+def test_what_a_prompt_in_the_step_computes_is_waited_for() -> None:
+    """Whether that is the first one or came later; what a round computes is its own text."""
+    target = model()
+    first = Step(of_text(wish(target, PROMPT // 4)))
+    assert not first.takes(of_text(wish(target, PROMPT // 4), waits=True))
+    later = Step(wish(target, PROMPT // 4))
+    assert later.takes(of_text(wish(target, PROMPT // 4), waits=True))
+    assert not later.takes(of_text(wish(target, PROMPT // 4), waits=True))
+    assert later.takes(of_text(wish(target, PROMPT // 4)))  # nobody could copy it for that one
+    rounds = Step(of_text(wish(target, 1)))
+    assert rounds.takes(of_text(wish(target, ROUND_TOKENS)))
+    assert rounds.takes(of_text(wish(target, PROMPT // 4), waits=True))
 
 
 def test_the_size_follows_what_rows_take() -> None:
