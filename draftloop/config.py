@@ -9,6 +9,7 @@ from typing import Any, Literal, Self
 from pydantic import Field, ValidationError, ValidationInfo, field_validator, model_validator
 from pydantic_settings import BaseSettings, CliApp, SettingsConfigDict
 
+from draftloop import bundled
 from draftloop.environment import prefix_of, unknown_names
 from draftloop.errors import StartupFailure
 from draftloop.tls import ServerTls, require_together
@@ -248,4 +249,4 @@ def comma_separated(text: str) -> list[str]:
 
 def bundled_model(name: str) -> Path:
     """Folder of a model of the bundled pair: `verifier` or `drafter`."""
-    return REPOSITORY / "models" / name
+    return bundled.FOLDER / name

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from draftloop.bundled import ONLY_IN_A_CLONE, is_left_behind
 from draftloop.errors import Mismatch, StartupFailure
 
 PROTOCOL_VERSION = 1
@@ -143,6 +144,8 @@ def require_model_folder(folder: Path, setting: str = "model") -> None:
 
 
 def _missing(folder: Path, name: str, setting: str) -> StartupFailure:
+    if is_left_behind(folder):
+        return StartupFailure(f"{setting}: {ONLY_IN_A_CLONE}")
     advice = ""
     if name == TOKENIZER:
         advice = (

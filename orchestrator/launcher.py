@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Self
 
+from draftloop.bundled import ONLY_IN_A_CLONE, is_left_behind
 from draftloop.environment import prefix_of
 from draftloop.errors import StartupFailure
 from draftloop.model_info import require_model_folder
@@ -143,10 +144,15 @@ class Stack:
         OrchestratorSettings.from_command_line([*self._orchestrator_flags(), *elsewhere])
 
     def _missing_models(self) -> Iterator[str]:
-        for name in ("target", "draft"):
-            folder: Path | None = getattr(self.config, name)
+        folders = {"target": self.config.target, "draft": self.config.draft}
+        named = {name: folder for name, folder in folders.items() if folder is not None}
+        left = [name for name, folder in named.items() if is_left_behind(folder)]
+        if left:
+            flags = ", ".join(f"--{name}" for name in left)
+            yield f"{', '.join(left)}: {ONLY_IN_A_CLONE} ({flags})"
+        for name, folder in named.items():
             try:
-                if folder is not None:
+                if name not in left:
                     require_model_folder(folder, name)
             except StartupFailure as error:
                 yield str(error)

@@ -8,6 +8,7 @@ import pytest
 
 from tests.browser.conftest import OpenPage
 from tests.browser.inspection import CONTRASTS, NAMELESS, SHIFTS
+from tests.browser.slow_pages import slow_pages
 from tests.browser.test_playground import RUN
 
 if TYPE_CHECKING:
@@ -101,6 +102,27 @@ def test_any_width_and_nothing_moves(open_page: OpenPage, width: int) -> None:
     assert wide <= width
     playground.at("#answer").scroll_into_view_if_needed()
     assert playground.page.evaluate(SHIFTS) == []
+
+
+@pytest.mark.parametrize("width", [360, 1600])
+def test_a_page_that_arrives_line_by_line_stays_still_too(
+    open_page: OpenPage, base: str, width: int
+) -> None:
+    """A field that was painted before its input came up from below when that was there."""
+    with slow_pages(base) as address:
+        playground = open_page(address, viewport={"width": width, "height": 900})
+        assert playground.page.evaluate(SHIFTS) == []
+
+
+def test_there_is_room_for_long_names_of_models(playground: Playground) -> None:
+    """They pushed all of the page down by a line, on phones."""
+    playground.page.set_viewport_size({"width": 360, "height": 900})
+    top, names = "m => m.getBoundingClientRect().top", "vendor/model-of-some-thirty-letters"
+    tops = []
+    for said in ("short", f"target {names}, draft {names}"):
+        playground.at("#models").evaluate("(p, said) => (p.textContent = said)", said)
+        tops.append(playground.at("main").evaluate(top))
+    assert tops[0] == tops[1]
 
 
 def test_reduced_motion(open_page: OpenPage) -> None:

@@ -15,8 +15,10 @@ from typing import Any
 import pytest
 
 from drafter_service.config import DrafterSettings
+from draftloop import bundled
 from draftloop.config import bundled_model
 from draftloop.errors import StartupFailure
+from draftloop.model_info import require_model_folder
 from orchestrator.launcher import Stack, interruptible
 from orchestrator.role_process import PYTHON, RoleProcess
 from orchestrator.stack_config import StackConfig
@@ -42,6 +44,35 @@ def test_nothing_has_a_word_in_a_file(tmp_path: Path) -> None:
     file.write_bytes(b"draft = '\xff'\n")
     with pytest.raises(StartupFailure, match="config: .*cannot be read"):
         StackConfig.read(file)
+
+
+def test_a_package_without_the_bundled_models_says_in_a_line_what_to_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Once it said of either folder of the package that it holds no config.json."""
+    monkeypatch.setattr(bundled, "FOLDER", tmp_path)
+
+    def refusal(**settings: Any) -> str:
+        free = {"port": 0, "http_port": None, "verifier_port": 0, "drafter_port": 0}
+        stack = Stack(StackConfig(**{**free, **settings}))
+        with pytest.raises(StartupFailure) as caught, stack:
+            pass
+        return str(caught.value)
+
+    neither = refusal(target=bundled_model("verifier"), draft=bundled_model("drafter"))
+    assert neither == (
+        "target, draft: the bundled models are only in a clone of the repository: run it there, or "
+        "give the folder of a Hugging Face model (--target, --draft)"
+    )
+    own = tmp_path / "own" / "model"
+    one, other = refusal(target=own, draft=bundled_model("drafter")).split("\n")
+    assert one.startswith("draft: the bundled models are only") and one.endswith("(--draft)")
+    assert other.startswith(f"target: {own} holds no config.json; give the folder")
+    with pytest.raises(StartupFailure, match="^model: the bundled models are only in a clone"):
+        require_model_folder(bundled_model("verifier"))
+    bundled_model("drafter").mkdir()
+    assert refusal(target=own).startswith("target: ")
+    assert "draft: " + str(bundled_model("drafter")) in refusal(draft=bundled_model("drafter"))
 
 
 def test_ports_are_looked_at_before_models_are_loaded() -> None:

@@ -1,0 +1,16 @@
+"""The models that come with a clone of the repository, and with no package that was installed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+FOLDER = Path(__file__).resolve().parent.parent / "models"
+ONLY_IN_A_CLONE = (
+    "the bundled models are only in a clone of the repository: run it there, or give the folder of "
+    "a Hugging Face model"
+)
+
+
+def is_left_behind(folder: Path) -> bool:
+    """Whether it would be one of theirs, and they are not here."""
+    return folder.parent == FOLDER and not folder.exists()
