@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import os
-import signal
 import sys
 from collections import OrderedDict
 from dataclasses import asdict
@@ -79,9 +77,9 @@ class _Trials:
     @classmethod
     async def begun(cls, model: Model) -> _Trials:
         """Raises InvalidInput where the tokenizer is none that grammars can be followed with."""
-        pipe = asyncio.subprocess.PIPE
+        pipe, quiet = asyncio.subprocess.PIPE, asyncio.subprocess.DEVNULL  # bombs end loudly
         process = await asyncio.create_subprocess_exec(
-            *COMMAND, stdin=pipe, stdout=pipe, limit=MOST_LETTERS, start_new_session=True
+            *COMMAND, stdin=pipe, stdout=pipe, stderr=quiet, limit=MOST_LETTERS
         )
         trials = cls(model, process)
         try:
@@ -115,6 +113,6 @@ class _Trials:
         """With whatever it is trying."""
         assert self._process.stdin is not None
         with contextlib.suppress(ProcessLookupError):
-            os.killpg(self._process.pid, signal.SIGKILL)
+            self._process.terminate()
         self._process.stdin.close()
         await self._process.wait()

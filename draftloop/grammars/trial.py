@@ -26,7 +26,7 @@ from draftloop.grammars.text import refusal
 MB = 1 << 20
 MOST_STACK = 4 * MB  # less than the threads of services have: what passes here does not end them
 MOST_MEMORY = 48 * MB  # services keep some of them
-MOST_ADDRESSES = 512 * MB  # while it is made
+MOST_ADDRESSES = 192 * MB  # while it is made
 MOST_CPU_S = 3
 MOST_S = 30.0  # where the machine is busy otherwise
 TOO_LARGE = "it is too large, or too deep"
@@ -43,7 +43,8 @@ class Model:
 
 
 def main() -> None:
-    """Answers until the other side is gone."""
+    """Answers until the other side is gone, or says that it should end."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     model = Model(**json.loads(sys.stdin.readline()))
     try:
         known = Vocabulary(Path(model.folder), model.vocabulary_size, model.stop_token_ids)
@@ -62,12 +63,13 @@ def _tried(grammar: Grammar, known: Vocabulary) -> str | None:
     if not child:
         _answer(writing, grammar, known)
     os.close(writing)
-    with os.fdopen(reading, "rb") as answer:
-        in_time, _, _ = select.select([answer], [], [], MOST_S)
-        if not in_time:
+    said = b""
+    try:
+        said = _heard(reading)
+    finally:  # in a container nobody else would take leave of it
+        if not said:
             os.kill(child, signal.SIGKILL)
-        said = answer.read()
-    _, status = os.waitpid(child, 0)
+        _, status = os.waitpid(child, 0)
     if said:
         found: str | None = json.loads(said)
         return found
@@ -75,8 +77,16 @@ def _tried(grammar: Grammar, known: Vocabulary) -> str | None:
     return refusal(grammar, TOO_LONG if late else TOO_LARGE).description
 
 
+def _heard(reading: int) -> bytes:
+    """The answer; nothing where the process ended without one, or goes on for too long."""
+    with os.fdopen(reading, "rb") as answer:
+        in_time, _, _ = select.select([answer], [], [], MOST_S)
+        return answer.read() if in_time else b""
+
+
 def _answer(writing: int, grammar: Grammar, known: Vocabulary) -> None:
     """In a process of its own, which ends here."""
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
     with contextlib.suppress(BaseException):
         before = _limit()
         found = _wrong(grammar, known)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 from collections.abc import AsyncIterator
@@ -84,18 +85,34 @@ async def test_what_took_too_long_is_not_tried_again(
     assert str(first.value) == str(again.value)
 
 
+def running() -> list[tuple[int, int]]:
+    """Every process, zombies too, and its parent."""
+    found = []
+    for file in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):  # ended meanwhile
+            fields = file.read_text().rpartition(")")[2].split()
+            found.append((int(file.parent.name), int(fields[1])))
+    return found
+
+
+def children_of(process: int) -> set[int]:
+    return {child for child, parent in running() if parent == process}
+
+
 async def test_who_leaves_takes_the_process_along(trials: GrammarTrials) -> None:
     """And others are tried by a new one, meanwhile as well."""
     await trials.require(SOUND, MODEL)
     (process,) = trials._idle
     bomb = Grammar("json_schema", '{"type": "integer", "multipleOf": 999983}')
     asked = asyncio.create_task(trials.require(bomb, MODEL))
-    await asyncio.sleep(0)
+    while not (children := children_of(process._process.pid)):
+        await asyncio.sleep(0.01)
     await trials.require(Grammar("regex", "b"), MODEL)
     asked.cancel()
     with pytest.raises(asyncio.CancelledError):
         await asked
-    assert await asyncio.wait_for(process._process.wait(), 20) < 0
+    await asyncio.wait_for(process._process.wait(), 20)
+    assert not children & {child for child, _ in running()}
     await trials.require(Grammar("regex", "c"), MODEL)
     assert process not in trials._idle
 
