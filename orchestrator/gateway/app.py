@@ -47,8 +47,9 @@ def build_app(gateway: Gateway, max_body_bytes: int) -> FastAPI:
     app.add_exception_handler(HTTPException, _no_such_thing)
     app.add_exception_handler(Exception, _unforeseen)
     app.add_middleware(
-        Envelope, max_body_bytes=max_body_bytes, require_caller=gateway.require_caller
-    )
+        Envelope, max_body_bytes=max_body_bytes, require_host=gateway.hosts.require_own,
+        require_caller=gateway.require_caller,
+    )  # fmt: skip
     return app
 
 

@@ -10,7 +10,7 @@ from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from draftloop import logs
-from draftloop.errors import Unauthenticated
+from draftloop.errors import Forbidden, Unauthenticated
 from draftloop.request import is_request_id
 from orchestrator.gateway.answers import JsonAnswer, refusal
 from orchestrator.gateway.errors import encoded, problem, too_large
@@ -25,14 +25,19 @@ FAILED, CLIENT_CLOSED = 500, 499  # nginx's number; nobody reads it
 
 
 class Envelope:
-    """ASGI middleware. `require_caller` raises Unauthenticated for headers of a stranger."""
+    """ASGI middleware. `require_caller` raises Unauthenticated for headers of a stranger.
+
+    `require_host` raises Forbidden for those of a request that is meant for somebody else.
+    """
 
     def __init__(
         self, app: ASGIApp, *, max_body_bytes: int,
+        require_host: Callable[[Mapping[str, str]], None],
         require_caller: Callable[[Mapping[str, str]], None],
     ) -> None:  # fmt: skip
         self._app = app
         self._max_body_bytes = max_body_bytes
+        self._require_host = require_host
         self._require_caller = require_caller
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -68,11 +73,12 @@ class Envelope:
     def _refused(self, scope: Scope, headers: Headers) -> JsonAnswer | None:
         """An answer to what is not worth reading."""
         path = scope["path"]
-        if path not in OPEN and not f"{path}/".startswith(f"{OPEN_FOLDER}/"):
-            try:
+        try:
+            self._require_host(headers)
+            if path not in OPEN and not f"{path}/".startswith(f"{OPEN_FOLDER}/"):
                 self._require_caller(headers)
-            except Unauthenticated as error:
-                return _closing(refusal(problem(error)))
+        except (Forbidden, Unauthenticated) as error:
+            return _closing(refusal(problem(error)))
         encoding = headers.get("content-encoding", "identity")
         if encoding.lower() != "identity":
             return _closing(refusal(encoded(encoding)))

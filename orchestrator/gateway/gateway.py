@@ -21,6 +21,7 @@ from orchestrator.gateway.chat_template import ChatTemplate
 from orchestrator.gateway.errors import ContextExceeded, UnknownModel
 from orchestrator.gateway.form_field import by_form_field
 from orchestrator.gateway.formats import AnswerFormat, ChatFormat, CompletionFormat
+from orchestrator.gateway.hosts import Hosts
 from orchestrator.gateway.parameters import echoed_logprobs, parameters, seed_of
 from orchestrator.gateway.prompt_logprobs import PromptAnswer
 from orchestrator.gateway.prompts import Prompt, Prompts, entries
@@ -51,6 +52,7 @@ class Gateway:
         self.ready = False
         self.started = int(time.time())
         self.ending = Ending()
+        self.hosts = Hosts(front.deployment.settings)
         self._prompts = Prompts(front.deployment, template)
         self._readings = Readings(front.deployment, template)
         self._defaults = defaults

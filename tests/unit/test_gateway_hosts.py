@@ -1,0 +1,60 @@
+"""A page whose name points to this machine is not served by a keyless server on loopback."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from orchestrator.key_file import KeyEntry, hash_of, new_key
+from tests.support.certificates import Authority
+from tests.support.gateway import gateway
+
+PAGE = "evil.example"
+PATHS = ("/health", "/metrics", "/v1/models", "/playground/", "/nowhere")
+
+
+async def statuses(host: str, **settings: Any) -> set[int]:
+    async with gateway(host=host, **settings) as (client, _):
+        origin = {"origin": f"http://{host}"}
+        return {(await client.get(path, headers=origin)).status_code for path in PATHS}
+
+
+@pytest.mark.parametrize("listen", ["127.0.0.1:8000", "localhost:0", "[::1]:8000", "127.8.0.1:9"])
+@pytest.mark.parametrize(
+    "host", [PAGE, f"{PAGE}:8000", "localhost.evil.example", "127.0.0.1.evil.example", "10.0.0.1"]
+)
+async def test_another_name_is_refused_on_loopback(listen: str, host: str) -> None:
+    assert await statuses(host, http_listen=listen) == {403}
+
+
+@pytest.mark.parametrize(
+    "host", ["localhost", "LOCALHOST:8000", "127.0.0.1:8000", "127.1.2.3", "[::1]", "[::1]:8000"]
+)
+async def test_its_own_names_are_not(host: str) -> None:
+    assert 403 not in await statuses(host, http_listen="127.0.0.1:8000")
+
+
+async def test_who_is_refused_is_told_why() -> None:
+    async with gateway(host=PAGE, http_listen="127.0.0.1:8000") as (client, _):
+        answer = await client.post("/v1/completions", json={"prompt": "a"})
+    assert answer.json()["error"]["code"] == "forbidden"
+    assert answer.json()["error"]["message"].endswith(
+        "where no API keys are needed; got 'evil.example'"
+    )
+
+
+@pytest.mark.parametrize("listen", ["0.0.0.0:8000", "[::]:8000", "orchestrator:8000"])
+async def test_services_are_reached_by_any_name(listen: str) -> None:
+    assert 403 not in await statuses("orchestrator:8000", http_listen=listen)
+
+
+async def test_keys_and_certificates_are_enough(tmp_path: Path) -> None:
+    """A page has no key, and no certificate for its name is this server's."""
+    keys = tmp_path / "keys.toml"
+    keys.write_text(KeyEntry(name="a", sha256=hash_of(new_key()), tenant="").toml())
+    assert 403 not in await statuses(PAGE, keys=keys)
+    pair = Authority(tmp_path / "certificates").pair("server")
+    tls = {"tls_certificate": pair.certificate, "tls_key": pair.key}
+    assert 403 not in await statuses(PAGE, **tls)
