@@ -78,16 +78,6 @@ class Stack:
         """Where something went wrong the logs stay, to be read."""
         self.stop(keeps_logs=kind is not None and not issubclass(kind, KeyboardInterrupt))
 
-    def restart(self, role: str) -> None:
-        """Starts a dead role again on the same ports."""
-        process = self.processes[role]
-        port = process.address.rpartition(":")[2]
-        process.flags = _with(process.flags, "--listen", f"{self.config.host}:{port}")
-        if role == "orchestrator" and self.http_address and "--http-listen" in process.flags:
-            process.flags = _with(process.flags, "--http-listen", self.http_address)
-        process.start()
-        self._wait_for(process, time.monotonic() + self.config.start_timeout_s)
-
     def wait(self) -> RoleProcess:
         """Blocks until some role's process has ended; returns it."""
         while True:
@@ -131,12 +121,9 @@ class Stack:
         self.processes[role].start()
 
     def _await(self, process: RoleProcess, deadline: float) -> None:
-        self._wait_for(process, deadline)
-        self._on_ready(process)
-
-    def _wait_for(self, process: RoleProcess, deadline: float) -> None:
         limit = f"start_timeout_s = {self.config.start_timeout_s:g} seconds (--start-timeout-s)"
         process.wait_until_ready(deadline, limit)
+        self._on_ready(process)
 
     def _require_orchestrator_flags(self) -> None:
         """It starts last: what is wrong with its settings is said before models are loaded."""
@@ -233,11 +220,6 @@ def _problem(host: str, port: int) -> str:
             return "is in use; stop what listens there or choose another port"
         return f"cannot be listened on: {error}"
     return ""
-
-
-def _with(flags: list[str], name: str, address: str) -> list[str]:
-    at = flags.index(name)
-    return [*flags[: at + 1], address, *flags[at + 2 :]]
 
 
 @contextlib.contextmanager

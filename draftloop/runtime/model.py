@@ -159,11 +159,6 @@ class LanguageModel:
         """Has other ranks do what this one does from now on."""
         self._lead = self.cache.lead = lead
 
-    @property
-    def is_lean(self) -> bool:
-        """Whether forwards go past transformers' Python."""
-        return self._lean is not None
-
     def acquire(self, text: Text | None = None) -> Slot:
         """A slot of the cache for a new session; with a text, one that may hold its beginning."""
         if text is None:

@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 
 from draftloop.config import bundled_model
-from orchestrator.launcher import Stack
 from orchestrator.stack_config import StackConfig
 from protos import generation_pb2 as pb
 from tests.e2e.client import STRATEGIES, Case, Client, first_difference, held_out_prompts
@@ -202,7 +201,7 @@ def test_nor_does_a_target_model_that_is_split(
 
 @pytest.mark.timeout(600)
 def test_a_drafter_killed_midway_changes_no_token(
-    stack: Stack, client: Client, cases: list[Case], expected: list[list[int]]
+    stack: ForkedStack, client: Client, cases: list[Case], expected: list[list[int]]
 ) -> None:
     """SIGKILL with eight requests under way, which go on without drafts of its model."""
     answers: list[list[int]] = []
@@ -226,7 +225,7 @@ def test_a_drafter_killed_midway_changes_no_token(
 
 @pytest.mark.timeout(600)
 def test_a_returned_drafter_is_used_again(
-    stack: Stack, client: Client, cases: list[Case], expected: list[list[int]]
+    stack: ForkedStack, client: Client, cases: list[Case], expected: list[list[int]]
 ) -> None:
     """A restart must not leave the orchestrator without drafts for ever."""
     for _ in range(20):

@@ -12,6 +12,7 @@ import runpy
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -70,6 +71,15 @@ class ForkedStack(Stack):
     """All roles as `draftloop up` starts them, but forked."""
 
     role_process = ForkedRole
+
+    def restart(self, role: str) -> None:
+        """Starts a dead role again, on the same gRPC port."""
+        process = self.processes[role]
+        at = process.flags.index("--listen") + 1
+        process.flags = [*process.flags[:at], process.address, *process.flags[at + 1 :]]
+        process.start()
+        limit = self.config.start_timeout_s
+        process.wait_until_ready(time.monotonic() + limit, f"{limit:g} seconds")
 
 
 def _run(module: str, flags: list[str], log_file: str, environment: dict[str, str]) -> None:

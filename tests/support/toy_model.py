@@ -70,14 +70,6 @@ def load_model(folder: Path, **options: Any) -> LanguageModel:
     return LanguageModel(ModelOptions(folder=folder, **{**defaults, **options}))
 
 
-def plain_logits(folder: Path, token_ids: Sequence[int]) -> Tensor:
-    """[tokens, vocabulary] from transformers' own eager forward over the whole text."""
-    network = AutoModelForCausalLM.from_pretrained(folder, attn_implementation="eager")
-    with torch.inference_mode():
-        logits: Tensor = network(torch.tensor([list(token_ids)]), use_cache=False).logits[0]
-    return logits
-
-
 @dataclass
 class TableModel:
     """A scripted target: logits over a few tokens, drawn once per prefix.
