@@ -20,7 +20,7 @@ from drafter_service.tree_nodes import (
     STATE,
     UNRUN,
     Learned,
-    Records,
+    NodeRecords,
     Tree,
 )
 from draftloop.runtime.forward import Forward
@@ -66,7 +66,7 @@ class Candidates:
         return self._count("nodes")
 
     @property
-    def nodes(self) -> Records:
+    def nodes(self) -> NodeRecords:
         """All records of `tree_nodes.NODE`, the root's not among them."""
         return self._tree.nodes[: len(self)]
 

@@ -53,7 +53,8 @@ STATE = np.dtype(
     align=True,
 )
 
-Records = Any  # an array of one of these: numba reads fields as attributes, numpy's types do not
+# An array of one of these: numba reads fields as attributes, numpy's types do not.
+NodeRecords = Any
 
 
 class Tree(NamedTuple):
@@ -64,8 +65,8 @@ class Tree(NamedTuple):
     `chosen` and `ends` are nodes, `stops` tokens in order.
     """
 
-    nodes: Records
-    state: Records
+    nodes: NodeRecords
+    state: NodeRecords
     rows: Whole
     said_tokens: Whole
     said_shares: Floats

@@ -78,11 +78,12 @@ NODE = np.dtype(
     align=True,
 )
 Successors = NDArray[np.int32]  # [vocabulary, ranks], -1 where unknown; [0, ranks] for none
-Records = Any  # an array of GUESS or NODE: numba reads fields as attributes, numpy's types do not
+# An array of GUESS or NODE: numba reads fields as attributes, numpy's types do not.
+NodeRecords = Any
 
 
 @compiled
-def look_up(table: Table, key: np.uint64, own: bool, row: Records, known: int) -> int:
+def look_up(table: Table, key: np.uint64, own: bool, row: NodeRecords, known: int) -> int:
     """Adds one context's continuations to the `known` of the other table; returns how many now."""
     if table.words.size == 0:
         return known
@@ -111,7 +112,7 @@ def look_up(table: Table, key: np.uint64, own: bool, row: Records, known: int) -
 
 
 @compiled
-def news(row: Records, known: int, blended: Records, found: int) -> int:
+def news(row: NodeRecords, known: int, blended: NodeRecords, found: int) -> int:
     """Takes from the counts of `row` what longer contexts have counted already.
 
     Returns how many tokens of `blended`, at most MOST_BLENDED, there are now; `rank` says which.
@@ -137,7 +138,7 @@ def news(row: Records, known: int, blended: Records, found: int) -> int:
 
 @compiled
 def blend(
-    own: Table, shared: Table, recent: Integers, length: int, row: Records, blended: Records
+    own: Table, shared: Table, recent: Integers, length: int, row: NodeRecords, blended: NodeRecords
 ) -> int:
     """Prediction by partial matching over all contexts, the longest first; returns how many tokens.
 
@@ -181,7 +182,7 @@ def blend(
 
 
 @compiled
-def likeliest(blended: Records, found: int, kept: Records) -> int:
+def likeliest(blended: NodeRecords, found: int, kept: NodeRecords) -> int:
     """Copies the best few, lower token ids first among equals, and uses the others up."""
     count = min(found, MOST_CONTINUATIONS)
     for rank in range(count):
@@ -209,7 +210,7 @@ def corrected(correction: Correction, source: int, score: float, run: int) -> fl
 
 @compiled
 def open_ends(
-    kept: Records,
+    kept: NodeRecords,
     count: int,
     recycled: Integers,
     parent: int,
@@ -217,7 +218,7 @@ def open_ends(
     run: int,
     reach: float,
     correction: Correction,
-    ends: Records,
+    ends: NodeRecords,
     opened: int,
 ) -> int:
     """Appends a node's children to the open ends; returns the new number of ends.
@@ -256,7 +257,9 @@ def open_ends(
 
 
 @compiled
-def best_end(ends: Records, opened: int, leaf_allowed: bool, has_child: NDArray[np.bool_]) -> int:
+def best_end(
+    ends: NodeRecords, opened: int, leaf_allowed: bool, has_child: NDArray[np.bool_]
+) -> int:
     """The likeliest open end, or -1; ties go by depth, token id and parent.
 
     Where no leaf may be added, only an end whose parent has no child yet (`has_child[parent + 1]`).
@@ -276,7 +279,7 @@ def best_end(ends: Records, opened: int, leaf_allowed: bool, has_child: NDArray[
 
 
 @compiled
-def last_tokens(nodes: Records, node: int, context: Integers, recent: Integers) -> int:
+def last_tokens(nodes: NodeRecords, node: int, context: Integers, recent: Integers) -> int:
     """Writes the tokens before a node's children, latest first; returns how many, at most 8."""
     length = 0
     while node >= 0 and length < MAX_CONTEXT:
@@ -300,7 +303,7 @@ def grow_nodes(
     context: Integers,
     run: int,
     stops: Stops,
-    nodes: Records,
+    nodes: NodeRecords,
     max_depth: int,
     most_leaves: int,
     least: float,
