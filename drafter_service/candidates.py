@@ -221,8 +221,8 @@ class Candidates:
         depth = tree_ends.deepest(tree)
         noise = session.sampler.noise(len(session.committed), depth + NOISE_AT_ONCE)
         heat = session.request.sampling.temperature
-        law = session.sampler.law
-        records = prepared.records(slot, self._children, heat, noise, law)
+        cuts = session.sampler.cuts
+        records = prepared.records(slot, self._children, heat, noise, cuts)
         place = np.array((slot.length, 0), np.int64)
         context = Context(np.array(tail, np.int64), place)
         grow(tree, self._learned, economy.state, records, context)

@@ -136,8 +136,8 @@ def _said_in_one_call(session: VerifierSession, forward: Forward, draft: DraftTr
     assert prepared is not None, "goes_alone() comes first"
     depth = max(draft.depths(), default=0)
     noise = session.sampler.noise(len(session.committed), depth + 1)
-    heat, law = session.request.sampling.temperature, session.sampler.law
-    wanted = Wanted(heat, session.request.successors, law)
+    heat, cuts = session.request.sampling.temperature, session.sampler.cuts
+    wanted = Wanted(heat, session.request.successors, cuts)
     answers: list[Chosen] = []
 
     def run() -> list[Pass]:

@@ -17,10 +17,10 @@ from draftloop.runtime.exponent import EXP2
 
 Floats32 = npt.NDArray[np.float32]
 Words = npt.NDArray[np.int32]
-Law = npt.NDArray[np.float64]
+Cuts = npt.NDArray[np.float64]
 
-TEMPERATURE, TOP_K, TOP_P, MIN_P = 0, 1, 2, 3  # of a `Law`; an empty one cuts nothing off
-NO_LAW: Law = np.zeros(0)
+TEMPERATURE, TOP_K, TOP_P, MIN_P = 0, 1, 2, 3  # of `Cuts`; empty ones cut nothing off
+NO_CUTS: Cuts = np.zeros(0)
 
 BITS_BELOW = 20
 SIZES = (0x3F800000 >> BITS_BELOW) + 1  # the greatest weight is 1
@@ -46,21 +46,21 @@ def scratch(vocabulary: int) -> Scratch:
 
 
 @compiled
-def cut_off(logits: Floats32, law: Law, known: Scratch) -> None:
-    """Writes -inf over what `law` leaves out of every row [rows, vocabulary].
+def cut_off(logits: Floats32, cuts: Cuts, known: Scratch) -> None:
+    """Writes -inf over what `cuts` leave out of every row [rows, vocabulary].
 
     Of tokens that are equally likely top-p keeps the lower ids, top-k all. The likeliest stays.
     """
     for place in range(len(logits)):
         row = logits[place]
-        weigh(row, law[TEMPERATURE], known)
+        weigh(row, cuts[TEMPERATURE], known)
         least_of_k = np.float32(0)
-        if 0 < law[TOP_K] < len(row):
-            least_of_k = least_of(known, int(law[TOP_K]))
+        if 0 < cuts[TOP_K] < len(row):
+            least_of_k = least_of(known, int(cuts[TOP_K]))
         least, surplus = np.float32(0), 0
-        if law[TOP_P] < 1:
-            least, surplus = nucleus(known, law[TOP_P], least_of_k)
-        keep_from(row, known.weights, max(least, least_of_k, np.float32(law[MIN_P])))
+        if cuts[TOP_P] < 1:
+            least, surplus = nucleus(known, cuts[TOP_P], least_of_k)
+        keep_from(row, known.weights, max(least, least_of_k, np.float32(cuts[MIN_P])))
         token = len(row)
         while surplus:
             token -= 1

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from draftloop.request import SamplingParameters
 from draftloop.runtime.choices import EXCLUDED
-from draftloop.runtime.cutting import NO_LAW, Law, Scratch, cut_off, scratch
+from draftloop.runtime.cutting import NO_CUTS, Cuts, Scratch, cut_off, scratch
 
 
 class Filters:
@@ -18,21 +18,21 @@ class Filters:
         self._parameters = parameters
         self._scratch: Scratch | None = None
         self._vocabulary_size = vocabulary_size
-        self.law: Law = NO_LAW
+        self.cuts: Cuts = NO_CUTS
         if parameters.filtered:
             kept = parameters.top_k, parameters.top_p, parameters.min_p
-            self.law = np.array((parameters.temperature, *kept), np.float64)
+            self.cuts = np.array((parameters.temperature, *kept), np.float64)
 
     def applied(self, logits: Tensor) -> Tensor:
         """Logits [rows, vocabulary] before the temperature; -inf over what is cut off after it."""
-        if not len(self.law):
+        if not len(self.cuts):
             return logits
         if not logits.is_cpu:
             return logits.masked_fill(_outside(logits, self._parameters), EXCLUDED)
         if self._scratch is None:
             self._scratch = scratch(self._vocabulary_size)
         kept = logits.clone(memory_format=torch.contiguous_format)
-        cut_off(kept.numpy(), self.law, self._scratch)
+        cut_off(kept.numpy(), self.cuts, self._scratch)
         return kept
 
 

@@ -103,8 +103,8 @@ def run_and_choose(
 @compiled
 def choose(records: Records, chosen: int, depths: Whole) -> None:
     """The best tokens after the chosen rows, each at its depth behind the committed text."""
-    if len(records.law):
-        cut_off(records.logits[:chosen], records.law, records.cut)
+    if len(records.cuts):
+        cut_off(records.logits[:chosen], records.cuts, records.scratch)
     records.choice[CHOICE_ROWS] = chosen
     for place in range(chosen):
         records.choice[CHOICE_NOISE + place] = records.noise[depths[place]]

@@ -18,7 +18,7 @@ from torch import Tensor
 from draftloop.runtime import cpu_choice
 from draftloop.runtime.cpu_linear import UNIT
 from draftloop.runtime.cpu_stack import CpuStack
-from draftloop.runtime.cutting import NO_LAW, Law, scratch
+from draftloop.runtime.cutting import NO_CUTS, Cuts, scratch
 from draftloop.runtime.forward import Forward
 from draftloop.runtime.kv_cache import KVCache, Slot
 from draftloop.runtime.records import LANES, Floats, Records, Whole
@@ -68,12 +68,12 @@ class Passes:
 class Wanted(NamedTuple):
     """What a verification asks for: at a temperature, and likeliest `successors` of every row.
 
-    `law`: what is cut off before.
+    `cuts`: what is cut off before.
     """
 
     temperature: float
     successors: int
-    law: Law = NO_LAW
+    cuts: Cuts = NO_CUTS
 
 
 class Chosen(NamedTuple):
@@ -128,8 +128,8 @@ class Prepared:
             noise=self._silent,
             times=np.zeros((MOST_FORWARDS, 3), np.int64),
             logits=self.logits(self.most_rows).numpy(),
-            law=NO_LAW,
-            cut=scratch(vocabulary_size),
+            cuts=NO_CUTS,
+            scratch=scratch(vocabulary_size),
         )
         self._choices: dict[tuple[int, bool], Choice] = {}
         self._moves = -1
@@ -157,7 +157,7 @@ class Prepared:
         """
         slot, length = forward.slot, forward.slot.length
         tail = self._entered(forward)
-        records = self.records(slot, 1, wanted.temperature, noise, wanted.law)
+        records = self.records(slot, 1, wanted.temperature, noise, wanted.cuts)
         successors = min(wanted.successors, self._vocabulary_size)
         likeliest = self._choice(successors, noisy=False) if successors else NOTHING
         chosen = layout.run_and_choose(
@@ -188,19 +188,21 @@ class Prepared:
         count: int,
         temperature: float,
         noise: Sequence[Tensor],
-        law: Law,
+        cuts: Cuts,
     ) -> Records:
         """For forwards of a slot, and the best `count` tokens after each of their rows.
 
-        `law`: what is cut off before. `noise`: of every position from the one behind the committed
-        text on, none at all where nothing is drawn. Good until the next call, as long as the noise
-        is kept.
+        `cuts`: what is cut off before. `noise`: of every position from the one behind the
+        committed text on, none at all where nothing is drawn. Good until the next call, as long as
+        the noise is kept.
         """
         self._prepare_stack(slot, self._logits)
         choice = self._choice(count, noisy=True)
         choice.record.view(np.float64)[TEMPERATURE] = temperature if noise else 1.0
         drawn = np.array([row.data_ptr() for row in noise]) if noise else self._silent
-        return self._records._replace(noise=drawn, choice=choice.record, said=choice.said, law=law)
+        return self._records._replace(
+            noise=drawn, choice=choice.record, said=choice.said, cuts=cuts
+        )
 
     def _prepare_stack(self, slot: Slot, logits: Tensor) -> None:
         known, rows = self._records, self.most_rows

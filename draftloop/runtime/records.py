@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from draftloop.runtime.cutting import Law, Scratch
+from draftloop.runtime.cutting import Cuts, Scratch
 
 Whole = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
@@ -23,7 +23,7 @@ class Records(NamedTuple):
     length. bias: room for [rows, stored], 0 where a row sees a key, else -inf. said: float64 [rows,
     2 x count + 1], see `cpu_choice_kernel`. scores: float32 [rows, width]. noise: addresses of the
     noise of positions, from the one behind the committed text on. times: [forwards, 3], see `Pass`.
-    logits: float32 [rows, vocabulary]; law: what is cut off of them, in `cut` as room for one row.
+    logits: float32 [rows, vocabulary]; cuts: what is cut off of them; scratch: its room for a row.
     """
 
     entries: Whole
@@ -38,5 +38,5 @@ class Records(NamedTuple):
     noise: Whole
     times: Whole
     logits: npt.NDArray[np.float32]
-    law: Law
-    cut: Scratch
+    cuts: Cuts
+    scratch: Scratch

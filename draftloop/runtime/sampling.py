@@ -15,7 +15,7 @@ from draftloop.request import SamplingParameters
 from draftloop.runtime import cpu_choice
 from draftloop.runtime.bans import Banned
 from draftloop.runtime.choices import Choices
-from draftloop.runtime.cutting import Law
+from draftloop.runtime.cutting import Cuts
 from draftloop.runtime.filters import Filters
 from draftloop.runtime.grammars import Follower
 from draftloop.runtime.noise import GumbelNoise
@@ -80,9 +80,9 @@ class Sampler:
         return not (self._penalties is None and self._banned is None and self._grammar is None)
 
     @property
-    def law(self) -> Law:
+    def cuts(self) -> Cuts:
         """What compiled code cuts off by."""
-        return self._filters.law
+        return self._filters.cuts
 
     def noise(self, start: int, count: int) -> list[Tensor]:
         """float32 [vocabulary] for every position from `start` on; none where it is greedy."""
