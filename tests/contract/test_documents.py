@@ -15,6 +15,7 @@ from google.protobuf import descriptor_pool
 from typer.testing import CliRunner
 
 from orchestrator.cli import app
+from orchestrator.gateway.envelope import OPEN, OPEN_FOLDER
 from tests.contract import configuration_page
 from tests.contract.repository import ROOT, documents, fenced, modules, prose
 
@@ -154,6 +155,12 @@ def test_every_decision_is_listed() -> None:
     folder = ROOT / "docs" / "decisions"
     index = (folder / "README.md").read_text(encoding="utf-8")
     assert not [page.name for page in folder.glob("0*.md") if f"({page.name})" not in index]
+
+
+def test_what_needs_no_key_is_named() -> None:
+    told = prose(ROOT / "docs" / "security.md")
+    (passage,) = (part for part in told.split("\n\n") if part.startswith("No key is needed"))
+    assert {*OPEN, f"{OPEN_FOLDER}/*"} <= {*INLINE.findall(passage)}
 
 
 def test_configuration_page_is_fresh() -> None:
