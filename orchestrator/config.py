@@ -90,12 +90,12 @@ class OrchestratorSettings(PhraseSettings, ServiceSettings):
         None, description="chat template, a jinja file; the tokenizer's own where not given"
     )
     tool_call_parser: Literal[
-        "auto", "none", "hermes", "llama3_json", "mistral", "qwen3_coder", "pythonic"
+        "auto", "none", "hermes", "llama3_json", "mistral", "qwen3_coder", "pythonic", "harmony"
     ] = Field(
         "auto",
         description="how the model writes calls of tools; auto: as its chat template shows",
     )
-    reasoning_parser: Literal["auto", "none", "think", "mistral", "seed"] = Field(
+    reasoning_parser: Literal["auto", "none", "think", "mistral", "seed", "harmony"] = Field(
         "auto",
         description="what the model writes around its reasoning; auto: as its chat template shows",
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import defaultdict
+from collections.abc import Sequence
 from typing import Any
 
 from orchestrator.gateway.chat_reader import ChatReader, Parts, Reading
@@ -15,7 +16,10 @@ Choice = dict[str, Any]
 
 
 class AnswerFormat(ABC):
-    """How one kind of answer is written. Logprobs are None where they were not asked for."""
+    """How one kind of answer is written. Logprobs are None where they were not asked for.
+
+    `texts` are those of tokens.
+    """
 
     id_prefix: str
     whole_object: str
@@ -27,16 +31,24 @@ class AnswerFormat(ABC):
         """What a stream says of a choice before its first text; `logprobs` of an echoed prompt."""
 
     @abstractmethod
-    def delta(self, index: int, text: str, logprobs: Any, finish_reason: str | None) -> Choice:
+    def delta(
+        self, index: int, texts: Sequence[str], logprobs: Any, finish_reason: str | None
+    ) -> Choice:
         """A choice's next piece."""
 
     @abstractmethod
-    def whole(self, index: int, text: str, logprobs: Any, finish_reason: str | None) -> Choice:
+    def whole(
+        self, index: int, texts: Sequence[str], logprobs: Any, finish_reason: str | None
+    ) -> Choice:
         """A choice at once."""
 
     @abstractmethod
     def says_something(self, choice: Choice) -> bool:
         """Whether a piece has more than its place in the answer."""
+
+    def reasoning_tokens(self) -> int | None:
+        """Of all choices so far; None where nothing is read as reasoning."""
+        return None
 
     @abstractmethod
     def logprobs(self, tokenizer: Tokenizer) -> LogprobsFormat:
@@ -56,13 +68,18 @@ class CompletionFormat(AnswerFormat):
         echo = self._echoes[index]
         return [self.delta(index, echo, logprobs, None)] if echo else []
 
-    def delta(self, index: int, text: str, logprobs: Any, finish_reason: str | None) -> Choice:
+    def delta(
+        self, index: int, texts: Sequence[str], logprobs: Any, finish_reason: str | None
+    ) -> Choice:
         """A choice's next piece."""
+        text = "".join(texts)
         return {"index": index, "text": text, "logprobs": logprobs, "finish_reason": finish_reason}
 
-    def whole(self, index: int, text: str, logprobs: Any, finish_reason: str | None) -> Choice:
+    def whole(
+        self, index: int, texts: Sequence[str], logprobs: Any, finish_reason: str | None
+    ) -> Choice:
         """A choice at once."""
-        return self.delta(index, self._echoes[index] + text, logprobs, finish_reason)
+        return self.delta(index, [self._echoes[index], *texts], logprobs, finish_reason)
 
     def says_something(self, choice: Choice) -> bool:
         """Whether a piece has more than its place in the answer."""
@@ -88,9 +105,11 @@ class ChatFormat(AnswerFormat):
         said = {"role": "assistant", "content": "", "refusal": None}
         return [{"index": index, "delta": said, "logprobs": None, "finish_reason": None}]
 
-    def delta(self, index: int, text: str, logprobs: Any, finish_reason: str | None) -> Choice:
+    def delta(
+        self, index: int, texts: Sequence[str], logprobs: Any, finish_reason: str | None
+    ) -> Choice:
         """A choice's next piece."""
-        parts, finish_reason = self._read(index, text, finish_reason)
+        parts, finish_reason = self._read(index, texts, finish_reason)
         said = _reasoning(parts)
         if parts.content:
             said["content"] = parts.content
@@ -100,9 +119,11 @@ class ChatFormat(AnswerFormat):
             "index": index, "delta": said, "logprobs": logprobs, "finish_reason": finish_reason,
         }  # fmt: skip
 
-    def whole(self, index: int, text: str, logprobs: Any, finish_reason: str | None) -> Choice:
+    def whole(
+        self, index: int, texts: Sequence[str], logprobs: Any, finish_reason: str | None
+    ) -> Choice:
         """A choice at once."""
-        parts, finish_reason = self._read(index, text, finish_reason)
+        parts, finish_reason = self._read(index, texts, finish_reason)
         message: Choice = {"role": "assistant", "content": parts.content, "refusal": None}
         message |= _reasoning(parts)
         if parts.reasoning or parts.calls:
@@ -118,14 +139,22 @@ class ChatFormat(AnswerFormat):
         """Whether a piece has more than its place in the answer."""
         return bool(choice["delta"] or choice["logprobs"] or choice["finish_reason"])
 
+    def reasoning_tokens(self) -> int | None:
+        """Of all choices so far; None where nothing is read as reasoning."""
+        counts = [reader.reasoning_tokens for reader in self._readers.values()]
+        known = [count for count in counts if count is not None]
+        return sum(known) if known else None
+
     def logprobs(self, tokenizer: Tokenizer) -> LogprobsFormat:
         """A new one for every choice."""
         return ChatLogprobs(tokenizer)
 
-    def _read(self, index: int, text: str, finish_reason: str | None) -> tuple[Parts, str | None]:
+    def _read(
+        self, index: int, texts: Sequence[str], finish_reason: str | None
+    ) -> tuple[Parts, str | None]:
         """What the text is, and why the choice ended, where it did."""
         reader = self._readers[index]
-        parts = reader.feed(text, ends=finish_reason is not None)
+        parts = reader.feed(texts, ends=finish_reason is not None)
         called = finish_reason == "stop" and reader.calls
         return parts, "tool_calls" if called else finish_reason
 

@@ -91,6 +91,8 @@ def _for_template(field: str, message: Message) -> dict[str, Any]:
             plain[name] = value
     if message.reasoning:  # whatever a template calls it
         plain["reasoning"] = plain["reasoning_content"] = message.reasoning
+        if not (message.tool_calls and plain["content"]):  # which gpt-oss's takes for the same
+            plain["thinking"] = message.reasoning
     if message.tool_calls:
         plain["tool_calls"] = [
             _call(f"{field}.tool_calls[{number}]", call)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from pydantic import BaseModel
+from pydantic import BaseModel, Field
 
 from orchestrator.gateway.tools.schemas import Call
 
@@ -30,6 +30,12 @@ class PromptTokensDetails(BaseModel):
     cached_tokens: int
 
 
+class CompletionTokensDetails(BaseModel):
+    """Tokens between the marks of reasoning."""
+
+    reasoning_tokens: int
+
+
 class Usage(BaseModel):
     """Tokens of prompts and choices."""
 
@@ -37,6 +43,9 @@ class Usage(BaseModel):
     completion_tokens: int
     total_tokens: int
     prompt_tokens_details: PromptTokensDetails
+    completion_tokens_details: CompletionTokensDetails | None = Field(
+        None, description="of chats whose model may reason"
+    )
 
 
 class Answer(BaseModel):

@@ -6,11 +6,13 @@ import functools
 
 from draftloop.request import TextForm
 from orchestrator.deployment import Deployment
+from orchestrator.gateway import harmony
 from orchestrator.gateway.chat_reader import Reading
 from orchestrator.gateway.chat_template import ChatTemplate
 from orchestrator.gateway.errors import Unsupported
 from orchestrator.gateway.messages import joined
 from orchestrator.gateway.reasoning import marks
+from orchestrator.gateway.reasoning.channel_thought import ChannelThought, channels_after
 from orchestrator.gateway.reasoning.marks import MARKS, Marks
 from orchestrator.gateway.reasoning.thought import Thought, thought_after
 from orchestrator.gateway.schemas import ChatBody, Generating
@@ -40,8 +42,10 @@ class Readings:
             named |= self._tokenizer.special_tokens
         return TextForm(named_tokens=named, ending=bool(said.include_stop_str_in_output))
 
-    def _thought(self, prompt: str, begun: str) -> Thought | None:
+    def _thought(self, prompt: str, begun: str) -> Thought | ChannelThought | None:
         """What the answer may think before."""
+        if self._channels:
+            return channels_after(prompt, self._tokenizer)
         known = self._marks
         return known and thought_after(prompt, known, self._tokenizer, begun=begun)
 
@@ -60,7 +64,13 @@ class Readings:
         name = self._settings.reasoning_parser
         if name == "auto":
             return marks.detected(self._template.tools_text)
-        return None if name == "none" else MARKS[name]
+        return None if name == "none" or name == "harmony" else MARKS[name]
+
+    @functools.cached_property
+    def _channels(self) -> bool:
+        name = self._settings.reasoning_parser
+        shown = name == "auto" and harmony.is_shown(self._template.tools_text)
+        return shown or name == "harmony"
 
     @functools.cached_property
     def _notation(self) -> Notation | None:

@@ -60,14 +60,14 @@ class Work:
         logprobs: list[list[TokenLogprobs]] = [[] for _ in self.generations]
         async with contextlib.aclosing(self._steps()) as all_steps:
             async for step in all_steps:
-                texts[step.choice].append(step.piece.text)
+                texts[step.choice].extend(step.piece.texts)
                 logprobs[step.choice].extend(step.piece.logprobs)
         choices = []
         for index, generation in enumerate(self.generations):
             echoed = await self._echoed_logprobs(index)
             written = _joined(echoed, self._written(index, logprobs[index]))
-            text, reason = "".join(texts[index]), generation.finish_reason
-            choices.append(self.form.whole(index, text, written, reason))
+            reason = generation.finish_reason
+            choices.append(self.form.whole(index, texts[index], written, reason))
         answer = self._envelope(self.form.whole_object, choices)
         for choice, generation in zip(choices, self.generations, strict=True):
             self._tell_ids(answer, choice, generation.output, first=True)
@@ -143,7 +143,7 @@ class Work:
     def _delta(self, step: Step) -> Choice:
         piece = step.piece
         written = self._written(step.choice, piece.logprobs)
-        choice = self.form.delta(step.choice, piece.text, written, step.finish_reason)
+        choice = self.form.delta(step.choice, piece.texts, written, step.finish_reason)
         if self.traced:
             choice["trace"] = trace(piece, self.front.deployment.tokenizer)
         return choice
@@ -173,12 +173,15 @@ class Work:
         firsts = self.generations[:: self.choices]
         cached = sum(generation.cached_prompt_tokens for generation in firsts)
         completion = sum(len(generation.output) for generation in self.generations)
-        return {
+        usage: dict[str, Any] = {
             "prompt_tokens": self.prompt_tokens,
             "completion_tokens": completion,
             "total_tokens": self.prompt_tokens + completion,
             "prompt_tokens_details": {"cached_tokens": cached},
         }
+        if (reasoning := self.form.reasoning_tokens()) is not None:
+            usage["completion_tokens_details"] = {"reasoning_tokens": reasoning}
+        return usage
 
     def _metrics(self) -> dict[str, Any]:
         most = self.front.deployment.settings.max_draft_tokens

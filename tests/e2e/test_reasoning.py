@@ -110,3 +110,18 @@ def test_reasoning_goes_back_into_the_prompt(reasoner: OpenAI) -> None:
         {"role": "user", "content": "x"},
     ]
     assert ask(reasoner, 2, messages=turns, max_tokens=4).usage.completion_tokens == 4
+
+
+def test_tokens_of_reasoning_are_counted(reasoner: OpenAI) -> None:
+    """Those before the mark, whole and streamed, told or hidden."""
+    seed = next(seed for seed in SEEDS if None not in message(reasoner, seed, **JSON))
+    whole = ask(reasoner, seed, **JSON)
+    counted = whole.usage.completion_tokens_details.reasoning_tokens
+    assert 0 < counted < whole.usage.completion_tokens
+    hidden = ask(reasoner, seed, **JSON, extra_body={"include_reasoning": False})
+    assert hidden.usage.completion_tokens_details.reasoning_tokens == counted
+    *_, last = ask(reasoner, seed, **JSON, stream=True, stream_options={"include_usage": True})
+    assert last.usage.completion_tokens_details.reasoning_tokens == counted
+    off = {"chat_template_kwargs": {"enable_thinking": False}}
+    plain = ask(reasoner, seed, extra_body=off, max_tokens=8)
+    assert plain.usage.completion_tokens_details.reasoning_tokens == 0

@@ -103,3 +103,30 @@ MISTRAL_LIST = _MISTRAL.replace(
     "{% for call in message.tool_calls %}{{ call.function | tojson }}"
     "{% if not loop.last %}, {% endif %}{% endfor %}]{% endif %}",
 )
+
+GPT_OSS = """\
+{%- if tools %}<|start|>developer<|message|># Tools
+
+## functions
+
+namespace functions {
+{% for tool in tools %}{% set tool = tool.function %}
+type {{ tool.name }} = (_: {{ tool.parameters | tojson }}) => any;
+{% endfor %}} // namespace functions<|end|>{% endif %}
+{%- set told = namespace(name=none) %}
+{%- for message in messages %}
+{%- if message.role == "user" %}<|start|>user<|message|>{{ message.content }}<|end|>
+{%- elif message.role == "tool" %}<|start|>functions.{{ told.name }} to=assistant\
+<|channel|>commentary<|message|>{{ message.content | tojson }}<|end|>
+{%- elif message.tool_calls %}
+{%- if message.content and message.thinking %}
+{{- raise_exception("Cannot pass both content and thinking") }}
+{%- elif message.content or message.thinking %}<|start|>assistant<|channel|>analysis<|message|>\
+{{ message.content or message.thinking }}<|end|>{% endif %}
+{%- set call = message.tool_calls[0].function %}{% set told.name = call.name %}
+{{- "<|start|>assistant to=functions." + call.name + "<|channel|>commentary json<|message|>" }}
+{{- call.arguments | tojson }}<|call|>
+{%- else %}<|start|>assistant<|channel|>final<|message|>{{ message.content }}<|end|>
+{%- endif %}
+{%- endfor %}
+{%- if add_generation_prompt %}<|start|>assistant{% endif %}"""

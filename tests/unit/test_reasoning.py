@@ -139,7 +139,7 @@ def test_an_answer_of_a_form_may_be_thought_about(
         grammar = thought.before(form)
         assert grammar is not None and len(thought.named_tokens) == (2 if special else 0)
         grammars.follow(grammar)
-        matcher = LLMatcher(grammars._read_tokenizer(), grammar_text(grammar))
+        matcher = LLMatcher(grammars.vocabulary.tokenizer, grammar_text(grammar))
         token_ids = own.encode(text, add_special_tokens=False)
         return matcher.validate_tokens([*token_ids, 0]) == len(token_ids) + 1
 
@@ -189,6 +189,42 @@ def test_reasoning_that_is_not_wanted() -> None:
 def test_an_answer_that_only_reasons_has_no_content() -> None:
     message = ChatFormat(reading()).whole(0, "<think>Hm", None, "length")["message"]
     assert message["content"] is None and message["reasoning"] == "Hm"
+
+
+@pytest.mark.parametrize(
+    ("texts", "tokens"),
+    [
+        (["<think>", "\n", "Hm", ".", "</think>", "Yes"], 3),
+        (["<th", "ink>Hm", "", "é", ".</", "think>", "\n", "Yes"], 4),  # a byte before its letter
+        (["<think>", "Hm", "", "", "é"], 4),
+        (["<think>", "Hm", ""], 1),  # its end has no text
+        (["<think>", "</think>", "Yes", ""], 0),
+        (["<think>Hm</think>Yes"], 1),
+        (["Yes", "<think>", "Hm"], 0),
+        (["Yes"], 0),
+        ([], 0),
+    ],
+)
+def test_how_many_tokens_are_reasoning(texts: list[str], tokens: int) -> None:
+    whole, streamed = ChatFormat(reading()), ChatFormat(reading())
+    assert whole.reasoning_tokens() is None
+    whole.whole(0, texts, None, "stop")
+    assert whole.reasoning_tokens() == tokens
+    for text in texts:
+        streamed.delta(0, [text], None, None)
+    streamed.delta(0, [], None, "stop")
+    assert streamed.reasoning_tokens() == tokens
+    whole.whole(1, texts, None, "stop")
+    assert whole.reasoning_tokens() == 2 * tokens
+
+
+def test_tokens_of_reasoning_that_the_prompt_began_or_nobody_reads() -> None:
+    opened = ChatFormat(Reading(Thought(THINK, True, False, {}, frozenset())))
+    opened.whole(0, ["Hm", ".", "</think>", "Yes"], None, "stop")
+    assert opened.reasoning_tokens() == 2
+    plain = ChatFormat(Reading())
+    plain.whole(0, ["<think>", "Hm", "</think>"], None, "stop")
+    assert plain.reasoning_tokens() is None
 
 
 def test_templates_are_given_earlier_reasoning() -> None:

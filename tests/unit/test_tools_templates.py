@@ -4,23 +4,32 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from draftloop.config import bundled_model
 from draftloop.errors import InvalidInput
+from orchestrator.gateway.chat_reader import Reading
 from orchestrator.gateway.chat_template import ChatTemplate
+from orchestrator.gateway.errors import Unsupported
 from orchestrator.gateway.messages import for_template
+from orchestrator.gateway.readings import Readings
 from orchestrator.gateway.reasoning import marks
+from orchestrator.gateway.reasoning.channel_thought import ChannelThought
+from orchestrator.gateway.schemas import ChatBody
+from orchestrator.gateway.tools.harmony import HARMONY
+from orchestrator.gateway.tools.hermes import HERMES
 from orchestrator.gateway.tools.llama3_json import LLAMA3_JSON
 from orchestrator.gateway.tools.mistral import MISTRAL
 from orchestrator.gateway.tools.notation import Notation
 from orchestrator.gateway.tools.notations import detected
-from orchestrator.gateway.tools.offer import shown_tools
+from orchestrator.gateway.tools.offer import Offer, shown_tools
 from orchestrator.gateway.tools.pythonic import PYTHONIC
 from orchestrator.gateway.tools.qwen3_coder import QWEN3_CODER
 from orchestrator.gateway.tools.schemas import Function, Tool
+from orchestrator.tokenizer import Tokenizer
 from tests.support import chat_templates
 from tests.support.calls import read
 from tests.support.marks import message
@@ -36,6 +45,7 @@ WEATHER = Function(
         }
     },
 )
+OFFER = Offer(HARMONY, {"weather": WEATHER}, None, frozenset())
 TEMPLATES = [
     (chat_templates.QWEN3_CODER, QWEN3_CODER),
     (chat_templates.LLAMA_PYTHONIC, PYTHONIC),
@@ -88,5 +98,57 @@ def test_arguments_that_were_cut_cannot_be_written_between_tags(tmp_path: Path) 
     )
 
 
+def test_gpt_oss_is_given_calls_and_thoughts_in_channels(tmp_path: Path) -> None:
+    assert detected(chat_templates.GPT_OSS) is HARMONY
+    template = template_of(tmp_path, chat_templates.GPT_OSS)
+    question = message(role="user", content="How is it?")
+    told = message(role="tool", content="fine", tool_call_id="a1b2c3d4e")
+    calls = [called(json.dumps(ARGUMENTS))]
+    for said, thought in (
+        ({"content": None, "reasoning": "Hm."}, "Hm."),
+        ({"content": "Let me see.", "reasoning": "Hm."}, "Let me see."),
+    ):
+        turns = [question, message(tool_calls=calls, **said), told]
+        text = template.render(for_template(turns))
+        answer = text.split("<|start|>assistant", 1)[1].split("<|start|>functions", 1)[0]
+        parts = (
+            Reading(ChannelThought("", {}, frozenset()), OFFER).reader().feed([answer], ends=True)
+        )
+        assert parts.reasoning == thought and parts.content == ""
+        assert [(part.name, json.loads(part.arguments)) for part in parts.calls] == [
+            ("weather", ARGUMENTS)
+        ]
+
+
 def test_magistral_reasons_between_its_own_marks() -> None:
     assert marks.detected(chat_templates.MAGISTRAL) is marks.MISTRAL
+
+
+@pytest.mark.parametrize(("text", "notation"), [*TEMPLATES, (chat_templates.GPT_OSS, HARMONY)])
+def test_answers_are_read_by_the_template_or_as_the_settings_say(
+    tmp_path: Path, text: str, notation: Notation
+) -> None:
+    template = template_of(tmp_path, text)
+    tool = {"type": "function", "function": {"name": "weather"}}
+    question = {"role": "user", "content": "x"}
+    said = ChatBody.model_validate({"messages": [question], "tools": [tool]})
+
+    def reading(**settings: str) -> Reading:
+        told = SimpleNamespace(
+            **{"tool_call_parser": "auto", "reasoning_parser": "auto"} | settings
+        )
+        deployment: Any = SimpleNamespace(
+            settings=told, tokenizer=Tokenizer(bundled_model("verifier"))
+        )
+        return Readings(deployment, template).of(said, "<|start|>assistant")
+
+    by_template, set_otherwise = reading(), reading(tool_call_parser="hermes")
+    assert by_template.offer is not None and by_template.offer.notation is notation
+    assert isinstance(by_template.thought, ChannelThought) is (notation is HARMONY)
+    assert set_otherwise.offer is not None and set_otherwise.offer.notation is HERMES
+    in_channels = reading(reasoning_parser="harmony", tool_call_parser="harmony")
+    assert isinstance(in_channels.thought, ChannelThought)
+    assert in_channels.offer is not None and in_channels.offer.notation is HARMONY
+    assert reading(reasoning_parser="none").thought is None
+    with pytest.raises(Unsupported):
+        reading(tool_call_parser="none")

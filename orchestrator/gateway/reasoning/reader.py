@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from orchestrator.gateway.reasoning.count import Span
 from orchestrator.gateway.reasoning.marks import Marks
 from orchestrator.text import overlap
 
@@ -16,7 +17,10 @@ class Parts(NamedTuple):
 
 
 class ReasoningReader:
-    """Reads one answer. `opened`: the prompt has said the first mark already."""
+    """Reads one answer. `opened`: the prompt has said the first mark already.
+
+    `spans`: where the reasoning stands in it, between the marks.
+    """
 
     def __init__(self, marks: Marks, *, opened: bool) -> None:
         self._marks = marks
@@ -24,10 +28,13 @@ class ReasoningReader:
         self._at_start = not opened  # nothing but space so far
         self._inside = opened
         self._told = False  # something of the part that is being read
+        self._letters = 0
+        self.spans = [Span(0, None)] if opened else []
 
     def feed(self, text: str) -> Parts:
         """The next text."""
         self._held += text
+        self._letters += len(text)
         if self._at_start and not self._begun():
             return Parts("", "")
         reasoning = self._reasoning() if self._inside else ""
@@ -48,6 +55,7 @@ class ReasoningReader:
         self._at_start = False
         if said.startswith(begin):
             self._held, self._inside = said.removeprefix(begin), True
+            self.spans = [Span(self._letters - len(self._held), None)]
         else:
             self._told = True  # an answer without reasoning stays as it is
         return True
@@ -58,6 +66,7 @@ class ReasoningReader:
         if mark:
             reasoning = self._trimmed(before.rstrip("\n"))
             self._held, self._inside, self._told = rest, False, False
+            self.spans = [Span(self.spans[0].start, self._letters - len(rest) - len(mark))]
             return reasoning
         cut = len(before[: len(before) - overlap(before, self._marks.end)].rstrip("\n"))
         self._held = before[cut:]

@@ -32,8 +32,11 @@ class Thought:
         """A new one for every answer."""
         return ReasoningReader(self.marks, opened=self.opened)
 
-    def before(self, form: Grammar | None) -> Grammar | None:
-        """The grammar of reasoning, in whatever words, and an answer of that form."""
+    def before(self, form: Grammar | None, *, calls: bool = False) -> Grammar | None:
+        """The grammar of reasoning, in whatever words, and an answer of that form.
+
+        That it `calls` makes no difference here.
+        """
         if form is None or self.closed:
             return form
         end = self.tokens.get(self.marks.end)

@@ -8,7 +8,7 @@ from typing import Literal
 
 from orchestrator.gateway.tools.schemas import Function
 
-NotationName = Literal["hermes", "llama3_json", "mistral", "qwen3_coder", "pythonic"]
+NotationName = Literal["hermes", "llama3_json", "mistral", "qwen3_coder", "pythonic", "harmony"]
 Functions = Mapping[str, Function]  # by name
 Mark = Callable[[str], str]  # a mark in Lark's words: a token of its own, or its letters
 

@@ -1,0 +1,61 @@
+"""What an answer in channels may think aloud before it says anything."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+
+from draftloop.grammar import Grammar
+from draftloop.grammars.text import grammar_text, with_part
+from orchestrator.gateway.harmony import ALL, CHANNEL, END, MESSAGE, ROLE, START
+from orchestrator.gateway.reasoning.channels import ChannelReader, begun_in
+from orchestrator.gateway.reasoning.thought import FORM
+from orchestrator.tokenizer import Tokenizer
+
+
+@dataclass(frozen=True, slots=True)
+class ChannelThought:
+    """`begun`: what the prompt has of the answer. `tokens`: the ids of marks that are tokens."""
+
+    begun: str
+    tokens: dict[str, int]
+    named_tokens: frozenset[int]
+
+    def reader(self) -> ChannelReader:
+        """A new one for every answer."""
+        return ChannelReader(self.begun)
+
+    def before(self, form: Grammar | None, *, calls: bool) -> Grammar | None:
+        """The grammar of reasoning, in whatever words, and an answer of that form.
+
+        Where it `calls`, the form has a header of its own.
+        """
+        begun = self.reader().kind
+        if form is None or begun not in (None, "reasoning"):
+            return form
+        opened = "" if begun is None else "thought "
+        final = "" if calls else f'{self._mark(CHANNEL)} "final" {self._mark(MESSAGE)} '
+        rules = [
+            f"start: {opened}analysis* {final}@{FORM}",
+            f'analysis: {self._mark(CHANNEL)} "analysis" {self._mark(MESSAGE)} thought',
+            f'thought: words {self._mark(START)} "{ROLE}"',
+            *self._words(),
+        ]
+        return Grammar("grammar", with_part("\n".join([*rules, ""]), FORM, grammar_text(form)))
+
+    def _mark(self, mark: str) -> str:
+        token = self.tokens.get(mark)
+        return json.dumps(mark) if token is None else f"<[{token}]>"
+
+    def _words(self) -> list[str]:
+        if END in self.tokens:
+            return [f"words: WORDS {self._mark(END)}", "WORDS: /(?s:.*)/"]
+        return [f"words[suffix={self._mark(END)}]: /(?s:.*)/"]
+
+
+def channels_after(prompt: str, tokenizer: Tokenizer) -> ChannelThought:
+    """What the answer to a prompt may think."""
+    found = {mark: tokenizer.added_token(mark) for mark in ALL}
+    tokens = {mark: token for mark, token in found.items() if token is not None}
+    named = frozenset(token for token in tokens.values() if tokenizer.is_special(token))
+    return ChannelThought(begun_in(prompt), tokens, named)

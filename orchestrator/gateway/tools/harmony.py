@@ -1,0 +1,101 @@
+"""Calls of gpt-oss: messages to functions."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from draftloop.errors import InvalidInput
+from orchestrator.gateway.harmony import ALL, CALL, CALL_BEGIN, CHANNEL, CONSTRAIN, MESSAGE
+from orchestrator.gateway.tools.braces import Braces
+from orchestrator.gateway.tools.grammar import either, json_value, literal
+from orchestrator.gateway.tools.notation import CallBody, Functions, Mark, Notation
+from orchestrator.gateway.tools.schemas import MOST_NAME_LETTERS, Function
+
+WORD = re.compile(r"[^\s<]+")
+HEAD = re.compile(rf"([^\s<]+)[^<]*(?:{re.escape(CONSTRAIN)}[^<]*)?{re.escape(MESSAGE)}")
+LONGEST_HEAD = MOST_NAME_LETTERS + 128
+
+
+class Harmony(Notation):
+    """`<|channel|>commentary to=functions.name <|constrain|>json<|message|>{…}<|call|>`."""
+
+    name = "harmony"
+    begin = CALL_BEGIN
+    end = CALL
+
+    @property
+    def marks(self) -> tuple[str, ...]:
+        """All that may be tokens of their own."""
+        return ALL
+
+    def opens_call(self, text: str, after: str) -> bool | None:
+        """Right behind the mark, with the name."""
+        return after == CALL_BEGIN
+
+    def body(self, functions: Functions | None, text: str) -> MessageCall:
+        """Whatever its name: marks tell that it is a call."""
+        return MessageCall()
+
+    def lark(self, functions: Sequence[Function], mark: Mark, *, several: bool) -> str:
+        """One, of which the model's token at its end makes the end of the answer."""
+        calls = either([_call(function, mark(MESSAGE)) for function in functions])
+        begin = f"{mark(CHANNEL)} {literal(CALL_BEGIN.removeprefix(CHANNEL))}"
+        kind = f'(" " {mark(CONSTRAIN)} "json")?'
+        return f"start: {begin} call\ncall: {calls}\nkind: {kind}\n"
+
+
+def _call(function: Function, message: str) -> str:
+    if not WORD.fullmatch(function.name):
+        rule = "must have names without spaces and <, as this model writes calls"
+        raise InvalidInput("tools", rule, function.name)
+    return f"{literal(function.name)} kind {message} {json_value(function.schema_of_arguments)}"
+
+
+class MessageCall(CallBody):
+    """The name, what else the header says, and an object; one without anything is empty."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._named = ""
+        self._braces: Braces | None = None
+        self._new = ""
+
+    def feed(self, text: str) -> str:
+        """Reads on; what stands behind its end comes back."""
+        if self._braces is None:
+            self.raw += text
+            return self._read_head()
+        end = self._braces.end_in(text)
+        self.ended = end is not None
+        self._new += text[:end]
+        return "" if end is None else text[end:]
+
+    def new_arguments(self) -> str:
+        """What of the arguments' text has come since this was asked last."""
+        new, self._new = self._new, ""
+        return new
+
+    def _read_head(self) -> str:
+        """Up to the brace behind it, or was no call: then what follows its first word is text."""
+        head = HEAD.match(self.raw[:LONGEST_HEAD])
+        if head is None:
+            return "" if len(self.raw) <= LONGEST_HEAD else self._without_object()
+        said = self.raw[head.end() :].lstrip()
+        if said.startswith("{"):
+            self.name, self._braces = head[1], Braces()
+            return self.feed(said)
+        if said.startswith(CALL):
+            self.name, self._new, self.ended = head[1], "{}", True
+            return said
+        return "" if CALL.startswith(said) else self._without_object()
+
+    def _without_object(self) -> str:
+        self.ended = True
+        word = WORD.match(self.raw)
+        end = 0 if word is None else word.end()
+        rest, self.raw = self.raw[end:], self.raw[:end]
+        return rest
+
+
+HARMONY = Harmony()

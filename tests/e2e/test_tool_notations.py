@@ -1,0 +1,99 @@
+"""Required calls in notations that are no JSON objects, by OpenAI's own client."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import jsonschema
+import pytest
+from openai import OpenAI
+
+from orchestrator.launcher import Stack
+from tests.e2e.http_client import talk
+from tests.support import chat_templates
+from tests.support.service_process import ServiceProcess
+from tests.support.waiting import until
+
+SCHEMA: dict[str, Any] = {
+    "type": "object",
+    "properties": {
+        "name": {"type": "string", "maxLength": 12},
+        "age": {"type": "integer", "minimum": 0, "maximum": 150},
+        "old": {"type": "boolean"},
+    },
+    "required": ["name", "age"],
+    "additionalProperties": False,
+}
+TOOLS: list[Any] = [{"type": "function", "function": {"name": "add", "parameters": SCHEMA}}]
+SEEDS = range(3)
+PLAIN = {"speculative": {"strategy": "autoregressive"}}
+
+
+@pytest.fixture(
+    scope="module",
+    params=["QWEN3_CODER", "LLAMA_PYTHONIC", "MISTRAL_WITH_IDS", "GPT_OSS"],
+)
+def caller(
+    stack: Stack, tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
+) -> Iterator[OpenAI]:
+    """Of an orchestrator with that chat template, before the stack's services."""
+    folder = tmp_path_factory.mktemp("caller")
+    template, address = folder / "template.jinja", folder / "http"
+    template.write_text(getattr(chat_templates, request.param))
+    roles = (stack.processes["verifier"].address, stack.processes["drafter"].address)
+    # The bundled model would reason on and on: it has never seen what ends that.
+    flags = [
+        "--verifiers", roles[0], "--drafters", roles[1], "--chat-template", str(template),
+        "--reasoning-parser", "none", "--http-listen", "127.0.0.1:0",
+        "--http-address-file", str(address),
+    ]  # fmt: skip
+    process = ServiceProcess("orchestrator", flags, folder)
+    process.start()
+    try:
+        process.wait_until_ready()
+        until(address.exists)
+        base = f"http://{address.read_text().strip()}/v1"
+        with OpenAI(base_url=base, api_key="none", max_retries=0) as client:
+            yield client
+    finally:
+        process.kill()
+
+
+def streamed(chunks: Any) -> tuple[str, str, str]:
+    """Name, arguments and the reason of the end, put together as clients do."""
+    name, arguments, reason = "", "", ""
+    for chunk in chunks:
+        (choice,) = chunk.choices
+        reason = choice.finish_reason or reason
+        for call in choice.delta.tool_calls or ():
+            assert call.index == 0
+            name += call.function.name or ""
+            arguments += call.function.arguments
+    return name, arguments, reason
+
+
+def test_a_call_that_is_required(caller: OpenAI) -> None:
+    """Whole and streamed, with drafts and without: the same call, as the schema says."""
+    for seed in SEEDS:
+        said: dict[str, Any] = {
+            "tools": TOOLS, "tool_choice": "required", "parallel_tool_calls": False,
+            "seed": seed, "max_tokens": 300,
+        }  # fmt: skip
+        (answer,) = talk(caller, **said).choices
+        assert answer.finish_reason == "tool_calls" and answer.message.content is None
+        (call,) = answer.message.tool_calls
+        assert call.function.name == "add"
+        jsonschema.validate(json.loads(call.function.arguments), SCHEMA)
+        told = ("add", call.function.arguments, "tool_calls")
+        assert streamed(talk(caller, **said, stream=True)) == told
+        (plain,) = talk(caller, **said, extra_body=PLAIN).choices
+        assert plain.message.tool_calls[0].function == call.function
+        turns = [
+            {"role": "user", "content": "x"},
+            answer.message.model_dump(),
+            {"role": "tool", "tool_call_id": call.id, "content": "added"},
+        ]
+        after = talk(caller, messages=turns, tools=TOOLS, max_tokens=4, seed=seed)
+        assert 0 < after.usage.completion_tokens <= 4

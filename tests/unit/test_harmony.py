@@ -1,0 +1,186 @@
+"""Answers in channels, as gpt-oss writes them: reasoning, content and calls, in any pieces."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from draftloop.errors import InvalidInput
+from draftloop.grammar import Grammar
+from orchestrator.gateway.chat_reader import Reading
+from orchestrator.gateway.formats import ChatFormat
+from orchestrator.gateway.harmony import ALL
+from orchestrator.gateway.reasoning.channel_thought import ChannelThought, channels_after
+from orchestrator.gateway.tools.harmony import HARMONY
+from orchestrator.gateway.tools.offer import Offer, make_offer
+from orchestrator.gateway.tools.schemas import Function, Tool
+from tests.support.calls import Calls, follows, is_allowed, put_together
+from tests.support.marks import in_pieces, tokenizer_with
+
+WEATHER = Function(name="weather", parameters={
+    "properties": {"city": {"type": "string"}}, "required": ["city"]})  # fmt: skip
+OFFER = Offer(HARMONY, {"weather": WEATHER}, None, frozenset())
+
+ANALYSIS = "<|channel|>analysis<|message|>{}<|end|><|start|>assistant"
+FINAL = "<|channel|>final<|message|>{}<|return|>"
+CALL = "<|channel|>commentary to=functions.weather <|constrain|>json<|message|>{}<|call|>"
+TURNED = " to=functions.weather<|channel|>commentary json<|message|>{}<|call|>"
+BERN = '{"city": "Bern"}'
+
+
+def read(
+    pieces: list[str], *, begun: str = "", offer: Offer | None = OFFER
+) -> tuple[str, str, Calls]:
+    """Reasoning, content and calls of an answer that comes so."""
+    reader = Reading(ChannelThought(begun, {}, frozenset()), offer).reader()
+    parts = [*(reader.feed([piece], ends=False) for piece in pieces), reader.feed([], ends=True)]
+    reasoning = "".join(part.reasoning for part in parts)
+    content = "".join(part.content for part in parts)
+    return reasoning, content, put_together([call for part in parts for call in part.calls])
+
+
+@pytest.mark.parametrize(
+    ("answer", "reasoning", "content", "calls"),
+    [
+        (ANALYSIS.format("Hm.\n") + FINAL.format("Yes.\n"), "Hm.\n", "Yes.\n", 0),
+        (FINAL.format("Yes."), "", "Yes.", 0),
+        (ANALYSIS.format("Hm.") * 2 + FINAL.format("Yes."), "Hm.\nHm.", "Yes.", 0),
+        (ANALYSIS.format("Hm.") + CALL.format(BERN), "Hm.", "", 1),
+        (ANALYSIS.format("Hm.") + TURNED.format(BERN), "Hm.", "", 1),
+        (CALL.format(BERN) + "<|start|>assistant" + TURNED.format(BERN), "", "", 2),
+        ("<|channel|>commentary<|message|>So.<|end|><|start|>assistant" + CALL.format(BERN),
+         "", "So.", 1),
+        ("<|channel|>commentary<|message|>So.<|end|><|start|>assistant" + FINAL.format("Yes."),
+         "", "So.\nYes.", 0),
+        ("<|channel|>analysis to=functions.weather<|message|>" + BERN, "", "", 1),
+        ("<|channel|>analysis to=python code<|message|>1 + 1<|call|>", "1 + 1", "", 0),
+        ("Yes, <b>.", "", "Yes, <b>.", 0),
+        ("  to be", "", "  to be", 0),
+        ("<|channel|>analysis<|message|>Hm", "Hm", "", 0),
+        ("<|channel|>ana", "", "", 0),
+        ("<|channel|>analysis<|message|>Hm<|end|><|start|>assist", "Hm", "", 0),
+    ],
+)  # fmt: skip
+def test_what_channels_say(answer: str, reasoning: str, content: str, calls: int) -> None:
+    told = (reasoning, content, [("weather", BERN)] * calls)
+    assert read([answer]) == read(list(answer)) == told
+    for cut in range(len(answer)):
+        assert read([answer[:cut], answer[cut:]]) == told
+
+
+PIECES = (*ALL, "analysis", "final", "commentary", " to=functions.", "weather", "x", " ", "{", "}",
+          "assistant", "<|", CALL.format(BERN), ANALYSIS.format("Hm"))  # fmt: skip
+
+
+@settings(deadline=None)
+@given(pieces=st.lists(st.sampled_from(PIECES), max_size=16), cuts=st.lists(st.integers(0, 400)))
+@example(pieces=["<|channel|>", " to=functions.", "weather", "<|message|>", "x"], cuts=[50])
+def test_any_text_in_any_pieces(pieces: list[str], cuts: list[int]) -> None:
+    text = "".join(pieces)
+    assert read(in_pieces(text, cuts)) == read([text])
+
+
+@pytest.mark.parametrize("arguments", ["", "{}", " {} "])
+def test_a_call_without_arguments(arguments: str) -> None:
+    assert read(list(CALL.format(arguments))) == ("", "", [("weather", "{}")])
+
+
+def test_a_call_that_cannot_be_read_is_content() -> None:
+    answer = "<|channel|>commentary to=functions.weather<|message|>Bern<|call|>"
+    assert read([answer]) == read(list(answer)) == ("", answer, [])
+    whole = CALL.format(BERN)
+    assert read([whole], offer=None)[2] == [] and BERN in read([whole], offer=None)[1]
+
+
+def test_arguments_come_while_they_are_written() -> None:
+    reader = Reading(ChannelThought("", {}, frozenset()), OFFER).reader()
+    assert reader.feed(["<|channel|>", "analysis", "<|message|>", "H"], ends=False).reasoning == "H"
+    assert reader.feed(["m<|end|><|start|>assistant"], ends=False).reasoning == "m"
+    head = CALL.split("{}")[0]
+    (begun,) = reader.feed([head, '{"ci'], ends=False).calls
+    assert (begun.name, begun.arguments) == ("weather", '{"ci')
+    (more,) = reader.feed(['ty": "B'], ends=False).calls
+    assert (more.name, more.arguments) == ("", 'ty": "B')
+
+
+def test_tokens_of_reasoning_are_those_of_the_messages() -> None:
+    """Headers are none, and neither is the token that ends an answer."""
+    form = ChatFormat(Reading(ChannelThought("", {}, frozenset())))
+    begin = ["<|channel|>", "analysis", "<|message|>"]
+    end = ["<|end|>", "<|start|>", "assistant"]
+    texts = [*begin, "Hm", ".", *end, *begin, "So", *end, "<|channel|>", "final", "<|message|>"]
+    form.whole(0, [*texts, "Yes", ""], None, "stop")
+    assert form.reasoning_tokens() == 3
+    opened = ChatFormat(Reading(ChannelThought("".join(begin), {}, frozenset())))
+    opened.whole(0, ["Hm", ".", *end], None, "length")
+    assert opened.reasoning_tokens() == 2
+
+
+@pytest.mark.parametrize(
+    ("prompt", "answer", "told"),
+    [
+        ("<|start|>assistant", FINAL.format("Yes"), ("", "Yes", [])),
+        ("<|start|>assistant<|channel|>analysis<|message|>", "Hm<|end|>", ("Hm", "", [])),
+        ("<|start|>assistant<|channel|>final<|message|>I ", "say", ("", "say", [])),
+        ("no marks", "Yes", ("", "Yes", [])),
+    ],
+)
+def test_what_a_prompt_has_begun(
+    tmp_path: Path, prompt: str, answer: str, told: tuple[str, str, Calls]
+) -> None:
+    own = tokenizer_with(tmp_path, *ALL, special=True)
+    thought = channels_after(f"<|start|>assistant{FINAL.format('Hi')}{prompt}", own)
+    if prompt != "no marks":
+        assert read([answer], begun=thought.begun) == told
+    assert len(thought.named_tokens) == len(ALL)
+    assert read([answer], begun=channels_after(prompt, own).begun) == told
+
+
+DIGIT = Grammar("regex", "[0-9]")
+
+
+@pytest.mark.parametrize("special", [None, False, True])
+def test_a_form_is_that_of_the_final_message(tmp_path: Path, special: bool | None) -> None:
+    own = tokenizer_with(tmp_path, *(() if special is None else ALL), special=bool(special))
+
+    def allowed(answer: str, begun: str = "") -> bool:
+        grammar = channels_after(f"<|start|>assistant{begun}", own).before(DIGIT, calls=False)
+        assert grammar is not None
+        return follows(grammar, answer, tmp_path)
+
+    good, bad = (f"<|channel|>final<|message|>{said}" for said in ("7", "x"))
+    thought = ANALYSIS.format("Hm, 8.\n\nOr 7?")
+    for before in ("", thought, thought * 2):
+        assert allowed(before + good) and not allowed(before + bad)
+    assert not allowed("7") and not allowed(thought)
+    opened = "<|channel|>analysis<|message|>"
+    assert allowed(thought.removeprefix(opened) + good, opened) and not allowed(good, opened)
+    assert allowed("7", "<|channel|>final<|message|>")
+
+
+@pytest.mark.parametrize("special", [None, False, True])
+def test_a_required_call_may_be_thought_about(tmp_path: Path, special: bool | None) -> None:
+    own = tokenizer_with(tmp_path, *(() if special is None else ALL), special=bool(special))
+    tools = [Tool(type="function", function=WEATHER)]
+    offer = make_offer(HARMONY, tools, "required", own, parallel=True)
+    reading = Reading(channels_after("<|start|>assistant", own), offer)
+    grammar = reading.grammar(None)
+    assert grammar is not None and len(reading.named_tokens) == (len(ALL) if special else 0)
+    called = CALL.removesuffix("<|call|>").format(BERN)
+    thought = ANALYSIS.format("Hm.")
+    for answer in (called, thought + called, called.replace(" <|constrain|>json", "")):
+        assert follows(grammar, answer, tmp_path)
+        parts = reading.reader().feed([answer], ends=True)
+        assert parts.content == "" and json.loads(parts.calls[0].arguments) == {"city": "Bern"}
+    assert not follows(grammar, thought + FINAL.format("x"), tmp_path)
+    assert not follows(grammar, called.replace("city", "town"), tmp_path)
+
+
+def test_names_that_a_header_cannot_hold_are_refused() -> None:
+    with pytest.raises(InvalidInput) as caught:
+        is_allowed(HARMONY, [Function(name="a b")], "")
+    assert caught.value.field == "tools"
