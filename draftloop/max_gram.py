@@ -6,11 +6,13 @@ frequent successor. It costs microseconds, so its tokens need not be right often
 
 from __future__ import annotations
 
+from array import array
 from collections import defaultdict
 from collections.abc import Collection, Sequence
 
 LONGEST_SUFFIX = 8
 MOST_COPIED = 10
+TOKEN_BYTES = array("i").itemsize
 
 
 class MaxGram:
@@ -22,8 +24,10 @@ class MaxGram:
     def __init__(self, token_ids: Sequence[int], stop_token_ids: Collection[int] = ()) -> None:
         self._stop_token_ids = frozenset(stop_token_ids)
         self._text: list[int] = []
-        # run of 1 to LONGEST_SUFFIX tokens -> where in the text its latest successor stands
-        self._next_places: dict[tuple[int, ...], int] = {}
+        # By last token: run of 1 to LONGEST_SUFFIX tokens, as bytes -> where in the text its latest
+        # successor stands. One dictionary would grow by a million entries in one go, and the
+        # garbage collector would look at as many tuples.
+        self._next_places: defaultdict[int, dict[bytes, int]] = defaultdict(dict)
         self._successors: defaultdict[int, dict[int, int]] = defaultdict(dict)  # -> times seen
         self._favourites: dict[int, int] = {}
         self.extend(token_ids)
@@ -33,15 +37,15 @@ class MaxGram:
 
     def extend(self, token_ids: Sequence[int]) -> None:
         """Takes in the text's next tokens."""
-        recent = tuple(self._text[-LONGEST_SUFFIX:])
-        for token in token_ids:
-            place = len(self._text)
-            for start in range(len(recent)):
-                self._next_places[recent[start:]] = place
-            if recent:
-                self._count(recent[-1], token)
-            self._text.append(token)
-            recent = (*recent[1 - LONGEST_SUFFIX :], token)
+        text, recent = self._text, self._text[-LONGEST_SUFFIX:]
+        read = _as_bytes([*recent, *token_ids])
+        for number, token in enumerate(token_ids, start=len(recent)):
+            if text:
+                places, end = self._next_places[text[-1]], number * TOKEN_BYTES
+                for start in range(max(end - LONGEST_SUFFIX * TOKEN_BYTES, 0), end, TOKEN_BYTES):
+                    places[read[start:end]] = len(text)
+                self._count(text[-1], token)
+            text.append(token)
 
     def _count(self, token: int, successor: int) -> None:
         counts = self._successors[token]
@@ -87,9 +91,15 @@ class MaxGram:
 
     def _longest_match(self, written: list[int]) -> tuple[int, int]:
         """Where the text goes on behind the longest suffix that is known, and its length or 0."""
-        recent = tuple((self._text[-LONGEST_SUFFIX:] + written)[-LONGEST_SUFFIX:])
+        recent = (self._text[-LONGEST_SUFFIX:] + written)[-LONGEST_SUFFIX:]
+        places = self._next_places.get(recent[-1], {}) if recent else {}
+        suffix = _as_bytes(recent)
         for start in range(len(recent)):
-            place = self._next_places.get(recent[start:])
+            place = places.get(suffix[start * TOKEN_BYTES :])
             if place is not None:
                 return place, len(recent) - start
         return 0, 0
+
+
+def _as_bytes(token_ids: Sequence[int]) -> bytes:
+    return array("i", token_ids).tobytes()
