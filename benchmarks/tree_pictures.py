@@ -23,7 +23,7 @@ from draftloop.config import REPOSITORY
 from draftloop.deadline import Deadline
 from draftloop.request import GenerationParameters, SamplingParameters
 from draftloop.speculation import AUTOREGRESSIVE, STRATEGIES, Speculation
-from draftloop.tree import ROOT, DraftTree, TokenSource, Verdict
+from draftloop.tree import ROOT, SOURCE_NAMES, DraftTree, TokenSource, Verdict
 from orchestrator.config import OrchestratorSettings
 from orchestrator.deployment import Deployment
 from orchestrator.launcher import Stack
@@ -42,11 +42,9 @@ COLORS = {
     TokenSource.RECYCLED: "#bfe6c8",
 }
 NAMES = {
-    TokenSource.DRAFT_MODEL: "draft model",
-    TokenSource.PROMPT_LOOKUP: "own text",
+    **SOURCE_NAMES,
     TokenSource.PHRASE: "others' phrases",
     TokenSource.LOOKAHEAD: "lookahead window",
-    TokenSource.RECYCLED: "recycled",
 }
 
 

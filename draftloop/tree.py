@@ -25,6 +25,17 @@ class TokenSource(IntEnum):
     RECYCLED = 6
 
 
+# What people read. The wire's name for own text is that of the strategy that has no other source.
+SOURCE_NAMES = {
+    TokenSource.TARGET: "target model",
+    TokenSource.DRAFT_MODEL: "draft model",
+    TokenSource.PROMPT_LOOKUP: "own text",
+    TokenSource.PHRASE: "phrase",
+    TokenSource.LOOKAHEAD: "lookahead",
+    TokenSource.RECYCLED: "recycled",
+}
+
+
 class DraftEnd(IntEnum):
     """What ended a draft; the values are those of the wire."""
 

@@ -12,7 +12,7 @@ from rich.text import Text
 from draftloop.completion import DeploymentInfo, Piece, Summary
 from draftloop.cost_line import cost_line
 from draftloop.model_info import ModelInfo
-from draftloop.tree import TokenSource
+from draftloop.tree import SOURCE_NAMES, TokenSource
 
 STYLES = {
     TokenSource.TARGET: "",
@@ -21,14 +21,6 @@ STYLES = {
     TokenSource.PHRASE: "magenta",
     TokenSource.LOOKAHEAD: "yellow",
     TokenSource.RECYCLED: "blue",
-}
-NAMES = {
-    TokenSource.TARGET: "target model",
-    TokenSource.DRAFT_MODEL: "draft model",
-    TokenSource.PROMPT_LOOKUP: "prompt lookup",
-    TokenSource.PHRASE: "phrase",
-    TokenSource.LOOKAHEAD: "lookahead",
-    TokenSource.RECYCLED: "recycled",
 }
 
 
@@ -54,7 +46,7 @@ class TextPrinter:
 
     def legend(self) -> None:
         """Names the colours that were used."""
-        parts = [f"[{STYLES[s] or 'default'}]{NAMES[s]}[/]" for s in sorted(self.seen)]
+        parts = [f"[{STYLES[s] or 'default'}]{SOURCE_NAMES[s]}[/]" for s in sorted(self.seen)]
         self._console.print(f"[dim]tokens from:[/] {', '.join(parts)}")
 
 
