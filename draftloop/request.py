@@ -69,13 +69,7 @@ class SamplingParameters:
             value = getattr(self, name)
             _require(name, "must be from -2 to 2", value, -2 <= value <= 2)
         _require("seed", f"must be from 0 to {MAX_SEED}", self.seed, 0 <= self.seed <= MAX_SEED)
-        biased = set[int]()
-        for token, bias in self.logit_bias:
-            _require("logit_bias", "must name a token once", token, token not in biased)
-            biased.add(token)
-            rule = f"must name token ids from 0 to {vocabulary_size - 1}"
-            _require("logit_bias", rule, token, 0 <= token < vocabulary_size)
-            _require(f"logit_bias[{token}]", "must be from -100 to 100", bias, -100 <= bias <= 100)
+        check_biases(self.logit_bias, vocabulary_size)
         self.bans.validate(vocabulary_size)
         if self.grammar is not None:
             self.grammar.validate()
@@ -207,10 +201,35 @@ def check_token_ids(field_name: str, token_ids: Sequence[int], vocabulary_size: 
     """Raises InvalidInput unless every id is in the vocabulary and there is at least one."""
     if not token_ids:
         raise InvalidInput(field_name, "must not be empty", list(token_ids))
+    if min(token_ids) >= 0 and max(token_ids) < vocabulary_size:
+        return  # a million of them are no moment's work one by one
     for index, token in enumerate(token_ids):
         if not 0 <= token < vocabulary_size:
             rule = f"must be from 0 to {vocabulary_size - 1}"
             raise InvalidInput(f"{field_name}[{index}]", rule, token)
+
+
+def check_bias_count(count: int, vocabulary_size: int) -> None:
+    """Raises InvalidInput where some token must have two."""
+    if count > vocabulary_size:
+        rule = f"must have at most {vocabulary_size} entries, one for each token"
+        raise InvalidInput("logit_bias", rule, f"{count} entries")
+
+
+def check_biases(biases: Sequence[tuple[int, float]], vocabulary_size: int) -> None:
+    """Raises InvalidInput unless all are within their limits, each for a token of its own."""
+    check_bias_count(len(biases), vocabulary_size)
+    if len({token for token, _ in biases}) == len(biases) and all(
+        0 <= token < vocabulary_size and -100 <= bias <= 100 for token, bias in biases
+    ):
+        return
+    biased = set[int]()
+    for token, bias in biases:
+        _require("logit_bias", "must name a token once", token, token not in biased)
+        biased.add(token)
+        rule = f"must name token ids from 0 to {vocabulary_size - 1}"
+        _require("logit_bias", rule, token, 0 <= token < vocabulary_size)
+        _require(f"logit_bias[{token}]", "must be from -100 to 100", bias, -100 <= bias <= 100)
 
 
 def check_characters(field_name: str, text: str) -> None:

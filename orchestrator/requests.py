@@ -78,8 +78,8 @@ class RequestReader:
         field, token_ids = "tokens.ids", said.token_ids or ()
         if said.text is not None:
             field, token_ids = "text", tuple(await self._tokenizer.encoded(said.text))
-        check_token_ids(field, token_ids, model.vocabulary_size)
         check_length(field, len(token_ids), model.context_length)
+        check_token_ids(field, token_ids, model.vocabulary_size)
         return token_ids
 
     async def _require_grammar(

@@ -93,7 +93,7 @@ class GenerationServicer(generation_pb2_grpc.GenerationServicer):
         token_ids = list(request.token_ids)
         if token_ids:
             check_token_ids("token_ids", token_ids, self._deployment.verifier.vocabulary_size)
-        return pb.DetokenizeResponse(text=self._deployment.tokenizer.decode(token_ids))
+        return pb.DetokenizeResponse(text=await self._deployment.tokenizer.decoded(token_ids))
 
     async def Info(
         self, request: pb.GenerationInfoRequest, context: grpc.aio.ServicerContext

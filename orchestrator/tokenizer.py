@@ -12,7 +12,8 @@ from tokenizers import Tokenizer as HuggingFaceTokenizer
 from draftloop.errors import StartupFailure
 from draftloop.model_info import vocabulary_fingerprint
 
-LONG_TEXT = 1 << 14  # characters beyond which others would notice the time that encoding takes
+# Characters, and tokens, beyond which others would notice the time that one takes to be the other.
+LONG_TEXT, MANY_TOKENS = 1 << 14, 1 << 12
 BYTE_TOKEN = re.compile(r"<0x([0-9A-F]{2})>")
 WORD_START = "\u2581"  # sentencepiece writes a space so
 
@@ -60,6 +61,18 @@ class Tokenizer:
     def decode(self, token_ids: list[int]) -> str:
         """Text of a whole sequence, special tokens left out."""
         return str(self._tokenizer.decode(token_ids, skip_special_tokens=True))
+
+    async def decoded(self, token_ids: list[int]) -> str:
+        """The same for an event loop, which goes on meanwhile."""
+        if len(token_ids) <= MANY_TOKENS:
+            return self.decode(token_ids)
+        return await asyncio.to_thread(self.decode, token_ids)
+
+    async def token_texts(self, token_ids: list[int]) -> list[str]:
+        """Each as the vocabulary writes it, for an event loop too."""
+        if len(token_ids) <= MANY_TOKENS:
+            return [self.token_text(token) for token in token_ids]
+        return await asyncio.to_thread(lambda: [self.token_text(token) for token in token_ids])
 
     def token_text(self, token_id: int) -> str:
         """The token as the vocabulary writes it; empty for an id that has no token."""

@@ -105,20 +105,20 @@ def _add_tokens(app: FastAPI, gateway: Gateway) -> None:
     async def tokenize(body: TokenizeBody, request: Request) -> Response:
         """Token ids of a text, or of the prompt that a chat becomes."""
         token_ids = await gateway.tokens(body, request.headers)
-        strings = [tokenizer.token_text(token) for token in token_ids]
+        strings = await tokenizer.token_texts(token_ids) if body.return_token_strs else None
         return JsonAnswer(
             {
                 "count": len(token_ids),
                 "max_model_len": gateway.front.deployment.verifier.context_length,
                 "tokens": token_ids,
-                "token_strs": strings if body.return_token_strs else None,
+                "token_strs": strings,
             }
         )
 
     @app.post("/detokenize", response_class=JsonAnswer)
     async def detokenize(body: DetokenizeBody, request: Request) -> Response:
         """The text of token ids, special tokens left out."""
-        return JsonAnswer({"prompt": gateway.text(body, request.headers)})
+        return JsonAnswer({"prompt": await gateway.text(body, request.headers)})
 
 
 def _add_operations(app: FastAPI, gateway: Gateway) -> None:

@@ -2,29 +2,25 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Mapping
 
 from draftloop import __version__
 from draftloop.errors import InvalidInput, Unavailable
-from draftloop.request import (
-    GenerationParameters,
-    SamplingParameters,
-    check_length,
-    check_token_ids,
-)
+from draftloop.request import GenerationParameters, SamplingParameters, check_bias_count
 from orchestrator.access import Caller
 from orchestrator.front import Front
 from orchestrator.gateway.caller import caller_of, tenant_of
 from orchestrator.gateway.chat_reader import PLAIN, Reading
 from orchestrator.gateway.chat_template import ChatTemplate
-from orchestrator.gateway.errors import ContextExceeded, UnknownModel
+from orchestrator.gateway.errors import UnknownModel
 from orchestrator.gateway.form_field import by_form_field
 from orchestrator.gateway.formats import AnswerFormat, ChatFormat, CompletionFormat
 from orchestrator.gateway.hosts import Hosts
 from orchestrator.gateway.parameters import echoed_logprobs, parameters, seed_of
 from orchestrator.gateway.prompt_logprobs import PromptAnswer
-from orchestrator.gateway.prompts import Prompt, Prompts, entries
+from orchestrator.gateway.prompts import Prompt, Prompts, count
 from orchestrator.gateway.readings import Readings
 from orchestrator.gateway.runs import Ending
 from orchestrator.gateway.sampling_defaults import OPENAI
@@ -74,7 +70,7 @@ class Gateway:
 
     async def completion(self, said: CompletionBody, headers: Mapping[str, str]) -> Work:
         """Raises InvalidInput, UnknownModel, Unavailable."""
-        caller = self._welcome(said, len(entries(said)), headers)
+        caller = self._welcome(said, count(said), headers)
         prompts = await self._prompts.of_completion(said)
         choices = said.n or 1
         echoes = [prompt.text if said.echo else "" for prompt in prompts for _ in range(choices)]
@@ -93,11 +89,11 @@ class Gateway:
         self.front.begin(caller_of(self.front, headers))
         return await self._prompts.tokens(said)
 
-    def text(self, said: DetokenizeBody, headers: Mapping[str, str]) -> str:
+    async def text(self, said: DetokenizeBody, headers: Mapping[str, str]) -> str:
         """The text of token ids."""
         self.require_model(said.model)
         self.front.begin(caller_of(self.front, headers))
-        return self._prompts.text(said)
+        return await self._prompts.text(said)
 
     def _welcome(self, said: Generating, prompts: int, headers: Mapping[str, str]) -> Caller:
         """Who asks, counted. So many choices as never run at once would never be admitted."""
@@ -111,6 +107,8 @@ class Gateway:
         if prompts * (said.n or 1) > most:
             raise InvalidInput("n", f"must be at most {most // prompts} here", said.n)
         self.front.begin(caller, prompts * (said.n or 1))
+        size = self.front.deployment.verifier.vocabulary_size
+        check_bias_count(len(said.logit_bias or ()), size)
         return caller
 
     async def _work(
@@ -127,10 +125,9 @@ class Gateway:
         grammar = reading.grammar(grammar_of(said))
         generations = []
         for prompt in prompts:
-            check_token_ids(prompt.field, prompt.token_ids, info.vocabulary_size)
-            _require_room(prompt, info.context_length)
             for one in parameters(said, prompt.token_ids, tenant, seed, grammar, self._defaults):
                 generations.append(await self._generation(said, one, seconds, caller, reading))
+                await asyncio.sleep(0)  # there may be many choices, and others who wait
         options = said.stream_options
         return Work(
             front=self.front,
@@ -194,10 +191,3 @@ class Gateway:
             except InvalidInput as its_own:
                 return its_own
         return error
-
-
-def _require_room(prompt: Prompt, context_length: int) -> None:
-    try:
-        check_length(prompt.field, len(prompt.token_ids), context_length)
-    except InvalidInput as error:
-        raise ContextExceeded.passed_on(error.field, error.description) from None

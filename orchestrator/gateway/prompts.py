@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from draftloop.errors import InvalidInput
-from draftloop.request import check_token_ids
+from draftloop.request import check_length, check_token_ids
 from orchestrator.deployment import Deployment
 from orchestrator.gateway.chat_template import ChatTemplate
+from orchestrator.gateway.errors import ContextExceeded
 from orchestrator.gateway.messages import for_template
 from orchestrator.gateway.schemas import (
     ChatBody,
@@ -18,6 +19,7 @@ from orchestrator.gateway.schemas import (
     Generating,
     TokenizeBody,
 )
+from orchestrator.gateway.size import is_large
 from orchestrator.gateway.tools.offer import shown_tools
 from orchestrator.gateway.tools.schemas import ToolChoice
 
@@ -26,7 +28,7 @@ LONG_CHAT = 1 << 16  # characters beyond which others would notice the time that
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """A prompt under the name that its errors have."""
+    """A prompt under the name that its errors have; the text only where it is wanted."""
 
     field: str
     token_ids: tuple[int, ...]
@@ -34,7 +36,11 @@ class Prompt:
 
 
 class Prompts:
-    """By the model's tokenizer and chat template. All raise InvalidInput by the client's names."""
+    """By the model's tokenizer and chat template. All raise InvalidInput by the client's names.
+
+    What a body of some megabytes may be long enough for is not done on the event loop, or not
+    before its length is known to be within the model's limits.
+    """
 
     def __init__(self, deployment: Deployment, template: ChatTemplate) -> None:
         self._deployment = deployment
@@ -42,14 +48,14 @@ class Prompts:
         self._template = template
 
     async def of_completion(self, said: CompletionBody) -> list[Prompt]:
-        """In the order in which they came."""
-        return [self._cut(said, await self._read(said, *entry)) for entry in entries(said)]
+        """In the order in which they came; with their texts where these are echoed."""
+        return [await self._read(said, *entry) for entry in entries(said)]
 
     async def of_chat(self, said: ChatBody) -> Prompt:
         """What the template makes of the messages; it writes the special tokens that belong."""
         text = await self._rendered(said, said.tool_choice)
         token_ids = await self._encoded(said, text, special=False)
-        return self._cut(said, Prompt("messages", tuple(token_ids), text))
+        return await self._fitting(said, "messages", token_ids, text, told=True)
 
     async def tokens(self, said: TokenizeBody) -> list[int]:
         """Token ids of a text or of a chat's prompt."""
@@ -57,12 +63,12 @@ class Prompts:
             return await self._encoded(said, said.prompt or "", special=True)
         return await self._encoded(said, await self._rendered(said, None), special=False)
 
-    def text(self, said: DetokenizeBody) -> str:
+    async def text(self, said: DetokenizeBody) -> str:
         """The text of token ids, special tokens left out."""
         if said.tokens:
             size = self._deployment.verifier.vocabulary_size
             check_token_ids("tokens", said.tokens, size)
-        return self._tokenizer.decode(said.tokens)
+        return await self._tokenizer.decoded(said.tokens)
 
     async def _encoded(
         self, said: Generating | TokenizeBody, text: str, *, special: bool
@@ -72,47 +78,59 @@ class Prompts:
         return await self._tokenizer.encoded(text, add_special_tokens=wanted)
 
     async def _read(self, said: CompletionBody, field: str, entry: str | list[int]) -> Prompt:
-        if isinstance(entry, str):
-            if not entry:
-                raise InvalidInput(field, "must not be empty", entry)
-            token_ids = await self._encoded(said, entry, special=True)
-            return Prompt(field, tuple(token_ids), entry)
-        check_token_ids(field, entry, self._deployment.verifier.vocabulary_size)
-        return Prompt(field, tuple(entry), self._tokenizer.decode(entry))
+        told = bool(said.echo)
+        if not isinstance(entry, str):
+            return await self._fitting(said, field, entry, None, told=told)
+        if not entry:
+            raise InvalidInput(field, "must not be empty", entry)
+        token_ids = await self._encoded(said, entry, special=True)
+        return await self._fitting(said, field, token_ids, entry, told=told)
 
-    def _cut(self, said: Generating, prompt: Prompt) -> Prompt:
-        """The end of it, where no more is to be read."""
+    async def _fitting(
+        self, said: Generating, field: str, token_ids: list[int], text: str | None, *, told: bool
+    ) -> Prompt:
+        """The end of it, where no more is to be read; with its text where that is to be `told`."""
         most = said.truncate_prompt_tokens
-        if most is None or most >= len(prompt.token_ids):
-            return prompt
-        kept = prompt.token_ids[-most:]
-        return Prompt(prompt.field, kept, self._tokenizer.decode(list(kept)))
+        if most is not None and most < len(token_ids):
+            token_ids, text = token_ids[-most:], None
+        model = self._deployment.verifier
+        _require_room(field, len(token_ids), model.context_length)
+        check_token_ids(field, token_ids, model.vocabulary_size)
+        if text is None and told:
+            text = await self._tokenizer.decoded(token_ids)
+        return Prompt(field, tuple(token_ids), text or "")
 
     async def _rendered(self, said: ChatBody | TokenizeBody, choice: ToolChoice | None) -> str:
-        messages = for_template(said.messages or ())
-        known: dict[str, Any] = {
-            "tools": shown_tools(said.tools, choice), "options": said.chat_template_kwargs,
-        }  # fmt: skip
-
         def render() -> str:
+            messages = for_template(said.messages or ())
+            known: dict[str, Any] = {
+                "tools": shown_tools(said.tools, choice), "options": said.chat_template_kwargs,
+            }  # fmt: skip
             if said.continue_final_message:
                 return self._template.render_open(messages, **known)
             opens = said.add_generation_prompt is not False
             return self._template.render(messages, add_generation_prompt=opens, **known)
 
-        letters = sum(len(message["content"]) for message in messages)
-        return await asyncio.to_thread(render) if letters > LONG_CHAT else render()
+        long = is_large(LONG_CHAT, said.messages, said.tools, said.chat_template_kwargs)
+        return await asyncio.to_thread(render) if long else render()
+
+
+def count(said: CompletionBody) -> int:
+    """How many prompts there are."""
+    one = isinstance(said.prompt, str) or isinstance(said.prompt[0], int)
+    return 1 if one else len(said.prompt)
 
 
 def entries(said: CompletionBody) -> list[tuple[str, str | list[int]]]:
     """Every prompt with the name of its place."""
-    if isinstance(said.prompt, str):
-        return [("prompt", said.prompt)]
-    named: list[tuple[str, str | list[int]]] = []
-    ids: list[int] = []
-    for index, entry in enumerate(said.prompt):
-        if isinstance(entry, int):
-            ids.append(entry)
-        elif isinstance(entry, str | list):
-            named.append((f"prompt[{index}]", entry))
-    return named or [("prompt", ids)]
+    prompts: Any = said.prompt
+    if isinstance(prompts, str) or isinstance(prompts[0], int):
+        return [("prompt", prompts)]
+    return [(f"prompt[{index}]", entry) for index, entry in enumerate(prompts)]
+
+
+def _require_room(field: str, tokens: int, context_length: int) -> None:
+    try:
+        check_length(field, tokens, context_length)
+    except InvalidInput as error:
+        raise ContextExceeded.passed_on(error.field, error.description) from None

@@ -1,0 +1,149 @@
+"""Bodies of some megabytes: what they take is not done on the event loop, or not at all."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from draftloop.errors import InvalidInput
+from draftloop.request import check_biases, check_token_ids
+from orchestrator.front import Front
+from orchestrator.gateway import parameters, prompts
+from orchestrator.gateway.chat_template import ChatTemplate
+from orchestrator.gateway.messages import for_template
+from orchestrator.gateway.size import is_large
+from orchestrator.servicer import GenerationServicer
+from orchestrator.tokenizer import Tokenizer
+from protos import generation_pb2 as pb
+from tests.support.gateway import gateway
+
+REFUSED = {"temperature": -1}  # once the prompt has been read
+MANY = 100_000
+CHATS: list[tuple[int, dict[str, Any]]] = [(1, {}), (3000, {}), (1, {"a": [[]] * MANY})]
+LARGE: list[Any] = ["a" * 100, ["", "", "", ""], {"a": {"b": "c"}}, [[[[]]]]]
+
+
+class Calls(list[tuple[int, bool]]):
+    """Of one function: how long its argument was, and whether the event loop waited for it."""
+
+    def spy(self, function: Callable[..., Any], argument: int = 0) -> Callable[..., Any]:
+        def called(*given: Any, **named: Any) -> Any:
+            on_the_loop = threading.current_thread() is threading.main_thread()
+            self.append((len(given[argument]), on_the_loop))
+            return function(*given, **named)
+
+        return called
+
+
+@pytest.fixture
+def decoded(monkeypatch: pytest.MonkeyPatch) -> Iterator[Calls]:
+    calls = Calls()
+    monkeypatch.setattr(Tokenizer, "decode", calls.spy(Tokenizer.decode, 1))
+    yield calls
+
+
+async def refusal(path: str, body: dict[str, Any]) -> tuple[str | None, str | None]:
+    """Its code, and the field that it is about."""
+    async with gateway() as (client, _):
+        answer = await client.post(path, json=body)
+    assert answer.status_code == 400, answer.text
+    return answer.json()["error"]["code"], answer.json()["error"]["param"]
+
+
+async def test_more_tokens_than_there_is_room_for_are_counted_and_no_more(
+    decoded: Calls, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checked = Calls()
+    monkeypatch.setattr(prompts, "check_token_ids", checked.spy(check_token_ids, 1))
+    code = "context_length_exceeded"
+    assert await refusal("/v1/completions", {"prompt": [5] * MANY}) == (code, "prompt")
+    several = {"prompt": [[5], [5] * MANY], "echo": True}
+    assert await refusal("/v1/completions", several) == (code, "prompt[1]")
+    assert (decoded, checked) == ([(1, True)], [(1, True)])
+
+
+async def test_tokens_are_text_where_it_is_shown_and_of_what_is_left_of_them(
+    decoded: Calls,
+) -> None:
+    for shown, cut in ((False, None), (True, None), (False, 7), (True, 7)):
+        tokens = MANY if cut else 9
+        body = {"prompt": [5] * tokens, "echo": shown, "truncate_prompt_tokens": cut, **REFUSED}
+        assert await refusal("/v1/completions", body) == ("invalid_value", "temperature")
+    assert decoded == [(9, True), (7, True)]
+
+
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/tokenize"])
+async def test_a_chat_of_many_messages_or_options_is_written_beside_the_others(
+    path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read, written = Calls(), Calls()
+    monkeypatch.setattr(prompts, "for_template", read.spy(for_template))
+    monkeypatch.setattr(ChatTemplate, "render", written.spy(ChatTemplate.render, 1))
+    message = {"role": "user", "content": ""}
+    end = REFUSED if path != "/tokenize" else {}
+    async with gateway() as (client, _):
+        for size, options in CHATS:
+            said = {"messages": [message] * size, "chat_template_kwargs": options, **end}
+            await client.post(path, json=said)
+    assert read == written == [(1, True), (3000, False), (1, False)]
+
+
+async def test_more_biases_than_tokens_are_not_looked_into(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    looked = Calls()
+    monkeypatch.setattr(parameters, "_logit_bias", looked.spy(parameters._logit_bias))
+    biases = {str(token): 1 for token in range(4097)}
+    found = await refusal("/v1/completions", {"prompt": "a", "logit_bias": biases})
+    assert found == ("invalid_value", "logit_bias") and not looked
+    del biases["4096"]
+    found = await refusal("/v1/completions", {"prompt": "a", "logit_bias": biases, **REFUSED})
+    assert found == ("invalid_value", "temperature") and looked == [(4096, True)]
+
+
+async def test_many_tokens_are_made_text_beside_the_others(decoded: Calls) -> None:
+    async with gateway() as (client, deployment):
+        answer = await client.post("/detokenize", json={"tokens": [5] * MANY})
+        door: Any = GenerationServicer(Front(deployment))
+        request = pb.DetokenizeRequest(token_ids=[5] * MANY)
+        told = await door.Detokenize(request, Call())
+    assert answer.json()["prompt"] == told.text
+    assert decoded == [(MANY, False)] * 2
+
+
+class Call:
+    """Of a gRPC client."""
+
+    def invocation_metadata(self) -> None:
+        return None
+
+
+async def test_tokens_are_named_where_that_is_wanted_and_beside_the_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    named = Calls()
+    monkeypatch.setattr(Tokenizer, "token_text", lambda self, _: named.spy(str)(""))
+    async with gateway() as (client, _):
+        assert (await client.post("/tokenize", json={"prompt": "a " * 5000})).status_code == 200
+        assert not named
+        body = {"prompt": "a " * 5000, "return_token_strs": True}
+        assert (await client.post("/tokenize", json=body)).status_code == 200
+    assert len(named) >= 5000 and not any(on_the_loop for _, on_the_loop in named)
+
+
+def test_the_one_that_is_wrong_among_many_is_named() -> None:
+    with pytest.raises(InvalidInput, match=r"^prompt\[70000\]: must be from 0 to 4095; got -1"):
+        check_token_ids("prompt", [5] * 70_000 + [-1], 4096)
+    many = tuple((token, 1.0) for token in range(4000))
+    check_biases(many, 4096)
+    for wrong in ((4096, 1.0), (5, 1.0), (4001, float("nan")), (4001, 101.0)):
+        with pytest.raises(InvalidInput, match="^logit_bias"):
+            check_biases((*many, wrong), 4096)
+
+
+def test_whatever_is_large_is_found_to_be() -> None:
+    assert not is_large(100, None, "a" * 30, [])
+    assert all(is_large(100, large) for large in LARGE)
