@@ -58,7 +58,7 @@ class ServiceSettings(BaseSettings):
     )
     tls_key: Path | None = Field(None, description="PEM file with the certificate's key")
     tls_client_ca: Path | None = Field(
-        None, description="PEM file with the CA of the clients; who shows no certificate is refused"
+        None, description="PEM file with the clients' CA; clients without a certificate are refused"
     )
 
     @model_validator(mode="after")
@@ -145,22 +145,22 @@ class ModelServiceSettings(ServiceSettings):
     quantization: Quantization = Field(
         "none",
         description="int8 rounds the weights of linear layers to 8 bits: half of the bytes of "
-        "bfloat16, and on a CPU some three fifths of the time of plain decoding; w8a8 rounds what "
-        "they are multiplied by, too, and takes as little for prompts and many requests",
+        "bfloat16, and on a CPU some three fifths of the time of plain decoding; w8a8 rounds the "
+        "activations too, and saves as much for prompts and many requests",
     )
     device: str = Field("cpu", description="cpu, cuda or cuda:N")
     torch_compile: bool = Field(
         False,
         description="compiles what lies between attention and attention (torch.compile): fewer "
-        "kernels a step on a GPU, some tens of seconds more at the start; on a CPU instead of the "
-        "kernels of ours, which are faster; needs a C++ compiler, which the images have not",
+        "kernels a step on a GPU, some tens of seconds more at the start; on a CPU it replaces our "
+        "own kernels, which are faster; needs a C++ compiler, which the images do not include",
     )
     tensor_parallel_size: int = Field(
         1,
         ge=1,
         le=64,
-        description="devices of this machine among which every layer is split, by one process for "
-        "each; for a model that one GPU has no room for",
+        description="devices of this machine among which every layer is split, with one process "
+        "for each; for a model that is too large for one GPU",
     )
     inflate: str = Field(
         "", description="cost inflation such as 300M or 1B: layers that cost but change nothing"
@@ -194,9 +194,7 @@ class ModelServiceSettings(ServiceSettings):
         description="most prompt tokens of one session in one forward, fewer where they would "
         "take longer than `prompt_step_s`; where not given 256 on a CPU, 2048 on a GPU",
     )
-    prefix_caching: bool = Field(
-        True, description="compute beginnings that prompts have in common once"
-    )
+    prefix_caching: bool = Field(True, description="compute common beginnings of prompts only once")
     prompt_step_s: float = Field(
         0.4,
         gt=0,

@@ -51,7 +51,7 @@ class OrchestratorSettings(PhraseSettings, ServiceSettings):
     )
     services_tls_key: Path | None = Field(None, description="PEM file with that certificate's key")
     api_keys: Path | None = Field(
-        None, description="TOML file of those who may call; without it, everybody may"
+        None, description="TOML file of the keys that may call; without it, anyone may"
     )
     default_strategy: str = Field(FUSED, description="strategy of a request naming none")
     default_max_tokens: int = Field(256, ge=1, description="limit of a request naming none")
@@ -75,7 +75,7 @@ class OrchestratorSettings(PhraseSettings, ServiceSettings):
         description="host:port of the HTTP API; port 0 takes a free one, empty serves none",
     )
     http_address_file: Path | None = Field(
-        None, description="file that receives the real HTTP address once requests are welcome"
+        None, description="file that receives the real HTTP address once requests are accepted"
     )
     http_max_body_bytes: int = Field(
         4 << 20, ge=1 << 10, le=1 << 30, description="largest body of an HTTP request"
@@ -93,7 +93,7 @@ class OrchestratorSettings(PhraseSettings, ServiceSettings):
         "auto", "none", "hermes", "llama3_json", "mistral", "qwen3_coder", "pythonic", "harmony"
     ] = Field(
         "auto",
-        description="how the model writes calls of tools; auto: as its chat template shows",
+        description="how the model writes tool calls; auto: as its chat template shows",
     )
     reasoning_parser: Literal["auto", "none", "think", "mistral", "seed", "harmony"] = Field(
         "auto",
@@ -101,8 +101,8 @@ class OrchestratorSettings(PhraseSettings, ServiceSettings):
     )
     generation_config: Literal["auto", "none"] = Field(
         "auto",
-        description="auto: what an HTTP request does not say of sampling is as the "
-        "generation_config.json beside the tokenizer advises; none: as in OpenAI's API",
+        description="auto: sampling parameters that an HTTP request omits are taken from the "
+        "generation_config.json beside the tokenizer; none: from OpenAI's API",
     )
 
     @field_validator("http_listen")
