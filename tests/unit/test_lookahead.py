@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
 from itertools import count, islice
 
@@ -11,9 +12,18 @@ from hypothesis import strategies as st
 
 from draftloop.errors import InvalidInput
 from draftloop.lookahead import WINDOW_ESTIMATE, LookaheadParameters, LookaheadWindow
+from draftloop.model_info import CostPoint
 from draftloop.ngram_pool import NgramPool
+from draftloop.request import GenerationRequest, SamplingParameters
+from draftloop.speculation import LOOKAHEAD, Speculation
 from draftloop.tree import EMPTY_TREE, ROOT, DraftBudget, DraftTree, TokenSource, Verdict
 from draftloop.tree_builder import TreeBuilder
+from orchestrator.budget import Controller
+from orchestrator.choice import DraftChoice
+from orchestrator.config import OrchestratorSettings
+from orchestrator.costs import VerifyCost
+from orchestrator.deployment import Deployment
+from orchestrator.gains import Gain
 from orchestrator.sources import LookaheadSource
 
 TEXT = list(range(40, 60))
@@ -245,8 +255,29 @@ def test_a_draft_holds_nothing_behind_a_stop_token() -> None:
     for stops, drafted in (((), {2, 9, 3, 4}), ((9,), {2, 9})):
         source = LookaheadSource(parameters, text, stops)
         tree = source.propose(text, DraftBudget(max_nodes=20, max_depth=20))
-        ngrams = {
-            token for token, estimate in zip(tree.token_ids, tree.estimates, strict=True)
-            if estimate > WINDOW_ESTIMATE
-        }  # fmt: skip
-        assert ngrams == drafted
+        assert of_ngrams(tree) == drafted
+
+
+async def test_it_hears_of_the_stop_tokens_of_the_request() -> None:
+    request = GenerationRequest(
+        request_id="one", prompt=(1, 2, 9, 3, 4, 1), sampling=SamplingParameters(), max_tokens=4,
+        speculation=Speculation(strategy=LOOKAHEAD, max_draft_tokens=60),
+        stop_token_ids=frozenset({9}),
+    )  # fmt: skip
+    deployment = Deployment(OrchestratorSettings())
+    controller = Controller(
+        max_nodes=60, verify_cost=VerifyCost((CostPoint(1, 1000),)), draft_token_ns=0.0, fixed=True
+    )
+    choice = DraftChoice(controller, Gain(deque([0.0])))
+    drafting = deployment._beside_the_loop(request, None, choice)
+    await drafting.read()
+    budget = DraftBudget(max_nodes=60, max_depth=20)
+    draft = await drafting.propose(request.prompt, None, budget)
+    assert of_ngrams(draft.tree) == {2, 9}
+    await deployment.stop()
+
+
+def of_ngrams(tree: DraftTree) -> set[int]:
+    """The tokens that are none of the window's."""
+    nodes = zip(tree.token_ids, tree.estimates, strict=True)
+    return {token for token, estimate in nodes if estimate > WINDOW_ESTIMATE}
