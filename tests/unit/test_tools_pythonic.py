@@ -158,3 +158,11 @@ def test_what_python_cannot_tell_is_refused(function: Function) -> None:
     with pytest.raises(InvalidInput) as caught:
         is_allowed(PYTHONIC, [function], "")
     assert caught.value.field == "tools"
+
+
+def test_a_long_argument_is_no_work_at_every_letter() -> None:
+    """The event loop is everybody's: what was read is not copied again with each letter."""
+    text = "a" * 1_000_000
+    answer = f"[weather(city='{text}')]"
+    pieces = in_pieces(answer, list(range(0, len(answer), 1000)))
+    assert read(PYTHONIC, pieces, KNOWN) == ("", [("weather", json.dumps({"city": text}))])

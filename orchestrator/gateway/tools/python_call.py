@@ -41,12 +41,17 @@ class PythonCall(CallBody):
                 return self._without_head()
             self._said, text = head[1], self.raw[head.end() :]
             self.raw = self.raw[: head.end()]
+        start = 0
         for place, letter in enumerate(text):
-            self._step(letter)
-            if self.ended:
-                self.raw += text[: place + 1]
-                return text[place + 1 :]
-        self.raw += text
+            if self._ends_argument(letter):
+                self._argument += text[start:place]
+                self._take(last=not self._depth)
+                start = place + 1
+                if self.ended:
+                    self.raw += text[:start]
+                    return text[start:]
+        self._argument += text[start:]
+        self.raw += "" if self.name else text
         return ""
 
     def new_arguments(self) -> str:
@@ -67,20 +72,17 @@ class PythonCall(CallBody):
         self.ended = True
         return rest
 
-    def _step(self, letter: str) -> None:
-        """Up to a comma or bracket that is the call's own."""
+    def _ends_argument(self, letter: str) -> bool:
+        """Whether it is a comma or bracket of the call's own."""
         if self._quote:
             if letter == self._quote and not self._escaped:
                 self._quote = ""
             self._escaped = letter == "\\" and not self._escaped
-        elif letter in "'\"":
+            return False
+        if letter in "'\"":
             self._quote = letter
-        else:
-            self._depth += DEPTHS.get(letter, 0)
-            if not self._depth or (self._depth == 1 and letter == ","):
-                self._take(last=not self._depth)
-                return
-        self._argument += letter
+        self._depth += DEPTHS.get(letter, 0)
+        return not self._depth or (self._depth == 1 and letter == ",")
 
     def _take(self, *, last: bool) -> None:
         """The argument that has ended."""
