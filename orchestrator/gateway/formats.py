@@ -71,22 +71,18 @@ class CompletionFormat(AnswerFormat):
     def delta(
         self, index: int, texts: Sequence[str], logprobs: Any, finish_reason: str | None
     ) -> Choice:
-        """A choice's next piece."""
         text = "".join(texts)
         return {"index": index, "text": text, "logprobs": logprobs, "finish_reason": finish_reason}
 
     def whole(
         self, index: int, texts: Sequence[str], logprobs: Any, finish_reason: str | None
     ) -> Choice:
-        """A choice at once."""
         return self.delta(index, [self._echoes[index], *texts], logprobs, finish_reason)
 
     def says_something(self, choice: Choice) -> bool:
-        """Whether a piece has more than its place in the answer."""
         return bool(choice["text"] or choice["logprobs"] or choice["finish_reason"])
 
     def logprobs(self, tokenizer: Tokenizer) -> LogprobsFormat:
-        """A new one for every choice."""
         return CompletionLogprobs(tokenizer)
 
 
@@ -108,7 +104,6 @@ class ChatFormat(AnswerFormat):
     def delta(
         self, index: int, texts: Sequence[str], logprobs: Any, finish_reason: str | None
     ) -> Choice:
-        """A choice's next piece."""
         parts, finish_reason = self._read(index, texts, finish_reason)
         said = _reasoning(parts)
         if parts.content:
@@ -122,7 +117,6 @@ class ChatFormat(AnswerFormat):
     def whole(
         self, index: int, texts: Sequence[str], logprobs: Any, finish_reason: str | None
     ) -> Choice:
-        """A choice at once."""
         parts, finish_reason = self._read(index, texts, finish_reason)
         message: Choice = {"role": "assistant", "content": parts.content, "refusal": None}
         message |= _reasoning(parts)
@@ -136,17 +130,14 @@ class ChatFormat(AnswerFormat):
         }  # fmt: skip
 
     def says_something(self, choice: Choice) -> bool:
-        """Whether a piece has more than its place in the answer."""
         return bool(choice["delta"] or choice["logprobs"] or choice["finish_reason"])
 
     def reasoning_tokens(self) -> int | None:
-        """Of all choices so far; None where nothing is read as reasoning."""
         counts = [reader.reasoning_tokens for reader in self._readers.values()]
         known = [count for count in counts if count is not None]
         return sum(known) if known else None
 
     def logprobs(self, tokenizer: Tokenizer) -> LogprobsFormat:
-        """A new one for every choice."""
         return ChatLogprobs(tokenizer)
 
     def _read(
