@@ -41,6 +41,8 @@ def grow(tree: Tree, learned: Learned, economy: Floats, records: Records, contex
     state = tree.state[0]
     context.place[FORWARDS] = 0
     while state.ends:
+        if state.nodes + state.most >= len(tree.nodes):
+            return  # arrays are made longer before the next call, and nothing is lost until then
         if all_known(tree):
             take_known(tree, learned)
         elif not fits(tree, records, context):
@@ -55,14 +57,13 @@ def grow(tree: Tree, learned: Learned, economy: Floats, records: Records, contex
 
 @compiled
 def fits(tree: Tree, records: Records, context: Context) -> bool:
-    """Whether the arrays have room for the next forward."""
+    """Whether there is room for the rows of the next forward, and for what it says."""
     state = tree.state[0]
     nodes = nodes_to_run(tree)
     return bool(
         deepest(tree) < len(records.noise)
         and len(context.tail) + nodes <= records.numbers.shape[1]
         and state.rows + nodes <= tree.rows.shape[1]
-        and state.nodes + state.most < len(tree.nodes)
         and context.place[FORWARDS] < len(records.times)
     )
 

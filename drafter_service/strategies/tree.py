@@ -32,7 +32,8 @@ class TreeStrategy(Strategy):
         while known.grows:
             if passes := known.passes(self.economy):
                 yield passes
-                known.make_room()
+                if not known.all_known:  # those take no rows
+                    known.make_room()
             elif known.all_known:
                 known.take_known()
                 known.next_ends(self.economy)

@@ -5,16 +5,18 @@ from __future__ import annotations
 import threading
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar, cast
 
 import pytest
 
 from drafter_service.session import DrafterSession, SessionRequest
 from drafter_service.strategies import STRATEGIES, Strategy
+from drafter_service.strategies.fused import Fused
 from draftloop.calibration import Calibration
 from draftloop.config import bundled_model
 from draftloop.request import SamplingParameters
 from draftloop.runtime.engine import Engine
+from draftloop.runtime.forward import Task
 from draftloop.runtime.model import LanguageModel
 from draftloop.runtime.prepared import Passes
 from draftloop.tree import (
@@ -30,8 +32,11 @@ from tests.support.toy_model import llama_config, load_model, save_model
 from verifier_service import session as verifier
 from verifier_service.round import verify
 
+T = TypeVar("T")
+
 PHRASE = TokenSource.PHRASE
 PROMPT = list(range(20, 50))
+AHEAD = 256  # nodes of a draft that goes as far as what was drafted ahead
 COMPILED = ("speculative", "opt_tree", "fused")
 GREEDY, SAMPLED = {"temperature": 0.0}, {"temperature": 0.8}
 LAWS: tuple[dict[str, Any], ...] = (
@@ -116,16 +121,19 @@ def test_a_draft_is_the_same_in_one_call_and_forward_by_forward(
 def wishes(strategy: Strategy, **limits: Any) -> list[object]:
     """What a draft asks of the engine."""
     budget = DraftBudget(**{"max_nodes": 14, "max_depth": 6, **limits})
-    task = strategy.propose(budget)
+    return finished(strategy.propose(budget), strategy.session.model)[1]
+
+
+def finished(task: Task[T], model: LanguageModel) -> tuple[T, list[object]]:
+    """What a task returns that runs without an engine, and what it asked for."""
     asked: list[object] = []
     answer: Any = None
     while True:
         try:
             wish = next(task) if answer is None else task.send(answer)
-        except StopIteration:
-            return asked
+        except StopIteration as end:
+            return cast(T, end.value), asked
         asked.append(wish)
-        model = strategy.session.model
         if isinstance(wish, Passes):
             model.run(wish)
             answer = None
@@ -162,6 +170,26 @@ def test_a_long_draft_draws_noise_as_it_goes(toy: LanguageModel) -> None:
         assert name != "speculative" or strategies[0].end is DraftEnd.DEPTH
         for strategy in strategies:
             toy.cache.release(strategy.session.slot)
+
+
+def test_nodes_that_were_drafted_ahead_fit_the_arrays(tmp_path: Path) -> None:
+    """Their children are known without a forward, level after level, in one call.
+
+    Behind a short draft, so that what was drafted ahead is most of the next tree.
+    """
+    folder = save_model(tmp_path, llama_config(initializer_range=1.0, hidden_size=64))
+    model = load_model(folder, max_draft_nodes=AHEAD)
+    few, many = (DraftBudget(max_nodes=nodes, max_depth=AHEAD) for nodes in (4, AHEAD))
+    for seed in range(3):
+        strategy = drafting(model, "fused", alone=True, sampling={"seed": seed})
+        assert isinstance(strategy, Fused)
+        for budget in (few, many, few, many):
+            tree, _ = finished(strategy.propose(budget), model)
+            arrays = strategy.candidates._tree
+            assert arrays.state["nodes"][0] < len(arrays.nodes)
+            finished(strategy.ahead(lambda: True), model)
+            told(strategy, [tree.token_ids[0]])
+        model.cache.release(strategy.session.slot)
 
 
 @pytest.mark.parametrize("most", [1, 2, 3])
