@@ -49,10 +49,13 @@ def scratch(vocabulary: int) -> Scratch:
 def cut_off(logits: Floats32, cuts: Cuts, known: Scratch) -> None:
     """Writes -inf over what `cuts` leave out of every row [rows, vocabulary].
 
-    Of tokens that are equally likely top-p keeps the lower ids, top-k all. The likeliest stays.
+    Of tokens that are equally likely top-p keeps the lower ids, top-k all. The likeliest stays, and
+    so does all of a row that holds NaN or +inf.
     """
     for place in range(len(logits)):
         row = logits[place]
+        if boundless(row):
+            continue  # such weights have no size
         weigh(row, cuts[TEMPERATURE], known)
         least_of_k = np.float32(0)
         if 0 < cuts[TOP_K] < len(row):
@@ -67,6 +70,15 @@ def cut_off(logits: Floats32, cuts: Cuts, known: Scratch) -> None:
             if known.weights[token] == least:
                 row[token] = -np.inf
                 surplus -= 1
+
+
+@compiled
+def boundless(row: Floats32) -> int:
+    """How many of a row are NaN or +inf."""
+    count = 0
+    for logit in row:
+        count += not logit < np.inf
+    return count
 
 
 @vectorised

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from hypothesis import assume, given, settings
@@ -72,3 +74,17 @@ def test_what_was_given_stays_as_it_was() -> None:
     before = logits.clone()
     filtered(logits, SamplingParameters(temperature=1.0, top_p=0.5, top_k=9, min_p=0.1))
     assert torch.equal(logits, before)
+
+
+@pytest.mark.parametrize(
+    "cut", [{"top_k": 9}, {"top_p": 0.5}, {"min_p": 0.5}, {"top_k": 9, "top_p": 0.5}], ids=str
+)
+def test_rows_of_what_is_no_number_stay_whole(cut: dict[str, Any]) -> None:
+    """Their weights would have sizes that stand in no array, and whoever looks must find them."""
+    logits = torch.randn(4, 1000, generator=torch.Generator().manual_seed(1))
+    logits[1] = torch.nan
+    logits[2, 999] = torch.inf
+    logits[3, 5] = torch.nan
+    kept = filtered(logits, SamplingParameters(temperature=0.8, **cut))
+    torch.testing.assert_close(kept[1:], logits[1:], rtol=0, atol=0, equal_nan=True)
+    assert torch.equal(kept[:1], filtered(logits[:1], SamplingParameters(temperature=0.8, **cut)))
