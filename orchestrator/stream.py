@@ -36,8 +36,12 @@ class NoAnswer(Unavailable):
     """The service said nothing within the time of one answer."""
 
 
+class ServiceFailed(Unavailable):
+    """The service is there and met an error that it did not foresee: it may meet it again."""
+
+
 class Stream:
-    """Raises Unavailable where the stream broke or no answer came in time.
+    """Raises Unavailable where the stream broke, no answer came in time or the service failed.
 
     What the service said on purpose comes as what it was there: InvalidInput, Mismatch, Overloaded.
     DeadlineExceeded: the call's own deadline has passed.
@@ -90,16 +94,16 @@ class Stream:
         except TimeoutError:
             raise NoAnswer("no answer came in time") from None
         except asyncio.InvalidStateError:
-            raise self._gone("the stream has ended") from None
+            raise self._gone(Unavailable("the stream has ended")) from None
         except grpc.aio.AioRpcError as error:
             meaning = _meaning(error)
-            raise self._gone(str(meaning)) if type(meaning) is Unavailable else meaning from None
+            raise (self._gone(meaning) if isinstance(meaning, Unavailable) else meaning) from None
 
-    def _gone(self, text: str) -> DraftloopError:
+    def _gone(self, error: Unavailable) -> DraftloopError:
         """Where a deadline cuts a message in two, gRPC speaks of an internal error."""
         left = self._call.time_remaining()
         late = left is not None and left < CLOCKS_APART_S
-        return DeadlineExceeded() if late else Unavailable(text)
+        return DeadlineExceeded() if late else error
 
 
 def _meaning(error: grpc.aio.AioRpcError) -> DraftloopError:
@@ -114,6 +118,8 @@ def _meaning(error: grpc.aio.AioRpcError) -> DraftloopError:
         return Overloaded(said) if hint else Unavailable(f"{text} (--max-message-bytes)")
     if error.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
         return DeadlineExceeded()
+    if error.code() is grpc.StatusCode.INTERNAL:
+        return ServiceFailed(text)
     info = error_info(error)
     if info is not None and info.reason == "MISMATCH":
         return Mismatch(text)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import sys
 import time
+from collections import Counter
 from collections.abc import Sequence
 
 from draftloop import logs
@@ -14,9 +15,13 @@ from orchestrator.clients import VerifierStream
 from orchestrator.metrics import REOPENED
 from orchestrator.replicas import Replica, Replicas
 from orchestrator.session import Session
+from orchestrator.stream import ServiceFailed
 from orchestrator.terms import SessionTerms
 
-REOPEN_PAUSE_S = 0.05
+# Between attempts: from one to the next twice as long.
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.05, 0.5
+# At the same text, of a replica that is there: what it cannot run it could not the next time.
+MOST_FAILURES = 2
 
 log = logs.get(__name__)
 
@@ -27,6 +32,7 @@ class VerifierSession(Session[VerifierStream]):
     def __init__(self, replicas: Replicas, terms: SessionTerms, *, reopen_for_s: float) -> None:
         super().__init__(replicas, terms)
         self._reopen_for_s = reopen_for_s
+        self._failures: Counter[Replica] = Counter()  # at the text of now
         self._begun = False  # what is said of the request now is said of what we made of it
         self.reopened = 0
 
@@ -68,7 +74,8 @@ class VerifierSession(Session[VerifierStream]):
         """The best replica that has not failed yet and has room for the text."""
         for replica in self._by_preference(committed):
             room = replica.model is None or len(committed) < replica.model.context_length
-            if room and replica not in tried:
+            willing = self._failures[replica] < MOST_FAILURES
+            if room and willing and replica not in tried:
                 return replica
         return None
 
@@ -93,21 +100,36 @@ class VerifierSession(Session[VerifierStream]):
         return answer
 
     async def _reopen(self, committed: Sequence[int]) -> Verification:
-        give_up = time.monotonic() + self._reopen_for_s
+        give_up, pause = time.monotonic() + self._reopen_for_s, FIRST_PAUSE_S
         while True:
             try:
                 answer = await self.open(committed)
             except DeadlineExceeded:
                 raise
             except DraftloopError as error:
-                if time.monotonic() > give_up:
+                if time.monotonic() > give_up or self._none_is_left():
                     raise _lost(error) from None
                 left = self._terms.deadline.remaining()
-                await asyncio.sleep(REOPEN_PAUSE_S if left is None else min(REOPEN_PAUSE_S, left))
+                await asyncio.sleep(pause if left is None else min(pause, left))
+                pause = min(2 * pause, LONGEST_PAUSE_S)
                 continue
             self.reopened += 1
             REOPENED.inc()
             return answer
+
+    def _none_is_left(self) -> bool:
+        """Whether all replicas that are there have failed at the text."""
+        counts = [self._failures[replica] for replica in self._replicas]
+        return bool(counts) and min(counts) >= MOST_FAILURES
+
+    def _lose(self, error: Exception) -> None:
+        if self._replica is not None and isinstance(error, ServiceFailed):
+            self._failures[self._replica] += 1
+        super()._lose(error)
+
+    def _worked(self) -> None:
+        self._failures.clear()
+        super()._worked()
 
 
 def _lost(error: DraftloopError) -> DraftloopError:

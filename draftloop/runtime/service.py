@@ -21,6 +21,7 @@ from draftloop.runtime import metrics
 from draftloop.runtime.admission import Admission
 from draftloop.runtime.engine import Engine
 from draftloop.runtime.follower import FAILED
+from draftloop.runtime.forward import Forward
 from draftloop.runtime.gathering import Gathering
 from draftloop.runtime.loading import ModelOptions
 from draftloop.runtime.model import LanguageModel
@@ -52,7 +53,7 @@ class ModelHost:
         smaller_models: Sequence[Path] = (),
     ) -> None:
         self.settings = settings
-        self.engine = Engine(gathering=Gathering(self._costs), ruin=Ruin(_end))
+        self.engine = Engine(gathering=Gathering(self._costs), ruin=Ruin(_end, self._try))
         self._strategies = strategies
         self._smaller_folders = smaller_models
         self.smaller_models: list[LanguageModel] = []
@@ -146,6 +147,17 @@ class ModelHost:
 
     def _costs(self) -> CostLine:
         return cost_line(self.model.cost_curve)
+
+    def _try(self) -> None:
+        """Runs one token that is of no request. Raises what the forward does.
+
+        On the engine's thread; raises IndexError where sessions hold all slots.
+        """
+        slot = self.model.acquire()
+        try:
+            self.model.forward([Forward(self.model, slot, [0])])
+        finally:
+            self.model.cache.release(slot)
 
     def _load(self, role: str) -> LanguageModel:
         options = _options(self.settings)

@@ -6,12 +6,15 @@ from collections.abc import Iterator
 
 import pytest
 
+from draftloop.runtime.ruin import MOST_IN_A_ROW
+from draftloop.speculation import AUTOREGRESSIVE
 from orchestrator.role_process import MODULES
-from tests.e2e.client import Case
+from tests.e2e.client import Case, held_out_prompts
 from tests.faults.fleet import Fleet
-from tests.faults.load import Load
+from tests.faults.load import Load, Refused, by_grpc, plain
 from tests.support.sick_verifier import SICK
 
+LONG = 120  # tokens, more than those of all other requests
 GONE_S = 60.0  # whoever failed is asked less and less often
 
 
@@ -22,6 +25,26 @@ def delicate(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
         patched.setitem(MODULES, "verifier", "tests.support.sick_verifier")
         with Fleet(tmp_path_factory.mktemp("delicate"), orchestrators=1) as fleet:
             yield fleet
+
+
+def test_requests_that_no_verifier_can_run_end_none(
+    delicate: Fleet, requests: list[Case], undisturbed: list[list[int]]
+) -> None:
+    """They fail on one replica after the other, and whatever else is asked for is answered."""
+    verifiers = [delicate.processes[name] for name in ("v1", "v2")]
+    places = [verifier.log_file.with_name(SICK) for verifier in verifiers]
+    (prompt,) = held_out_prompts(1, longest=LONG)
+    doors = delicate.orchestrators[0]
+    for place in places:
+        place.write_text(str(LONG - 1))
+    for _ in range(MOST_IN_A_ROW + 1):
+        with pytest.raises(Refused, match="internal error"):
+            list(by_grpc(doors, Case(prompt, 1), AUTOREGRESSIVE))
+    assert plain(doors, requests[:1]) == undisturbed[:1]
+    assert all(verifier.alive for verifier in verifiers)
+    for place in places:
+        place.unlink()
+    assert list(by_grpc(doors, Case(prompt, 1), AUTOREGRESSIVE))
 
 
 def test_a_verifier_that_only_fails_ends_but_no_request(

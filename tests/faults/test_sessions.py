@@ -21,7 +21,7 @@ from draftloop.tree import EMPTY_TREE, ROOT, DraftBudget, DraftTree, TokenSource
 from orchestrator.drafter_session import DrafterSession
 from orchestrator.replicas import Replica, Replicas
 from orchestrator.terms import SessionTerms
-from orchestrator.verifier_session import VerifierSession
+from orchestrator.verifier_session import MOST_FAILURES, VerifierSession
 from protos import drafter_pb2_grpc, verifier_pb2_grpc
 from tests.faults import fakes
 from tests.support.model_info import model_info
@@ -118,6 +118,42 @@ class Forgetful(fakes.ScriptedVerifier):
             yield answer
         await anext(messages)
         raise SessionLost("forgotten")
+
+
+class Incapable(fakes.ScriptedVerifier):
+    """Cannot run texts beyond a length, for a reason that nobody foresaw."""
+
+    def __init__(self, most: int) -> None:
+        super().__init__()
+        self.most = most
+        self.failures = 0
+
+    async def Verify(self, messages: Any, context: Any) -> AsyncIterator[Any]:
+        async for answer in super().Verify(messages, context):
+            if answer.committed_length > self.most:
+                self.failures += 1
+                raise RuntimeError("a bug that only this text meets")
+            yield answer
+
+
+async def test_a_text_that_no_verifier_can_run_is_not_asked_for_again_and_again() -> None:
+    """Every attempt is a forward that fails for all who share it."""
+    poor, worse = Incapable(len(PROMPT)), Incapable(len(PROMPT))
+    async with (
+        fakes.listening(add_verifier, poor) as first,
+        fakes.listening(add_verifier, worse) as second,
+        replicas(first, second) as known,
+    ):
+        session = VerifierSession(known, terms(), reopen_for_s=60)
+        await session.open(PROMPT)
+        with pytest.raises(Unavailable, match="internal error"):
+            await session.verify((*PROMPT, 1), EMPTY_TREE)
+        assert poor.failures == worse.failures == MOST_FAILURES
+        poor.most = worse.most = 2 * len(PROMPT)
+        session = VerifierSession(known, terms(), reopen_for_s=60)
+        await session.open(PROMPT)
+        assert (await session.verify((*PROMPT, 1), EMPTY_TREE)).verdict.emitted_token_ids
+        await session.close()
 
 
 async def test_a_session_that_is_reopened_has_another_name() -> None:

@@ -1,28 +1,38 @@
 """`python -m tests.support.sick_verifier`: a verifier whose forwards fail while it is `sick`.
 
-That is as long as a file of that name lies beside its `--address-file`.
+That is as long as a file of that name lies beside its `--address-file`. With a number in it only
+forwards of texts with more tokens fail.
 """
 
 from __future__ import annotations
 
 import runpy
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from draftloop.runtime.forward import Forward
 from draftloop.runtime.model import LanguageModel
+from draftloop.runtime.prepared import Passes
 
 SICK = "sick"
 
 
 def _failing(method: Callable[..., Any], sick: Path) -> Callable[..., Any]:
-    def failing(*arguments: Any) -> Any:
-        if sick.exists():
+    def failing(model: LanguageModel, asked: Any) -> Any:
+        if sick.exists() and _length(asked) > int(sick.read_text() or 0):
             raise RuntimeError("CUDA error: an illegal memory access was encountered")
-        return method(*arguments)
+        return method(model, asked)
 
     return failing
+
+
+def _length(asked: Passes | Sequence[Forward]) -> int:
+    """Tokens of the longest text, with those that are new."""
+    if isinstance(asked, Passes):
+        return asked.slot.length + 1
+    return max(forward.slot.length + forward.rows for forward in asked)
 
 
 if __name__ == "__main__":

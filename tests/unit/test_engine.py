@@ -346,9 +346,39 @@ def test_forwards_that_go_on_to_fail_end_the_engine(mortal: Engine, broken: Brok
     assert broken.ends == [("never again", MOST_IN_A_ROW)]
 
 
+def test_requests_that_nobody_could_run_end_no_engine() -> None:
+    """A forward of no request tells them from a service that can run nothing any more."""
+    broken, tried = Broken(), FakeModel()
+
+    def tries() -> None:
+        tried.forward([wish(tried)])
+
+    ruin = Ruin(broken, tries)
+    for _ in range(3 * MOST_IN_A_ROW):
+        ruin.failed(RuntimeError("this one only"))
+    assert len(tried.batches) == 3 and not broken.ends
+    tried.failure = torch.OutOfMemoryError("full")
+    for _ in range(MOST_IN_A_ROW):
+        ruin.failed(RuntimeError("this one only"))
+    assert not broken.ends
+    tried.failure = RuntimeError("any")
+    ruin.failed(RuntimeError("everybody's"))
+    assert broken.ends == [("everybody's", MOST_IN_A_ROW + 1)]
+
+
+def no_memory_on_cpu() -> Exception:
+    with pytest.raises(RuntimeError) as caught:
+        torch.empty(1 << 50)
+    return caught.value
+
+
 @pytest.mark.parametrize(
-    "failure", [InvalidInput("x", "must be y", 1), torch.OutOfMemoryError("full"), MemoryError()]
-)
+    "failure",
+    [
+        InvalidInput("x", "must be y", 1), torch.OutOfMemoryError("full"), MemoryError(),
+        no_memory_on_cpu(),
+    ],
+)  # fmt: skip
 def test_mistakes_and_lack_of_memory_end_no_engine(
     mortal: Engine, broken: Broken, failure: Exception
 ) -> None:
