@@ -117,6 +117,7 @@ class Deployment:
                 min_tokens=request.sampling.bans.min_tokens,
             ),
             context_length=info.context_length,
+            deadline=deadline,
             figures=figures,
         )
 

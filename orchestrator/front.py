@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import dataclasses
 from collections.abc import Iterator
 
 from draftloop import logs, tracing
 from draftloop.deadline import Deadline
+from draftloop.errors import DeadlineExceeded
 from draftloop.request import USUAL, GenerationParameters, TextForm
 from draftloop.tracing import Headers
 from orchestrator.access import Access, Caller
@@ -16,6 +18,8 @@ from orchestrator.deployment import Deployment
 from orchestrator.loop import Generation
 from orchestrator.metrics import counting_refusals
 from orchestrator.requests import RequestReader
+
+LEFT = (asyncio.CancelledError, GeneratorExit)
 
 log = logs.get(__name__)
 
@@ -101,6 +105,8 @@ def _metered(generation: Generation, api_key: str) -> Iterator[None]:
         problem = error
         raise
     finally:
+        if isinstance(problem, LEFT) and generation.deadline.reached:
+            problem = DeadlineExceeded()  # which gRPC tells us by a cancel, as it does a client's
         output = len(generation.output)
         outcome = meter.ended(generation.finish_reason, problem, len(request.prompt), output)
         log.info(

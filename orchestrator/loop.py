@@ -13,6 +13,7 @@ from collections.abc import AsyncGenerator, Callable
 from dataclasses import dataclass, field
 
 from draftloop import tracing
+from draftloop.deadline import Deadline
 from draftloop.logprobs import PromptLogprobs
 from draftloop.phrase import MAX_CONTEXT
 from draftloop.request import GenerationRequest
@@ -48,6 +49,7 @@ class Generation:
     controller: Controller
     text: TextStream
     context_length: int
+    deadline: Deadline = Deadline()
     figures: SpeculationFigures
     committed: list[int] = field(init=False)
     timings: Timings = field(default_factory=Timings)

@@ -9,6 +9,7 @@ from typing import Any
 
 import grpc
 
+from draftloop.deadline import CLOCKS_APART_S
 from draftloop.errors import (
     DeadlineExceeded,
     DraftloopError,
@@ -20,8 +21,6 @@ from draftloop.errors import (
 from draftloop.load import ServiceLoad
 from draftloop.rpc.status import error_info
 from orchestrator.watchdog import Watchdog, nothing_heard
-
-CLOCKS_APART_S = 0.01
 
 
 def begun(call: Callable[[], Any]) -> Any:

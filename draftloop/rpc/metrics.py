@@ -10,6 +10,7 @@ from typing import Any
 import grpc
 from prometheus_client import Counter
 
+from draftloop.deadline import Deadline
 from draftloop.metrics import REGISTRY
 
 # The name that gRPC's own middlewares use.
@@ -24,14 +25,16 @@ HANDLED = Counter(
 @contextlib.contextmanager
 def handled(method: str, context: Any) -> Iterator[None]:
     """Counts a call of one of our own methods once it has ended, however it does."""
-    code = grpc.StatusCode.OK
+    code, deadline = grpc.StatusCode.OK, Deadline.after(context.time_remaining())
     try:
         yield
     except grpc.aio.AbortError:
         code = context.code()
         raise
     except (asyncio.CancelledError, GeneratorExit):
-        code = grpc.StatusCode.CANCELLED
+        # at its deadline gRPC cancels a call, as where the client calls it off
+        late = deadline.reached
+        code = grpc.StatusCode.DEADLINE_EXCEEDED if late else grpc.StatusCode.CANCELLED
         raise
     finally:
         HANDLED.labels(method.rpartition("/")[2], code.name).inc()

@@ -12,6 +12,7 @@ import pytest
 
 from draftloop.speculation import DRAFTER_STRATEGIES
 from orchestrator.launcher import Stack
+from orchestrator.metrics import FAILURES
 from protos import drafter_pb2, drafter_pb2_grpc, generation_pb2_grpc, verifier_pb2_grpc
 from protos import generation_pb2 as pb
 from tests.e2e.client import Case, first_difference
@@ -114,6 +115,7 @@ async def test_a_verifier_that_hangs_holds_a_request_until_its_deadline(
 ) -> None:
     """The deadline is known to the verifier, and ends both sides' work; nobody is asked again."""
     add = verifier_pb2_grpc.add_VerifierServicer_to_server
+    late = FAILURES.labels("deadline_exceeded")
     async with grpc.aio.insecure_channel(stack.processes["verifier"].address) as channel:
         flaky = fakes.FlakyVerifier(channel, "hang")
         async with (
@@ -123,6 +125,7 @@ async def test_a_verifier_that_hangs_holds_a_request_until_its_deadline(
         ):
             stub = generation_pb2_grpc.GenerationStub(to)
             request = pb.GenerateRequest(parameters=cases[7].parameters("speculative"))
+            before = late._value.get()
             asked = time.monotonic()
             with pytest.raises(grpc.aio.AioRpcError) as caught:
                 async for _ in stub.Generate(request, timeout=2.0):
@@ -132,6 +135,7 @@ async def test_a_verifier_that_hangs_holds_a_request_until_its_deadline(
             assert flaky.time_given is not None and flaky.time_given < 2.1  # gRPC rounds up
             await asyncio.sleep(0.3)
             assert flaky.spoiled == 1 and flaky.open_sessions == 0
+            assert late._value.get() == before + 1  # not as called off by the client
 
 
 @pytest.mark.parametrize(

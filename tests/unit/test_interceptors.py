@@ -24,6 +24,7 @@ from draftloop.errors import (
     Unavailable,
 )
 from draftloop.rpc.interceptors import DETAILS_KEY, ErrorInterceptor, to_status
+from draftloop.rpc.metrics import HANDLED
 
 Code = grpc.StatusCode
 STATUSES = [
@@ -44,6 +45,12 @@ class Context:
     """Writes down how the call was aborted."""
 
     status = Code.UNKNOWN
+
+    def __init__(self, seconds: float | None = None) -> None:
+        self._seconds = seconds
+
+    def time_remaining(self) -> float | None:
+        return self._seconds
 
     def code(self) -> grpc.StatusCode:
         return self.status
@@ -170,6 +177,21 @@ async def test_a_stream_that_is_left_cleans_up_at_once() -> None:
     assert await anext(answers) == 1
     await answers.aclose()
     assert streaming.cleaned_up
+
+
+@pytest.mark.parametrize(
+    ("given", "code"), [(None, "CANCELLED"), (60.0, "CANCELLED"), (0.0, "DEADLINE_EXCEEDED")]
+)
+async def test_a_call_that_ends_at_its_deadline_is_not_one_that_was_called_off(
+    given: float | None, code: str
+) -> None:
+    """gRPC cancels the handler either way."""
+    handler = await wrapped(grpc.stream_stream_rpc_method_handler(Streaming()))
+    answers = handler.stream_stream(None, Context(given))
+    before = HANDLED.labels("Any", code)._value.get()
+    assert await anext(answers) == 1
+    await answers.aclose()
+    assert HANDLED.labels("Any", code)._value.get() == before + 1
 
 
 async def test_other_services_and_unknown_methods_are_left_alone() -> None:
