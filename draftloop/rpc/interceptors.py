@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from typing import Any, NoReturn
 
 import grpc
@@ -89,7 +89,13 @@ async def abort(context: grpc.aio.ServicerContext, error: Exception, method: str
 
 
 class ErrorInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]
-    """Wraps every handler so that what it raises leaves as a documented status."""
+    """Wraps every handler so that what it raises leaves as a documented status.
+
+    `running` are the calls of our own services that have not ended.
+    """
+
+    def __init__(self) -> None:
+        self.running = 0
 
     async def intercept_service(
         self,
@@ -103,39 +109,46 @@ class ErrorInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]
         method = handler_call_details.method
         coding = (lenient(handler.request_deserializer), handler.response_serializer)
         if handler.unary_unary:
-            translated = _translate_unary(handler.unary_unary, method)
+            translated = self._translate_unary(handler.unary_unary, method)
             return grpc.unary_unary_rpc_method_handler(translated, *coding)
         if handler.unary_stream:
-            translated = _translate_stream(handler.unary_stream, method)
+            translated = self._translate_stream(handler.unary_stream, method)
             return grpc.unary_stream_rpc_method_handler(translated, *coding)
-        translated = _translate_stream(handler.stream_stream, method)
+        translated = self._translate_stream(handler.stream_stream, method)
         return grpc.stream_stream_rpc_method_handler(translated, *coding)
 
+    def _translate_unary(self, behavior: Callable[..., Any], method: str) -> Callable[..., Any]:
+        async def translated(request: Any, context: grpc.aio.ServicerContext) -> Any:
+            with self._counted(), handled(method, context):
+                try:
+                    return await behavior(readable(request), context)
+                except grpc.aio.AbortError:
+                    raise
+                except Exception as error:
+                    await abort(context, error, method)
 
-def _translate_unary(behavior: Callable[..., Any], method: str) -> Callable[..., Any]:
-    async def translated(request: Any, context: grpc.aio.ServicerContext) -> Any:
-        with handled(method, context):
-            try:
-                return await behavior(readable(request), context)
-            except grpc.aio.AbortError:
-                raise
-            except Exception as error:
-                await abort(context, error, method)
+        return translated
 
-    return translated
+    def _translate_stream(self, behavior: Callable[..., Any], method: str) -> Callable[..., Any]:
+        async def translated(request: Any, context: grpc.aio.ServicerContext) -> AsyncIterator[Any]:
+            with self._counted(), handled(method, context):
+                try:
+                    # A cancelled call frees its session now, not when memory is next collected.
+                    running = contextlib.aclosing(behavior(readable(request), context))
+                    async with running as responses:
+                        async for response in responses:
+                            yield response
+                except grpc.aio.AbortError:
+                    raise
+                except Exception as error:
+                    await abort(context, error, method)
 
+        return translated
 
-def _translate_stream(behavior: Callable[..., Any], method: str) -> Callable[..., Any]:
-    async def translated(request: Any, context: grpc.aio.ServicerContext) -> AsyncIterator[Any]:
-        with handled(method, context):
-            try:
-                # A cancelled call frees its session now, not when memory is next collected.
-                async with contextlib.aclosing(behavior(readable(request), context)) as responses:
-                    async for response in responses:
-                        yield response
-            except grpc.aio.AbortError:
-                raise
-            except Exception as error:
-                await abort(context, error, method)
-
-    return translated
+    @contextlib.contextmanager
+    def _counted(self) -> Iterator[None]:
+        self.running += 1
+        try:
+            yield
+        finally:
+            self.running -= 1

@@ -8,6 +8,7 @@ import gc
 import os
 import signal
 import threading
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 
@@ -24,6 +25,9 @@ from draftloop.rpc.interceptors import ErrorInterceptor
 
 SERVING = health_pb2.HealthCheckResponse.SERVING
 NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
+
+POLL_S = 0.02
+SENT_S = 0.5  # by then the last word of a call that has ended is with its client
 
 log = logs.get(__name__)
 
@@ -44,7 +48,8 @@ class RoleServer:
             ("grpc.so_reuseport", 0),  # or a second process would share an occupied port silently
             ("grpc.http2.min_ping_interval_without_data_ms", KEEPALIVE_MS // 2),
         ]
-        self.server = grpc.aio.server(interceptors=[ErrorInterceptor()], options=options)
+        self._calls = ErrorInterceptor()
+        self.server = grpc.aio.server(interceptors=[self._calls], options=options)
         self._health = health.aio.HealthServicer()
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self.server)
         names = (service_name, health.SERVICE_NAME, reflection.SERVICE_NAME)
@@ -99,11 +104,29 @@ class RoleServer:
             await stop()
 
     async def drain(self) -> None:
-        """Refuses new calls, lets running ones finish within the grace period, then stops."""
+        """Refuses new calls, lets running ones finish within the grace period, then stops.
+
+        Who only watches the health, or asks for reflection, keeps nobody waiting.
+        """
         await self._health.set(self.service_name, NOT_SERVING)
-        log.info("draining", grace_period_s=self.settings.grace_period_s)
-        await self.server.stop(self.settings.grace_period_s)
+        grace = self.settings.grace_period_s
+        log.info("draining", grace_period_s=grace)
+        stopping = asyncio.create_task(self.server.stop(grace))
+        await self._idle(grace)
+        await self.server.stop(min(grace, SENT_S))
+        await stopping
         log.info("stopped")
+
+    @property
+    def busy(self) -> bool:
+        """Whether requests run."""
+        return self._calls.running > 0
+
+    async def _idle(self, most_s: float) -> None:
+        """Waits until nothing runs, and no longer than that."""
+        end = time.monotonic() + most_s
+        while self.busy and time.monotonic() < end:
+            await asyncio.sleep(POLL_S)
 
 
 def _spare_the_collector() -> None:

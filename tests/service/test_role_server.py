@@ -6,13 +6,20 @@ import asyncio
 import gc
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
+from typing import Any
 
+import grpc
 import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
 from draftloop.rpc.server import RoleServer
 from orchestrator.config import OrchestratorSettings
+from protos import verifier_pb2, verifier_pb2_grpc
+from tests.faults import fakes
+from tests.service.sessions import open_verifier
 from tests.support.waiting import eventually
 
 
@@ -44,3 +51,42 @@ async def test_what_a_role_has_loaded_is_kept_from_the_garbage_collector(
     os.kill(os.getpid(), signal.SIGTERM)
     await running
     assert frozen > 10_000 and not loaded
+
+
+async def watch(channel: grpc.aio.Channel) -> Any:
+    call = health_pb2_grpc.HealthStub(channel).Watch(health_pb2.HealthCheckRequest())
+    assert (await call.read()).status == health_pb2.HealthCheckResponse.SERVING
+    return call
+
+
+async def reflect(channel: grpc.aio.Channel) -> Any:
+    call = reflection_pb2_grpc.ServerReflectionStub(channel).ServerReflectionInfo()
+    await call.write(reflection_pb2.ServerReflectionRequest(list_services=""))
+    assert (await call.read()).list_services_response.service
+    return call
+
+
+@pytest.mark.parametrize("looks_on", [watch, reflect])
+async def test_who_looks_on_does_not_hold_a_drain_and_who_is_served_does(
+    looks_on: Callable[[grpc.aio.Channel], Awaitable[Any]],
+) -> None:
+    """A watch of the health is never closed by who watches."""
+    settings = OrchestratorSettings(listen="127.0.0.1:0", grace_period_s=600)
+    server = RoleServer("any", settings)
+    verifier_pb2_grpc.add_VerifierServicer_to_server(fakes.ScriptedVerifier(), server.server)
+    await server.listen()
+    await server.ready()
+    async with grpc.aio.insecure_channel(server.address) as channel:
+        looking = await looks_on(channel)
+        served = verifier_pb2_grpc.VerifierStub(channel).Verify()
+        await served.write(open_verifier())
+        await served.read()
+        draining = asyncio.create_task(server.drain())
+        await asyncio.sleep(0.2)
+        assert not draining.done()
+        await served.write(verifier_pb2.VerifyRequest(close=verifier_pb2.CloseVerifierSession()))
+        async with asyncio.timeout(30):
+            assert await served.read() is grpc.aio.EOF
+            assert await served.code() is grpc.StatusCode.OK
+            await draining
+        looking.cancel()
