@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-
 from draftloop.rpc.server import RoleServer
 from orchestrator.config import OrchestratorSettings
 from orchestrator.gateway.server import HttpServer
@@ -30,7 +28,15 @@ class Doors(RoleServer):
             self._http.ready()
         await super().ready()
 
+    @property
+    def busy(self) -> bool:
+        """Whether requests run behind either door."""
+        return super().busy or (self._http is not None and self._http.busy)
+
     async def drain(self) -> None:
-        """One grace period for both."""
-        http = [self._http.drain()] if self._http is not None else []
-        await asyncio.gather(super().drain(), *http)
+        """One grace period for both; by HTTP everybody may see how it goes, to its end."""
+        if self._http is not None:
+            self._http.refuse()
+        await super().drain()
+        if self._http is not None:
+            await self._http.stop()

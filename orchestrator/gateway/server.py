@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
-import time
 from collections.abc import Iterator
 
 import uvicorn
@@ -24,7 +23,6 @@ from orchestrator.gateway.sampling_defaults import FIELDS, OPENAI, sampling_defa
 BACKLOG = 2048
 # Longer than what balancers keep idle connections for, which would otherwise meet a closed one.
 KEEP_ALIVE_S = 75
-POLL_S = 0.02
 MOST_HEADER_BYTES = 1 << 16
 
 log = logs.get(__name__)
@@ -66,17 +64,18 @@ class HttpServer:
         if self._settings.http_address_file:
             write_whole(self._settings.http_address_file, self.address)
 
-    async def drain(self) -> None:
-        """Refuses new work, with a word, until what runs has ended or the grace period has."""
+    @property
+    def busy(self) -> bool:
+        """Whether requests run."""
+        return len(self._server.server_state.tasks) > 0
+
+    def refuse(self) -> None:
+        """From now on new work is refused, with a word; what runs goes on."""
         self.gateway.ready = False
-        end = time.monotonic() + self._settings.grace_period_s
-        while self._server.server_state.tasks and time.monotonic() < end:
-            await asyncio.sleep(POLL_S)
-        self.gateway.ending.end_all()
-        await self.stop()
 
     async def stop(self) -> None:
-        """Cuts what still runs."""
+        """Ends what still runs, and all connections."""
+        self.gateway.ending.end_all()
         self._server.should_exit = True
         if self._serving is not None:
             await self._serving

@@ -1,0 +1,79 @@
+"""Both doors of an orchestrator in this process, with no verifier behind them."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from typing import Any
+
+import grpc
+import httpx
+import pytest
+
+from draftloop.config import bundled_model
+from orchestrator.config import OrchestratorSettings
+from orchestrator.deployment import Deployment
+from orchestrator.doors import Doors
+from orchestrator.front import Front
+from orchestrator.gateway.server import HttpServer
+from protos import verifier_pb2, verifier_pb2_grpc
+from tests.faults import fakes
+from tests.service.sessions import open_verifier
+from tests.support.waiting import eventually
+
+LIMIT_S = 60.0
+LOOPBACK = "127.0.0.1:0"
+
+
+@contextlib.asynccontextmanager
+async def opened(**settings: Any) -> AsyncIterator[tuple[Doors, HttpServer]]:
+    """Told to be ready; beside its own service it has that of a scripted verifier."""
+    listens = {"listen": LOOPBACK, "http_listen": LOOPBACK, "tokenizer": bundled_model("verifier")}
+    chosen = OrchestratorSettings(**{**listens, "grace_period_s": 600, **settings})
+    deployment = Deployment(chosen)
+    front = Front(deployment)
+    http = HttpServer(chosen, front)
+    doors = Doors("any", chosen, http)
+    verifier_pb2_grpc.add_VerifierServicer_to_server(fakes.ScriptedVerifier(), doors.server)
+    await doors.listen()
+    await doors.ready()
+    try:
+        async with asyncio.timeout(LIMIT_S):
+            yield doors, http
+    finally:
+        await doors.server.stop(0)
+        await http.stop()
+        await deployment.stop()
+
+
+@contextlib.asynccontextmanager
+async def served(doors: Doors) -> AsyncIterator[Any]:
+    """A call that runs until it is told to end."""
+    async with grpc.aio.insecure_channel(doors.address) as channel:
+        call = verifier_pb2_grpc.VerifierStub(channel).Verify()
+        await call.write(open_verifier())
+        await call.read()
+        yield call
+
+
+async def end(call: Any) -> None:
+    await call.write(verifier_pb2.VerifyRequest(close=verifier_pb2.CloseVerifierSession()))
+    assert await call.code() is grpc.StatusCode.OK
+
+
+async def test_while_calls_drain_everybody_may_see_how_it_goes() -> None:
+    async with (
+        opened() as (doors, http),
+        served(doors) as call,
+        httpx.AsyncClient(base_url=f"http://{http.address}") as client,
+    ):
+        draining = asyncio.create_task(doors.drain())
+        await eventually(lambda: not http.gateway.ready)
+        await asyncio.sleep(0.2)
+        statuses = [(await client.get(f"/{path}")).status_code for path in ("health", "metrics")]
+        assert statuses == [200, 200] and (await client.get("/ready")).status_code == 503
+        await end(call)
+        await draining
+        with pytest.raises(httpx.TransportError):
+            await client.get("/health")
