@@ -14,6 +14,7 @@ from torch import Tensor
 from draftloop.errors import DraftloopError
 from draftloop.runtime.acceptance import accept
 from draftloop.runtime.forward import Forward, Task
+from draftloop.runtime.overflow import NO_NUMBER, advice
 from draftloop.runtime.prefill import prefill
 from draftloop.runtime.prefixes import LEAST, bring
 from draftloop.runtime.prepared import Chosen, Pass, Passes, Wanted
@@ -22,18 +23,11 @@ from draftloop.tree import EMPTY_TREE, DraftTree, Verdict
 from verifier_service.logprobs import prompt_logprobs, token_logprobs
 from verifier_service.session import VerifierSession
 
-# Where numbers were too large, by the dtype that they were too large for.
-ADVICE = {
-    "float16": "serve it in float32 or bfloat16",
-    "bfloat16": "serve it in float32",
-}
-AT_FAULT = "its weights are at fault"
-
 
 def verify(session: VerifierSession, draft: DraftTree, *, chunk_tokens: int) -> Task[Verdict]:
     """The verdict on `draft`, with its emitted tokens committed in the session.
 
-    Raises DraftloopError where what the model says of one of them is no number.
+    Raises DraftloopError where what the model says of one of them is no finite number.
     """
     model, slot = session.model, session.slot
     if session.request.prompt_logprobs is not None and session.prompt_logprobs is None:
@@ -41,15 +35,15 @@ def verify(session: VerifierSession, draft: DraftTree, *, chunk_tokens: int) -> 
     yield from prefill(model, slot, session.committed, chunk_tokens=chunk_tokens)
     length = slot.length
     said, verdict = yield from _judged(session, draft)
-    if len(draft) and _place_of_nan(session, said, verdict) is not None:
+    if len(draft) and _place_of_no_number(session, said, verdict) is not None:
         # A node's NaN or infinity gets, times zero, into rows that do not see it.
         slot.truncate(length)
         said, alone = yield from _judged(session, EMPTY_TREE)
         verdict = _nothing_accepted(alone, verdict)
-    if (place := _place_of_nan(session, said, verdict)) is not None:
+    if (place := _place_of_no_number(session, said, verdict)) is not None:
         raise DraftloopError(
-            f"what the model says of the token at position {len(session.committed) + place} is no "
-            f"number (NaN) in {model.options.dtype}; {ADVICE.get(model.options.dtype, AT_FAULT)}"
+            f"what the model says of the token at position {len(session.committed) + place} "
+            f"{NO_NUMBER} in {model.options.dtype}; {advice(model.options.dtype)}"
         )
     if (count := session.request.logprobs) is not None:
         told = token_logprobs(said.logits[_rows(verdict)], verdict.emitted_token_ids, count)
@@ -79,18 +73,18 @@ def _nothing_accepted(alone: Verdict, spoilt: Verdict) -> Verdict:
     )
 
 
-def _place_of_nan(session: VerifierSession, said: _Said, verdict: Verdict) -> int | None:
-    """Which of the emitted tokens comes of a row of NaN, if any does.
+def _place_of_no_number(session: VerifierSession, said: _Said, verdict: Verdict) -> int | None:
+    """Which of the emitted tokens comes of a row that holds NaN or +inf, if any does.
 
-    Of such a row the choice is the first token, or one that the grammar puts in its place: of all
-    others nobody need look at the logits. What filters cut off is -inf by then.
+    Of NaN the choice is the first token, or one that the grammar puts in its place. Of +inf it is
+    the infinite one, or else the first where the temperature has made NaN of it. What filters cut
+    off is -inf by then.
     """
     for place, row in enumerate(_rows(verdict)):
         token = verdict.emitted_token_ids[place]
-        if token == 0 or session.sampler.follows_paths:
-            logit = float(said.logits[row, token])
-            if math.isnan(logit) or logit == -math.inf:
-                return place
+        finite = math.isfinite(said.logits[row, token])
+        if not finite or (token == 0 and bool(said.logits[row].isposinf().any())):
+            return place
     return None
 
 

@@ -15,7 +15,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from draftloop.errors import StartupFailure
-from draftloop.runtime import tree_attention
+from draftloop.runtime import overflow, tree_attention
 from draftloop.runtime.forward import Forward
 from draftloop.runtime.trial import ADVICE, trial
 from draftloop.tree import ROOT
@@ -46,8 +46,10 @@ class Reference:
     def require_same(self, model: LanguageModel) -> bool:
         """Whether a row is the same bit by bit, alone and among those of a draft.
 
-        Raises StartupFailure where the model as we run it says something else.
+        Raises StartupFailure where the model as we run it says something else, or either says what
+        is no finite number.
         """
+        _require_finite(self.logits, model, overflow.AT_FAULT)
         *before, last = self.prompt
         nodes = self.nodes[: model.options.max_draft_nodes]
         draft = nodes, [max(node - 2, ROOT) for node in range(len(nodes))]
@@ -74,6 +76,7 @@ class Reference:
         return torch.cat(said[len(first) :])
 
     def _require_near(self, model: LanguageModel, said: Tensor, rows: list[int]) -> None:
+        _require_finite(said, model, _advice(model))
         apart = self.distance(said, rows)
         if not apart <= MOST_APART:  # NaN is not
             raise StartupFailure(
@@ -86,6 +89,16 @@ class Reference:
         """The median over these rows of how far off they are, in what texts are apart."""
         spread = (self.logits - self.logits.mean(0)).norm(dim=-1)[rows]
         return float(((said - self.logits[rows]).norm(dim=-1) / spread).median())
+
+
+def _require_finite(said: Tensor, model: LanguageModel, otherwise: str) -> None:
+    """Raises StartupFailure; its advice is `otherwise` where the dtype cannot be wider."""
+    dtype = model.options.dtype
+    if not bool(said.isfinite().all()):
+        raise StartupFailure(
+            f"model: what {model.network.config.model_type} says of a short text "
+            f"{overflow.NO_NUMBER} in {dtype}; {overflow.advice(dtype, otherwise)}"
+        )
 
 
 def _advice(model: LanguageModel) -> str:

@@ -1,12 +1,14 @@
-"""What is no number is never said, and a draft that holds it changes no token."""
+"""What is no finite number is never said, and a draft that holds it changes no token."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 
 import pytest
+import torch
 from safetensors.torch import load_file, save_file
+from torch import Tensor
 
 from draftloop.errors import DraftloopError
 from draftloop.grammar import Grammar
@@ -20,9 +22,11 @@ from verifier_service.session import SessionRequest, VerifierSession
 
 PROMPT = [5, 17, 3, 88, 41]
 BAD = 95  # as an input; nobody says it
+LETTER = 65  # a, which all of the laws below allow
 SUCCESSORS = 2
 SAMPLINGS = {
     "greedy": SamplingParameters(temperature=0.0),
+    "plain": SamplingParameters(temperature=1.0, seed=3),
     "drawn": SamplingParameters(temperature=0.8, seed=3),
     "top p": SamplingParameters(temperature=0.8, top_p=0.9, seed=3),
     "top k": SamplingParameters(temperature=0.8, top_k=8, seed=3),
@@ -31,14 +35,37 @@ SAMPLINGS = {
 }
 
 
-@pytest.fixture(scope="module", params=[float("nan"), float("inf")])
+def spoilt(weights: dict[str, Tensor], value: float) -> None:
+    """Nothing behind the token can be computed."""
+    weights["model.embed_tokens.weight"][BAD] = value
+
+
+def boundless(weights: dict[str, Tensor]) -> None:
+    """Behind the token a letter is infinitely likely: one dimension is of this token alone."""
+    for name, weight in weights.items():
+        if name.endswith(("o_proj.weight", "down_proj.weight")):
+            weight[0] = 0
+    weights["model.embed_tokens.weight"][:, 0] = 0
+    weights["model.embed_tokens.weight"][BAD, 0] = 50
+    weights["lm_head.weight"][LETTER] = 0
+    weights["lm_head.weight"][LETTER, 0] = torch.finfo(torch.float32).max
+
+
+FAULTS: dict[str, Callable[[dict[str, Tensor]], None]] = {
+    "NaN": partial(spoilt, value=float("nan")),
+    "inf": partial(spoilt, value=float("inf")),
+    "one is infinite": boundless,
+}
+
+
+@pytest.fixture(scope="module", params=FAULTS)
 def model(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> LanguageModel:
-    """Of one token nothing can be computed."""
+    """Of what follows one token nothing can be said."""
     folder = save_model(tmp_path_factory.mktemp("model"))
     weights = load_file(folder / "model.safetensors")
-    weights["model.embed_tokens.weight"][BAD] = request.param
+    FAULTS[request.param](weights)
     weights["lm_head.weight"][BAD] = 0
     save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
     return load_model(folder)
@@ -105,11 +132,11 @@ def test_a_drafted_token_changes_no_other(
 def test_what_is_no_number_is_no_token(
     model: LanguageModel, engine: Engine, law: str, alone: bool
 ) -> None:
-    """It would be the vocabulary's first, again and again."""
+    """It would be the vocabulary's first, again and again, or depend on the temperature."""
     text = Text(model, engine, SAMPLINGS[law], alone)
     text.begins([*PROMPT, BAD])
     place = len(PROMPT) + 1
     for draft in (EMPTY_TREE, DraftTree((0,), (-1,), (0.5,), (TokenSource.PHRASE,))):
-        with pytest.raises(DraftloopError, match=rf"position {place} is no number .* float32; its"):
+        with pytest.raises(DraftloopError, match=rf"position {place} is no finite .* float32; its"):
             text.goes_on(draft)
     text.ends()

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor
 from transformers import (
     BertConfig,
     BloomConfig,
@@ -55,6 +58,29 @@ def test_a_model_that_cannot_run_says_why(tmp_path: Path) -> None:
     folder = save_model(tmp_path, DeepseekV2Config(**{**WIDE, "num_key_value_heads": 4}))
     with pytest.raises(StartupFailure, match="^model: deepseek_v2 cannot be run here: topk"):
         load_model(folder)
+
+
+def test_numbers_too_large_for_the_dtype_are_no_fault_of_attention(tmp_path: Path) -> None:
+    folder = save_model(tmp_path)
+    weights = load_file(folder / "model.safetensors")
+    weights["lm_head.weight"][7] = torch.finfo(torch.float16).max
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    assert load_model(folder).row_by_row
+    said = r"what llama says of a short text is no finite number \(NaN or infinite\) in float16; "
+    with pytest.raises(StartupFailure, match=f"^model: {said}serve it in float32 or bfloat16$"):
+        load_model(folder, dtype="float16")
+
+
+def test_so_they_are_not_where_they_are_too_large_in_our_hands_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def forward(forwards: Sequence[Forward]) -> list[Tensor]:
+        return [torch.full((one.rows - one.logits_from, 96), torch.nan) for one in forwards]
+
+    model, known = load_model(save_model(tmp_path)), Reference([1], [2, 3], torch.randn(3, 96))
+    monkeypatch.setattr(model, "forward", forward)
+    with pytest.raises(StartupFailure, match="no finite number .* in float32; serve a model with"):
+        known.require_same(model)
 
 
 @pytest.mark.parametrize("limits", [
