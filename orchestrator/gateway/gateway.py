@@ -121,10 +121,11 @@ class Gateway:
         reading: Reading = PLAIN,
     ) -> Work:
         info = self.front.deployment.verifier
-        tenant, seconds, seed = tenant_of(headers), self._seconds(headers), seed_of(said)
+        tenant, seconds = tenant_of(headers), self._seconds(headers)
         grammar = reading.grammar(grammar_of(said))
         generations = []
         for prompt in prompts:
+            seed = seed_of(said)  # drawn for each prompt: equal ones need not have equal answers
             for one in parameters(said, prompt.token_ids, tenant, seed, grammar, self._defaults):
                 generations.append(await self._generation(said, one, seconds, caller, reading))
                 await asyncio.sleep(0)  # there may be many choices, and others who wait

@@ -64,6 +64,16 @@ def test_many_prompts_with_many_choices(api: OpenAI, tokenizer: Tokenizer) -> No
     assert streamed == [choice.text for choice in both.choices]
 
 
+def test_equal_prompts_without_a_seed_have_answers_of_their_own(api: OpenAI) -> None:
+    """Each has a seed of its own then; one that is given is all prompts'."""
+    drawn = complete(api, prompt=[PROMPT, PROMPT], seed=None, temperature=1.0)
+    assert drawn.choices[0].text != drawn.choices[1].text
+    first = complete(api, seed=drawn.metrics["seed"], temperature=1.0)
+    assert first.choices[0].text == drawn.choices[0].text
+    given = complete(api, prompt=[PROMPT, PROMPT], temperature=1.0)
+    assert given.choices[0].text == given.choices[1].text
+
+
 def test_echo(api: OpenAI) -> None:
     plain = complete(api).choices[0].text
     assert complete(api, echo=True).choices[0].text == PROMPT + plain
