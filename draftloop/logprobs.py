@@ -11,9 +11,10 @@ MOST_TOP_LOGPROBS = 20
 
 @dataclass(frozen=True, slots=True)
 class TokenLogprobs:
-    """Natural logarithms of the model's own probabilities, before bias, penalties and temperature.
+    """Natural logarithms of the model's own probabilities.
 
-    `top` are the likeliest tokens at the same position, likeliest first.
+    Before bias, penalties, bans, grammar and temperature. `top` are the likeliest tokens at the
+    same position, likeliest first; a grammar or a ban may forbid some of them.
     """
 
     token_id: int
