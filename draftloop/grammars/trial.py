@@ -49,11 +49,16 @@ def main() -> None:
     try:
         known = Vocabulary(Path(model.folder), model.vocabulary_size, model.stop_token_ids)
     except ValueError as error:
-        print(json.dumps(str(error)), flush=True)
+        _say(str(error))
         return
-    print(json.dumps(None), flush=True)
+    _say(None)
     for line in sys.stdin:
-        print(json.dumps(_tried(Grammar(**json.loads(line)), known)), flush=True)
+        _say(_tried(Grammar(**json.loads(line)), known))
+
+
+def _say(answer: str | None) -> None:
+    sys.stdout.write(json.dumps(answer) + "\n")
+    sys.stdout.flush()
 
 
 def _tried(grammar: Grammar, known: Vocabulary) -> str | None:
