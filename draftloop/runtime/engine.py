@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, InvalidStateError
 from contextvars import Context, copy_context
 from dataclasses import dataclass, field
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 from torch import Tensor
 
@@ -19,7 +19,7 @@ from draftloop import engine_thread, logs
 from draftloop.cost_line import cost_line
 from draftloop.errors import Unavailable
 from draftloop.runtime import metrics
-from draftloop.runtime.awaited import Awaited
+from draftloop.runtime.awaited import Awaited, Outcome
 from draftloop.runtime.forward import Forward, Task, Wish
 from draftloop.runtime.gathering import Gathering
 from draftloop.runtime.kv_cache import Slot
@@ -36,19 +36,6 @@ MOST_UNCOUNTED = 64
 NO_FORWARD = Pass(rows=0, nodes=0, nanoseconds=0)
 
 log = logs.get(__name__)
-
-
-class Outcome(Protocol):
-    """Who waits for a task, in this thread's view: a `Future`, or an event loop's `Awaited`."""
-
-    def cancelled(self) -> bool:
-        """Whether nobody waits any more."""
-
-    def set_result(self, value: Any, /) -> None:
-        """Ends it well."""
-
-    def set_exception(self, error: Exception, /) -> None:
-        """Ends it badly."""
 
 
 @dataclass(slots=True, eq=False)
@@ -172,11 +159,19 @@ class Engine:
             self._thread.join()
 
     def _run(self) -> None:
-        while self._admit():
-            wishes = self._next_batch()
-            if wishes:
-                self._step(wishes)
-        self._abandon()
+        try:
+            while self._admit():
+                wishes = self._next_batch()
+                if wishes:
+                    self._step(wishes)
+        except BaseException as error:  # whoever waits for this thread would wait for ever
+            log.exception("the engine's thread ends")
+            with self._door:
+                self._stopping = True
+            self._ruin.fallen(error)
+            self._abandon(Unavailable("the engine has failed"))
+        else:
+            self._abandon(Unavailable("the engine is stopping"))
 
     def _admit(self) -> bool:
         """Takes in what is queued, waiting only if there is nothing else to do, or it pays."""
@@ -247,7 +242,11 @@ class Engine:
             if step is not None and not step.takes(job.wish):
                 continue
             if job.wish.renewed is not None:
-                job.wish = job.wish.renewed()
+                try:
+                    job.wish = job.wish.renewed()
+                except Exception as error:  # of a device, which copies what others have computed
+                    self._fail_all([job], error)
+                    continue
             step = step or Step(job.wish)
             batch.append(job)
         return batch
@@ -262,10 +261,7 @@ class Engine:
         try:
             done, logits = _run(batch)
         except Exception as error:  # the sessions fail, the engine lives
-            metrics.FORWARD_FAILURES.inc()
-            for job in batch:
-                self._fail(job, error)
-            self._ruin.failed(error)
+            self._fail_all(batch, error)
             return
         self._ruin.passed()
         self.forwards += len(done)
@@ -294,6 +290,9 @@ class Engine:
             self._fail(job, error)
             if ruins_the_device(error):  # what tokens are chosen with runs there, too
                 self._ruin.failed(error)
+        except BaseException as error:  # a panic in Rust is no Exception, but one session's alone
+            job.context.run(log.exception, "a task ended with what is no exception")
+            self._fail(job, RuntimeError(f"{type(error).__name__}: {error}"))
         self._asking = None
         self._note(job, served)
 
@@ -305,19 +304,26 @@ class Engine:
         elif served is not None and job.wish is None:
             self._gathering.answered(job.party, time.perf_counter_ns())
 
+    def _fail_all(self, batch: Sequence[Job], error: Exception) -> None:
+        """Takes in that a forward failed, or what it begins with."""
+        metrics.FORWARD_FAILURES.inc()
+        for job in batch:
+            self._fail(job, error)
+        self._ruin.failed(error)
+
     def _fail(self, job: Job, error: Exception) -> None:
         job.wish = None
         job.context.run(_close, job.task)
         with contextlib.suppress(InvalidStateError):  # cancelled meanwhile
             job.outcome.set_exception(error)
 
-    def _abandon(self) -> None:
+    def _abandon(self, error: Exception) -> None:
         while not self._inbox.empty():
             job = self._inbox.get()
             if job is not None:
                 self._active.append(job)
         for job in self._active:
-            self._fail(job, Unavailable("the engine is stopping"))
+            self._fail(job, error)
 
 
 def in_turn(jobs: Sequence[Job]) -> Iterator[Job]:
@@ -374,7 +380,7 @@ def _run(batch: Sequence[Job]) -> tuple[Sequence[Pass], Sequence[Tensor | None]]
 def _close(task: Task[Any]) -> None:
     try:
         task.close()
-    except Exception:  # its own clean-up failed; the engine and the others go on
+    except BaseException:  # its own clean-up failed; the engine and the others go on
         log.exception("a task failed while it was being closed")
 
 

@@ -15,7 +15,7 @@ OUT_OF_MEMORY = 2
 # Of torch's plain RuntimeError where a CPU has no memory left.
 NO_MEMORY_ON_CPU = "DefaultCPUAllocator: can't allocate memory"
 
-Ended = Callable[[Exception, int], None]
+Ended = Callable[[BaseException, int], None]
 
 
 class Ruin:
@@ -44,6 +44,10 @@ class Ruin:
         self._in_a_row += 1
         if ruins_the_device(error) or (self._in_a_row >= MOST_IN_A_ROW and self._fails_for_all()):
             self._ended(error, self._in_a_row)
+
+    def fallen(self, error: BaseException) -> None:
+        """Takes in that the engine itself failed: nothing runs there any more."""
+        self._ended(error, self._in_a_row)
 
     def _fails_for_all(self) -> bool:
         """Whether a forward fails that is of no request, as far as one can be run."""

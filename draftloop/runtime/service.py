@@ -205,7 +205,7 @@ class ModelHost:
         return part
 
 
-def _end(error: Exception, in_a_row: int) -> None:
+def _end(error: BaseException, in_a_row: int) -> None:
     """Ends the process, as `Ranks.broken` does: who was served by it goes on with another replica.
 
     At once and without a farewell, which a ruined device might keep waiting for ever.

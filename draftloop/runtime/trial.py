@@ -29,7 +29,7 @@ def trial(kind: str) -> Iterator[None]:
         raise StartupFailure(f"model: {kind} cannot be run here: {said_by(error)}") from error
 
 
-def said_by(error: Exception) -> str:
+def said_by(error: BaseException) -> str:
     """What an error of another library says, in one line that is not too long."""
     text = " ".join(str(error).split()) or type(error).__name__
     return text if len(text) <= LONGEST else f"{text[:LONGEST]} …"

@@ -7,7 +7,7 @@ import dataclasses
 import gc
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import CancelledError, Future
 from typing import Any, cast
 
@@ -308,7 +308,7 @@ class Broken:
     def __init__(self) -> None:
         self.ends: list[tuple[str, int]] = []
 
-    def __call__(self, error: Exception, in_a_row: int) -> None:
+    def __call__(self, error: BaseException, in_a_row: int) -> None:
         self.ends.append((str(error), in_a_row))
 
 
@@ -406,3 +406,66 @@ def test_a_ruined_device_ends_it_at_once(mortal: Engine, broken: Broken) -> None
     fails(mortal, FakeModel(), full)
     mortal.call(lambda: None).result(WAIT_S)
     assert len(broken.ends) == 2
+
+
+def renewing(model: FakeModel, renewed: Callable[[], Forward]) -> Task[str]:
+    yield dataclasses.replace(wish(model), renewed=renewed)
+    return "done"
+
+
+def test_a_device_that_fails_at_a_copy_fails_one_session(mortal: Engine, broken: Broken) -> None:
+    """What others have computed is copied on the engine's thread, between two forwards."""
+
+    def failing() -> Forward:
+        raise torch.AcceleratorError("an illegal memory access")
+
+    model = FakeModel()
+    gate = Gate(mortal)
+    beside, failed = mortal.submit(steps(model, 1)), mortal.submit(renewing(model, failing))
+    gate.open()
+    with pytest.raises(torch.AcceleratorError, match="an illegal memory access"):
+        failed.result(WAIT_S)
+    beside.result(WAIT_S)
+    assert [message for message, _ in broken.ends] == ["an illegal memory access"]
+
+
+class Panic(BaseException):
+    """As of a library in Rust."""
+
+
+def test_a_panic_is_the_failure_of_one_session(mortal: Engine, broken: Broken) -> None:
+    def panics() -> Task[None]:
+        yield wish(FakeModel())
+        raise Panic("index out of bounds")
+
+    def panics_again() -> Task[None]:
+        try:
+            yield wish(FakeModel())
+        finally:
+            raise Panic("index out of bounds")
+
+    with pytest.raises(RuntimeError, match="Panic: index out of bounds"):
+        mortal.submit(panics()).result(WAIT_S)
+    gate = Gate(mortal)
+    fails_beside, model = mortal.submit(panics_again()), FakeModel()
+    fails_beside.cancel()
+    gate.open()
+    assert mortal.submit(steps(model, 2, "next")).result(WAIT_S) == "next"
+    assert not broken.ends
+
+
+def test_an_engine_that_cannot_go_on_tells_whoever_waits(broken: Broken) -> None:
+    """A fault of the engine's own, and what no forward may raise."""
+    engine, model = Engine(ruin=Ruin(broken)), FakeModel()
+    model.failure = cast(Exception, Panic("poisoned"))
+    gate = Gate(engine)
+    other = engine.submit(steps(FakeModel(), 1))
+    first = engine.submit(steps(model, 1))
+    gate.open()
+    with pytest.raises(Unavailable, match="the engine has failed"):
+        first.result(WAIT_S)
+    other.result(WAIT_S)
+    assert broken.ends == [("poisoned", 0)]
+    with pytest.raises(Unavailable):
+        engine.submit(steps(FakeModel(), 1)).result(WAIT_S)
+    engine.stop()
