@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
@@ -21,6 +21,7 @@ from orchestrator.gateway.openapi import ANSWERS, ErrorAnswer
 from orchestrator.gateway.page import add_playground
 from orchestrator.gateway.schemas import ChatBody, CompletionBody, DetokenizeBody, TokenizeBody
 from orchestrator.gateway.stream import EventStream, while_connected
+from orchestrator.gateway.unread import UNREAD, read
 from orchestrator.gateway.work import Work
 
 REFUSALS: dict[int | str, dict[str, Any]] = {
@@ -55,14 +56,16 @@ def build_app(gateway: Gateway, max_body_bytes: int) -> FastAPI:
 
 def _add_generation(app: FastAPI, gateway: Gateway) -> None:
     @app.post("/v1/completions", response_class=JsonAnswer, responses=ANSWERS["completion"])
-    async def completions(body: CompletionBody, request: Request) -> Response:
+    async def completions(body: Annotated[CompletionBody, UNREAD], request: Request) -> Response:
         """Continue one or more prompts."""
-        return await _answer(await gateway.completion(body, request.headers), body.stream, request)
+        said = await read(CompletionBody, body, request)
+        return await _answer(await gateway.completion(said, request.headers), said.stream, request)
 
     @app.post("/v1/chat/completions", response_class=JsonAnswer, responses=ANSWERS["chat"])
-    async def chat_completions(body: ChatBody, request: Request) -> Response:
+    async def chat_completions(body: Annotated[ChatBody, UNREAD], request: Request) -> Response:
         """Continue a chat, by the chat template of the model."""
-        return await _answer(await gateway.chat(body, request.headers), body.stream, request)
+        said = await read(ChatBody, body, request)
+        return await _answer(await gateway.chat(said, request.headers), said.stream, request)
 
 
 async def _answer(work: Work, streamed: bool | None, request: Request) -> Response:
@@ -102,10 +105,11 @@ def _add_tokens(app: FastAPI, gateway: Gateway) -> None:
     tokenizer = gateway.front.deployment.tokenizer
 
     @app.post("/tokenize", response_class=JsonAnswer)
-    async def tokenize(body: TokenizeBody, request: Request) -> Response:
+    async def tokenize(body: Annotated[TokenizeBody, UNREAD], request: Request) -> Response:
         """Token ids of a text, or of the prompt that a chat becomes."""
-        token_ids = await gateway.tokens(body, request.headers)
-        strings = await tokenizer.token_texts(token_ids) if body.return_token_strs else None
+        said = await read(TokenizeBody, body, request)
+        token_ids = await gateway.tokens(said, request.headers)
+        strings = await tokenizer.token_texts(token_ids) if said.return_token_strs else None
         return JsonAnswer(
             {
                 "count": len(token_ids),
@@ -116,9 +120,10 @@ def _add_tokens(app: FastAPI, gateway: Gateway) -> None:
         )
 
     @app.post("/detokenize", response_class=JsonAnswer)
-    async def detokenize(body: DetokenizeBody, request: Request) -> Response:
+    async def detokenize(body: Annotated[DetokenizeBody, UNREAD], request: Request) -> Response:
         """The text of token ids, special tokens left out."""
-        return JsonAnswer({"prompt": await gateway.text(body, request.headers)})
+        said = await read(DetokenizeBody, body, request)
+        return JsonAnswer({"prompt": await gateway.text(said, request.headers)})
 
 
 def _add_operations(app: FastAPI, gateway: Gateway) -> None:

@@ -3,12 +3,30 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import Annotated, Any, TypeVar
 
-from pydantic import BaseModel, ConfigDict, model_validator
+from pydantic import BaseModel, ConfigDict, Field, WrapValidator, model_validator
+from pydantic_core.core_schema import ValidatorFunctionWrapHandler
 
 from draftloop.errors import InvalidInput
 from draftloop.request import check_characters
+
+Entry = TypeVar("Entry")
+
+
+def _by_types(value: Any, read: ValidatorFunctionWrapHandler) -> Any:
+    """What is wrong with the first entry of a type is wrong with all of them."""
+    firsts: dict[type, dict[str, Any]] = {}
+    for name, entry in value.items() if isinstance(value, dict) else ():
+        firsts.setdefault(type(entry), {name: entry})
+    for first in firsts.values():
+        read(first)
+    return read(value)
+
+
+# Of each the first entry that is wrong is told: a million complaints take seconds, and are no help.
+ListOf = Annotated[list[Entry], Field(fail_fast=True)]
+ObjectOf = Annotated[dict[str, Entry], WrapValidator(_by_types)]
 
 
 class Body(BaseModel):

@@ -10,7 +10,7 @@ from pydantic import Field, model_validator
 
 from draftloop.errors import InvalidInput
 from draftloop.request import check_characters
-from orchestrator.gateway.body import Body
+from orchestrator.gateway.body import Body, ListOf
 from orchestrator.gateway.tools.schemas import Call
 
 # Of OpenAI's own client, which sends back what it has made of an answer, and what was empty there.
@@ -33,12 +33,12 @@ class Message(Body):
     """One turn. An answer that called tools may come without content."""
 
     role: Literal["system", "developer", "user", "assistant", "tool"]
-    content: str | list[TextPart]
+    content: str | ListOf[TextPart]
     name: str | None = None
     reasoning: str | None = Field(
         None, description="of an earlier answer; `reasoning_content` is another name of it"
     )
-    tool_calls: list[Call] | None = None
+    tool_calls: ListOf[Call] | None = None
     tool_call_id: str | None = None
 
     @model_validator(mode="before")

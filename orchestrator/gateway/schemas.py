@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import Field, WrapValidator, model_validator
 
 from draftloop.errors import InvalidInput
 from draftloop.logprobs import MOST_TOP_LOGPROBS
-from orchestrator.gateway.body import Body, RequestBody
+from orchestrator.gateway.body import Body, ListOf, ObjectOf, RequestBody
 from orchestrator.gateway.messages import Message, TextPart
 from orchestrator.gateway.tools.offer import require_tools
 from orchestrator.gateway.tools.schemas import MOST_TOOLS, Tool, ToolChoice
@@ -52,7 +52,7 @@ class Prediction(Body):
     """OpenAI's predicted output: text that the answer may resemble."""
 
     type: Literal["content"]
-    content: str | list[TextPart]
+    content: str | ListOf[TextPart]
 
 
 class JsonSchema(Body):
@@ -86,7 +86,7 @@ class StructuredOutputs(Body):
     )
     json_object: Literal[True] | None = Field(None, description="any JSON object")
     regex: str | None = Field(None, description="for the whole answer; no look-around")
-    choice: Annotated[list[str], Field(min_length=1)] | None = None
+    choice: Annotated[ListOf[str], Field(min_length=1)] | None = None
     grammar: str | None = Field(None, description="Lark's notation, or llama.cpp's (GBNF)")
 
     @model_validator(mode="after")
@@ -112,20 +112,20 @@ class Generating(RequestBody):
     n: Annotated[int, Field(ge=1, le=MOST_CHOICES)] | None = Field(
         None, description="choices for each prompt; choice i uses seed + i"
     )
-    stop: str | list[str] | None = None
+    stop: str | ListOf[str] | None = None
     seed: Annotated[int, Field(ge=LEAST_SEED, le=MOST_SEED)] | None = Field(
         None, description="the same seed gives the same text; negative ones are taken modulo 2^64"
     )
     presence_penalty: float | None = None
     frequency_penalty: float | None = None
-    logit_bias: dict[str, float] | None = Field(None, description="bias by token id")
+    logit_bias: ObjectOf[float] | None = Field(None, description="bias by token id")
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     user: str | None = Field(None, description="of no effect")
     safety_identifier: str | None = Field(None, description="of no effect")
     prompt_cache_key: str | None = Field(None, description="of no effect")
     prompt_cache_retention: str | None = Field(None, description="of no effect")
-    metadata: dict[str, str] | None = Field(None, description="of no effect")
+    metadata: ObjectOf[str] | None = Field(None, description="of no effect")
     prediction: Prediction | None = None
     cache_salt: str | None = Field(
         None, description="a beginning is shared with prompts of the same salt only"
@@ -134,11 +134,11 @@ class Generating(RequestBody):
     min_p: float | None = None
     repetition_penalty: float | None = None
     ignore_eos: bool | None = None
-    stop_token_ids: list[int] | None = None
-    allowed_token_ids: Annotated[list[int], Field(min_length=1)] | None = Field(
+    stop_token_ids: ListOf[int] | None = None
+    allowed_token_ids: Annotated[ListOf[int], Field(min_length=1)] | None = Field(
         None, description="the only tokens that may come"
     )
-    bad_words: list[str] | None = Field(None, description="texts that the answer does not have")
+    bad_words: ListOf[str] | None = Field(None, description="texts that the answer does not have")
     skip_special_tokens: bool | None = Field(
         None, description="false: the text names special tokens; true without"
     )
@@ -189,7 +189,7 @@ class Generating(RequestBody):
         return self.response_format is not None and self.response_format.type != "text"
 
 
-def _prompt(value: Any) -> Any:
+def _prompt(value: Any, _read: Any) -> Any:
     """One look instead of four branches that each complain about every entry."""
     match value:
         case str() | [str(), *_] if not isinstance(value, list) or all(
@@ -212,12 +212,14 @@ def _prompt(value: Any) -> Any:
 def _require_ids(name: str, value: Any) -> None:
     if not isinstance(value, list):
         raise InvalidInput(name, "must be a list of token ids, as the entries before it", value)
+    if {*map(type, value)} <= {int}:
+        return
     for index, entry in enumerate(value):
         if type(entry) is not int:
             raise InvalidInput(f"{name}[{index}]", "must be a token id", entry)
 
 
-Prompt = Annotated[str | list[str] | list[int] | list[list[int]], BeforeValidator(_prompt)]
+Prompt = Annotated[str | list[str] | list[int] | list[list[int]], WrapValidator(_prompt)]
 
 
 class CompletionBody(Generating):
@@ -247,13 +249,13 @@ TemplateOptions = Annotated[
     Field(description="what the model's chat template knows besides, such as `enable_thinking`"),
 ]
 
-Tools = Annotated[list[Tool], Field(max_length=MOST_TOOLS, description="what may be called")]
+Tools = Annotated[ListOf[Tool], Field(max_length=MOST_TOOLS, description="what may be called")]
 
 
 class ChatBody(Generating):
     """`POST /v1/chat/completions`."""
 
-    messages: Annotated[list[Message], Field(min_length=1)]
+    messages: Annotated[ListOf[Message], Field(min_length=1)]
     max_completion_tokens: Count | None = Field(None, description="the newer name of max_tokens")
     add_generation_prompt: bool | None = Field(
         None, description="whether the prompt ends with the opening of an answer; true without"
@@ -326,7 +328,7 @@ class TokenizeBody(RequestBody):
 
     model: str | None = None
     prompt: str | None = None
-    messages: Annotated[list[Message], Field(min_length=1)] | None = None
+    messages: Annotated[ListOf[Message], Field(min_length=1)] | None = None
     add_special_tokens: bool | None = Field(
         None, description="those that the tokenizer adds; true for a prompt, false for messages"
     )
@@ -348,4 +350,4 @@ class DetokenizeBody(RequestBody):
     """`POST /detokenize`."""
 
     model: str | None = None
-    tokens: list[int]
+    tokens: ListOf[int]

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from pydantic import BaseModel, ValidationError
 
 from draftloop.errors import InvalidInput
 from draftloop.request import check_biases, check_token_ids
@@ -14,6 +15,7 @@ from orchestrator.front import Front
 from orchestrator.gateway import parameters, prompts
 from orchestrator.gateway.chat_template import ChatTemplate
 from orchestrator.gateway.messages import for_template
+from orchestrator.gateway.schemas import ChatBody, CompletionBody, DetokenizeBody, TokenizeBody
 from orchestrator.gateway.size import is_large
 from orchestrator.servicer import GenerationServicer
 from orchestrator.tokenizer import Tokenizer
@@ -22,6 +24,7 @@ from tests.support.gateway import gateway
 
 REFUSED = {"temperature": -1}  # once the prompt has been read
 MANY = 100_000
+MESSAGE = {"role": "user", "content": ""}
 CHATS: list[tuple[int, dict[str, Any]]] = [(1, {}), (3000, {}), (1, {"a": [[]] * MANY})]
 LARGE: list[Any] = ["a" * 100, ["", "", "", ""], {"a": {"b": "c"}}, [[[[]]]]]
 
@@ -82,11 +85,10 @@ async def test_a_chat_of_many_messages_or_options_is_written_beside_the_others(
     read, written = Calls(), Calls()
     monkeypatch.setattr(prompts, "for_template", read.spy(for_template))
     monkeypatch.setattr(ChatTemplate, "render", written.spy(ChatTemplate.render, 1))
-    message = {"role": "user", "content": ""}
     end = REFUSED if path != "/tokenize" else {}
     async with gateway() as (client, _):
         for size, options in CHATS:
-            said = {"messages": [message] * size, "chat_template_kwargs": options, **end}
+            said = {"messages": [MESSAGE] * size, "chat_template_kwargs": options, **end}
             await client.post(path, json=said)
     assert read == written == [(1, True), (3000, False), (1, False)]
 
@@ -147,3 +149,57 @@ def test_the_one_that_is_wrong_among_many_is_named() -> None:
 def test_whatever_is_large_is_found_to_be() -> None:
     assert not is_large(100, None, "a" * 30, [])
     assert all(is_large(100, large) for large in LARGE)
+
+
+@pytest.mark.parametrize(
+    ("kind", "body"),
+    [
+        (CompletionBody, {"prompt": [5] * MANY + [""]}),
+        (CompletionBody, {"prompt": "a", "stop": [1] * MANY}),
+        (CompletionBody, {"prompt": "a", "stop_token_ids": [""] * MANY}),
+        (CompletionBody, {"prompt": "a", "allowed_token_ids": [""] * MANY}),
+        (CompletionBody, {"prompt": "a", "bad_words": [1] * MANY}),
+        (CompletionBody, {"prompt": "a", "logit_bias": dict.fromkeys(map(str, range(MANY)), "")}),
+        (CompletionBody, {"prompt": "a", "metadata": dict.fromkeys(map(str, range(MANY)), 1)}),
+        (ChatBody, {"messages": [1] * MANY}),
+        (ChatBody, {"messages": [{"role": "user", "content": [1] * MANY}]}),
+        (ChatBody, {"messages": [MESSAGE], "tools": [1] * MANY}),
+        (TokenizeBody, {"messages": [1] * MANY}),
+        (DetokenizeBody, {"tokens": [""] * MANY}),
+    ],
+    ids=lambda value: [*value][-1] if isinstance(value, dict) else value.__name__,
+)
+def test_of_many_wrong_entries_the_first_is_told(kind: type[BaseModel], body: Any) -> None:
+    """A million of complaints would take seconds."""
+    with pytest.raises((InvalidInput, ValidationError)) as caught:
+        kind.model_validate(body)
+    problem: Any = caught.value
+    assert isinstance(problem, InvalidInput) or problem.error_count() <= 3  # one a union's branch
+
+
+async def test_a_long_body_is_read_beside_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    for kind, path, short, long in (
+        (CompletionBody, "/v1/completions", {"prompt": "a"}, {"prompt": "a" * MANY}),
+        (ChatBody, "/v1/chat/completions", {"messages": [MESSAGE]}, {"messages": [MESSAGE] * 3000}),
+        (TokenizeBody, "/tokenize", {"prompt": "a"}, {"prompt": "a" * MANY}),
+        (DetokenizeBody, "/detokenize", {"tokens": [5]}, {"tokens": [5] * MANY}),
+    ):
+        calls = Calls()
+        monkeypatch.setattr(kind, "model_validate", calls.spy(kind.model_validate))
+        async with gateway() as (client, _):
+            for body in (short, long):
+                await client.post(path, json={**body, "nothing": 1})
+        assert calls == [(2, True), (2, False)]
+
+
+@pytest.mark.parametrize("size", [1, MANY])
+async def test_a_body_of_no_form_is_told_so_at_any_length(size: int) -> None:
+    assert await refusal("/v1/completions", {"prompt": "a" * size, "x": 1}) == (
+        "unknown_parameter", "x",
+    )  # fmt: skip
+    assert await refusal("/detokenize", {"tokens": [5] * size + [""]}) == (
+        "invalid_value", f"tokens[{size}]",
+    )  # fmt: skip
+    assert await refusal("/tokenize", {"prompt": "a" * size, "messages": [MESSAGE]}) == (
+        "invalid_value", "prompt",
+    )  # fmt: skip
