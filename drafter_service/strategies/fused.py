@@ -46,26 +46,17 @@ class Fused(TreeStrategy):
         """Offer and own nodes merged, those that are worth their verification."""
         budget = self.session.within_limits(budget)
         offer, self._offer = self._offer, EMPTY_TREE
-        known = self.candidates
-        known.advance()
-        if not known.root_is_run:
-            yield from self.prefill(whole=False)
-        most, depth = budget.max_nodes, budget.max_depth
-        if not min(most, depth):
-            return EMPTY_TREE
-        least = budget.least_path_probability
-        known.plan(budget, together=TOGETHER, most=most, max_depth=depth, least=least)
-        known.offer(offer, depth)
-        known.begin(REVIEWED)
-        yield from self.grow()
-        chosen = known.choose()
-        self.end = self._end(chosen == most)
-        self.proposed_nodes = known.drafted
-        return known.build()
+        self.candidates.advance()
+        most, depth, least = budget.max_nodes, budget.max_depth, budget.least_path_probability
+        return (
+            yield from self.grown(
+                budget, together=TOGETHER, most=most, max_depth=depth, least=least,
+                offer=offer, reviewed=REVIEWED,
+            )
+        )  # fmt: skip
 
-    def _end(self, full: bool) -> DraftEnd:
-        if self.candidates.too_dear:
-            return DraftEnd.DRAFT_COST
+    def ended(self, full: bool, max_depth: int) -> DraftEnd:
+        """Further nodes would not be worth their verification, unless there was no room."""
         return DraftEnd.NODES if full else DraftEnd.VERIFY_COST
 
     def ahead(self, wanted: Callable[[], bool]) -> Task[None]:

@@ -7,7 +7,7 @@ from drafter_service.session import DrafterSession
 from drafter_service.strategies.tree import TreeStrategy
 from draftloop.runtime.forward import Task
 from draftloop.speculation import OPT_TREE
-from draftloop.tree import EMPTY_TREE, DraftBudget, DraftEnd, DraftTree
+from draftloop.tree import DraftBudget, DraftEnd, DraftTree
 
 
 class OptTree(TreeStrategy):
@@ -31,26 +31,19 @@ class OptTree(TreeStrategy):
         # A tree of so many nodes was asked for: it is not cut to what pays.
         least = 0.0 if parameters.nodes else budget.least_path_probability
         depth = min(budget.max_depth, parameters.depth)
-        known = self.candidates
-        known.clear()
-        yield from self.prefill(whole=False)
-        if not min(most, depth):
-            return EMPTY_TREE
         # The stop rule (section 3.3): the last layer brought in more than delta. Without a delta
         # the layer is priced before it is paid for.
         delta = NO_DELTA if parameters.delta is None else parameters.delta
-        known.plan(budget, together=most, most=most, max_depth=depth, least=least, delta=delta)
-        known.begin()
-        yield from self.grow()
-        self.end = self._end(depth)
-        self.proposed_nodes = known.drafted
-        known.choose()
-        return known.build()
+        self.candidates.clear()
+        return (
+            yield from self.grown(
+                budget, together=most, most=most, max_depth=depth, least=least, delta=delta
+            )
+        )
 
-    def _end(self, depth: int) -> DraftEnd:
-        if self.candidates.too_dear:
-            return DraftEnd.DRAFT_COST
+    def ended(self, full: bool, max_depth: int) -> DraftEnd:
+        """The last layer tells: it was the deepest, or nothing of it was worth a place."""
         newest = self.candidates.newest_depths
         if not newest:
             return DraftEnd.VERIFY_COST
-        return DraftEnd.DEPTH if newest == {depth} else DraftEnd.NODES
+        return DraftEnd.DEPTH if newest == {max_depth} else DraftEnd.NODES

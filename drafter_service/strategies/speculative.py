@@ -10,7 +10,7 @@ from drafter_service.session import DrafterSession
 from drafter_service.strategies.tree import TreeStrategy
 from draftloop.runtime.forward import Task
 from draftloop.speculation import SPECULATIVE
-from draftloop.tree import EMPTY_TREE, DraftBudget, DraftEnd, DraftTree
+from draftloop.tree import DraftBudget, DraftEnd, DraftTree
 
 
 class Speculative(TreeStrategy):
@@ -28,20 +28,9 @@ class Speculative(TreeStrategy):
         """The chain; keys and values of what came true are kept."""
         budget = self.session.within_limits(budget)
         depth = min(budget.max_nodes, budget.max_depth)
-        known = self.candidates
-        known.clear()
-        yield from self.prefill(whole=False)
-        if not depth:
-            return EMPTY_TREE
-        known.plan(budget, together=1, most=depth, max_depth=depth, least=0.0)
-        known.begin()
-        yield from self.grow()
-        chosen = known.choose()
-        self.proposed_nodes = known.drafted
-        self.end = self._end(chosen == depth)
-        return known.build()
+        self.candidates.clear()
+        return (yield from self.grown(budget, together=1, most=depth, max_depth=depth, least=0.0))
 
-    def _end(self, full: bool) -> DraftEnd:
-        if self.candidates.too_dear:
-            return DraftEnd.DRAFT_COST
+    def ended(self, full: bool, max_depth: int) -> DraftEnd:
+        """A chain that is not as deep as it may be ends with the text."""
         return DraftEnd.DEPTH if full else DraftEnd.TEXT

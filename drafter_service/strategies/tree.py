@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import time
+from abc import abstractmethod
 from collections.abc import Sequence
 
-from drafter_service.candidates import Candidates
+from drafter_service.candidates import NO_DELTA, Candidates
 from drafter_service.economy import Economy
 from drafter_service.session import DrafterSession
 from drafter_service.strategies.base import Strategy
 from draftloop.runtime.forward import Task
-from draftloop.tree import Verdict
+from draftloop.tree import EMPTY_TREE, DraftBudget, DraftEnd, DraftTree, Verdict
 
 
 class TreeStrategy(Strategy):
@@ -25,6 +26,36 @@ class TreeStrategy(Strategy):
         """Calibrates by what the target said, of nodes that were not verified too."""
         if verdict is not None:
             self.candidates.judge(new_token_ids)
+
+    def grown(
+        self, budget: DraftBudget, *, together: int, most: int, max_depth: int, least: float,
+        delta: float = NO_DELTA, offer: DraftTree = EMPTY_TREE, reviewed: int = 0,
+    ) -> Task[DraftTree]:  # fmt: skip
+        """The draft of a tree that grows as `Candidates.plan` says, from where that stands.
+
+        It begins with what is offered, of which the first forward reviews so many of the best
+        nodes. Keys and values of what came true stay in the slot.
+        """
+        known = self.candidates
+        self.proposed_nodes, self.end = 0, DraftEnd.NONE
+        if not known.root_is_run:
+            yield from self.prefill(whole=False)
+        if not min(most, max_depth):
+            return EMPTY_TREE
+        known.plan(
+            budget, together=together, most=most, max_depth=max_depth, least=least, delta=delta
+        )
+        known.offer(offer, max_depth)
+        known.begin(reviewed)
+        yield from self.grow()
+        full = known.choose() == most
+        self.proposed_nodes = known.drafted
+        self.end = DraftEnd.DRAFT_COST if known.too_dear else self.ended(full, max_depth)
+        return known.build()
+
+    @abstractmethod
+    def ended(self, full: bool, max_depth: int) -> DraftEnd:
+        """What ended a draft, `full` or not, if not the price of a further forward."""
 
     def grow(self) -> Task[None]:
         """Runs ends and adds their best children, as planned, until nothing more pays."""

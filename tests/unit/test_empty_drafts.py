@@ -1,0 +1,28 @@
+"""What is said of a draft without nodes: nothing of the draft before it."""
+
+from __future__ import annotations
+
+import pytest
+
+from drafter_service.strategies import STRATEGIES
+from draftloop.request import SamplingParameters
+from draftloop.tree import DraftBudget, DraftEnd
+from tests.support.scripted_drafter import ScriptedModel, finish, session_of
+from tests.support.toy_model import TableModel
+
+PROMPT = [1, 0, 2]
+VOCABULARY = 5
+
+
+@pytest.mark.parametrize("name", ["speculative", "opt_tree", "fused"])
+@pytest.mark.parametrize(("nodes", "depth"), [(0, 4), (4, 0)])
+def test_an_empty_draft_ends_for_no_reason(name: str, nodes: int, depth: int) -> None:
+    """With depth 0 after a draft of 4 it said: 0 nodes, 4 proposed, ended by their depth."""
+    model = ScriptedModel(TableModel(VOCABULARY, seed=0).logits, VOCABULARY)
+    session = session_of(model, PROMPT, SamplingParameters(temperature=1.0), strategy=name)
+    strategy = STRATEGIES[name](session)
+    first = finish(strategy.propose(DraftBudget(max_nodes=4, max_depth=4)), session)
+    assert first.token_ids and strategy.end is not DraftEnd.NONE
+    empty = finish(strategy.propose(DraftBudget(max_nodes=nodes, max_depth=depth)), session)
+    assert empty.token_ids == ()
+    assert (strategy.end, strategy.proposed_nodes) == (DraftEnd.NONE, 0)
