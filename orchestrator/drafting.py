@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Awaitable, Iterator, Sequence
 from typing import Protocol
 
 from draftloop.errors import Unavailable
@@ -127,7 +127,52 @@ class RecyclingDrafting(Drafting):
             self._phrases.recycle(context[-1], draft, verdict)
 
 
-class DrafterDrafting(Drafting):
+class ModelDrafting(Drafting):
+    """Drafts from the drafter too, in the rounds that `choice` takes; without one never."""
+
+    _choice: ModelChoice | None
+
+    def __init__(
+        self,
+        source: Source | None,
+        phrases: PhraseSession | None,
+        choice: ModelChoice | None,
+        *,
+        controller: Controller,
+        figures: SpeculationFigures,
+    ) -> None:
+        super().__init__(source, phrases, choice)
+        self._controller = controller
+        self._figures = figures
+        self._unjudged = False  # the drafter has not heard yet what became of its last draft
+
+    def open(self, committed: Sequence[int]) -> None:
+        """Lets the drafter prefill, unless it would be for nothing by what is known."""
+        if self._choice is not None:
+            self._choice.open(committed)
+
+    async def close(self) -> None:
+        """Frees the drafter's session."""
+        if self._choice is not None:
+            await self._choice.drafter.close()
+
+    def _heard(self, verdict: Verdict | None) -> Verdict | None:
+        """What the drafter is to hear in this round: the verdict on a draft of its own."""
+        heard, self._unjudged = verdict if self._unjudged else None, False
+        return heard
+
+    async def _ask(self, proposal: Awaitable[Draft]) -> Draft | None:
+        """The drafter's answer; None where it has none, and the round goes on without."""
+        try:
+            draft = await proposal
+        except Unavailable:
+            self._figures.fallback_rounds += 1
+            return None
+        self._unjudged = True
+        return draft
+
+
+class DrafterDrafting(ModelDrafting):
     """Drafts from the drafter; from phrases where it is gone or not worth its time."""
 
     _choice: ModelChoice
@@ -142,53 +187,35 @@ class DrafterDrafting(Drafting):
         figures: SpeculationFigures,
         prefers_phrases: bool,
     ) -> None:
-        super().__init__(source, phrases, choice)
-        self._controller = controller
-        self._figures = figures
+        super().__init__(source, phrases, choice, controller=controller, figures=figures)
         self._prefers_phrases = prefers_phrases
         self._phrase_rounds_in_a_row = 0
-        self._unjudged = False  # the drafter has not heard yet what became of its last draft
-
-    def open(self, committed: Sequence[int]) -> None:
-        """Lets the drafter prefill, unless it would be for nothing by what is known."""
-        self._choice.open(committed)
 
     async def propose(
         self, committed: Sequence[int], verdict: Verdict | None, budget: DraftBudget
     ) -> Draft:
         """The drafter's tree, unless phrases promise more tokens a second by themselves."""
+        heard = self._heard(verdict)
         own, offered = Draft(tree=EMPTY_TREE, committed_length=len(committed)), 0.0
         if not budget.max_nodes:
-            return self._without_drafter(own)
+            return own
         if self._prefers_phrases:
             own = self._own_draft(committed, budget)
             offered = sum(own.tree.path_probabilities())
             if self._promises_more(offered, len(own.tree)):
                 self._figures.phrase_rounds += 1
                 self._phrase_rounds_in_a_row += 1
-                return self._without_drafter(own)
+                return own
             self._phrase_rounds_in_a_row = 0
         without = self._controller.worth(offered, len(own.tree))
         if not self._choice.asks(committed, offered, without):
             self._figures.phrase_rounds += len(own.tree) > 0
-            return self._without_drafter(own)
+            return own
         began = time.perf_counter_ns()
-        try:
-            heard = verdict if self._unjudged else None
-            draft = await self._choice.drafter.propose(committed, heard, budget)
-        except Unavailable:
-            self._figures.fallback_rounds += 1
-            return self._without_drafter(self._own_draft(committed, budget))
-        self._unjudged = True
+        draft = await self._ask(self._choice.drafter.propose(committed, heard, budget))
+        if draft is None:
+            return self._own_draft(committed, budget)
         self._chosen = time.perf_counter_ns() - began, offered
-        return draft
-
-    async def close(self) -> None:
-        """Frees the drafter's session."""
-        await self._choice.drafter.close()
-
-    def _without_drafter(self, draft: Draft) -> Draft:
-        self._unjudged = False
         return draft
 
     def _promises_more(self, offered: float, nodes: int) -> bool:

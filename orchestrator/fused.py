@@ -12,7 +12,6 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 
-from draftloop.errors import Unavailable
 from draftloop.tree import (
     Draft,
     DraftBudget,
@@ -24,20 +23,18 @@ from draftloop.tree import (
 from draftloop.tree_builder import TreeBuilder
 from orchestrator.budget import Controller
 from orchestrator.choice import ModelChoice
-from orchestrator.drafting import RecyclingDrafting
+from orchestrator.drafting import ModelDrafting, RecyclingDrafting
 from orchestrator.figures import SpeculationFigures
 from orchestrator.selection import Selection, select
 from orchestrator.sources import PhraseSource
 from phrase_store.session import PhraseSession
 
 
-class FusedDrafting(RecyclingDrafting):
+class FusedDrafting(RecyclingDrafting, ModelDrafting):
     """Chooses, round by round, between no draft, free sources alone, and the draft model on top.
 
     `choice` says when the draft model is asked; without it that is switched off.
     """
-
-    _choice: ModelChoice | None
 
     def __init__(
         self,
@@ -47,33 +44,23 @@ class FusedDrafting(RecyclingDrafting):
         controller: Controller,
         figures: SpeculationFigures,
     ) -> None:
-        super().__init__(PhraseSource(phrases) if phrases else None, phrases, choice)
-        self._controller = controller
-        self._figures = figures
-        self._unjudged = False  # the drafter has not heard yet what became of its last draft
-
-    def open(self, committed: Sequence[int]) -> None:
-        """Lets the drafter prefill, unless it would be for nothing by what is known."""
-        if self._choice is not None:
-            self._choice.open(committed)
+        source = PhraseSource(phrases) if phrases else None
+        super().__init__(source, phrases, choice, controller=controller, figures=figures)
 
     async def propose(
         self, committed: Sequence[int], verdict: Verdict | None, budget: DraftBudget
     ) -> Draft:
         """The draft that is worth most of the three."""
-        heard, self._unjudged = verdict if self._unjudged else None, False
+        heard = self._heard(verdict)
         free = self._own_draft(committed, budget)
         chosen = self._select(free.tree, budget)
         model = self._choice if budget.max_nodes else None
         if model is None or not model.asks(committed, chosen.promised, chosen.worth):
             return self._without_model(free, chosen)
         began = time.perf_counter_ns()
-        try:
-            draft = await model.drafter.propose(committed, heard, budget, free.tree)
-        except Unavailable:
-            self._figures.fallback_rounds += 1
+        draft = await self._ask(model.drafter.propose(committed, heard, budget, free.tree))
+        if draft is None:
             return self._without_model(free, chosen)
-        self._unjudged = True
         draft = dataclasses.replace(
             draft, proposed=Counter(free.tree.sources) + Counter(draft.proposed)
         )
@@ -81,11 +68,6 @@ class FusedDrafting(RecyclingDrafting):
         draft = _cut(draft, self._select(draft.tree, budget))
         self._chosen = time.perf_counter_ns() - began, chosen.promised
         return draft
-
-    async def close(self) -> None:
-        """Frees the drafter's session."""
-        if self._choice is not None:
-            await self._choice.drafter.close()
 
     def _lengthened(self, draft: Draft, committed: Sequence[int], budget: DraftBudget) -> Draft:
         """With the phrases that follow the draft model's likeliest end (2402.13720, 3.2)."""
