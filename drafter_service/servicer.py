@@ -22,7 +22,12 @@ from draftloop.rpc.convert_speculation import (
     opt_tree_from_pb,
     ouroboros_from_pb,
 )
-from draftloop.rpc.sessions import next_message, require_open, require_vocabulary
+from draftloop.rpc.sessions import (
+    next_message,
+    opening_fields,
+    require_open,
+    require_vocabulary,
+)
 from draftloop.runtime.awaited import Awaited
 from draftloop.runtime.metrics import PREFILL_TOKENS, observe_opening
 from draftloop.runtime.service import ModelHost
@@ -133,23 +138,17 @@ class DrafterServicer(drafter_pb2_grpc.DrafterServicer):
     def _read_open(self, message: pb.DraftRequest) -> SessionRequest:
         require_open(message.WhichOneof("kind"))
         opened = message.open
-        info = self._host.info
-        require_vocabulary(opened.vocabulary_fingerprint, info.vocabulary_fingerprint)
+        require_vocabulary(opened.vocabulary_fingerprint, self._host.info.vocabulary_fingerprint)
         request = SessionRequest(
-            session_id=opened.session_id,
-            token_ids=tuple(opened.token_ids),
-            prompt_length=opened.prompt_length,
-            sampling=convert.sampling_from_pb(opened.sampling),
             strategy=opened.strategy,
             stop_token_ids=_stop_token_ids(opened),
             access=access_from_pb(opened.phrases),
             ouroboros=ouroboros_from_pb(opened.ouroboros),
             opt_tree=opt_tree_from_pb(opened.opt_tree),
             cascade=cascade_from_pb(opened.cascade),
-            prefix_group=opened.prefix_group if opened.HasField("prefix_group") else None,
-            prefix_read_only=opened.prefix_read_only,
+            **opening_fields(opened),
         )
-        request.validate(self._host.model, info.strategies)
+        request.validate(self._host.model)
         if request.strategy == CASCADE:
             request.cascade.matrix_for("cascade", 1 + len(self._host.smaller_models))
         return request

@@ -15,6 +15,7 @@ from draftloop.runtime.model import LanguageModel
 from draftloop.runtime.sampling import Sampler
 from draftloop.runtime.sessions import Opening
 from draftloop.speculation import (
+    DRAFTER_STRATEGIES,
     MAX_WINDOW_NODES,
     CascadeParameters,
     OptTreeParameters,
@@ -35,11 +36,12 @@ class SessionRequest(Opening):
     opt_tree: OptTreeParameters = OptTreeParameters()
     cascade: CascadeParameters = CascadeParameters()
 
-    def validate(self, model: LanguageModel, strategies: Sequence[str]) -> None:
-        """Raises InvalidInput naming what breaks which rule."""
-        self.require_fit(model)
-        if self.strategy not in strategies:
-            raise InvalidInput("strategy", f"must be one of {', '.join(strategies)}", self.strategy)
+    def validate(self, model: LanguageModel) -> None:
+        """Of the strategies' parameters too."""
+        Opening.validate(self, model)
+        if self.strategy not in DRAFTER_STRATEGIES:
+            rule = f"must be one of {', '.join(DRAFTER_STRATEGIES)}"
+            raise InvalidInput("strategy", rule, self.strategy)
         self.ouroboros.validate("ouroboros")
         self.opt_tree.validate("opt_tree", MAX_WINDOW_NODES)
         self.cascade.validate("cascade")

@@ -11,7 +11,13 @@ import grpc
 from draftloop import logs, tracing
 from draftloop.errors import InvalidInput
 from draftloop.rpc import convert
-from draftloop.rpc.sessions import next_message, require_model, require_open, require_vocabulary
+from draftloop.rpc.sessions import (
+    next_message,
+    opening_fields,
+    require_model,
+    require_open,
+    require_vocabulary,
+)
 from draftloop.runtime.metrics import PREFILL_TOKENS, observe_opening
 from draftloop.runtime.service import ModelHost
 from draftloop.tree import EMPTY_TREE, DraftTree, ServiceTimings, Verification
@@ -88,19 +94,13 @@ class VerifierServicer(verifier_pb2_grpc.VerifierServicer):
         require_vocabulary(opened.vocabulary_fingerprint, info.vocabulary_fingerprint)
         require_model(opened.model_fingerprint, info.model_fingerprint)
         request = SessionRequest(
-            session_id=opened.session_id,
-            token_ids=tuple(opened.token_ids),
-            prompt_length=opened.prompt_length,
-            sampling=convert.sampling_from_pb(opened.sampling),
             stop_token_ids=frozenset(opened.stop_token_ids),
             successors=opened.successors,
             logprobs=opened.logprobs if opened.HasField("logprobs") else None,
             prompt_logprobs=opened.prompt_logprobs if opened.HasField("prompt_logprobs") else None,
-            prefix_group=opened.prefix_group if opened.HasField("prefix_group") else None,
-            prefix_read_only=opened.prefix_read_only,
+            **opening_fields(opened),
         )
-        request.require_extras()
-        request.require_fit(self._host.model)
+        request.validate(self._host.model)
         return request
 
     async def _answer(

@@ -30,8 +30,9 @@ class SessionRequest(Opening):
         """None where the prompt's own logits are wanted, which rows of others do not have."""
         return None if self.prompt_logprobs is not None else Opening.text(self)
 
-    def require_extras(self) -> None:
-        """Raises InvalidInput where more is asked for than verdicts carry."""
+    def validate(self, model: LanguageModel) -> None:
+        """No more may be asked for than verdicts carry."""
+        Opening.validate(self, model)
         if self.successors > MOST_SUCCESSORS:
             rule = f"must be at most {MOST_SUCCESSORS}"
             raise InvalidInput("successors", rule, self.successors)

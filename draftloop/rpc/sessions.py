@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from draftloop.errors import (
     SHOWN_VALUE_LENGTH,
@@ -13,7 +13,9 @@ from draftloop.errors import (
     SessionLost,
     shortened,
 )
+from draftloop.rpc.convert import sampling_from_pb
 from draftloop.rpc.decoding import readable
+from protos import drafter_pb2, verifier_pb2
 
 Message = TypeVar("Message")
 
@@ -35,6 +37,20 @@ def require_open(kind: str | None) -> None:
     """Raises InvalidInput unless the first message opens the session."""
     if kind != "open":
         raise InvalidInput("kind", "must be open in the first message of a stream", kind)
+
+
+def opening_fields(
+    opened: drafter_pb2.OpenDrafterSession | verifier_pb2.OpenVerifierSession,
+) -> dict[str, Any]:
+    """What openings of both services say, as the fields of `runtime.sessions.Opening`."""
+    return {
+        "session_id": opened.session_id,
+        "token_ids": tuple(opened.token_ids),
+        "prompt_length": opened.prompt_length,
+        "sampling": sampling_from_pb(opened.sampling),
+        "prefix_group": opened.prefix_group if opened.HasField("prefix_group") else None,
+        "prefix_read_only": opened.prefix_read_only,
+    }
 
 
 def require_vocabulary(given: str, own: str) -> None:

@@ -28,8 +28,8 @@ class Opening:
             return None
         return Text(self.token_ids, self.prefix_group, self.prefix_read_only)
 
-    def require_fit(self, model: LanguageModel) -> None:
-        """Raises InvalidInput naming what breaks which rule."""
+    def validate(self, model: LanguageModel) -> None:
+        """Raises InvalidInput naming what breaks which rule; each service adds its own rules."""
         check_token_ids("token_ids", self.token_ids, model.vocabulary_size)
         check_length("token_ids", len(self.token_ids), model.context_length)
         if not 1 <= self.prompt_length <= len(self.token_ids):

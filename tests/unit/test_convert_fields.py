@@ -20,6 +20,8 @@ from draftloop.model_info import CostPoint, ModelInfo
 from draftloop.phrase import PhraseAccess, PhraseScope
 from draftloop.request import GenerationParameters, SamplingParameters
 from draftloop.rpc import convert, convert_generation, convert_speculation
+from draftloop.rpc.sessions import opening_fields
+from draftloop.runtime.sessions import Opening
 from draftloop.speculation import (
     CascadeParameters,
     FusedParameters,
@@ -31,6 +33,8 @@ from draftloop.tree import DraftEnd, DraftTree, ServiceTimings, TokenSource, Ver
 from orchestrator import servicer
 from orchestrator.figures import SpeculationFigures, Timings
 from protos import generation_pb2 as pb
+from protos.drafter_pb2 import OpenDrafterSession
+from protos.verifier_pb2 import OpenVerifierSession
 
 TREE = DraftTree((5, 6), (-1, 0), (0.5, 0.25), (TokenSource.PHRASE, TokenSource.DRAFT_MODEL))
 LOGPROBS = TokenLogprobs(3, -0.5, ((3, -0.5), (4, -1.0)))
@@ -158,6 +162,18 @@ def test_every_field_comes_back(value: Any, there: Any, back: Any) -> None:
 def test_a_prompt_of_tokens_comes_back() -> None:
     said = GenerationParameters(token_ids=(1, 2))
     assert convert.parameters_from_pb(over_the_wire(convert.parameters_to_pb(said))) == said
+
+
+@pytest.mark.parametrize("kind", [OpenDrafterSession, OpenVerifierSession])
+def test_every_field_of_an_opening_arrives(kind: type[Any]) -> None:
+    opening = Opening(
+        session_id="id", token_ids=(1, 2), prompt_length=1, sampling=SAMPLING, prefix_group="one",
+        prefix_read_only=True,
+    )  # fmt: skip
+    assert list(forgotten(opening)) == []
+    said = {field.name: getattr(opening, field.name) for field in dataclasses.fields(opening)}
+    message = kind(**{**said, "sampling": convert.sampling_to_pb(SAMPLING)})
+    assert Opening(**opening_fields(over_the_wire(message))) == opening
 
 
 def answer(**more: Any) -> pb.GenerateOnceResponse:
