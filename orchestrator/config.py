@@ -20,6 +20,8 @@ from draftloop.config import (
 from draftloop.speculation import FUSED, STRATEGIES
 from draftloop.tls import ClientTls, require_together
 from orchestrator.addresses import check_addresses
+from orchestrator.gateway.reasoning.marks import MarksName
+from orchestrator.gateway.tools.notation import NotationName
 from phrase_store.config import PhraseSettings
 
 
@@ -89,13 +91,11 @@ class OrchestratorSettings(PhraseSettings, ServiceSettings):
     chat_template: Path | None = Field(
         None, description="chat template, a jinja file; the tokenizer's own where not given"
     )
-    tool_call_parser: Literal[
-        "auto", "none", "hermes", "llama3_json", "mistral", "qwen3_coder", "pythonic", "harmony"
-    ] = Field(
+    tool_call_parser: Literal["auto", "none", NotationName] = Field(
         "auto",
         description="how the model writes tool calls; auto: as its chat template shows",
     )
-    reasoning_parser: Literal["auto", "none", "think", "mistral", "seed", "harmony"] = Field(
+    reasoning_parser: Literal["auto", "none", MarksName, "harmony"] = Field(
         "auto",
         description="what the model writes around its reasoning; auto: as its chat template shows",
     )
