@@ -19,9 +19,8 @@ async def serve(settings: OrchestratorSettings) -> None:
 
     deployment = Deployment(settings)
     front = Front(deployment)
-    doors = Doors(
-        SERVICE_NAME, settings, HttpServer(settings, front) if settings.http_listen else None
-    )
+    http = HttpServer(settings, front) if settings.http_listen else None
+    doors = Doors(SERVICE_NAME, settings, http, front.ending)
     register(GenerationServicer(front), doors.server)
     await doors.run(deployment.start, deployment.stop)
 

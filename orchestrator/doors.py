@@ -4,17 +4,26 @@ from __future__ import annotations
 
 from draftloop.rpc.server import RoleServer
 from orchestrator.config import OrchestratorSettings
+from orchestrator.ending import Ending
 from orchestrator.gateway.server import HttpServer
+
+LAST_WORDS_S = 1.0  # for who is told to end
 
 
 class Doors(RoleServer):
     """The gRPC server, and the HTTP server beside it where there is one."""
 
     def __init__(
-        self, service_name: str, settings: OrchestratorSettings, http: HttpServer | None
+        self,
+        service_name: str,
+        settings: OrchestratorSettings,
+        http: HttpServer | None,
+        ending: Ending,
     ) -> None:
-        super().__init__(service_name, settings)
+        """`ending` is that of all requests, whatever the door."""
+        super().__init__(service_name, settings, last_words_s=LAST_WORDS_S)
         self._http = http
+        self._ending = ending
 
     async def listen(self) -> None:
         """Raises StartupFailure where an address cannot be had."""
@@ -32,6 +41,10 @@ class Doors(RoleServer):
     def busy(self) -> bool:
         """Whether requests run behind either door."""
         return super().busy or (self._http is not None and self._http.busy)
+
+    def end_calls(self) -> None:
+        """Everybody is told."""
+        self._ending.end_all()
 
     async def drain(self) -> None:
         """One grace period for both; by HTTP everybody may see how it goes, to its end."""

@@ -15,6 +15,7 @@ from draftloop.tracing import Headers
 from orchestrator.access import Access, Caller
 from orchestrator.admission import RequestLimit
 from orchestrator.deployment import Deployment
+from orchestrator.ending import Ending
 from orchestrator.loop import Generation
 from orchestrator.metrics import counting_refusals
 from orchestrator.requests import RequestReader
@@ -31,6 +32,7 @@ class Front:
         self.deployment = deployment
         self._reader = RequestReader(deployment.settings, deployment.tokenizer, deployment.grammars)
         self._access = Access(deployment.settings.api_keys)
+        self.ending = Ending()
         self._limit = RequestLimit(deployment.settings.max_requests)
 
     def caller(self, token: str | None) -> Caller:

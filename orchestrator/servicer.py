@@ -118,7 +118,8 @@ class GenerationServicer(generation_pb2_grpc.GenerationServicer):
         headers = context.invocation_metadata() or ()
         front = self._front
         with front.admitted(caller), front.serving(generation, headers, caller):
-            async with contextlib.aclosing(generation.run()) as pieces:
+            # in what serves, which counts and logs how it ended
+            async with front.ending.within(), contextlib.aclosing(generation.run()) as pieces:
                 async for piece in pieces:
                     yield piece
 

@@ -39,7 +39,11 @@ class RoleServer:
     again while draining.
     """
 
-    def __init__(self, service_name: str, settings: ServiceSettings) -> None:
+    def __init__(
+        self, service_name: str, settings: ServiceSettings, *, last_words_s: float = 0.0
+    ) -> None:
+        """`last_words_s`: how long calls may go on behind `end_calls`."""
+        self._last_words_s = last_words_s
         self.service_name = service_name
         self.settings = settings
         self.address = ""
@@ -111,8 +115,10 @@ class RoleServer:
         await self._health.set(self.service_name, NOT_SERVING)
         grace = self.settings.grace_period_s
         log.info("draining", grace_period_s=grace)
-        stopping = asyncio.create_task(self.server.stop(grace))
+        stopping = asyncio.create_task(self.server.stop(grace + self._last_words_s))
         await self._idle(grace)
+        self.end_calls()
+        await self._idle(self._last_words_s)
         await self.server.stop(min(grace, SENT_S))
         await stopping
         log.info("stopped")
@@ -121,6 +127,9 @@ class RoleServer:
     def busy(self) -> bool:
         """Whether requests run."""
         return self._calls.running > 0
+
+    def end_calls(self) -> None:
+        """Has what still runs at the end of the grace period end by itself, with a word."""
 
     async def _idle(self, most_s: float) -> None:
         """Waits until nothing runs, and no longer than that."""

@@ -22,7 +22,6 @@ from orchestrator.gateway.parameters import echoed_logprobs, parameters, seed_of
 from orchestrator.gateway.prompt_logprobs import PromptAnswer
 from orchestrator.gateway.prompts import Prompt, Prompts, count
 from orchestrator.gateway.readings import Readings
-from orchestrator.gateway.runs import Ending
 from orchestrator.gateway.sampling_defaults import OPENAI
 from orchestrator.gateway.schemas import (
     ChatBody,
@@ -47,7 +46,6 @@ class Gateway:
         self.front = front
         self.ready = False
         self.started = int(time.time())
-        self.ending = Ending()
         self.hosts = Hosts(front.deployment.settings)
         self._prompts = Prompts(front.deployment, template)
         self._readings = Readings(front.deployment, template)
@@ -139,7 +137,7 @@ class Gateway:
             choices=said.n or 1,
             form=form,
             form_field=said.form_field,
-            ending=self.ending,
+            ending=self.front.ending,
             headers=tuple(headers.items()),
             caller=caller,
             include_usage=bool(options and options.include_usage),

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncGenerator, Iterator, Sequence
+import functools
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
-from draftloop.errors import Unavailable
 from draftloop.tracing import Headers
 from orchestrator.access import Caller
+from orchestrator.ending import Ending, stopping
 from orchestrator.figures import Piece
 from orchestrator.front import Front
 from orchestrator.loop import Generation
@@ -26,37 +27,6 @@ class Step:
 
 
 Steps = asyncio.Queue[Step | Exception | None]
-
-
-class Ending:
-    """Ends whatever runs when the server has to stop: who waits is told, not cut off."""
-
-    def __init__(self) -> None:
-        self._running: set[Steps] = set()
-        self._ended = False
-
-    @contextlib.contextmanager
-    def told(self, queue: Steps) -> Iterator[None]:
-        """For as long as somebody takes steps from it. Raises Unavailable after the end."""
-        if self._ended:
-            raise _stopping()
-        self._running.add(queue)
-        try:
-            yield
-        finally:
-            self._running.discard(queue)
-
-    def end_all(self) -> None:
-        """The next thing that anybody takes, now or later, is that the server stops."""
-        self._ended = True
-        for queue in self._running:
-            while not queue.empty():
-                queue.get_nowait()
-            queue.put_nowait(_stopping())
-
-
-def _stopping() -> Unavailable:
-    return Unavailable("the server stops; send the request again")
 
 
 async def steps(
@@ -75,11 +45,11 @@ async def steps(
     within a round and waits until their sessions are freed.
     """
     queue: Steps = asyncio.Queue()
-    with contextlib.ExitStack() as room, ending.told(queue):
+    with contextlib.ExitStack() as room, ending.told(functools.partial(_tell, queue)):
         room.enter_context(front.admitted(caller, len(generations)))
         tasks = [
             asyncio.create_task(
-                _run(front.serving(generation, headers, caller), generation, index, queue)
+                _run(front.serving(generation, headers, caller), generation, index, queue, ending)
             )
             for index, generation in enumerate(generations)
         ]
@@ -102,15 +72,23 @@ async def steps(
             await asyncio.wait(tasks)
 
 
+def _tell(queue: Steps) -> None:
+    """The next thing that anybody takes of it is that the server stops."""
+    while not queue.empty():
+        queue.get_nowait()
+    queue.put_nowait(stopping())
+
+
 async def _run(
     serving: AbstractContextManager[None],
     generation: Generation,
     index: int,
     queue: Steps,
+    ending: Ending,
 ) -> None:
     try:
         with serving:
-            async with contextlib.aclosing(generation.run()) as pieces:
+            async with ending.within(), contextlib.aclosing(generation.run()) as pieces:
                 async for piece in pieces:
                     queue.put_nowait(Step(index, piece, generation.finish_reason))
     except Exception as error:

@@ -74,8 +74,7 @@ class HttpServer:
         self.gateway.ready = False
 
     async def stop(self) -> None:
-        """Ends what still runs, and all connections."""
-        self.gateway.ending.end_all()
+        """Cuts what still runs."""
         self._server.should_exit = True
         if self._serving is not None:
             await self._serving

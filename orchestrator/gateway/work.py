@@ -13,6 +13,7 @@ from draftloop.errors import InvalidInput
 from draftloop.logprobs import TokenLogprobs
 from draftloop.tracing import Headers
 from orchestrator.access import Caller
+from orchestrator.ending import Ending
 from orchestrator.front import Front
 from orchestrator.gateway.answers import DONE, event
 from orchestrator.gateway.figures import metrics
@@ -21,7 +22,7 @@ from orchestrator.gateway.formats import AnswerFormat, Choice
 from orchestrator.gateway.logprobs import CompletionLogprobs, LogprobsFormat
 from orchestrator.gateway.prompt_logprobs import PromptAnswer
 from orchestrator.gateway.rounds import trace
-from orchestrator.gateway.runs import Ending, Step, steps
+from orchestrator.gateway.runs import Step, steps
 from orchestrator.loop import Generation
 
 

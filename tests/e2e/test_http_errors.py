@@ -14,6 +14,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import grpc
 import httpx
 import openai
 import pytest
@@ -21,7 +22,9 @@ from openai import OpenAI
 
 from orchestrator.launcher import Stack
 from orchestrator.role_process import RoleProcess
-from tests.e2e.client import CALL_TIMEOUT_S
+from protos import generation_pb2 as pb
+from protos import generation_pb2_grpc
+from tests.e2e.client import CALL_TIMEOUT_S, Case, RetryInfo, detail
 from tests.e2e.http_client import LONG, PROMPT, complete
 from tests.support.forked import ForkedRole
 from tests.support.sessions import open_sessions, wait_until_free
@@ -283,13 +286,23 @@ async def test_too_many_are_told_to_come_back_and_a_drain_is_polite(
 async def test_at_the_end_of_the_grace_period_who_waits_is_told(
     stack: Stack, tmp_path: Path
 ) -> None:
-    """A whole answer becomes 503, a stream gets an error event; nothing is cut off."""
+    """A whole answer becomes 503, a stream gets an error event, gRPC UNAVAILABLE with a hint.
+
+    Nothing is cut off, and nothing counts as called off by its client.
+    """
     body = {"prompt": PROMPT, "max_tokens": LONG, "ignore_eos": True, "seed": 1}
     plain = {**body, "speculative": {"strategy": "autoregressive"}}
     async with (
         _own(stack, tmp_path, "--grace-period-s", "0.2") as (role, base),
         httpx.AsyncClient(base_url=base, timeout=CALL_TIMEOUT_S) as client,
+        grpc.aio.insecure_channel(role.address) as channel,
     ):
+        case = Case(tuple(range(5, 9)), LONG)
+        asked = case.parameters("autoregressive", ignore_eos=True)
+        calls = generation_pb2_grpc.GenerationStub(channel)
+        once = calls.GenerateOnce(pb.GenerateOnceRequest(parameters=asked))
+        pieces = calls.Generate(pb.GenerateRequest(parameters=asked))
+        await pieces.read()
         whole = asyncio.create_task(client.post("/v1/completions", json={**plain, "n": 8}))
         streamed = {**plain, "stream": True}
         async with client.stream("POST", "/v1/completions", json=streamed) as answer:
@@ -301,7 +314,21 @@ async def test_at_the_end_of_the_grace_period_who_waits_is_told(
         assert json.loads(data[-2])["error"]["code"] == "service_unavailable"
         refused = await whole
         assert refused.status_code == 503 and refused.headers["retry-after"]
+        for ending in (once, _all(pieces)):
+            with pytest.raises(grpc.aio.AioRpcError) as told:
+                await ending
+            assert told.value.code() is grpc.StatusCode.UNAVAILABLE
+            assert detail(told.value, RetryInfo).retry_delay.seconds
         assert role.process is not None and role.process.wait(60) == 0
+    lines_of_log = [
+        line for line in role.log_file.read_text().splitlines() if '"generated"' in line
+    ]
+    assert {json.loads(line)["outcome"] for line in lines_of_log} == {"unavailable"}
+
+
+async def _all(pieces: Any) -> None:
+    async for _ in pieces:
+        pass
 
 
 def test_without_a_verifier_nothing_is_ready(tmp_path: Path) -> None:

@@ -34,7 +34,7 @@ async def opened(**settings: Any) -> AsyncIterator[tuple[Doors, HttpServer]]:
     deployment = Deployment(chosen)
     front = Front(deployment)
     http = HttpServer(chosen, front)
-    doors = Doors("any", chosen, http)
+    doors = Doors("any", chosen, http, front.ending)
     verifier_pb2_grpc.add_VerifierServicer_to_server(fakes.ScriptedVerifier(), doors.server)
     await doors.listen()
     await doors.ready()

@@ -10,10 +10,11 @@ from typing import Any
 
 import pytest
 
-from draftloop.errors import DeadlineExceeded, Overloaded
+from draftloop.errors import DeadlineExceeded, Overloaded, Unavailable
+from orchestrator.ending import Ending
 from orchestrator.gateway import stream
 from orchestrator.gateway.answers import event
-from orchestrator.gateway.runs import Ending, steps
+from orchestrator.gateway.runs import steps
 from orchestrator.gateway.stream import EventStream
 from tests.support.waiting import eventually
 
@@ -106,6 +107,47 @@ async def test_a_client_that_leaves_ends_the_work() -> None:
 
     await EventStream(endless())(SCOPE, peer.receive, peer.send)
     assert closed.is_set()
+
+
+class Endless:
+    """A generation that never ends by itself."""
+
+    finish_reason = None
+
+    async def run(self) -> AsyncGenerator[Any, None]:
+        while True:
+            await asyncio.sleep(0.01)
+            yield 0
+
+
+class Outcomes(Room):
+    """How those ended that it served."""
+
+    def __init__(self) -> None:
+        self.errors: list[BaseException] = []
+
+    @contextlib.contextmanager
+    def serving(self, *_said: object) -> Iterator[None]:
+        try:
+            yield
+        except BaseException as error:
+            self.errors.append(error)
+            raise
+
+
+async def test_whom_the_server_ends_is_not_one_who_has_called_off() -> None:
+    front, ending = Outcomes(), Ending()
+    generations: Any = [Endless(), Endless()]
+    running = steps(front, generations, (), None, ending)  # type: ignore[arg-type]
+    async with contextlib.aclosing(running):
+        await anext(running)
+        ending.end_all()
+        with pytest.raises(Unavailable, match="the server stops"):
+            async for _ in running:
+                pass
+    assert [type(error) for error in front.errors] == [Unavailable] * 2
+    with pytest.raises(Unavailable, match="the server stops"):
+        await anext(steps(front, generations, (), None, ending))  # type: ignore[arg-type]
 
 
 async def test_a_slow_reader_has_room_only_while_something_runs_for_him() -> None:
