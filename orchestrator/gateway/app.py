@@ -14,7 +14,7 @@ from draftloop import __version__, logs
 from draftloop.errors import DraftloopError, Unavailable
 from draftloop.metrics import REGISTRY
 from orchestrator.gateway.answers import JsonAnswer, refusal
-from orchestrator.gateway.envelope import CLIENT_CLOSED, Envelope
+from orchestrator.gateway.envelope import CLIENT_CLOSED, BodyRefused, Envelope, closing
 from orchestrator.gateway.errors import ClientGone, Problem, body_problem, problem
 from orchestrator.gateway.gateway import Gateway
 from orchestrator.gateway.openapi import ANSWERS, ErrorAnswer
@@ -49,7 +49,7 @@ def build_app(gateway: Gateway, max_body_bytes: int) -> FastAPI:
     app.add_exception_handler(Exception, _unforeseen)
     app.add_middleware(
         Envelope, max_body_bytes=max_body_bytes, require_host=gateway.hosts.require_own,
-        require_caller=gateway.require_caller,
+        require_caller=gateway.require_caller, reading=gateway.reading,
     )  # fmt: skip
     return app
 
@@ -166,6 +166,8 @@ async def _gone(_request: Request, _error: Exception) -> Response:
 async def _no_such_thing(request: Request, error: Exception) -> Response:
     """What the framework itself refuses: routes, methods, bodies that are no text."""
     assert isinstance(error, HTTPException)
+    if isinstance(error, BodyRefused):
+        return closing(refusal(error.problem))
     asked = f"{request.method} {request.url.path}"
     told = {
         400: (
@@ -174,7 +176,6 @@ async def _no_such_thing(request: Request, error: Exception) -> Response:
         ),
         404: (f"{asked}: there is no such route", "unknown_url"),
         405: (f"{asked}: the route does not take this method", "method_not_allowed"),
-        413: (error.detail, "request_too_large"),
     }
     message, code = told.get(error.status_code, (error.detail, None))
     headers = error.headers or {}

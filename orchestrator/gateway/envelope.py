@@ -10,10 +10,11 @@ from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from draftloop import logs
-from draftloop.errors import Forbidden, Unauthenticated
+from draftloop.errors import Forbidden, Unauthenticated, Unavailable
 from draftloop.request import is_request_id
+from orchestrator.ending import Ending
 from orchestrator.gateway.answers import JsonAnswer, refusal
-from orchestrator.gateway.errors import encoded, problem, too_large
+from orchestrator.gateway.errors import Problem, encoded, problem, too_large, too_slow
 from orchestrator.metrics import HTTP_REQUESTS
 
 REQUEST_ID_HEADER = "x-request-id"
@@ -21,6 +22,7 @@ REQUEST_ID_HEADER = "x-request-id"
 OPEN = ("/health", "/ready", "/version", "/metrics", "/openapi.json", "/")
 OPEN_FOLDER = "/playground"
 UNKNOWN = "unknown"  # route of a request that has none, or that was not looked for
+BODY_S = 60.0  # for each piece of a body
 FAILED, CLIENT_CLOSED = 500, 499  # nginx's number; nobody reads it
 
 
@@ -28,17 +30,20 @@ class Envelope:
     """ASGI middleware. `require_caller` raises Unauthenticated for headers of a stranger.
 
     `require_host` raises Forbidden for those of a request that is meant for somebody else.
+    `reading` ends the reading of bodies.
     """
 
     def __init__(
         self, app: ASGIApp, *, max_body_bytes: int,
         require_host: Callable[[Mapping[str, str]], None],
         require_caller: Callable[[Mapping[str, str]], None],
+        reading: Ending,
     ) -> None:  # fmt: skip
         self._app = app
         self._max_body_bytes = max_body_bytes
         self._require_host = require_host
         self._require_caller = require_caller
+        self._reading = reading
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Passes the request on, unless it is a stranger's, or announced as too large."""
@@ -78,42 +83,54 @@ class Envelope:
             if path not in OPEN and not f"{path}/".startswith(f"{OPEN_FOLDER}/"):
                 self._require_caller(headers)
         except (Forbidden, Unauthenticated) as error:
-            return _closing(refusal(problem(error)))
+            return closing(refusal(problem(error)))
         encoding = headers.get("content-encoding", "identity")
         if encoding.lower() != "identity":
-            return _closing(refusal(encoded(encoding)))
+            return closing(refusal(encoded(encoding)))
         announced = headers.get("content-length", "")
         if announced.isdecimal() and int(announced) > self._max_body_bytes:
-            return _closing(refusal(too_large(self._max_body_bytes)))
+            return closing(refusal(too_large(self._max_body_bytes)))
         return None
 
     def _limited(self, receive: Receive) -> Receive:
-        """A body without an announced length is counted as it comes."""
-        left = self._max_body_bytes
+        """A body without an announced length is counted as it comes, and has to come."""
+        left, whole = self._max_body_bytes, False
 
         async def counted() -> Message:
-            nonlocal left
-            message = await receive()
+            nonlocal left, whole
+            # behind the body comes that the client has left, for which answers wait
+            message = await (receive() if whole else self._in_time(receive))
+            whole = not message.get("more_body", False)
             if message["type"] == "http.request":
                 left -= len(message.get("body", b""))
                 if left < 0:
-                    raise _TooLarge(too_large(self._max_body_bytes).message)
+                    raise BodyRefused(too_large(self._max_body_bytes))
             return message
 
         return counted
 
+    async def _in_time(self, receive: Receive) -> Message:
+        try:
+            async with self._reading.within(BODY_S):
+                return await receive()
+        except TimeoutError:
+            raise BodyRefused(too_slow(BODY_S)) from None
+        except Unavailable as error:
+            raise BodyRefused(problem(error)) from None
 
-def _closing(answer: JsonAnswer) -> JsonAnswer:
+
+def closing(answer: JsonAnswer) -> JsonAnswer:
     """The rest of the body is not read."""
     answer.headers["connection"] = "close"
     return answer
 
 
-class _TooLarge(HTTPException):
+class BodyRefused(HTTPException):
     """Of the one kind that the framework passes on from where it reads a body."""
 
-    def __init__(self, message: str) -> None:
-        super().__init__(413, message)
+    def __init__(self, problem: Problem) -> None:
+        super().__init__(problem.status, problem.message)
+        self.problem = problem
 
 
 def _request_id(headers: Headers) -> str:

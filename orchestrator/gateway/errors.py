@@ -114,6 +114,12 @@ def too_large(most_bytes: int) -> Problem:
     return Problem(status=413, message=message, code="request_too_large")
 
 
+def too_slow(seconds: float) -> Problem:
+    """What is said of a body that stays away."""
+    message = f"body: must go on to come; nothing came for {seconds:g} s"
+    return Problem(status=408, message=message, code="request_timeout")
+
+
 def encoded(encoding: str) -> Problem:
     """What is said of a compressed body."""
     message = str(

@@ -10,6 +10,7 @@ from draftloop import __version__
 from draftloop.errors import InvalidInput, Unavailable
 from draftloop.request import GenerationParameters, SamplingParameters, check_bias_count
 from orchestrator.access import Caller
+from orchestrator.ending import Ending
 from orchestrator.front import Front
 from orchestrator.gateway.caller import caller_of, tenant_of
 from orchestrator.gateway.chat_reader import PLAIN, Reading
@@ -46,6 +47,7 @@ class Gateway:
         self.front = front
         self.ready = False
         self.started = int(time.time())
+        self.reading = Ending()  # of bodies: comes where requests are not welcome any more
         self.hosts = Hosts(front.deployment.settings)
         self._prompts = Prompts(front.deployment, template)
         self._readings = Readings(front.deployment, template)

@@ -17,6 +17,7 @@ from orchestrator.config import OrchestratorSettings
 from orchestrator.front import Front
 from orchestrator.gateway.app import build_app
 from orchestrator.gateway.chat_template import ChatTemplate
+from orchestrator.gateway.connections import Connection
 from orchestrator.gateway.gateway import Gateway
 from orchestrator.gateway.sampling_defaults import FIELDS, OPENAI, sampling_defaults
 
@@ -41,7 +42,7 @@ class HttpServer:
         config = uvicorn.Config(
             build_app(self.gateway, settings.http_max_body_bytes),
             # httptools loses the body behind an offer to upgrade, which Java's clients make.
-            http="h11", h11_max_incomplete_event_size=MOST_HEADER_BYTES,
+            http=Connection, h11_max_incomplete_event_size=MOST_HEADER_BYTES,
             ws="none", lifespan="off", access_log=False, log_config=None, server_header=False,
             timeout_keep_alive=KEEP_ALIVE_S, timeout_graceful_shutdown=1,
         )  # fmt: skip
@@ -70,8 +71,12 @@ class HttpServer:
         return len(self._server.server_state.tasks) > 0
 
     def refuse(self) -> None:
-        """From now on new work is refused, with a word; what runs goes on."""
+        """From now on new work is refused, with a word; what runs goes on.
+
+        Who has sent half a request has not asked for anything yet.
+        """
         self.gateway.ready = False
+        self.gateway.reading.end_all()
 
     async def stop(self) -> None:
         """Cuts what still runs."""

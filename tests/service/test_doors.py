@@ -16,6 +16,7 @@ from orchestrator.config import OrchestratorSettings
 from orchestrator.deployment import Deployment
 from orchestrator.doors import Doors
 from orchestrator.front import Front
+from orchestrator.gateway import connections, envelope
 from orchestrator.gateway.server import HttpServer
 from protos import verifier_pb2, verifier_pb2_grpc
 from tests.faults import fakes
@@ -60,6 +61,52 @@ async def served(doors: Doors) -> AsyncIterator[Any]:
 async def end(call: Any) -> None:
     await call.write(verifier_pb2.VerifyRequest(close=verifier_pb2.CloseVerifierSession()))
     assert await call.code() is grpc.StatusCode.OK
+
+
+HEAD = b"POST /v1/completions HTTP/1.1\r\nhost: localhost\r\n"
+HALF_A_BODY = HEAD + b"content-type: application/json\r\ncontent-length: 99\r\n\r\n{"
+WHOLE = b"GET /health HTTP/1.1\r\nhost: localhost\r\n\r\n"
+
+
+@contextlib.asynccontextmanager
+async def connected(
+    http: HttpServer, said: bytes
+) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
+    """A connection on which so much was said."""
+    host, _, port = http.address.rpartition(":")
+    reader, writer = await asyncio.open_connection(host, int(port))
+    writer.write(said)
+    await writer.drain()
+    try:
+        yield reader, writer
+    finally:
+        writer.close()
+
+
+@pytest.mark.parametrize("said", [b"", HEAD], ids=["nothing", "half a head"])
+async def test_who_does_not_ask_is_not_waited_for(
+    monkeypatch: pytest.MonkeyPatch, said: bytes
+) -> None:
+    """Every connection takes one of the files that a process may open."""
+    monkeypatch.setattr(connections, "HEAD_S", 0.2)
+    async with opened() as (_, http), connected(http, said) as (reader, writer):
+        assert await reader.read() == b""
+    async with opened() as (_, http), connected(http, WHOLE) as (reader, writer):
+        await reader.readuntil(b"}")
+        writer.write(said or b"GET")
+        assert await reader.read() == b""
+
+
+async def test_half_a_body_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with opened() as (doors, http), connected(http, HALF_A_BODY) as (reader, _):
+        await eventually(lambda: http.busy)
+        draining = asyncio.create_task(doors.drain())
+        assert (await reader.read()).startswith(b"HTTP/1.1 503 ")
+        await draining
+    monkeypatch.setattr(envelope, "BODY_S", 0.2)
+    async with opened() as (_, http), connected(http, HALF_A_BODY) as (reader, _):
+        answer = await reader.read()
+        assert answer.startswith(b"HTTP/1.1 408 ") and b"request_timeout" in answer
 
 
 async def test_while_calls_drain_everybody_may_see_how_it_goes() -> None:
