@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from draftloop.errors import InvalidInput
 
 MAX_BAD_WORDS = 256
+MAX_BAD_WORD_LETTERS = 1024
 MAX_BAD_WORD_TOKENS = 64
 
 

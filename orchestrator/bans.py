@@ -4,7 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from draftloop.bans import MAX_BAD_WORD_TOKENS, MAX_BAD_WORDS, NO_BANS, Bans
+from draftloop.bans import (
+    MAX_BAD_WORD_LETTERS,
+    MAX_BAD_WORD_TOKENS,
+    MAX_BAD_WORDS,
+    NO_BANS,
+    Bans,
+)
 from draftloop.errors import InvalidInput
 from draftloop.request import GenerationParameters, check_token_ids
 from orchestrator.tokenizer import Tokenizer
@@ -43,6 +49,9 @@ def _sequences(words: tuple[str, ...], tokenizer: Tokenizer) -> Iterator[tuple[i
     for index, word in enumerate(words):
         if not (bare := word.lstrip(" ")):
             raise InvalidInput(f"bad_words[{index}]", "must not be empty", word)
+        if len(word) > MAX_BAD_WORD_LETTERS:  # before all of it is tokenized
+            rule = f"must have at most {MAX_BAD_WORD_LETTERS} characters"
+            raise InvalidInput(f"bad_words[{index}]", rule, f"{len(word)} characters")
         for text in (bare, f" {bare}"):
             sequence = tokenizer.encode(text, add_special_tokens=False)
             if len(sequence) > MAX_BAD_WORD_TOKENS:

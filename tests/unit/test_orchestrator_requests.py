@@ -104,6 +104,10 @@ async def test_text_is_tokenized(reader: RequestReader, tokenizer: Tokenizer) ->
             {"stop": ("a", "b" * 1025)},
             "stop: must have texts of at most 1024 characters; got '1025 characters'",
         ),
+        (
+            {"bad_words": ("a", "b" * 1025)},
+            "bad_words[1]: must have at most 1024 characters; got '1025 characters'",
+        ),
         ({"stop_token_ids": (1, -1)}, "stop_token_ids[1]: must be from 0 to 4095; got -1"),
         (
             {"request_id": "a\nb"},
