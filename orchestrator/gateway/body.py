@@ -5,8 +5,14 @@ from __future__ import annotations
 import json
 from typing import Annotated, Any, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, WrapValidator, model_validator
-from pydantic_core.core_schema import ValidatorFunctionWrapHandler
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    ValidatorFunctionWrapHandler,
+    WrapValidator,
+    model_validator,
+)
 
 from draftloop.errors import InvalidInput
 from draftloop.request import check_characters

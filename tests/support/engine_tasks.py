@@ -1,0 +1,23 @@
+"""Wishes and tasks for an engine whose model is a fake one."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+from torch import Tensor
+
+from draftloop.runtime.forward import Forward, Task
+from draftloop.runtime.kv_cache import Slot
+from draftloop.runtime.model import LanguageModel
+from tests.support.toy_model import FakeModel
+
+
+def wish(model: FakeModel, tokens: int = 1, name: Any = None) -> Forward:
+    return Forward(cast(LanguageModel, model), cast(Slot, name), [0] * tokens)
+
+
+def steps(model: FakeModel, count: int, name: str = "", tokens: int = 1) -> Task[str]:
+    for _ in range(count):
+        logits: Tensor = yield wish(model, tokens, name)
+        assert logits.shape == (tokens, 1)
+    return name
