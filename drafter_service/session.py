@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import InitVar, dataclass, field
 
 from draftloop.calibration import Calibration
 from draftloop.errors import InvalidInput, StaleSession
@@ -85,13 +85,14 @@ class DrafterSession:
     sampler: Sampler = field(init=False)
     committed: list[int] = field(init=False)
     stop_token_ids: frozenset[int] = field(init=False)
+    followed: InitVar[Sampler | None] = None  # what the request's own would be
 
-    def __post_init__(self) -> None:
+    def __post_init__(self, followed: Sampler | None) -> None:
         self.committed = list(self.request.token_ids)
         self.stop_token_ids = self.request.stops(self.model)
         for slot in (self.slot, *(smaller.slot for smaller in self.smaller)):
             slot.follow(self.committed)
-        self.sampler = self.request.sampler(self.model)
+        self.sampler = followed or self.request.sampler(self.model)
 
     def commit(self, token_ids: Sequence[int], committed_length: int) -> None:
         """Takes in tokens that became final.

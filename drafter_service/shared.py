@@ -11,6 +11,7 @@ from draftloop.calibration import Calibration
 from draftloop.calibrations import Calibrations
 from draftloop.runtime.kv_cache import Slot
 from draftloop.runtime.model import LanguageModel
+from draftloop.runtime.sampling import Sampler
 from draftloop.speculation import OUROBOROS
 from phrase_store.session import PhraseSession
 from phrase_store.store import PhraseStore
@@ -37,6 +38,7 @@ class Shared:
         *,
         prefill_chunk_tokens: int,
         is_alone: Callable[[], bool],
+        followed: Sampler | None = None,
     ) -> Strategy:
         """The strategy that a session asked for."""
         heat = request.sampling.temperature
@@ -51,6 +53,7 @@ class Shared:
             phrases=self._phrases(request, model, calibration),
             smaller=smaller,
             is_alone=is_alone,
+            followed=followed,
         )
         return STRATEGIES[request.strategy](session)
 

@@ -65,7 +65,11 @@ class VerifierServicer(verifier_pb2_grpc.VerifierServicer):
             async with self._host.admission.slot(self._host.text_of(request)) as slot:
                 PREFILL_TOKENS.inc(len(request.token_ids))
                 session = VerifierSession(
-                    self._host.model, slot, request, is_alone=lambda: self._host.engine.alone
+                    self._host.model,
+                    slot,
+                    request,
+                    is_alone=lambda: self._host.engine.alone,
+                    followed=await request.followed(self._host.model),
                 )
                 yield await self._answer(session, EMPTY_TREE, received)
                 while (message := await next_message(request_iterator, idle)) is not None:

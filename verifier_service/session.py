@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import InitVar, dataclass, field
 
 from draftloop.errors import InvalidInput, StaleSession
 from draftloop.logprobs import PromptLogprobs
@@ -60,11 +60,12 @@ class VerifierSession:
     prompt_logprobs: PromptLogprobs | None = None  # from the first round on, if asked for
     last_draft: DraftTree | None = None
     last_answer: Verification | None = None
+    followed: InitVar[Sampler | None] = None  # what the request's own would be
 
-    def __post_init__(self) -> None:
+    def __post_init__(self, followed: Sampler | None) -> None:
         self.committed = list(self.request.token_ids)
         self.slot.follow(self.committed)
-        self.sampler = self.request.sampler(self.model)
+        self.sampler = followed or self.request.sampler(self.model)
 
     def commit(self, token_ids: Sequence[int]) -> None:
         """Makes tokens final."""

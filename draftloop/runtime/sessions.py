@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import dataclass
 
 from draftloop.errors import InvalidInput
@@ -9,6 +10,9 @@ from draftloop.request import SamplingParameters, check_length, check_token_ids
 from draftloop.runtime.model import LanguageModel
 from draftloop.runtime.prefixes import Text
 from draftloop.runtime.sampling import Sampler
+
+# Tokens that a grammar goes through on an event loop, at some 15 µs each.
+MOST_AT_ONCE = 256
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,3 +49,10 @@ class Opening:
         sampler.observe_prompt(self.token_ids[: self.prompt_length])
         sampler.observe_output(self.token_ids[self.prompt_length :])
         return sampler
+
+    async def followed(self, model: LanguageModel) -> Sampler:
+        """`sampler`, in a thread where a grammar has a long output to go through."""
+        output = len(self.token_ids) - self.prompt_length
+        if self.sampling.grammar is None or output <= MOST_AT_ONCE:
+            return self.sampler(model)
+        return await asyncio.to_thread(self.sampler, model)

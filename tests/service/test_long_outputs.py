@@ -1,0 +1,60 @@
+"""Sessions that are opened anew behind a long output stop nobody else's."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+
+import pytest
+
+from draftloop.runtime.grammars import Follower
+from draftloop.runtime.sessions import MOST_AT_ONCE
+from orchestrator.tokenizer import Tokenizer
+from protos.drafter_pb2_grpc import DrafterStub
+from protos.verifier_pb2_grpc import VerifierStub
+from tests.service.conftest import MODEL, Start
+from tests.service.sessions import PROMPT, open_drafter, open_verifier, propose, sampling, say
+
+HELD = sampling(grammar={"regex": "[a-z ]*"})
+
+
+@pytest.fixture
+def threads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Where grammars went through several tokens at once."""
+    seen: list[str] = []
+    observe = Follower.observe
+
+    def noted(follower: Follower, token_ids: Sequence[int]) -> None:
+        if len(token_ids) > 1:
+            seen.append(threading.current_thread().name)
+        observe(follower, token_ids)
+
+    monkeypatch.setattr(Follower, "observe", noted)
+    return seen
+
+
+def output(tokens: int) -> list[int]:
+    return (Tokenizer(MODEL).encode("some words and more ") * tokens)[:tokens]
+
+
+async def test_a_verifier_follows_them_beside_its_event_loop(
+    serve_verifier: Start, threads: list[str]
+) -> None:
+    async with serve_verifier() as (channel, _):
+        for tokens in (MOST_AT_ONCE, MOST_AT_ONCE + 1):
+            call = VerifierStub(channel).Verify()
+            text = [*PROMPT, *output(tokens)]
+            assert (await say(call, open_verifier(text, sampling=HELD))).verdict.emitted_token_ids
+            call.cancel()
+    loops = threading.current_thread().name
+    assert threads[0] == loops and loops not in threads[1:] and len(threads) == 2
+
+
+async def test_so_does_a_drafter(serve_drafter: Start, threads: list[str]) -> None:
+    async with serve_drafter() as (channel, _):
+        call = DrafterStub(channel).Draft()
+        text = [*PROMPT, *output(MOST_AT_ONCE + 1)]
+        await call.write(open_drafter(text, sampling=HELD))
+        assert (await say(call, propose(len(text)))).draft.token_ids
+        call.cancel()
+    assert len(threads) == 1 and threading.current_thread().name not in threads
