@@ -35,7 +35,6 @@ class CallObject(CallBody):
         self._told: int | None = None
 
     def feed(self, text: str) -> str:
-        """Reads on; what stands behind its end comes back."""
         for place, letter in enumerate(text):
             self._braces.step(letter)
             returned = self._braces.depth == 1 and letter == "}" and not self._braces.in_text

@@ -26,7 +26,6 @@ class Harmony(Notation):
 
     @property
     def marks(self) -> tuple[str, ...]:
-        """All that may be tokens of their own."""
         return ALL
 
     def opens_call(self, text: str, after: str) -> bool | None:
@@ -62,7 +61,6 @@ class MessageCall(CallBody):
         self._new = ""
 
     def feed(self, text: str) -> str:
-        """Reads on; what stands behind its end comes back."""
         if self._braces is None:
             self.raw += text
             return self._read_head()
@@ -72,7 +70,6 @@ class MessageCall(CallBody):
         return "" if end is None else text[end:]
 
     def new_arguments(self) -> str:
-        """What of the arguments' text has come since this was asked last."""
         new, self._new = self._new, ""
         return new
 

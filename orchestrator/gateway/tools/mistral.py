@@ -66,7 +66,6 @@ class NamedCall(CallBody):
         self._new = ""
 
     def feed(self, text: str) -> str:
-        """Reads on; what stands behind its end comes back."""
         if self.name is None:
             self.raw += text
             head = HEAD.match(self.raw[:LONGEST_HEAD])
@@ -79,7 +78,6 @@ class NamedCall(CallBody):
         return "" if end is None else text[end:]
 
     def new_arguments(self) -> str:
-        """What of the arguments' text has come since this was asked last."""
         new, self._new = self._new, ""
         return new
 

@@ -33,7 +33,6 @@ class PythonCall(CallBody):
         self._escaped = False
 
     def feed(self, text: str) -> str:
-        """Reads on; what stands behind its end comes back."""
         if not self._said:
             self.raw += text
             head = HEAD.match(self.raw[:LONGEST_HEAD])
@@ -55,7 +54,6 @@ class PythonCall(CallBody):
         return ""
 
     def new_arguments(self) -> str:
-        """What of the arguments has become certain since this was asked last."""
         new, self._new = self._new, ""
         return new
 

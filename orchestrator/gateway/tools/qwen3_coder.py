@@ -37,7 +37,6 @@ class Qwen3Coder(Notation):
 
     @property
     def starts(self) -> tuple[str, ...]:
-        """Where calls begin amid content."""
         return (self.begin, self.opening)
 
     def body(self, functions: Functions | None, text: str) -> TaggedCall:

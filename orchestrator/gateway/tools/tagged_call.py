@@ -36,7 +36,6 @@ class TaggedCall(CallBody):
         self._several = False
 
     def feed(self, text: str) -> str:
-        """Reads on; what stands behind its end comes back."""
         self._held += text
         while not self.ended and self._step():
             pass
@@ -48,7 +47,6 @@ class TaggedCall(CallBody):
         return ""
 
     def new_arguments(self) -> str:
-        """What of the arguments has become certain since this was asked last."""
         new, self._new = self._new, ""
         return new
 
