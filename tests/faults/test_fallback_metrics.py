@@ -13,7 +13,7 @@ from draftloop.tree import DraftBudget
 from orchestrator.drafter_session import DrafterSession
 from protos import drafter_pb2
 from tests.faults import fakes
-from tests.faults.test_sessions import (
+from tests.faults.open_sessions import (
     PROMPT,
     TARGET,
     add_drafter,

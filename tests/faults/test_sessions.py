@@ -6,90 +6,29 @@ import asyncio
 import re
 import time
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack
 from typing import Any
 
 import pytest
 
-from draftloop.deadline import Deadline
 from draftloop.errors import DeadlineExceeded, Mismatch, SessionLost, Unavailable
 from draftloop.load import ServiceLoad
-from draftloop.request import GenerationRequest, SamplingParameters
-from draftloop.rpc.channel import open_channel
-from draftloop.speculation import SPECULATIVE, Speculation
-from draftloop.tree import EMPTY_TREE, ROOT, DraftBudget, DraftTree, TokenSource
+from draftloop.tree import EMPTY_TREE, ROOT, DraftTree, TokenSource
 from orchestrator.drafter_session import DrafterSession
 from orchestrator.replicas import Replica, Replicas
-from orchestrator.terms import SessionTerms
 from orchestrator.verifier_session import MOST_FAILURES, VerifierSession
-from protos import drafter_pb2_grpc, verifier_pb2_grpc
+from protos import verifier_pb2_grpc
 from tests.faults import fakes
-from tests.support.model_info import model_info
-from tests.support.waiting import eventually
-
-PROMPT = (5, 6, 7)
-REQUEST = GenerationRequest(
-    request_id="one",
-    prompt=PROMPT,
-    sampling=SamplingParameters(),
-    max_tokens=8,
-    speculation=Speculation(strategy=SPECULATIVE),
+from tests.faults.open_sessions import (
+    AT_ONCE_S,
+    DRAFT_TIMEOUT_S,
+    PROMPT,
+    TARGET,
+    add_verifier,
+    replicas,
+    terms,
 )
-TARGET = model_info(context_length=64)
-BUDGET = DraftBudget(max_nodes=4, max_depth=4)
-DRAFT_TIMEOUT_S = 0.3
-AT_ONCE_S = 0.1
-add_verifier = verifier_pb2_grpc.add_VerifierServicer_to_server
-add_drafter = drafter_pb2_grpc.add_DrafterServicer_to_server
-
-
-def terms(seconds: float | None = None, answer_timeout_s: float = 20.0) -> SessionTerms:
-    return SessionTerms(
-        request=REQUEST,
-        vocabulary_fingerprint="bb",
-        target_fingerprint="",
-        answer_timeout_s=answer_timeout_s,
-        deadline=Deadline.after(seconds),
-    )
-
-
-@asynccontextmanager
-async def replicas(*addresses: str) -> AsyncIterator[Replicas]:
-    channels = [open_channel(address, 1 << 20) for address in addresses]
-    try:
-        yield Replicas(map(Replica, addresses, channels))
-    finally:
-        for channel in channels:
-            await channel.close()
-
-
-@asynccontextmanager
-async def drafter_session(known: Replicas) -> AsyncIterator[DrafterSession]:
-    session = DrafterSession(known, terms(answer_timeout_s=DRAFT_TIMEOUT_S), target=TARGET)
-    try:
-        yield session
-    finally:
-        await session.close()
-
-
-async def proposes(session: DrafterSession) -> bool:
-    """Whether the drafter answers; a failure never takes longer than the drafter's time."""
-    asked = time.monotonic()
-    try:
-        await session.propose(PROMPT, None, BUDGET)
-    except Unavailable:
-        assert time.monotonic() - asked < DRAFT_TIMEOUT_S + AT_ONCE_S
-        return False
-    return True
-
-
-async def becomes_ready(session: DrafterSession) -> bool:
-    """Whether one of the next rounds has a draft."""
-    for _ in range(40):
-        if await proposes(session):
-            return True
-        await asyncio.sleep(0.05)
-    return False
+from tests.support.model_info import model_info
 
 
 class OtherModel(verifier_pb2_grpc.VerifierServicer):
@@ -320,83 +259,3 @@ async def test_after_the_deadline_nothing_is_opened() -> None:
         with pytest.raises(DeadlineExceeded):
             await session.open(PROMPT)
         assert not fake.times_given
-
-
-async def test_a_drafter_that_is_a_black_hole_costs_no_time() -> None:
-    async with (
-        fakes.black_hole() as address,
-        replicas(address) as known,
-        drafter_session(known) as session,
-    ):
-        began = time.monotonic()
-        session.open(PROMPT)
-        for _ in range(5):
-            assert not await proposes(session)
-        await session.close()
-        assert time.monotonic() - began < AT_ONCE_S
-        (replica,) = known.by_preference()
-        assert replica.sessions == 0
-
-
-async def test_a_drafter_that_hangs_is_left_alone_and_used_again_when_it_is_well() -> None:
-    fake = fakes.FakeDrafter(None, fakes.wrong_chain, delay_s=3600)
-    async with (
-        fakes.listening(add_drafter, fake) as address,
-        replicas(address) as known,
-        drafter_session(known) as session,
-    ):
-        session.open(PROMPT)
-        while not fake.asked:
-            assert not await proposes(session)
-            await asyncio.sleep(0.01)
-        (replica,) = known.by_preference()
-        assert replica.failures == 1 and replica.resting
-        began = time.monotonic()
-        assert not await proposes(session)
-        assert time.monotonic() - began < AT_ONCE_S and fake.asked == 1
-        fake.delay_s = 0.0
-        assert await becomes_ready(session)
-        assert replica.failures == 0 and not replica.resting
-
-
-async def test_a_drafter_that_prefills_for_long_is_done_without_until_it_is_ready() -> None:
-    """Behind others' prompts, say: neither is a round kept waiting for it, nor is it given up."""
-    fake = fakes.FakeDrafter(None, fakes.wrong_chain)
-    fake.prefill_s = 5 * DRAFT_TIMEOUT_S
-    async with (
-        fakes.listening(add_drafter, fake) as address,
-        replicas(address) as known,
-        drafter_session(known) as session,
-    ):
-        session.open(PROMPT)
-        began, longest = time.monotonic(), 0.0
-        (replica,) = known
-        await eventually(lambda: replica.connected)
-        assert not await proposes(session)  # which waits once, as long as for an answer
-        while not session.is_ready:
-            asked = time.monotonic()
-            assert not await proposes(session)
-            longest = max(longest, time.monotonic() - asked)
-            await asyncio.sleep(0.01)
-        assert longest < AT_ONCE_S
-        assert time.monotonic() - began > 4 * DRAFT_TIMEOUT_S
-        assert await proposes(session)
-        assert fake.opened == 1 and replica.failures == 0 and replica.sessions == 1
-
-
-async def test_one_request_alone_tries_a_drafter_that_has_failed() -> None:
-    fake = fakes.FakeDrafter(None, fakes.wrong_chain)
-    async with (
-        fakes.listening(add_drafter, fake) as address,
-        replicas(address) as known,
-        drafter_session(known) as first,
-        drafter_session(known) as second,
-    ):
-        (replica,) = known.by_preference()
-        replica.failures = 3  # and it has rested since
-        first.open(PROMPT)
-        second.open(PROMPT)
-        await asyncio.sleep(0.05)
-        assert replica.sessions == 1
-        assert await becomes_ready(first)
-        assert await becomes_ready(second)

@@ -1,0 +1,84 @@
+"""Sessions on services that stand in for real ones, as the tests of both roles open them."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from draftloop.deadline import Deadline
+from draftloop.errors import Unavailable
+from draftloop.request import GenerationRequest, SamplingParameters
+from draftloop.rpc.channel import open_channel
+from draftloop.speculation import SPECULATIVE, Speculation
+from draftloop.tree import DraftBudget
+from orchestrator.drafter_session import DrafterSession
+from orchestrator.replicas import Replica, Replicas
+from orchestrator.terms import SessionTerms
+from protos import drafter_pb2_grpc, verifier_pb2_grpc
+from tests.support.model_info import model_info
+
+PROMPT = (5, 6, 7)
+REQUEST = GenerationRequest(
+    request_id="one",
+    prompt=PROMPT,
+    sampling=SamplingParameters(),
+    max_tokens=8,
+    speculation=Speculation(strategy=SPECULATIVE),
+)
+TARGET = model_info(context_length=64)
+BUDGET = DraftBudget(max_nodes=4, max_depth=4)
+DRAFT_TIMEOUT_S = 0.3
+AT_ONCE_S = 0.1
+add_verifier = verifier_pb2_grpc.add_VerifierServicer_to_server
+add_drafter = drafter_pb2_grpc.add_DrafterServicer_to_server
+
+
+def terms(seconds: float | None = None, answer_timeout_s: float = 20.0) -> SessionTerms:
+    return SessionTerms(
+        request=REQUEST,
+        vocabulary_fingerprint="bb",
+        target_fingerprint="",
+        answer_timeout_s=answer_timeout_s,
+        deadline=Deadline.after(seconds),
+    )
+
+
+@asynccontextmanager
+async def replicas(*addresses: str) -> AsyncIterator[Replicas]:
+    channels = [open_channel(address, 1 << 20) for address in addresses]
+    try:
+        yield Replicas(map(Replica, addresses, channels))
+    finally:
+        for channel in channels:
+            await channel.close()
+
+
+@asynccontextmanager
+async def drafter_session(known: Replicas) -> AsyncIterator[DrafterSession]:
+    session = DrafterSession(known, terms(answer_timeout_s=DRAFT_TIMEOUT_S), target=TARGET)
+    try:
+        yield session
+    finally:
+        await session.close()
+
+
+async def proposes(session: DrafterSession) -> bool:
+    """Whether the drafter answers; a failure never takes longer than the drafter's time."""
+    asked = time.monotonic()
+    try:
+        await session.propose(PROMPT, None, BUDGET)
+    except Unavailable:
+        assert time.monotonic() - asked < DRAFT_TIMEOUT_S + AT_ONCE_S
+        return False
+    return True
+
+
+async def becomes_ready(session: DrafterSession) -> bool:
+    """Whether one of the next rounds has a draft."""
+    for _ in range(40):
+        if await proposes(session):
+            return True
+        await asyncio.sleep(0.05)
+    return False

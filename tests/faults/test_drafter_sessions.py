@@ -1,0 +1,99 @@
+"""Sessions on drafters that hang, prefill for long or have failed: what they cost a request."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+from tests.faults import fakes
+from tests.faults.open_sessions import (
+    AT_ONCE_S,
+    DRAFT_TIMEOUT_S,
+    PROMPT,
+    add_drafter,
+    becomes_ready,
+    drafter_session,
+    proposes,
+    replicas,
+)
+from tests.support.waiting import eventually
+
+
+async def test_a_drafter_that_is_a_black_hole_costs_no_time() -> None:
+    async with (
+        fakes.black_hole() as address,
+        replicas(address) as known,
+        drafter_session(known) as session,
+    ):
+        began = time.monotonic()
+        session.open(PROMPT)
+        for _ in range(5):
+            assert not await proposes(session)
+        await session.close()
+        assert time.monotonic() - began < AT_ONCE_S
+        (replica,) = known.by_preference()
+        assert replica.sessions == 0
+
+
+async def test_a_drafter_that_hangs_is_left_alone_and_used_again_when_it_is_well() -> None:
+    fake = fakes.FakeDrafter(None, fakes.wrong_chain, delay_s=3600)
+    async with (
+        fakes.listening(add_drafter, fake) as address,
+        replicas(address) as known,
+        drafter_session(known) as session,
+    ):
+        session.open(PROMPT)
+        while not fake.asked:
+            assert not await proposes(session)
+            await asyncio.sleep(0.01)
+        (replica,) = known.by_preference()
+        assert replica.failures == 1 and replica.resting
+        began = time.monotonic()
+        assert not await proposes(session)
+        assert time.monotonic() - began < AT_ONCE_S and fake.asked == 1
+        fake.delay_s = 0.0
+        assert await becomes_ready(session)
+        assert replica.failures == 0 and not replica.resting
+
+
+async def test_a_drafter_that_prefills_for_long_is_done_without_until_it_is_ready() -> None:
+    """Behind others' prompts, say: neither is a round kept waiting for it, nor is it given up."""
+    fake = fakes.FakeDrafter(None, fakes.wrong_chain)
+    fake.prefill_s = 5 * DRAFT_TIMEOUT_S
+    async with (
+        fakes.listening(add_drafter, fake) as address,
+        replicas(address) as known,
+        drafter_session(known) as session,
+    ):
+        session.open(PROMPT)
+        began, longest = time.monotonic(), 0.0
+        (replica,) = known
+        await eventually(lambda: replica.connected)
+        assert not await proposes(session)  # which waits once, as long as for an answer
+        while not session.is_ready:
+            asked = time.monotonic()
+            assert not await proposes(session)
+            longest = max(longest, time.monotonic() - asked)
+            await asyncio.sleep(0.01)
+        assert longest < AT_ONCE_S
+        assert time.monotonic() - began > 4 * DRAFT_TIMEOUT_S
+        assert await proposes(session)
+        assert fake.opened == 1 and replica.failures == 0 and replica.sessions == 1
+
+
+async def test_one_request_alone_tries_a_drafter_that_has_failed() -> None:
+    fake = fakes.FakeDrafter(None, fakes.wrong_chain)
+    async with (
+        fakes.listening(add_drafter, fake) as address,
+        replicas(address) as known,
+        drafter_session(known) as first,
+        drafter_session(known) as second,
+    ):
+        (replica,) = known.by_preference()
+        replica.failures = 3  # and it has rested since
+        first.open(PROMPT)
+        second.open(PROMPT)
+        await asyncio.sleep(0.05)
+        assert replica.sessions == 1
+        assert await becomes_ready(first)
+        assert await becomes_ready(second)
