@@ -93,7 +93,8 @@ def _answer(writing: int, grammar: Grammar, known: Vocabulary) -> None:
     """In a process of its own, which ends here."""
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     with contextlib.suppress(BaseException):
-        before = _limit()
+        _limit()
+        before = _most_memory()
         found = _wrong(grammar, known)
         if found is None and _most_memory() - before > MOST_MEMORY:
             found = refusal(grammar, TOO_LARGE).description
@@ -101,22 +102,20 @@ def _answer(writing: int, grammar: Grammar, known: Vocabulary) -> None:
     os._exit(0)
 
 
-def _limit() -> int:
-    """Sets limits; the memory in use."""
-    addresses, in_use = Path("/proc/self/statm").read_text().split()[:2]
-    page = resource.getpagesize()
-    for kind, most in (
-        (resource.RLIMIT_STACK, MOST_STACK),
-        (resource.RLIMIT_AS, int(addresses) * page + MOST_ADDRESSES),
-        (resource.RLIMIT_CORE, 0),
-    ):
+def _limit() -> None:
+    limits = {resource.RLIMIT_STACK: MOST_STACK, resource.RLIMIT_CORE: 0}
+    with contextlib.suppress(OSError):  # where systems do not tell, time and stack are bounded
+        pages = int(Path("/proc/self/statm").read_text().split()[0])
+        limits[resource.RLIMIT_AS] = pages * resource.getpagesize() + MOST_ADDRESSES
+    for kind, most in limits.items():
         resource.setrlimit(kind, (most, most))
     resource.setrlimit(resource.RLIMIT_CPU, (MOST_CPU_S, MOST_CPU_S + 1))
-    return int(in_use) * page
 
 
 def _most_memory() -> int:
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    """That this process has used, in bytes."""
+    most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return most if sys.platform == "darwin" else most * 1024
 
 
 def _wrong(grammar: Grammar, known: Vocabulary) -> str | None:
