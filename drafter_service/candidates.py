@@ -25,7 +25,7 @@ from drafter_service.tree_nodes import (
 )
 from draftloop.runtime.forward import Forward
 from draftloop.runtime.prepared import Pass, Passes, Prepared
-from draftloop.tree import ROOT, DraftBudget, DraftTree, TokenSource
+from draftloop.tree import ROOT, SOURCES, DraftBudget, DraftTree
 from phrase_store.index import correction_of
 from phrase_store.stops import in_order
 
@@ -323,6 +323,3 @@ class Candidates:
         So what was proposed and not verified is judged too.
         """
         tree_children.judge(self._tree, self._learned, np.array(emitted, np.int64))
-
-
-SOURCES = {int(source): source for source in TokenSource}

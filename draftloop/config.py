@@ -18,6 +18,7 @@ LOOPBACK = "127.0.0.1"
 DEFAULT_PORTS = {"orchestrator": 50051, "drafter": 50052, "verifier": 50053}
 GRACE_PERIOD_S = 10.0
 DEFAULT_HTTP_PORT = 8000
+MAX_MESSAGE_BYTES = 16 << 20
 REPOSITORY = Path(__file__).resolve().parent.parent
 
 
@@ -51,7 +52,7 @@ class ServiceSettings(BaseSettings):
         False, description="stop once standard input ends, as it does when a launcher dies"
     )
     max_message_bytes: int = Field(
-        16 << 20, ge=1 << 16, le=1 << 30, description="largest message taken or sent"
+        MAX_MESSAGE_BYTES, ge=1 << 16, le=1 << 30, description="largest message taken or sent"
     )
     tls_certificate: Path | None = Field(
         None, description="PEM file with this server's certificate chain; with it, all is TLS"
@@ -131,6 +132,7 @@ class ServiceSettings(BaseSettings):
             )
 
 
+Dtype = Literal["bfloat16", "float32", "float16"]
 Quantization = Literal["none", "int8", "w8a8"]
 
 
@@ -138,7 +140,7 @@ class ModelServiceSettings(ServiceSettings):
     """What both model services have."""
 
     model: Path = Field(description="folder of a Hugging Face causal language model")
-    dtype: Literal["bfloat16", "float32", "float16"] = Field(
+    dtype: Dtype = Field(
         "bfloat16",
         description="element type of weights and cache",
     )

@@ -19,6 +19,7 @@ MAX_TOP_K = 2**31 - 1
 MAX_STOP_TEXTS = 16
 MAX_STOP_LETTERS = 1024
 MAX_TENANT_LETTERS = 128
+TENANT_RULE = f"must be at most {MAX_TENANT_LETTERS} printable characters"
 MAX_SALT_LETTERS = 256
 MAX_ID_LETTERS = 128
 LEAST_POSITIVE = 1e-30  # what the wire, which has single precision, does not make zero of
@@ -244,6 +245,11 @@ def check_characters(field_name: str, text: str) -> None:
 def is_request_id(text: str) -> bool:
     """Whether it may go into log lines and headers as it is."""
     return 0 < len(text) <= MAX_ID_LETTERS and text.isascii() and text.isprintable()
+
+
+def is_tenant(text: str) -> bool:
+    """Whether a tenant may be called so."""
+    return len(text) <= MAX_TENANT_LETTERS and text.isprintable()
 
 
 def check_length(field_name: str, count: int, context_length: int) -> None:

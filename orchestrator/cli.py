@@ -5,12 +5,13 @@ from __future__ import annotations
 import dataclasses
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, get_args
 
 import typer
 
 from draftloop import __version__
 from draftloop.client import DEFAULT_ADDRESS, Client, Summary
+from draftloop.config import Dtype
 from draftloop.errors import DraftloopError, InvalidInput
 from draftloop.grammar import Grammar
 from draftloop.phrase import PhraseScope
@@ -57,7 +58,7 @@ def up(
         Path | None, typer.Option(help="Folder of the draft model; none starts no drafter.")
     ] = None,
     inflate: Annotated[str | None, typer.Option(help="Cost inflation, such as 300M.")] = None,
-    dtype: Annotated[str | None, typer.Option(help="bfloat16 or float32.")] = None,
+    dtype: Annotated[str | None, typer.Option(help=f"One of {', '.join(get_args(Dtype))}.")] = None,
     quantization: Annotated[
         str | None, typer.Option(help="Of the target model: none, int8 or w8a8.")
     ] = None,

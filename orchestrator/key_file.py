@@ -15,6 +15,7 @@ from typing import Self
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from draftloop.errors import StartupFailure
+from draftloop.request import TENANT_RULE, is_tenant
 
 KEY_PREFIX = "dl-"  # so that people and secret scanners know one when they see it
 KEY_BYTES = 32
@@ -27,16 +28,16 @@ class KeyEntry(BaseModel):
 
     name: str = Field(pattern=r"^[A-Za-z0-9_.-]{1,64}$", description="who it is in logs")
     sha256: str = Field(pattern=r"^[0-9a-f]{64}$", description="hash of the key, in hexadecimal")
-    tenant: str = Field(max_length=128, description="whose phrases its requests read and write")
+    tenant: str = Field(description="whose phrases its requests read and write")
     requests_per_minute: int | None = Field(None, ge=1, description="most requests begun")
     concurrent_requests: int | None = Field(None, ge=1, description="most requests running")
     max_tokens: int | None = Field(None, ge=1, description="most tokens of one request")
 
     @field_validator("tenant")
     @classmethod
-    def _printable(cls, tenant: str) -> str:
-        if not tenant.isprintable():
-            raise ValueError("must be printable characters, as of every request")
+    def _as_of_every_request(cls, tenant: str) -> str:
+        if not is_tenant(tenant):
+            raise ValueError(TENANT_RULE)
         return tenant
 
     def toml(self) -> str:

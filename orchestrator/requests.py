@@ -15,13 +15,14 @@ from draftloop.request import (
     MAX_SALT_LETTERS,
     MAX_STOP_LETTERS,
     MAX_STOP_TEXTS,
-    MAX_TENANT_LETTERS,
+    TENANT_RULE,
     GenerationParameters,
     GenerationRequest,
     check_length,
     check_token_ids,
     check_top_logprobs,
     is_request_id,
+    is_tenant,
 )
 from draftloop.speculation import STRATEGIES, Speculation
 from orchestrator.bans import read_bans
@@ -141,9 +142,8 @@ def _request_id(said: str) -> str:
 
 
 def _tenant(name: str) -> str:
-    if len(name) > MAX_TENANT_LETTERS or not all(letter.isprintable() for letter in name):
-        rule = f"must be at most {MAX_TENANT_LETTERS} printable characters"
-        raise InvalidInput("tenant", rule, name)
+    if not is_tenant(name):
+        raise InvalidInput("tenant", TENANT_RULE, name)
     return name
 
 

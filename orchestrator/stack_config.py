@@ -6,7 +6,7 @@ import os
 import shlex
 import tomllib
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
@@ -14,6 +14,7 @@ from draftloop.config import (
     DEFAULT_HTTP_PORT,
     DEFAULT_PORTS,
     LOOPBACK,
+    Dtype,
     Quantization,
     bundled_model,
     explain,
@@ -35,7 +36,7 @@ class StackConfig(BaseModel):
     draft: Path | None = Field(
         bundled_model("drafter"), description='folder of the draft model; "none" starts no drafter'
     )
-    dtype: Literal["bfloat16", "float32", "float16"] = Field("bfloat16", description="element type")
+    dtype: Dtype = Field("bfloat16", description="element type")
     quantization: Quantization = Field("none", description="of the target model")
     device: str = Field("cpu", description="device of both models")
     tensor_parallel_size: int = Field(

@@ -16,7 +16,7 @@ import numpy as np
 
 from draftloop.calibration import SHAPE, Calibration
 from draftloop.phrase import MAX_CONTEXT, Phrase
-from draftloop.tree import MOST_SUCCESSORS, DraftBudget, DraftTree, TokenSource
+from draftloop.tree import MOST_SUCCESSORS, SOURCES, DraftBudget, DraftTree
 from phrase_store import counts, growth, run
 from phrase_store.stops import Stops, in_order
 
@@ -34,7 +34,6 @@ _NO_LOCK = contextlib.nullcontext()
 _NOTHING = counts.Table(words=np.zeros(0, np.uint32), state=np.zeros(3, np.int64), decay=0.0)
 _NO_STOPS = in_order(())
 _NO_SUCCESSORS = np.zeros((0, MOST_SUCCESSORS), np.int32)
-_SOURCES = {int(source): source for source in TokenSource}
 
 
 class PhraseIndex:
@@ -185,7 +184,7 @@ def grow(
         )
     token_ids, parents, sources, runs = integers[:, :count].tolist()
     scores, estimates = values[:, :count].tolist()
-    named = tuple(map(_SOURCES.__getitem__, sources))
+    named = tuple(map(SOURCES.__getitem__, sources))
     tree = DraftTree(tuple(token_ids), tuple(parents), tuple(estimates), named)
     return Grown(tree, scores, runs)
 

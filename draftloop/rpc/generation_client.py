@@ -11,6 +11,7 @@ import grpc
 from google.protobuf.message import Message
 
 from draftloop.completion import Completion, DeploymentInfo, Piece, Summary
+from draftloop.config import MAX_MESSAGE_BYTES
 from draftloop.errors import DraftloopError, InvalidInput, Unavailable
 from draftloop.request import GenerationParameters
 from draftloop.rpc import convert, convert_generation
@@ -20,7 +21,6 @@ from draftloop.tls import ClientTls
 from protos import generation_pb2 as pb
 from protos import generation_pb2_grpc
 
-MAX_MESSAGE_BYTES = 16 << 20
 CLOSED = "the client is closed"
 Metadata = tuple[tuple[str, str], ...]
 

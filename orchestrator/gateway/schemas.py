@@ -11,6 +11,7 @@ from pydantic import Field, WrapValidator, model_validator
 
 from draftloop.errors import InvalidInput
 from draftloop.logprobs import MOST_TOP_LOGPROBS
+from draftloop.request import MAX_SEED
 from orchestrator.gateway.body import Body, ListOf, ObjectOf, RequestBody
 from orchestrator.gateway.messages import Message, TextPart
 from orchestrator.gateway.tools.offer import require_tools
@@ -20,7 +21,6 @@ from orchestrator.gateway.unsupported import CHAT, COMPLETION, without_unsupport
 MOST_CHOICES = 128
 MOST_INT = 2**31 - 1
 LEAST_SEED = -(2**63)
-MOST_SEED = 2**64 - 1
 
 Count = Annotated[int, Field(ge=1, le=MOST_INT)]
 
@@ -113,7 +113,7 @@ class Generating(RequestBody):
         None, description="choices for each prompt; choice i uses seed + i"
     )
     stop: str | ListOf[str] | None = None
-    seed: Annotated[int, Field(ge=LEAST_SEED, le=MOST_SEED)] | None = Field(
+    seed: Annotated[int, Field(ge=LEAST_SEED, le=MAX_SEED)] | None = Field(
         None, description="the same seed gives the same text; negative ones are taken modulo 2^64"
     )
     presence_penalty: float | None = None

@@ -148,7 +148,7 @@ def test_who_is_refused_is_told_what_is_left_to_wait() -> None:
 
 
 def test_a_tenant_can_be_written() -> None:
-    with pytest.raises(ValidationError, match="must be printable characters"):
+    with pytest.raises(ValidationError, match="must be at most 128 printable characters"):
         entry(tenant="a\nb")
 
 
