@@ -43,16 +43,15 @@ class Front:
         self,
         said: GenerationParameters,
         seconds: float | None,
-        caller: Caller | None = None,
+        caller: Caller,
         text_form: TextForm = USUAL,
     ) -> Generation:
         """What a client asks for, checked, to be run within so many seconds; None sets no limit.
 
-        No `caller` is one without a key. Raises InvalidInput for the first broken rule, Forbidden
-        for what the caller may not do, Unavailable while no verifier is known.
+        Raises InvalidInput for the first broken rule, Forbidden for what the caller may not do,
+        Unavailable while no verifier is known.
         """
         with counting_refusals():
-            caller = caller or self.caller(None)
             said = caller.allowed(said, self.deployment.settings.default_max_tokens)
             request = await self._reader.read(said, self.deployment.verifier)
             request = dataclasses.replace(request, text_form=text_form)
@@ -67,22 +66,19 @@ class Front:
             caller.begin(count)
 
     @contextlib.contextmanager
-    def admitted(self, caller: Caller | None, count: int = 1) -> Iterator[None]:
+    def admitted(self, caller: Caller, count: int = 1) -> Iterator[None]:
         """Room for so many requests of a caller, for all of them or for none.
 
         Raises Overloaded where too many run.
         """
         with contextlib.ExitStack() as admitted:
             with counting_refusals():
-                caller = caller or self.caller(None)
                 admitted.enter_context(self._limit.more(count))
                 admitted.enter_context(caller.admitted(count))
             yield
 
     @contextlib.contextmanager
-    def serving(
-        self, generation: Generation, headers: Headers = (), caller: Caller | None = None
-    ) -> Iterator[None]:
+    def serving(self, generation: Generation, headers: Headers, caller: Caller) -> Iterator[None]:
         """While one that was admitted runs: counted, traced, and with one log line at its end.
 
         `headers` of the call or HTTP request may name the trace that it is part of. Enter it in the
@@ -90,7 +86,7 @@ class Front:
         """
         strategy = generation.request.strategy
         logs.bind_request(generation.request.request_id)
-        metered = _metered(generation, (caller or self.caller(None)).name)
+        metered = _metered(generation, caller.name)
         with tracing.span("request", headers, strategy=strategy) as span, metered:
             yield
             span.note(output_tokens=len(generation.output), rounds=generation.figures.rounds)

@@ -33,7 +33,7 @@ async def steps(
     front: Front,
     generations: Sequence[Generation],
     headers: Headers,
-    caller: Caller | None,
+    caller: Caller,
     ending: Ending,
 ) -> AsyncGenerator[Step, None]:
     """Yields until all have ended; the first error ends all of them, and so does `ending`.

@@ -38,8 +38,8 @@ class Work:
     choices: int  # of every prompt
     form: AnswerFormat
     ending: Ending
-    headers: Headers = ()
-    caller: Caller | None = None
+    headers: Headers
+    caller: Caller
     form_field: str | None = None  # by which the client said what the answers must look like
     include_usage: bool = False
     continuous_usage: bool = False
