@@ -79,6 +79,15 @@ class DraftTree:
             sources=(source,) * count,
         )
 
+    def first(self, count: int) -> DraftTree:
+        """The tree of so many first nodes."""
+        return DraftTree(
+            self.token_ids[:count],
+            self.parents[:count],
+            self.estimates[:count],
+            self.sources[:count],
+        )
+
     def depths(self) -> list[int]:
         """Depth of every node; children of the root have depth 1."""
         depths: list[int] = []

@@ -148,8 +148,7 @@ class DrafterSession(Session[DrafterStream]):
         model = self._replicas.model
         if model is None or len(offer) <= model.max_draft_nodes:
             return offer
-        parts = (offer.token_ids, offer.parents, offer.estimates, offer.sources)
-        return DraftTree(*(part[: model.max_draft_nodes] for part in parts))  # type: ignore[arg-type]
+        return offer.first(model.max_draft_nodes)
 
     def _check(self, draft: Draft, length: int, budget: DraftBudget) -> None:
         """A drafter's mistake must cost this draft, not the request."""

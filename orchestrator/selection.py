@@ -49,12 +49,7 @@ def part(tree: DraftTree, nodes: list[int]) -> DraftTree:
     """The tree of these nodes, in ascending order; with a node they hold its parent."""
     count = len(nodes)
     if nodes and nodes[-1] == count - 1:  # what was grown best first is cut behind its best
-        return DraftTree(
-            tree.token_ids[:count],
-            tree.parents[:count],
-            tree.estimates[:count],
-            tree.sources[:count],
-        )
+        return tree.first(count)
     places = {node: place for place, node in enumerate(nodes)} | {ROOT: ROOT}
     return DraftTree(
         token_ids=tuple(tree.token_ids[node] for node in nodes),

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from draftloop.errors import InvalidInput
-from draftloop.tree import ROOT, DraftTree, TokenSource
+from draftloop.tree import EMPTY_TREE, ROOT, DraftTree, TokenSource
 
 TREE = DraftTree(
     token_ids=(5, 6, 5, 7),
@@ -78,3 +78,10 @@ def test_what_breaks_a_rule_is_named(tree: DraftTree, message: str) -> None:
     with pytest.raises(InvalidInput) as caught:
         tree.validate(vocabulary_size=8, max_nodes=4)
     assert str(caught.value) == message
+
+
+def test_the_first_nodes_of_a_tree_are_a_tree() -> None:
+    tree = DraftTree((5, 6, 7), (ROOT, 0, 0), (0.5, 0.25, 0.125), (TokenSource.PHRASE,) * 3)
+    assert tree.first(2) == DraftTree((5, 6), (ROOT, 0), (0.5, 0.25), (TokenSource.PHRASE,) * 2)
+    assert tree.first(0) == EMPTY_TREE
+    assert tree.first(4) == tree
