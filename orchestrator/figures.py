@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import statistics
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
+from itertools import zip_longest
+from typing import Any
 
 from draftloop.logprobs import TokenLogprobs
 from draftloop.tree import (
@@ -36,8 +38,17 @@ class SpeculationFigures:
     drafted_by_source: Counter[TokenSource] = field(default_factory=Counter)
     accepted_by_source: Counter[TokenSource] = field(default_factory=Counter)
     proposed_by_source: Counter[TokenSource] = field(default_factory=Counter)
-    expected_by_source: Counter[TokenSource] = field(default_factory=Counter)
+    expected_by_source: defaultdict[TokenSource, float] = field(
+        default_factory=lambda: defaultdict(float)
+    )
     ends: Counter[DraftEnd] = field(default_factory=Counter)
+
+    def __add__(self, other: SpeculationFigures) -> SpeculationFigures:
+        """Those of both together."""
+        names = [each.name for each in fields(self)]
+        return SpeculationFigures(
+            **{name: _sum(getattr(self, name), getattr(other, name)) for name in names}
+        )
 
     @property
     def tokens_per_round(self) -> float:
@@ -51,7 +62,7 @@ class SpeculationFigures:
         self.ends[proposal.end] += 1
         self.proposed_by_source.update(Counter(draft.sources) | Counter(proposal.proposed))
         for source, reached in zip(draft.sources, draft.path_probabilities(), strict=True):
-            self.expected_by_source[source] += reached  # type: ignore[assignment]
+            self.expected_by_source[source] += reached
         accepted = len(nodes)
         self.drafted_by_source.update(draft.sources)
         self.accepted_by_source.update(draft.sources[node] for node in nodes)
@@ -63,6 +74,18 @@ class SpeculationFigures:
         self.accepted_per_position.extend([0] * missing)
         for position in range(accepted):
             self.accepted_per_position[position] += 1
+
+
+def _sum(one: Any, other: Any) -> Any:
+    """Of two figures of a kind: numbers, by place or by name where there are several."""
+    if isinstance(one, list):
+        return [sum(pair) for pair in zip_longest(one, other, fillvalue=0)]
+    if not isinstance(one, dict):
+        return one + other
+    total = one.copy()
+    for name, number in other.items():
+        total[name] += number
+    return total
 
 
 @dataclass(slots=True)

@@ -35,8 +35,8 @@ class PhraseSource:
 
     def observe(self, committed: Sequence[int], new: int, draft: DraftTree, said: Verdict) -> None:
         """Indexes the new tokens, and learns what the last proposal was worth."""
-        self._phrases.judge(committed[len(committed) - new :])
         start = len(committed) - new
+        self._phrases.judge(committed[start:])
         self._phrases.extend(committed[max(0, start - MAX_CONTEXT) : start], committed[start:])
 
 

@@ -6,8 +6,8 @@ import asyncio
 import contextlib
 import os
 import sys
-from collections.abc import Awaitable, Callable, Iterator
-from typing import TypeVar
+from collections.abc import Callable, Coroutine, Iterator
+from typing import Any, TypeVar
 
 import uvloop
 
@@ -28,7 +28,7 @@ GRPC_EXPERIMENTS = "-event_engine_client,-event_engine_listener"
 def run_role(
     role: str,
     settings_type: type[Settings],
-    serve: Callable[[Settings], Awaitable[None]],
+    serve: Callable[[Settings], Coroutine[Any, Any, None]],
     arguments: list[str] | None = None,
 ) -> int:
     """Runs `serve` with settings from the command line; returns the process's exit status."""
@@ -43,7 +43,7 @@ def run_role(
             _tracing(role, settings),
             asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner,
         ):
-            runner.run(_as_coroutine(serve(settings)))
+            runner.run(serve(settings))
     except DraftloopError as error:
         sys.stderr.write(f"{role}: {error}\n")
         return STARTUP_FAILED
@@ -70,7 +70,3 @@ def _tracing(role: str, settings: ServiceSettings) -> Iterator[None]:
         ) from None
     with exporting(role, settings.trace_endpoint, settings.trace_ratio):
         yield
-
-
-async def _as_coroutine(awaitable: Awaitable[None]) -> None:
-    await awaitable

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 
 from draftloop.errors import Overloaded
 from draftloop.runtime.engine import Engine
@@ -83,7 +83,7 @@ class Admission:
             self._engine.leaves(slot)
 
 
-def _on_loop(release):  # type: ignore[no-untyped-def]
+def _on_loop(release: Callable[[], object]) -> Callable[[object], None]:
     loop = asyncio.get_running_loop()
 
     def done(_: object) -> None:

@@ -13,9 +13,8 @@ NS_PER_MS = 1e6
 
 def metrics(generations: Sequence[Generation], most_draft_tokens: int) -> dict[str, Any]:
     """The `metrics` of an answer; those of several choices are added up."""
-    figures = [generation.figures for generation in generations]
     request = generations[0].request
-    total = _total(figures)
+    total = sum((generation.figures for generation in generations), SpeculationFigures())
     return {
         "speculative_decoding": {
             "strategy": request.strategy,
@@ -35,41 +34,17 @@ def metrics(generations: Sequence[Generation], most_draft_tokens: int) -> dict[s
             "draft_ends": {end.name.lower(): total.ends[end] for end in sorted(total.ends)},
             "sources": {
                 source.name.lower(): {
+                    "num_proposed_tokens": proposed,
                     "num_draft_tokens": total.drafted_by_source[source],
                     "num_accepted_draft_tokens": total.accepted_by_source[source],
+                    "num_expected_tokens": total.expected_by_source[source],
                 }
-                for source in sorted(total.drafted_by_source)
+                for source, proposed in sorted(total.proposed_by_source.items())
             },
         },
         "seed": request.sampling.seed,
         "timings": _timings(generations),
     }
-
-
-def _total(figures: Sequence[SpeculationFigures]) -> SpeculationFigures:
-    total = SpeculationFigures()
-    for one in figures:
-        total.rounds += one.rounds
-        total.draft_tokens += one.draft_tokens
-        total.accepted_tokens += one.accepted_tokens
-        total.round_tokens += one.round_tokens
-        total.draft_forwards += one.draft_forwards
-        total.fallback_rounds += one.fallback_rounds
-        total.phrase_rounds += one.phrase_rounds
-        total.reopened_sessions += one.reopened_sessions
-        total.ends += one.ends
-        total.drafted_by_source += one.drafted_by_source
-        total.accepted_by_source += one.accepted_by_source
-        longest = max(len(total.accepted_per_position), len(one.accepted_per_position))
-        total.accepted_per_position = [
-            _at(total.accepted_per_position, depth) + _at(one.accepted_per_position, depth)
-            for depth in range(longest)
-        ]
-    return total
-
-
-def _at(counts: Sequence[int], index: int) -> int:
-    return counts[index] if index < len(counts) else 0
 
 
 def _histogram(figures: SpeculationFigures) -> list[int]:

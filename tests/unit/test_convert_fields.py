@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
@@ -208,8 +208,8 @@ def test_every_figure_of_a_summary_arrives() -> None:
         rounds=1, draft_tokens=2, accepted_tokens=3, round_tokens=4, draft_forwards=5,
         fallback_rounds=6, phrase_rounds=7, reopened_sessions=8, accepted_per_position=[9, 10],
         drafted_by_source=Counter({source: 11}), accepted_by_source=Counter({source: 12}),
-        proposed_by_source=Counter({source: 13}), expected_by_source=Counter({source: 14}),
-        ends=Counter({DraftEnd.TEXT: 15}),
+        proposed_by_source=Counter({source: 13}), ends=Counter({DraftEnd.TEXT: 15}),
+        expected_by_source=defaultdict(float, {source: 14.0}),
     )  # fmt: skip
     timings = Timings(
         time_to_first_token_ns=1, decode_ns=2, draft_ns=3, verify_ns=4, draft_forward_ns=5,

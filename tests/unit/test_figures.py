@@ -1,0 +1,67 @@
+"""Figures of several choices are added up, all of them, and HTTP tells what gRPC tells."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+from collections import Counter, defaultdict
+from types import SimpleNamespace
+from typing import Any
+
+from draftloop.tree import Draft, DraftEnd, DraftTree, TokenSource, Verdict
+from orchestrator.figures import SpeculationFigures, Timings
+from orchestrator.gateway.figures import metrics
+
+PHRASE, MODEL = TokenSource.PHRASE, TokenSource.DRAFT_MODEL
+ONE = SpeculationFigures(
+    rounds=1, draft_tokens=2, accepted_tokens=3, round_tokens=4, draft_forwards=5,
+    fallback_rounds=6, phrase_rounds=7, reopened_sessions=8, accepted_per_position=[9],
+    drafted_by_source=Counter({PHRASE: 10}), accepted_by_source=Counter({PHRASE: 11}),
+    proposed_by_source=Counter({PHRASE: 12, MODEL: 13}),
+    expected_by_source=defaultdict(float, {PHRASE: 0.5}), ends=Counter({DraftEnd.TEXT: 14}),
+)  # fmt: skip
+OTHER = dataclasses.replace(
+    ONE, accepted_per_position=[20, 30], drafted_by_source=Counter({MODEL: 40}),
+    expected_by_source=defaultdict(float, {PHRASE: 0.25, MODEL: 1.5}),
+)  # fmt: skip
+
+
+def test_every_figure_is_added() -> None:
+    """Of several choices, nodes proposed and acceptances promised were left out."""
+    before, total = copy.deepcopy(ONE), ONE + OTHER
+    assert total == SpeculationFigures(
+        rounds=2, draft_tokens=4, accepted_tokens=6, round_tokens=8, draft_forwards=10,
+        fallback_rounds=12, phrase_rounds=14, reopened_sessions=16, accepted_per_position=[29, 30],
+        drafted_by_source=Counter({PHRASE: 10, MODEL: 40}),
+        accepted_by_source=Counter({PHRASE: 22}),
+        proposed_by_source=Counter({PHRASE: 24, MODEL: 26}),
+        expected_by_source=defaultdict(float, {PHRASE: 0.75, MODEL: 1.5}),
+        ends=Counter({DraftEnd.TEXT: 28}),
+    )  # fmt: skip
+    assert before == ONE
+    assert SpeculationFigures() + ONE == ONE
+
+
+def test_http_says_what_each_source_proposed_and_promised() -> None:
+    figures = SpeculationFigures()
+    tree = DraftTree((5, 6), (-1, 0), (0.5, 0.5), (PHRASE, PHRASE))
+    draft = Draft(tree=tree, committed_length=1, proposed={PHRASE: 3, MODEL: 4})
+    figures.observe(draft, Verdict((0,), (5, 7), 5, (7, 8)), emitted=2)
+    request = SimpleNamespace(
+        strategy="fused",
+        speculation=SimpleNamespace(max_draft_tokens=None),
+        sampling=SimpleNamespace(seed=1),
+    )
+    generation: Any = SimpleNamespace(
+        figures=figures, request=request, timings=Timings(), output=[5]
+    )
+    assert metrics([generation, generation], 64)["speculative_decoding"]["sources"] == {
+        "draft_model": {
+            "num_proposed_tokens": 8, "num_draft_tokens": 0, "num_accepted_draft_tokens": 0,
+            "num_expected_tokens": 0.0,
+        },
+        "phrase": {
+            "num_proposed_tokens": 6, "num_draft_tokens": 4, "num_accepted_draft_tokens": 2,
+            "num_expected_tokens": 1.5,
+        },
+    }  # fmt: skip
