@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal, Self
 
@@ -220,17 +221,22 @@ class ModelServiceSettings(ServiceSettings):
         return device
 
 
+def broken_rules(error: ValidationError) -> Iterator[tuple[str, str, Any]]:
+    """Of every value that breaks one: its name, empty for the whole, the rule, and the value."""
+    for problem in error.errors(include_url=False):
+        name = ".".join(str(part) for part in problem["loc"])
+        yield name, problem["msg"].removeprefix("Value error, "), problem["input"]
+
+
 def explain(error: ValidationError) -> str:
     """One line per broken rule: setting, rule and value.
 
     A rule that tells the value itself has its reasons: it masks secrets.
     """
     lines = []
-    for problem in error.errors():
-        name = ".".join(str(part) for part in problem["loc"]) or "settings"
-        message = problem["msg"].removeprefix("Value error, ")
-        told = "" if "; got " in message else f"; got {problem['input']!r}"
-        lines.append(f"{name}: {message}{told}")
+    for name, rule, value in broken_rules(error):
+        told = "" if "; got " in rule else f"; got {value!r}"
+        lines.append(f"{name or 'settings'}: {rule}{told}")
     return "\n".join(lines)
 
 

@@ -14,6 +14,7 @@ from typing import Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
+from draftloop.config import broken_rules
 from draftloop.errors import StartupFailure
 from draftloop.request import TENANT_RULE, is_tenant
 
@@ -71,10 +72,7 @@ class KeyFile(BaseModel):
         try:
             return cls.model_validate(tomllib.loads(file.read_text(encoding="utf-8")))
         except ValidationError as error:
-            problems = "; ".join(
-                f"{'.'.join(map(str, each['loc']))}: {each['msg'].removeprefix('Value error, ')}"
-                for each in error.errors(include_input=False)
-            )
+            problems = "; ".join(f"{name}: {rule}" for name, rule, _ in broken_rules(error))
             raise StartupFailure(f"api_keys: {file}: {problems}") from None
         except OSError as error:
             raise StartupFailure(f"api_keys: {file} cannot be read: {error.strerror}") from None

@@ -16,6 +16,7 @@ from typing import Annotated, Literal, TextIO, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from draftloop.config import broken_rules
 from draftloop.errors import InvalidInput
 from draftloop.phrase import MAX_CONTEXT, MAX_PHRASE_TOKENS, Phrase
 from phrase_store.log import START, LogOptions, PhraseLog, open_log
@@ -185,8 +186,6 @@ def _parsed(form: type[Form], number: int, text: str) -> Form:
     try:
         return form.model_validate_json(text)
     except ValidationError as error:
-        problem = error.errors(include_url=False)[0]
-        name = ".".join(map(str, problem["loc"]))
-        rule = problem["msg"][0].lower() + problem["msg"][1:]
+        name, rule, value = next(broken_rules(error))
         field = f"line {number}, {name}" if name else f"line {number}"
-        raise InvalidInput(field, rule, problem["input"]) from None
+        raise InvalidInput(field, rule[0].lower() + rule[1:], value) from None
