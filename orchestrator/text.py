@@ -57,12 +57,14 @@ class TextStream:
         """
         self._tokenizer = tokenizer
         self._stop = tuple(stop)
+        self._begun = [Beginning(mark) for mark in self._stop]
         self._form = form
         self._early = min_tokens
         self._silent = () if form.ending else stop_token_ids
         self._token_ids = self._context(prompt)
         self._shown = tokenizer.decode(self._token_ids)  # the part of their text that was passed on
         self._held = ""
+        self._looked_at = 0  # of what is held, for the beginning of a stop text
         self._waiting: deque[Told] = deque()
         self.stopped = False
 
@@ -142,7 +144,8 @@ class TextStream:
             self.stopped = True
             at, stop = min(hits)
             return self._held[: at + len(stop) if self._form.ending else at]
-        keep = max((overlap(self._held, stop) for stop in self._stop), default=0)
+        new = self._held[self._looked_at :]
+        keep = self._looked_at = max((begun.behind(new) for begun in self._begun), default=0)
         cut = len(self._held) - keep
         released, self._held = self._held[:cut], self._held[cut:]
         return released
@@ -150,12 +153,28 @@ class TextStream:
 
 def overlap(text: str, mark: str) -> int:
     """Length of the longest end of the text that begins the mark, and is not all of it."""
-    shorter, matched = _shorter(mark), 0
-    for letter in text[max(0, len(text) - len(mark) + 1) :]:
-        while matched and mark[matched] != letter:
-            matched = shorter[matched - 1]
-        matched += mark[matched] == letter
-    return matched
+    return Beginning(mark).behind(text[max(0, len(text) - len(mark) + 1) :])
+
+
+class Beginning:
+    """The same of a text that grows, of which no letter is looked at again."""
+
+    def __init__(self, mark: str) -> None:
+        self._mark = mark
+        self._shorter = _shorter(mark)
+        self._matched = 0
+
+    def behind(self, text: str) -> int:
+        """With this behind what there was before."""
+        mark, shorter, matched = self._mark, self._shorter, self._matched
+        for letter in text:
+            while matched and mark[matched] != letter:
+                matched = shorter[matched - 1]
+            matched += mark[matched] == letter
+            if matched == len(mark):
+                matched = shorter[-1]
+        self._matched = matched
+        return matched
 
 
 @functools.lru_cache(maxsize=1024)

@@ -85,6 +85,21 @@ def test_the_longest_beginning_of_any_stop_text_is_held_back() -> None:
     assert stream.push(TOKENIZER.encode("er: b")) == "" and stream.stopped
 
 
+@given(
+    st.lists(st.text("ab", max_size=3), max_size=9),
+    st.lists(st.text("ab", min_size=1, max_size=5), min_size=1, max_size=3),
+)
+def test_only_what_may_begin_a_stop_text_is_held_back(pieces: list[str], stop: list[str]) -> None:
+    stream, text, told = TextStream(TOKENIZER, [], stop), "", ""
+    for piece in pieces:
+        text += piece
+        told += stream.push(TOKENIZER.encode(piece, add_special_tokens=False))
+        if any(mark in text for mark in stop):
+            assert stream.stopped
+            return
+        assert text == told + text[len(text) - max(overlap(text, mark) for mark in stop) :]
+
+
 @given(st.text("ab", max_size=12), st.text("ab", min_size=1, max_size=8))
 def test_an_end_that_begins_a_mark_is_the_longest_one(text: str, mark: str) -> None:
     ends = [n for n in range(len(mark)) if text.endswith(mark[:n])]
@@ -112,6 +127,12 @@ def test_no_mark_makes_a_letter_be_compared_again_and_again() -> None:
     text = "a" * (2 * length)
     assert overlap(text, mark) == length
     assert mark.seen < 10 * len(text)
+    mark.seen = 0
+    stream = TextStream(TOKENIZER, [], [mark])
+    token_ids = TOKENIZER.encode(text, add_special_tokens=False)
+    told = "".join(stream.push([token]) for token in token_ids)
+    assert told == "a" * length
+    assert mark.seen < 10 * len(text), "what is held back is not looked at with every token"
 
 
 @pytest.mark.parametrize("stop", ["def x", "ret"])
