@@ -10,7 +10,6 @@ from typing import Any
 
 import grpc
 from google.rpc.error_details_pb2 import BadRequest, ErrorInfo, RetryInfo
-from google.rpc.status_pb2 import Status
 
 from draftloop.config import REPOSITORY, bundled_model
 from draftloop.speculation import STRATEGIES
@@ -18,6 +17,7 @@ from orchestrator.tokenizer import Tokenizer
 from protos import generation_pb2 as pb
 from protos import generation_pb2_grpc
 from protos import speculation_pb2 as shared
+from tests.support.rich_errors import detail
 
 CALL_TIMEOUT_S = 120.0
 
@@ -82,17 +82,6 @@ def held_out_prompts(count: int, longest: int) -> list[tuple[int, ...]]:
     return chosen[:count]
 
 
-def detail(error: grpc.RpcError, kind: type[Any]) -> Any:
-    """The rich error detail of that kind; fails the test where there is none."""
-    for key, value in error.trailing_metadata() or ():
-        if key == "grpc-status-details-bin":
-            for packed in Status.FromString(value).details:
-                message = kind()
-                if packed.Unpack(message):
-                    return message
-    raise AssertionError(f"no {kind.__name__} came with {error.code()}: {error.details()}")
-
-
 def bad_field(error: grpc.RpcError) -> str:
     """Name of the field that broke its rule."""
     return str(detail(error, BadRequest).field_violations[0].field)
@@ -108,6 +97,6 @@ def first_difference(expected: Sequence[Sequence[int]], actual: Sequence[Sequenc
 
 
 __all__ = [
-    "STRATEGIES", "BadRequest", "Case", "Client", "ErrorInfo", "RetryInfo", "bad_field", "detail",
+    "STRATEGIES", "BadRequest", "Case", "Client", "ErrorInfo", "RetryInfo", "bad_field",
     "first_difference", "held_out_prompts",
 ]  # fmt: skip

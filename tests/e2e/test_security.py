@@ -18,11 +18,12 @@ from draftloop.config import bundled_model
 from orchestrator.key_file import KeyEntry, hash_of, new_key
 from protos import generation_pb2 as pb
 from protos import generation_pb2_grpc, verifier_pb2, verifier_pb2_grpc
-from tests.e2e.client import RetryInfo, bad_field, detail
+from tests.e2e.client import RetryInfo, bad_field
 from tests.support.certificates import Authority, Pair
 from tests.support.documented import documented_commands
 from tests.support.forked import ForkedRole
 from tests.support.grpcurl import grpcurl
+from tests.support.rich_errors import detail
 
 MODEL = str(bundled_model("drafter"))
 START_S = 240.0

@@ -11,10 +11,11 @@ import pytest
 
 from protos import generation_pb2 as pb
 from protos import generation_pb2_grpc
-from tests.e2e.client import Case, RetryInfo, detail
+from tests.e2e.client import Case, RetryInfo
 from tests.faults.fleet import Fleet
 from tests.faults.load import Load, by_grpc, by_http
 from tests.faults.soak import soak
+from tests.support.rich_errors import detail
 from tests.support.waiting import until
 
 KILLS = 4

@@ -14,8 +14,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from protos import drafter_pb2, generation_pb2, verifier_pb2
-from tests.e2e.client import BadRequest, Case, detail
+from tests.e2e.client import BadRequest, Case
 from tests.faults.fleet import Fleet
+from tests.support.rich_errors import detail
 
 FEW = settings(
     max_examples=10, deadline=None, derandomize=True,

@@ -7,7 +7,6 @@ from typing import Any
 
 import grpc
 from google.rpc.error_details_pb2 import BadRequest, ErrorInfo, RetryInfo
-from google.rpc.status_pb2 import Status
 
 from draftloop.rpc import convert
 from draftloop.runtime.service import ModelHost
@@ -85,17 +84,6 @@ async def say(call: Any, message: Any) -> Any:
     if answer is grpc.aio.EOF:
         raise AssertionError(f"the stream ended: {await call.code()} {await call.details()}")
     return answer
-
-
-def detail(error: grpc.aio.AioRpcError, kind: type[Any]) -> Any:
-    """The rich error detail of that kind."""
-    for key, value in error.trailing_metadata() or ():
-        if key == "grpc-status-details-bin":
-            for packed in Status.FromString(value).details:
-                message = kind()
-                if packed.Unpack(message):
-                    return message
-    raise AssertionError(f"no {kind.__name__} came with {error.code()}: {error.details()}")
 
 
 async def all_free(host: ModelHost) -> None:

@@ -23,7 +23,6 @@ from tests.service.sessions import (
     PROMPT,
     BadRequest,
     all_free,
-    detail,
     open_drafter,
     open_verifier,
     propose,
@@ -31,6 +30,7 @@ from tests.service.sessions import (
     say,
     verify,
 )
+from tests.support.rich_errors import detail
 from tests.support.toy_model import save_model
 
 LENGTH = len(PROMPT)

@@ -25,7 +25,6 @@ from tests.service.sessions import (
     BadRequest,
     ErrorInfo,
     all_free,
-    detail,
     open_drafter,
     open_verifier,
     propose,
@@ -33,6 +32,7 @@ from tests.service.sessions import (
     say,
     verify,
 )
+from tests.support.rich_errors import detail
 from tests.support.waiting import eventually
 
 LENGTH = len(PROMPT)

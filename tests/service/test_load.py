@@ -15,13 +15,13 @@ from tests.service.sessions import (
     PROMPT,
     ErrorInfo,
     all_free,
-    detail,
     open_drafter,
     open_verifier,
     propose,
     say,
     verify,
 )
+from tests.support.rich_errors import detail
 
 LENGTH = len(PROMPT)
 

@@ -20,12 +20,12 @@ from tests.service.sessions import (
     ErrorInfo,
     RetryInfo,
     all_free,
-    detail,
     open_verifier,
     sampling,
     say,
     verify,
 )
+from tests.support.rich_errors import detail
 from verifier_service import servicer
 from verifier_service.config import VerifierSettings
 
