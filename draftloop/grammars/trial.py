@@ -107,9 +107,12 @@ def _limit() -> None:
     with contextlib.suppress(OSError):  # where systems do not tell, time and stack are bounded
         pages = int(Path("/proc/self/statm").read_text().split()[0])
         limits[resource.RLIMIT_AS] = pages * resource.getpagesize() + MOST_ADDRESSES
+    limits[resource.RLIMIT_CPU] = MOST_CPU_S + 1  # a warning comes a second before
     for kind, most in limits.items():
-        resource.setrlimit(kind, (most, most))
-    resource.setrlimit(resource.RLIMIT_CPU, (MOST_CPU_S, MOST_CPU_S + 1))
+        _, known = resource.getrlimit(kind)
+        most = most if known == resource.RLIM_INFINITY else min(most, known)
+        early = most - 1 if kind == resource.RLIMIT_CPU else most
+        resource.setrlimit(kind, (early, most))
 
 
 def _most_memory() -> int:
