@@ -327,7 +327,7 @@ async def test_at_the_end_of_the_grace_period_who_waits_is_told(
 
 
 async def _all(pieces: Any) -> None:
-    async for _ in pieces:
+    while await pieces.read() is not grpc.aio.EOF:
         pass
 
 
