@@ -5,22 +5,35 @@ from __future__ import annotations
 import contextlib
 import io
 import logging
+import os
+import select
+import stat
 import sys
+from collections.abc import Callable
 from typing import Any, TextIO, cast
 
 import structlog
 
+# Of bytes: a pipe that polls as writable has a page that is free.
+PIECE = 4096
 MODEL_SERVICES = ("drafter", "verifier")
 
 
 class Output(io.TextIOBase):
     """A file that takes lines as long as it can: a full disk costs its lines, never a request.
 
-    Nothing is kept for later, so nothing fails again at the process's end and spoils its status.
+    So does a reader that stands still, at the other end of a pipe or socket. Nothing is kept for
+    later, so nothing fails again at the process's end and spoils its status.
     """
 
-    def __init__(self, number: int) -> None:
+    def __init__(self, number: int, told: Callable[[int], str]) -> None:
+        """`told`: the line that says how many were lost."""
+        self._told = told
         self._file = io.FileIO(number, "w", closefd=False)
+        kind = os.fstat(number).st_mode
+        self._room = _Room(number) if stat.S_ISFIFO(kind) or stat.S_ISSOCK(kind) else None
+        self._dropped = 0  # lines
+        self._cut = False  # whether the last line that was begun has no end
 
     def fileno(self) -> int:
         """The file's own."""
@@ -29,8 +42,48 @@ class Output(io.TextIOBase):
     def write(self, text: str) -> int:
         """Says that all is well, whatever became of it."""
         with contextlib.suppress(OSError):
-            self._file.write(text.encode(errors="backslashreplace"))
+            data = text.encode(errors="backslashreplace")
+            if self._room is None:
+                self._file.write(data)
+            elif not self._write_as_fits(data, self._room):
+                self._dropped += max(1, text.count("\n"))
         return len(text)
+
+    def _write_as_fits(self, data: bytes, room: _Room) -> bool:
+        """Whether all of it could be written without waiting for the reader."""
+        if self._dropped:
+            # not by the logger, which holds a lock while it writes
+            data = self._told(self._dropped).encode() + b"\n" + data
+        if self._cut:
+            data = b"\n" + data
+        for start in range(0, len(data), PIECE):
+            if not room:
+                self._cut = start > 0 or self._cut
+                return False
+            self._file.write(data[start : start + PIECE])
+            self._cut = False
+        self._dropped = 0
+        return True
+
+
+class _Room:
+    """True while a pipe or socket takes a piece at once, or will never take any again."""
+
+    def __init__(self, number: int) -> None:
+        self._poll = select.poll()
+        self._poll.register(number, select.POLLOUT)
+
+    def __bool__(self) -> bool:
+        return bool(self._poll.poll(0))
+
+
+def have_standard_error() -> None:
+    """Where a process was started without one, what is said there is lost, and no more than that.
+
+    Python leaves None in its place, on which everything fails that writes to it.
+    """
+    if sys.stderr is None:
+        sys.stderr = os.fdopen(os.open(os.devnull, os.O_WRONLY), "w", closefd=False)
 
 
 def configure(role: str, *, log_format: str, level: str) -> None:
@@ -38,19 +91,28 @@ def configure(role: str, *, log_format: str, level: str) -> None:
 
     Whoever writes to standard error from now on, libraries included, never fails.
     """
+    have_standard_error()
     threshold = logging.getLevelNamesMapping()[level.upper()]
     renderer: Any = structlog.processors.JSONRenderer()
     if log_format == "console":
         renderer = structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty())
-    sys.stderr = output = cast(TextIO, Output(sys.stderr.fileno()))
+    processors = [
+        structlog.contextvars.merge_contextvars,
+        structlog.processors.add_log_level,
+        structlog.processors.TimeStamper(fmt="iso", utc=True),
+        structlog.processors.format_exc_info,
+        renderer,
+    ]
+
+    def lost(lines: int) -> str:
+        said: Any = {"module": __name__, "event": "log lines dropped", "lines": lines}
+        for processor in processors:
+            said = processor(None, "warning", said)
+        return str(said)
+
+    sys.stderr = output = cast(TextIO, Output(sys.stderr.fileno(), lost))
     structlog.configure(
-        processors=[
-            structlog.contextvars.merge_contextvars,
-            structlog.processors.add_log_level,
-            structlog.processors.TimeStamper(fmt="iso", utc=True),
-            structlog.processors.format_exc_info,
-            renderer,
-        ],
+        processors=processors,
         wrapper_class=structlog.make_filtering_bound_logger(threshold),
         logger_factory=structlog.WriteLoggerFactory(output),
         cache_logger_on_first_use=True,

@@ -33,6 +33,7 @@ def run_role(
 ) -> int:
     """Runs `serve` with settings from the command line; returns the process's exit status."""
     os.environ.setdefault("GRPC_EXPERIMENTS", GRPC_EXPERIMENTS)
+    logs.have_standard_error()
     try:
         settings = settings_type.from_command_line(sys.argv[1:] if arguments is None else arguments)
         logs.configure(role, log_format=settings.log_format, level=settings.log_level)

@@ -1,13 +1,17 @@
-"""What a line says of the request that it belongs to."""
+"""What a line says of the request that it belongs to; lines that nobody reads."""
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
 from typing import Any
 
 import pytest
 from structlog.contextvars import bound_contextvars, get_contextvars
 
 from draftloop.logs import bind_request, session_name
+from draftloop.rpc.role import STARTUP_FAILED
 
 
 def bound(role: str, name: str) -> dict[str, Any]:
@@ -28,3 +32,38 @@ def test_a_model_service_knows_request_and_session(request_id: str) -> None:
 @pytest.mark.parametrize("session", ["", "warm-up", ".3", "a.b"])
 def test_a_session_of_somebody_elses_has_its_own_name(session: str) -> None:
     assert bound("verifier", session) == {"request_id": session, "session_id": session}
+
+
+TALKS = """
+from draftloop import logs
+logs.configure("orchestrator", log_format="json", level="info")
+log = logs.get("test")
+for number in range(3000):
+    log.info("said", number=number, more="x" * (9000 if number % 100 == 50 else 100))
+print("done", flush=True)
+input()
+log.info("said", number=-1)
+"""
+
+
+def test_a_reader_that_stands_still_holds_nobody_up() -> None:
+    """As of a pipe: what does not fit is lost, and what comes behind it says how much that was."""
+    pipe = subprocess.PIPE
+    with subprocess.Popen(
+        [sys.executable, "-c", TALKS], stdin=pipe, stdout=pipe, stderr=pipe, text=True
+    ) as talking:
+        assert talking.stdout is not None
+        assert talking.stdout.readline() == "done\n"
+        _, said = talking.communicate("go on\n")
+    *before, dropped, last = said.splitlines()
+    assert json.loads(last)["number"] == -1
+    told = json.loads(dropped)
+    whole = [line for line in before if line.endswith("}")]
+    assert told["event"] == "log lines dropped" and told["lines"] == 3000 - len(whole)
+    assert [json.loads(line)["number"] for line in whole] == sorted({*range(3000)})[: len(whole)]
+
+
+def test_who_has_no_standard_error_goes_on() -> None:
+    """A start that fails has its own status, and no other one for want of a place for its words."""
+    role = f"{sys.executable} -m drafter_service --model /nowhere --listen 127.0.0.1:0 2>&-"
+    assert subprocess.run(["sh", "-c", role], check=False).returncode == STARTUP_FAILED
