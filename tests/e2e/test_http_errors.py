@@ -24,9 +24,10 @@ from orchestrator.launcher import Stack
 from orchestrator.role_process import RoleProcess
 from protos import generation_pb2 as pb
 from protos import generation_pb2_grpc
-from tests.e2e.client import CALL_TIMEOUT_S, Case, RetryInfo, detail
+from tests.e2e.client import CALL_TIMEOUT_S, Case, RetryInfo
 from tests.e2e.http_client import LONG, PROMPT, complete
 from tests.support.forked import ForkedRole
+from tests.support.rich_errors import detail
 from tests.support.sessions import open_sessions, wait_until_free
 
 
