@@ -16,6 +16,11 @@ class Ending:
         self._tells: set[Callable[[], None]] = set()
         self._ended = False
 
+    @property
+    def ended(self) -> bool:
+        """Whether it has come."""
+        return self._ended
+
     @contextlib.contextmanager
     def told(self, tell: Callable[[], None]) -> Iterator[None]:
         """For as long as somebody is served, whom `tell` tells. Raises Unavailable after the end.

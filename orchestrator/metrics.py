@@ -11,6 +11,7 @@ import functools
 import time
 from collections import Counter as Tally
 from collections.abc import Iterable, Iterator, Sequence
+from contextvars import ContextVar, Token
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -182,8 +183,9 @@ _DRAFTED_BY = {source: DRAFTED_BY.labels(source.name.lower()) for source in Toke
 _ACCEPTED_BY = {source: ACCEPTED_BY.labels(source.name.lower()) for source in TokenSource}
 _DRAFTER, _VERIFIER = SERVICE_TIME.labels("drafter"), SERVICE_TIME.labels("verifier")
 _HOPS = {hop: HOP_TIME.labels(hop) for hop in ("draft", "verify", "queue", "wire", "rest")}
+_INTERNAL, _ABORT, _INVALID = "internal", "abort", "invalid_input"
 _REASONS = (
-    (InvalidInput, "invalid_input"),
+    (InvalidInput, _INVALID),
     (Overloaded, "overloaded"),
     (DeadlineExceeded, "deadline_exceeded"),
     (Mismatch, "mismatch"),
@@ -191,7 +193,7 @@ _REASONS = (
     (Unavailable, "unavailable"),
     (DraftloopError, "other"),
 )
-_INTERNAL, _ABORT = "internal", "abort"
+_COUNTING: ContextVar[bool] = ContextVar("counting")  # set where refusals are counted
 
 
 def _begin(counter: Counter, labels: Iterable[str]) -> None:
@@ -215,12 +217,21 @@ def reason_of(error: BaseException) -> str:
 
 @contextlib.contextmanager
 def counting_refusals() -> Iterator[None]:
-    """Counts a request that is refused before it runs."""
+    """Counts a request that is refused before it runs; once, however many of these are around."""
+    within = _COUNTING.set(True)
     try:
         yield
     except Exception as error:
-        FAILURES.labels(reason_of(error)).inc()
+        if within.old_value is Token.MISSING:
+            FAILURES.labels(reason_of(error)).inc()
         raise
+    finally:
+        _COUNTING.reset(within)
+
+
+def count_invalid() -> None:
+    """Counts a request that says something which is none."""
+    FAILURES.labels(_INVALID).inc()
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,6 +23,7 @@ from orchestrator.gateway.schemas import ChatBody, CompletionBody, DetokenizeBod
 from orchestrator.gateway.stream import EventStream, while_connected
 from orchestrator.gateway.unread import UNREAD, read
 from orchestrator.gateway.work import Work
+from orchestrator.metrics import count_invalid, counting_refusals
 
 REFUSALS: dict[int | str, dict[str, Any]] = {
     "4XX": {"model": ErrorAnswer, "description": "the request's fault"},
@@ -59,13 +60,17 @@ def _add_generation(app: FastAPI, gateway: Gateway) -> None:
     async def completions(body: Annotated[CompletionBody, UNREAD], request: Request) -> Response:
         """Continue one or more prompts."""
         said = await read(CompletionBody, body, request)
-        return await _answer(await gateway.completion(said, request.headers), said.stream, request)
+        with counting_refusals():
+            work = await gateway.completion(said, request.headers)
+        return await _answer(work, said.stream, request)
 
     @app.post("/v1/chat/completions", response_class=JsonAnswer, responses=ANSWERS["chat"])
     async def chat_completions(body: Annotated[ChatBody, UNREAD], request: Request) -> Response:
         """Continue a chat, by the chat template of the model."""
         said = await read(ChatBody, body, request)
-        return await _answer(await gateway.chat(said, request.headers), said.stream, request)
+        with counting_refusals():
+            work = await gateway.chat(said, request.headers)
+        return await _answer(work, said.stream, request)
 
 
 async def _answer(work: Work, streamed: bool | None, request: Request) -> Response:
@@ -108,7 +113,8 @@ def _add_tokens(app: FastAPI, gateway: Gateway) -> None:
     async def tokenize(body: Annotated[TokenizeBody, UNREAD], request: Request) -> Response:
         """Token ids of a text, or of the prompt that a chat becomes."""
         said = await read(TokenizeBody, body, request)
-        token_ids = await gateway.tokens(said, request.headers)
+        with counting_refusals():
+            token_ids = await gateway.tokens(said, request.headers)
         strings = await tokenizer.token_texts(token_ids) if said.return_token_strs else None
         return JsonAnswer(
             {
@@ -123,7 +129,9 @@ def _add_tokens(app: FastAPI, gateway: Gateway) -> None:
     async def detokenize(body: Annotated[DetokenizeBody, UNREAD], request: Request) -> Response:
         """The text of token ids, special tokens left out."""
         said = await read(DetokenizeBody, body, request)
-        return JsonAnswer({"prompt": await gateway.text(said, request.headers)})
+        with counting_refusals():
+            text = await gateway.text(said, request.headers)
+        return JsonAnswer({"prompt": text})
 
 
 def _add_operations(app: FastAPI, gateway: Gateway) -> None:
@@ -152,6 +160,7 @@ def _add_operations(app: FastAPI, gateway: Gateway) -> None:
 
 async def _bad_body(_request: Request, error: Exception) -> Response:
     assert isinstance(error, RequestValidationError)
+    count_invalid()
     return refusal(body_problem(error.errors()))
 
 
@@ -168,6 +177,8 @@ async def _no_such_thing(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     if isinstance(error, BodyRefused):
         return closing(refusal(error.problem))
+    if error.status_code == 400:
+        count_invalid()
     asked = f"{request.method} {request.url.path}"
     told = {
         400: (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import uuid
 from collections.abc import Callable, Mapping
 
@@ -12,7 +13,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from draftloop import logs
 from draftloop.errors import Forbidden, Unauthenticated, Unavailable
 from draftloop.request import is_request_id
-from orchestrator.ending import Ending
+from orchestrator.ending import Ending, stopping
 from orchestrator.gateway.answers import JsonAnswer, refusal
 from orchestrator.gateway.errors import Problem, encoded, problem, too_large, too_slow
 from orchestrator.metrics import HTTP_REQUESTS
@@ -22,7 +23,7 @@ REQUEST_ID_HEADER = "x-request-id"
 OPEN = ("/health", "/ready", "/version", "/metrics", "/openapi.json", "/")
 OPEN_FOLDER = "/playground"
 UNKNOWN = "unknown"  # route of a request that has none, or that was not looked for
-BODY_S = 60.0  # for each piece of a body
+BODY_S, REST_S = 60.0, 1.0  # for each piece of a body, and where the server stops
 FAILED, CLIENT_CLOSED = 500, 499  # nginx's number; nobody reads it
 
 
@@ -110,11 +111,13 @@ class Envelope:
         return counted
 
     async def _in_time(self, receive: Receive) -> Message:
+        """Behind the end of reading what is there is read, so that it is refused as what it is."""
+        ended = self._reading.ended
         try:
-            async with self._reading.within(BODY_S):
+            async with asyncio.timeout(REST_S) if ended else self._reading.within(BODY_S):
                 return await receive()
         except TimeoutError:
-            raise BodyRefused(too_slow(BODY_S)) from None
+            raise BodyRefused(problem(stopping()) if ended else too_slow(BODY_S)) from None
         except Unavailable as error:
             raise BodyRefused(problem(error)) from None
 

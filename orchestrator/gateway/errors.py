@@ -25,7 +25,7 @@ UNION_BRANCH = re.compile(r"(str|int|float|list\[.*\]|literal\[.*\]|ChosenTool)$
 KINDS = {"missing": "missing_required_parameter", "extra_forbidden": "unknown_parameter"}
 
 
-class UnknownModel(DraftloopError):
+class UnknownModel(InvalidInput):
     """Another model than the one that is served."""
 
 
@@ -62,6 +62,8 @@ class Problem:
 def problem(error: Exception) -> Problem:
     """What a client is told of an error; no more than that there was one, if it is unforeseen."""
     match error:
+        case UnknownModel():
+            return Problem(status=404, message=str(error), param="model", code="model_not_found")
         case InvalidInput():
             return _invalid(error)
         case Unauthenticated():
@@ -73,8 +75,6 @@ def problem(error: Exception) -> Problem:
             return Problem(
                 status=403, message=str(error), kind="permission_error", code="forbidden"
             )
-        case UnknownModel():
-            return Problem(status=404, message=str(error), param="model", code="model_not_found")
         case Overloaded():
             return Problem(
                 status=429, message=str(error), kind="rate_limit_error",

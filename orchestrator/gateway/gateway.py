@@ -62,7 +62,7 @@ class Gateway:
     def require_model(self, name: str | None) -> None:
         """Raises UnknownModel for another one than is served; None asks for that one."""
         if name is not None and name != self.model_name:
-            raise UnknownModel(f"model: must be {self.model_name!r}; got {name[:80]!r}")
+            raise UnknownModel("model", f"must be {self.model_name!r}", name)
 
     def require_caller(self, headers: Mapping[str, str]) -> None:
         """Raises Unauthenticated where a key is needed and none that is known came."""

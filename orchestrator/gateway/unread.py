@@ -10,7 +10,9 @@ from fastapi import Request
 from fastapi.exceptions import RequestValidationError
 from pydantic import ValidationError, WrapValidator
 
+from draftloop.errors import InvalidInput
 from orchestrator.gateway.body import RequestBody
+from orchestrator.metrics import count_invalid
 
 LONG_BODY = 1 << 16  # bytes beyond which others would notice the time that reading takes
 # In an annotation: the document says what the body has to be, and the framework does not look.
@@ -21,9 +23,13 @@ Read = TypeVar("Read", bound=RequestBody)
 
 async def read(kind: type[Read], unread: Read, request: Request) -> Read:
     """What the body says. Raises InvalidInput, or as the framework does where it has no form."""
-    if len(await request.body()) > LONG_BODY:
-        return await asyncio.to_thread(_read, kind, unread)
-    return _read(kind, unread)
+    try:
+        if len(await request.body()) > LONG_BODY:
+            return await asyncio.to_thread(_read, kind, unread)
+        return _read(kind, unread)
+    except InvalidInput:  # what the framework raises is counted where it is answered
+        count_invalid()
+        raise
 
 
 def _read(kind: type[Read], unread: Read) -> Read:

@@ -12,6 +12,7 @@ import httpx
 import pytest
 
 from draftloop.config import bundled_model
+from orchestrator import metrics
 from orchestrator.config import OrchestratorSettings
 from orchestrator.deployment import Deployment
 from orchestrator.doors import Doors
@@ -21,6 +22,7 @@ from orchestrator.gateway.server import HttpServer
 from protos import verifier_pb2, verifier_pb2_grpc
 from tests.faults import fakes
 from tests.service.sessions import open_verifier
+from tests.support.gateway import gateway
 from tests.support.waiting import eventually
 
 LIMIT_S = 60.0
@@ -124,3 +126,55 @@ async def test_while_calls_drain_everybody_may_see_how_it_goes() -> None:
         await draining
         with pytest.raises(httpx.TransportError):
             await client.get("/health")
+
+
+def failures() -> dict[str, float]:
+    """Requests that failed, by reason; reasons with none are left out."""
+    (family,) = metrics.FAILURES.collect()
+    return {
+        sample.labels["reason"]: sample.value
+        for sample in family.samples
+        if sample.name.endswith("_total") and sample.value
+    }
+
+
+async def failed(client: httpx.AsyncClient, status: int, **more: Any) -> dict[str, float]:
+    """What a request counts as, which is refused with that status."""
+    before = failures()
+    request = {"url": "/v1/completions", "json": {"prompt": "x"}, **more}
+    assert (await client.post(**request)).status_code == status
+    after = failures()
+    return {
+        name: after[name] - before.get(name, 0) for name in after if after[name] != before.get(name)
+    }
+
+
+@pytest.mark.parametrize(
+    ("status", "said"),
+    [
+        (400, {"json": {}}),
+        (400, {"json": None, "content": b"{"}),
+        (400, {"json": None, "content": b"\xff", "headers": {"content-type": "application/json"}}),
+        (400, {"json": {"prompt": "\ud800"}}),
+        (400, {"json": {"prompt": "x", "temperature": -1}}),
+        (400, {"json": {"prompt": "x", "n": 1000}}),
+        (404, {"json": {"prompt": "x", "model": "another"}}),
+        (400, {"url": "/v1/chat/completions", "json": {"messages": 1}}),
+    ],
+)
+async def test_every_mistake_of_a_client_is_counted_once(status: int, said: dict[str, Any]) -> None:
+    async with gateway() as (client, _):
+        assert await failed(client, status, **said) == {"invalid_input": 1}
+
+
+async def test_who_is_refused_in_a_drain_is_counted() -> None:
+    async with (
+        opened() as (doors, http),
+        served(doors) as call,
+        httpx.AsyncClient(base_url=f"http://{http.address}") as client,
+    ):
+        draining = asyncio.create_task(doors.drain())
+        await eventually(lambda: not http.gateway.ready)
+        assert await failed(client, 503) == {"unavailable": 1}
+        await end(call)
+        await draining

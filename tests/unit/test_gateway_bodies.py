@@ -229,7 +229,7 @@ def test_biases_are_for_token_ids(key: str) -> None:
 
 @pytest.mark.parametrize(("error", "status", "retry"), [
     (InvalidInput("speculation.strategy", "must be known", "x"), 400, None),
-    (UnknownModel("model: must be 'a'; got 'b'"), 404, None),
+    (UnknownModel("model", "must be 'a'", "b"), 404, None),
     (Overloaded("requests: at most 1 run at once", 0.2), 429, "1"),
     (Unavailable("verifier: none", 2.5), 503, "3"),
     (DeadlineExceeded(), 504, None),
