@@ -37,7 +37,8 @@ class Front:
 
     def caller(self, token: str | None) -> Caller:
         """Whose API key this is. Raises Unauthenticated where keys are needed and it is none."""
-        return self._access.caller(token)
+        with counting_refusals():
+            return self._access.caller(token)
 
     async def generation(
         self,

@@ -21,9 +21,11 @@ from prometheus_client.metrics_core import GaugeMetricFamily, Metric
 from draftloop.errors import (
     DeadlineExceeded,
     DraftloopError,
+    Forbidden,
     InvalidInput,
     Mismatch,
     Overloaded,
+    Unauthenticated,
     Unavailable,
 )
 from draftloop.metrics import REGISTRY, REQUEST_BUCKETS, ROUND_BUCKETS, TOKEN_BUCKETS, Live
@@ -187,6 +189,8 @@ _INTERNAL, _ABORT, _INVALID = "internal", "abort", "invalid_input"
 _REASONS = (
     (InvalidInput, _INVALID),
     (Overloaded, "overloaded"),
+    (Unauthenticated, "unauthenticated"),
+    (Forbidden, "forbidden"),
     (DeadlineExceeded, "deadline_exceeded"),
     (Mismatch, "mismatch"),
     (NoAnswer, "no_answer"),

@@ -109,7 +109,8 @@ def test_ends_of_requests_are_counted_from_the_start() -> None:
         f"{label} 0.0"
         for label in (
             *("stop", "length", "abort"),
-            *("invalid_input", "overloaded", "deadline_exceeded", "mismatch", "no_answer"),
+            *("invalid_input", "overloaded", "unauthenticated", "forbidden"),
+            *("deadline_exceeded", "mismatch", "no_answer"),
             *("unavailable", "other", "internal"),
         )
     ], done.stderr

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
 import grpc
@@ -19,6 +20,7 @@ from orchestrator.doors import Doors
 from orchestrator.front import Front
 from orchestrator.gateway import connections, envelope
 from orchestrator.gateway.server import HttpServer
+from orchestrator.key_file import KeyEntry, hash_of, new_key
 from protos import verifier_pb2, verifier_pb2_grpc
 from tests.faults import fakes
 from tests.service.sessions import open_verifier
@@ -65,6 +67,7 @@ async def end(call: Any) -> None:
     assert await call.code() is grpc.StatusCode.OK
 
 
+JSON = {"content-type": "application/json"}
 HEAD = b"POST /v1/completions HTTP/1.1\r\nhost: localhost\r\n"
 HALF_A_BODY = HEAD + b"content-type: application/json\r\ncontent-length: 99\r\n\r\n{"
 WHOLE = b"GET /health HTTP/1.1\r\nhost: localhost\r\n\r\n"
@@ -153,9 +156,9 @@ async def failed(client: httpx.AsyncClient, status: int, **more: Any) -> dict[st
     ("status", "said"),
     [
         (400, {"json": {}}),
-        (400, {"json": None, "content": b"{"}),
-        (400, {"json": None, "content": b"\xff", "headers": {"content-type": "application/json"}}),
-        (400, {"json": {"prompt": "\ud800"}}),
+        (400, {"json": None, "content": b"{", "headers": JSON}),
+        (400, {"json": None, "content": b"\xff", "headers": JSON}),
+        (400, {"json": None, "content": b'{"prompt": "\\ud800"}', "headers": JSON}),
         (400, {"json": {"prompt": "x", "temperature": -1}}),
         (400, {"json": {"prompt": "x", "n": 1000}}),
         (404, {"json": {"prompt": "x", "model": "another"}}),
@@ -178,3 +181,16 @@ async def test_who_is_refused_in_a_drain_is_counted() -> None:
         assert await failed(client, 503) == {"unavailable": 1}
         await end(call)
         await draining
+
+
+async def test_who_has_no_key_or_asks_for_another_tenant_is_counted(tmp_path: Path) -> None:
+    """And does not count as a fault of the server's: see the alert."""
+    key = new_key()
+    keys = tmp_path / "keys.toml"
+    keys.write_text(KeyEntry(name="one", sha256=hash_of(key), tenant="acme").toml())
+    named = {"authorization": f"Bearer {key}"}
+    async with gateway(keys) as (client, _):
+        assert await failed(client, 401) == {"unauthenticated": 1}
+        other = {**named, "x-tenant": "other"}
+        assert await failed(client, 403, headers=other) == {"forbidden": 1}
+        assert await failed(client, 400, json={}, headers=named) == {"invalid_input": 1}

@@ -11,7 +11,14 @@ import httpx
 import pytest
 from prometheus_client.metrics_core import GaugeMetricFamily, Metric
 
-from draftloop.errors import InvalidInput, Overloaded, StartupFailure, Unavailable
+from draftloop.errors import (
+    Forbidden,
+    InvalidInput,
+    Overloaded,
+    StartupFailure,
+    Unauthenticated,
+    Unavailable,
+)
 from draftloop.metrics import REGISTRY, Live
 from draftloop.metrics_server import serving_metrics
 from draftloop.phrase import Phrase
@@ -98,9 +105,12 @@ def test_errors_have_the_names_of_what_they_mean() -> None:
         Overloaded("x"),
         NoAnswer("x"),
         Unavailable("x"),
+        Unauthenticated("x"),
+        Forbidden("x"),
         KeyError(),
     )
-    names = ["invalid_input", "overloaded", "no_answer", "unavailable", "internal"]
+    names = ["invalid_input", "overloaded", "no_answer", "unavailable"]
+    names += ["unauthenticated", "forbidden", "internal"]
     assert [metrics.reason_of(error) for error in errors] == names
 
 
