@@ -28,7 +28,6 @@ from draftloop.rpc.sessions import (
     require_open,
     require_vocabulary,
 )
-from draftloop.runtime.awaited import Awaited
 from draftloop.runtime.metrics import PREFILL_TOKENS, observe_opening
 from draftloop.runtime.service import ModelHost
 from draftloop.speculation import CASCADE
@@ -91,13 +90,12 @@ class DrafterServicer(drafter_pb2_grpc.DrafterServicer):
                 )
                 prefilled = self._host.engine.awaited(strategy.prefill(), party=slot)
                 ahead = Ahead(self._host.engine, strategy, wanted=self._drafts_ahead)
-                answers = self._answers(request_iterator, strategy, prefilled, ahead)
+                answers = self._answers(request_iterator, strategy, ahead)
                 try:
                     await in_pieces(strategy.reading(), REST_S)
-                    if first.open.tells_when_ready:
-                        await prefilled
-                        observe_opening(slot, len(request.token_ids))
-                        yield self._ready(request)
+                    await prefilled
+                    observe_opening(slot, len(request.token_ids))
+                    yield self._ready(request)
                     async for answer in answers:
                         yield answer
                 finally:  # or they would go on writing into a slot that others get
@@ -113,7 +111,6 @@ class DrafterServicer(drafter_pb2_grpc.DrafterServicer):
         self,
         messages: AsyncIterator[pb.DraftRequest],
         strategy: Strategy,
-        prefilled: Awaited[None],
         ahead: Ahead,
     ) -> AsyncIterator[pb.DraftResponse]:
         """A draft for every proposal; one that is asked for again is sent again."""
@@ -127,7 +124,7 @@ class DrafterServicer(drafter_pb2_grpc.DrafterServicer):
                 raise InvalidInput("kind", "must be propose or close in an open session", kind)
             if answered is None or message.propose != asked:
                 asked = message.propose
-                answered = await self._propose(strategy, asked, prefilled, ahead)
+                answered = await self._propose(strategy, asked, ahead)
             yield answered
             ahead.begin()
 
@@ -142,7 +139,7 @@ class DrafterServicer(drafter_pb2_grpc.DrafterServicer):
         require_vocabulary(opened.vocabulary_fingerprint, self._host.info.vocabulary_fingerprint)
         request = SessionRequest(
             strategy=opened.strategy,
-            stop_token_ids=_stop_token_ids(opened),
+            stop_token_ids=frozenset(opened.stop_token_ids),
             access=access_from_pb(opened.phrases),
             ouroboros=ouroboros_from_pb(opened.ouroboros),
             opt_tree=opt_tree_from_pb(opened.opt_tree),
@@ -155,12 +152,11 @@ class DrafterServicer(drafter_pb2_grpc.DrafterServicer):
         return request
 
     async def _propose(
-        self, strategy: Strategy, asked: pb.ProposeDraft, prefilled: Awaited[None], ahead: Ahead
+        self, strategy: Strategy, asked: pb.ProposeDraft, ahead: Ahead
     ) -> pb.DraftResponse:
         received = time.perf_counter_ns()
         timings = ServiceTimings(forwards=await ahead.end())
         new_token_ids = list(asked.new_token_ids)
-        await prefilled
         verdict = self._verdict(asked)
         strategy.session.commit(new_token_ids, asked.committed_length)
         strategy.observe(new_token_ids, verdict)
@@ -204,8 +200,3 @@ class DrafterServicer(drafter_pb2_grpc.DrafterServicer):
             vocabulary_size=model.vocabulary_size, max_nodes=model.options.max_draft_nodes
         )
         return offer
-
-
-def _stop_token_ids(opened: pb.OpenDrafterSession) -> frozenset[int] | None:
-    """Those of the request; None of a client that does not say."""
-    return frozenset(opened.stop_tokens.ids) if opened.HasField("stop_tokens") else None

@@ -30,7 +30,7 @@ class SessionRequest(Opening):
     """What opens a session."""
 
     strategy: str
-    stop_token_ids: frozenset[int] | None = None  # the model's own where the client names none
+    stop_token_ids: frozenset[int] = frozenset()
     access: PhraseAccess = PhraseAccess()
     ouroboros: OuroborosParameters = OuroborosParameters()
     opt_tree: OptTreeParameters = OptTreeParameters()
@@ -45,11 +45,6 @@ class SessionRequest(Opening):
         self.ouroboros.validate("ouroboros")
         self.opt_tree.validate("opt_tree", MAX_WINDOW_NODES)
         self.cascade.validate("cascade")
-
-    def stops(self, model: LanguageModel) -> frozenset[int]:
-        """Tokens that end the text."""
-        said = self.stop_token_ids
-        return frozenset(model.stop_token_ids) if said is None else said
 
 
 # Positions whose noise is there when a draft begins: deeper ones take another call and more noise.
@@ -89,7 +84,7 @@ class DrafterSession:
 
     def __post_init__(self, followed: Sampler | None) -> None:
         self.committed = list(self.request.token_ids)
-        self.stop_token_ids = self.request.stops(self.model)
+        self.stop_token_ids = self.request.stop_token_ids
         for slot in (self.slot, *(smaller.slot for smaller in self.smaller)):
             slot.follow(self.committed)
         self.sampler = followed or self.request.sampler(self.model)

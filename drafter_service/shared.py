@@ -72,6 +72,6 @@ class Shared:
             publishes=False,
             harvests=parts.harvest,
             expected_tokens=min(MOST_EXPECTED_TOKENS, room),
-            stop_token_ids=request.stops(model),
+            stop_token_ids=request.stop_token_ids,
             calibration=calibration,
         )

@@ -68,10 +68,9 @@ def _measured_lines(curve: Sequence[CostPoint]) -> list[CostLine]:
 
 
 def _line(context: int, batch: int, points: Iterable[tuple[CostPoint, int]]) -> CostLine:
-    # max: an older service may leave the number of sessions out
-    named = [(point.tokens * max(batch, 1), point.forward_ns, at) for point, at in points]
+    named = [(point.tokens * batch, point.forward_ns, at) for point, at in points]
     rows, times, indices = zip(*named, strict=True)
-    return CostLine(context, max(batch, 1), rows, times, indices)
+    return CostLine(context, batch, rows, times, indices)
 
 
 def _lengthened(line: CostLine, fullest: CostLine) -> CostLine:

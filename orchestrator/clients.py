@@ -131,12 +131,11 @@ class DrafterStream(Stream):
             prompt_length=len(request.prompt),
             sampling=convert.sampling_to_pb(request.sampling),
             strategy=request.strategy,
-            stop_tokens=drafter_pb2.StopTokens(ids=sorted(request.stop_token_ids)),
+            stop_token_ids=sorted(request.stop_token_ids),
             phrases=access_to_pb(request.access(self._terms.target_fingerprint)),
             ouroboros=ouroboros_to_pb(request.speculation.ouroboros),
             opt_tree=opt_tree_to_pb(request.speculation.opt_tree),
             cascade=cascade_to_pb(request.speculation.cascade),
-            tells_when_ready=True,
             prefix_group=request.prefix_group,
             prefix_read_only=request.prefix_read_only,
         )

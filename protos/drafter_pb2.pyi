@@ -45,7 +45,7 @@ class DraftRequest(_message.Message):
     def __init__(self, open: _Optional[_Union[OpenDrafterSession, _Mapping]] = ..., propose: _Optional[_Union[ProposeDraft, _Mapping]] = ..., close: _Optional[_Union[CloseDrafterSession, _Mapping]] = ...) -> None: ...
 
 class OpenDrafterSession(_message.Message):
-    __slots__ = ("session_id", "vocabulary_fingerprint", "token_ids", "prompt_length", "sampling", "strategy", "phrases", "ouroboros", "opt_tree", "cascade", "tells_when_ready", "prefix_group", "prefix_read_only", "stop_tokens")
+    __slots__ = ("session_id", "vocabulary_fingerprint", "token_ids", "prompt_length", "sampling", "strategy", "phrases", "ouroboros", "opt_tree", "cascade", "prefix_group", "prefix_read_only", "stop_token_ids")
     SESSION_ID_FIELD_NUMBER: _ClassVar[int]
     VOCABULARY_FINGERPRINT_FIELD_NUMBER: _ClassVar[int]
     TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
@@ -56,10 +56,9 @@ class OpenDrafterSession(_message.Message):
     OUROBOROS_FIELD_NUMBER: _ClassVar[int]
     OPT_TREE_FIELD_NUMBER: _ClassVar[int]
     CASCADE_FIELD_NUMBER: _ClassVar[int]
-    TELLS_WHEN_READY_FIELD_NUMBER: _ClassVar[int]
     PREFIX_GROUP_FIELD_NUMBER: _ClassVar[int]
     PREFIX_READ_ONLY_FIELD_NUMBER: _ClassVar[int]
-    STOP_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    STOP_TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
     session_id: str
     vocabulary_fingerprint: str
     token_ids: _containers.RepeatedScalarFieldContainer[int]
@@ -70,17 +69,10 @@ class OpenDrafterSession(_message.Message):
     ouroboros: _speculation_pb2.OuroborosParameters
     opt_tree: _speculation_pb2.OptTreeParameters
     cascade: _speculation_pb2.CascadeParameters
-    tells_when_ready: bool
     prefix_group: str
     prefix_read_only: bool
-    stop_tokens: StopTokens
-    def __init__(self, session_id: _Optional[str] = ..., vocabulary_fingerprint: _Optional[str] = ..., token_ids: _Optional[_Iterable[int]] = ..., prompt_length: _Optional[int] = ..., sampling: _Optional[_Union[_speculation_pb2.SamplingParameters, _Mapping]] = ..., strategy: _Optional[str] = ..., phrases: _Optional[_Union[PhraseAccess, _Mapping]] = ..., ouroboros: _Optional[_Union[_speculation_pb2.OuroborosParameters, _Mapping]] = ..., opt_tree: _Optional[_Union[_speculation_pb2.OptTreeParameters, _Mapping]] = ..., cascade: _Optional[_Union[_speculation_pb2.CascadeParameters, _Mapping]] = ..., tells_when_ready: bool = ..., prefix_group: _Optional[str] = ..., prefix_read_only: bool = ..., stop_tokens: _Optional[_Union[StopTokens, _Mapping]] = ...) -> None: ...
-
-class StopTokens(_message.Message):
-    __slots__ = ("ids",)
-    IDS_FIELD_NUMBER: _ClassVar[int]
-    ids: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, ids: _Optional[_Iterable[int]] = ...) -> None: ...
+    stop_token_ids: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, session_id: _Optional[str] = ..., vocabulary_fingerprint: _Optional[str] = ..., token_ids: _Optional[_Iterable[int]] = ..., prompt_length: _Optional[int] = ..., sampling: _Optional[_Union[_speculation_pb2.SamplingParameters, _Mapping]] = ..., strategy: _Optional[str] = ..., phrases: _Optional[_Union[PhraseAccess, _Mapping]] = ..., ouroboros: _Optional[_Union[_speculation_pb2.OuroborosParameters, _Mapping]] = ..., opt_tree: _Optional[_Union[_speculation_pb2.OptTreeParameters, _Mapping]] = ..., cascade: _Optional[_Union[_speculation_pb2.CascadeParameters, _Mapping]] = ..., prefix_group: _Optional[str] = ..., prefix_read_only: bool = ..., stop_token_ids: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class PhraseAccess(_message.Message):
     __slots__ = ("scope", "target_fingerprint", "tenant", "origin")

@@ -108,7 +108,7 @@ class FakeDrafter(drafter_pb2_grpc.DrafterServicer):
             kind = message.WhichOneof("kind")
             if kind == "close":
                 return
-            if kind == "open" and message.open.tells_when_ready:
+            if kind == "open":
                 self.opened += 1
                 await asyncio.sleep(self.prefill_s)
                 length = len(message.open.token_ids)

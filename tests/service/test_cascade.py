@@ -63,7 +63,7 @@ async def test_models_that_are_the_target_are_always_right(
     chosen: dict[str, Any] = {"sampling": sampling(temperature=temperature)}
     async with serve_drafter(**settings) as (near, host), serve_verifier() as (far, _):
         drafter, verifier = DrafterStub(near).Draft(), VerifierStub(far).Verify()
-        await drafter.write(open_drafter(strategy="cascade", cascade=matrix(*rows), **chosen))
+        await say(drafter, open_drafter(strategy="cascade", cascade=matrix(*rows), **chosen))
         committed = list(PROMPT)
         new = list((await say(verifier, open_verifier(**chosen))).verdict.emitted_token_ids)
         for round_number in range(6):
@@ -86,7 +86,7 @@ async def test_only_a_cascade_takes_slots_of_the_smaller_model(serve_drafter: St
         smaller = host.smaller_models[0].cache
         for strategy, free in (("speculative", 4), ("cascade", 3)):
             call: Any = DrafterStub(channel).Draft()
-            await call.write(open_drafter(strategy=strategy))
+            await say(call, open_drafter(strategy=strategy))
             await say(call, propose(LENGTH + 1, [5]))
             assert smaller.free_slots == free
             call.cancel()
@@ -107,7 +107,7 @@ async def test_max_gram_reads_the_prompt_before_a_session_is_ready_and_on_no_eng
     monkeypatch.setattr("drafter_service.strategies.cascade.PIECE_TOKENS", 16)
     async with serve_drafter() as (channel, host):
         call: Any = DrafterStub(channel).Draft()
-        await say(call, open_drafter(strategy="cascade", tells_when_ready=True))
+        await say(call, open_drafter(strategy="cascade"))
         here = threading.current_thread().name
         assert [piece for piece in read if piece[0]] == [(16, here), (16, here), (8, here)]
         call.cancel()
@@ -123,6 +123,7 @@ async def test_slots_come_back_however_sessions_end(serve_drafter: Start) -> Non
         if number % 4 == 0:
             call.cancel()
             return
+        await call.read()
         await say(call, propose(LENGTH + 1, [5], 8))
         if number % 4 == 1:
             with pytest.raises(grpc.aio.AioRpcError):
@@ -164,7 +165,7 @@ async def test_wrong_parameters_name_field_rule_and_value(
 async def test_drafting_stops_where_it_does_not_pay(serve_drafter: Start) -> None:
     async with serve_drafter(**TWICE) as (channel, _):
         call: Any = DrafterStub(channel).Draft()
-        await call.write(open_drafter(strategy="cascade"))
+        await say(call, open_drafter(strategy="cascade"))
         dear: dict[str, Any] = {"tokens_per_second": 1e9, "least_path_probability": 1.0}
         answer = await say(call, propose(LENGTH + 1, [5], 8, **dear))
         assert answer.timings.forwards == 1

@@ -44,7 +44,7 @@ async def test_the_drafter_reports_what_its_forwards_took(serve_drafter: Start) 
         stub = DrafterStub(channel)
         host.model.costs = CostCurve(SLOW)
         call = stub.Draft()
-        await call.write(open_drafter())
+        await say(call, open_drafter())
         await say(call, propose(len(PROMPT), nodes=2))
         info = (await stub.Info(drafter_pb2.DrafterInfoRequest())).model
         assert info.cost_curve[0].forward_ns < SLOW[0].forward_ns

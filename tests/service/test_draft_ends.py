@@ -15,7 +15,6 @@ from draftloop.tree import DraftBudget
 from orchestrator.clients import DrafterStream
 from orchestrator.replicas import Replica
 from orchestrator.terms import SessionTerms
-from protos.drafter_pb2 import StopTokens
 from protos.drafter_pb2_grpc import DrafterStub
 from tests.service.conftest import FINGERPRINT, Start
 from tests.service.sessions import PROMPT, open_drafter, propose, sampling, say
@@ -32,7 +31,7 @@ def biased(token: int) -> dict[str, Any]:
 async def draft_of(channel: grpc.aio.Channel, strategy: str, token: int, **more: Any) -> list[int]:
     """The first draft of a session that says one token only."""
     call: Any = DrafterStub(channel).Draft()
-    await call.write(open_drafter(strategy=strategy, **biased(token), **more))
+    await say(call, open_drafter(strategy=strategy, **biased(token), **more))
     answer = await say(call, propose(LENGTH + 2, [token, token]))
     call.cancel()
     return list(answer.draft.token_ids)
@@ -44,13 +43,12 @@ async def test_a_draft_ends_where_the_request_does(serve_drafter: Start, strateg
     async with serve_drafter() as (channel, host):
         [end] = host.model.stop_token_ids
         of_one = partial(draft_of, channel, strategy)
-        assert (await of_one(end)).count(end) == 1  # as an older orchestrator asks
         assert (await of_one(CUSTOM)).count(CUSTOM) > 1
-        assert (await of_one(end, stop_tokens=StopTokens())).count(end) > 1
-        assert (await of_one(end, stop_tokens=StopTokens(ids=[CUSTOM]))).count(end) > 1
-        both = StopTokens(ids=[end, CUSTOM])
-        assert (await of_one(CUSTOM, stop_tokens=both)).count(CUSTOM) == 1
-        assert (await of_one(end, stop_tokens=both)).count(end) == 1
+        assert (await of_one(end)).count(end) > 1
+        assert (await of_one(end, stop_token_ids=[CUSTOM])).count(end) > 1
+        both = [end, CUSTOM]
+        assert (await of_one(CUSTOM, stop_token_ids=both)).count(CUSTOM) == 1
+        assert (await of_one(end, stop_token_ids=both)).count(end) == 1
 
 
 @pytest.mark.parametrize("ignores", [True, False])

@@ -49,7 +49,7 @@ async def test_a_drafter_of_the_same_model_is_always_right(
     chosen: dict[str, Any] = {"sampling": sampling(temperature=temperature)}
     async with serve_drafter() as (near, _), serve_verifier() as (far, _):
         drafter, verifier = DrafterStub(near).Draft(), VerifierStub(far).Verify()
-        await drafter.write(open_drafter(**chosen))
+        await say(drafter, open_drafter(**chosen))
         committed = list(PROMPT)
         new = list((await say(verifier, open_verifier(**chosen))).verdict.emitted_token_ids)
         for round_number in range(8):
@@ -69,13 +69,13 @@ async def test_a_session_recovers_from_refused_drafts(serve_drafter: Start) -> N
     async with serve_drafter() as (channel, host):
         stub = DrafterStub(channel)
         call = stub.Draft()
-        await call.write(open_drafter())
+        await say(call, open_drafter())
         committed = list(PROMPT)
         new: list[int] = []
         for round_number in range(5):
             answer = await say(call, propose(len(committed), new, 5))
             fresh = stub.Draft()
-            await fresh.write(open_drafter(committed))
+            await say(fresh, open_drafter(committed))
             expected = await say(fresh, propose(len(committed), (), 5))
             fresh.cancel()
             assert answer.draft.token_ids == expected.draft.token_ids
@@ -92,7 +92,7 @@ async def test_drafting_ahead_goes_on_behind_an_answer_and_changes_nothing(
     async with serve_drafter(draft_ahead="on") as (channel, host):
         stub, before = DrafterStub(channel), host.engine.forwards
         call = stub.Draft()
-        await call.write(open_drafter(strategy="fused"))
+        await say(call, open_drafter(strategy="fused"))
         answer = await say(call, propose(LENGTH, (), 6))
         await eventually(
             lambda: host.engine.forwards - before > 1 + answer.timings.forwards  # 1: the prompt's
@@ -102,7 +102,7 @@ async def test_drafting_ahead_goes_on_behind_an_answer_and_changes_nothing(
             committed += new
             answer = await say(call, propose(len(committed), new, 6))
             fresh = stub.Draft()
-            await fresh.write(open_drafter(committed, strategy="fused"))
+            await say(fresh, open_drafter(committed, strategy="fused"))
             expected = await say(fresh, propose(len(committed), (), 6))
             fresh.cancel()
             assert answer.draft.token_ids == expected.draft.token_ids
@@ -122,17 +122,17 @@ async def test_a_prompt_is_run_when_a_session_opens(serve_drafter: Start, strate
     """Not with the first draft: that one would come late by the whole prompt."""
     async with serve_drafter() as (channel, host):
         call, before = DrafterStub(channel).Draft(), host.engine.forwards
-        await call.write(open_drafter(strategy=strategy))
-        await eventually(lambda: host.engine.forwards > before)
+        await say(call, open_drafter(strategy=strategy))
+        assert host.engine.forwards > before
         answer = await say(call, propose(LENGTH + 1, [5], 1))
         assert host.engine.forwards - before == 1 + answer.timings.forwards
         call.cancel()
 
 
-async def test_who_asks_for_it_is_told_when_the_prompt_has_been_run(serve_drafter: Start) -> None:
+async def test_who_opens_is_told_when_the_prompt_has_been_run(serve_drafter: Start) -> None:
     async with serve_drafter() as (channel, host):
         call = DrafterStub(channel).Draft()
-        ready = await say(call, open_drafter(tells_when_ready=True))
+        ready = await say(call, open_drafter())
         assert (ready.committed_length, ready.HasField("draft")) == (LENGTH, False)
         assert ready.load.running_sessions == 1 and host.engine.forwards > 0
         draft = await say(call, propose(LENGTH, (), 4))
@@ -144,7 +144,7 @@ async def test_who_asks_for_it_is_told_when_the_prompt_has_been_run(serve_drafte
 async def test_a_repeated_proposal_gets_the_same_draft(serve_drafter: Start) -> None:
     async with serve_drafter() as (channel, _):
         call = DrafterStub(channel).Draft()
-        await call.write(open_drafter())
+        await say(call, open_drafter())
         first = await say(call, propose(LENGTH + 1, [5]))
         assert await say(call, propose(LENGTH + 1, [5])) == first
         call.cancel()
@@ -155,7 +155,7 @@ async def test_drafting_stops_where_it_does_not_pay(serve_drafter: Start, strate
     """Guards the way of the prices from the request to the strategy: they were lost once."""
     async with serve_drafter() as (channel, _):
         call: Any = DrafterStub(channel).Draft()
-        await call.write(open_drafter(strategy=strategy))
+        await say(call, open_drafter(strategy=strategy))
         dear: dict[str, Any] = {"tokens_per_second": 1e9, "least_path_probability": 1.0}
         answer = await say(call, propose(LENGTH + 1, [5], 8, **dear))
         assert answer.timings.forwards == 1
@@ -170,7 +170,7 @@ async def test_a_tree_says_why_it_ended_and_what_it_left_out(
 ) -> None:
     async with serve_drafter() as (channel, _):
         call: Any = DrafterStub(channel).Draft()
-        await call.write(open_drafter(strategy=strategy))
+        await say(call, open_drafter(strategy=strategy))
         answer = await say(call, propose(LENGTH + 1, [5], 6))
         assert len(answer.draft.token_ids) == 6 < answer.proposed_nodes
         assert answer.end in (drafter_pb2.DRAFT_END_NODES, drafter_pb2.DRAFT_END_DEPTH)
@@ -184,7 +184,7 @@ async def test_an_offer_is_reviewed_in_the_first_forward(serve_drafter: Start) -
     offer = convert.tree_to_pb(DraftTree.chain([7, 8, 9], TokenSource.PHRASE, [0.9, 0.9, 0.9]))
     async with serve_drafter() as (channel, _):
         call: Any = DrafterStub(channel).Draft()
-        await call.write(open_drafter(strategy="fused"))
+        await say(call, open_drafter(strategy="fused"))
         asked = propose(LENGTH + 1, [5], 16, offer=offer, tokens_per_second=1e9)
         answer = await say(call, asked)
         assert answer.timings.forwards == 1
@@ -206,7 +206,7 @@ async def test_an_offer_that_is_no_tree_is_refused(
 ) -> None:
     async with serve_drafter() as (channel, _):
         call: Any = DrafterStub(channel).Draft()
-        await call.write(open_drafter(strategy="fused"))
+        await say(call, open_drafter(strategy="fused"))
         with pytest.raises(grpc.aio.AioRpcError) as refused:
             await say(call, propose(LENGTH + 1, [5], 16, offer=convert.tree_to_pb(offer)))
         assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
@@ -237,7 +237,7 @@ async def drafted(served: Served, strategy: str, budget: int = 12, **parts: Any)
     call: Any = DrafterStub(served[0]).Draft()
     parameters = OuroborosParameters(**parts)
     text = [*PROMPT, *PROMPT]
-    await call.write(open_drafter(text, strategy=strategy, ouroboros=parameters))
+    await say(call, open_drafter(text, strategy=strategy, ouroboros=parameters))
     answer = await say(call, propose(len(text) + 1, PROMPT[:1], budget))
     call.cancel()
     return convert.tree_from_pb(answer.draft)
@@ -272,7 +272,7 @@ async def test_ouroboros_lengthens_by_what_earlier_requests_of_its_namespace_sai
     async with serve_drafter() as (channel, _):
         stub = DrafterStub(channel)
         first: Any = stub.Draft()
-        await first.write(open_drafter(strategy="ouroboros"))
+        await say(first, open_drafter(strategy="ouroboros"))
         draft = convert.tree_from_pb((await say(first, propose(LENGTH + 1, [7]))).draft)
         emitted = (*draft.token_ids, 90)
         verdict = Verdict(tuple(range(len(draft))), emitted, emitted[0], emitted[1:])
@@ -282,7 +282,7 @@ async def test_ouroboros_lengthens_by_what_earlier_requests_of_its_namespace_sai
             "phrases": PhraseAccess(**access),
             "ouroboros": OuroborosParameters(**parts),
         }
-        await second.write(open_drafter(strategy="ouroboros", **opened))
+        await say(second, open_drafter(strategy="ouroboros", **opened))
         answer = await say(second, propose(LENGTH + 1, [7], 3 * len(draft) // 2 + 1))
         tree = convert.tree_from_pb(answer.draft)
         assert tree.token_ids[: len(draft)] == draft.token_ids
@@ -317,7 +317,7 @@ async def test_a_bad_opening_names_the_field(
 async def test_a_stale_position_is_told_the_true_one(serve_drafter: Start) -> None:
     async with serve_drafter() as (channel, host):
         call: Any = DrafterStub(channel).Draft()
-        await call.write(open_drafter())
+        await say(call, open_drafter())
         with pytest.raises(grpc.aio.AioRpcError) as refused:
             await say(call, propose(LENGTH + 5, [1]))
         assert refused.value.code() is grpc.StatusCode.FAILED_PRECONDITION
@@ -339,7 +339,7 @@ async def test_a_verdict_that_is_none_is_refused(
     """What it says becomes phrases, and those are drafted from."""
     async with serve_drafter() as (channel, host):
         call = DrafterStub(channel).Draft()
-        await call.write(open_drafter(strategy="ouroboros"))
+        await say(call, open_drafter(strategy="ouroboros"))
         with pytest.raises(grpc.RpcError) as caught:
             await say(call, propose(LENGTH + 1, (5,), verdict=verdict))
         assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
@@ -351,7 +351,7 @@ async def test_a_verdict_that_is_none_is_refused(
 async def test_a_budget_of_nothing_is_no_draft(serve_drafter: Start, strategy: str) -> None:
     async with serve_drafter() as (channel, _):
         call = DrafterStub(channel).Draft()
-        await call.write(open_drafter(strategy=strategy))
+        await say(call, open_drafter(strategy=strategy))
         answer = await say(call, propose(LENGTH + 1, (5,), nodes=0))
         assert not answer.draft.token_ids
         with pytest.raises(grpc.RpcError) as caught:

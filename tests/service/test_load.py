@@ -51,7 +51,7 @@ async def test_a_drafters_answers_say_how_busy_it_is(serve_drafter: Start) -> No
     async with serve_drafter() as (channel, _):
         stub = DrafterStub(channel)
         call = stub.Draft()
-        await call.write(open_drafter())
+        await say(call, open_drafter())
         load = (await say(call, propose(LENGTH, nodes=2))).load
         assert load.running_sessions == 1 and load.answer_ns > 0
         info = await stub.Info(drafter_pb2.DrafterInfoRequest())

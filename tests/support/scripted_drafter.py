@@ -75,7 +75,8 @@ def session_of(
     """A session on a scripted model, its calibration fresh."""
     request = SessionRequest(
         session_id="test", token_ids=tuple(prompt), prompt_length=len(prompt),
-        sampling=sampling, **{"strategy": "opt_tree", **more},
+        sampling=sampling, stop_token_ids=frozenset(model.stop_token_ids),
+        **{"strategy": "opt_tree", **more},
     )  # fmt: skip
     return DrafterSession(model, model.acquire(), request, 512, calibration=Calibration())  # type: ignore[arg-type]
 

@@ -96,6 +96,7 @@ class Setting:
             prompt_length=len(PROMPT),
             sampling=self.sampling,
             strategy="cascade",
+            stop_token_ids=frozenset(self.stops),
             cascade=parameters,
         )
         smaller = [SmallerModel(model, model.acquire()) for model in models[1:]]

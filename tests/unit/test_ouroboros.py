@@ -50,8 +50,10 @@ def drafting(
 ) -> Ouroboros:
     """In a fresh session, its prompt read."""
     model = model or model_of()
-    request = request_of(text, ouroboros=OuroborosParameters(lookahead=lookahead))
-    phrases = PhraseSession(text, 400, stop_token_ids=model.stop_token_ids)
+    stops = frozenset(model.stop_token_ids)
+    parameters = OuroborosParameters(lookahead=lookahead)
+    request = request_of(text, ouroboros=parameters, stop_token_ids=stops)
+    phrases = PhraseSession(text, 400, stop_token_ids=stops)
     session = DrafterSession(model, model.acquire(), request, 64, Calibration(), phrases=phrases)
     strategy = Ouroboros(session)
     run(strategy.prefill())

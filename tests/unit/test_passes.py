@@ -60,7 +60,7 @@ def drafting(model: LanguageModel, name: str, *, alone: bool, **more: Any) -> St
     sampling = SamplingParameters(**{"temperature": 0.8, "seed": 5, **more.pop("sampling", {})})
     request = SessionRequest(
         session_id="test", token_ids=tuple(PROMPT), prompt_length=len(PROMPT), sampling=sampling,
-        strategy=name, **more,
+        strategy=name, stop_token_ids=frozenset(model.stop_token_ids), **more,
     )  # fmt: skip
     session = DrafterSession(
         model, model.acquire(), request, 512, calibration=Calibration(), is_alone=lambda: alone
