@@ -20,7 +20,7 @@ async def serve(settings: OrchestratorSettings) -> None:
     deployment = Deployment(settings)
     front = Front(deployment)
     http = HttpServer(settings, front) if settings.http_listen else None
-    doors = Doors(SERVICE_NAME, settings, http, front.ending)
+    doors = Doors(SERVICE_NAME, settings, http, front)
     register(GenerationServicer(front), doors.server)
     await doors.run(deployment.start, deployment.stop)
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
+
 from draftloop.rpc.server import RoleServer
 from orchestrator.config import OrchestratorSettings
-from orchestrator.ending import Ending
+from orchestrator.front import Front
 from orchestrator.gateway.server import HttpServer
 
 LAST_WORDS_S = 1.0  # for who is told to end
+LOOK_S = 0.25
 
 
 class Doors(RoleServer):
@@ -18,12 +21,12 @@ class Doors(RoleServer):
         service_name: str,
         settings: OrchestratorSettings,
         http: HttpServer | None,
-        ending: Ending,
+        front: Front,
     ) -> None:
-        """`ending` is that of all requests, whatever the door."""
         super().__init__(service_name, settings, last_words_s=LAST_WORDS_S)
         self._http = http
-        self._ending = ending
+        self._front = front
+        self._following: asyncio.Task[None] | None = None
 
     async def listen(self) -> None:
         """Raises StartupFailure where an address cannot be had."""
@@ -36,6 +39,13 @@ class Doors(RoleServer):
         if self._http is not None:
             self._http.ready()
         await super().ready()
+        self._following = asyncio.create_task(self._follow())
+
+    async def _follow(self) -> None:
+        """Has the service's health say what `/ready` does: whether a verifier is there."""
+        while True:
+            await asyncio.sleep(LOOK_S)
+            await self.welcome(ready=self._front.deployment.ready)
 
     @property
     def busy(self) -> bool:
@@ -44,10 +54,12 @@ class Doors(RoleServer):
 
     def end_calls(self) -> None:
         """Everybody is told."""
-        self._ending.end_all()
+        self._front.ending.end_all()
 
     async def drain(self) -> None:
         """One grace period for both; by HTTP everybody may see how it goes, to its end."""
+        if self._following is not None:
+            self._following.cancel()
         if self._http is not None:
             self._http.refuse()
         await super().drain()

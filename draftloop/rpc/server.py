@@ -36,7 +36,7 @@ class RoleServer:
     """One role's gRPC server with health, reflection and a graceful stop.
 
     "" is SERVING while the process lives; the service's own name is NOT_SERVING until `ready` and
-    again while draining.
+    again while draining, or where a role says so (`welcome`).
     """
 
     def __init__(
@@ -54,6 +54,7 @@ class RoleServer:
         ]
         self._calls = ErrorInterceptor()
         self.server = grpc.aio.server(interceptors=[self._calls], options=options)
+        self._welcomes = False
         self._health = health.aio.HealthServicer()
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self.server)
         names = (service_name, health.SERVICE_NAME, reflection.SERVICE_NAME)
@@ -85,10 +86,16 @@ class RoleServer:
 
     async def ready(self) -> None:
         """Announces that requests are welcome."""
-        await self._health.set(self.service_name, SERVING)
+        await self.welcome(ready=True)
         if self.settings.address_file:
             write_whole(self.settings.address_file, self.address)
         log.info("ready", address=self.address)
+
+    async def welcome(self, *, ready: bool) -> None:
+        """Says whether requests can be served now; who watches is told of changes alone."""
+        if ready is not self._welcomes:
+            self._welcomes = ready
+            await self._health.set(self.service_name, SERVING if ready else NOT_SERVING)
 
     async def run(
         self, start: Callable[[], Awaitable[None]], stop: Callable[[], Awaitable[None]]
@@ -112,7 +119,7 @@ class RoleServer:
 
         Who only watches the health, or asks for reflection, keeps nobody waiting.
         """
-        await self._health.set(self.service_name, NOT_SERVING)
+        await self.welcome(ready=False)
         grace = self.settings.grace_period_s
         log.info("draining", grace_period_s=grace)
         stopping = asyncio.create_task(self.server.stop(grace + self._last_words_s))

@@ -11,6 +11,7 @@ from typing import Any
 import grpc
 import httpx
 import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from draftloop.config import bundled_model
 from orchestrator import metrics
@@ -21,6 +22,7 @@ from orchestrator.front import Front
 from orchestrator.gateway import connections, envelope
 from orchestrator.gateway.server import HttpServer
 from orchestrator.key_file import KeyEntry, hash_of, new_key
+from orchestrator.replicas import Replica
 from protos import verifier_pb2, verifier_pb2_grpc
 from tests.faults import fakes
 from tests.service.sessions import open_verifier
@@ -28,6 +30,7 @@ from tests.support.gateway import gateway
 from tests.support.waiting import eventually
 
 LIMIT_S = 60.0
+STATUS = health_pb2.HealthCheckResponse.ServingStatus
 LOOPBACK = "127.0.0.1:0"
 
 
@@ -39,7 +42,7 @@ async def opened(**settings: Any) -> AsyncIterator[tuple[Doors, HttpServer]]:
     deployment = Deployment(chosen)
     front = Front(deployment)
     http = HttpServer(chosen, front)
-    doors = Doors("any", chosen, http, front.ending)
+    doors = Doors("any", chosen, http, front)
     verifier_pb2_grpc.add_VerifierServicer_to_server(fakes.ScriptedVerifier(), doors.server)
     await doors.listen()
     await doors.ready()
@@ -50,6 +53,26 @@ async def opened(**settings: Any) -> AsyncIterator[tuple[Doors, HttpServer]]:
         await doors.server.stop(0)
         await http.stop()
         await deployment.stop()
+
+
+async def test_health_follows_the_verifiers_and_life_does_not() -> None:
+    """As `/ready` does: what a balancer asks by gRPC, and `draftloop health`."""
+    async with (
+        opened() as (doors, http),
+        grpc.aio.insecure_channel(doors.address) as channel,
+    ):
+        stub = health_pb2_grpc.HealthStub(channel)
+        verifiers = http.gateway.front.deployment.replicas()["verifier"]
+        told = stub.Watch(health_pb2.HealthCheckRequest(service="any"))
+        for status, joins in (("NOT_SERVING", True), ("SERVING", False), ("NOT_SERVING", None)):
+            while STATUS.Name((await told.read()).status) != status:
+                pass
+            alive = await stub.Check(health_pb2.HealthCheckRequest())
+            assert alive.status == STATUS.Value("SERVING")
+            if joins is not None:
+                replica = Replica("a", channel) if joins else next(iter(verifiers))
+                (verifiers.join if joins else verifiers.leave)(replica)
+        told.cancel()
 
 
 @contextlib.asynccontextmanager
