@@ -20,9 +20,10 @@ Settings = TypeVar("Settings", bound=ServiceSettings)
 
 STARTUP_FAILED = 2
 
-# gRPC's core reads it when it is imported, so nothing that is imported here may import grpc. With
+# gRPC's core reads both when it is imported, so nothing that is imported here may import grpc. With
 # its event engine every message goes through one more thread on both sides: docs/decisions/0005.
 GRPC_EXPERIMENTS = "-event_engine_client,-event_engine_listener"
+GRPC_VERBOSITY = "ERROR"  # of lines of its own, which have not our form
 
 
 def run_role(
@@ -33,6 +34,7 @@ def run_role(
 ) -> int:
     """Runs `serve` with settings from the command line; returns the process's exit status."""
     os.environ.setdefault("GRPC_EXPERIMENTS", GRPC_EXPERIMENTS)
+    os.environ.setdefault("GRPC_VERBOSITY", GRPC_VERBOSITY)
     logs.have_standard_error()
     try:
         settings = settings_type.from_command_line(sys.argv[1:] if arguments is None else arguments)

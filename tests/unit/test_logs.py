@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from typing import Any
@@ -10,8 +11,9 @@ from typing import Any
 import pytest
 from structlog.contextvars import bound_contextvars, get_contextvars
 
+from draftloop.config import ServiceSettings
 from draftloop.logs import bind_request, session_name
-from draftloop.rpc.role import STARTUP_FAILED
+from draftloop.rpc.role import STARTUP_FAILED, run_role
 
 
 def bound(role: str, name: str) -> dict[str, Any]:
@@ -35,6 +37,7 @@ def test_a_session_of_somebody_elses_has_its_own_name(session: str) -> None:
 
 
 TALKS = """
+import sys, time
 from draftloop import logs
 logs.configure("orchestrator", log_format="json", level="info")
 log = logs.get("test")
@@ -42,7 +45,12 @@ for number in range(3000):
     log.info("said", number=number, more="x" * (9000 if number % 100 == 50 else 100))
 print("done", flush=True)
 input()
-log.info("said", number=-1)
+tries = 0
+while sys.stderr._dropped:  # until the reader has made room
+    log.info("said", number=3000 + tries)
+    tries += 1
+    time.sleep(0.01)
+log.info("said", number=-1, tries=tries)
 """
 
 
@@ -55,11 +63,12 @@ def test_a_reader_that_stands_still_holds_nobody_up() -> None:
         assert talking.stdout is not None
         assert talking.stdout.readline() == "done\n"
         _, said = talking.communicate("go on\n")
-    *before, dropped, last = said.splitlines()
-    assert json.loads(last)["number"] == -1
+    *before, dropped, first, last = said.splitlines()
+    tries = json.loads(last)["tries"]
+    assert json.loads(first)["number"] == 3000 + tries - 1
     told = json.loads(dropped)
     whole = [line for line in before if line.endswith("}")]
-    assert told["event"] == "log lines dropped" and told["lines"] == 3000 - len(whole)
+    assert told["event"] == "log lines dropped" and told["lines"] == 3000 + tries - 1 - len(whole)
     assert [json.loads(line)["number"] for line in whole] == sorted({*range(3000)})[: len(whole)]
 
 
@@ -67,3 +76,20 @@ def test_who_has_no_standard_error_goes_on() -> None:
     """A start that fails has its own status, and no other one for want of a place for its words."""
     role = f"{sys.executable} -m drafter_service --model /nowhere --listen 127.0.0.1:0 2>&-"
     assert subprocess.run(["sh", "-c", role], check=False).returncode == STARTUP_FAILED
+
+
+@pytest.mark.parametrize(("said", "heard"), [(None, "ERROR"), ("DEBUG", "DEBUG")])
+def test_of_grpcs_own_lines_come_errors_alone_unless_asked_for(
+    monkeypatch: pytest.MonkeyPatch, said: str | None, heard: str
+) -> None:
+    """Theirs are no JSON; its core looks when it is imported."""
+    monkeypatch.setenv("GRPC_VERBOSITY", said or "")
+    if said is None:
+        monkeypatch.delenv("GRPC_VERBOSITY")
+
+    async def serve(_: ServiceSettings) -> None:
+        raise AssertionError("was not to begin")
+
+    with pytest.raises(SystemExit):
+        run_role("any", ServiceSettings, serve, ["--no-such-flag"])
+    assert os.environ["GRPC_VERBOSITY"] == heard
