@@ -126,7 +126,7 @@ class Access:
             return
         self._state = state
         try:
-            self._take(KeyFile.read(self._file))
+            self._take(_written(self._file))
         except StartupFailure as error:
             log.error("api keys not renewed", reason=str(error))
 
@@ -147,6 +147,18 @@ class Access:
         except OSError:
             return None
         return (found.st_mtime_ns, found.st_ino) if found is not None else None
+
+
+def _written(file: Path) -> KeyFile:
+    """A file that was read before, as it is now.
+
+    Raises StartupFailure where it cannot be used, and where it has no key: who writes it anew
+    empties it first, and nobody means to shut all clients out.
+    """
+    read = KeyFile.read(file)
+    if not read.keys:
+        raise StartupFailure(f"api_keys: {file} has no keys any more")
+    return read
 
 
 def bearer_token(authorization: str | None) -> str | None:

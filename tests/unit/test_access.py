@@ -182,6 +182,21 @@ def test_the_file_is_read_again_when_it_changes(file: Path) -> None:
     assert access.caller(KEY).name == "alice"
 
 
+def test_a_file_that_is_just_being_written_shuts_nobody_out(file: Path) -> None:
+    """It is empty for a moment where it is written in place."""
+    clock = Clock()
+    write(file, entry())
+    access = Access(file, clock)
+    file.write_text("")
+    clock.now += 2
+    assert access.caller(KEY).name == "alice"
+    write(file, entry("bob", OTHER))
+    clock.now += 2
+    assert access.caller(OTHER).name == "bob"
+    with pytest.raises(Unauthenticated):
+        access.caller(KEY)
+
+
 @pytest.mark.parametrize(
     ("text", "words"),
     [
