@@ -54,7 +54,7 @@ async def test_so_does_a_drafter(serve_drafter: Start, threads: list[str]) -> No
     async with serve_drafter() as (channel, _):
         call = DrafterStub(channel).Draft()
         text = [*PROMPT, *output(MOST_AT_ONCE + 1)]
-        await call.write(open_drafter(text, sampling=HELD))
+        await say(call, open_drafter(text, sampling=HELD))
         assert (await say(call, propose(len(text)))).draft.token_ids
         call.cancel()
     assert len(threads) == 1 and threading.current_thread().name not in threads
