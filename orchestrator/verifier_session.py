@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 import sys
 import time
 from collections import Counter
@@ -20,8 +21,9 @@ from orchestrator.terms import SessionTerms
 
 # Between attempts: from one to the next twice as long.
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.05, 0.5
-# At the same text, of a replica that is there: what it cannot run it could not the next time.
-MOST_FAILURES = 2
+# At the same text, of a replica that is there: what it cannot run it could not the next time. More
+# than one, since a forward that fails fails for all that share it, whoever's fault that was.
+MOST_FAILURES = 4
 
 log = logs.get(__name__)
 
@@ -110,7 +112,9 @@ class VerifierSession(Session[VerifierStream]):
                 if time.monotonic() > give_up or self._none_is_left():
                     raise _lost(error) from None
                 left = self._terms.deadline.remaining()
-                await asyncio.sleep(pause if left is None else min(pause, left))
+                # not all at once that shared a forward: who cannot be run would be among them again
+                chosen = pause * random.uniform(0.5, 1.5)
+                await asyncio.sleep(chosen if left is None else min(chosen, left))
                 pause = min(2 * pause, LONGEST_PAUSE_S)
                 continue
             self.reopened += 1

@@ -95,6 +95,23 @@ async def test_a_text_that_no_verifier_can_run_is_not_asked_for_again_and_again(
         await session.close()
 
 
+async def test_who_shared_a_forward_that_failed_goes_on() -> None:
+    """It fails for all in it, at once with each other, on the only replica there is."""
+    fake = Incapable(len(PROMPT))
+    async with fakes.listening(add_verifier, fake) as address, replicas(address) as known:
+        sessions = [VerifierSession(known, terms(), reopen_for_s=60) for _ in range(3)]
+        for session in sessions:
+            await session.open(PROMPT)
+        going_on = [
+            asyncio.create_task(session.verify((*PROMPT, 1), EMPTY_TREE)) for session in sessions
+        ]
+        await eventually(lambda: fake.failures >= 2 * len(sessions))
+        fake.most = 2 * len(PROMPT)  # who was at fault has gone
+        for task, session in zip(going_on, sessions, strict=True):
+            assert (await task).verdict.emitted_token_ids
+            await session.close()
+
+
 async def test_a_session_that_is_reopened_has_another_name() -> None:
     forgetful = Forgetful()
     async with (
