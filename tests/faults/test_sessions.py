@@ -29,6 +29,7 @@ from tests.faults.open_sessions import (
     terms,
 )
 from tests.support.model_info import model_info
+from tests.support.waiting import eventually
 
 
 class OtherModel(verifier_pb2_grpc.VerifierServicer):
