@@ -29,6 +29,13 @@ class Connection(H11Protocol):
         elif before is None or before.response_complete:
             self._arm()
 
+    def send_400_response(self, msg: str) -> None:
+        """For what is no HTTP behind a good head: whoever answers that one is too late."""
+        super().send_400_response(msg)
+        if self.cycle is not None:
+            self.cycle.disconnected = True
+            self.cycle.message_event.set()
+
     def connection_lost(self, exc: Exception | None) -> None:
         """Nothing is waited for."""
         self._disarm()

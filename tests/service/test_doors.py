@@ -12,6 +12,7 @@ import grpc
 import httpx
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
+from structlog.testing import capture_logs
 
 from draftloop.config import bundled_model
 from orchestrator import metrics
@@ -123,6 +124,15 @@ async def test_who_does_not_ask_is_not_waited_for(
         await reader.readuntil(b"}")
         writer.write(said or b"GET")
         assert await reader.read() == b""
+
+
+async def test_what_is_no_http_behind_a_head_is_nobodys_failure() -> None:
+    """The head alone would have been refused, without a look at what follows."""
+    refused = HEAD + b"content-encoding: gzip\r\ntransfer-encoding: chunked\r\n\r\nno number\r\n"
+    with capture_logs() as lines:
+        async with opened() as (_, http), connected(http, refused) as (reader, _):
+            assert (await reader.read()).startswith(b"HTTP/1.1 400 ")
+    assert not [line for line in lines if line["log_level"] == "error"]
 
 
 async def test_half_a_body_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
