@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import subprocess
 import sys
+import threading
 from collections import OrderedDict
 from dataclasses import asdict
 from pathlib import Path
@@ -18,7 +20,6 @@ from draftloop.model_info import ModelInfo
 COMMAND = (sys.executable, "-P", "-m", "draftloop.grammars.trial")
 PROCESSES = 2  # so that one who asks for the impossible does not keep all others waiting
 MOST_REMEMBERED = 256
-MOST_LETTERS = 1 << 20  # of an answer, which quotes
 
 
 class GrammarTrials:
@@ -68,22 +69,29 @@ class GrammarTrials:
 
 
 class _Trials:
-    """One process."""
+    """One process, asked by one task at a time; whatever waits for it does so in a thread."""
 
-    def __init__(self, model: Model, process: asyncio.subprocess.Process) -> None:
+    def __init__(self, model: Model) -> None:
+        """Takes a few milliseconds.
+
+        By `subprocess`, which starts it without a copy of this process: in one, gRPC's handlers of
+        forks would run, and end it. uvloop makes a copy.
+        """
         self.model = model
-        self._process = process
+        self._exchanging = threading.Lock()
+        self._process = subprocess.Popen(
+            COMMAND,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,  # bombs end loudly
+        )
 
     @classmethod
     async def begun(cls, model: Model) -> _Trials:
         """Raises InvalidInput where the tokenizer is none that grammars can be followed with."""
-        pipe, quiet = asyncio.subprocess.PIPE, asyncio.subprocess.DEVNULL  # bombs end loudly
-        process = await asyncio.create_subprocess_exec(
-            *COMMAND, stdin=pipe, stdout=pipe, stderr=quiet, limit=MOST_LETTERS
-        )
-        trials = cls(model, process)
+        trials = cls(model)
         try:
-            unfit = await trials._said(asdict(model))
+            unfit = await asyncio.to_thread(trials._exchange, asdict(model))
         except BaseException:
             await trials.end()
             raise
@@ -95,24 +103,27 @@ class _Trials:
 
     async def ask(self, grammar: Grammar) -> str | None:
         """What is wrong with the grammar; None where it can be followed."""
-        return await self._said(asdict(grammar))
+        return await asyncio.to_thread(self._exchange, asdict(grammar))
 
-    async def _said(self, message: object) -> str | None:
+    async def end(self) -> None:
+        """With whatever it is trying."""
+        self._process.terminate()
+        await asyncio.to_thread(self._taken_leave_of)
+
+    def _exchange(self, message: object) -> str | None:
         assert self._process.stdin is not None and self._process.stdout is not None
-        try:
-            self._process.stdin.write(json.dumps(message).encode() + b"\n")
-            line = await self._process.stdout.readline()
-        except (OSError, ValueError) as error:
-            raise Unavailable(f"no grammar can be tried now ({error})") from None
+        with self._exchanging:
+            try:
+                self._process.stdin.write(json.dumps(message).encode() + b"\n")
+                self._process.stdin.flush()
+                line = self._process.stdout.readline()
+            except (OSError, ValueError) as error:
+                raise Unavailable(f"no grammar can be tried now ({error})") from None
         if not line:
             raise Unavailable("no grammar can be tried now (the process ended)")
         found: str | None = json.loads(line)
         return found
 
-    async def end(self) -> None:
-        """With whatever it is trying."""
-        assert self._process.stdin is not None
-        with contextlib.suppress(ProcessLookupError):
-            self._process.terminate()
-        self._process.stdin.close()
-        await self._process.wait()
+    def _taken_leave_of(self) -> None:
+        with self._exchanging, contextlib.suppress(BrokenPipeError):  # of what was not flushed
+            self._process.communicate()
