@@ -126,10 +126,11 @@ class Work:
 
     async def _tell_prompt(self, answer: dict[str, Any], choice: Choice) -> None:
         """How likely the tokens of a choice's prompt were, where the client wants to know."""
-        if self.of_prompts.told is not None:
+        place = self._of_prompt(answer, choice)
+        if self.of_prompts.told is not None and "prompt_logprobs" not in place:
             generation = self.generations[choice["index"]]
             told = await self.of_prompts.tell(generation, self.front.deployment.tokenizer)
-            self._of_prompt(answer, choice)["prompt_logprobs"] = told
+            place["prompt_logprobs"] = told
 
     def _of_prompt(self, answer: dict[str, Any], choice: Choice) -> dict[str, Any]:
         """Where prompts are spoken of, as in vLLM: beside the choices where all have one."""
