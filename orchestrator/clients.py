@@ -10,7 +10,6 @@ import grpc
 from draftloop import logs, tracing
 from draftloop.errors import InvalidInput, Unavailable
 from draftloop.load import ServiceLoad
-from draftloop.logprobs import PromptLogprobs
 from draftloop.model_info import ModelInfo
 from draftloop.rpc import convert
 from draftloop.rpc.convert_speculation import (
@@ -202,10 +201,5 @@ def _verification(message: verifier_pb2.VerifyResponse, length: int) -> Verifica
         verdict=convert.verdict_from_pb(message.verdict),
         committed_length=message.committed_length,
         timings=convert.timings_from_pb(message.timings),
-        prompt_logprobs=_prompt_logprobs(message),
+        prompt_logprobs=convert.prompt_logprobs_from_pb(message),
     )
-
-
-def _prompt_logprobs(message: verifier_pb2.VerifyResponse) -> PromptLogprobs | None:
-    there = message.HasField("prompt_logprobs")
-    return convert.prompt_logprobs_from_pb(message.prompt_logprobs) if there else None

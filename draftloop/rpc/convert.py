@@ -15,7 +15,7 @@ from draftloop.request import GenerationParameters, SamplingParameters
 from draftloop.rpc.convert_speculation import speculation_from_pb, speculation_to_pb
 from draftloop.rpc.fields import names, taken
 from draftloop.tree import DraftEnd, DraftTree, ServiceTimings, TokenSource, Verdict
-from protos import generation_pb2
+from protos import generation_pb2, verifier_pb2
 from protos import speculation_pb2 as pb
 
 # What every round carries is copied field by field, which takes half the time.
@@ -114,26 +114,20 @@ def logprobs_from_pb(messages: Iterable[pb.TokenLogprobs]) -> tuple[TokenLogprob
 
 def prompt_logprobs_to_pb(said: PromptLogprobs | None) -> pb.PromptLogprobs | None:
     """A prompt's log-probabilities for the wire; None where there are none."""
-    if said is None:
+    return None if said is None else pb.PromptLogprobs(**taken(said, names(PromptLogprobs)))
+
+
+def prompt_logprobs_from_pb(
+    answer: generation_pb2.GenerateResponse
+    | generation_pb2.GenerateOnceResponse
+    | verifier_pb2.VerifyResponse,
+) -> PromptLogprobs | None:
+    """A prompt's log-probabilities as they came; None where the answer has none."""
+    if not answer.HasField("prompt_logprobs"):
         return None
-    return pb.PromptLogprobs(
-        count=said.count,
-        logprobs=said.logprobs,
-        ranks=said.ranks,
-        top_token_ids=said.top_token_ids,
-        top_logprobs=said.top_logprobs,
-    )
-
-
-def prompt_logprobs_from_pb(message: pb.PromptLogprobs) -> PromptLogprobs:
-    """A prompt's log-probabilities as they came."""
-    return PromptLogprobs(
-        count=message.count,
-        logprobs=list(message.logprobs),
-        ranks=list(message.ranks),
-        top_token_ids=list(message.top_token_ids),
-        top_logprobs=list(message.top_logprobs),
-    )
+    said = answer.prompt_logprobs
+    lists = taken(said, names(PromptLogprobs, but=["count"]))
+    return PromptLogprobs(count=said.count, **{name: list(lists[name]) for name in lists})
 
 
 def sampling_to_pb(parameters: SamplingParameters) -> pb.SamplingParameters:

@@ -16,7 +16,6 @@ from draftloop.completion import (
     Usage,
 )
 from draftloop.errors import Mismatch
-from draftloop.logprobs import PromptLogprobs
 from draftloop.rpc.convert import (
     logprobs_from_pb,
     model_info_from_pb,
@@ -39,7 +38,7 @@ def piece_from_pb(message: pb.GenerateResponse) -> Piece:
         token_ids=tuple(message.token_ids),
         sources=_sources(message.sources),
         logprobs=logprobs_from_pb(message.logprobs),
-        prompt_logprobs=_prompt_logprobs(message),
+        prompt_logprobs=prompt_logprobs_from_pb(message),
     )
 
 
@@ -52,7 +51,7 @@ def completion_from_pb(message: pb.GenerateOnceResponse) -> Completion:
         token_ids=tuple(message.token_ids),
         sources=_sources(message.sources),
         logprobs=logprobs_from_pb(message.logprobs),
-        prompt_logprobs=_prompt_logprobs(message),
+        prompt_logprobs=prompt_logprobs_from_pb(message),
         **shared,
     )
 
@@ -110,10 +109,3 @@ def _sources(values: Iterable[int]) -> tuple[TokenSource, ...]:
         return tuple(TokenSource(value) for value in values)
     except ValueError as error:
         raise Mismatch(f"the server is newer than this client ({error}): update it") from None
-
-
-def _prompt_logprobs(
-    message: pb.GenerateResponse | pb.GenerateOnceResponse,
-) -> PromptLogprobs | None:
-    there = message.HasField("prompt_logprobs")
-    return prompt_logprobs_from_pb(message.prompt_logprobs) if there else None

@@ -12,8 +12,7 @@ from openai import OpenAI
 
 from orchestrator.launcher import Stack
 from tests.e2e.http_client import talk
-from tests.support.service_process import ServiceProcess
-from tests.support.waiting import until
+from tests.support.own_orchestrator import own_orchestrator
 
 TEMPLATE = """\
 {% for message in messages %}{{ message.content }}{% endfor %}
@@ -30,24 +29,8 @@ PLAIN = {"speculative": {"strategy": "autoregressive"}}
 @pytest.fixture(scope="module")
 def reasoner(stack: Stack, tmp_path_factory: pytest.TempPathFactory) -> Iterator[OpenAI]:
     """Of an orchestrator whose chat template lets models reason, before the stack's services."""
-    folder = tmp_path_factory.mktemp("reasoner")
-    template, address = folder / "template.jinja", folder / "http"
-    template.write_text(TEMPLATE)
-    roles = (stack.processes["verifier"].address, stack.processes["drafter"].address)
-    flags = [
-        "--verifiers", roles[0], "--drafters", roles[1], "--chat-template", str(template),
-        "--http-listen", "127.0.0.1:0", "--http-address-file", str(address),
-    ]  # fmt: skip
-    process = ServiceProcess("orchestrator", flags, folder)
-    process.start()
-    try:
-        process.wait_until_ready()
-        until(address.exists)
-        base = f"http://{address.read_text().strip()}/v1"
-        with OpenAI(base_url=base, api_key="none", max_retries=0) as client:
-            yield client
-    finally:
-        process.kill()
+    with own_orchestrator(stack, tmp_path_factory.mktemp("reasoner"), TEMPLATE) as client:
+        yield client
 
 
 def ask(client: OpenAI, seed: int, **said: Any) -> Any:

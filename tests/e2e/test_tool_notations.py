@@ -13,8 +13,7 @@ from openai import OpenAI
 from orchestrator.launcher import Stack
 from tests.e2e.http_client import talk
 from tests.support import chat_templates
-from tests.support.service_process import ServiceProcess
-from tests.support.waiting import until
+from tests.support.own_orchestrator import own_orchestrator
 
 SCHEMA: dict[str, Any] = {
     "type": "object",
@@ -39,26 +38,11 @@ def caller(
     stack: Stack, tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
 ) -> Iterator[OpenAI]:
     """Of an orchestrator with that chat template, before the stack's services."""
-    folder = tmp_path_factory.mktemp("caller")
-    template, address = folder / "template.jinja", folder / "http"
-    template.write_text(getattr(chat_templates, request.param))
-    roles = (stack.processes["verifier"].address, stack.processes["drafter"].address)
+    template = getattr(chat_templates, request.param)
     # The bundled model would reason on and on: it has never seen what ends that.
-    flags = [
-        "--verifiers", roles[0], "--drafters", roles[1], "--chat-template", str(template),
-        "--reasoning-parser", "none", "--http-listen", "127.0.0.1:0",
-        "--http-address-file", str(address),
-    ]  # fmt: skip
-    process = ServiceProcess("orchestrator", flags, folder)
-    process.start()
-    try:
-        process.wait_until_ready()
-        until(address.exists)
-        base = f"http://{address.read_text().strip()}/v1"
-        with OpenAI(base_url=base, api_key="none", max_retries=0) as client:
-            yield client
-    finally:
-        process.kill()
+    flags = ("--reasoning-parser", "none")
+    with own_orchestrator(stack, tmp_path_factory.mktemp("caller"), template, *flags) as client:
+        yield client
 
 
 def streamed(chunks: Any) -> tuple[str, str, str]:

@@ -34,7 +34,7 @@ from orchestrator import servicer
 from orchestrator.figures import SpeculationFigures, Timings
 from protos import generation_pb2 as pb
 from protos.drafter_pb2 import OpenDrafterSession
-from protos.verifier_pb2 import OpenVerifierSession
+from protos.verifier_pb2 import OpenVerifierSession, VerifyResponse
 
 TREE = DraftTree((5, 6), (-1, 0), (0.5, 0.25), (TokenSource.PHRASE, TokenSource.DRAFT_MODEL))
 LOGPROBS = TokenLogprobs(3, -0.5, ((3, -0.5), (4, -1.0)))
@@ -99,13 +99,19 @@ WISHES = GenerationParameters(
 ACCESS = PhraseAccess(
     scope=PhraseScope.PRIVATE, target_fingerprint="target", tenant="tenant", origin=1
 )
+
+
+def answered(said: PromptLogprobs) -> VerifyResponse:
+    return VerifyResponse(prompt_logprobs=convert.prompt_logprobs_to_pb(said))
+
+
 EVERY = [
     (TREE, convert.tree_to_pb, convert.tree_from_pb),
     (VERDICT, convert.verdict_to_pb, convert.verdict_from_pb),
     (TIMINGS, convert.timings_to_pb, convert.timings_from_pb),
     (LOAD, convert.load_to_pb, convert.load_from_pb),
     (INFO, convert.model_info_to_pb, convert.model_info_from_pb),
-    (PROMPT, convert.prompt_logprobs_to_pb, convert.prompt_logprobs_from_pb),
+    (PROMPT, answered, convert.prompt_logprobs_from_pb),
     (SAMPLING, convert.sampling_to_pb, convert.sampling_from_pb),
     (SPECULATION, convert_speculation.speculation_to_pb, convert_speculation.speculation_from_pb),
     (ACCESS, convert_speculation.access_to_pb, convert_speculation.access_from_pb),

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 
 from draftloop.errors import InvalidInput
 from orchestrator.gateway.harmony import ALL, CALL, CALL_BEGIN, CHANNEL, CONSTRAIN, MESSAGE
-from orchestrator.gateway.tools.braces import Braces
 from orchestrator.gateway.tools.grammar import either, json_value, literal
-from orchestrator.gateway.tools.notation import CallBody, Functions, Mark, Notation
+from orchestrator.gateway.tools.named_object import NamedObject
+from orchestrator.gateway.tools.notation import Functions, Mark, Notation
 from orchestrator.gateway.tools.schemas import MOST_NAME_LETTERS, Function
 
 WORD = re.compile(r"[^\s<]+")
@@ -51,48 +51,28 @@ def _call(function: Function, message: str) -> str:
     return f"{literal(function.name)} kind {message} {json_value(function.schema_of_arguments)}"
 
 
-class MessageCall(CallBody):
+class MessageCall(NamedObject):
     """The name, what else the header says, and an object; one without anything is empty."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self._named = ""
-        self._braces: Braces | None = None
-        self._new = ""
-
     def feed(self, text: str) -> str:
-        if self._braces is None:
+        if self.name is None:
             self.raw += text
             return self._read_head()
-        end = self._braces.end_in(text)
-        self.ended = end is not None
-        self._new += text[:end]
-        return "" if end is None else text[end:]
-
-    def new_arguments(self) -> str:
-        new, self._new = self._new, ""
-        return new
+        return self._read_object(text)
 
     def _read_head(self) -> str:
-        """Up to the brace behind it, or was no call: then what follows its first word is text."""
+        """Up to the brace behind it."""
         head = HEAD.match(self.raw[:LONGEST_HEAD])
         if head is None:
-            return "" if len(self.raw) <= LONGEST_HEAD else self._without_object()
+            return "" if len(self.raw) <= LONGEST_HEAD else self._is_none(WORD)
         said = self.raw[head.end() :].lstrip()
         if said.startswith("{"):
-            self.name, self._braces = head[1], Braces()
-            return self.feed(said)
+            self.name = head[1]
+            return self._read_object(said)
         if said.startswith(CALL):
             self.name, self._new, self.ended = head[1], "{}", True
             return said
-        return "" if CALL.startswith(said) else self._without_object()
-
-    def _without_object(self) -> str:
-        self.ended = True
-        word = WORD.match(self.raw)
-        end = 0 if word is None else word.end()
-        rest, self.raw = self.raw[end:], self.raw[:end]
-        return rest
+        return "" if CALL.startswith(said) else self._is_none(WORD)
 
 
 HARMONY = Harmony()

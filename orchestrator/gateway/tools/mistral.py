@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from orchestrator.gateway.tools.braces import Braces
 from orchestrator.gateway.tools.call_object import CallObject
 from orchestrator.gateway.tools.grammar import call_object, either, json_value, literal
+from orchestrator.gateway.tools.named_object import NamedObject
 from orchestrator.gateway.tools.notation import CallBody, Functions, Mark, Notation
 from orchestrator.gateway.tools.schemas import MOST_NAME_LETTERS, Function
 
@@ -57,39 +57,18 @@ class Mistral(Notation):
         return f"start: {start}\n{rules}"
 
 
-class NamedCall(CallBody):
+class NamedCall(NamedObject):
     """`name[ARGS]{…}`; newer models leave out the mark in between, or write an id before it."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._braces = Braces()
-        self._new = ""
 
     def feed(self, text: str) -> str:
         if self.name is None:
             self.raw += text
             head = HEAD.match(self.raw[:LONGEST_HEAD])
             if head is None:
-                return self._without_head()
+                may_come = len(self.raw) <= LONGEST_HEAD and BEGUN.fullmatch(self.raw)
+                return "" if may_come else self._is_none(NAME)
             self.name, text = head[1], self.raw[head.end() :]
-        end = self._braces.end_in(text)
-        self.ended = end is not None
-        self._new += text[:end]
-        return "" if end is None else text[end:]
-
-    def new_arguments(self) -> str:
-        new, self._new = self._new, ""
-        return new
-
-    def _without_head(self) -> str:
-        """Goes on to look for it, or was no call: then what follows its first word is text."""
-        if len(self.raw) <= LONGEST_HEAD and BEGUN.fullmatch(self.raw):
-            return ""
-        word = NAME.match(self.raw)
-        end = 0 if word is None else word.end()
-        rest, self.raw = self.raw[end:], self.raw[:end]
-        self.ended = True
-        return rest
+        return self._read_object(text)
 
 
 MISTRAL = Mistral()

@@ -1,0 +1,36 @@
+"""A call's name and, behind it, the object that is its arguments."""
+
+from __future__ import annotations
+
+import re
+
+from orchestrator.gateway.tools.braces import Braces
+from orchestrator.gateway.tools.notation import CallBody
+
+
+class NamedObject(CallBody):
+    """What bodies of this kind share once the name has been read, or found to be none."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._braces = Braces()
+        self._new = ""
+
+    def new_arguments(self) -> str:
+        new, self._new = self._new, ""
+        return new
+
+    def _read_object(self, text: str) -> str:
+        """Up to its end; what stands behind comes back."""
+        end = self._braces.end_in(text)
+        self.ended = end is not None
+        self._new += text[:end]
+        return "" if end is None else text[end:]
+
+    def _is_none(self, word: re.Pattern[str]) -> str:
+        """It was no call: what follows its first word is text, and comes back."""
+        self.ended = True
+        first = word.match(self.raw)
+        end = 0 if first is None else first.end()
+        rest, self.raw = self.raw[end:], self.raw[:end]
+        return rest
