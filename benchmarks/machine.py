@@ -14,6 +14,7 @@ import psutil
 from draftloop import __version__
 from draftloop.config import REPOSITORY
 from draftloop.cost_line import cost_line
+from draftloop.errors import StartupFailure
 from draftloop.model_info import ModelInfo
 
 CPU_FILE = Path("/proc/cpuinfo")
@@ -29,14 +30,19 @@ def available_cores() -> int:
     return os.cpu_count() or 1
 
 
-def describe_machine() -> dict[str, Any]:
-    """Hardware, software and load, without anything that names the machine."""
+def describe_machine(device: str = "cpu") -> dict[str, Any]:
+    """Hardware, software and load, without anything that names the machine.
+
+    `gpu` is the one that the models are on, None where `device` is the CPU. Raises StartupFailure
+    where the machine has no such device.
+    """
     cpu = _cpu_lines()
     flags = cpu.get("flags", "").split()
     return {
         "cpu": cpu.get("model name", platform.processor()),
         "cores": available_cores(),
         "cpu_flags": {flag: flag in flags for flag in TELLING_FLAGS},
+        "gpu": _gpu(device),
         "memory_gib": round(psutil.virtual_memory().total / 2**30, 1),
         "load_average": [round(load, 2) for load in psutil.getloadavg()],
         "system": f"{platform.system()} {platform.machine()}",
@@ -62,6 +68,25 @@ def describe_model(info: ModelInfo) -> dict[str, Any]:
             str(rows): round(time / 1e6, 3)
             for rows, time in zip(line.rows, line.times, strict=True)
         },
+    }
+
+
+def _gpu(device: str) -> dict[str, Any] | None:
+    """What torch says of it."""
+    if device == "cpu":
+        return None
+    import torch  # seconds, and for nothing on a CPU
+
+    if not torch.cuda.is_available():
+        raise StartupFailure(f"device: {device} is not available; this machine has cpu only")
+    try:
+        properties = torch.cuda.get_device_properties(device)
+    except (AssertionError, RuntimeError) as error:
+        raise StartupFailure(f"device: {device} is not available: {error}") from error
+    return {
+        "name": properties.name,
+        "memory_gib": round(properties.total_memory / 2**30, 1),
+        "cuda": torch.version.cuda,
     }
 
 

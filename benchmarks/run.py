@@ -64,7 +64,11 @@ class Bench:
         self.console.print(f"[bold]{profile.title}[/]: starting the services ...")
         settings = self.settings
         config = stack_of(
-            profile, settings.threads, settings.dtype, quantization=settings.quantization
+            profile,
+            settings.threads,
+            settings.dtype,
+            quantization=settings.quantization,
+            device=settings.device,
         )
         with contextlib.ExitStack() as stack:
             services = stack.enter_context(running(config, lambda _: None))
@@ -217,13 +221,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Measures, shows, writes; the exit status. Interrupted, it writes what there is."""
     console = Console()
     settings = read_settings(arguments, __doc__.splitlines()[0])
-    machine = describe_machine()
     (journal_file,) = beside(settings.out, ".partial.jsonl")
     unbounded = {name: value for name, value in said(settings).items() if name != "minutes"}
-    # The run's own results, where they are tracked, make the tree dirty.
-    commit = machine["commit"].removesuffix("-dirty")
-    identity = {**unbounded, "commit": commit, "cpu": machine["cpu"]}
     try:
+        machine = describe_machine(settings.device)
+        # The run's own results, where they are tracked, make the tree dirty.
+        commit = machine["commit"].removesuffix("-dirty")
+        identity = {**unbounded, "commit": commit, "cpu": machine["cpu"], "gpu": machine["gpu"]}
         prepare(journal_file, *beside(settings.out, ".json", ".md"))
         open_journal = Journal.resume if settings.resume else Journal.begin
         bench = Bench(

@@ -84,8 +84,9 @@ def stack_of(
     *,
     prefix_caching: bool = False,
     quantization: Quantization = "none",
+    device: str = "cpu",
 ) -> StackConfig:
-    """A profile's roles on free ports, the target model with so many threads.
+    """A profile's roles on free ports, both models on `device`, the target with so many threads.
 
     As a rule without `prefix_caching`: strategies take turns with the same prompts, and the second
     to come would find them computed.
@@ -99,6 +100,7 @@ def stack_of(
         verifier_port=0,
         dtype=dtype,
         quantization=quantization,
+        device=device,
         draft=bundled_model(profile.draft),
         drafter_flags=(*(("--smaller-models", smaller) if smaller else ()), *both),
         inflate=profile.inflate,

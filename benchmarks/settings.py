@@ -69,6 +69,8 @@ def read_settings(arguments: Sequence[str] | None, description: str = "") -> arg
                         help="a strategy part by part, and nothing else")  # fmt: skip
     parser.add_argument("--dtype", default="bfloat16", choices=["bfloat16", "float32"])
     add_quantization(parser)
+    parser.add_argument("--device", type=read_device, default="cpu",
+                        help="of both models: cpu, cuda or cuda:N")  # fmt: skip
     parser.add_argument("--threads", type=at_least(1), default=available_cores(),
                         help="CPU threads of the target model, in both systems")  # fmt: skip
     parser.add_argument("--out", help="path of the results without suffix")
@@ -123,6 +125,13 @@ def read_temperature(text: str) -> float:
     if not 0 <= temperature <= HOTTEST:
         raise argparse.ArgumentTypeError(f"must be a number from 0 to {HOTTEST}; got {text!r}")
     return temperature
+
+
+def read_device(text: str) -> str:
+    """For argparse: a device, as the services name it."""
+    if not re.fullmatch(r"cpu|cuda(:\d+)?", text, re.ASCII):
+        raise argparse.ArgumentTypeError(f"must be cpu, cuda or cuda:N; got {text!r}")
+    return text
 
 
 def names(known: Iterable[str]) -> Any:

@@ -80,6 +80,7 @@ def loaded(config: StackConfig, threads: int) -> Iterator[Transformers]:
                     "draft": str(config.draft),
                     "dtype": config.dtype,
                     "inflate": config.inflate,
+                    "device": config.device,
                     "threads": threads,
                 }
             )

@@ -44,11 +44,12 @@ class Worker:
 
     def __init__(self, order: dict[str, Any]) -> None:
         torch.set_num_threads(order["threads"])
-        self.target = load(order["target"], order["dtype"])
+        self.device = order["device"]
+        self.target = load(order["target"], order["dtype"]).to(self.device)
         if order["inflate"]:
             inflate(self.target, parse_size(order["inflate"]))
-            self.target.eval().requires_grad_(False)
-        self.draft = load(order["draft"], order["dtype"])
+            self.target.eval().requires_grad_(False).to(self.device)
+        self.draft = load(order["draft"], order["dtype"]).to(self.device)
         self.special: dict[str, dict[str, Any]] = {
             "transformers": {},
             "transformers assisted": {"assistant_model": self.draft},
@@ -59,7 +60,7 @@ class Worker:
     def run(self, case: dict[str, Any]) -> dict[str, Any]:
         """Tokens and steps of one continuation."""
         torch.manual_seed(case["seed"])
-        prompt = torch.tensor([case["prompt"]])
+        prompt = torch.tensor([case["prompt"]], device=self.device)
         clock = StepClock()
         output = self.target.generate(
             prompt,

@@ -82,8 +82,9 @@ def _silent_layer(
     layer_types = getattr(config, "layer_types", None)
     if layer_types:
         config.layer_types = [*layer_types, *[layer_types[-1]] * (index + 1 - len(layer_types))]
-    layer = kind(config, index)
-    generator = torch.Generator().manual_seed(index)
+    with model.device:  # a billion random numbers take a CPU's core half a minute
+        layer = kind(config, index)
+    generator = torch.Generator(model.device).manual_seed(index)
     for name, parameter in layer.named_parameters():
         if name.removesuffix(".weight") in OUTPUT_PROJECTIONS or name.endswith("bias"):
             nn.init.zeros_(parameter)

@@ -12,6 +12,7 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+import torch
 from rich.console import Console
 
 from benchmarks import gateway, load, oracle, prefixes, quantization, run, simulate, table
@@ -20,8 +21,9 @@ from benchmarks.machine import describe_machine
 from benchmarks.outcome import Outcome, RoundSplit
 from benchmarks.output import as_command, beside, prepare
 from benchmarks.results import Results, Sample, row
+from benchmarks.services import stack_of
 from benchmarks.settings import read_settings
-from benchmarks.systems import PLAIN
+from benchmarks.systems import PLAIN, PROFILES
 from benchmarks.workload import Case
 from draftloop.errors import StartupFailure
 
@@ -86,6 +88,29 @@ def test_sizes_that_measure_nothing_are_refused(
         read_settings([f"{option}={value}"])
     last = capsys.readouterr().err.splitlines()[-1]
     assert option in last and "must be" in last and value in last
+
+
+def test_devices_go_by_the_services_names(capsys: pytest.CaptureFixture[str]) -> None:
+    assert read_settings([]).device == "cpu"
+    assert read_settings(["--device", "cuda:1"]).device == "cuda:1"
+    with pytest.raises(SystemExit):
+        read_settings(["--device", "gpu"])
+    assert "must be cpu, cuda or cuda:N; got 'gpu'" in capsys.readouterr().err
+
+
+def test_both_models_are_on_the_device() -> None:
+    assert stack_of(PROFILES["300M"], 1).device == "cpu"
+    assert stack_of(PROFILES["300M"], 1, device="cuda").device == "cuda"
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="has one")
+def test_a_gpu_that_is_not_there_is_said_before_anything_is_measured(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert describe_machine()["gpu"] is None
+    assert run.main([*RUN, "--device", "cuda", "--out", str(tmp_path / "x")]) == 1
+    assert "device: cuda is not available" in capsys.readouterr().out
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize("torn", ['{"samples": [{"profile": "bun', '{"samples": []}'])
