@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import sys
 import sysconfig
 from collections.abc import Iterable, Iterator
@@ -19,6 +20,8 @@ FOREIGN_PARTS = frozenset({"site-packages", "dist-packages", "__pycache__"})
 # Generated tables and one long text: they cost tokens and teach nothing about code.
 TABLES = ("encodings/", "pydoc_data/")
 MIN_LETTER_SHARE = 0.25
+# An environment variable, for machines whose Python is not the one that the bundled models know.
+SOURCES = "STANDARD_LIBRARY"
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -45,8 +48,8 @@ def is_table(name: str, text: str) -> bool:
 
 
 def standard_library() -> Path:
-    """The running interpreter's standard library."""
-    return Path(sysconfig.get_paths()["stdlib"])
+    """The running interpreter's standard library, or the one whose folder `SOURCES` names."""
+    return Path(os.environ.get(SOURCES) or sysconfig.get_paths()["stdlib"])
 
 
 def read_sources(root: Path) -> Iterator[Document]:

@@ -54,7 +54,7 @@ def agreement(target: Tensor, draft: Tensor, generator: torch.Generator) -> Figu
         "positions": float(len(target)),
         "greedy": (target.argmax(-1) == draft.argmax(-1)).sum().item(),
     }
-    noise = gumbel(target.shape, generator)
+    noise = gumbel(target.shape, generator).to(target.device)
     for heat in TEMPERATURES:
         wanted, drafted = (target / heat).log_softmax(-1), (draft / heat).log_softmax(-1)
         sums[f"overlap@{heat}"] = torch.minimum(wanted, drafted).exp().sum().item()
@@ -91,6 +91,7 @@ def on_held_out_text(
     generator = torch.Generator().manual_seed(0)
     losses, measured, count = np.zeros(2), Figures(), 0
     for number, tokens in enumerate(tqdm(parts, desc="held-out text", mininterval=10)):
+        tokens = tokens.to(target.device)
         logits = [model(tokens[:, :-1]).logits[0] for model in (target, draft)]
         losses += [cross_entropy(part, tokens[0, 1:]).item() for part in logits]
         count += 1
@@ -112,7 +113,7 @@ def on_continued_text(
     torch.manual_seed(0)
     generator = torch.Generator().manual_seed(1)
     total = Figures()
-    for rows in tqdm(prompts.split(batch), desc="continued text"):
+    for rows in tqdm(prompts.to(target.device).split(batch), desc="continued text"):
         written = target.generate(
             rows, attention_mask=torch.ones_like(rows), max_new_tokens=CONTINUED_BY,
             do_sample=True, temperature=SAMPLING_TEMPERATURE, top_k=0,
@@ -133,7 +134,8 @@ def on_second_versions(
     for document in tqdm(files[:SECOND_VERSIONS], desc="second versions"):
         passage = tokenizer.decode(tokenizer.encode(document.text).ids[:PASSAGE])
         first = [END_OF_TEXT_ID, *tokenizer.encode(f"{passage}\n\n").ids]
-        ids = torch.tensor([first + tokenizer.encode(revised(passage, draw)).ids])
+        again = tokenizer.encode(revised(passage, draw)).ids
+        ids = torch.tensor([first + again], device=target.device)
         end = len(first) - 1
         for row, model in enumerate((target, draft)):
             losses = cross_entropy(model(ids[:, :-1]).logits[0], ids[0, 1:], reduction="none")
@@ -162,12 +164,13 @@ def main() -> None:
     parser.add_argument("--drafter", choices=DRAFTERS, default=DRAFTERS[0])
     parser.add_argument("--every", type=int, default=4, help="acceptance on every n-th window")
     parser.add_argument("--windows", type=int, default=None, help="stop after so many")
+    parser.add_argument("--device", default="cpu")
     options = parser.parse_args()
     torch.set_grad_enabled(False)
     tokenizer = Tokenizer.from_file(str(TOKENIZER_FILE))
     _, held_out = load()
     target, draft = (
-        AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+        AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval().to(options.device)
         for folder in (VERIFIER_DIR, MODELS_DIR / options.drafter)
     )
     parts = list(windows(held_out, tokenizer))[: options.windows]

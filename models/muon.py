@@ -6,6 +6,8 @@ Muon: momentum, then the nearest semi-orthogonal matrix by a quintic Newton-Schu
 
 from __future__ import annotations
 
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -19,16 +21,18 @@ def orthogonalise(
 ) -> Tensor:
     """A matrix of the same shape and singular vectors whose singular values lie near one.
 
-    Computed in `dtype`: bfloat16 is precise enough for a direction.
+    Or several: [..., rows, columns]. Computed in `dtype`: bfloat16 is precise enough for a
+    direction.
     """
     a, b, c = QUINTIC
-    wide: Tensor = matrix if matrix.shape[0] <= matrix.shape[1] else matrix.T
-    wide = (wide / (torch.linalg.vector_norm(wide) + 1e-7)).to(dtype)
+    is_tall = matrix.shape[-2] > matrix.shape[-1]
+    wide = matrix.mT if is_tall else matrix
+    wide = (wide / (torch.linalg.matrix_norm(wide, keepdim=True) + 1e-7)).to(dtype)
     for _ in range(iterations):
-        gram = wide @ wide.T
+        gram = wide @ wide.mT
         wide = a * wide + (b * gram + c * gram @ gram) @ wide
-    wide = wide.to(matrix.dtype)
-    return wide if matrix.shape[0] <= matrix.shape[1] else wide.T
+    turned: Tensor = wide.to(matrix.dtype)
+    return turned.mT if is_tall else turned
 
 
 def is_hidden_matrix(name: str, parameter: Tensor) -> bool:
@@ -38,10 +42,15 @@ def is_hidden_matrix(name: str, parameter: Tensor) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rates:
-    """Peak learning rates, momenta, and what Muon's iteration computes in."""
+    """Peak learning rates, decay of hidden matrices, momenta, what Muon's iteration computes in.
+
+    A step at the rate r takes the share r x decay from a matrix (decoupled: Loshchilov and Hutter,
+    arXiv 1711.05101).
+    """
 
     matrix: float = 0.02
     other: float = 0.003
+    decay: float = 0.0
     momentum: float = 0.95
     betas: tuple[float, float] = (0.9, 0.95)
     dtype: torch.dtype = torch.float32
@@ -57,13 +66,24 @@ def new_momenta(model: nn.Module) -> dict[str, dict[str, Tensor]]:
 
 
 def muon_update(
-    parameter: Tensor, gradient: Tensor, first: Tensor, rates: Rates, factor: float
+    parameters: Sequence[Tensor],
+    gradients: Sequence[Tensor],
+    firsts: Sequence[Tensor],
+    rates: Rates,
+    factor: float,
 ) -> None:
-    """One Muon step in place, with Nesterov momentum; tall matrices move further."""
-    first.lerp_(gradient, 1 - rates.momentum)
-    direction = orthogonalise(gradient.lerp(first, rates.momentum), rates.dtype)
-    scale = max(1.0, parameter.shape[0] / parameter.shape[1]) ** 0.5
-    parameter.sub_(direction, alpha=rates.matrix * factor * scale)
+    """One Muon step in place, with Nesterov momentum, of matrices of one shape.
+
+    Tall matrices move further.
+    """
+    for first, gradient in zip(firsts, gradients, strict=True):
+        first.lerp_(gradient, 1 - rates.momentum)
+    wanted = torch.stack(list(gradients)).lerp(torch.stack(list(firsts)), rates.momentum)
+    rows, columns = wanted.shape[-2:]
+    rate, scale = rates.matrix * factor, max(1.0, rows / columns) ** 0.5
+    directions = orthogonalise(wanted, rates.dtype)
+    for parameter, direction in zip(parameters, directions.unbind(), strict=True):
+        parameter.mul_(1 - rate * rates.decay).sub_(direction, alpha=rate * scale)
 
 
 def adam_update(
@@ -95,9 +115,34 @@ def update(
 ) -> None:
     """Moves one parameter by the rule that its name and shape select, at `factor` of its peak."""
     if is_hidden_matrix(name, parameter):
-        muon_update(parameter, gradient, state["first"], rates, factor)
+        muon_update([parameter], [gradient], [state["first"]], rates, factor)
     else:
         adam_update(parameter, gradient, state, rates, factor, step)
+
+
+@torch.no_grad()
+def update_all(
+    parameters: Mapping[str, nn.Parameter],
+    momenta: Mapping[str, dict[str, Tensor]],
+    rates: Rates,
+    factor: float,
+    step: int,
+) -> None:
+    """Moves all parameters by their gradients; matrices of one shape go together.
+
+    On a GPU most of such small matrices' time is the launching of kernels.
+    """
+    alike: dict[tuple[int, ...], list[str]] = defaultdict(list)
+    for name, parameter in parameters.items():
+        assert parameter.grad is not None
+        if is_hidden_matrix(name, parameter):
+            alike[tuple(parameter.shape)].append(name)
+        else:
+            adam_update(parameter, parameter.grad, momenta[name], rates, factor, step)
+    for names in alike.values():
+        moved = [parameters[name] for name in names]
+        gradients = [parameter.grad for parameter in moved if parameter.grad is not None]
+        muon_update(moved, gradients, [momenta[name]["first"] for name in names], rates, factor)
 
 
 def share_out(model: nn.Module, workers: int) -> list[list[str]]:

@@ -10,32 +10,11 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+Stream = npt.NDArray[np.int16]
+
 BLOCK = 2048  # tokens that stay together whatever the window length, which divides it
 GROUP_BLOCKS = 128  # blocks from all over the stream whose windows are shuffled together
-
-
-def mixed(
-    text: npt.NDArray[np.int16], others: Sequence[tuple[npt.NDArray[np.int16], float]], seed: int
-) -> npt.NDArray[np.int16]:
-    """One stream in which each of `others` has its share (0 to 1) and `text` what is left.
-
-    As long as the one that runs out first allows; blocks are drawn from all over each. Windows
-    are drawn from all over the stream, so the order in it does not matter. Raises ValueError
-    unless every share is above 0 and all of them together are at most 1.
-    """
-    shares = [share for _, share in others]
-    left = round(1 - sum(shares), 9)  # 0.7 and 0.2 and 0.1 leave nothing
-    if min(shares) <= 0 or left < 0:
-        raise ValueError(f"shares must be above 0 and together at most 1, got {shares}")
-    parts = [*others, (text, left)] if left else others
-    draw = np.random.default_rng(seed)
-    total = min(len(stream) / share for stream, share in parts) / BLOCK
-    chosen = []
-    for stream, share in parts:
-        whole = stream[: len(stream) // BLOCK * BLOCK].reshape(-1, BLOCK)
-        blocks = draw.permutation(len(whole))[: round(total * share)]
-        chosen.append(whole[np.sort(blocks)].reshape(-1))
-    return np.concatenate(chosen)
+ROUND = 200  # windows among which every text of a mixture has its share
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,10 +22,10 @@ class Windows:
     """Window number n is a pure function of (stream, seed, length, n), so runs resume exactly.
 
     Neighbouring windows come from different files: a group that stayed within some thirty files
-    made the loss fall inside each group and jump at the next.
+    made the loss fall inside each group and jump at the next. Every pass cuts the stream elsewhere.
     """
 
-    stream: npt.NDArray[np.int16]
+    stream: Stream
     seed: int
 
     @property
@@ -62,16 +41,60 @@ class Windows:
         blocks = np.random.default_rng((self.seed, passed)).permutation(self.groups * GROUP_BLOCKS)
         inner = np.random.default_rng((self.seed, passed, place))
         block, part = divmod(int(inner.permutation(per_block * GROUP_BLOCKS)[member]), per_block)
-        return int(blocks[place * GROUP_BLOCKS + block]) * BLOCK + part * length
+        start = int(blocks[place * GROUP_BLOCKS + block]) * BLOCK + part * length
+        return start + self._shift(passed)
+
+    def _shift(self, passed: int) -> int:
+        """Where a pass begins: what no whole group is left of belongs to some pass, too."""
+        left = len(self.stream) - 1 - self.groups * GROUP_BLOCKS * BLOCK
+        return int(np.random.default_rng((self.seed, passed, 1)).integers(left + 1))
 
     def batch(self, first: int, count: int, length: int) -> Tensor:
         """Tokens [count, length + 1]: inputs without the last column, targets without the first.
 
         Raises ValueError if the stream is shorter than one group of windows.
         """
+        rows = [self.window(number, length) for number in range(first, first + count)]
+        return torch.from_numpy(np.stack(rows).astype(np.int64))
+
+    def window(self, number: int, length: int) -> Stream:
+        """Window `number`, [length + 1]. Raises ValueError: see `batch`."""
         if not self.groups:
             least = BLOCK * GROUP_BLOCKS
             raise ValueError(f"a stream needs more than {least} tokens, not {len(self.stream)}")
-        starts = (self.start(number, length) for number in range(first, first + count))
-        rows = [self.stream[start : start + length + 1] for start in starts]
+        start = self.start(number, length)
+        window: Stream = self.stream[start : start + length + 1]
+        return window
+
+
+class Mixture:
+    """Windows of several texts, each with its share of them; a text that is over begins anew.
+
+    Of every `ROUND` windows each text has its share, in an order of the seed.
+    """
+
+    def __init__(self, parts: Sequence[tuple[Windows, float]], seed: int) -> None:
+        """Raises ValueError unless every share is above 0 and all of them make 1."""
+        shares = [share for _, share in parts]
+        if min(shares) <= 0 or abs(sum(shares) - 1) > 1e-6:
+            raise ValueError(f"shares must be above 0 and together 1, got {shares}")
+        self._windows = [windows for windows, _ in parts]
+        ends = np.round(np.cumsum([0.0, *shares]) * ROUND).astype(int)
+        self._counts = np.diff(ends)
+        texts = np.repeat(np.arange(len(parts)), self._counts)
+        self._order = np.random.default_rng(seed).permutation(texts)
+        # of each window of a round, which of its text's it is
+        ranks = [(self._order[:place] == text).sum() for place, text in enumerate(self._order)]
+        self._ranks = np.array(ranks)
+
+    def batch(self, first: int, count: int, length: int) -> Tensor:
+        """Tokens [count, length + 1]; raises ValueError for a text of less than a group."""
+        rows = [self._window(number, length) for number in range(first, first + count)]
         return torch.from_numpy(np.stack(rows).astype(np.int64))
+
+    def _window(self, number: int, length: int) -> Stream:
+        passed, place = divmod(number, ROUND)
+        text = self._order[place]
+        within = passed * int(self._counts[text]) + int(self._ranks[place])
+        window: Stream = self._windows[text].window(within, length)
+        return window

@@ -11,6 +11,8 @@ from __future__ import annotations
 import argparse
 import re
 from collections import Counter
+from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor
 from keyword import iskeyword
 
 import numpy as np
@@ -18,8 +20,7 @@ import numpy.typing as npt
 from tokenizers import Tokenizer
 from tqdm import tqdm
 
-from models.corpus import load
-from models.layout import REVISED_TOKENS, TOKENIZER_FILE
+from models.layout import REVISED_TOKENS, TOKENIZER_FILE, TRAIN_TOKENS
 from models.packing import BLOCK
 from models.tokenizer import END_OF_TEXT_ID
 
@@ -117,10 +118,17 @@ def record(
     return written if len(written) == length else None
 
 
-def records(tokens: int, seed: int) -> npt.NDArray[np.int16]:
+def training_texts() -> list[list[int]]:
+    """The tokens of every training file."""
+    stream = np.load(TRAIN_TOKENS)
+    begins = np.flatnonzero(stream == END_OF_TEXT_ID)
+    return [part[1:].tolist() for part in np.split(stream, begins[1:])]
+
+
+def records(tokens: int, seed: Sequence[int]) -> npt.NDArray[np.int16]:
     """At least so many tokens, in whole blocks of records of one length."""
     tokenizer = Tokenizer.from_file(str(TOKENIZER_FILE))
-    texts = [tokenizer.encode(document.text).ids for document in load()[0]]
+    texts = training_texts()
     draw = np.random.default_rng(seed)
     chances = np.array([len(ids) for ids in texts]) / sum(len(ids) for ids in texts)
     blocks: list[list[int]] = []
@@ -139,8 +147,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--tokens", type=int, default=1_200_000)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--workers", type=int, default=1, help="processes")
     options = parser.parse_args()
-    np.save(REVISED_TOKENS, records(options.tokens, options.seed))
+    share = -(-options.tokens // options.workers)
+    seeds = [(options.seed, worker) for worker in range(options.workers)]
+    with ProcessPoolExecutor(options.workers) as workers:
+        parts = workers.map(records, [share] * options.workers, seeds)
+        np.save(REVISED_TOKENS, np.concatenate(list(parts)))
 
 
 if __name__ == "__main__":

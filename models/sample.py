@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 from torch.multiprocessing.spawn import spawn
 from tqdm import tqdm
+from transformers import AutoModelForCausalLM, LlamaForCausalLM
 
 from draftloop.runtime.forward import Forward
 from draftloop.runtime.loading import ModelOptions
@@ -26,13 +27,14 @@ from models.layout import REVISED_TOKENS, SAMPLED_DIR, TRAIN_TOKENS, VERIFIER_DI
 from models.team import end_with_parent
 from models.tokenizer import END_OF_TEXT_ID
 
-WRITTEN = 192  # tokens that a window is continued by
-PROMPT = 64  # tokens of the training text that a window begins with
+WRITTEN = 256  # tokens that a window is continued by
+PROMPT = 256  # tokens of the training text that a window begins with
 # Tokens of a record of `models.revise`, second version begun, that one begins with instead.
-REVISED_PROMPT = 320
-ROWS = 64  # windows sampled at once
+REVISED_PROMPT = 768
+ROWS = 64  # windows of a batch
+AT_ONCE = 96  # batches, on a GPU
 # Of so many batches one is of second versions.
-EVERY = 5
+EVERY = 4
 
 
 def prompts(
@@ -93,6 +95,34 @@ def continued(model: LanguageModel, rows: Tensor) -> Tensor:
     return written
 
 
+def continued_at_once(network: LlamaForCausalLM, rows: Tensor) -> Tensor:
+    """What `continued` returns, by transformers' own loop, which suits a GPU and many rows."""
+    written: Tensor = network.generate(
+        rows, attention_mask=torch.ones_like(rows), max_new_tokens=WRITTEN,
+        do_sample=True, temperature=SAMPLING_TEMPERATURE, top_k=0,
+    )  # fmt: skip
+    missing = rows.shape[1] + WRITTEN - written.shape[1]  # where all ended before
+    return torch.nn.functional.pad(written, (0, missing), value=END_OF_TEXT_ID)
+
+
+@torch.inference_mode()
+def sample_at_once(device: str, batches: int) -> None:
+    """Samples the batches that are not there yet, many at once, on a GPU."""
+    network: LlamaForCausalLM = AutoModelForCausalLM.from_pretrained(
+        VERIFIER_DIR, dtype=torch.bfloat16, device_map=None
+    ).to(device)
+    stream, revised = _texts()
+    missing = [n for n in range(batches) if not file_of(n).exists()]
+    alike = [[n for n in missing if bool(n % EVERY) == plain] for plain in (True, False)]
+    parts = [kind[at : at + AT_ONCE] for kind in alike for at in range(0, len(kind), AT_ONCE)]
+    for part in tqdm(parts, desc="sampling"):
+        torch.manual_seed(part[0])
+        rows = torch.cat([prompts(stream, revised, number) for number in part])
+        written = continued_at_once(network, rows.to(device)).cpu()
+        for number, batch in zip(part, written.split(ROWS), strict=True):
+            _keep(number, batch)
+
+
 def work(rank: int, workers: int, batches: int) -> None:
     """Samples every `workers`-th batch that is not there yet, from the model as it is served."""
     end_with_parent()
@@ -102,16 +132,23 @@ def work(rank: int, workers: int, batches: int) -> None:
         folder=VERIFIER_DIR, dtype="bfloat16", max_sessions=ROWS, context_length=longest, threads=1
     )
     model = LanguageModel(options)
-    stream = np.load(TRAIN_TOKENS)
-    revised = np.load(REVISED_TOKENS) if REVISED_TOKENS.exists() else None
+    stream, revised = _texts()
     missing = [n for n in range(rank, batches, workers) if not file_of(n).exists()]
     for number in tqdm(missing, desc=f"sampling {rank}", position=rank, mininterval=10):
         torch.manual_seed(number)
-        written = continued(model, prompts(stream, revised, number))
-        half = file_of(number).with_suffix(".part")
-        with half.open("wb") as file:
-            np.save(file, written.numpy().astype(np.int16))
-        half.rename(file_of(number))
+        _keep(number, continued(model, prompts(stream, revised, number)))
+
+
+def _texts() -> tuple[npt.NDArray[np.int16], npt.NDArray[np.int16] | None]:
+    revised = np.load(REVISED_TOKENS) if REVISED_TOKENS.exists() else None
+    return np.load(TRAIN_TOKENS), revised
+
+
+def _keep(number: int, written: Tensor) -> None:
+    half = file_of(number).with_suffix(".part")
+    with half.open("wb") as file:
+        np.save(file, written.numpy().astype(np.int16))
+    half.rename(file_of(number))
 
 
 def main() -> None:
@@ -119,10 +156,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--tokens", type=int, default=1_000_000)
     parser.add_argument("--workers", type=int, default=2, help="processes, one thread each")
+    parser.add_argument("--device", default="cpu")
     options = parser.parse_args()
     SAMPLED_DIR.mkdir(parents=True, exist_ok=True)
     batches = -(-options.tokens // (ROWS * (PROMPT + WRITTEN)))
-    spawn(work, args=(options.workers, batches), nprocs=options.workers)
+    if options.device == "cpu":
+        spawn(work, args=(options.workers, batches), nprocs=options.workers)
+    else:
+        sample_at_once(options.device, batches)
 
 
 if __name__ == "__main__":

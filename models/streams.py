@@ -5,10 +5,9 @@ from __future__ import annotations
 import argparse
 
 import numpy as np
-import numpy.typing as npt
 
 from models.layout import REPEATED_TOKENS, REVISED_TOKENS, TRAIN_TOKENS
-from models.packing import mixed
+from models.packing import Mixture, Windows
 from models.sample import sampled_stream
 
 
@@ -20,10 +19,11 @@ def add_share_options(parser: argparse.ArgumentParser) -> None:
         )
 
 
-def training_stream(options: argparse.Namespace) -> npt.NDArray[np.int16]:
-    """The text that the options ask for, as long as what was made suffices for.
+def training_text(options: argparse.Namespace) -> Windows | Mixture:
+    """The text that the options ask for.
 
-    Raises FileNotFoundError where something asked for was not made yet.
+    Raises FileNotFoundError where something asked for was not made yet, and ValueError for shares
+    that are more than all.
     """
     parts = []
     if options.sampled_share:
@@ -32,5 +32,10 @@ def training_stream(options: argparse.Namespace) -> npt.NDArray[np.int16]:
         parts.append((np.load(REVISED_TOKENS), options.revised_share))
     if options.repeated_share:
         parts.append((np.load(REPEATED_TOKENS), options.repeated_share))
-    stream: npt.NDArray[np.int16] = np.load(TRAIN_TOKENS)
-    return mixed(stream, parts, options.seed) if parts else stream
+    if not parts:
+        return Windows(np.load(TRAIN_TOKENS), options.seed)
+    left = 1 - sum(share for _, share in parts)
+    if abs(left) > 1e-6:  # 0.7 and 0.2 and 0.1 leave nothing
+        parts.append((np.load(TRAIN_TOKENS), left))
+    windows = [(Windows(stream, options.seed), share) for stream, share in parts]
+    return Mixture(windows, options.seed)

@@ -1,4 +1,4 @@
-"""Workers that train one model: forwards from a shared counter, updates shared out by parameter.
+"""Processes that train one model on a CPU: forwards from a shared counter, updates shared out.
 
 All state (weights, momenta, gradients) lies in shared memory. A step has two barriers: before the
 first every worker publishes the gradients of the micro-batches it took, before the second each
@@ -7,48 +7,25 @@ updates the parameters that it owns. A worker slowed by other programs takes few
 
 from __future__ import annotations
 
-import json
 import os
 import threading
-import time
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from multiprocessing import parent_process
 from multiprocessing.process import BaseProcess
 from multiprocessing.synchronize import Barrier
-from pathlib import Path
 from typing import Any
 
 import torch
 import torch.multiprocessing as mp
 from torch import Tensor
 from torch.multiprocessing.spawn import spawn
-from tqdm import tqdm
-from transformers import LlamaForCausalLM
 
 from models import attention
 from models.checkpoint import Checkpoint
-from models.muon import Rates, share_out, update
-from models.packing import Windows
-from models.schedule import Phase, Schedule
-
-Objective = Callable[[LlamaForCausalLM, Tensor], Tensor]
-SECONDS_BETWEEN_SAVES = 180.0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Setting:
-    """What stays the same during a run."""
-
-    file: Path
-    schedule: Schedule
-    rates: Rates
-    windows: Windows
-    objective: Objective
-    workers: int = 2
-    device: str = "cpu"
-    dtype: torch.dtype = torch.float32
-    compiled: bool = False
+from models.muon import share_out, update
+from models.report import Report
+from models.schedule import Phase
+from models.setting import Setting
 
 
 @dataclass(slots=True)
@@ -96,14 +73,13 @@ class Worker:
         """Backward passes over the micro-batches this worker wins; returns the sum of losses."""
         model, phase = self.state.model, self.phase
         model.zero_grad(set_to_none=True)
-        total = torch.zeros((), device=self.setting.device)
+        total = torch.zeros(())
         while (micro := self.take(step)) is not None:
             first = self.first_window + step * phase.batch + micro * phase.micro
             tokens = self.setting.windows.batch(first, phase.micro, phase.length)
-            kind = torch.device(self.setting.device).type
             mixed = self.setting.dtype != torch.float32
-            with torch.autocast(kind, dtype=self.setting.dtype, enabled=mixed):
-                loss = self.objective(model, tokens.to(self.setting.device))
+            with torch.autocast("cpu", dtype=self.setting.dtype, enabled=mixed):
+                loss = self.objective(model, tokens)
             (loss / phase.micros).backward()
             total += loss.detach()
         return total.item()
@@ -139,37 +115,6 @@ class Worker:
             update(name, parameter, gradient, momenta, self.setting.rates, factor, step)
 
 
-class Report:
-    """Progress on the terminal, a line of JSON a step, and a checkpoint every few minutes."""
-
-    def __init__(self, setting: Setting, state: Checkpoint) -> None:
-        self.setting, self.state = setting, state
-        self.began = time.monotonic() - state.seconds
-        self.saved = time.monotonic()
-        self.log = setting.file.with_suffix(".jsonl")
-        total = setting.schedule.tokens
-        self.bar = tqdm(
-            total=total, initial=state.tokens, unit="tok", mininterval=10, smoothing=0.1
-        )
-
-    def step(self, loss: float, phase: Phase) -> None:
-        """Records one finished step."""
-        now = time.monotonic()
-        self.state.seconds = now - self.began
-        self.bar.set_postfix_str(f"loss {loss:.3f}, {phase.layers} layers", refresh=False)
-        self.bar.update(phase.step_tokens)
-        record = {
-            "tokens": self.state.tokens,
-            "loss": loss,
-            "seconds": round(self.state.seconds, 1),
-        }
-        with self.log.open("a") as stream:
-            stream.write(json.dumps(record) + "\n")
-        if now - self.saved > SECONDS_BETWEEN_SAVES:
-            self.state.save(self.setting.file)
-            self.saved = now
-
-
 def spans(parameters: dict[str, torch.nn.Parameter]) -> dict[str, slice]:
     """Where each parameter's gradient lies in a row of `Shared.gradients`."""
     ends: dict[str, slice] = {}
@@ -186,13 +131,6 @@ def share_memory(state: Checkpoint) -> None:
     for slots in state.momenta.values():
         for tensor in slots.values():
             tensor.share_memory_()
-
-
-def to_device(state: Checkpoint, device: str) -> None:
-    """Moves weights and momenta to `device` in place."""
-    state.model.to(device)
-    for slots in state.momenta.values():
-        slots.update({slot: tensor.to(device) for slot, tensor in slots.items()})
 
 
 def end_with_parent() -> None:
@@ -213,10 +151,9 @@ def end_with_parent() -> None:
 def work(rank: int, setting: Setting, phase: Phase, state: Checkpoint, shared: Shared) -> None:
     """Body of one worker process: a single thread, its share of the phase."""
     end_with_parent()
-    if setting.device == "cpu":
-        torch.set_num_threads(1)
-        torch.set_float32_matmul_precision("medium")  # oneDNN's own float32 beats MKL's on AMD
-        state.model.set_attn_implementation(attention.NAME)
+    torch.set_num_threads(1)
+    torch.set_float32_matmul_precision("medium")  # oneDNN's own float32 beats MKL's on AMD
+    state.model.set_attn_implementation(attention.NAME)
     state.model.train()
     Worker(rank, setting, phase, state, shared).run()
     if rank == 0:
@@ -225,13 +162,11 @@ def work(rank: int, setting: Setting, phase: Phase, state: Checkpoint, shared: S
 
 def run_phase(setting: Setting, phase: Phase, state: Checkpoint) -> Checkpoint:
     """Runs one phase to its end and returns the state it left in `setting.file`."""
-    workers = setting.workers if setting.device == "cpu" else 1
-    setting = replace(setting, workers=workers)
-    to_device(state, setting.device)
+    workers = setting.workers
     size = sum(parameter.numel() for parameter in state.model.parameters())
     context = mp.get_context("spawn")
     shared = Shared(
-        gradients=torch.zeros(workers, size, device=setting.device),
+        gradients=torch.zeros(workers, size),
         losses=torch.zeros(workers),
         counter=context.Value("q", 0),
         barrier=context.Barrier(workers),

@@ -17,14 +17,14 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 from transformers import LlamaConfig, LlamaForCausalLM
 
+from models import accelerator, team
 from models.architecture import CONFIGURATIONS, build, grow
 from models.checkpoint import Checkpoint, left_by
 from models.layout import MODELS_DIR, checkpoint_file
 from models.muon import Rates, new_momenta
-from models.packing import Windows
 from models.schedule import Phase, Schedule
-from models.streams import add_share_options, training_stream
-from models.team import Objective, Setting, run_phase
+from models.setting import Objective, Setting
+from models.streams import add_share_options, training_text
 
 VERIFIER_PHASES = (
     Phase(until=0.86, layers=3, length=512, batch=8, micro=2),
@@ -44,6 +44,8 @@ REVISED_PHASES = (
     Phase(until=0.92, layers=6, length=1024, batch=8, micro=1),
     Phase(until=1.00, layers=6, length=2048, batch=4, micro=1),
 )
+# On a GPU, which has room for the longest windows at once: one shape, compiled once.
+DEVICE_PHASES = (Phase(until=1.00, layers=6, length=2048, batch=16, micro=16),)
 DRAFTER_PHASES = (
     Phase(until=0.80, layers=2, length=512, batch=16, micro=4),
     Phase(until=1.00, layers=2, length=2048, batch=4, micro=1),
@@ -79,7 +81,8 @@ def deepen(state: Checkpoint, layers: int) -> Checkpoint:
 def run(setting: Setting, state: Checkpoint) -> Checkpoint:
     """Runs all phases that are left."""
     while (phase := setting.schedule.phase(state.tokens)) is not None:
-        state = run_phase(setting, phase, deepen(state, phase.layers))
+        machine = team if setting.device == "cpu" else accelerator
+        state = machine.run_phase(setting, phase, deepen(state, phase.layers))
     return state
 
 
@@ -87,6 +90,8 @@ def add_machine_options(parser: argparse.ArgumentParser) -> None:
     """Options that say where and how a run computes, and how far it steps."""
     parser.add_argument("--matrix-rate", type=float, default=0.02)
     parser.add_argument("--other-rate", type=float, default=0.003)
+    parser.add_argument("--decay", type=float, default=0.0, help="of matrices, times the rate")
+    parser.add_argument("--dropout", type=float, default=0.0, help="0 to 1, on a GPU")
     parser.add_argument(
         "--workers", type=int, default=2, help="processes on a CPU, one thread each"
     )
@@ -101,7 +106,9 @@ def add_machine_options(parser: argparse.ArgumentParser) -> None:
 def rates_from(options: argparse.Namespace) -> Rates:
     """The rates that the options name; Muon iterates in the type that the model computes in."""
     dtype = getattr(torch, options.dtype)
-    return Rates(matrix=options.matrix_rate, other=options.other_rate, dtype=dtype)
+    return Rates(
+        matrix=options.matrix_rate, other=options.other_rate, decay=options.decay, dtype=dtype
+    )
 
 
 def setting_from(
@@ -116,12 +123,13 @@ def setting_from(
         file=checkpoint_file(options.run or name),
         schedule=schedule,
         rates=rates,
-        windows=Windows(training_stream(options), options.seed),
+        windows=training_text(options),
         objective=objective,
         workers=options.workers,
         device=options.device,
         dtype=getattr(torch, options.dtype),
         compiled=options.compile,
+        dropout=options.dropout,
     )
 
 
@@ -129,6 +137,8 @@ def phases_of(options: argparse.Namespace) -> tuple[Phase, ...]:
     """The phases that the chosen model, start and text ask for."""
     if options.model == "drafter":
         return DRAFTER_PHASES
+    if options.device != "cpu":
+        return DEVICE_PHASES
     if options.revised_share:
         return REVISED_PHASES
     return FULL_DEPTH_PHASES if options.start_from else VERIFIER_PHASES

@@ -21,11 +21,13 @@ from models.distill import (  # noqa: E402
 )
 from models.layout import DRAFTERS  # noqa: E402
 from models.muon import Rates  # noqa: E402
-from models.packing import BLOCK, GROUP_BLOCKS, Windows, mixed  # noqa: E402
+from models.packing import BLOCK, GROUP_BLOCKS, ROUND, Mixture, Windows  # noqa: E402
 from models.schedule import Phase, Schedule  # noqa: E402
-from models.team import Setting  # noqa: E402
+from models.setting import Setting  # noqa: E402
+from models.streams import training_text  # noqa: E402
 from models.train import next_token_loss  # noqa: E402
 
+GROUP = BLOCK * GROUP_BLOCKS
 SMALL = configuration(hidden=32, layers=2, intermediate=48)
 PHASE = Phase(until=1.0, layers=2, length=16, batch=2, micro=1)
 
@@ -50,34 +52,57 @@ def test_a_ratio_test_rejects_as_often_as_the_laws_do_not_overlap() -> None:
     assert mixed.item() == pytest.approx(0.75 * apart.item() + 0.25 * 0.45)
 
 
-def test_a_mixed_stream_holds_the_shares_asked_for_from_all_over_each_text() -> None:
-    text = np.repeat(np.arange(100, dtype=np.int16), BLOCK)
-    others = [np.full(count * BLOCK, -count, dtype=np.int16) for count in (5, 9)]
-    stream = mixed(text, [(others[0], 0.25), (others[1], 0.1)], seed=1)
-    assert len(stream) == 20 * BLOCK  # the first of the others has no more
-    assert (stream == -5).sum() == 5 * BLOCK and (stream == -9).sum() == 2 * BLOCK
-    chosen = stream[stream >= 0].reshape(-1, BLOCK)
-    assert (chosen == chosen[:, :1]).all() and len(set(chosen[:, 0])) == 13
-    assert np.ptp(chosen) > 50
+def windows_of(*counts: int) -> list[Windows]:
+    """Texts of so many groups of tokens, each of nothing but its own number in this list."""
+    return [
+        Windows(np.full(count * GROUP + 1, number, dtype=np.int16), seed=1)
+        for number, count in enumerate(counts)
+    ]
 
 
-def test_shares_hold_where_the_plain_text_is_the_one_that_runs_out() -> None:
-    text, sampled = (np.full(n * BLOCK, n, dtype=np.int16) for n in (7, 50))
-    stream = mixed(text, [(sampled, 0.3)], seed=1)
-    assert len(stream) == 10 * BLOCK and (stream == 50).sum() == 3 * BLOCK
+def test_every_text_of_a_mixture_has_its_share_of_each_round() -> None:
+    texts = windows_of(1, 2, 1)
+    mixture = Mixture(list(zip(texts, (0.25, 0.65, 0.1), strict=True)), seed=1)
+    for first in (0, 3 * ROUND):
+        seen = mixture.batch(first, ROUND, 16)[:, 0]
+        assert [(seen == number).sum() for number in range(3)] == [50, 130, 20]
+    assert (seen[: ROUND // 2] == 1).sum() > 40  # from all over it
 
 
-def test_shares_may_leave_no_plain_text() -> None:
-    text, *others = (np.full(10 * BLOCK, n, dtype=np.int16) for n in range(4))
-    stream = mixed(text, list(zip(others, (0.7, 0.2, 0.1), strict=True)), seed=1)
-    assert [(stream == n).sum() // BLOCK for n in range(4)] == [0, 10, 3, 1]
+def test_a_mixture_shows_the_windows_of_each_text_in_their_order_and_then_anew() -> None:
+    counted = Windows((np.arange(GROUP + 1) % 30_000).astype(np.int16), seed=1)
+    other = windows_of(1)[0]
+    mixture = Mixture([(counted, 0.5), (other, 0.5)], seed=2)
+    rows = mixture.batch(0, 600, BLOCK)  # more than the 256 of two passes
+    shown = rows[rows[:, 1] != 0]
+    assert torch.equal(shown, counted.batch(0, len(shown), BLOCK)) and len(shown) == 300
+    assert torch.equal(rows[77:80], mixture.batch(77, 3, BLOCK))
 
 
-@pytest.mark.parametrize("shares", [(0.7, 0.5), (1.2,), (-0.1, 0.5), (0.0,)])
+@pytest.mark.parametrize("shares", [(0.7, 0.5), (1.2,), (-0.1, 1.1), (0.0, 1.0), (0.5, 0.4)])
 def test_shares_that_are_none_are_refused(shares: tuple[float, ...]) -> None:
-    text = np.zeros(10 * BLOCK, dtype=np.int16)
-    with pytest.raises(ValueError, match="together at most 1"):
-        mixed(text, [(text, share) for share in shares], seed=1)
+    texts = windows_of(*[1] * len(shares))
+    with pytest.raises(ValueError, match="together 1"):
+        Mixture(list(zip(texts, shares, strict=True)), seed=1)
+
+
+def test_the_options_leave_the_rest_to_the_training_text_and_refuse_more_than_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, number in (("TRAIN", 1), ("REVISED", 2), ("REPEATED", 3)):
+        file = tmp_path / f"{name}.npy"
+        np.save(file, np.full(GROUP + 1, number, dtype=np.int16))
+        monkeypatch.setattr(f"models.streams.{name}_TOKENS", file)
+    options = argparse.Namespace(sampled_share=0.0, revised_share=0.3, repeated_share=0.1, seed=5)
+    seen = training_text(options).batch(0, ROUND, 16)[:, 0]
+    assert [(seen == number).sum() for number in (1, 2, 3)] == [120, 60, 20]
+    options.repeated_share = 0.7
+    assert set(training_text(options).batch(0, ROUND, 16)[:, 0].tolist()) == {2, 3}
+    options.repeated_share = 0.8
+    with pytest.raises(ValueError, match="together 1"):
+        training_text(options)
+    options.revised_share = options.repeated_share = 0.0
+    assert isinstance(training_text(options), Windows)
 
 
 def distilling(folder: Path, **said: Any) -> tuple[Setting, argparse.Namespace]:

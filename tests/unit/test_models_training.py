@@ -48,7 +48,8 @@ from models.sample import (  # noqa: E402
     prompts,
 )
 from models.schedule import Phase, Schedule  # noqa: E402
-from models.team import Setting, end_with_parent, spans  # noqa: E402
+from models.setting import Setting  # noqa: E402
+from models.team import end_with_parent, spans  # noqa: E402
 from models.tokenizer import END_OF_TEXT_ID  # noqa: E402
 from models.train import deepen, next_token_loss, run  # noqa: E402
 from tests.support.waiting import until  # noqa: E402
@@ -254,7 +255,7 @@ def test_some_prompts_to_sample_from_are_records_with_their_second_version_begun
 def test_what_is_sampled_is_what_the_model_says_after_each_row() -> None:
     """At the likeliest token's temperature: greedy decoding, row by row."""
     folder = bundled_model("drafter")
-    model = LanguageModel(ModelOptions(folder=folder, max_sessions=2, context_length=256))
+    model = LanguageModel(ModelOptions(folder=folder, max_sessions=2, context_length=512))
     network = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
     rows = torch.tensor([[5, 6, 7, 8], [900, 901, 902, 903]])
     with torch.inference_mode(), pytest.MonkeyPatch.context() as patch:

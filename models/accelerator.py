@@ -1,0 +1,112 @@
+"""A phase on one GPU: whole batches at once, and the matrices of a shape updated together."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import torch
+from torch import Tensor
+from transformers import LlamaForCausalLM
+
+from models.checkpoint import Checkpoint
+from models.muon import update_all
+from models.report import Report
+from models.schedule import Phase
+from models.setting import Setting
+
+STEPS_OF_A_RECORD = 20  # a loss that is looked at waits for all that was asked of the GPU
+
+
+class AcceleratorPhase:
+    """One phase from the state it finds to its end."""
+
+    def __init__(self, setting: Setting, phase: Phase, state: Checkpoint) -> None:
+        self.setting, self.phase, self.state = setting, phase, state
+        _to_device(state, setting.device)
+        self.parameters = dict(state.model.named_parameters())
+        objective = setting.objective
+        self.objective = torch.compile(objective) if setting.compiled else objective
+        end = setting.schedule.end(phase)
+        self.steps = -(-(end - state.tokens) // phase.step_tokens)
+
+    def run(self) -> None:
+        """Trains until the phase is over and saves what it leaves."""
+        report = Report(self.setting, self.state)
+        unread, sum_of_losses = 0, torch.zeros((), device=self.setting.device)
+        self.state.model.train()
+        for left, micros in zip(reversed(range(self.steps)), self.batches(), strict=True):
+            sum_of_losses += self.accumulate(micros)
+            self.update()
+            unread += 1
+            if unread == STEPS_OF_A_RECORD or not left:
+                report.step(sum_of_losses.item() / unread, self.phase, unread)
+                unread, sum_of_losses = 0, torch.zeros_like(sum_of_losses)
+        self.state.save(self.setting.file)
+
+    def batches(self) -> Iterator[list[Tensor]]:
+        """The micro-batches of every step, laid out while the step before is computed."""
+        first = self.state.tokens // self.phase.length
+        with ThreadPoolExecutor(1) as ahead:
+            made = ahead.submit(self.micros, first)
+            for step in range(1, self.steps + 1):
+                micros = made.result()
+                made = ahead.submit(self.micros, first + step * self.phase.batch)
+                yield micros
+
+    def micros(self, first: int) -> list[Tensor]:
+        """The step's micro-batches [micro, length + 1] on the device, from window `first` on."""
+        phase = self.phase
+        parts = range(first, first + phase.batch, phase.micro)
+        rows = [self.setting.windows.batch(part, phase.micro, phase.length) for part in parts]
+        if torch.device(self.setting.device).type == "cuda":
+            rows = [part.pin_memory() for part in rows]  # so that nobody waits for the copy
+        return [part.to(self.setting.device, non_blocking=True) for part in rows]
+
+    def accumulate(self, micros: list[Tensor]) -> Tensor:
+        """Backward passes over micro-batches; their mean loss, on the device."""
+        self.state.model.zero_grad(set_to_none=True)
+        total = torch.zeros((), device=self.setting.device)
+        kind, mixed = torch.device(self.setting.device).type, self.setting.dtype != torch.float32
+        for tokens in micros:
+            with torch.autocast(kind, dtype=self.setting.dtype, enabled=mixed):
+                loss = self.objective(self.state.model, tokens)
+            (loss / len(micros)).backward()
+            total += loss.detach() / len(micros)
+        return total
+
+    def update(self) -> None:
+        """Steps all parameters by their gradients."""
+        state, setting = self.state, self.setting
+        factor = setting.schedule.factor(state.tokens)
+        update_all(self.parameters, state.momenta, setting.rates, factor, state.step + 1)
+        state.tokens += self.phase.step_tokens
+        state.step += 1
+
+
+def add_dropout(model: LlamaForCausalLM, share: float) -> None:
+    """Lets what a layer adds to the residual stream drop out while it is trained.
+
+    A text that comes a dozen times is learned by heart otherwise.
+    """
+
+    def drop(module: torch.nn.Module, _: object, output: Tensor) -> Tensor:
+        return torch.nn.functional.dropout(output, share, module.training)
+
+    for layer in model.model.layers:
+        for adding in (layer.self_attn.o_proj, layer.mlp.down_proj):
+            adding.register_forward_hook(drop)
+
+
+def run_phase(setting: Setting, phase: Phase, state: Checkpoint) -> Checkpoint:
+    """Runs one phase to its end and returns the state it left in `setting.file`."""
+    if setting.dropout:
+        add_dropout(state.model, setting.dropout)
+    AcceleratorPhase(setting, phase, state).run()
+    return Checkpoint.load(setting.file)
+
+
+def _to_device(state: Checkpoint, device: str) -> None:
+    state.model.to(device)
+    for slots in state.momenta.values():
+        slots.update({slot: tensor.to(device) for slot, tensor in slots.items()})

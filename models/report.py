@@ -1,0 +1,46 @@
+"""What a run tells while it goes on."""
+
+from __future__ import annotations
+
+import json
+import time
+
+from tqdm import tqdm
+
+from models.checkpoint import Checkpoint
+from models.schedule import Phase
+from models.setting import Setting
+
+SECONDS_BETWEEN_SAVES = 180.0
+
+
+class Report:
+    """Progress on the terminal, lines of JSON, and a checkpoint every few minutes."""
+
+    def __init__(self, setting: Setting, state: Checkpoint) -> None:
+        self.setting, self.state = setting, state
+        self.began = time.monotonic() - state.seconds
+        self.saved = time.monotonic()
+        self.log = setting.file.with_suffix(".jsonl")
+        self.log.parent.mkdir(parents=True, exist_ok=True)
+        total = setting.schedule.tokens
+        self.bar = tqdm(
+            total=total, initial=state.tokens, unit="tok", mininterval=10, smoothing=0.1
+        )
+
+    def step(self, loss: float, phase: Phase, steps: int = 1) -> None:
+        """Records finished steps and their mean loss."""
+        now = time.monotonic()
+        self.state.seconds = now - self.began
+        self.bar.set_postfix_str(f"loss {loss:.3f}, {phase.layers} layers", refresh=False)
+        self.bar.update(steps * phase.step_tokens)
+        record = {
+            "tokens": self.state.tokens,
+            "loss": loss,
+            "seconds": round(self.state.seconds, 1),
+        }
+        with self.log.open("a") as stream:
+            stream.write(json.dumps(record) + "\n")
+        if now - self.saved > SECONDS_BETWEEN_SAVES:
+            self.state.save(self.setting.file)
+            self.saved = now

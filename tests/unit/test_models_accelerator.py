@@ -1,0 +1,133 @@
+"""A phase as a GPU runs it, here on the CPU: the same updates, and texts sampled at once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from transformers import AutoModelForCausalLM, LlamaForCausalLM  # noqa: E402
+
+from draftloop.config import bundled_model  # noqa: E402
+from draftloop.runtime.loading import ModelOptions  # noqa: E402
+from draftloop.runtime.model import LanguageModel  # noqa: E402
+from models import accelerator, team  # noqa: E402
+from models.accelerator import AcceleratorPhase, add_dropout  # noqa: E402
+from models.architecture import build, configuration  # noqa: E402
+from models.checkpoint import Checkpoint  # noqa: E402
+from models.muon import Rates, new_momenta, orthogonalise, update, update_all  # noqa: E402
+from models.packing import BLOCK, GROUP_BLOCKS, Windows  # noqa: E402
+from models.sample import continued, continued_at_once  # noqa: E402
+from models.schedule import Phase, Schedule  # noqa: E402
+from models.setting import Setting  # noqa: E402
+from models.tokenizer import END_OF_TEXT_ID  # noqa: E402
+from models.train import next_token_loss  # noqa: E402
+
+SMALL = configuration(hidden=32, layers=2, intermediate=48)
+TEXT = (np.arange(BLOCK * GROUP_BLOCKS + 1) % 7).astype(np.int16)
+
+
+def setting(file: Path, tokens: int = 1280) -> Setting:
+    phase = Phase(until=1.0, layers=2, length=16, batch=4, micro=2)
+    return Setting(
+        file=file,
+        schedule=Schedule(tokens=tokens, phases=(phase,)),
+        rates=Rates(decay=0.1),
+        windows=Windows(TEXT, seed=0),
+        objective=next_token_loss,
+        workers=1,
+    )
+
+
+def parameters_of(model: LlamaForCausalLM) -> dict[str, torch.Tensor]:
+    return {name: tensor.clone() for name, tensor in model.state_dict().items()}
+
+
+def test_it_takes_the_steps_that_a_process_on_a_cpu_takes(tmp_path: Path) -> None:
+    left = []
+    for name, machine in (("cpu", team), ("gpu", accelerator)):
+        chosen = setting(tmp_path / f"{name}.pt")
+        begun = Checkpoint.begun(build(SMALL, seed=0))
+        left.append(machine.run_phase(chosen, chosen.schedule.phases[0], begun))
+    mine, theirs = (parameters_of(state.model) for state in left)
+    assert (left[0].tokens, left[0].step) == (left[1].tokens, left[1].step) == (1280, 20)
+    for name, tensor in mine.items():
+        assert torch.allclose(tensor, theirs[name], atol=2e-4), name
+    assert (tmp_path / "gpu.jsonl").exists()
+
+
+def test_a_run_that_was_stopped_goes_on_with_the_windows_that_are_left(tmp_path: Path) -> None:
+    chosen = setting(tmp_path / "run.pt")
+    state = Checkpoint.begun(build(SMALL, seed=0))
+    state.tokens = 640
+    phase = AcceleratorPhase(chosen, chosen.schedule.phases[0], state)
+    first = next(phase.batches())
+    assert phase.steps == 10 and [part.shape for part in first] == [(2, 17)] * 2
+    assert torch.equal(torch.cat(first), Windows(TEXT, seed=0).batch(40, 4, 16))
+
+
+def test_matrices_of_a_shape_move_together_as_each_would_alone() -> None:
+    models = [build(SMALL, seed=0) for _ in range(2)]
+    momenta = [new_momenta(model) for model in models]
+    for step in (1, 2):
+        for model in models:
+            model.zero_grad()
+            next_token_loss(model, torch.arange(40)[None] * step % 90).backward()
+        update_all(dict(models[0].named_parameters()), momenta[0], Rates(decay=0.5), 0.7, step)
+        for name, parameter in models[1].named_parameters():
+            assert parameter.grad is not None
+            update(name, parameter, parameter.grad, momenta[1][name], Rates(decay=0.5), 0.7, step)
+    for (name, one), two in zip(models[0].named_parameters(), models[1].parameters(), strict=True):
+        assert torch.allclose(one, two, atol=1e-6), name
+
+
+def test_several_matrices_are_made_orthogonal_each_by_itself() -> None:
+    torch.manual_seed(0)
+    for shape in ((3, 8, 5), (3, 5, 8)):
+        several = torch.randn(shape) * torch.tensor([0.01, 1.0, 30.0])[:, None, None]
+        alone = torch.stack([orthogonalise(one) for one in several])
+        assert torch.allclose(orthogonalise(several), alone, atol=1e-4)
+
+
+def test_matrices_shrink_by_their_decay() -> None:
+    model = build(SMALL, seed=0)
+    before = parameters_of(model)
+    for parameter in model.parameters():
+        parameter.grad = torch.zeros_like(parameter)
+    rates = Rates(matrix=0.1, decay=0.5)
+    update_all(dict(model.named_parameters()), new_momenta(model), rates, 0.5, 1)
+    name = "model.layers.0.self_attn.q_proj.weight"
+    assert torch.allclose(model.state_dict()[name], before[name] * 0.975)
+    name = "model.embed_tokens.weight"
+    assert torch.equal(model.state_dict()[name], before[name])
+
+
+def test_what_layers_add_drops_out_while_the_model_is_trained() -> None:
+    model = build(SMALL, seed=0)
+    for parameter in model.parameters():
+        torch.nn.init.normal_(parameter, std=0.1)
+    tokens = torch.arange(12)[None]
+    plain = model.eval()(tokens).logits
+    add_dropout(model, 0.5)
+    assert torch.equal(model(tokens).logits, plain)
+    model.train()
+    assert not torch.allclose(model(tokens).logits, plain, atol=1e-3)
+
+
+def test_sampling_at_once_says_what_sampling_from_the_served_model_does(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """At the likeliest token's temperature: greedy decoding, row by row."""
+    folder = bundled_model("drafter")
+    for name, value in (("SAMPLING_TEMPERATURE", 1e-6), ("WRITTEN", 24)):
+        monkeypatch.setattr(f"models.sample.{name}", value)
+    model = LanguageModel(ModelOptions(folder=folder, max_sessions=3, context_length=64))
+    network = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    rows = torch.tensor([[5, 6, 7, 8], [900, 901, 902, 903], [17, 4, 3, END_OF_TEXT_ID]])
+    with torch.inference_mode():
+        at_once = continued_at_once(network, rows)
+        assert at_once.shape == (3, 28)
+        assert torch.equal(at_once, continued(model, rows))
