@@ -8,6 +8,7 @@ import pytest
 
 from draftloop.environment import ENVIRONMENT_PREFIX, prefix_of
 from draftloop.openmp import prefer_passive_waiting
+from tests.support.device import is_there
 
 prefer_passive_waiting()  # before any test imports torch; processes that tests start inherit it
 
@@ -18,9 +19,6 @@ os.environ[f"{prefix_of('orchestrator')}HTTP_LISTEN"] = "127.0.0.1:0"
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Skips what is marked `gpu` where there is none."""
-    if item.get_closest_marker("gpu"):
-        import torch
-
-        if not torch.cuda.is_available():
-            pytest.skip("needs a CUDA device")
+    """Skips what is marked `gpu` where there is none, unless TEST_DEVICE names the CPU."""
+    if item.get_closest_marker("gpu") and not is_there():
+        pytest.skip("needs a CUDA device")

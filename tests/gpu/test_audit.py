@@ -1,0 +1,88 @@
+"""Ladder L3: in bfloat16 without steps of one shape, every token is the model's within a gap.
+
+The emitted tokens are held against one forward of the whole text: each must have the greatest of
+the perturbed logits, or one as near to it as rounding can bring it. How often plain decoding
+differs from itself in a larger batch is the rate to hold the others against.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import pytest
+import torch
+
+from draftloop.config import ModelServiceSettings, bundled_model
+from draftloop.request import SamplingParameters
+from draftloop.runtime.forward import Forward
+from draftloop.runtime.loading import ModelOptions
+from draftloop.runtime.model import LanguageModel
+from draftloop.runtime.sampling import Sampler
+from tests.e2e.client import Case
+from tests.gpu.conftest import DRAFT_TOKENS, Serve, Served, Tell
+from tests.support.device import DEVICE
+
+pytestmark = [pytest.mark.gpu, pytest.mark.timeout(150)]
+# Logits are up to 30 and have eight bits: an eighth is a unit in the last place of the largest.
+GAP = 0.5
+AUDITED = (("speculative", 1), ("opt_tree", 8), ("fused", 8))
+
+
+@pytest.fixture(scope="module")
+def served(serve: Serve) -> Iterator[Served]:
+    """As fast as it is without caring for bits."""
+    known = "cuda_graphs" in ModelServiceSettings.model_fields
+    flags = ("--no-cuda-graphs",) if known else ()
+    with serve(dtype="bfloat16", verifier_flags=flags, drafter_flags=flags) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def model() -> LanguageModel:
+    folder = bundled_model("verifier")
+    return LanguageModel(ModelOptions(folder=folder, dtype="bfloat16", device=DEVICE))
+
+
+def gaps(model: LanguageModel, case: Case, said: Sequence[int]) -> list[float]:
+    """How far below the greatest perturbed logit every said token's is, in logits."""
+    sampling = SamplingParameters(**case.sampling)
+    text = [*case.prompt, *said]
+    slot = model.acquire()
+    try:
+        start = len(case.prompt) - 1
+        (logits,) = model.forward([Forward(model, slot, text[:-1], logits_from=start)])
+    finally:
+        model.cache.release(slot)
+    sampler = Sampler(sampling, model.vocabulary_size, model.device)
+    scores = sampler.scores(logits, range(len(case.prompt), len(text)), [[]] * len(said))
+    chosen = scores[torch.arange(len(said)), torch.tensor(said, device=scores.device)]
+    # back from log-probabilities at this temperature to logits, in which rounding is alike
+    apart = (scores.amax(dim=-1) - chosen) * (sampling.temperature or 1.0)
+    return [float(gap) for gap in apart.tolist()]
+
+
+def differing(left: Sequence[Sequence[int]], right: Sequence[Sequence[int]]) -> str:
+    """How many texts are not the same."""
+    return f"{sum(a != b for a, b in zip(left, right, strict=True))} of {len(left)} texts differ"
+
+
+def test_every_token_is_the_models_within_the_gap(
+    served: Served, model: LanguageModel, cases: list[Case], tell: Tell
+) -> None:
+    plain = served.client.tokens(cases, "autoregressive")
+    control = served.client.tokens(cases, "autoregressive", concurrency=8)
+    tell(f"plain at 1 and at 8 on {DEVICE}: {differing(plain, control)}")
+    runs = {"plain x1": plain, "plain x8": control}
+    for strategy, many in AUDITED:
+        said = served.client.tokens(cases, strategy, many, max_draft_tokens=DRAFT_TOKENS)
+        runs[f"{strategy} x{many}"] = said
+    worst = 0.0
+    for name, said in runs.items():
+        found = [gap for case, text in zip(cases, said, strict=True)
+                 for gap in gaps(model, case, text)]  # fmt: skip
+        off = sum(gap > 0 for gap in found)
+        tell(f"{name}: {off} of {len(found)} tokens are no arg max, {max(found):.3f} at most; "
+             f"{differing(plain, said)}")  # fmt: skip
+        worst = max(worst, *found)
+    assert worst <= GAP
+    assert max(gaps(model, cases[0], [*plain[0][:-1], plain[0][-1] ^ 1])) > GAP, "it tells"

@@ -1,0 +1,192 @@
+"""What the models say on a GPU is what they say on a CPU, within the rounding of the format."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from draftloop.errors import StartupFailure
+from draftloop.request import SamplingParameters
+from draftloop.runtime.forward import Forward
+from draftloop.runtime.loading import ModelOptions
+from draftloop.runtime.model import LanguageModel
+from draftloop.runtime.sampling import Sampler
+from draftloop.tree import ROOT
+from models.layout import DRAFTER_DIR, VERIFIER_DIR
+from tests.gpu.conftest import Tell
+from tests.support.device import DEVICE
+from tests.support.families import FAMILIES
+from tests.support.toy_model import llama_config, load_model, save_model
+
+pytestmark = [pytest.mark.gpu, pytest.mark.timeout(150)]
+TEXT = [17, 940, 33, 5, 221, 1033, 87, 402, 9, 11, 870, 2048, 77, 3, 641, 50, 51, 1200, 4, 8]
+# Three branches, one of which forks: node, parent.
+NODES, PARENTS = [5, 6, 7, 8, 9, 10, 11, 12], [ROOT, ROOT, 0, 0, 2, 4, 1, ROOT]
+PATH = [0, 2, 4, 5]
+# Of the norm: TF32 has ten bits, and would come to some thousandths.
+FLOAT32, BFLOAT16, EIGHT_BITS = 2e-5, 3e-2, 1.5e-1
+
+
+def load(folder: Path, dtype: str = "float32", device: str = DEVICE, **more: Any) -> LanguageModel:
+    options = ModelOptions(folder=folder, dtype=dtype, device=device, max_sessions=3)
+    return LanguageModel(replace(options, **more))
+
+
+@pytest.fixture(scope="module", params=[VERIFIER_DIR, DRAFTER_DIR], ids=lambda path: path.name)
+def folder(request: pytest.FixtureRequest) -> Path:
+    chosen: Path = request.param
+    return chosen
+
+
+@pytest.fixture(scope="module")
+def on_cpu(folder: Path) -> Tensor:
+    return together(load(folder, device="cpu"))
+
+
+def together(model: LanguageModel) -> Tensor:
+    """float32 [1 + nodes, vocabulary] on the CPU: a draft behind the text, all in one forward."""
+    slot = model.acquire()
+    try:
+        model.forward([Forward(model, slot, TEXT[:-1])])
+        return model.forward([Forward(model, slot, TEXT[-1:], NODES, PARENTS)])[0].cpu()
+    finally:
+        model.cache.release(slot)
+
+
+def singly(model: LanguageModel, path: Sequence[int]) -> Tensor:
+    """The rows of the text's last token and of a path of nodes, token by token."""
+    slot = model.acquire()
+    try:
+        model.forward([Forward(model, slot, TEXT[:-1])])
+        tokens = [TEXT[-1], *(NODES[node] for node in path)]
+        rows = [model.forward([Forward(model, slot, [token])])[0] for token in tokens]
+        return torch.cat(rows).cpu()
+    finally:
+        model.cache.release(slot)
+
+
+def apart(said: Tensor, wanted: Tensor) -> float:
+    """Of the wanted norm."""
+    return float((said - wanted).norm() / wanted.norm())
+
+
+def test_products_of_float32_are_whole() -> None:
+    """TF32 would round their factors to ten bits."""
+    assert not torch.backends.cuda.matmul.allow_tf32
+    assert torch.get_float32_matmul_precision() == "highest"
+
+
+@pytest.mark.parametrize(("dtype", "most"), [("float32", FLOAT32), ("bfloat16", BFLOAT16)])
+def test_the_device_says_what_the_cpu_says(
+    folder: Path, on_cpu: Tensor, dtype: str, most: float, tell: Tell
+) -> None:
+    """A draft tree's rows too, and those decoded token by token are the tree's."""
+    model = load(folder, dtype)
+    assert model.device.type == DEVICE and model.cache.keys[0].device.type == DEVICE
+    tree, path = together(model), singly(model, PATH)
+    rows = [0, *(node + 1 for node in PATH)]
+    tell(f"{folder.name} {dtype}: {apart(tree, on_cpu):.1e} from the CPU's float32, "
+         f"{apart(path, tree[rows]):.1e} from tree to token, "
+         f"{'row by row' if model.row_by_row else 'rounding depends on the batch'}")  # fmt: skip
+    assert apart(tree, on_cpu) < most
+    assert apart(path, tree[rows]) < most
+
+
+@pytest.mark.parametrize("quantization", ["int8", "w8a8"])
+def test_weights_of_eight_bits(on_cpu: Tensor, folder: Path, quantization: str) -> None:
+    """Near the whole weights, and as near as rounding to what the CPU makes of the same ones."""
+    model = load(folder, "bfloat16", quantization=quantization)
+    said = together(model)
+    there = together(load(folder, "bfloat16", device="cpu", quantization=quantization))
+    assert apart(said, on_cpu) < EIGHT_BITS
+    assert apart(said, there) < 2 * BFLOAT16
+
+
+def test_a_prompt_in_pieces_is_the_prompt() -> None:
+    model = load(VERIFIER_DIR)
+    prompt = [token + shift for shift in range(12) for token in TEXT]
+    whole, pieces = model.acquire(), model.acquire()
+    (wanted,) = model.forward([Forward(model, whole, prompt)])
+    parts = [
+        model.forward([Forward(model, pieces, prompt[start : start + 97])])[0]
+        for start in range(0, len(prompt), 97)
+    ]
+    assert apart(torch.cat(parts), wanted) < FLOAT32
+
+
+def test_sessions_share_a_forward() -> None:
+    """Each sees its own text alone."""
+    model = load(VERIFIER_DIR)
+    slots = [model.acquire() for _ in range(3)]
+    texts = [TEXT, TEXT[::-1], TEXT[5:]]
+    shared = model.forward([Forward(model, *pair) for pair in zip(slots, texts, strict=True)])
+    for slot, text, said in zip(slots, texts, shared, strict=True):
+        slot.truncate(0)
+        (alone,) = model.forward([Forward(model, slot, text)])
+        assert apart(said, alone) < FLOAT32
+
+
+def test_layers_of_cost_inflation_are_where_the_model_is() -> None:
+    plain, inflated = load(VERIFIER_DIR), load(VERIFIER_DIR, inflate="60M")
+    assert inflated.parameters > 2 * plain.parameters
+    assert apart(together(inflated), together(plain)) < FLOAT32
+
+
+@pytest.mark.parametrize("family", [name for name in FAMILIES if name != "llama"])
+def test_models_of_other_kinds(family: str, tmp_path: Path) -> None:
+    """Those that run by transformers' code, and windows, caps and sinks."""
+    folder = save_model(tmp_path, FAMILIES[family])
+    text, nodes, parents = [5, 17, 3, 88, 41, 2, 60, 9, 33, 12, 71], [1, 2, 3], [ROOT, ROOT, 0]
+    said = []
+    for device in (DEVICE, "cpu"):
+        model = load_model(folder, device=device)
+        slot = model.acquire()
+        model.forward([Forward(model, slot, text[:-1])])
+        said.append(model.forward([Forward(model, slot, text[-1:], nodes, parents)])[0].cpu())
+    assert apart(*said) < FLOAT32
+
+
+SHAPES = (
+    SamplingParameters(temperature=0.7, seed=11),
+    SamplingParameters(temperature=1.0, seed=12, top_p=0.9),
+    SamplingParameters(temperature=0.8, seed=13, top_k=40, min_p=0.02),
+    SamplingParameters(temperature=0.9, seed=14, repetition_penalty=1.2, presence_penalty=0.3),
+    SamplingParameters(temperature=0.0, logit_bias=((17, 2.0), (200, -50.0))),
+)
+
+
+@pytest.mark.parametrize("parameters", SHAPES, ids=range(len(SHAPES)))
+def test_tokens_are_chosen_as_on_a_cpu(parameters: SamplingParameters) -> None:
+    """By the same noise: a drafter on a CPU and a verifier on a GPU understand each other."""
+    rows, vocabulary = 64, 4096
+    logits = 3 * torch.randn(rows, vocabulary, generator=torch.Generator().manual_seed(5))
+    positions, paths = range(40, 40 + rows), [[row % 7] * (row % 3) for row in range(rows)]
+    chosen, scores = [], []
+    for device in (DEVICE, "cpu"):
+        sampler = Sampler(parameters, vocabulary, torch.device(device))
+        sampler.observe_prompt(TEXT)
+        sampler.observe_output(TEXT[:5])
+        there = logits.to(device)
+        chosen.append(sampler.choose(there, positions, paths))
+        scores.append(sampler.scores(there, positions, paths).cpu())
+    assert chosen[0] == chosen[1]
+    torch.testing.assert_close(*scores, rtol=1e-5, atol=1e-5)
+
+
+def test_what_there_is_no_memory_for_is_said_with_its_size(tmp_path: Path) -> None:
+    """Half as much again as the device has; a CPU promises memory that it has not."""
+    per_token, sessions = 2 * 2 * 2 * 8 * 4, 4
+    most = 1 << 48 if DEVICE == "cpu" else torch.cuda.get_device_properties(0).total_memory
+    context = int(1.5 * most) // (per_token * sessions)
+    folder = save_model(tmp_path, llama_config(max_position_embeddings=1 << 40))
+    with pytest.raises(StartupFailure) as caught:
+        load_model(folder, device=DEVICE, context_length=context)
+    said = str(caught.value)
+    assert said.startswith(f"max_sessions: 4 sessions of {context} tokens take ")
+    assert f"GiB of keys and values, which {DEVICE} has not; lower max_sessions" in said

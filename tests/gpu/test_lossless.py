@@ -1,0 +1,56 @@
+"""On a GPU in float32 no strategy changes a token, alone or in shared forwards."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from draftloop.speculation import STRATEGIES
+from tests.e2e.client import Case, first_difference
+from tests.gpu.conftest import CONCURRENCIES, DRAFT_TOKENS, Serve, Served, Tell
+from tests.support.device import DEVICE
+
+pytestmark = [pytest.mark.gpu, pytest.mark.timeout(150)]
+
+
+@pytest.fixture(scope="module")
+def served(serve: Serve) -> Iterator[Served]:
+    with serve(dtype="float32") as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def every_case(cases: list[Case], shaped_cases: list[Case]) -> list[Case]:
+    return [*cases, *shaped_cases]
+
+
+@pytest.fixture(scope="module")
+def expected(served: Served, every_case: list[Case]) -> list[list[int]]:
+    """What plain decoding says, one request at a time."""
+    said = served.client.tokens(every_case, "autoregressive")
+    assert sum(map(len, said)) > 20 * len(said)
+    return said
+
+
+@pytest.mark.parametrize("concurrency", CONCURRENCIES)
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_every_strategy_says_what_plain_decoding_says(
+    served: Served,
+    every_case: list[Case],
+    expected: list[list[int]],
+    strategy: str,
+    concurrency: int,
+    tell: Tell,
+) -> None:
+    """Greedy and sampled, with filters, penalties, bias and grammars."""
+    drafts = strategy != "autoregressive"
+    size = DRAFT_TOKENS if drafts else None
+    answers = served.client.answers(every_case, strategy, concurrency, max_draft_tokens=size)
+    said = [list(answer.token_ids) for answer in answers]
+    assert not first_difference(expected, said)
+    figures = [answer.summary.speculation for answer in answers]
+    assert (sum(each.draft_tokens for each in figures) > 0) == drafts
+    accepted = sum(each.accepted_tokens for each in figures)
+    rounds = sum(each.rounds for each in figures)
+    tell(f"{strategy} x{concurrency}: {accepted} accepted in {rounds} rounds on {DEVICE}")

@@ -1,0 +1,20 @@
+"""Weights of eight bits on a GPU: drafts change nothing of what such a target model says."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.e2e.client import Case, first_difference
+from tests.gpu.conftest import DRAFT_TOKENS, Serve
+
+pytestmark = [pytest.mark.gpu, pytest.mark.timeout(150)]
+
+
+def test_weights_of_eight_bits_are_served_alike(serve: Serve, cases: list[Case]) -> None:
+    """Of both models, in float32, where a row's rounding hardly depends on the batch."""
+    flags = ("--quantization", "int8")
+    with serve(dtype="float32", quantization="int8", drafter_flags=flags) as served:
+        plain = served.client.tokens(cases, "autoregressive")
+        for strategy, concurrency in (("fused", 1), ("opt_tree", 8), ("lookahead", 8)):
+            said = served.client.tokens(cases, strategy, concurrency, max_draft_tokens=DRAFT_TOKENS)
+            assert not first_difference(plain, said), strategy

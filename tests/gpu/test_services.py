@@ -1,0 +1,87 @@
+"""The services on a GPU besides their tokens: costs, profile, cancelling, the command line."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+
+import grpc
+import pytest
+from typer.testing import CliRunner, Result
+
+from orchestrator.cli import app
+from protos import generation_pb2 as pb
+from tests.e2e.client import Case
+from tests.gpu.conftest import Serve, Served, Tell
+from tests.support.device import DEVICE
+from tests.support.sessions import wait_until_free
+
+pytestmark = [pytest.mark.gpu, pytest.mark.timeout(150)]
+MEASURED = {1, 8, 32, 128}  # new tokens in a forward
+
+
+@pytest.fixture(scope="module")
+def served(serve: Serve) -> Iterator[Served]:
+    """As `draftloop up --device cuda` starts them."""
+    with serve() as running:
+        yield running
+
+
+def run(served: Served, *arguments: str) -> Result:
+    environment = {"COLUMNS": "160"}
+    told = [*arguments, "--server", served.stack.address]
+    return CliRunner().invoke(app, told, env=environment)
+
+
+def test_costs_are_measured_on_the_device(served: Served) -> None:
+    info = served.client.stub.Info(pb.GenerationInfoRequest())
+    for model in (info.verifier, info.drafter):
+        assert (model.device, model.dtype) == (DEVICE, "bfloat16")
+        points = model.cost_curve
+        assert {point.tokens for point in points} >= MEASURED
+        assert all(point.forward_ns > 0 for point in points)
+        assert {point.batch for point in points} == {1, 2, 4}
+
+
+def test_the_profile_names_the_device(served: Served, tell: Tell) -> None:
+    shown = run(served, "profile")
+    assert shown.exit_code == 0, shown.output
+    assert shown.output.count(f"bfloat16, {DEVICE}") == 2
+    for line in shown.output.splitlines():
+        tell(line)
+    told = json.loads(run(served, "profile", "--json").output)
+    assert told["verifier"]["device"] == told["drafter"]["device"] == DEVICE
+
+
+def test_the_command_line_generates(served: Served) -> None:
+    done = run(served, "generate", "def add(a, b):", "--max-tokens", "24", "--temperature", "0")
+    assert done.exit_code == 0, done.output
+    assert done.output.strip()
+
+
+def test_a_cancelled_request_frees_its_sessions(served: Served) -> None:
+    """Hot, so that no text loops."""
+    hot = Case((5, 6, 7), 2000, {"temperature": 1.5})
+    said = hot.parameters("opt_tree", ignore_eos=True)
+    for _ in range(3):
+        call = served.client.stub.Generate(pb.GenerateRequest(parameters=said))
+        next(call)
+        call.cancel()
+        with pytest.raises(grpc.RpcError) as caught:
+            list(call)
+        assert caught.value.code() is grpc.StatusCode.CANCELLED
+    wait_until_free(served.stack)
+
+
+def test_a_text_of_the_whole_context(served: Served) -> None:
+    """From a prompt of many steps to the last place there is."""
+    prompt = tuple(5 + index % 4000 for index in range(1900))
+    plain = served.client.once(Case(prompt, 400), "autoregressive", ignore_eos=True)
+    drafted = served.client.once(Case(prompt, 400), "fused", ignore_eos=True)
+    assert len(plain.token_ids) == len(drafted.token_ids) > 100
+
+
+def test_log_probabilities_are_told(served: Served) -> None:
+    answer = served.client.once(Case((5, 6, 7), 16), "fused", logprobs=3)
+    told = [float(each.logprob) for each in answer.logprobs]
+    assert len(told) == len(answer.token_ids) and all(value <= 0 for value in told)
