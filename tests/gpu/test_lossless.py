@@ -8,7 +8,7 @@ import pytest
 
 from draftloop.speculation import STRATEGIES
 from tests.e2e.client import Case, first_difference
-from tests.gpu.conftest import CONCURRENCIES, DRAFT_TOKENS, Serve, Served, Tell
+from tests.gpu.conftest import AT_ONCE, DRAFT_TOKENS, Serve, Served, Tell
 from tests.support.device import DEVICE
 
 pytestmark = [pytest.mark.gpu, pytest.mark.timeout(150)]
@@ -22,7 +22,7 @@ def served(serve: Serve) -> Iterator[Served]:
 
 @pytest.fixture(scope="module")
 def every_case(cases: list[Case], shaped_cases: list[Case]) -> list[Case]:
-    return [*cases, *shaped_cases]
+    return [*cases[:3], *shaped_cases, *cases[3:]]
 
 
 @pytest.fixture(scope="module")
@@ -33,7 +33,7 @@ def expected(served: Served, every_case: list[Case]) -> list[list[int]]:
     return said
 
 
-@pytest.mark.parametrize("concurrency", CONCURRENCIES)
+@pytest.mark.parametrize(("concurrency", "count"), AT_ONCE)
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_every_strategy_says_what_plain_decoding_says(
     served: Served,
@@ -41,14 +41,17 @@ def test_every_strategy_says_what_plain_decoding_says(
     expected: list[list[int]],
     strategy: str,
     concurrency: int,
+    count: int,
     tell: Tell,
 ) -> None:
     """Greedy and sampled, with filters, penalties, bias and grammars."""
     drafts = strategy != "autoregressive"
     size = DRAFT_TOKENS if drafts else None
-    answers = served.client.answers(every_case, strategy, concurrency, max_draft_tokens=size)
+    answers = served.client.answers(
+        every_case[:count], strategy, concurrency, max_draft_tokens=size
+    )
     said = [list(answer.token_ids) for answer in answers]
-    assert not first_difference(expected, said)
+    assert not first_difference(expected[:count], said)
     figures = [answer.summary.speculation for answer in answers]
     assert (sum(each.draft_tokens for each in figures) > 0) == drafts
     accepted = sum(each.accepted_tokens for each in figures)
