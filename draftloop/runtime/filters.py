@@ -10,6 +10,8 @@ from draftloop.request import SamplingParameters
 from draftloop.runtime.choices import EXCLUDED
 from draftloop.runtime.cutting import NO_CUTS, Cuts, Scratch, cut_off, scratch
 
+WHOLE = 2.0**40  # the weight of the likeliest token, as a whole number
+
 
 class Filters:
     """Of one session: cuts off by top-k, then top-p, then min-p; the likeliest token stays."""
@@ -37,19 +39,25 @@ class Filters:
 
 
 def _outside(logits: Tensor, parameters: SamplingParameters) -> Tensor:
-    """Where what is cut off is, on a device that has operations of torch alone."""
+    """Where what is cut off is, on a device that has operations of torch alone.
+
+    Every row by itself: torch adds floating numbers in an order that depends on how many rows there
+    are, so what is added are whole numbers.
+    """
     # From the maximum down, so that a tiny temperature cannot overflow to +inf.
-    logits = (logits - logits.amax(dim=-1, keepdim=True)) / parameters.temperature
+    top = logits.amax(dim=-1, keepdim=True)
+    logits = (logits - top) / parameters.temperature
     if 0 < parameters.top_k < logits.shape[-1]:
         least = logits.topk(parameters.top_k, dim=-1).values[..., -1:]
         logits = logits.masked_fill(logits < least, EXCLUDED)
     if parameters.top_p < 1:
-        ordered, order = logits.softmax(dim=-1).sort(dim=-1, descending=True, stable=True)
-        surplus = ordered.cumsum(dim=-1) - ordered >= parameters.top_p
+        weights = (logits.double().exp() * WHOLE).nan_to_num().round().long()
+        order = logits.sort(dim=-1, descending=True, stable=True).indices
+        ordered = weights.gather(-1, order)
+        before = ordered.cumsum(dim=-1) - ordered
+        surplus = before.double() >= parameters.top_p * ordered.sum(dim=-1, keepdim=True).double()
         surplus[..., 0] = False
         logits = logits.masked_fill(surplus.scatter(-1, order, surplus), EXCLUDED)
     if parameters.min_p > 0:
-        probabilities = logits.softmax(dim=-1)
-        least = probabilities.amax(dim=-1, keepdim=True) * parameters.min_p
-        logits = logits.masked_fill(probabilities < least, EXCLUDED)
-    return logits == EXCLUDED
+        logits = logits.masked_fill(logits.double().exp() < parameters.min_p, EXCLUDED)
+    return (logits == EXCLUDED) & top.isfinite()

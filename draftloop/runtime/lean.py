@@ -4,13 +4,14 @@ A decoding step of a small model is mostly transformers' own Python: wrappers, h
 more than a millisecond a layer. Here are the same operations in the same order on the same weights,
 the three matrices before a layer's attention joined to one, and the two before its activation.
 Models of other kinds run through transformers as ever.
+On GPUs the layers run in steps of a fixed number of rows (`cuda_step`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -23,6 +24,7 @@ from transformers import (
     Qwen3ForCausalLM,
 )
 
+from draftloop import logs
 from draftloop.runtime import rope
 from draftloop.runtime.cpu_elementwise import Elementwise
 from draftloop.runtime.cpu_linear import packed
@@ -33,6 +35,12 @@ from draftloop.runtime.quantization import Int8Linear, Linear, stacked
 from draftloop.runtime.row_blocks import Heads, Multiplier, RowBlocks, multiplied, normed, parts_of
 from draftloop.runtime.split import WHOLE, Parts
 from draftloop.runtime.tree_attention import attend
+from draftloop.runtime.trial import said_by
+
+if TYPE_CHECKING:
+    from draftloop.runtime.cuda_graph import Steps
+
+log = logs.get(__name__)
 
 KINDS = (
     LlamaForCausalLM, MistralForCausalLM, Phi3ForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM,
@@ -97,6 +105,7 @@ class LeanDecoder:
         self._parts = parts
         queries, keys = int(config.num_attention_heads), _kv_heads(config)
         self._heads = Heads(queries // parts.ranks, keys // parts.ranks)
+        self._compiled = compiled
         self._blocks = RowBlocks(compiled=compiled)
         self._epsilon = float(config.rms_norm_eps)
         self._embedding: Tensor = body.embed_tokens.weight
@@ -109,7 +118,7 @@ class LeanDecoder:
         self._cosines, self._sines = (table.contiguous() for table in angles)
         self._layers = [_take_over(layer, config, compiled=compiled) for layer in body.layers]
         self._head = model.lm_head if compiled else packed(model.lm_head)
-        shape = StackShape(
+        self._shape = StackShape(
             hidden=int(config.hidden_size),
             heads=self._heads.queries,
             kv_heads=self._heads.keys,
@@ -117,16 +126,40 @@ class LeanDecoder:
             scale=float(self._layers[0].attention.scaling),
             epsilon=self._epsilon,
         )
-        frame = Frame(self._embedding, self._cosines, self._sines, self._norm, self._head)
+        self._frame = Frame(self._embedding, self._cosines, self._sines, self._norm, self._head)
         # The decoder in one call, on machines that have its kernel.
         self.stack: CpuStack | None = None
-        if parts.ranks == 1 and stackable(self._layers, frame, shape):
-            self.stack = CpuStack(self._layers, frame, shape)
+        if parts.ranks == 1 and stackable(self._layers, self._frame, self._shape):
+            self.stack = CpuStack(self._layers, self._frame, self._shape)
+        self.steps: Steps | None = None  # see `pad_steps`
+
+    def pad_steps(self, cache: KVCache, most_nodes: int) -> None:
+        """Has forwards over `cache` run in padded steps from now on, on a GPU.
+
+        `most_nodes`: of a draft. A decoder that is split or compiled by torch goes on without them,
+        and so does one whose kernels cannot be had here: the log says so.
+        """
+        if self._parts.ranks > 1 or self._compiled:
+            return
+        try:  # Triton comes with torch for CUDA alone
+            from draftloop.runtime.cuda_graph import steps_for
+            from draftloop.runtime.cuda_step import PaddedStep
+
+            self.steps = steps_for(
+                lambda inputs: PaddedStep(self._layers, self._frame, self._shape, cache, inputs),
+                most_nodes,
+                self._device,
+            )
+        except Exception as error:  # of whatever a compiler or a driver leads to
+            log.warning("forwards run without padded steps", reason=said_by(error),
+                        effect="they take longer, and rounding depends on the batch")  # fmt: skip
 
     def logits(self, batch: Batch, cache: KVCache, rows: Sequence[int]) -> Tensor:
         """The logits of some rows, float32 [rows, vocabulary]; stores keys and values."""
         if self.stack is not None:
             return self.stack.run(batch, cache, rows)
+        if self.steps is not None:
+            return self.steps.run(batch, rows)
         return self._through_torch(batch, cache, rows)
 
     def _through_torch(self, batch: Batch, cache: KVCache, rows: Sequence[int]) -> Tensor:

@@ -31,6 +31,7 @@ class ModelOptions:
     device: str = "cpu"
     quantization: str = ""
     torch_compile: bool = False
+    cuda_graphs: bool = True
     inflate: str = ""
     context_length: int | None = None
     memory_share: float = 0.8

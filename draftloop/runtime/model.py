@@ -127,7 +127,10 @@ class LanguageModel:
     def _decoder(self, parts: Parts | None) -> LeanDecoder | None:
         if parts is not None:
             rows, compiled = self.cache.shape.rows, self.options.torch_compile
-            return LeanDecoder(self.network, rows, parts, compiled=compiled)
+            decoder = LeanDecoder(self.network, rows, parts, compiled=compiled)
+            if self.device.type == "cuda" and self.options.cuda_graphs:
+                decoder.pad_steps(self.cache, self.options.max_draft_nodes)
+            return decoder
         if self._own_kernels:
             cpu_linear.replace_linears(self.network)
             cpu_parameters.replace_parameters(self.network, self._bits)

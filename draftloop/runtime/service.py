@@ -223,6 +223,7 @@ def _options(settings: ModelServiceSettings) -> ModelOptions:
         quantization="" if settings.quantization == "none" else settings.quantization,
         device=settings.device,
         torch_compile=settings.torch_compile,
+        cuda_graphs=settings.cuda_graphs,
         tensor_parallel_size=settings.tensor_parallel_size,
         inflate=settings.inflate,
         context_length=settings.context_length,

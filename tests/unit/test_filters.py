@@ -10,7 +10,8 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from draftloop.request import SamplingParameters
-from draftloop.runtime.filters import Filters
+from draftloop.runtime.choices import EXCLUDED
+from draftloop.runtime.filters import Filters, _outside
 
 
 def filtered(logits: torch.Tensor, parameters: SamplingParameters) -> torch.Tensor:
@@ -88,3 +89,21 @@ def test_rows_of_what_is_no_number_stay_whole(cut: dict[str, Any]) -> None:
     kept = filtered(logits, SamplingParameters(temperature=0.8, **cut))
     torch.testing.assert_close(kept[1:], logits[1:], rtol=0, atol=0, equal_nan=True)
     assert torch.equal(kept[:1], filtered(logits[:1], SamplingParameters(temperature=0.8, **cut)))
+
+
+@pytest.mark.parametrize(
+    "cut",
+    [{"top_k": 9}, {"top_p": 0.9}, {"min_p": 0.05}, {"top_k": 30, "top_p": 0.6, "min_p": 0.02}],
+    ids=str,
+)
+def test_by_torch_alone_the_same(cut: dict[str, Any]) -> None:
+    """As on a GPU, also of rows that are no numbers, and of every row by itself."""
+    logits = torch.randn(9, 1000, generator=torch.Generator().manual_seed(3)) * 3
+    logits[1] = torch.nan
+    logits[2, 999] = torch.inf
+    parameters = SamplingParameters(temperature=0.8, **cut)
+    outside = _outside(logits, parameters)
+    kept = logits.masked_fill(outside, EXCLUDED)
+    torch.testing.assert_close(kept, filtered(logits, parameters), rtol=0, atol=0, equal_nan=True)
+    for row in range(len(logits)):
+        assert torch.equal(_outside(logits[row : row + 1], parameters), outside[row : row + 1])

@@ -1,0 +1,83 @@
+"""One step of a decoder with a fixed number of rows, most often mostly padding, on a GPU.
+
+cuBLAS picks a kernel, and with it an order of additions, by the shape of a product. Where every
+product of every step has the same shape, a row's bits depend on its text alone: decoded by itself,
+in a draft, with other sessions or in any piece of a prompt. Up to some two hundred rows cost what
+one costs, since reading the weights takes longer than computing. See
+docs/decisions/0028-padded-steps-on-gpus.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from torch import Tensor, nn
+from torch.nn import functional
+
+from draftloop.runtime import cuda_rows
+from draftloop.runtime.cpu_elementwise import Elementwise
+from draftloop.runtime.cpu_stack import SILU, Frame, StackShape
+from draftloop.runtime.cuda_inputs import Inputs
+from draftloop.runtime.cuda_rows import CacheLayer
+from draftloop.runtime.kv_cache import KVCache
+from draftloop.runtime.row_blocks import multiplied
+
+if TYPE_CHECKING:
+    from draftloop.runtime.lean import Layer
+
+
+class PaddedStep:
+    """Reads `inputs`, which hold its rows, and nothing else that changes from step to step.
+
+    So that a CUDA graph can be recorded of it: nothing in it waits for the device or depends on a
+    number that is known there alone.
+    """
+
+    def __init__(
+        self,
+        layers: Sequence[Layer],
+        frame: Frame,
+        shape: StackShape,
+        cache: KVCache,
+        inputs: Inputs,
+    ) -> None:
+        self.inputs = inputs
+        self._layers, self._frame, self._shape = layers, frame, shape
+        self._cached = [CacheLayer(*pair) for pair in zip(cache.keys, cache.values, strict=True)]
+
+    def body(self) -> Tensor:
+        """What comes out of the last layer, normed: [rows, hidden]; stores keys and values."""
+        frame, epsilon = self._frame, self._shape.epsilon
+        x = functional.embedding(self.inputs.tokens, frame.embedding)
+        delta: Tensor | None = None
+        for layer, cached in zip(self._layers, self._cached, strict=True):
+            delta = self._layer(x, delta, layer, cached)
+        return cuda_rows.add_and_norm(x, delta, frame.last_norm, epsilon)
+
+    def head(self, hidden: Tensor) -> Tensor:
+        """Logits [rows, vocabulary] in the model's own format."""
+        return multiplied(hidden, self._frame.head)
+
+    def _layer(self, x: Tensor, delta: Tensor | None, layer: Layer, cached: CacheLayer) -> Tensor:
+        """Adds delta and what attention makes of x to it, in place; returns what is still to add"""
+        frame, shape, inputs = self._frame, self._shape, self.inputs
+        normed = cuda_rows.add_and_norm(x, delta, layer.first_norm, shape.epsilon)
+        joined = multiplied(normed, layer.before_attention)
+        angles = frame.cosines, frame.sines
+        queries = cuda_rows.turn_and_store(joined, angles, layer.head_norms, inputs, cached, shape)
+        attended = cuda_rows.attend(queries, inputs, cached, shape, layer.window)
+        delta = multiplied(attended, layer.after_attention)
+        normed = cuda_rows.add_and_norm(x, delta, layer.second_norm, shape.epsilon)
+        joined = multiplied(normed, layer.before_activation)
+        return multiplied(_activated(joined, layer.activation), layer.after_activation)
+
+
+def _activated(joined: Tensor, activation: nn.Module) -> Tensor:
+    """activation(first half) * second half of [rows, 2 * width]."""
+    function = activation.function if isinstance(activation, Elementwise) else activation
+    if type(function).__name__ in SILU:
+        return cuda_rows.gate(joined)
+    opened, let_through = joined.chunk(2, dim=-1)
+    said: Tensor = function(opened) * let_through
+    return said

@@ -1,0 +1,104 @@
+"""What a padded step is told of its rows, against the masks that attention has else."""
+
+from __future__ import annotations
+
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from draftloop.runtime.cuda_inputs import PREFIX, SEEN, SLOT, STORED, TOKEN, Inputs, Plan, plan
+from draftloop.runtime.forward import Batch, Forward, Segment, lay_out
+from draftloop.runtime.kv_cache import CacheShape, KVCache, Slot
+from draftloop.tree import ROOT
+
+WIDTH, ROWS = 24, 8
+SHAPE = CacheShape(layers=1, slots=3, kv_heads=1, rows=80, head_dim=4)
+
+
+def empty_cache() -> KVCache:
+    return KVCache(SHAPE, dtype=torch.float32, device=torch.device("cpu"))
+
+
+def forward(slot: Slot, committed: int, parents: list[int]) -> Forward:
+    tokens = list(range(100, 100 + committed))
+    nodes = list(range(200, 200 + len(parents)))
+    return Forward(None, slot, tokens, nodes, parents)  # type: ignore[arg-type]
+
+
+def shown(planned: Plan, row: int) -> list[int]:
+    """The places of the slot that a row sees, in the order of their positions in its text."""
+    seen, known = int(planned.table[SEEN, row]), int(planned.table[PREFIX, row])
+    places = list(range(min(seen, known)))
+    if seen > known:
+        (node,) = (planned.nodes == row).nonzero()[0].tolist()
+        places += planned.paths[node, : seen - known].tolist()
+    return places
+
+
+def expected(segment: Segment, row: int) -> list[int]:
+    if segment.mask is None:
+        return list(range(segment.stored_from + row + 1))
+    stored: list[int] = segment.mask[row].nonzero()[0].tolist()
+    return stored
+
+
+def require_all(batch: Batch, planned: Plan) -> None:
+    assert planned.table[TOKEN].tolist() == batch.token_ids
+    for segment in batch.segments:
+        for row in range(segment.stop - segment.start):
+            column = planned.table[:, segment.start + row]
+            assert column[SLOT] == segment.slot
+            assert column[STORED] == segment.stored_from + row
+            places = shown(planned, segment.start + row)
+            assert places == expected(segment, row)
+            assert places[-1] == column[STORED]
+            assert len(places) == batch.positions[segment.start + row] + 1
+
+
+trees = st.integers(0, 12).flatmap(
+    lambda size: st.tuples(*(st.integers(ROOT, node - 1) for node in range(size))).map(list)
+)
+
+
+@settings(deadline=None)  # compiled at first use
+@given(
+    prompts=st.lists(st.integers(1, 30), min_size=2, max_size=2),
+    committed=st.lists(st.integers(0, 4), min_size=2, max_size=2),
+    first=st.lists(trees, min_size=2, max_size=2),
+    more=st.lists(st.integers(ROOT, 5), max_size=5),
+)
+def test_a_row_sees_its_own_text_by_position(
+    prompts: list[int], committed: list[int], first: list[list[int]], more: list[int]
+) -> None:
+    """Prompts, rounds with a draft, and drafts that grow over several forwards."""
+    cache = empty_cache()
+    slots = [cache.acquire(WIDTH) for _ in prompts]
+    batch = lay_out([forward(slot, count, []) for slot, count in zip(slots, prompts, strict=True)])
+    require_all(batch, plan(batch, WIDTH))
+    wishes = zip(slots, committed, first, strict=True)
+    rounds = [forward(*wish) for wish in wishes if wish[1] or wish[2]]
+    if rounds:
+        batch = lay_out(rounds)
+        require_all(batch, plan(batch, WIDTH))
+    grown = [min(parent, slots[0].pending - 1) for parent in more]
+    if grown:
+        batch = lay_out([forward(slots[0], 0, grown)])
+        require_all(batch, plan(batch, WIDTH))
+
+
+def test_rows_go_up_in_steps_and_padding_sees_nothing() -> None:
+    cache = empty_cache()
+    slot = cache.acquire(WIDTH)
+    lay_out([forward(slot, 5, [])])
+    batch = lay_out([forward(slot, 1, [ROOT, 0, 1, ROOT, 3, 0, 1, 2, 7, 8])])
+    planned, inputs = plan(batch, WIDTH), Inputs(ROWS, WIDTH, torch.device("cpu"))
+    assert inputs.seen.tolist() == [0] * ROWS and inputs.stored.tolist() == [-1] * ROWS
+    inputs.write(planned, 0, [0, 7])
+    assert inputs.tokens.tolist() == batch.token_ids[:ROWS]
+    assert inputs.wanted[:2].tolist() == [0, 7]
+    assert inputs.paths[3, :3].tolist() == [6, 7, 8]
+    inputs.write(planned, ROWS, [2])
+    assert inputs.stored.tolist() == [13, 14, 15, -1, -1, -1, -1, -1]
+    assert inputs.seen.tolist() == [10, 11, 12, 0, 0, 0, 0, 0]
+    assert inputs.paths[2, :6].tolist() == [6, 7, 8, 13, 14, 15]
+    assert inputs.wanted[:1].tolist() == [2]
