@@ -82,16 +82,18 @@ def test_products_of_float32_are_whole() -> None:
     assert torch.get_float32_matmul_precision() == "highest"
 
 
+@pytest.mark.parametrize("graphs", [True, False], ids=["graphs", "plain"])
 @pytest.mark.parametrize(("dtype", "most"), [("float32", FLOAT32), ("bfloat16", BFLOAT16)])
 def test_the_device_says_what_the_cpu_says(
-    folder: Path, on_cpu: Tensor, dtype: str, most: float, tell: Tell
+    folder: Path, on_cpu: Tensor, dtype: str, most: float, graphs: bool, tell: Tell
 ) -> None:
     """A draft tree's rows too, and those decoded token by token are the tree's."""
-    model = load(folder, dtype)
+    model = load(folder, dtype, cuda_graphs=graphs)
     assert model.device.type == DEVICE and model.cache.keys[0].device.type == DEVICE
     tree, path = together(model), singly(model, PATH)
     rows = [0, *(node + 1 for node in PATH)]
-    tell(f"{folder.name} {dtype}: {apart(tree, on_cpu):.1e} from the CPU's float32, "
+    way = "in steps" if graphs else "plainly"
+    tell(f"{folder.name} {dtype} {way}: {apart(tree, on_cpu):.1e} from the CPU's float32, "
          f"{apart(path, tree[rows]):.1e} from tree to token, "
          f"{'row by row' if model.row_by_row else 'rounding depends on the batch'}")  # fmt: skip
     assert apart(tree, on_cpu) < most
