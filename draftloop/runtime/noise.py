@@ -22,6 +22,8 @@ from draftloop.runtime.hashing import GOLDEN_32, MASK_32, MIX_SHIFT, MIX_STEPS, 
 KEPT_POSITIONS, KEPT_VALUES = 256, 1 << 22
 # So many positions, or values, are drawn at a time: each alone costs many times its share.
 DRAWN_AT_ONCE, MOST_VALUES = 8, 1 << 16
+# On a GPU starting the two dozen operations is all that takes time.
+DRAWN_ON_GPU, MOST_VALUES_ON_GPU = 32, 1 << 20
 
 Words = npt.NDArray[np.unsignedinteger]
 
@@ -40,6 +42,10 @@ class GumbelNoise:
         self._seed_key = mix64(seed)
         self._vocabulary_size = vocabulary_size
         self._device = device
+        on_gpu = device.type == "cuda"
+        self._at_once = (
+            (DRAWN_ON_GPU, MOST_VALUES_ON_GPU) if on_gpu else (DRAWN_AT_ONCE, MOST_VALUES)
+        )
         self._kept: dict[int, Tensor] = {}
 
     def at(self, positions: Sequence[int]) -> Tensor:
@@ -61,7 +67,8 @@ class GumbelNoise:
 
     def _following(self, positions: Sequence[int]) -> list[int]:
         """Positions behind these that will be asked for next."""
-        most = min(DRAWN_AT_ONCE, MOST_VALUES // self._vocabulary_size)
+        count, values = self._at_once
+        most = min(count, values // self._vocabulary_size)
         behind = range(positions[-1] + 1, positions[-1] + 1 + most - len(positions))
         return [position for position in behind if position not in self._kept]
 
