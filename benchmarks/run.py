@@ -69,6 +69,7 @@ class Bench:
             settings.dtype,
             quantization=settings.quantization,
             device=settings.device,
+            draft_device=settings.draft_device,
         )
         with contextlib.ExitStack() as stack:
             services = stack.enter_context(running(config, lambda _: None))

@@ -85,8 +85,11 @@ def stack_of(
     prefix_caching: bool = False,
     quantization: Quantization = "none",
     device: str = "cpu",
+    draft_device: str | None = None,
 ) -> StackConfig:
-    """A profile's roles on free ports, both models on `device`, the target with so many threads.
+    """A profile's roles on free ports, the target with so many threads.
+
+    Both models are on `device`, or the draft model on a device of its own.
 
     As a rule without `prefix_caching`: strategies take turns with the same prompts, and the second
     to come would find them computed.
@@ -101,6 +104,7 @@ def stack_of(
         dtype=dtype,
         quantization=quantization,
         device=device,
+        draft_device=draft_device,
         draft=bundled_model(profile.draft),
         drafter_flags=(*(("--smaller-models", smaller) if smaller else ()), *both),
         inflate=profile.inflate,

@@ -71,6 +71,8 @@ def read_settings(arguments: Sequence[str] | None, description: str = "") -> arg
     add_quantization(parser)
     parser.add_argument("--device", type=read_device, default="cpu",
                         help="of both models: cpu, cuda or cuda:N")  # fmt: skip
+    parser.add_argument("--draft-device", type=read_device,
+                        help="of our draft model, where it is another one")  # fmt: skip
     parser.add_argument("--threads", type=at_least(1), default=available_cores(),
                         help="CPU threads of the target model, in both systems")  # fmt: skip
     parser.add_argument("--out", help="path of the results without suffix")

@@ -115,6 +115,8 @@ PROFILES = {
     )
 }
 MAIN_PROFILES = tuple(PROFILES)
+# For GPUs, where a forward of the others is over before a draft is.
+PROFILES["13B"] = Profile("13B", "target cost-inflated to 13B parameters", "13B", weight=20)
 PROFILES |= {
     f"{name}-large": dataclasses.replace(
         PROFILES[name],

@@ -63,6 +63,9 @@ def up(
         str | None, typer.Option(help="Of the target model: none, int8 or w8a8.")
     ] = None,
     device: Annotated[str | None, typer.Option(help="cpu, cuda or cuda:N.")] = None,
+    draft_device: Annotated[
+        str | None, typer.Option(help="The draft model's, where it is another one.")
+    ] = None,
     tensor_parallel_size: Annotated[
         int | None, typer.Option(help="Devices among which the target model is split.")
     ] = None,
@@ -81,7 +84,8 @@ def up(
     with clear_errors():
         stack_config = StackConfig.read(
             config, target=target, draft=draft, inflate=inflate, dtype=dtype, device=device,
-            quantization=quantization, tensor_parallel_size=tensor_parallel_size,
+            draft_device=draft_device, quantization=quantization,
+            tensor_parallel_size=tensor_parallel_size,
             port=port, http_port=http_port, phrases_url=phrases_url,
             start_timeout_s=start_timeout_s,
         )  # fmt: skip

@@ -173,9 +173,10 @@ class Stack:
 
     def _drafter_flags(self) -> list[str]:
         config = self.config
-        tiny = config.device == "cpu" and config.draft is not None and _is_tiny(config.draft)
+        device = config.draft_device or config.device
+        tiny = device == "cpu" and config.draft is not None and _is_tiny(config.draft)
         flags = self._flags("drafter", model=config.draft, dtype=config.dtype,
-                            device=config.device, memory_share=DRAFTER_MEMORY_SHARE,
+                            device=device, memory_share=DRAFTER_MEMORY_SHARE,
                             **({"threads": 1} if tiny else {}))  # fmt: skip
         return [*flags, "--start-lock", str(self._start_lock), *config.drafter_flags]
 

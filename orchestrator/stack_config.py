@@ -39,6 +39,9 @@ class StackConfig(BaseModel):
     dtype: Dtype = Field("bfloat16", description="element type")
     quantization: Quantization = Field("none", description="of the target model")
     device: str = Field("cpu", description="device of both models")
+    draft_device: str | None = Field(
+        None, description="device of the draft model, where it is another one"
+    )
     tensor_parallel_size: int = Field(
         1, ge=1, le=64, description="devices among which the target model is split"
     )
