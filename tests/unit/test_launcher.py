@@ -33,6 +33,22 @@ def test_a_draft_model_that_one_core_holds_gets_one_thread(draft: str, threads: 
     assert asked == threads
 
 
+@pytest.mark.parametrize(
+    ("own", "device", "threads"), [(None, "cuda:1", []), ("cpu", "cpu", ["1"])]
+)
+def test_a_draft_model_may_have_a_device_of_its_own(
+    own: str | None, device: str, threads: list[str]
+) -> None:
+    """With one thread where it is small, beside a target on a GPU as beside one on a CPU."""
+    stack = Stack(StackConfig(device="cuda:1", draft_device=own))
+    said = list(pairwise(stack._drafter_flags()))
+    targets = list(pairwise(stack._verifier_flags()))
+    stack.stop()
+    assert [value for name, value in said if name == "--device"] == [device]
+    assert [value for name, value in said if name == "--threads"] == threads
+    assert ("--device", "cuda:1") in targets
+
+
 def test_nothing_has_a_word_in_a_file(tmp_path: Path) -> None:
     file = tmp_path / "up.toml"
     file.write_text('draft = "none"\nhttp_port = ""\n')
