@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from draftloop.config import REPOSITORY
@@ -73,3 +75,19 @@ def test_weights_that_are_there_are_used(images: Engine) -> None:
             gpu_project(images, *run, TARGET_MODEL="verifier")
     finally:
         gpu_project(images, "down", "--volumes", **pair)
+
+
+def test_on_gpus_kernels_can_be_compiled_and_run(images: Engine) -> None:
+    """As Triton does at the start: by a C compiler, in a folder that executes what was made."""
+    pair = {"TARGET_MODEL": "verifier", "DRAFT_MODEL": "drafter"}
+    services = json.loads(gpu_project(images, "config", "--format", "json", **pair))["services"]
+    for role in ("verifier", "drafter"):
+        build, environment = services[role]["build"], services[role]["environment"]
+        assert build["target"] == role and build["args"]["COMPILER"] == "1"
+        folder = environment["TRITON_CACHE_DIR"]
+        (mount,) = (m for m in services[role]["tmpfs"] if m.startswith(f"{folder}:"))
+        images.run(
+            "docker", "run", "--rm", "--network", "none", "--read-only", "--tmpfs", mount,
+            "--entrypoint", "sh", f"draftloop-{role}:{TAG}",
+            "-ec", f"cp /bin/true {folder}/made && {folder}/made",
+        )  # fmt: skip
