@@ -9,6 +9,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from torch import Tensor  # noqa: E402
 from transformers import AutoModelForCausalLM, LlamaForCausalLM  # noqa: E402
 
 from draftloop.config import bundled_model  # noqa: E402
@@ -42,7 +43,7 @@ def setting(file: Path, tokens: int = 1280) -> Setting:
     )
 
 
-def parameters_of(model: LlamaForCausalLM) -> dict[str, torch.Tensor]:
+def parameters_of(model: LlamaForCausalLM) -> dict[str, Tensor]:
     return {name: tensor.clone() for name, tensor in model.state_dict().items()}
 
 
