@@ -17,7 +17,7 @@ from tests.e2e.conftest import InProcess
 PROMISED = {
     "generate": r"def fibonacci\(n\):.+\n48 tokens, ended by length\n\w+: \d\.\d+ tokens per round",
     "stream": r".+\n… enough\n",
-    "async_many": r"(?:'.+' -> '.*'\n){6}",
+    "async_many": r"(?:'.+' -> (?:'.*'|\".*\")\n){6}",  # as `repr` quotes them
     "logprobs": r"(?:'.*' +\d+%   likeliest: '.*' \d+%, '.*' \d+%, '.*' \d+%\n){8}",
     "structured": r"\{'name': .+, 'colours': \[.+\]\}\nthe same tokens: yes\ntokens per round",
     "prediction": r"the same tokens: yes\nrounds without the prediction: \d+\nrounds with it: +\d+",

@@ -21,7 +21,7 @@ TEMPLATE = """\
 """
 # The bundled model was trained to write code. What it has seen, and some help, makes it go on so.
 SHOWN = '<think>\nself.x = 1\n</think>\n\n{"a": 1}\n' * 6
-HELP = {"1225": 5, "30": 3, "75": 1.5, "91": -3, "28": -100}  # "</", ">", "k", "{", "<"
+HELP = {"1225": 2, "28": -100}  # "</", "<"
 SEEDS = range(8)
 PLAIN = {"speculative": {"strategy": "autoregressive"}}
 
