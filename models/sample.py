@@ -109,7 +109,7 @@ def continued_at_once(network: LlamaForCausalLM, rows: Tensor) -> Tensor:
 def sample_at_once(device: str, batches: int) -> None:
     """Samples the batches that are not there yet, many at once, on a GPU."""
     network: LlamaForCausalLM = AutoModelForCausalLM.from_pretrained(
-        VERIFIER_DIR, dtype=torch.bfloat16, device_map=None
+        VERIFIER_DIR, dtype=torch.bfloat16
     ).to(device)
     stream, revised = _texts()
     missing = [n for n in range(batches) if not file_of(n).exists()]
