@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
+import yaml
 
 from draftloop.config import REPOSITORY
 from tests.docker.engine import Engine
@@ -80,7 +79,7 @@ def test_weights_that_are_there_are_used(images: Engine) -> None:
 def test_on_gpus_kernels_can_be_compiled_and_run(images: Engine) -> None:
     """As Triton does at the start: by a C compiler, in a folder that executes what was made."""
     pair = {"TARGET_MODEL": "verifier", "DRAFT_MODEL": "drafter"}
-    services = json.loads(gpu_project(images, "config", "--format", "json", **pair))["services"]
+    services = yaml.safe_load(gpu_project(images, "config", **pair))["services"]
     for role in ("verifier", "drafter"):
         build, environment = services[role]["build"], services[role]["environment"]
         assert build["target"] == role and build["args"]["COMPILER"] == "1"
