@@ -30,7 +30,7 @@ from models.layout import (
     VERIFIER_DIR,
     checkpoint_file,
 )
-from models.schedule import Phase, Schedule
+from models.schedule import Phase, Schedule, on_accelerator
 from models.setting import Setting
 from models.streams import add_share_options
 from models.train import add_machine_options, rates_from, run, setting_from
@@ -45,8 +45,8 @@ def phases(layers: int, device: str) -> tuple[Phase, ...]:
     Trained on 512 tokens, the draft model agreed with the target at 0.62 of the positions below
     that and at 0.40 of those above.
     """
-    if device != "cpu":  # room for the longest windows at once: one shape, compiled once
-        return (Phase(until=1.00, layers=layers, length=2048, batch=16, micro=16),)
+    if device != "cpu":
+        return on_accelerator(layers)
     return (
         Phase(until=0.85, layers=layers, length=1024, batch=8, micro=1),
         Phase(until=1.00, layers=layers, length=2048, batch=4, micro=1),

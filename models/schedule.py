@@ -52,3 +52,11 @@ class Schedule:
     def end(self, phase: Phase) -> int:
         """Tokens seen when `phase` is over."""
         return round(phase.until * self.tokens)
+
+
+def on_accelerator(layers: int) -> tuple[Phase, ...]:
+    """The only phase on a GPU, which has room for the longest windows at once.
+
+    Of one shape, so that it is compiled once.
+    """
+    return (Phase(until=1.00, layers=layers, length=2048, batch=16, micro=16),)

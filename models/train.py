@@ -18,11 +18,11 @@ from torch.nn.functional import cross_entropy
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from models import accelerator, team
-from models.architecture import CONFIGURATIONS, build, grow
+from models.architecture import CONFIGURATIONS, build, grow, verifier_configuration
 from models.checkpoint import Checkpoint, left_by
 from models.layout import MODELS_DIR, checkpoint_file
 from models.muon import Rates, new_momenta
-from models.schedule import Phase, Schedule
+from models.schedule import Phase, Schedule, on_accelerator
 from models.setting import Objective, Setting
 from models.streams import add_share_options, training_text
 
@@ -44,8 +44,6 @@ REVISED_PHASES = (
     Phase(until=0.92, layers=6, length=1024, batch=8, micro=1),
     Phase(until=1.00, layers=6, length=2048, batch=4, micro=1),
 )
-# On a GPU, which has room for the longest windows at once: one shape, compiled once.
-DEVICE_PHASES = (Phase(until=1.00, layers=6, length=2048, batch=16, micro=16),)
 DRAFTER_PHASES = (
     Phase(until=0.80, layers=2, length=512, batch=16, micro=4),
     Phase(until=1.00, layers=2, length=2048, batch=4, micro=1),
@@ -138,7 +136,7 @@ def phases_of(options: argparse.Namespace) -> tuple[Phase, ...]:
     if options.model == "drafter":
         return DRAFTER_PHASES
     if options.device != "cpu":
-        return DEVICE_PHASES
+        return on_accelerator(verifier_configuration().num_hidden_layers)
     if options.revised_share:
         return REVISED_PHASES
     return FULL_DEPTH_PHASES if options.start_from else VERIFIER_PHASES

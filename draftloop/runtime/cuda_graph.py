@@ -33,7 +33,6 @@ class Steps:
 
     def __init__(self, step: PaddedStep, device: torch.device) -> None:
         self._inputs, self._step, self._device = step.inputs, step, device
-        self._hidden: Tensor | None = None  # what the latest step's body has left
         self._body: Callable[[], Tensor] = step.body
         self._head: Callable[[Tensor], Tensor] = step.head
 

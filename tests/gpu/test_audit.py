@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 import pytest
 import torch
 
-from draftloop.config import ModelServiceSettings, bundled_model
+from draftloop.config import bundled_model
 from draftloop.request import SamplingParameters
 from draftloop.runtime.forward import Forward
 from draftloop.runtime.loading import ModelOptions
@@ -31,8 +31,7 @@ AUDITED = (("speculative", 1), ("opt_tree", 8), ("fused", 8))
 @pytest.fixture(scope="module")
 def served(serve: Serve) -> Iterator[Served]:
     """As fast as it is without caring for bits."""
-    known = "cuda_graphs" in ModelServiceSettings.model_fields
-    flags = ("--no-cuda-graphs",) if known else ()
+    flags = ("--no-cuda-graphs",)
     with serve(dtype="bfloat16", verifier_flags=flags, drafter_flags=flags) as running:
         yield running
 
