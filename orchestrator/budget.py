@@ -12,8 +12,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from draftloop.pace import Pace
-from draftloop.tree import DraftBudget
+from draftloop.tree import DraftBudget, DraftTree
 from orchestrator.costs import VerifyCost
+from orchestrator.selection import Selection, select
 
 NODES_MEMORY, EVERYBODYS_MEMORY = 0.8, 0.99
 NO_DRAFT = DraftBudget(max_nodes=0, max_depth=0)
@@ -31,6 +32,7 @@ PLAIN_ROUNDS = 2
 class Controller:
     """Prices the nodes of the next draft; `fixed` drafts as much as is allowed.
 
+    `whole` drafts are verified as they come: the request says how large they are.
     `draft_token_ns` is what a draft forward takes, `everybodys` the pace of all requests like it.
     Whether to draft at all is a `DraftChoice`.
     """
@@ -39,6 +41,7 @@ class Controller:
     verify_cost: VerifyCost
     draft_token_ns: float
     fixed: bool = False
+    whole: bool = False
     everybodys: Pace = field(default_factory=lambda: Pace(memory=EVERYBODYS_MEMORY))  # learns too
     modelled: Pace = field(init=False)
     _pace: Pace = field(default_factory=lambda: Pace(memory=0.95))  # of all rounds
@@ -105,6 +108,11 @@ class Controller:
             return expected > CLEARLY_MORE * self.modelled.tokens_per_round
         rate = expected / self.verify_cost.nanoseconds(nodes)
         return rate > CLEARLY_MORE * max(self.modelled.rate, self.plain_rate)
+
+    def select(self, tree: DraftTree) -> Selection:
+        """What of a draft is worth verifying."""
+        rate = 0.0 if self.fixed or self.whole else self.shared_rate
+        return select(tree, self.verify_cost, rate, self.max_nodes)
 
     def limit(self, nodes: int) -> None:
         """From now on no larger drafts: another verifier may take fewer nodes."""

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from draftloop.cost_line import CostLine
+from draftloop.tree import Draft
 from orchestrator.budget import Controller
 from orchestrator.drafter_session import DrafterSession
 from orchestrator.gains import ROUNDS_OF_TRY, Gain
+from orchestrator.selection import cut
 
 # Of a round's tokens that trying the draft model again may cost, as far as is known.
 SHARE_OF_TRIES = 0.05
@@ -40,6 +42,10 @@ class DraftChoice:
         return self._gain.worth(offered, controller) - (
             controller.worth() if without is None else without
         )
+
+    def cut(self, draft: Draft) -> Draft:
+        """What of a finished draft is worth verifying."""
+        return cut(draft, self._controller.select(draft.tree))
 
     def observe(self, accepted: int, nodes: int, draft_ns: int, offered: float = 0.0) -> None:
         """Takes in a round with a draft, which took so long to make."""

@@ -244,6 +244,7 @@ class Deployment:
             ),
             draft_token_ns=cost,
             fixed=limit is not None,
+            whole=said.most_nodes(request.strategy) is not None,
             everybodys=self._gains.pace_of(request.strategy, request.sampling.temperature),
         )
 

@@ -74,7 +74,7 @@ class Drafting:
         """A draft within the budget. `verdict` is the one on the last draft, if there was one."""
         if self._choice is None or not budget.max_nodes or not self._choice.drafts():
             return Draft(tree=EMPTY_TREE, committed_length=len(committed))
-        draft = self._own_draft(committed, budget)
+        draft = self._choice.cut(self._own_draft(committed, budget))
         if len(draft.tree):
             self._chosen = draft.timings.service_ns, 0.0
         return draft
@@ -200,7 +200,7 @@ class DrafterDrafting(ModelDrafting):
         if not budget.max_nodes:
             return own
         if self._prefers_phrases:
-            own = self._own_draft(committed, budget)
+            own = self._choice.cut(self._own_draft(committed, budget))
             offered = sum(own.tree.path_probabilities())
             if self._promises_more(offered, len(own.tree)):
                 self._figures.phrase_rounds += 1
@@ -214,7 +214,8 @@ class DrafterDrafting(ModelDrafting):
         began = time.perf_counter_ns()
         draft = await self._ask(self._choice.drafter.propose(committed, heard, budget))
         if draft is None:
-            return self._own_draft(committed, budget)
+            return self._choice.cut(self._own_draft(committed, budget))
+        draft = self._choice.cut(draft)
         self._chosen = time.perf_counter_ns() - began, offered
         return draft
 

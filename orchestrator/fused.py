@@ -15,7 +15,6 @@ from collections.abc import Sequence
 from draftloop.tree import (
     Draft,
     DraftBudget,
-    DraftEnd,
     DraftTree,
     TokenSource,
     Verdict,
@@ -25,7 +24,7 @@ from orchestrator.budget import Controller
 from orchestrator.choice import ModelChoice
 from orchestrator.drafting import ModelDrafting, RecyclingDrafting
 from orchestrator.figures import SpeculationFigures
-from orchestrator.selection import Selection, select
+from orchestrator.selection import Selection, cut
 from orchestrator.sources import PhraseSource
 from phrase_store.session import PhraseSession
 
@@ -53,7 +52,7 @@ class FusedDrafting(RecyclingDrafting, ModelDrafting):
         """The draft that is worth most of the three."""
         heard = self._heard(verdict)
         free = self._own_draft(committed, budget)
-        chosen = self._select(free.tree, budget)
+        chosen = self._controller.select(free.tree)
         model = self._choice if budget.max_nodes else None
         if model is None or not model.asks(committed, chosen.promised, chosen.worth):
             return self._without_model(free, chosen)
@@ -65,7 +64,7 @@ class FusedDrafting(RecyclingDrafting, ModelDrafting):
             draft, proposed=Counter(free.tree.sources) + Counter(draft.proposed)
         )
         draft = self._lengthened(draft, committed, budget)
-        draft = _cut(draft, self._select(draft.tree, budget))
+        draft = cut(draft, self._controller.select(draft.tree))
         self._chosen = time.perf_counter_ns() - began, chosen.promised
         return draft
 
@@ -94,26 +93,9 @@ class FusedDrafting(RecyclingDrafting, ModelDrafting):
         proposed = Counter(draft.proposed) + Counter(phrases.sources)
         return dataclasses.replace(draft, tree=builder.build(), proposed=proposed)
 
-    def _select(self, tree: DraftTree, budget: DraftBudget) -> Selection:
-        controller = self._controller
-        rate = 0.0 if controller.fixed else controller.shared_rate
-        return select(tree, controller.verify_cost, rate, budget.max_nodes)
-
     def _without_model(self, draft: Draft, chosen: Selection) -> Draft:
         self._figures.phrase_rounds += len(chosen.tree) > 0
-        return _cut(draft, chosen)
-
-
-def _cut(draft: Draft, chosen: Selection) -> Draft:
-    """The draft cut to what was chosen of it."""
-    if not chosen.cut:
-        return draft if len(draft.tree) else dataclasses.replace(draft, end=DraftEnd.NONE)
-    return dataclasses.replace(
-        draft,
-        tree=chosen.tree,
-        proposed=draft.proposed or Counter(draft.tree.sources),
-        end=DraftEnd.VERIFY_COST if len(chosen.tree) else DraftEnd.NONE,
-    )
+        return cut(draft, chosen)
 
 
 def _likeliest_end(tree: DraftTree, reached: Sequence[float]) -> int | None:

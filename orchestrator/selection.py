@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
+from collections import Counter
 from dataclasses import dataclass
 
-from draftloop.tree import ROOT, DraftTree
+from draftloop.tree import ROOT, Draft, DraftEnd, DraftTree
 from orchestrator.costs import VerifyCost
 
 
@@ -27,8 +29,8 @@ def select(tree: DraftTree, cost: VerifyCost, rate: float, most: int) -> Selecti
     """The likeliest nodes, at most `most`, so many that E(n) - rate x T(n) is greatest.
 
     E: 1 and the sum of path probabilities; T: the verify curve, which need not be convex; rate in
-    tokens per nanosecond. Any number of the likeliest nodes is a tree: no child is likelier than
-    its parent, and ties go by order, parents first.
+    tokens per nanosecond, 0 for all of them. Any number of the likeliest nodes is a tree: no child
+    is likelier than its parent, and ties go by order, parents first.
     """
     reached = tree.path_probabilities()
     order = sorted(range(len(tree)), key=reached.__getitem__, reverse=True)[:most]
@@ -37,12 +39,24 @@ def select(tree: DraftTree, cost: VerifyCost, rate: float, most: int) -> Selecti
     for taken, node in enumerate(order, start=1):
         expected += reached[node]
         worth = expected - rate * times[taken]
-        if worth > best:
+        if worth > best or not rate:
             best, count = worth, taken
     promised = sum(reached)
     if count == len(tree):
         return Selection(tree, best, promised, cut=False)
     return Selection(part(tree, sorted(order[:count])), best, promised, cut=True)
+
+
+def cut(draft: Draft, chosen: Selection) -> Draft:
+    """The draft cut to what was chosen of it."""
+    if not chosen.cut:
+        return draft if len(draft.tree) else dataclasses.replace(draft, end=DraftEnd.NONE)
+    return dataclasses.replace(
+        draft,
+        tree=chosen.tree,
+        proposed=draft.proposed or Counter(draft.tree.sources),
+        end=DraftEnd.VERIFY_COST if len(chosen.tree) else DraftEnd.NONE,
+    )
 
 
 def part(tree: DraftTree, nodes: list[int]) -> DraftTree:

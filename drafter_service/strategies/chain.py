@@ -80,14 +80,20 @@ class Chain(Strategy):
         self._economy = Economy(session.model.forward_seconds)
         self._last_draft = EMPTY_TREE
         self._last_scores: list[float] = []
-        self._last_runs: list[int] | None = None
+        self._last_runs: list[int] = []
 
     def observe(self, new_token_ids: Sequence[int], verdict: Verdict | None) -> None:
-        """Calibrates the estimates by what was accepted."""
-        if verdict is not None and verdict.judges(self._last_draft):
-            self.session.calibration.observe(
-                self._last_draft, self._last_scores, verdict, self._last_runs
-            )
+        """Calibrates the estimates by what was accepted.
+
+        Who asked may have verified less: the likeliest nodes, which come first.
+        """
+        if verdict is None:
+            return
+        count = len(verdict.node_predictions)
+        scores, runs = self._last_scores[:count], self._last_runs[:count]
+        self.remembered(self._last_draft.first(count), scores, runs)
+        if verdict.judges(self._last_draft):
+            self.session.calibration.observe(self._last_draft, scores, verdict, runs)
 
     def propose(self, budget: DraftBudget) -> Task[DraftTree]:
         """The chain; keys and values of what was drafted ahead and came true are kept."""
@@ -113,7 +119,8 @@ class Chain(Strategy):
         self, draft: DraftTree, scores: list[float], runs: list[int] | None = None
     ) -> DraftTree:
         """The draft, with its raw scores and runs kept for its verdict; no runs are depths."""
-        self._last_draft, self._last_scores, self._last_runs = draft, scores, runs
+        self._last_draft, self._last_scores = draft, scores
+        self._last_runs = draft.depths() if runs is None else runs
         return draft
 
     def _goes_on(self, drafted: Drafted, depth: int, budget: DraftBudget) -> bool:

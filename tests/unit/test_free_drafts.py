@@ -26,7 +26,12 @@ from orchestrator.drafting import MOST_PHRASE_ROUNDS, DrafterDrafting, Drafting,
 from orchestrator.figures import SpeculationFigures
 
 
-class Always:
+class Uncut:
+    def cut(self, draft: Draft) -> Draft:
+        return draft
+
+
+class Always(Uncut):
     def drafts(self) -> bool:
         return True
 
@@ -42,7 +47,7 @@ class Fixed:
         raise AssertionError("nothing was judged")
 
 
-class Never:
+class Never(Uncut):
     """A choice that asks no drafter, and knows what it would have had to beat."""
 
     def asks(self, committed: Sequence[int], offered: float, without: float) -> bool:
@@ -92,7 +97,7 @@ def test_a_drafter_that_phrases_outdo_is_asked_now_and_then() -> None:
     """Or nobody would learn that it does better by now."""
     asked: list[int] = []
 
-    class Noted:
+    class Noted(Uncut):
         def asks(self, committed: Sequence[int], offered: float, without: float) -> bool:
             asked.append(len(committed))
             return False
@@ -120,7 +125,7 @@ def test_a_drafter_hears_only_verdicts_on_its_own_drafts() -> None:
             heard.append(verdict)
             return Draft(tree=CHAIN, committed_length=len(committed))
 
-    class Now:
+    class Now(Uncut):
         drafter = Drafter()
         rounds = iter((True, True, False, True))
 
@@ -144,7 +149,7 @@ def test_a_round_without_a_draft_says_nothing_about_the_last_one() -> None:
         def observe(self, *said: object) -> None:
             pass
 
-    class Once:
+    class Once(Uncut):
         drafted = iter((True, False))
         seen: list[int] = []
 
@@ -181,7 +186,7 @@ def test_a_drafter_that_is_gone_leaves_what_tokens_alone_say() -> None:
         async def propose(self, *said: object) -> Draft:
             raise Unavailable("gone")
 
-    class Now:
+    class Now(Uncut):
         drafter = Gone()
 
         def asks(self, committed: Sequence[int], offered: float, without: float) -> bool:

@@ -210,11 +210,10 @@ def test_nodes_are_chosen_by_what_everybody_brings_in_who_waits_for_them() -> No
     cost = VerifyCost(LINE.curve)
     drafting._controller = Controller(max_nodes=16, verify_cost=cost, draft_token_ns=0.0)
     unsure = DraftTree.chain([7], MODEL, [0.1])
-    budget = DraftBudget(max_nodes=16, max_depth=16)
-    assert len(drafting._select(unsure, budget).tree) == 1
+    assert len(drafting._controller.select(unsure).tree) == 1
     for _ in range(20):
         cost.load.observe(1, ServiceTimings(batch_size=8, batch_rows=8))
-    assert len(drafting._select(unsure, budget).tree) == 0
+    assert len(drafting._controller.select(unsure).tree) == 0
 
 
 def test_a_draft_model_that_does_not_pay_is_asked_ever_less_often() -> None:

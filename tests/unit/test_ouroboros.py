@@ -19,7 +19,7 @@ from draftloop.calibration import Calibration
 from draftloop.lookahead import LookaheadParameters
 from draftloop.request import SamplingParameters
 from draftloop.speculation import OuroborosParameters
-from draftloop.tree import DraftBudget, DraftEnd, DraftTree
+from draftloop.tree import DraftBudget, DraftEnd, DraftTree, Verdict
 from phrase_store.config import PhraseSettings
 from phrase_store.session import PhraseSession
 from phrase_store.store import PhraseStore
@@ -100,6 +100,27 @@ def test_a_chain_that_was_cut_promises_what_is_left_of_it() -> None:
     drafted.cut(2)
     assert drafted.token_ids == [1, 2] and len(drafted.sources) == 2
     assert drafted.reach == 0.9 * 0.9 and not drafted.ended
+
+
+def test_the_likeliest_nodes_of_a_draft_come_first() -> None:
+    """Who asked may verify those alone, and the strategy is told only how many they were."""
+    strategy = drafting(LookaheadParameters(window=3, candidates=3), text=[*range(12)] * 10)
+    for draft in rounds(strategy, 20):
+        reached = draft.path_probabilities()
+        assert reached == sorted(reached, reverse=True)
+
+
+def test_it_learns_from_what_was_verified_of_its_draft() -> None:
+    strategy = drafting(LookaheadParameters(window=3, candidates=3), text=[*range(12)] * 10)
+    draft = run(strategy.propose(BUDGET))
+    assert len(draft) > 3
+    strategy.session.commit(draft.token_ids[:2], len(strategy.session.committed) + 2)
+    before = sum(strategy.session.calibration.trials)
+    said = Verdict((0,), draft.token_ids[:2], draft.token_ids[0], (draft.token_ids[1], 0))
+    strategy.observe(draft.token_ids[:2], said)
+    assert strategy._last_draft == draft.first(2)
+    # two nodes had their parent accepted; each counts for its run and for all runs together
+    assert sum(strategy.session.calibration.trials) - before == pytest.approx(4, abs=0.2)
 
 
 def count_on(prefix: Sequence[int]) -> Tensor:

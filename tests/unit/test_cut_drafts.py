@@ -1,0 +1,98 @@
+"""Finished drafts are cut to what is worth verifying."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from draftloop.cost_line import cost_line
+from draftloop.model_info import CostPoint
+from draftloop.tree import (
+    EMPTY_TREE,
+    Draft,
+    DraftBudget,
+    DraftEnd,
+    DraftTree,
+    TokenSource,
+)
+from orchestrator.budget import Controller
+from orchestrator.choice import DraftChoice, ModelChoice
+from orchestrator.costs import VerifyCost
+from orchestrator.drafting import DrafterDrafting, Drafting
+from orchestrator.figures import SpeculationFigures
+from orchestrator.gains import Gain
+
+# Up to four nodes are free, then the forward takes three times as long, up to any number.
+STAIRS = VerifyCost(
+    (CostPoint(1, 1000), CostPoint(5, 1000), CostPoint(6, 3000), CostPoint(64, 3000))
+)
+BUDGET = DraftBudget(max_nodes=16, max_depth=16)
+MODEL, COPIED = TokenSource.DRAFT_MODEL, TokenSource.PROMPT_LOOKUP
+
+
+def controller(*, fixed: bool = False, whole: bool = False) -> Controller:
+    return Controller(
+        max_nodes=16, verify_cost=STAIRS, draft_token_ns=0.0, fixed=fixed, whole=whole
+    )
+
+
+class Drafter:
+    """Drafts eight tokens of which four are likely."""
+
+    asked_for = is_due = True
+
+    def __init__(self, source: TokenSource = MODEL) -> None:
+        self.tree = DraftTree.chain(range(1, 9), source, [0.9] * 4 + [0.3] * 4)
+
+    async def propose(self, committed: Sequence[int], *said: object) -> Draft:
+        return Draft(tree=self.tree, committed_length=len(committed), end=DraftEnd.DEPTH)
+
+
+class Copies:
+    """The same from the text."""
+
+    def propose(self, committed: Sequence[int], budget: DraftBudget) -> DraftTree:
+        return Drafter(COPIED).tree
+
+
+def proposed(prices: Controller, *, phrases: bool = False) -> Draft:
+    """By a drafter, or by phrases that are preferred to it."""
+    drafter: Any = Drafter()
+    gain = Gain(deque([0.0]))
+    choice = ModelChoice(prices, gain, drafter=drafter, costs=cost_line(()), end=100)
+    drafting = DrafterDrafting(
+        Copies() if phrases else None, None, choice,  # type: ignore[arg-type]
+        controller=prices, figures=SpeculationFigures(), prefers_phrases=phrases,
+    )  # fmt: skip
+    return asyncio.run(drafting.propose([1], None, BUDGET))
+
+
+@pytest.mark.parametrize("phrases", [False, True])
+def test_nodes_behind_a_step_of_the_cost_curve_are_not_verified(phrases: bool) -> None:
+    draft = proposed(controller(), phrases=phrases)
+    assert draft.tree.token_ids == (1, 2, 3, 4) and draft.end is DraftEnd.VERIFY_COST
+    assert draft.proposed == {COPIED if phrases else MODEL: 8}
+
+
+@pytest.mark.parametrize("said", [{"fixed": True}, {"whole": True}])
+def test_a_size_that_the_request_states_is_kept(said: dict[str, bool]) -> None:
+    draft = proposed(controller(**said))
+    assert draft.tree == Drafter().tree and draft.end is DraftEnd.DEPTH
+
+
+def test_nodes_without_a_chance_belong_to_a_stated_size() -> None:
+    """A window of `lookahead` needs all of its places."""
+    hopeless = DraftTree.chain([1, 2], TokenSource.LOOKAHEAD, [0.0, 0.0])
+    assert controller(whole=True).select(hopeless).tree == hopeless
+    assert controller().select(hopeless).tree == EMPTY_TREE
+
+
+def test_drafts_from_tokens_alone_are_cut_too() -> None:
+    choice = DraftChoice(controller(), Gain(deque([0.0])))
+    drafting = Drafting(Copies(), None, choice)  # type: ignore[arg-type]
+    draft = asyncio.run(drafting.propose([1], None, BUDGET))
+    assert draft.tree.token_ids == (1, 2, 3, 4) and draft.end is DraftEnd.VERIFY_COST
