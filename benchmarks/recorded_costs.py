@@ -1,14 +1,51 @@
-"""Cost curves in the results of a benchmark."""
+"""Cost curves in the results of benchmarks."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import Any
 
+from benchmarks.systems import PROFILES, Profile
+from draftloop.errors import InvalidInput
 from draftloop.model_info import CostPoint
 
+Curve = tuple[CostPoint, ...]
 
-def points_of(profile: Mapping[str, Any], role: str) -> tuple[CostPoint, ...]:
+
+def read_profiles(files: Iterable[str]) -> dict[str, Any]:
+    """What results say of their profiles; of one in several files the first."""
+    read = [json.loads(Path(file).read_text(encoding="utf-8"))["profiles"] for file in files]
+    return {name: said for profiles in reversed(read) for name, said in profiles.items()}
+
+
+def points_of(profile: Mapping[str, Any], role: str) -> Curve:
     """A role's curve, by tokens of one session, in one of the results' `profiles`."""
     known = profile[role]["forward_ms_by_tokens"].items()
     return tuple(CostPoint(int(tokens), int(1e6 * ms)) for tokens, ms in known)
+
+
+def curves_of(profile: Profile, recorded: Mapping[str, Any]) -> dict[str, Curve]:
+    """Of both roles: as the profile was measured, or another one that has the same model.
+
+    Raises InvalidInput where neither was.
+    """
+    known = {name: PROFILES[name] for name in (profile.name, *recorded) if name in recorded}
+    with_model = {
+        "verifier": [name for name, one in known.items() if one.inflate == profile.inflate],
+        "drafter": [
+            name for name, one in known.items()
+            if (one.draft, one.draft_inflate) == (profile.draft, profile.draft_inflate)
+        ],
+    }  # fmt: skip
+    for role, names in with_model.items():
+        if not names:
+            rule = f"must be among those whose {role}'s costs the results of --costs have"
+            raise InvalidInput("profiles", rule, profile.name)
+    return {role: points_of(recorded[names[0]], role) for role, names in with_model.items()}
+
+
+def part_of(curve: Curve, share: float) -> Curve:
+    """The curve of a model that takes so much of the time."""
+    return tuple(CostPoint(point.tokens, round(share * point.forward_ns)) for point in curve)

@@ -79,7 +79,9 @@ class Bench:
             systems: dict[str, System] = {"draftloop": services}
             if any(METHODS[name].system == "transformers" for name in self.settings.strategies):
                 self.console.print("loading the models into transformers ...")
-                systems["transformers"] = stack.enter_context(loaded(config, self.settings.threads))
+                systems["transformers"] = stack.enter_context(
+                    loaded(config, settings.threads, profile.draft_inflate)
+                )
             progress = stack.enter_context(_progress(self.console))
             task = progress.add_task(profile.name, total=deadline - time.monotonic(), doing="")
             began = time.monotonic()

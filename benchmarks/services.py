@@ -106,7 +106,11 @@ def stack_of(
         device=device,
         draft_device=draft_device,
         draft=bundled_model(profile.draft),
-        drafter_flags=(*(("--smaller-models", smaller) if smaller else ()), *both),
+        drafter_flags=(
+            *(("--smaller-models", smaller) if smaller else ()),
+            *(("--inflate", profile.draft_inflate) if profile.draft_inflate else ()),
+            *both,
+        ),
         inflate=profile.inflate,
         verifier_flags=("--threads", str(threads), *both),
     )

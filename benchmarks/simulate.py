@@ -17,7 +17,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import product
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 from rich.progress import track
@@ -26,7 +25,7 @@ from rich.table import Table
 from benchmarks.bundled_pair import bundled_pair
 from benchmarks.output import as_command, prepare
 from benchmarks.prompts import MAIN_WORKLOADS, Missing
-from benchmarks.recorded_costs import points_of
+from benchmarks.recorded_costs import Curve, curves_of, part_of, read_profiles
 from benchmarks.services import parameters
 from benchmarks.settings import LEAST_TOKENS, RESULTS, at_least, read_temperature
 from benchmarks.systems import COMPARED, METHODS, PLAIN, PROFILES
@@ -77,7 +76,7 @@ class Cell:
 
 def simulate(
     pair: Mapping[str, LanguageModel],
-    profile: Mapping[str, Any],
+    curves: Mapping[str, Curve],
     method: str,
     workloads: Sequence[Workload],
     around: Around,
@@ -87,7 +86,7 @@ def simulate(
     """The runs of one method, in a deployment of its own; the workloads take turns."""
     world = World(pair, around, drafts_ahead=drafts_ahead)
     for role, model in pair.items():
-        world.cost(model, points_of(profile, role))
+        world.cost(model, curves[role])
     settings = OrchestratorSettings(
         verifiers=SOMEWHERE,
         drafters=SOMEWHERE,
@@ -176,9 +175,13 @@ def show(console: Console, title: str, found: Sequence[Cell]) -> None:
 def read(arguments: Sequence[str] | None) -> argparse.Namespace:
     """The command line."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--costs", default=str((RESULTS / "bf16.json").relative_to(REPOSITORY)),
+    parser.add_argument("--costs", nargs="+",
+                        default=[str((RESULTS / "bf16.json").relative_to(REPOSITORY))],
                         help="results whose costs of forwards count")  # fmt: skip
-    parser.add_argument("--profiles", nargs="+", help="of those in the results; default: all")
+    parser.add_argument("--draft-share", type=float,
+                        help="part of the target's time that a draft forward takes")  # fmt: skip
+    parser.add_argument("--profiles", nargs="+", choices=list(PROFILES),
+                        help="whose models the results have; default: theirs")  # fmt: skip
     parser.add_argument(
         "--workloads", nargs="+", choices=list(MAIN_WORKLOADS), default=list(MAIN_WORKLOADS)
     )
@@ -219,7 +222,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     settings = read(arguments)
     if settings.out:
         prepare(Path(settings.out))
-    known = json.loads(Path(settings.costs).read_text(encoding="utf-8"))["profiles"]
+    known = read_profiles(settings.costs)
     around = Around(**{name: getattr(settings, f"{name}_ms") for name in asdict(Around())})
     profiles, found = settings.profiles or list(known), []
     drafts = {PROFILES[name].draft for name in profiles}
@@ -228,12 +231,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for profile, temperature in product(profiles, settings.temperature):
         workloads = list(_workloads(settings, temperature))
         title = f"{profile}, {sampling(temperature)}"
-        costs, pair = known[profile], pairs[PROFILES[profile].draft]
-        plain = simulate(pair, costs, PLAIN, workloads, around)
+        curves, pair = curves_of(PROFILES[profile], known), pairs[PROFILES[profile].draft]
+        if settings.draft_share is not None:
+            curves["drafter"] = part_of(curves["verifier"], settings.draft_share)
+        plain = simulate(pair, curves, PLAIN, workloads, around)
         here: list[Cell] = []
         for method in track([m for m in settings.strategies if m != PLAIN], title):
             runs = simulate(
-                pair, costs, method, workloads, around, drafts_ahead=settings.draft_ahead
+                pair, curves, method, workloads, around, drafts_ahead=settings.draft_ahead
             )
             here += cells(profile, temperature, runs, plain)
         show(Console(), title, here)

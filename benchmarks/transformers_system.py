@@ -60,8 +60,11 @@ class Transformers:
 
 
 @contextlib.contextmanager
-def loaded(config: StackConfig, threads: int) -> Iterator[Transformers]:
-    """A worker with the same models, element type and cost inflation as the stack."""
+def loaded(config: StackConfig, threads: int, draft_inflate: str = "") -> Iterator[Transformers]:
+    """A worker with the same models, element type and cost inflation as the stack.
+
+    `draft_inflate`: that of the draft model, which is among the flags of its role there.
+    """
     with tempfile.TemporaryFile("w+") as log:
         process = subprocess.Popen(
             [sys.executable, "-m", "benchmarks.transformers_worker"],
@@ -80,6 +83,7 @@ def loaded(config: StackConfig, threads: int) -> Iterator[Transformers]:
                     "draft": str(config.draft),
                     "dtype": config.dtype,
                     "inflate": config.inflate,
+                    "draft_inflate": draft_inflate,
                     "device": config.device,
                     "threads": threads,
                 }

@@ -45,16 +45,20 @@ class Worker:
     def __init__(self, order: dict[str, Any]) -> None:
         torch.set_num_threads(order["threads"])
         self.device = order["device"]
-        self.target = load(order["target"], order["dtype"]).to(self.device)
-        if order["inflate"]:
-            inflate(self.target, parse_size(order["inflate"]))
-            self.target.eval().requires_grad_(False).to(self.device)
-        self.draft = load(order["draft"], order["dtype"]).to(self.device)
+        self.target = self._load(order["target"], order["inflate"], order["dtype"])
+        self.draft = self._load(order["draft"], order["draft_inflate"], order["dtype"])
         self.special: dict[str, dict[str, Any]] = {
             "transformers": {},
             "transformers assisted": {"assistant_model": self.draft},
             "transformers lookup": {"prompt_lookup_num_tokens": LOOKUP_TOKENS},
         }
+
+    def _load(self, folder: str, size: str, dtype: str) -> PreTrainedModel:
+        network = load(folder, dtype).to(self.device)
+        if size:
+            inflate(network, parse_size(size))
+            network.eval().requires_grad_(False).to(self.device)
+        return network
 
     @torch.inference_mode()
     def run(self, case: dict[str, Any]) -> dict[str, Any]:

@@ -3,23 +3,28 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 from collections.abc import Mapping
+from pathlib import Path
 
 import pytest
 
 from benchmarks.bundled_pair import bundled_pair
 from benchmarks.prompts import completion
+from benchmarks.recorded_costs import curves_of, part_of, read_profiles
 from benchmarks.simulate import Run, cells, simulate
-from benchmarks.systems import PLAIN
+from benchmarks.systems import PLAIN, PROFILES
 from benchmarks.virtual import Around
 from benchmarks.workload import Workload
+from draftloop.errors import InvalidInput
+from draftloop.model_info import CostPoint
 from draftloop.runtime.model import LanguageModel
 
 AROUND = Around(verify=1.0, draft=0.5, forward=0.25, plan=0.125)
 # Whatever its size a verification takes 8 ms, a draft forward half a millisecond.
-PROFILE = {
-    "verifier": {"forward_ms_by_tokens": {"1": 8.0, "64": 8.0}},
-    "drafter": {"forward_ms_by_tokens": {"1": 0.5, "2048": 0.5}},
+CURVES = {
+    "verifier": (CostPoint(1, 8_000_000), CostPoint(64, 8_000_000)),
+    "drafter": (CostPoint(1, 500_000), CostPoint(2048, 500_000)),
 }
 TOKENS = 10
 
@@ -33,7 +38,7 @@ def pair() -> Pair:
 
 def runs(pair: Pair, method: str) -> list[Run]:
     work = Workload(name="completion", material=completion(2), tokens=TOKENS, temperatures=(0.8,))
-    return simulate(pair, PROFILE, method, [dataclasses.replace(work, passes=1)], AROUND)
+    return simulate(pair, CURVES, method, [dataclasses.replace(work, passes=1)], AROUND)
 
 
 def test_plain_decoding_takes_a_verification_a_token(pair: Pair) -> None:
@@ -56,3 +61,27 @@ def test_the_same_every_time_and_the_text_of_plain_decoding(pair: Pair, method: 
     assert once == again
     (cell,) = cells("some", 0.8, once, runs(pair, PLAIN))
     assert cell.equal and cell.runs == 2 and cell.ratio > 0.8
+
+
+def test_curves_of_models_that_were_measured_in_other_pairs() -> None:
+    def pair(target: float, draft: float) -> dict[str, object]:
+        return {
+            "verifier": {"forward_ms_by_tokens": {"1": target}},
+            "drafter": {"forward_ms_by_tokens": {"1": draft}},
+        }
+
+    recorded = {"1B-large": pair(40, 0.4), "bundled": pair(0.5, 0.1), "300M": pair(15, 0.06)}
+    found = curves_of(PROFILES["300M-large"], recorded)
+    assert found["verifier"] == (CostPoint(1, 15_000_000),)
+    assert found["drafter"] == (CostPoint(1, 400_000),)
+    # its own where it was measured itself
+    assert curves_of(PROFILES["300M"], recorded)["drafter"] == (CostPoint(1, 60_000),)
+    with pytest.raises(InvalidInput, match="profiles.*drafter's costs.*300M-30M"):
+        curves_of(PROFILES["300M-30M"], recorded)
+    assert part_of(found["verifier"], 0.1) == (CostPoint(1, 1_500_000),)
+
+
+def test_of_a_profile_in_several_results_the_first_counts(tmp_path: Path) -> None:
+    for name, profiles in (("one", {"300M": 1}), ("two", {"300M": 2, "1B": 3})):
+        (tmp_path / name).write_text(json.dumps({"profiles": profiles}))
+    assert read_profiles([f"{tmp_path}/one", f"{tmp_path}/two"]) == {"300M": 1, "1B": 3}
