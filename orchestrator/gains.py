@@ -13,8 +13,9 @@ from draftloop.pace import Pace
 from draftloop.patience import Patience
 from orchestrator.budget import EVERYBODYS_MEMORY, Controller
 
-# Of a request, and of all requests of about its temperature: what a request starts from.
-MEMORY, LONG_MEMORY = 0.9, 0.98
+# Of a request, and of all requests of about its temperature: what a request starts from. Few rounds
+# say little: with a shorter memory a draft model is asked where it has just been lucky.
+MEMORY, LONG_MEMORY = 0.95, 0.98
 # How many rounds a first guess is worth: what a first try brings must show.
 PRIOR_ROUNDS = 4
 # What free sources promise is partly what the draft model would have found as well.

@@ -221,7 +221,7 @@ def test_what_drafts_take_beside_their_forwards_is_soon_known() -> None:
 def test_what_free_sources_offer_counts_by_what_it_is_more_or_less_than_usual() -> None:
     """Of rounds with such an offer the accepted tokens are known already."""
     offered, alone = (Gains().of(PROMPT_LOOKUP, 0.0, 0.0) for _ in range(2))
-    for _ in range(200):
+    for _ in range(400):
         offered.observe(2.0, 3, 4, 0)
         alone.observe(0.0, 3, 4, 0)
     prices = controller()
@@ -233,7 +233,7 @@ def test_the_nodes_of_usual_drafts_are_priced() -> None:
     cost = VerifyCost((CostPoint(1, PLAIN_NS), CostPoint(33, 2 * PLAIN_NS)))
     prices = Controller(max_nodes=32, verify_cost=cost, draft_token_ns=0.0)
     small, large = (Gains().of(PROMPT_LOOKUP, 0.0, 0.0) for _ in range(2))
-    for _ in range(200):
+    for _ in range(400):
         small.observe(0.0, 2, 4, 0)
         large.observe(0.0, 2, 20, 0)
     assert small.worth(0.0, prices) - large.worth(0.0, prices) == pytest.approx(16 / 32)

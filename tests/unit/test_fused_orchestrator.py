@@ -258,7 +258,7 @@ def test_a_first_try_that_pays_shows_in_what_is_expected_of_the_next() -> None:
         first.observe(offered=0.0, accepted=9, nodes=12, draft_ns=1)
     known = gains.of(FUSED, 0.0, 1.0)
     known.observe(offered=0.0, accepted=0, nodes=12, draft_ns=1)
-    assert gains.of(FUSED, 0.0, 1.0).tokens > 8 > 0.95 * known.tokens  # one miss is one miss
+    assert gains.of(FUSED, 0.0, 1.0).tokens > 8.7 > known.tokens  # one miss is one miss
 
 
 def test_requests_try_a_draft_model_that_does_not_pay_together() -> None:
