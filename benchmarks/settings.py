@@ -118,15 +118,23 @@ def at_least(least: int) -> Callable[[str], int]:
     return read
 
 
-def read_temperature(text: str) -> float:
-    """For argparse: a temperature, as requests may have it."""
-    try:
-        temperature = float(text)
-    except ValueError:
-        temperature = -1.0
-    if not 0 <= temperature <= HOTTEST:
-        raise argparse.ArgumentTypeError(f"must be a number from 0 to {HOTTEST}; got {text!r}")
-    return temperature
+def from_zero_to(most: float) -> Callable[[str], float]:
+    """For argparse: a number of at most so much."""
+
+    def read(text: str) -> float:
+        try:
+            number = float(text)
+        except ValueError:
+            number = -1.0
+        if not 0 <= number <= most:
+            raise argparse.ArgumentTypeError(f"must be a number from 0 to {most}; got {text!r}")
+        return number
+
+    return read
+
+
+# A temperature, as requests may have it.
+read_temperature = from_zero_to(HOTTEST)
 
 
 def read_device(text: str) -> str:

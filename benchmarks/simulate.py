@@ -27,7 +27,7 @@ from benchmarks.output import as_command, prepare
 from benchmarks.prompts import MAIN_WORKLOADS, Missing
 from benchmarks.recorded_costs import Curve, curves_of, part_of, read_profiles
 from benchmarks.services import parameters
-from benchmarks.settings import LEAST_TOKENS, RESULTS, at_least, read_temperature
+from benchmarks.settings import LEAST_TOKENS, RESULTS, at_least, from_zero_to, read_temperature
 from benchmarks.systems import COMPARED, METHODS, PLAIN, PROFILES
 from benchmarks.table import sampling
 from benchmarks.virtual import Around, World, own_log
@@ -43,6 +43,7 @@ from orchestrator.requests import RequestReader
 from phrase_store.index import warm_up
 
 OURS = [name for name, method in METHODS.items() if method.system == "draftloop"]
+MOST_MS = 10_000  # of anything beside the forwards
 SOMEWHERE = "127.0.0.1:1"  # nobody is asked there
 
 
@@ -178,7 +179,7 @@ def read(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--costs", nargs="+",
                         default=[str((RESULTS / "bf16.json").relative_to(REPOSITORY))],
                         help="results whose costs of forwards count")  # fmt: skip
-    parser.add_argument("--draft-share", type=float,
+    parser.add_argument("--draft-share", type=from_zero_to(1),
                         help="part of the target's time that a draft forward takes")  # fmt: skip
     parser.add_argument("--profiles", nargs="+", choices=list(PROFILES),
                         help="whose models the results have; default: theirs")  # fmt: skip
@@ -192,7 +193,7 @@ def read(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--tokens", type=at_least(LEAST_TOKENS), default=64)
     parser.add_argument("--passes", type=at_least(1), default=1, help="seeds for every prompt")
     for name, default in asdict(Around()).items():
-        parser.add_argument(f"--{name}-ms", type=float, default=default,
+        parser.add_argument(f"--{name}-ms", type=from_zero_to(MOST_MS), default=default,
                             help=f"beside the forwards, of every {name}")  # fmt: skip
     parser.add_argument("--draft-ahead", action="store_true",
                         help="the drafter has a machine of its own and drafts ahead")  # fmt: skip

@@ -12,7 +12,7 @@ import pytest
 from benchmarks.bundled_pair import bundled_pair
 from benchmarks.prompts import completion
 from benchmarks.recorded_costs import curves_of, part_of, read_profiles
-from benchmarks.simulate import Run, cells, simulate
+from benchmarks.simulate import Run, cells, read, simulate
 from benchmarks.systems import PLAIN, PROFILES
 from benchmarks.virtual import Around
 from benchmarks.workload import Workload
@@ -85,3 +85,20 @@ def test_of_a_profile_in_several_results_the_first_counts(tmp_path: Path) -> Non
     for name, profiles in (("one", {"300M": 1}), ("two", {"300M": 2, "1B": 3})):
         (tmp_path / name).write_text(json.dumps({"profiles": profiles}))
     assert read_profiles([f"{tmp_path}/one", f"{tmp_path}/two"]) == {"300M": 1, "1B": 3}
+
+
+@pytest.mark.parametrize(
+    ("said", "rule"),
+    [
+        ("--draft-share 1.5", "must be a number from 0 to 1; got '1.5'"),
+        ("--draft-share nan", "must be a number from 0 to 1; got 'nan'"),
+        ("--verify-ms -1", "must be a number from 0 to 10000; got '-1'"),
+        ("--profiles 2T", "invalid choice: '2T'"),
+    ],
+)
+def test_settings_that_are_none_are_refused(
+    said: str, rule: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        read(said.split())
+    assert rule in capsys.readouterr().err
