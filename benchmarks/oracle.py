@@ -26,7 +26,7 @@ from benchmarks.machine import describe_machine
 from benchmarks.output import as_command, prepare
 from benchmarks.perfect_tree import CandidateSource, PerfectRound, perfect_rounds
 from benchmarks.prompts import MAIN_WORKLOADS, Missing, Prompt
-from benchmarks.recorded_costs import points_of
+from benchmarks.recorded_costs import points_of, read_profiles
 from benchmarks.settings import LEAST_TOKENS, RESULTS, at_least, read_temperature
 from benchmarks.systems import PROFILES, SOURCES
 from benchmarks.table import sampling as in_words
@@ -214,7 +214,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--out", default=str((RESULTS / "oracle.json").relative_to(REPOSITORY)))
     settings = parser.parse_args(arguments)
     prepare(Path(settings.out))
-    profiles = json.loads(Path(settings.costs).read_text(encoding="utf-8"))["profiles"]
+    profiles = read_profiles([settings.costs])
     warm_up()
     found: list[Bound] = []
     for draft in dict.fromkeys(PROFILES[name].draft for name in profiles):

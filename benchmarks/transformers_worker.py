@@ -54,11 +54,10 @@ class Worker:
         }
 
     def _load(self, folder: str, size: str, dtype: str) -> PreTrainedModel:
-        network = load(folder, dtype).to(self.device)
+        network = load(folder, dtype)
         if size:
             inflate(network, parse_size(size))
-            network.eval().requires_grad_(False).to(self.device)
-        return network
+        return network.eval().requires_grad_(False).to(self.device)
 
     @torch.inference_mode()
     def run(self, case: dict[str, Any]) -> dict[str, Any]:
@@ -91,7 +90,7 @@ def load(folder: str, dtype: str) -> PreTrainedModel:
     )
     model.generation_config.eos_token_id = None
     model.generation_config.pad_token_id = 0
-    return model.eval().requires_grad_(False)
+    return model
 
 
 def serve(orders: TextIO, answers: TextIO) -> None:

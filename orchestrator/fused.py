@@ -64,7 +64,7 @@ class FusedDrafting(RecyclingDrafting, ModelDrafting):
             draft, proposed=Counter(free.tree.sources) + Counter(draft.proposed)
         )
         draft = self._lengthened(draft, committed, budget)
-        draft = cut(draft, self._controller.select(draft.tree))
+        draft = model.cut(draft)
         self._chosen = time.perf_counter_ns() - began, chosen.promised
         return draft
 

@@ -81,7 +81,8 @@ class Cascade(Chain):
         if len(drafted) >= limit and not drafted.ended:
             end = DraftEnd.NODES if limit == budget.max_nodes else DraftEnd.DEPTH
         self.end = end
-        return self.remembered(drafted.tree(), drafted.scores)
+        draft = drafted.tree()
+        return self.remembered(draft, drafted.scores, draft.depths())
 
     def _row(self, row: int, path: Drafted, limit: int, budget: DraftBudget) -> Task[DraftEnd]:
         """The horizontal cascade: adds what this row says to the path, up to `limit` tokens of it.

@@ -115,12 +115,9 @@ class Chain(Strategy):
         chain = range(1, len(drafted) + 1)
         return self.remembered(draft, drafted.scores + scores, [*chain, *runs])
 
-    def remembered(
-        self, draft: DraftTree, scores: list[float], runs: list[int] | None = None
-    ) -> DraftTree:
-        """The draft, with its raw scores and runs kept for its verdict; no runs are depths."""
-        self._last_draft, self._last_scores = draft, scores
-        self._last_runs = draft.depths() if runs is None else runs
+    def remembered(self, draft: DraftTree, scores: list[float], runs: list[int]) -> DraftTree:
+        """The draft, with its raw scores and runs kept for its verdict."""
+        self._last_draft, self._last_scores, self._last_runs = draft, scores, runs
         return draft
 
     def _goes_on(self, drafted: Drafted, depth: int, budget: DraftBudget) -> bool:
