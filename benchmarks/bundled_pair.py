@@ -2,14 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from draftloop.config import bundled_model
 from draftloop.runtime.loading import ModelOptions
 from draftloop.runtime.model import LanguageModel
 
 
-def bundled_pair(threads: int | None, draft: str = "drafter") -> dict[str, LanguageModel]:
-    """The bundled verifier and a bundled draft model, loaded in this process, in float32."""
+def bundled_pair(
+    threads: int | None, draft: str = "drafter", smaller: Sequence[str] = ()
+) -> dict[str, LanguageModel]:
+    """The bundled verifier and bundled draft models, loaded in this process, in float32.
+
+    Those `smaller` than the drafter's first go by `smaller_role`.
+    """
+    roles = {"verifier": "verifier", "drafter": draft}
+    roles |= {smaller_role(place): name for place, name in enumerate(smaller)}
     return {
         role: LanguageModel(ModelOptions(folder=bundled_model(name), threads=threads))
-        for role, name in (("verifier", "verifier"), ("drafter", draft))
+        for role, name in roles.items()
     }
+
+
+def smaller_role(place: int) -> str:
+    """What a drafter's smaller models go by."""
+    return f"smaller {place}"

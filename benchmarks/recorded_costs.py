@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from benchmarks.bundled_pair import smaller_role
 from benchmarks.systems import PROFILES, Profile
 from draftloop.errors import InvalidInput
 from draftloop.model_info import CostPoint
@@ -27,23 +28,29 @@ def points_of(profile: Mapping[str, Any], role: str) -> Curve:
 
 
 def curves_of(profile: Profile, recorded: Mapping[str, Any]) -> dict[str, Curve]:
-    """Of both roles: as the profile was measured, or another one that has the same model.
+    """Of all its models: as the profile was measured, or another one that has the same model.
 
-    Raises InvalidInput where neither was.
+    Raises InvalidInput where none was.
     """
-    known = {name: PROFILES[name] for name in (profile.name, *recorded) if name in recorded}
-    with_model = {
-        "verifier": [name for name, one in known.items() if one.inflate == profile.inflate],
-        "drafter": [
-            name for name, one in known.items()
-            if (one.draft, one.draft_inflate) == (profile.draft, profile.draft_inflate)
-        ],
-    }  # fmt: skip
-    for role, names in with_model.items():
-        if not names:
+    known = [PROFILES[name] for name in (profile.name, *recorded) if name in recorded]
+
+    def curve(role: str, names: Iterable[str]) -> Curve:
+        if (name := next(iter(names), None)) is None:
             rule = f"must be among those whose {role}'s costs the results of --costs have"
             raise InvalidInput("profiles", rule, profile.name)
-    return {role: points_of(recorded[names[0]], role) for role, names in with_model.items()}
+        return points_of(recorded[name], role)
+
+    def drafter(draft: str, inflate: str) -> Curve:
+        models = (one.name for one in known if (one.draft, one.draft_inflate) == (draft, inflate))
+        return curve("drafter", models)
+
+    return {
+        "verifier": curve(
+            "verifier", (one.name for one in known if one.inflate == profile.inflate)
+        ),
+        "drafter": drafter(profile.draft, profile.draft_inflate),
+        **{smaller_role(place): drafter(name, "") for place, name in enumerate(profile.smaller)},
+    }
 
 
 def part_of(curve: Curve, share: float) -> Curve:

@@ -226,13 +226,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     known = read_profiles(settings.costs)
     around = Around(**{name: getattr(settings, f"{name}_ms") for name in asdict(Around())})
     profiles, found = settings.profiles or list(known), []
-    drafts = {PROFILES[name].draft for name in profiles}
-    pairs = {draft: bundled_pair(settings.threads, draft) for draft in drafts}
+    drafts = {(PROFILES[name].draft, PROFILES[name].smaller) for name in profiles}
+    pairs = {models: bundled_pair(settings.threads, *models) for models in drafts}
     warm_up()
     for profile, temperature in product(profiles, settings.temperature):
         workloads = list(_workloads(settings, temperature))
         title = f"{profile}, {sampling(temperature)}"
-        curves, pair = curves_of(PROFILES[profile], known), pairs[PROFILES[profile].draft]
+        chosen = PROFILES[profile]
+        curves, pair = curves_of(chosen, known), pairs[chosen.draft, chosen.smaller]
         if settings.draft_share is not None:
             curves["drafter"] = part_of(curves["verifier"], settings.draft_share)
         plain = simulate(pair, curves, PLAIN, workloads, around)

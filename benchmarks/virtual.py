@@ -80,13 +80,14 @@ def own_log() -> str:
 class World:
     """The bundled pair at the costs of a profile, a clock, and what the drafter's process keeps.
 
+    `pair` has the target, the draft model, and those that are smaller, as `bundled_pair` does.
     `drafts_ahead`: the drafter has a machine of its own, and goes on while the target verifies.
     """
 
     def __init__(
         self, pair: Mapping[str, LanguageModel], around: Around, *, drafts_ahead: bool = False
     ) -> None:
-        self.target, self.draft = pair["verifier"], pair["drafter"]
+        self.target, self.draft, *self.smaller = pair.values()
         self.drafts_ahead = drafts_ahead
         self.around = around
         self.clock = Clock()

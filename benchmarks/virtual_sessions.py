@@ -11,6 +11,7 @@ from unittest import mock
 
 import drafter_service.strategies.cascade
 import drafter_service.strategies.chain
+import drafter_service.strategies.fused
 import drafter_service.strategies.tree
 import orchestrator.deployment
 import orchestrator.drafting
@@ -23,6 +24,7 @@ from draftloop.errors import Unavailable
 from draftloop.model_info import ModelInfo
 from draftloop.request import GenerationRequest
 from draftloop.runtime.kv_cache import Slot
+from draftloop.speculation import WITH_SMALLER_MODELS
 from draftloop.tree import (
     EMPTY_TREE,
     Draft,
@@ -44,6 +46,7 @@ TIMED: tuple[ModuleType, ...] = (
     orchestrator.drafting,
     orchestrator.fused,
     drafter_service.strategies.chain,
+    drafter_service.strategies.fused,
     drafter_service.strategies.tree,
     drafter_service.strategies.cascade,
 )
@@ -131,7 +134,7 @@ class DrafterSession:
 
     def __init__(self, world: World, request: GenerationRequest) -> None:
         self._world, self._request = world, request
-        self._slot: Slot | None = None
+        self._slots: list[Slot] = []
         self._strategy: Any = None
         self._answered_ns = self._ready_ns = 0
 
@@ -153,7 +156,9 @@ class DrafterSession:
         """Prefills, beside everything else."""
         world, request = self._world, self._request
         parts = request.speculation
-        self._slot = world.draft.acquire()
+        takes_all = request.strategy in WITH_SMALLER_MODELS
+        models = [world.draft, *(world.smaller if takes_all else ())]
+        self._slots = [model.acquire() for model in models]
         asked = drafter.SessionRequest(
             session_id=request.request_id,
             token_ids=tuple(committed),
@@ -168,8 +173,7 @@ class DrafterSession:
         )
         self._strategy = world.shared.strategy(
             asked,
-            world.draft,
-            self._slot,
+            list(zip(models, self._slots, strict=True)),
             prefill_chunk_tokens=CHUNK_TOKENS,
             is_alone=lambda: False,
         )
@@ -212,6 +216,6 @@ class DrafterSession:
         )
 
     async def close(self) -> None:
-        """Frees the slot, if one was taken."""
-        if self._slot is not None:
-            self._world.draft.cache.release(self._slot)
+        """Frees the slots, if any were taken."""
+        for slot in self._slots:
+            slot.cache.release(slot)

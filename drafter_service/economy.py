@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from enum import IntEnum
+
 import numpy as np
 
 from draftloop.pace import Pace
@@ -11,9 +13,10 @@ from draftloop.tree import DraftBudget
 
 MEMORY = 0.9
 PRIOR_GAIN = 0.6
-# Forwards of each way at first, then every so many one of the way that lost.
-TRIALS, RETRY = 4, 16
-CHOICE_MEMORY = 0.95
+# Forwards or drafts of each way at first, then every so many one of a way that lost: of a session,
+# and of all sessions.
+TRIALS, RETRY, RETRY_OF_ALL = 4, 16, 64
+CHOICE_MEMORY, WAYS_MEMORY = 0.95, 0.99
 
 
 @compiled
@@ -54,24 +57,62 @@ class Economy:
         return pays(self.state, reach, rate, least)
 
 
-class Choice:
-    """Which of two ways to draft adds more tokens a second: the first one or the other.
+class Turns:
+    """Which of so many ways is taken next: each is tried at first, and later the best one.
 
-    Each is tried at first, and the one that lost again now and then.
+    The others are tried again now and then, in turn.
     """
+
+    def __init__(self, ways: int, retry: int) -> None:
+        self._ways, self._retry, self._taken = range(ways), retry, 0
+
+    def next(self, best: int) -> int:
+        """The way, where `best` is the best one as far as is known."""
+        tried, self._taken = self._taken // TRIALS, self._taken + 1
+        if tried in self._ways:
+            return tried
+        turn, left = divmod(self._taken, self._retry)
+        others = [way for way in self._ways if way != best]
+        return best if left else others[turn % len(others)]
+
+
+class Choice:
+    """Which of two ways to draft adds more tokens a second: the first one or the other."""
 
     def __init__(self) -> None:
         self._first, self._other = Pace(CHOICE_MEMORY), Pace(CHOICE_MEMORY)
-        self._taken = 0
+        self._turns = Turns(2, RETRY)
 
     def takes_first(self) -> bool:
         """Whether the next forward is to go the first way."""
-        self._taken += 1
-        if self._taken <= 2 * TRIALS:
-            return self._taken <= TRIALS
-        better = self._first.rate >= self._other.rate
-        return better if self._taken % RETRY else not better
+        return not self._turns.next(int(self._first.rate < self._other.rate))
 
     def observe(self, first: bool, tokens: int, seconds: float) -> None:
         """Takes in a forward that went one of the ways."""
         (self._first if first else self._other).observe(tokens, seconds)
+
+
+class Way(IntEnum):
+    """Who drafts where there is a smaller draft model."""
+
+    BOTH = 0  # the smaller one, and the larger one reviews its draft and goes on
+    LARGER = 1
+    SMALLER = 2
+
+
+class Ways:
+    """Which way of drafting is worth most, of all sessions that share this."""
+
+    def __init__(self) -> None:
+        self._worths, self._drafts = [0.0] * len(Way), [0] * len(Way)
+        self._turns = Turns(len(Way), RETRY_OF_ALL)
+
+    def next(self) -> Way:
+        """The way of the next draft."""
+        return Way(self._turns.next(max(Way, key=self._worths.__getitem__)))
+
+    def observe(self, way: Way, worth: float) -> None:
+        """Takes in what a draft is expected to bring in, in tokens, less what it cost."""
+        self._drafts[way] += 1
+        share = max(1 - WAYS_MEMORY, 1 / self._drafts[way])
+        self._worths[way] += share * (worth - self._worths[way])

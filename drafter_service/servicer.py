@@ -9,7 +9,7 @@ import grpc
 
 from drafter_service.ahead import Ahead
 from drafter_service.config import DraftAhead
-from drafter_service.session import SessionRequest, SmallerModel
+from drafter_service.session import SessionRequest
 from drafter_service.shared import Shared
 from drafter_service.strategies import Strategy
 from draftloop import logs, tracing
@@ -30,7 +30,7 @@ from draftloop.rpc.sessions import (
 )
 from draftloop.runtime.metrics import PREFILL_TOKENS, observe_opening
 from draftloop.runtime.service import ModelHost
-from draftloop.speculation import CASCADE
+from draftloop.speculation import CASCADE, WITH_SMALLER_MODELS
 from draftloop.tree import EMPTY_TREE, DraftBudget, DraftTree, ServiceTimings, Verdict
 from phrase_store.store import PhraseStore
 from protos import drafter_pb2 as pb
@@ -71,19 +71,19 @@ class DrafterServicer(drafter_pb2_grpc.DrafterServicer):
         if first is None:
             return
         request = self._read_open(first)
-        smaller = self._host.smaller_models if request.strategy == CASCADE else []
+        takes_all = request.strategy in WITH_SMALLER_MODELS
+        smaller = self._host.smaller_models if takes_all else []
         logs.bind_request(request.session_id)
         log.debug("session", committed=len(request.token_ids), strategy=request.strategy)
         with tracing.span("drafter.session", context.invocation_metadata() or ()):
             await self._host.learn(request.sampling.grammar)
             text = self._host.text_of(request)
-            async with self._host.admission.slots(smaller, text=text) as [slot, *more]:
+            async with self._host.admission.slots(smaller, text=text) as slots:
+                slot = slots[0]
                 PREFILL_TOKENS.inc(len(request.token_ids))
                 strategy = self._shared.strategy(
                     request,
-                    self._host.model,
-                    slot,
-                    [SmallerModel(*pair) for pair in zip(smaller, more, strict=True)],
+                    list(zip((self._host.model, *smaller), slots, strict=True)),
                     prefill_chunk_tokens=self._host.prefill_chunk_tokens,
                     is_alone=lambda: self._host.engine.alone,
                     followed=await request.followed(self._host.model),

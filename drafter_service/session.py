@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import InitVar, dataclass, field
 
+from drafter_service.economy import Ways
 from draftloop.calibration import Calibration
 from draftloop.errors import InvalidInput, StaleSession
 from draftloop.phrase import PhraseAccess
@@ -51,19 +52,12 @@ class SessionRequest(Opening):
 NOISE_AT_ONCE = 16
 
 
-@dataclass(frozen=True, slots=True)
-class SmallerModel:
-    """A further draft model, and the session's slot in its cache."""
-
-    model: LanguageModel
-    slot: Slot
-
-
 @dataclass(slots=True)
 class DrafterSession:
     """What a strategy works with. The slot holds a prefix of `committed`, then its own draft.
 
-    `smaller` are the other models of a cascade, larger ones first; all have one vocabulary.
+    `behind` it is the same generation on the next smaller model, of one vocabulary: what is
+    committed here is there too.
     """
 
     model: LanguageModel
@@ -74,7 +68,9 @@ class DrafterSession:
     # Of what other sources offered and the draft model reviewed.
     reviews: Calibration = field(default_factory=Calibration)
     phrases: PhraseSession | None = None
-    smaller: Sequence[SmallerModel] = ()
+    behind: DrafterSession | None = None
+    # Which of this model and those behind it draft.
+    ways: Ways = field(default_factory=Ways)
     # Whether no other session waits for the engine, on its thread.
     is_alone: Callable[[], bool] = lambda: False
     sampler: Sampler = field(init=False)
@@ -83,11 +79,19 @@ class DrafterSession:
     followed: InitVar[Sampler | None] = None  # what the request's own would be
 
     def __post_init__(self, followed: Sampler | None) -> None:
-        self.committed = list(self.request.token_ids)
         self.stop_token_ids = self.request.stop_token_ids
-        for slot in (self.slot, *(smaller.slot for smaller in self.smaller)):
-            slot.follow(self.committed)
-        self.sampler = followed or self.request.sampler(self.model)
+        if self.behind is None:
+            self.committed = list(self.request.token_ids)
+            self.sampler = followed or self.request.sampler(self.model)
+        else:
+            self.committed, self.sampler = self.behind.committed, self.behind.sampler
+        self.slot.follow(self.committed)
+
+    def row(self) -> Iterator[DrafterSession]:
+        """This one and those behind it, larger models first."""
+        yield self
+        if self.behind is not None:
+            yield from self.behind.row()
 
     def commit(self, token_ids: Sequence[int], committed_length: int) -> None:
         """Takes in tokens that became final.

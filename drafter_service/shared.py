@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
-from drafter_service.session import DrafterSession, SessionRequest, SmallerModel
+from drafter_service.economy import Ways
+from drafter_service.session import DrafterSession, SessionRequest
 from drafter_service.strategies import STRATEGIES, Strategy
 from draftloop.calibration import Calibration
-from draftloop.calibrations import Calibrations
+from draftloop.calibrations import step_of
 from draftloop.runtime.kv_cache import Slot
 from draftloop.runtime.model import LanguageModel
 from draftloop.runtime.sampling import Sampler
@@ -20,41 +22,55 @@ from phrase_store.store import PhraseStore
 MOST_EXPECTED_TOKENS = 8192
 
 
+class Alike(NamedTuple):
+    """Sessions that learn together.
+
+    By strategy, as what scores and runs mean differs, and leniency changes what is accepted; by the
+    model's place among those of the drafter; by about the same temperature.
+    """
+
+    strategy: str
+    place: int
+    step: int
+
+
 class Shared:
     """Makes the strategies of sessions, each with a slot of its own."""
 
     def __init__(self, store: PhraseStore) -> None:
         self.store = store
-        # By strategy: what scores and runs mean differs, and leniency changes what is accepted.
-        self._calibrations: defaultdict[str, Calibrations] = defaultdict(Calibrations)
-        self._reviews = Calibrations()
+        self._calibrations: defaultdict[Alike, Calibration] = defaultdict(Calibration)
+        self._reviews: defaultdict[Alike, Calibration] = defaultdict(Calibration)
+        self._ways: defaultdict[Alike, Ways] = defaultdict(Ways)
 
     def strategy(
         self,
         request: SessionRequest,
-        model: LanguageModel,
-        slot: Slot,
-        smaller: Sequence[SmallerModel] = (),
+        models: Sequence[tuple[LanguageModel, Slot]],
         *,
         prefill_chunk_tokens: int,
         is_alone: Callable[[], bool],
         followed: Sampler | None = None,
     ) -> Strategy:
-        """The strategy that a session asked for."""
-        heat = request.sampling.temperature
-        calibration = self._calibrations[request.strategy].of(heat)
-        session = DrafterSession(
-            model,
-            slot,
-            request,
-            prefill_chunk_tokens,
-            calibration=calibration,
-            reviews=self._reviews.of(heat),
-            phrases=self._phrases(request, model, calibration),
-            smaller=smaller,
-            is_alone=is_alone,
-            followed=followed,
-        )
+        """The strategy that a session asked for, with its models and slots, larger ones first."""
+        session: DrafterSession | None = None
+        for place, (model, slot) in reversed(list(enumerate(models))):
+            alike = Alike(request.strategy, place, step_of(request.sampling.temperature))
+            calibration = self._calibrations[alike]
+            session = DrafterSession(
+                model,
+                slot,
+                request,
+                prefill_chunk_tokens,
+                calibration=calibration,
+                reviews=self._reviews[alike],
+                ways=self._ways[alike],
+                phrases=None if place else self._phrases(request, model, calibration),
+                behind=session,
+                is_alone=is_alone,
+                followed=followed,
+            )
+        assert session is not None, "models is empty"
         return STRATEGIES[request.strategy](session)
 
     def _phrases(

@@ -40,7 +40,7 @@ NODE = np.dtype(
 # is not worth `tokens_per_second` and a node's price, or where the last one brought in no more than
 # `delta`, if that is not negative. How far it is: all nodes, those that the draft model proposed,
 # the first that the last forward added, pending `rows`, nodes that were chosen last and `ends` that
-# grow next, the `expected` accepted tokens, whether another source offered anything, and why
+# grow next, the `expected` accepted tokens, whether anything was offered, and why
 # nothing grows any more.
 STATE = np.dtype(
     [
@@ -135,8 +135,6 @@ def add(
         for row in range(state.rows):  # run when another node was the root
             if tree.rows[TOKEN, row] == token and tree.rows[PARENT, row] == above:
                 node.row = row
-    if source != SOURCE:
-        state.has_offer = 1
     state.nodes += 1
     return int(state.nodes - 1)
 
@@ -147,6 +145,7 @@ def offer(tree: Tree, whole: Whole, estimates: Floats, max_depth: int) -> None:
 
     whole: [3, nodes], tokens, parents among them or ROOT, and sources.
     """
+    tree.state[0].has_offer = len(estimates) > 0
     places = np.empty(len(estimates), np.int64)
     for node in range(len(estimates)):
         above = whole[1, node]

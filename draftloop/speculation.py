@@ -25,6 +25,8 @@ FUSED = "fused"
 # Those that draft beside the orchestrator's loop, and those that ask the drafter service.
 LOOP_STRATEGIES = (AUTOREGRESSIVE, PROMPT_LOOKUP, LOOKAHEAD, TOKEN_RECYCLING)
 DRAFTER_STRATEGIES = (SPECULATIVE, OUROBOROS, OPT_TREE, CASCADE, FUSED)
+# Those that draft with all models that a drafter has.
+WITH_SMALLER_MODELS = (CASCADE, FUSED)
 STRATEGIES = (*LOOP_STRATEGIES, *DRAFTER_STRATEGIES)
 
 

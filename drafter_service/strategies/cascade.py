@@ -44,10 +44,12 @@ class Cascade(Chain):
 
     def __init__(self, session: DrafterSession) -> None:
         super().__init__(session)
-        models = [(session.model, session.slot), *((s.model, s.slot) for s in session.smaller)]
-        self._levels = [Level(m, slot, Economy(m.forward_seconds)) for m, slot in models]
+        self._levels = [
+            Level(each.model, each.slot, Economy(each.model.forward_seconds))
+            for each in session.row()
+        ]
         parameters = session.request.cascade
-        self._matrix = parameters.matrix_for("cascade", len(models))
+        self._matrix = parameters.matrix_for("cascade", len(self._levels))
         self._leniency = parameters.leniency
         self._max_gram = MaxGram((), session.stop_token_ids)
 

@@ -5,19 +5,25 @@ best siblings at every place: the vertical cascade (2312.11462, section 3.1) wit
 distributions away. Then the best open ends grow, several in a forward, while what they promise
 exceeds what the forward costs: OPT-Tree (2406.17276) with nodes and forwards priced.
 
+With several draft models in one drafter each has the same part: what the next smaller one drafts is
+offered to the larger one, whose one review then replaces most of its own forwards. Whether one of
+them alone drafts better is measured.
+
 A drafter with a device of its own drafts ahead: it grows the tree on while the target verifies it.
 Where the verdict ends at a node that was run, what grew behind that is the next draft's beginning.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Sequence
 
+from drafter_service.economy import Way
 from drafter_service.session import DrafterSession
 from drafter_service.strategies.tree import TreeStrategy
 from draftloop.runtime.forward import Task
 from draftloop.speculation import FUSED
-from draftloop.tree import EMPTY_TREE, DraftBudget, DraftEnd, DraftTree
+from draftloop.tree import EMPTY_TREE, DraftBudget, DraftEnd, DraftTree, Verdict
 
 # Children of the draft model at one node: with shared noise four hold the target's token 84 to 95 %
 # of the time (ALGORITHMS section 0).
@@ -37,13 +43,49 @@ class Fused(TreeStrategy):
     def __init__(self, session: DrafterSession) -> None:
         super().__init__(session, CHILDREN)
         self._offer = EMPTY_TREE
+        self._smaller = Fused(session.behind) if session.behind is not None else None
+        self._way = Way.LARGER  # of the last draft
 
     def offer(self, tree: DraftTree) -> None:
         """The next draft begins with a review of this."""
         self._offer = tree
 
+    def prefill(self, *, whole: bool = True) -> Task[None]:
+        """The same through every model."""
+        yield from super().prefill(whole=whole)
+        if self._smaller is not None and whole:
+            yield from self._smaller.prefill()
+
+    def observe(self, new_token_ids: Sequence[int], verdict: Verdict | None) -> None:
+        """Those learn that made the last draft."""
+        if self._way is not Way.SMALLER:
+            super().observe(new_token_ids, verdict)
+        if self._smaller is not None and self._way is not Way.LARGER:
+            self._smaller.observe(new_token_ids, verdict)
+
     def propose(self, budget: DraftBudget) -> Task[DraftTree]:
         """Offer and own nodes merged, those that are worth their verification."""
+        if self._smaller is None:
+            return (yield from self._draft(budget))
+        ways, began = self.session.ways, time.perf_counter()
+        self._way, before = ways.next(), _gain(self._offer, budget)
+        proposed = 0
+        if self._way is not Way.LARGER:
+            self._smaller.offer(self._offer)
+            self._offer = yield from self._smaller.propose(budget)
+            proposed, self.end = self._smaller.proposed_nodes, self._smaller.end
+        if self._way is not Way.SMALLER:
+            tree = yield from self._draft(budget)
+            proposed += self.proposed_nodes
+        else:
+            tree, self._offer = self._offer, EMPTY_TREE
+        self.proposed_nodes = proposed
+        spent = budget.tokens_per_second * (time.perf_counter() - began)
+        ways.observe(self._way, _gain(tree, budget) - before - spent)
+        return tree
+
+    def _draft(self, budget: DraftBudget) -> Task[DraftTree]:
+        """That of this model, which begins with a review of what is offered."""
         budget = self.session.within_limits(budget)
         offer, self._offer = self._offer, EMPTY_TREE
         self.candidates.advance()
@@ -61,6 +103,9 @@ class Fused(TreeStrategy):
 
     def ahead(self, wanted: Callable[[], bool]) -> Task[None]:
         """Grows the last tree on, wherever the target may leave it."""
+        if self._smaller is not None and self._way is Way.SMALLER:
+            yield from self._smaller.ahead(wanted)
+            return
         known, ended = self.candidates, False
         depth, most = self.session.room, TOGETHER * CHILDREN
         known.plan(NO_PRICES, together=TOGETHER, most=most, max_depth=depth, least=LEAST_AHEAD)
@@ -77,3 +122,9 @@ class Fused(TreeStrategy):
         finally:
             if not ended:  # nodes whose forward never ended stand in the tree
                 known.clear()
+
+
+def _gain(tree: DraftTree, budget: DraftBudget) -> float:
+    """Tokens that a draft is expected to bring in, beyond those that its nodes are worth."""
+    gains = (reach - budget.least_path_probability for reach in tree.path_probabilities())
+    return sum(gain for gain in gains if gain > 0)

@@ -81,10 +81,10 @@ async def test_models_that_are_the_target_are_always_right(
         await all_slots_free(host)
 
 
-async def test_only_a_cascade_takes_slots_of_the_smaller_model(serve_drafter: Start) -> None:
+async def test_only_some_strategies_take_slots_of_the_smaller_model(serve_drafter: Start) -> None:
     async with serve_drafter(**TWICE) as (channel, host):
         smaller = host.smaller_models[0].cache
-        for strategy, free in (("speculative", 4), ("cascade", 3)):
+        for strategy, free in (("speculative", 4), ("cascade", 3), ("fused", 3)):
             call: Any = DrafterStub(channel).Draft()
             await say(call, open_drafter(strategy=strategy))
             await say(call, propose(LENGTH + 1, [5]))

@@ -70,7 +70,11 @@ class ScriptedModel:
 
 
 def session_of(
-    model: ScriptedModel, prompt: Sequence[int], sampling: SamplingParameters, **more: Any
+    model: ScriptedModel,
+    prompt: Sequence[int],
+    sampling: SamplingParameters,
+    behind: DrafterSession | None = None,
+    **more: Any,
 ) -> DrafterSession:
     """A session on a scripted model, its calibration fresh."""
     request = SessionRequest(
@@ -78,16 +82,17 @@ def session_of(
         sampling=sampling, stop_token_ids=frozenset(model.stop_token_ids),
         **{"strategy": "opt_tree", **more},
     )  # fmt: skip
-    return DrafterSession(model, model.acquire(), request, 512, calibration=Calibration())  # type: ignore[arg-type]
+    slot, known = model.acquire(), Calibration()
+    return DrafterSession(model, slot, request, 512, calibration=known, behind=behind)  # type: ignore[arg-type]
 
 
 def finish(task: Task[T], session: DrafterSession) -> T:
     """Runs a task to its end."""
-    model: Any = session.model
     answer: Tensor | None = None
     while True:
         try:
             forward = next(task) if answer is None else task.send(answer)
         except StopIteration as finished:
             return finished.value  # type: ignore[no-any-return]
+        model: Any = forward.model
         answer = model.answer(forward, session.committed)

@@ -6,12 +6,13 @@ import dataclasses
 import json
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from benchmarks.bundled_pair import bundled_pair
 from benchmarks.prompts import completion
-from benchmarks.recorded_costs import curves_of, part_of, read_profiles
+from benchmarks.recorded_costs import Curve, curves_of, part_of, read_profiles
 from benchmarks.simulate import Run, cells, read, simulate
 from benchmarks.systems import PLAIN, PROFILES
 from benchmarks.virtual import Around
@@ -36,9 +37,9 @@ def pair() -> Pair:
     return bundled_pair(1)
 
 
-def runs(pair: Pair, method: str) -> list[Run]:
+def runs(pair: Pair, method: str, curves: Mapping[str, Curve] = CURVES) -> list[Run]:
     work = Workload(name="completion", material=completion(2), tokens=TOKENS, temperatures=(0.8,))
-    return simulate(pair, CURVES, method, [dataclasses.replace(work, passes=1)], AROUND)
+    return simulate(pair, curves, method, [dataclasses.replace(work, passes=1)], AROUND)
 
 
 def test_plain_decoding_takes_a_verification_a_token(pair: Pair) -> None:
@@ -63,6 +64,27 @@ def test_the_same_every_time_and_the_text_of_plain_decoding(pair: Pair, method: 
     assert cell.equal and cell.runs == 2 and cell.ratio > 0.8
 
 
+@pytest.mark.parametrize("method", ["fused cold", "cascade"])
+def test_a_smaller_draft_model_drafts_too(method: str) -> None:
+    both = bundled_pair(1, "drafter-large", ("drafter",))
+    curves = {**CURVES, "smaller 0": CURVES["drafter"]}
+    rows = dict.fromkeys(both, 0)
+
+    def counted(role: str) -> None:
+        forward = both[role].forward
+
+        def noted(*forwards: Any) -> Any:
+            rows[role] += 1
+            return forward(*forwards)
+
+        both[role].forward = noted  # type: ignore[method-assign, assignment]
+
+    for role in both:
+        counted(role)
+    (cell,) = cells("some", 0.8, runs(both, method, curves), runs(both, PLAIN, curves))
+    assert cell.equal and all(rows.values())
+
+
 def test_curves_of_models_that_were_measured_in_other_pairs() -> None:
     def pair(target: float, draft: float) -> dict[str, object]:
         return {
@@ -74,6 +96,7 @@ def test_curves_of_models_that_were_measured_in_other_pairs() -> None:
     found = curves_of(PROFILES["300M-large"], recorded)
     assert found["verifier"] == (CostPoint(1, 15_000_000),)
     assert found["drafter"] == (CostPoint(1, 400_000),)
+    assert found["smaller 0"] == (CostPoint(1, 100_000),)
     # its own where it was measured itself
     assert curves_of(PROFILES["300M"], recorded)["drafter"] == (CostPoint(1, 60_000),)
     with pytest.raises(InvalidInput, match="profiles.*drafter's costs.*300M-30M"):

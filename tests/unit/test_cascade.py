@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from drafter_service.session import DrafterSession, SessionRequest, SmallerModel
+from drafter_service.session import DrafterSession, SessionRequest
 from drafter_service.strategies.cascade import Cascade
 from drafter_service.strategies.chain import Drafted
 from draftloop.calibration import Calibration
@@ -99,9 +99,11 @@ class Setting:
             stop_token_ids=frozenset(self.stops),
             cascade=parameters,
         )
-        smaller = [SmallerModel(model, model.acquire()) for model in models[1:]]
-        slot = models[0].acquire()
-        session = DrafterSession(models[0], slot, request, 4, Calibration(), smaller=smaller)
+        session: DrafterSession | None = None
+        for model in reversed(models):
+            slot = model.acquire()
+            session = DrafterSession(model, slot, request, 4, Calibration(), behind=session)
+        assert session is not None
         return Cascade(session)
 
     def scores(self, model: int, text: Sequence[int]) -> Tensor:
@@ -229,9 +231,8 @@ def test_no_forward_reads_again_what_its_slot_holds(models: int) -> None:
     generation = Generation(setting, setting.open())
     for _ in range(12):
         generation.round()
-    session = generation.strategy.session
-    for model in (session.model, *(further.model for further in session.smaller)):
-        read = model.read  # type: ignore[attr-defined]
+    for session in generation.strategy.session.row():
+        read = session.model.read  # type: ignore[attr-defined]
         assert len(read) > 12
         before: list[int] = []
         for text, rows, wanted in read:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from drafter_service.economy import RETRY, TRIALS, Choice, Economy
+from drafter_service.economy import RETRY, RETRY_OF_ALL, TRIALS, Choice, Economy, Way, Ways
 from draftloop.tree import DraftBudget
 
 
@@ -56,3 +56,15 @@ def test_a_way_that_became_better_is_found_again() -> None:
     choice = Choice()
     taken(choice, 3 * RETRY, 0)
     assert all(taken(choice, 40 * RETRY, 5)[-RETRY:-1])
+
+
+def test_of_three_ways_the_best_is_kept_and_the_others_are_tried_in_turn() -> None:
+    for best in Way:
+        ways, taken = Ways(), []
+        for _ in range(3 * TRIALS + 4 * RETRY_OF_ALL):
+            taken.append(way := ways.next())
+            ways.observe(way, 1.5 if way is best else 1.0)
+        assert taken[: 3 * TRIALS] == [way for way in Way for _ in range(TRIALS)]
+        later = taken[3 * TRIALS :]
+        others = [way for way in later if way is not best]
+        assert len(others) == 4 and set(others) == set(Way) - {best}

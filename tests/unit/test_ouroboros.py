@@ -146,7 +146,7 @@ def shared() -> Shared:
 def made(shared: Shared, request: SessionRequest, **options: Any) -> Strategy:
     model = model_of(**options)
     return shared.strategy(
-        request, model, model.acquire(), prefill_chunk_tokens=64, is_alone=lambda: False
+        request, [(model, model.acquire())], prefill_chunk_tokens=64, is_alone=lambda: False
     )
 
 

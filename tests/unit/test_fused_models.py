@@ -1,0 +1,134 @@
+"""`fused` with several draft models in one drafter: who drafts, and that all keep their place."""
+
+from __future__ import annotations
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from drafter_service.economy import Way
+from drafter_service.strategies.fused import Fused
+from draftloop.request import SamplingParameters
+from draftloop.tree import EMPTY_TREE, ROOT, DraftBudget, DraftTree, TokenSource, Verdict
+from tests.support.scripted_drafter import ScriptedModel, finish, session_of
+from tests.support.toy_model import TableModel
+
+PROMPT = [1, 0, 2]
+VOCABULARY = 5
+PHRASE = TokenSource.PHRASE
+
+
+def drafting(*seeds: int) -> Fused:
+    """Greedy drafts of models of these seeds, larger ones first."""
+    session = None
+    sampling = SamplingParameters(temperature=0.0, seed=7)
+    for seed in reversed(seeds):
+        model = ScriptedModel(TableModel(vocabulary_size=VOCABULARY, seed=seed).logits, VOCABULARY)
+        session = session_of(model, PROMPT, sampling, session, strategy="fused")
+    assert session is not None
+    return Fused(session)
+
+
+def draft(strategy: Fused, way: Way, offer: DraftTree = EMPTY_TREE, **limits: int) -> DraftTree:
+    for session in strategy.session.row():
+        session.ways.next = lambda: way  # type: ignore[method-assign]
+    strategy.offer(offer)
+    budget = DraftBudget(**{"max_nodes": 24, "max_depth": 6, **limits})
+    tree = finish(strategy.propose(budget), strategy.session)
+    tree.validate(vocabulary_size=VOCABULARY, max_nodes=budget.max_nodes)
+    return tree
+
+
+def forwards_of(strategy: Fused) -> list[int]:
+    """How many each model ran."""
+    return [len(each.model.rows_of_forwards) for each in strategy.session.row()]  # type: ignore[attr-defined]
+
+
+def levels_of(strategy: Fused | None) -> list[Fused]:
+    """Each model's part, larger ones first."""
+    return [] if strategy is None else [strategy, *levels_of(strategy._smaller)]
+
+
+def likeliest(level: Fused) -> int:
+    """What its model says after the committed tokens."""
+    session = level.session
+    return int(session.model.logits(session.committed).argmax())  # type: ignore[attr-defined]
+
+
+def told(strategy: Fused, tokens: list[int]) -> None:
+    session = strategy.session
+    session.commit(tokens, len(session.committed) + len(tokens))
+    strategy.observe(tokens, Verdict((), tuple(tokens[-1:]), tokens[-1]))
+
+
+def test_one_review_stands_for_the_larger_models_own_forwards() -> None:
+    alone, both = drafting(3), drafting(3, 3)
+    trees = draft(alone, Way.LARGER, max_nodes=6), draft(both, Way.BOTH, max_nodes=6)
+    assert 2 < max(trees[0].depths()) <= max(trees[1].depths())
+    larger, smaller = forwards_of(both)
+    assert larger < smaller == forwards_of(alone)[0]
+
+
+def test_one_of_them_alone_leaves_the_other_in_peace() -> None:
+    for way, forwards in ((Way.LARGER, (True, False)), (Way.SMALLER, (False, True))):
+        strategy = drafting(3, 4)
+        assert draft(strategy, way) and strategy.proposed_nodes
+        assert [count > 0 for count in forwards_of(strategy)] == list(forwards)
+
+
+def test_what_other_sources_offer_reaches_whoever_drafts() -> None:
+    offer = DraftTree.chain([3, 3], PHRASE, [0.9, 0.9])
+    for way in Way:
+        strategy = drafting(3, 4)
+        assert PHRASE in draft(strategy, way, offer).sources
+        assert PHRASE not in draft(strategy, way).sources  # and is kept for no later round
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    seeds=st.lists(st.integers(0, 50), min_size=2, max_size=3),
+    rounds=st.lists(
+        st.tuples(
+            st.sampled_from(Way),
+            st.lists(st.integers(0, VOCABULARY - 1), min_size=1, max_size=4),
+            st.booleans(),
+        ),
+        min_size=1, max_size=8,
+    ),
+)  # fmt: skip
+def test_whoever_drafted_before_each_model_says_what_it_says_after_the_text(
+    seeds: list[int], rounds: list[tuple[Way, list[int], bool]]
+) -> None:
+    """Rounds that a model has no part in leave its slot and its tree behind the text."""
+    strategy = drafting(*seeds)
+    for way, tokens, ahead in rounds:
+        tree = draft(strategy, way)
+        levels = levels_of(strategy)
+        drafted = {Way.BOTH: levels, Way.LARGER: levels[:1], Way.SMALLER: levels[-1:]}[way]
+        for level in drafted:
+            said = level.candidates._tree.said_tokens[ROOT]
+            assert said[0] == likeliest(level)
+        if ahead:
+            finish(strategy.ahead(lambda: True), strategy.session)
+        taken = [tree.token_ids[0], *tokens] if ahead else tokens
+        told(strategy, taken)
+        for each in strategy.session.row():
+            assert each.slot.length <= len(each.committed) == len(strategy.session.committed)
+
+
+def test_those_learn_that_drafted() -> None:
+    for way, learns in ((Way.BOTH, (True, True)), (Way.LARGER, (True, False)),
+                        (Way.SMALLER, (False, True))):  # fmt: skip
+        strategy = drafting(3, 4)
+        tree = draft(strategy, way)
+        told(strategy, [tree.token_ids[0]])
+        known = ((each.calibration, each.reviews) for each in strategy.session.row())
+        assert [any(sum(one.trials) for one in both) for both in known] == list(learns)
+
+
+def test_ways_are_judged_by_what_a_draft_adds_to_the_offer_and_what_it_costs() -> None:
+    strategy, seen = drafting(3, 4), []
+    strategy.session.ways.observe = lambda way, worth: seen.append((way, worth))  # type: ignore[method-assign]
+    certain = DraftTree.chain([3, 3], PHRASE, [1.0, 1.0])
+    draft(strategy, Way.SMALLER, certain, max_nodes=2, max_depth=2)
+    ((way, worth),) = seen
+    assert way is Way.SMALLER and worth <= 0  # two tokens were there before
