@@ -23,6 +23,7 @@ from drafter_service.tree_nodes import (
     NodeRecords,
     Tree,
 )
+from draftloop.calibration import Calibration
 from draftloop.runtime.forward import Forward
 from draftloop.runtime.prepared import Pass, Passes, Prepared
 from draftloop.tree import ROOT, SOURCES, DraftBudget, DraftTree
@@ -53,9 +54,13 @@ class Candidates:
             ends=np.zeros(FIRST_ROOM, np.int64),
             stops=in_order(session.stop_token_ids),
         )
-        own, reviews = map(correction_of, (session.calibration, session.reviews))
-        self._learned = Learned(own, reviews)
+        self.learn_by(session.calibration)
         self.clear()
+
+    def learn_by(self, calibration: Calibration) -> None:
+        """How far the draft model's own nodes are believed from now on, and what they teach."""
+        own, reviews = map(correction_of, (calibration, self.session.reviews))
+        self._learned = Learned(own, reviews)
 
     def clear(self) -> None:
         """Forgets all nodes, and what is known of the root; the slot is left as it is."""

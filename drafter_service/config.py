@@ -29,8 +29,8 @@ class DrafterSettings(PhraseSettings, ModelServiceSettings):
     model: Path = Field(bundled_model("drafter"), description="folder of the draft model")
     smaller_models: str = Field(
         "",
-        description="folders of further draft models for `cascade`, larger ones first, separated "
-        "by commas; all with the vocabulary and the context of the first",
+        description="folders of further draft models for `cascade` and `fused`, larger ones first, "
+        "separated by commas; all with the vocabulary and the context of the first",
     )
 
     prompt_step_s: float = Field(

@@ -6,6 +6,7 @@ from enum import IntEnum
 
 import numpy as np
 
+from draftloop.calibration import Calibration
 from draftloop.pace import Pace
 from draftloop.runtime.compiling import compiled
 from draftloop.runtime.records import Floats
@@ -101,9 +102,14 @@ class Way(IntEnum):
 
 
 class Ways:
-    """Which way of drafting is worth most, of all sessions that share this."""
+    """Which way of drafting is worth most, of all sessions that share this.
+
+    `further` calibrates the larger model's own guesses beside the smaller one's: what that has not
+    guessed is right less often than what the larger model guesses alone.
+    """
 
     def __init__(self) -> None:
+        self.further = Calibration()
         self._worths, self._drafts = [0.0] * len(Way), [0] * len(Way)
         self._turns = Turns(len(Way), RETRY_OF_ALL)
 

@@ -107,12 +107,15 @@ def weigh(tree: Tree, learned: Learned, guesses: Offered, tokens: Whole) -> None
     for guess in range(len(guesses.nodes)):
         known, share = tree.nodes[guesses.nodes[guess]], guesses.shares[guess]
         is_first = tokens[guesses.places[guess], 0] == known.token
-        level = LEVEL_DEPTHS[np.searchsorted(LEVEL_EDGES, share, side="right")]
         heard = corrected(learned.own, counted(SOURCE, is_first), share, known.depth)
         source, reviews = counted(known.source, is_first), learned.reviews
-        bucket, run = buckets_of(known.estimate, level)
+        finer, coarser, expected = known.estimate, share, both(known.estimate, heard)
+        if known.source == SOURCE:  # of a smaller draft model, which knows less of the same
+            finer, coarser, expected = share, known.estimate, heard
+        level = LEVEL_DEPTHS[np.searchsorted(LEVEL_EDGES, coarser, side="right")]
+        bucket, run = buckets_of(finer, level)
         known.judged_by, known.cell = REVIEWS, cell_of(source, bucket, run)
-        prior = PRIOR_TRIALS * both(known.estimate, heard)
+        prior = PRIOR_TRIALS * expected
         hits, trials = reviews.hits[source, bucket, run], reviews.trials[source, bucket, run]
         known.estimate = (hits + prior) / (trials + PRIOR_TRIALS)
 

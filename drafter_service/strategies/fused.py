@@ -19,6 +19,7 @@ import time
 from collections.abc import Callable, Sequence
 
 from drafter_service.economy import Way
+from drafter_service.metrics import DRAFTED_BY
 from drafter_service.session import DrafterSession
 from drafter_service.strategies.tree import TreeStrategy
 from draftloop.runtime.forward import Task
@@ -70,7 +71,9 @@ class Fused(TreeStrategy):
         ways, began = self.session.ways, time.perf_counter()
         self._way, before = ways.next(), _gain(self._offer, budget)
         proposed = 0
-        if self._way is not Way.LARGER:
+        alone = self._way is Way.LARGER
+        self.candidates.learn_by(self.session.calibration if alone else ways.further)
+        if not alone:
             self._smaller.offer(self._offer)
             self._offer = yield from self._smaller.propose(budget)
             proposed, self.end = self._smaller.proposed_nodes, self._smaller.end
@@ -82,6 +85,7 @@ class Fused(TreeStrategy):
         self.proposed_nodes = proposed
         spent = budget.tokens_per_second * (time.perf_counter() - began)
         ways.observe(self._way, _gain(tree, budget) - before - spent)
+        DRAFTED_BY[self._way].inc()
         return tree
 
     def _draft(self, budget: DraftBudget) -> Task[DraftTree]:

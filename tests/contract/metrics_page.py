@@ -20,6 +20,7 @@ from tests.contract.written_page import WrittenPage
 MODULES = {
     "Orchestrator": "orchestrator.metrics",
     "Drafter and verifier": "draftloop.runtime.metrics",
+    "Drafter": "drafter_service.metrics",
     "Orchestrator and drafter: phrases": "phrase_store.metrics",
     "Every role": "draftloop.rpc.metrics",
     "Every process": "draftloop.metrics",

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from drafter_service.economy import Way
 from drafter_service.strategies.fused import Fused
+from draftloop.metrics import REGISTRY
 from draftloop.request import SamplingParameters
 from draftloop.tree import EMPTY_TREE, ROOT, DraftBudget, DraftTree, TokenSource, Verdict
 from tests.support.scripted_drafter import ScriptedModel, finish, session_of
@@ -75,6 +77,18 @@ def test_one_of_them_alone_leaves_the_other_in_peace() -> None:
         assert [count > 0 for count in forwards_of(strategy)] == list(forwards)
 
 
+def test_who_drafted_is_counted() -> None:
+    def counted(way: Way) -> float:
+        labels = {"models": way.name.lower()}
+        return REGISTRY.get_sample_value("draftloop_fused_drafts_total", labels) or 0.0
+
+    before = {way: counted(way) for way in Way}
+    draft(drafting(3, 4), Way.SMALLER)
+    draft(drafting(3), Way.LARGER)  # the only model there is
+    after = {way: counted(way) - before[way] for way in Way}
+    assert after == {Way.BOTH: 0, Way.LARGER: 0, Way.SMALLER: 1}
+
+
 def test_what_other_sources_offer_reaches_whoever_drafts() -> None:
     offer = DraftTree.chain([3, 3], PHRASE, [0.9, 0.9])
     for way in Way:
@@ -132,3 +146,13 @@ def test_ways_are_judged_by_what_a_draft_adds_to_the_offer_and_what_it_costs() -
     draft(strategy, Way.SMALLER, certain, max_nodes=2, max_depth=2)
     ((way, worth),) = seen
     assert way is Way.SMALLER and worth <= 0  # two tokens were there before
+
+
+def test_of_what_a_smaller_model_drafted_the_larger_ones_word_counts() -> None:
+    """It is as sure of it as of its own: nothing is known of either yet."""
+    alone, both = drafting(3), drafting(3, 4)
+    own = draft(alone, Way.LARGER, max_depth=1)
+    reviewed = draft(both, Way.BOTH, max_depth=1)
+    assert dict(zip(reviewed.token_ids, reviewed.estimates, strict=True)) == pytest.approx(
+        dict(zip(own.token_ids, own.estimates, strict=True))
+    )

@@ -1,0 +1,17 @@
+"""What a drafter tells of its drafts, beside what every model service does."""
+
+from __future__ import annotations
+
+from prometheus_client import Counter
+
+from drafter_service.economy import Way
+from draftloop.metrics import REGISTRY
+
+FUSED_DRAFTS = Counter(
+    "draftloop_fused_drafts_total",
+    "Drafts of `fused` by a drafter with several models, by those that made them: "
+    "`both`, `larger` or `smaller`.",
+    ["models"],
+    registry=REGISTRY,
+)
+DRAFTED_BY = {way: FUSED_DRAFTS.labels(way.name.lower()) for way in Way}
