@@ -14,10 +14,12 @@ from draftloop.tree import DraftBudget
 
 MEMORY = 0.9
 PRIOR_GAIN = 0.6
-# Forwards or drafts of each way at first, then every so many one of a way that lost: of a session,
-# and of all sessions.
-TRIALS, RETRY, RETRY_OF_ALL = 4, 16, 64
-CHOICE_MEMORY, WAYS_MEMORY = 0.95, 0.99
+# Forwards of each way at first, then every so many one of the way that lost.
+TRIALS, RETRY = 4, 16
+# Drafts, of all sessions, of which one goes another way; and tokens that the drafts of a way must
+# have brought in more than as many by both models. A few lucky ones do not decide.
+RETRY_OF_ALL, CLEARLY = 32, 25.0
+CHOICE_MEMORY, MOST_DRAFTS = 0.95, 100
 
 
 @compiled
@@ -59,19 +61,20 @@ class Economy:
 
 
 class Turns:
-    """Which of so many ways is taken next: each is tried at first, and later the best one.
+    """Which of so many ways is taken next: each so many `trials` at first, and later the best one.
 
-    The others are tried again now and then, in turn.
+    Of the others one, in turn, every `retry` times.
     """
 
-    def __init__(self, ways: int, retry: int) -> None:
-        self._ways, self._retry, self._taken = range(ways), retry, 0
+    def __init__(self, ways: int, retry: int, trials: int) -> None:
+        self._ways, self._retry, self._trials = range(ways), retry, trials
+        self._taken = 0
 
     def next(self, best: int) -> int:
         """The way, where `best` is the best one as far as is known."""
-        tried, self._taken = self._taken // TRIALS, self._taken + 1
-        if tried in self._ways:
-            return tried
+        taken, self._taken = self._taken, self._taken + 1
+        if taken < self._trials * len(self._ways):
+            return taken // self._trials
         turn, left = divmod(self._taken, self._retry)
         others = [way for way in self._ways if way != best]
         return best if left else others[turn % len(others)]
@@ -82,7 +85,7 @@ class Choice:
 
     def __init__(self) -> None:
         self._first, self._other = Pace(CHOICE_MEMORY), Pace(CHOICE_MEMORY)
-        self._turns = Turns(2, RETRY)
+        self._turns = Turns(2, RETRY, TRIALS)
 
     def takes_first(self) -> bool:
         """Whether the next forward is to go the first way."""
@@ -102,7 +105,7 @@ class Way(IntEnum):
 
 
 class Ways:
-    """Which way of drafting is worth most, of all sessions that share this.
+    """Which way of drafting is worth most, of all sessions that share this: both, until shown.
 
     `further` calibrates the larger model's own guesses beside the smaller one's: what that has not
     guessed is right less often than what the larger model guesses alone.
@@ -111,14 +114,19 @@ class Ways:
     def __init__(self) -> None:
         self.further = Calibration()
         self._worths, self._drafts = [0.0] * len(Way), [0] * len(Way)
-        self._turns = Turns(len(Way), RETRY_OF_ALL)
+        self._turns = Turns(len(Way), RETRY_OF_ALL, trials=0)
 
     def next(self) -> Way:
         """The way of the next draft."""
-        return Way(self._turns.next(max(Way, key=self._worths.__getitem__)))
+        best = max(Way, key=self._lead)
+        return Way(self._turns.next(best if self._lead(best) > CLEARLY else Way.BOTH))
+
+    def _lead(self, way: Way) -> float:
+        """Tokens that its drafts brought in more than as many by both."""
+        return self._drafts[way] * (self._worths[way] - self._worths[Way.BOTH])
 
     def observe(self, way: Way, worth: float) -> None:
         """Takes in what a draft is expected to bring in, in tokens, less what it cost."""
-        self._drafts[way] += 1
-        share = max(1 - WAYS_MEMORY, 1 / self._drafts[way])
+        self._drafts[way] = min(self._drafts[way] + 1, MOST_DRAFTS)
+        share = 1 / self._drafts[way]
         self._worths[way] += share * (worth - self._worths[way])

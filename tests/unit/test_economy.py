@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from drafter_service.economy import RETRY, RETRY_OF_ALL, TRIALS, Choice, Economy, Way, Ways
 from draftloop.tree import DraftBudget
 
@@ -58,13 +60,32 @@ def test_a_way_that_became_better_is_found_again() -> None:
     assert all(taken(choice, 40 * RETRY, 5)[-RETRY:-1])
 
 
-def test_of_three_ways_the_best_is_kept_and_the_others_are_tried_in_turn() -> None:
-    for best in Way:
-        ways, taken = Ways(), []
-        for _ in range(3 * TRIALS + 4 * RETRY_OF_ALL):
-            taken.append(way := ways.next())
-            ways.observe(way, 1.5 if way is best else 1.0)
-        assert taken[: 3 * TRIALS] == [way for way in Way for _ in range(TRIALS)]
-        later = taken[3 * TRIALS :]
-        others = [way for way in later if way is not best]
-        assert len(others) == 4 and set(others) == set(Way) - {best}
+def drafts(ways: Ways, count: int, worths: dict[Way, float]) -> list[Way]:
+    taken = []
+    for _ in range(count):
+        taken.append(way := ways.next())
+        ways.observe(way, worths[way])
+    return taken
+
+
+@pytest.mark.parametrize("best", Way)
+def test_both_models_draft_until_another_way_is_clearly_better(best: Way) -> None:
+    ways = Ways()
+    taken = drafts(ways, 60 * RETRY_OF_ALL, {way: 3.0 if way is best else 1.0 for way in Way})
+    assert set(taken[: RETRY_OF_ALL - 1]) == {Way.BOTH}
+    assert set(taken) == set(Way)
+    later = taken[-4 * RETRY_OF_ALL :]
+    others = [way for way in later if way is not best]
+    assert len(others) == 4 and set(others) == set(Way) - {best}
+
+
+def test_a_few_lucky_drafts_do_not_decide() -> None:
+    ways = Ways()
+    drafts(ways, 2 * RETRY_OF_ALL, {Way.BOTH: 2.0, Way.LARGER: 8.0, Way.SMALLER: 8.0})
+    assert ways.next() is Way.BOTH
+
+
+def test_a_way_that_was_better_is_left_again() -> None:
+    ways, smaller = Ways(), {Way.BOTH: 1.0, Way.LARGER: 1.0, Way.SMALLER: 9.0}
+    assert drafts(ways, 12 * RETRY_OF_ALL, smaller)[-2] is Way.SMALLER
+    assert drafts(ways, 60 * RETRY_OF_ALL, smaller | {Way.SMALLER: 0.0})[-2] is Way.BOTH
