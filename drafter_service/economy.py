@@ -17,7 +17,7 @@ PRIOR_GAIN = 0.6
 # Forwards of each way at first, then every so many one of the way that lost.
 TRIALS, RETRY = 4, 16
 # Drafts, of all sessions, of which one goes another way; and tokens that the drafts of a way must
-# have brought in more than as many by both models. A few lucky ones do not decide.
+# have brought in more than as many of the usual one. A few lucky ones do not decide.
 RETRY_OF_ALL, CLEARLY = 32, 25.0
 CHOICE_MEMORY, MOST_DRAFTS = 0.95, 100
 
@@ -105,7 +105,7 @@ class Way(IntEnum):
 
 
 class Ways:
-    """Which way of drafting is worth most, of all sessions that share this: both, until shown.
+    """Which way of drafting is worth most, of all sessions that share this.
 
     `further` calibrates the larger model's own guesses beside the smaller one's: what that has not
     guessed is right less often than what the larger model guesses alone.
@@ -116,14 +116,14 @@ class Ways:
         self._worths, self._drafts = [0.0] * len(Way), [0] * len(Way)
         self._turns = Turns(len(Way), RETRY_OF_ALL, trials=0)
 
-    def next(self) -> Way:
-        """The way of the next draft."""
-        best = max(Way, key=self._lead)
-        return Way(self._turns.next(best if self._lead(best) > CLEARLY else Way.BOTH))
+    def next(self, usual: Way) -> Way:
+        """The way of the next draft: the `usual` one, until another is clearly better."""
 
-    def _lead(self, way: Way) -> float:
-        """Tokens that its drafts brought in more than as many by both."""
-        return self._drafts[way] * (self._worths[way] - self._worths[Way.BOTH])
+        def lead(way: Way) -> float:
+            return self._drafts[way] * (self._worths[way] - self._worths[usual])
+
+        best = max(Way, key=lead)
+        return Way(self._turns.next(best if lead(best) > CLEARLY else usual))
 
     def observe(self, way: Way, worth: float) -> None:
         """Takes in what a draft is expected to bring in, in tokens, less what it cost."""

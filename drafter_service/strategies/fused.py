@@ -6,8 +6,8 @@ distributions away. Then the best open ends grow, several in a forward, while wh
 exceeds what the forward costs: OPT-Tree (2406.17276) with nodes and forwards priced.
 
 With several draft models in one drafter each has the same part: what the next smaller one drafts is
-offered to the larger one, whose one review then replaces most of its own forwards. Whether one of
-them alone drafts better is measured.
+offered to the larger one, whose one review then replaces most of its own forwards, where these are
+much dearer. Whether another way does better is measured.
 
 A drafter with a device of its own drafts ahead: it grows the tree on while the target verifies it.
 Where the verdict ends at a node that was run, what grew behind that is the next draft's beginning.
@@ -31,6 +31,9 @@ from draftloop.tree import EMPTY_TREE, DraftBudget, DraftEnd, DraftTree, Verdict
 CHILDREN = 6
 # Open ends that grow in one forward, and offered nodes that are reviewed in one.
 TOGETHER, REVIEWED = 8, 24
+# How many forwards of a smaller model one of a larger model must cost for its draft to be reviewed
+# instead: it takes some six forwards and saves some four.
+DEARER = 4
 # Reach below which nothing is drafted ahead.
 LEAST_AHEAD = 0.01
 NO_PRICES = DraftBudget(max_nodes=0, max_depth=0)
@@ -44,8 +47,12 @@ class Fused(TreeStrategy):
     def __init__(self, session: DrafterSession) -> None:
         super().__init__(session, CHILDREN)
         self._offer = EMPTY_TREE
-        self._smaller = Fused(session.behind) if session.behind is not None else None
-        self._way = Way.LARGER  # of the last draft
+        self._way = self._usual = Way.LARGER  # the last draft's, and that of most
+        self._smaller: Fused | None = None
+        if (behind := session.behind) is not None:
+            self._smaller = Fused(behind)
+            if session.model.forward_seconds > DEARER * behind.model.forward_seconds:
+                self._usual = Way.BOTH
 
     def offer(self, tree: DraftTree) -> None:
         """The next draft begins with a review of this."""
@@ -69,7 +76,7 @@ class Fused(TreeStrategy):
         if self._smaller is None:
             return (yield from self._draft(budget))
         ways, began = self.session.ways, time.perf_counter()
-        self._way, before = ways.next(), _gain(self._offer, budget)
+        self._way, before = ways.next(self._usual), _gain(self._offer, budget)
         proposed = 0
         alone = self._way is Way.LARGER
         self.candidates.learn_by(self.session.calibration if alone else ways.further)

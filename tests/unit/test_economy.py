@@ -60,19 +60,20 @@ def test_a_way_that_became_better_is_found_again() -> None:
     assert all(taken(choice, 40 * RETRY, 5)[-RETRY:-1])
 
 
-def drafts(ways: Ways, count: int, worths: dict[Way, float]) -> list[Way]:
+def drafts(ways: Ways, count: int, worths: dict[Way, float], usual: Way = Way.BOTH) -> list[Way]:
     taken = []
     for _ in range(count):
-        taken.append(way := ways.next())
+        taken.append(way := ways.next(usual))
         ways.observe(way, worths[way])
     return taken
 
 
 @pytest.mark.parametrize("best", Way)
-def test_both_models_draft_until_another_way_is_clearly_better(best: Way) -> None:
-    ways = Ways()
-    taken = drafts(ways, 60 * RETRY_OF_ALL, {way: 3.0 if way is best else 1.0 for way in Way})
-    assert set(taken[: RETRY_OF_ALL - 1]) == {Way.BOTH}
+@pytest.mark.parametrize("usual", [Way.BOTH, Way.LARGER])
+def test_drafts_go_the_usual_way_until_another_is_clearly_better(usual: Way, best: Way) -> None:
+    worths = {way: 3.0 if way is best else 1.0 for way in Way}
+    taken = drafts(Ways(), 60 * RETRY_OF_ALL, worths, usual)
+    assert set(taken[: RETRY_OF_ALL - 1]) == {usual}
     assert set(taken) == set(Way)
     later = taken[-4 * RETRY_OF_ALL :]
     others = [way for way in later if way is not best]
@@ -82,7 +83,7 @@ def test_both_models_draft_until_another_way_is_clearly_better(best: Way) -> Non
 def test_a_few_lucky_drafts_do_not_decide() -> None:
     ways = Ways()
     drafts(ways, 2 * RETRY_OF_ALL, {Way.BOTH: 2.0, Way.LARGER: 8.0, Way.SMALLER: 8.0})
-    assert ways.next() is Way.BOTH
+    assert ways.next(Way.BOTH) is Way.BOTH
 
 
 def test_a_way_that_was_better_is_left_again() -> None:

@@ -32,7 +32,7 @@ def drafting(*seeds: int) -> Fused:
 
 def draft(strategy: Fused, way: Way, offer: DraftTree = EMPTY_TREE, **limits: int) -> DraftTree:
     for session in strategy.session.row():
-        session.ways.next = lambda: way  # type: ignore[method-assign]
+        session.ways.next = lambda usual: way  # type: ignore[method-assign]
     strategy.offer(offer)
     budget = DraftBudget(**{"max_nodes": 24, "max_depth": 6, **limits})
     tree = finish(strategy.propose(budget), strategy.session)
@@ -75,6 +75,17 @@ def test_one_of_them_alone_leaves_the_other_in_peace() -> None:
         strategy = drafting(3, 4)
         assert draft(strategy, way) and strategy.proposed_nodes
         assert [count > 0 for count in forwards_of(strategy)] == list(forwards)
+
+
+@pytest.mark.parametrize(("times", "models"), [(3, [True, False]), (10, [True, True])])
+def test_a_smaller_model_drafts_first_where_the_larger_one_is_much_dearer(
+    times: int, models: list[bool]
+) -> None:
+    strategy = drafting(3, 4)
+    strategy.session.model.forward_seconds = times * ScriptedModel.forward_seconds  # type: ignore[misc]
+    again = Fused(strategy.session)
+    finish(again.propose(DraftBudget(max_nodes=24, max_depth=6)), strategy.session)
+    assert [count > 0 for count in forwards_of(again)] == models
 
 
 def test_who_drafted_is_counted() -> None:
