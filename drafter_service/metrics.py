@@ -9,8 +9,8 @@ from draftloop.metrics import REGISTRY
 
 FUSED_DRAFTS = Counter(
     "draftloop_fused_drafts_total",
-    "Drafts of `fused` by a drafter with several models, by those that made them: "
-    "`both`, `larger` or `smaller`.",
+    "Drafts of `fused` by a drafter with several models, by those that made them: `both`, "
+    "`larger` or `smaller`. With three models also what the smaller two do among themselves.",
     ["models"],
     registry=REGISTRY,
 )

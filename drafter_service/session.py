@@ -87,11 +87,11 @@ class DrafterSession:
             self.committed, self.sampler = self.behind.committed, self.behind.sampler
         self.slot.follow(self.committed)
 
-    def row(self) -> Iterator[DrafterSession]:
+    def levels(self) -> Iterator[DrafterSession]:
         """This one and those behind it, larger models first."""
         yield self
         if self.behind is not None:
-            yield from self.behind.row()
+            yield from self.behind.levels()
 
     def commit(self, token_ids: Sequence[int], committed_length: int) -> None:
         """Takes in tokens that became final.

@@ -54,8 +54,9 @@ class Shared:
     ) -> Strategy:
         """The strategy that a session asked for, with its models and slots, larger ones first."""
         session: DrafterSession | None = None
+        step = step_of(request.sampling.temperature)
         for place, (model, slot) in reversed(list(enumerate(models))):
-            alike = Alike(request.strategy, place, step_of(request.sampling.temperature))
+            alike = Alike(request.strategy, place, step)
             calibration = self._calibrations[alike]
             session = DrafterSession(
                 model,

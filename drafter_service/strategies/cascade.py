@@ -46,7 +46,7 @@ class Cascade(Chain):
         super().__init__(session)
         self._levels = [
             Level(each.model, each.slot, Economy(each.model.forward_seconds))
-            for each in session.row()
+            for each in session.levels()
         ]
         parameters = session.request.cascade
         self._matrix = parameters.matrix_for("cascade", len(self._levels))

@@ -59,7 +59,7 @@ class Fused(TreeStrategy):
         self._offer = tree
 
     def prefill(self, *, whole: bool = True) -> Task[None]:
-        """The same through every model."""
+        """The same; the whole text through every model, as none knows who drafts."""
         yield from super().prefill(whole=whole)
         if self._smaller is not None and whole:
             yield from self._smaller.prefill()
@@ -78,13 +78,13 @@ class Fused(TreeStrategy):
         ways, began = self.session.ways, time.perf_counter()
         self._way, before = ways.next(self._usual), _gain(self._offer, budget)
         proposed = 0
-        alone = self._way is Way.LARGER
-        self.candidates.learn_by(self.session.calibration if alone else ways.further)
-        if not alone:
+        if self._way is not Way.LARGER:
             self._smaller.offer(self._offer)
             self._offer = yield from self._smaller.propose(budget)
             proposed, self.end = self._smaller.proposed_nodes, self._smaller.end
         if self._way is not Way.SMALLER:
+            alone = self._way is Way.LARGER
+            self.candidates.learn_by(self.session.calibration if alone else ways.further)
             tree = yield from self._draft(budget)
             proposed += self.proposed_nodes
         else:

@@ -231,7 +231,7 @@ def test_no_forward_reads_again_what_its_slot_holds(models: int) -> None:
     generation = Generation(setting, setting.open())
     for _ in range(12):
         generation.round()
-    for session in generation.strategy.session.row():
+    for session in generation.strategy.session.levels():
         read = session.model.read  # type: ignore[attr-defined]
         assert len(read) > 12
         before: list[int] = []

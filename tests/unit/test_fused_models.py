@@ -31,7 +31,7 @@ def drafting(*seeds: int) -> Fused:
 
 
 def draft(strategy: Fused, way: Way, offer: DraftTree = EMPTY_TREE, **limits: int) -> DraftTree:
-    for session in strategy.session.row():
+    for session in strategy.session.levels():
         session.ways.next = lambda usual: way  # type: ignore[method-assign]
     strategy.offer(offer)
     budget = DraftBudget(**{"max_nodes": 24, "max_depth": 6, **limits})
@@ -42,7 +42,7 @@ def draft(strategy: Fused, way: Way, offer: DraftTree = EMPTY_TREE, **limits: in
 
 def forwards_of(strategy: Fused) -> list[int]:
     """How many each model ran."""
-    return [len(each.model.rows_of_forwards) for each in strategy.session.row()]  # type: ignore[attr-defined]
+    return [len(each.model.rows_of_forwards) for each in strategy.session.levels()]  # type: ignore[attr-defined]
 
 
 def levels_of(strategy: Fused | None) -> list[Fused]:
@@ -136,7 +136,7 @@ def test_whoever_drafted_before_each_model_says_what_it_says_after_the_text(
             finish(strategy.ahead(lambda: True), strategy.session)
         taken = [tree.token_ids[0], *tokens] if ahead else tokens
         told(strategy, taken)
-        for each in strategy.session.row():
+        for each in strategy.session.levels():
             assert each.slot.length <= len(each.committed) == len(strategy.session.committed)
 
 
@@ -146,7 +146,7 @@ def test_those_learn_that_drafted() -> None:
         strategy = drafting(3, 4)
         tree = draft(strategy, way)
         told(strategy, [tree.token_ids[0]])
-        known = ((each.calibration, each.reviews) for each in strategy.session.row())
+        known = ((each.calibration, each.reviews) for each in strategy.session.levels())
         assert [any(sum(one.trials) for one in both) for both in known] == list(learns)
 
 
