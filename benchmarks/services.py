@@ -94,7 +94,6 @@ def stack_of(
     As a rule without `prefix_caching`: strategies take turns with the same prompts, and the second
     to come would find them computed.
     """
-    smaller = ",".join(str(bundled_model(name)) for name in profile.smaller)
     both = () if prefix_caching else ("--no-prefix-caching",)
     return StackConfig(
         port=0,
@@ -106,8 +105,8 @@ def stack_of(
         device=device,
         draft_device=draft_device,
         draft=bundled_model(profile.draft),
+        smaller_models=",".join(str(bundled_model(name)) for name in profile.smaller),
         drafter_flags=(
-            *(("--smaller-models", smaller) if smaller else ()),
             *(("--inflate", profile.draft_inflate) if profile.draft_inflate else ()),
             *both,
         ),

@@ -57,6 +57,9 @@ def up(
     draft: Annotated[
         Path | None, typer.Option(help="Folder of the draft model; none starts no drafter.")
     ] = None,
+    smaller_models: Annotated[
+        str | None, typer.Option(help="Folders of further draft models, separated by commas.")
+    ] = None,
     inflate: Annotated[str | None, typer.Option(help="Cost inflation, such as 300M.")] = None,
     dtype: Annotated[str | None, typer.Option(help=f"One of {', '.join(get_args(Dtype))}.")] = None,
     quantization: Annotated[
@@ -83,8 +86,8 @@ def up(
     """Start verifier, drafter and orchestrator on this machine; Ctrl-C stops them."""
     with clear_errors():
         stack_config = StackConfig.read(
-            config, target=target, draft=draft, inflate=inflate, dtype=dtype, device=device,
-            draft_device=draft_device, quantization=quantization,
+            config, target=target, draft=draft, smaller_models=smaller_models, inflate=inflate,
+            dtype=dtype, device=device, draft_device=draft_device, quantization=quantization,
             tensor_parallel_size=tensor_parallel_size,
             port=port, http_port=http_port, phrases_url=phrases_url,
             start_timeout_s=start_timeout_s,

@@ -175,8 +175,8 @@ class Stack:
         config = self.config
         device = config.draft_device or config.device
         tiny = device == "cpu" and config.draft is not None and _is_tiny(config.draft)
-        flags = self._flags("drafter", model=config.draft, dtype=config.dtype,
-                            device=device, memory_share=DRAFTER_MEMORY_SHARE,
+        flags = self._flags("drafter", model=config.draft, smaller_models=config.smaller_models,
+                            dtype=config.dtype, device=device, memory_share=DRAFTER_MEMORY_SHARE,
                             **({"threads": 1} if tiny else {}))  # fmt: skip
         return [*flags, "--start-lock", str(self._start_lock), *config.drafter_flags]
 

@@ -8,7 +8,14 @@ import tomllib
 from pathlib import Path
 from typing import Any, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
 
 from draftloop.config import (
     DEFAULT_HTTP_PORT,
@@ -35,6 +42,10 @@ class StackConfig(BaseModel):
     target: Path = Field(bundled_model("verifier"), description="folder of the target model")
     draft: Path | None = Field(
         bundled_model("drafter"), description='folder of the draft model; "none" starts no drafter'
+    )
+    smaller_models: str = Field(
+        "",
+        description="folders of further draft models, larger ones first, separated by commas",
     )
     dtype: Dtype = Field("bfloat16", description="element type")
     quantization: Quantization = Field("none", description="of the target model")
@@ -85,6 +96,15 @@ class StackConfig(BaseModel):
         if isinstance(said, bool):
             raise ValueError('must be a value, or "none"')
         return said
+
+    @model_validator(mode="after")
+    def _no_row_without_its_first(self) -> Self:
+        if self.smaller_models and self.draft is None:
+            raise ValueError(
+                f'smaller_models: {self.smaller_models} without a draft model (draft is "none"); '
+                "name the largest as draft, or leave them out"
+            )
+        return self
 
     @classmethod
     def read(cls, file: Path | None, **overrides: Any) -> Self:

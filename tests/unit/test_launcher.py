@@ -49,6 +49,23 @@ def test_a_draft_model_may_have_a_device_of_its_own(
     assert ("--device", "cuda:1") in targets
 
 
+def test_several_draft_models(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The flag, the drafter's own variable without one, and never without a first model."""
+
+    def said(config: StackConfig) -> list[str]:
+        stack = Stack(config)
+        flags = pairwise(stack._drafter_flags())
+        stack.stop()
+        return [value for name, value in flags if name == "--smaller-models"]
+
+    assert said(StackConfig(smaller_models="a,b")) == ["a,b"]
+    monkeypatch.setenv("DRAFTLOOP_DRAFTER_SMALLER_MODELS", "c")
+    assert said(StackConfig(smaller_models="a")) == ["a"]
+    assert said(StackConfig()) == []
+    with pytest.raises(StartupFailure, match='smaller_models: a without .*draft is "none"'):
+        StackConfig.read(None, draft="none", smaller_models="a")
+
+
 def test_nothing_has_a_word_in_a_file(tmp_path: Path) -> None:
     file = tmp_path / "up.toml"
     file.write_text('draft = "none"\nhttp_port = ""\n')
