@@ -14,7 +14,9 @@ from orchestrator.access import Caller
 from orchestrator.ending import Ending, stopping
 from orchestrator.figures import Piece
 from orchestrator.front import Front
-from orchestrator.loop import Generation
+from orchestrator.loop import LENGTH, Generation
+
+NOTHING = Piece(token_ids=(), sources=(), told=tuple)
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +26,10 @@ class Step:
     choice: int
     piece: Piece
     finish_reason: str | None
+
+    def without_output(self) -> Step:
+        """Of a choice that has none."""
+        return Step(self.choice, NOTHING, self.finish_reason and LENGTH)
 
 
 Steps = asyncio.Queue[Step | Exception | None]

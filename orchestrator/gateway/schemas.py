@@ -227,6 +227,9 @@ class CompletionBody(Generating):
 
     prompt: Prompt
     best_of: Annotated[int, Field(ge=1)] | None = Field(None, description="only equal to n")
+    max_tokens: Annotated[int, Field(ge=0, le=MOST_INT)] | None = Field(
+        None, description="most tokens; the server's default without; with echo 0: none"
+    )
     echo: bool | None = Field(
         None, description="the prompt before the text; with logprobs, those of its tokens too"
     )
@@ -241,6 +244,8 @@ class CompletionBody(Generating):
     def _together(self) -> Self:
         if self.best_of is not None and self.best_of != (self.n or 1):
             raise InvalidInput("best_of", f"must equal n, which is {self.n or 1}", self.best_of)
+        if self.max_tokens == 0 and not self.echo:
+            raise InvalidInput("max_tokens", "must be at least 1 without echo: true", 0)
         return self
 
 

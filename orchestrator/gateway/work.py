@@ -46,6 +46,7 @@ class Work:
     traced: bool = False
     tells_token_ids: bool = False
     of_prompts: PromptAnswer = PromptAnswer()
+    prompt_alone: bool = False  # the choices are their prompts, and what follows is left out
     answer_id: str = field(init=False)
     created: int = field(default_factory=lambda: int(time.time()))
     _logprobs: list[LogprobsFormat] = field(init=False)
@@ -59,19 +60,20 @@ class Work:
         """The answer, once all choices have ended."""
         texts: list[list[str]] = [[] for _ in self.generations]
         logprobs: list[list[TokenLogprobs]] = [[] for _ in self.generations]
+        reasons: list[str | None] = [None for _ in self.generations]
         async with contextlib.aclosing(self._steps()) as all_steps:
             async for step in all_steps:
                 texts[step.choice].extend(step.piece.texts)
                 logprobs[step.choice].extend(step.piece.logprobs)
+                reasons[step.choice] = step.finish_reason
         choices = []
-        for index, generation in enumerate(self.generations):
+        for index in range(len(self.generations)):
             echoed = await self._echoed_logprobs(index)
             written = _joined(echoed, self._written(index, logprobs[index]))
-            reason = generation.finish_reason
-            choices.append(self.form.whole(index, texts[index], written, reason))
+            choices.append(self.form.whole(index, texts[index], written, reasons[index]))
         answer = self._envelope(self.form.whole_object, choices)
         for choice, generation in zip(choices, self.generations, strict=True):
-            self._tell_ids(answer, choice, generation.output, first=True)
+            self._tell_ids(answer, choice, self._output(generation), first=True)
             await self._tell_prompt(answer, choice)
         return answer | {"usage": self._usage(), "metrics": self._metrics()}
 
@@ -109,9 +111,13 @@ class Work:
         try:
             async with contextlib.aclosing(running):
                 async for step in running:
-                    yield step
+                    yield step.without_output() if self.prompt_alone else step
         except InvalidInput as error:
             raise by_form_field(error, self.form_field) from None
+
+    def _output(self, generation: Generation) -> Sequence[int]:
+        """Token ids of what the answer tells of it."""
+        return () if self.prompt_alone else generation.output
 
     def _tell_ids(
         self, answer: dict[str, Any], choice: Choice, output: Sequence[int], *, first: bool
@@ -174,7 +180,7 @@ class Work:
         """A prompt counts once, however many choices continue it."""
         firsts = self.generations[:: self.choices]
         cached = sum(generation.cached_prompt_tokens for generation in firsts)
-        completion = sum(len(generation.output) for generation in self.generations)
+        completion = sum(len(self._output(generation)) for generation in self.generations)
         usage: dict[str, Any] = {
             "prompt_tokens": self.prompt_tokens,
             "completion_tokens": completion,

@@ -17,7 +17,7 @@ from draftloop.config import bundled_model
 from orchestrator.launcher import Stack
 from orchestrator.tokenizer import Tokenizer
 from tests.e2e.client import Case, Client
-from tests.e2e.http_client import complete, talk
+from tests.e2e.http_client import PROMPT, complete, talk
 
 CLOSE = 1e-3  # nats, in float32
 TEXT = "def add(first, second):\n    return first + second\n\n\ndef sub(first, second):\n"
@@ -100,6 +100,27 @@ def test_an_echo_is_streamed_before_all_else(api: OpenAI) -> None:
     for name in ("tokens", "token_logprobs", "top_logprobs", "text_offset"):
         parts = [getattr(chunk.logprobs, name) for chunk in chunks if chunk.logprobs]
         assert sum(parts, []) == getattr(whole.logprobs, name)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_prompt_alone_is_scored(api: OpenAI, stream: bool) -> None:
+    """`max_tokens: 0`, as evaluations from the days of OpenAI's first API ask for it."""
+    asked: dict[str, Any] = {"echo": True, "logprobs": 1, "extra_body": {"return_token_ids": True}}
+    with_one = complete(api, max_tokens=1, **asked).choices[0]
+    if stream:
+        usage = {"stream_options": {"include_usage": True}}
+        *answers, last = complete(api, max_tokens=0, stream=True, **usage, **asked)
+        assert answers[-1].choices[0].finish_reason == "length"
+    else:
+        answers = [last := complete(api, max_tokens=0, **asked)]
+    choices = [answer.choices[0] for answer in answers]
+    assert "".join(choice.text for choice in choices) == PROMPT
+    for name in ("tokens", "token_logprobs", "top_logprobs", "text_offset"):
+        parts = [getattr(choice.logprobs, name) for choice in choices if choice.logprobs]
+        assert sum(parts, []) == getattr(with_one.logprobs, name)[:-1]
+    assert not any(getattr(choice, "token_ids", ()) for choice in choices)  # none in an opening
+    assert last.usage.completion_tokens == 0
+    assert last.usage.prompt_tokens == last.usage.total_tokens > 0
 
 
 def test_as_vllm_tells_them(api: OpenAI) -> None:

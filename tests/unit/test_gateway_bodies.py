@@ -139,6 +139,7 @@ def test_chats_that_ask_for_nothing_unusual(body: dict[str, Any]) -> None:
     ({"prompt": "x", "temperature": "1"}, "temperature", "invalid_value"),
     ({"prompt": "x", "temperature": float("nan")}, "temperature", "invalid_value"),
     ({"prompt": "x", "max_tokens": 0}, "max_tokens", "invalid_value"),
+    ({"prompt": "x", "max_tokens": -1, "echo": True}, "max_tokens", "invalid_value"),
     ({"prompt": "x", "max_tokens": 2**40}, "max_tokens", "invalid_value"),
     ({"prompt": "x", "n": 0}, "n", "invalid_value"),
     ({"prompt": "x", "n": True}, "n", "invalid_value"),
@@ -210,6 +211,7 @@ def test_bad_completions_name_their_field(body: Any, param: str | None, code: st
     ({"messages": HELLO, "max_tokens": 1, "max_completion_tokens": 2}, "max_tokens",
      "invalid_value"),
     ({"messages": HELLO, "echo": True}, "echo", "unknown_parameter"),
+    ({"messages": HELLO, "max_tokens": 0}, "max_tokens", "invalid_value"),
 ])  # fmt: skip
 def test_bad_chats_name_their_field(body: Any, param: str, code: str) -> None:
     told = refusal(ChatBody, body)
