@@ -228,7 +228,7 @@ class CompletionBody(Generating):
     prompt: Prompt
     best_of: Annotated[int, Field(ge=1)] | None = Field(None, description="only equal to n")
     max_tokens: Annotated[int, Field(ge=0, le=MOST_INT)] | None = Field(
-        None, description="most tokens; the server's default without; with echo 0: none"
+        None, description="most tokens; the server's default without; 0 with echo: the prompt alone"
     )
     echo: bool | None = Field(
         None, description="the prompt before the text; with logprobs, those of its tokens too"
