@@ -147,7 +147,7 @@ class Gateway:
             traced=bool(said.stream and said.speculative and said.speculative.trace),
             tells_token_ids=bool(said.return_token_ids),
             of_prompts=PromptAnswer(echoed_logprobs(said), said.prompt_logprobs),
-            prompt_alone=said.max_tokens == 0,
+            prompt_alone=said.prompt_alone,
         )
 
     def _seconds(self, headers: Mapping[str, str]) -> float:

@@ -85,10 +85,10 @@ def _logit_bias(said: dict[str, float]) -> tuple[tuple[int, float], ...]:
 
 
 def _max_tokens(said: Generating) -> int | None:
-    """One where none is wanted: a prompt's forward brings it in any case, and nobody sees it."""
+    if said.prompt_alone:
+        return 1  # which the prompt's forward brings in any case, and nobody sees
     newer = said.max_completion_tokens if isinstance(said, ChatBody) else None
-    most = newer or said.max_tokens
-    return 1 if most == 0 else most
+    return newer or said.max_tokens
 
 
 def _stop(said: str | list[str] | None) -> tuple[str, ...]:

@@ -23,6 +23,7 @@ MOST_INT = 2**31 - 1
 LEAST_SEED = -(2**63)
 
 Count = Annotated[int, Field(ge=1, le=MOST_INT)]
+CountOrZero = Annotated[int, Field(ge=0, le=MOST_INT)]
 
 
 class StreamOptions(Body):
@@ -102,9 +103,7 @@ class Generating(RequestBody):
 
     model: str | None = Field(None, description="name of the served model; may be left out")
     max_tokens: Count | None = Field(None, description="most tokens; the server's default without")
-    min_tokens: Annotated[int, Field(ge=0, le=MOST_INT)] | None = Field(
-        None, description="nothing ends the text before"
-    )
+    min_tokens: CountOrZero | None = Field(None, description="nothing ends the text before")
     temperature: float | None = Field(
         None, description="0 is greedy; the model's generation config, or else 1, without"
     )
@@ -178,6 +177,11 @@ class Generating(RequestBody):
         return self
 
     @property
+    def prompt_alone(self) -> bool:
+        """Whether nothing is to be generated."""
+        return self.max_tokens == 0
+
+    @property
     def form_field(self) -> str | None:
         """The field that says what the answer must look like."""
         if self.structured_outputs is not None:
@@ -227,7 +231,7 @@ class CompletionBody(Generating):
 
     prompt: Prompt
     best_of: Annotated[int, Field(ge=1)] | None = Field(None, description="only equal to n")
-    max_tokens: Annotated[int, Field(ge=0, le=MOST_INT)] | None = Field(
+    max_tokens: CountOrZero | None = Field(
         None, description="most tokens; the server's default without; 0 with echo: the prompt alone"
     )
     echo: bool | None = Field(
@@ -244,7 +248,7 @@ class CompletionBody(Generating):
     def _together(self) -> Self:
         if self.best_of is not None and self.best_of != (self.n or 1):
             raise InvalidInput("best_of", f"must equal n, which is {self.n or 1}", self.best_of)
-        if self.max_tokens == 0 and not self.echo:
+        if self.prompt_alone and not self.echo:
             raise InvalidInput("max_tokens", "must be at least 1 without echo: true", 0)
         return self
 
