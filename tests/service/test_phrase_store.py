@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import gc
-import statistics
+import threading
 import time
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,8 @@ from phrase_store.config import PhraseSettings
 from phrase_store.index import correction_of, grow, warm_up
 from phrase_store.log import LogUnavailable, open_log
 from phrase_store.records import encode, encode_cleared
+from phrase_store.redis_log import RedisLog
+from phrase_store.replication import READ_RECORDS
 from phrase_store.store import Namespace, PhraseStore, namespace_name
 from phrase_store.transfer import clear_log, open_patiently
 from tests.support.redis_server import RedisServer
@@ -28,10 +30,6 @@ from tests.support.waiting import until
 
 CONTEXT = (11, 12, 13)
 STALL_S = 0.05
-# Of some four microseconds: fifty times as long is the machine, a call to Redis is longer.
-PUBLISH_S = 0.0002
-# A million records in twenty seconds.
-REPLAY_CPU_S = 20e-6
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -187,37 +185,44 @@ def test_flushall_under_load_is_no_error(
     assert first.figures().failures == second.figures().failures == 0
 
 
-def test_publishing_costs_the_caller_microseconds(
-    server: RedisServer, open_store: Callable[..., PhraseStore]
+def test_publishing_never_waits_for_the_log(
+    server: RedisServer, open_store: Callable[..., PhraseStore], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A write to Redis must not be waited for: half of many calls tell, a busy machine cannot."""
+    """Whoever publishes leaves the writing to another thread, so to say to a Redis that is stuck.
+
+    What the call itself takes is printed by `python -m benchmarks.phrase_log`.
+    """
+    append, writers = RedisLog.append, []
+
+    def noted(log: RedisLog, records: Sequence[bytes]) -> None:
+        writers.append(threading.get_ident())
+        append(log, records)
+
+    monkeypatch.setattr(RedisLog, "append", noted)
     namespace = open_store(server.url).namespace("m")
     server.freeze()
-    times = []
     for number in range(2000):
-        began = time.perf_counter()
         namespace.publish(number, phrase(number))
-        times.append(time.perf_counter() - began)
+    until(lambda: bool(writers))
     server.thaw()
-    assert statistics.median(times) < PUBLISH_S
+    assert threading.get_ident() not in writers
 
 
-def test_thousands_of_records_are_replayed_at_start(
+def test_thousands_of_records_are_replayed_in_few_reads(
     server: RedisServer, open_store: Callable[..., PhraseStore]
 ) -> None:
-    """What it takes is told in time of the processor, which others on the machine take none of."""
+    """What it takes in seconds is printed by `python -m benchmarks.phrase_log`."""
     key = "draftloop:phrases:m:"
     count = 20_000
-    with redis.Redis.from_url(server.url) as client:
+    with server.client() as client:
         pipeline = client.pipeline(transaction=False)
         for number in range(count):
             pipeline.xadd(key, {"r": encode(number, [Phrase((number % 500,), (number % 7,))])})
         pipeline.execute()
-    began = time.process_time()
-    namespace = open_store(server.url).namespace("m")
-    assert namespace.wait_replayed(30)
-    assert namespace.figures().received == count
-    assert time.process_time() - began < count * REPLAY_CPU_S
+        namespace = open_store(server.url).namespace("m")
+        assert namespace.wait_replayed(30)
+        assert namespace.figures().received == count
+        assert client.info("commandstats")["cmdstat_xrange"]["calls"] <= count / READ_RECORDS + 2
 
 
 def test_tenants_beyond_the_limit_push_out_the_one_used_longest_ago(
