@@ -7,29 +7,30 @@ from dataclasses import dataclass, field
 
 @dataclass(slots=True)
 class Patience:
-    """Tries after `shortest` rounds, then after twice as many each time, at most `longest`."""
+    """Tries every `shortest` rounds, then with twice as many between two tries, at most `longest`.
+
+    What pays starts it anew.
+    """
 
     longest: int
     shortest: int = 1
-    _wait: int = field(init=False)
-    _left: int = field(init=False)
+    _wait: int = field(init=False)  # rounds between the last try and the next
+    _gone: int = 1  # of them, with the one in which it paid last
+    _done: bool = False
 
     def __post_init__(self) -> None:
-        self._wait, self._left = self.shortest, self.shortest - 1
-
-    def due(self) -> bool:
-        """Whether this round is one to try it; to be asked once a round."""
-        self._left -= 1
-        return self._left < 0
-
-    def paid(self, did: bool, at_least: float = 0.0) -> None:
-        """Takes in whether a try paid; `at_least`: rounds until the next one if it did not."""
-        self._wait = self.shortest if did else int(min(max(2 * self._wait, at_least), self.longest))
-        self._left = self.shortest - 1 if did else self._wait
+        self._wait = self.shortest
 
     def takes(self, pays: bool, at_least: float = 0.0) -> bool:
-        """Whether to do now what pays, or does not and is due to be tried."""
-        due = self.due()
-        if pays or due:
-            self.paid(pays, at_least)
-        return pays or due
+        """Whether to do now what pays, or does not and is due; to be asked once a round.
+
+        `at_least`: rounds that lie between the last time and a try at the price it has now. The
+        very first try does not ask for its price: that may be mistaken.
+        """
+        wait = max(self._wait, at_least) if self._done else self._wait
+        self._gone += 1
+        takes = pays or self._gone > min(wait, self.longest)
+        if takes:
+            self._wait = self.shortest if pays else min(2 * self._wait, self.longest)
+            self._gone, self._done = int(pays), True
+        return takes

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from draftloop.cost_line import CostLine
 from draftloop.tree import Draft
@@ -15,6 +16,8 @@ from orchestrator.selection import cut
 SHARE_OF_TRIES = 0.05
 # How long the first draft is waited for: so often what prefilling takes, and a way there and back.
 PREFILLS, LEAST_WAIT_S = 2, 0.005
+# Tokens that a later round of a try may cost beyond what its first one did.
+DEARER = 0.5
 
 
 class DraftChoice:
@@ -56,6 +59,15 @@ class DraftChoice:
         self._gain.delayed(nanoseconds)
 
 
+@dataclass(slots=True)
+class _Try:
+    """A model asked though it does not pay: rounds to come, and what the first could do without."""
+
+    left: int
+    offered: float = 0.0
+    without: float | None = None  # see DraftChoice.advantage
+
+
 class ModelChoice(DraftChoice):
     """The same for drafts of the drafter service, whose session is opened where it repays that.
 
@@ -77,7 +89,7 @@ class ModelChoice(DraftChoice):
         self._costs = costs
         self._end = end
         self._just_opened = False  # by a round that wanted a draft: the first one that can asks too
-        self._left_of_try = 0
+        self._try = _Try(0)
 
     def open(self, committed: Sequence[int]) -> None:
         """Has the drafter prefill, unless it would be for nothing by what is known.
@@ -102,14 +114,24 @@ class ModelChoice(DraftChoice):
         if not self.drafter.is_due:
             return False
         opened, self._just_opened = self._just_opened, False
-        if self._left_of_try:
-            self._left_of_try -= 1
-            return True
         pays, rarely = advantage > 0, -advantage * ROUNDS_OF_TRY / SHARE_OF_TRIES
+        if not pays and self._goes_on(advantage):
+            return True
         asks = self._gain.asking.takes(pays, at_least=rarely) or opened
-        if asks and not pays:
-            self._left_of_try = ROUNDS_OF_TRY - 1
+        if asks:
+            self._try = _Try(0 if pays else ROUNDS_OF_TRY - 1, offered, without)
         return asks
+
+    def _goes_on(self, advantage: float) -> bool:
+        """Whether a try that began goes on in this round.
+
+        One in which free sources promise much can do without the model: that would make it dear.
+        """
+        tried = self._try
+        if not tried.left or advantage < self.advantage(tried.offered, tried.without) - DEARER:
+            return False
+        tried.left -= 1
+        return True
 
     def _opens(self, committed: Sequence[int], advantage: float) -> bool:
         """Opens it where the rounds to come bring in more than prefilling takes, or as a try."""

@@ -195,6 +195,26 @@ def test_a_try_of_the_model_that_costs_more_is_made_less_often(loss: float) -> N
     assert second[0] - first[-1] == pytest.approx(waited, abs=1)
 
 
+def test_a_try_does_without_the_model_where_free_sources_promise_much() -> None:
+    """Eight tokens that come for nothing: the model's time costs more than in its first round."""
+    model = model_choice(DEAR_NS, left=400)
+    model.drafter.open(PROMPT)
+    assert model.asks(PROMPT)
+    assert not any(model.asks(PROMPT, offered=8.0, without=8.0) for _ in range(ROUNDS_OF_TRY))
+    asked = [model.asks(PROMPT) for _ in range(2 * ROUNDS_OF_TRY)]
+    assert sum(asked) == ROUNDS_OF_TRY - 1 and all(asked[: ROUNDS_OF_TRY - 1])
+
+
+def test_a_round_that_does_not_pay_is_no_try_right_after_one_that_did() -> None:
+    """There is nothing to be learned that the round before has not told."""
+    model = model_choice(CHEAP_NS, left=400)
+    model.drafter.open(PROMPT)
+    for _ in range(20):
+        assert model.asks(PROMPT)
+        model.observe(accepted=1, nodes=4, draft_ns=CHEAP_NS)
+        assert not model.asks(PROMPT, offered=8.0, without=8.0)
+
+
 def test_a_draft_model_that_looked_dear_is_soon_found_out() -> None:
     """As one does whose costs were measured on a busy machine."""
     model = model_choice(DEAR_NS, left=10_000)

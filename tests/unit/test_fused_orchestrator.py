@@ -341,11 +341,7 @@ def test_free_sources_are_asked_in_every_round() -> None:
 
 def test_patience_doubles_to_its_limit_and_ends_with_success() -> None:
     patience = Patience(4)
-    tries = []
-    for number in range(20):
-        if patience.due():
-            tries.append(number)
-            patience.paid(False)
+    tries = [number for number in range(20) if patience.takes(False)]
     assert tries == [0, 3, 8, 13, 18]
-    patience.paid(True)
-    assert patience.due()
+    assert patience.takes(True)
+    assert patience.takes(False)
