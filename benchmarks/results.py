@@ -52,9 +52,11 @@ class Sample:
 class Row:
     """Medians over the samples of one method, at one temperature, on one profile.
 
-    `least_ratio` and `most_ratio` are those of single runs. Per token and not per round are the
-    `draft_forwards`; `fallback` is the share of rounds whose drafter did not answer. Both are None
-    where a system does not say.
+    `least_ratio` and `most_ratio` are those of single runs; `together` is the time that plain
+    decoding took for all of them over what they took: where single ratios lie far apart, as where
+    some texts copy themselves, their median is that of some text in between. Per token and not per
+    round are the `draft_forwards`; `fallback` is the share of rounds whose drafter did not answer.
+    Both are None where a system does not say.
     """
 
     profile: str
@@ -72,6 +74,7 @@ class Row:
     round_ms: RoundSplit | None
     least_ratio: float | None = None
     most_ratio: float | None = None
+    together: float | None = None
     draft_forwards: float | None = None
     fallback: float | None = None
 
@@ -112,9 +115,16 @@ def row(samples: Sequence[Sample]) -> Row:
         round_ms=_median_split([o.split for o in outcomes if o.split]),
         least_ratio=min(sample.ratio for sample in samples),
         most_ratio=max(sample.ratio for sample in samples),
+        together=_together(samples),
         draft_forwards=_draft_forwards(outcomes),
         fallback=_fallback(outcomes),
     )
+
+
+def _together(samples: Sequence[Sample]) -> float | None:
+    taken = sum(sample.outcome.decode_s for sample in samples)
+    plain = sum(sample.outcome.decode_s * sample.ratio for sample in samples)
+    return plain / taken if taken else None
 
 
 def _acceptance(outcomes: Sequence[Outcome]) -> float | None:

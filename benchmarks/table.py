@@ -26,6 +26,10 @@ def _percent(value: float | None) -> str:
     return NONE if value is None else f"{100 * value:.0f} %"
 
 
+def _times(value: float | None) -> str:
+    return NONE if value is None else f"{value:.2f}x"
+
+
 def _split(part: str) -> Callable[[Row], str]:
     return lambda row: f"{getattr(row.round_ms, part):.2f}" if row.round_ms else NONE
 
@@ -39,7 +43,8 @@ def _spread(row: Row) -> str:
 SPEED: Columns = {
     "method": lambda row: row.method,
     "tokens/s": lambda row: f"{row.tokens_per_second:.1f}",
-    "ratio": lambda row: f"{row.ratio:.2f}x",
+    "ratio": lambda row: _times(row.ratio),
+    "together": lambda row: _times(row.together),
     "from, to": _spread,
     "tokens/round": lambda row: f"{row.tokens_per_round:.2f}",
     "accepted/node": lambda row: _percent(row.acceptance),
@@ -63,9 +68,10 @@ ROUND: Columns = {
 TERMINAL = {name: cell for name, cell in SPEED.items()
             if name not in ("from, to", "forwards/token", "fallback", "looping")}  # fmt: skip
 SPEED_LEGEND = (
-    "tokens/s: after the first token. ratio: to our plain decoding in the same repetition; from, "
-    "to: of single runs. tokens/round: per forward of the target model. accepted/node: share of "
-    "the verified nodes. forwards/token: of the draft model. "
+    "tokens/s: after the first token. ratio: to our plain decoding in the same repetition; "
+    "together: of all repetitions' times; from, to: of single runs. tokens/round: per forward of "
+    "the target model. accepted/node: share of the verified nodes. forwards/token: of the draft "
+    "model. "
     "fallback: rounds without the drafter's answer. "
     f"looping: {DEFINITION}. "
     "equal: the same tokens as plain decoding of the same system. n: runs. "
@@ -104,21 +110,26 @@ def tables(rows: Sequence[Row]) -> Iterator[tuple[str, Columns, list[Row]]]:
 
 
 def matrices(rows: Sequence[Row]) -> Iterator[tuple[str, list[str], list[list[str]]]]:
-    """Title, column names and lines, per profile: every method by workload and temperature."""
+    """Title, column names and lines, per profile: every method by workload and temperature.
+
+    Medians first, then the ratios of all runs together.
+    """
     for profile in dict.fromkeys(row.profile for row in rows):
         found = [row for row in rows if row.profile == profile]
-        cells = {(row.method, row.workload, row.temperature): row for row in found}
-        columns = list(dict.fromkeys((row.workload, row.temperature) for row in found))
-        names = ["method", *(f"{workload}, {sampling(t)}" for workload, t in columns)]
-        lines = [
-            [method, *(_matrix_cell(cells.get((method, *column))) for column in columns)]
-            for method in dict.fromkeys(row.method for row in found)
-        ]
-        yield f"speed over plain decoding, {PROFILES[profile].title}", names, lines
+        title = f"speed over plain decoding, {PROFILES[profile].title}"
+        yield title, *_matrix(found, lambda row: f"{_times(row.ratio)} (n = {row.runs})")
+        if any(row.together for row in found):
+            yield f"{title}, all runs together", *_matrix(found, lambda row: _times(row.together))
 
 
-def _matrix_cell(row: Row | None) -> str:
-    return f"{row.ratio:.2f}x (n = {row.runs})" if row else NONE
+def _matrix(rows: Sequence[Row], cell: Callable[[Row], str]) -> tuple[list[str], list[list[str]]]:
+    cells = {(row.method, row.workload, row.temperature): cell(row) for row in rows}
+    columns = list(dict.fromkeys((row.workload, row.temperature) for row in rows))
+    names = ["method", *(f"{workload}, {sampling(t)}" for workload, t in columns)]
+    methods = dict.fromkeys(row.method for row in rows)
+    return names, [
+        [method, *(cells.get((method, *column), NONE) for column in columns)] for method in methods
+    ]
 
 
 def show(console: Console, rows: Sequence[Row]) -> None:

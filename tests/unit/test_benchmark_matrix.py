@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -188,15 +189,24 @@ def test_a_row_tells_spread_and_forwards() -> None:
     assert summed.fallback == 0.5
 
 
+def test_all_runs_together_count_by_the_time_that_they_took() -> None:
+    """12 tokens at 10 a second against 4, and at 40 against 8: 4.5 s of plain decoding in 1.5."""
+    slow, quick = sample(ratio=2.5), sample(ratio=5.0)
+    slow = replace(slow, outcome=replace(slow.outcome, decode_s=1.2))
+    quick = replace(quick, outcome=replace(quick.outcome, decode_s=0.3))
+    assert row([slow, quick]).together == pytest.approx(4.5 / 1.5)
+
+
 def test_the_matrix_states_runs_and_gaps() -> None:
     """A method that one workload lacks must show as a gap, not shift the line."""
     shown = rows(
         [sample(), sample("speculative", ratio=1.25), sample(workload="chat", temperature=0.0)]
     )
-    ((title, names, lines),) = table.matrices(shown)
-    assert "the bundled pair" in title
-    assert names == ["method", "completion, T = 0.8", "chat, greedy"]
+    (title, names, lines), (together, same_names, ratios) = table.matrices(shown)
+    assert "the bundled pair" in title and together == f"{title}, all runs together"
+    assert names == same_names == ["method", "completion, T = 0.8", "chat, greedy"]
     assert lines[1] == ["speculative", "1.25x (n = 1)", table.NONE]
+    assert ratios[1] == ["speculative", "1.25x", table.NONE]
     text = table.markdown(shown, ["1B, chat: n = 0"])
     assert "- 1B, chat: n = 0" in text and "| speculative | 1.25x (n = 1) | - |" in text
 

@@ -173,7 +173,7 @@ def test_tables_name_cost_inflation_and_every_method() -> None:
     assert all(name in text for name in METHODS)
     assert "looping" in text
     assert all("cost-inflated" in p.title for p in PROFILES.values() if p.inflate)
-    assert table.markdown(shown).count("| speculative |") == 3
+    assert table.markdown(shown).count("| speculative |") == 4
 
 
 def test_plain_decoding_is_always_measured() -> None:
