@@ -195,6 +195,9 @@ def test_all_runs_together_count_by_the_time_that_they_took() -> None:
     slow = replace(slow, outcome=replace(slow.outcome, decode_s=1.2))
     quick = replace(quick, outcome=replace(quick.outcome, decode_s=0.3))
     assert row([slow, quick]).together == pytest.approx(4.5 / 1.5)
+    assert row([slow, quick]).together_within == pytest.approx((2.5, 5.0))
+    low, high = row([slow, quick] * 50).together_within or (0, 0)
+    assert 2.5 < low < 3 < high < 3.5
 
 
 def test_the_matrix_states_runs_and_gaps() -> None:
@@ -206,7 +209,7 @@ def test_the_matrix_states_runs_and_gaps() -> None:
     assert "the bundled pair" in title and together == f"{title}, all runs together"
     assert names == same_names == ["method", "completion, T = 0.8", "chat, greedy"]
     assert lines[1] == ["speculative", "1.25x (n = 1)", table.NONE]
-    assert ratios[1] == ["speculative", "1.25x", table.NONE]
+    assert ratios[1] == ["speculative", "1.25x (1.25, 1.25)", table.NONE]
     text = table.markdown(shown, ["1B, chat: n = 0"])
     assert "- 1B, chat: n = 0" in text and "| speculative | 1.25x (n = 1) | - |" in text
 
