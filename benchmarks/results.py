@@ -11,14 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from benchmarks.calibration import Estimates
 from benchmarks.looping import is_looping
 from benchmarks.outcome import Outcome, RoundSplit
 
 DRAWINGS = 1000
-Seconds = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,10 +58,10 @@ class Row:
 
     `least_ratio` and `most_ratio` are those of single runs; `together` is the time that plain
     decoding took for all of them over what they took: where single ratios lie far apart, as where
-    some texts copy themselves, their median is that of some text in between. `together_within`:
-    in nine of ten drawings of as many runs out of these it lies in between. Per token and not per
-    round are the `draft_forwards`; `fallback` is the share of rounds whose drafter did not answer.
-    Both are None where a system does not say.
+    some texts copy themselves, their median is that of some text in between. In nine of ten
+    drawings of as many runs out of these it lies between `least_together` and `most_together`. Per
+    token and not per round are the `draft_forwards`; `fallback` is the share of rounds whose
+    drafter did not answer. Both are None where a system does not say.
     """
 
     profile: str
@@ -82,7 +80,8 @@ class Row:
     least_ratio: float | None = None
     most_ratio: float | None = None
     together: float | None = None
-    together_within: tuple[float, float] | None = None
+    least_together: float | None = None
+    most_together: float | None = None
     draft_forwards: float | None = None
     fallback: float | None = None
 
@@ -107,8 +106,7 @@ def row(samples: Sequence[Sample]) -> Row:
     outcomes = [sample.outcome for sample in samples]
     judged = [sample.equal for sample in samples if sample.equal is not None]
     first = samples[0]
-    taken = np.array([outcome.decode_s for outcome in outcomes])
-    plain = taken * [sample.ratio for sample in samples]
+    together, least_together, most_together = _together(samples)
     return Row(
         profile=first.profile,
         workload=first.workload,
@@ -125,18 +123,23 @@ def row(samples: Sequence[Sample]) -> Row:
         round_ms=_median_split([o.split for o in outcomes if o.split]),
         least_ratio=min(sample.ratio for sample in samples),
         most_ratio=max(sample.ratio for sample in samples),
-        together=float(plain.sum() / taken.sum()) if taken.any() else None,
-        together_within=_within(taken, plain) if taken.any() else None,
+        together=together,
+        least_together=least_together,
+        most_together=most_together,
         draft_forwards=_draft_forwards(outcomes),
         fallback=_fallback(outcomes),
     )
 
 
-def _within(taken: Seconds, plain: Seconds) -> tuple[float, float]:
-    """The middle nine tenths of the ratio of sums over runs drawn with replacement."""
+def _together(samples: Sequence[Sample]) -> tuple[float | None, float | None, float | None]:
+    """The ratio of all times, and the middle nine tenths of it over runs drawn with replacement."""
+    taken = np.array([sample.outcome.decode_s for sample in samples])
+    if not taken.any():
+        return None, None, None
+    plain = taken * [sample.ratio for sample in samples]
     drawn = np.random.default_rng(0).integers(len(taken), size=(DRAWINGS, len(taken)))
-    low, high = np.quantile(plain[drawn].sum(axis=1) / taken[drawn].sum(axis=1), (0.05, 0.95))
-    return float(low), float(high)
+    least, most = np.quantile(plain[drawn].sum(axis=1) / taken[drawn].sum(axis=1), (0.05, 0.95))
+    return float(plain.sum() / taken.sum()), float(least), float(most)
 
 
 def _acceptance(outcomes: Sequence[Outcome]) -> float | None:
@@ -216,15 +219,9 @@ class Results:
 def _rounded(value: Any) -> Any:
     if isinstance(value, dict):
         return {name: _rounded(part) for name, part in value.items()}
-    if isinstance(value, tuple):
-        return [_rounded(part) for part in value]
     return round(value, 4) if isinstance(value, float) else value
 
 
 def _row_from_json(entry: dict[str, Any]) -> Row:
-    split, within = entry["round_ms"], entry.get("together_within")
-    made = {
-        "round_ms": RoundSplit(**split) if split else None,
-        "together_within": tuple(within) if within else None,
-    }
-    return Row(**{**entry, **made})
+    split = entry["round_ms"]
+    return Row(**{**entry, "round_ms": RoundSplit(**split) if split else None})

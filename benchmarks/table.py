@@ -34,8 +34,8 @@ def _split(part: str) -> Callable[[Row], str]:
     return lambda row: f"{getattr(row.round_ms, part):.2f}" if row.round_ms else NONE
 
 
-def _pair(values: tuple[float | None, float | None] | None) -> str:
-    return NONE if not values or None in values else "{:.2f}, {:.2f}".format(*values)
+def _span(least: float | None, most: float | None) -> str:
+    return NONE if least is None or most is None else f"{least:.2f}, {most:.2f}"
 
 
 SPEED: Columns = {
@@ -43,8 +43,8 @@ SPEED: Columns = {
     "tokens/s": lambda row: f"{row.tokens_per_second:.1f}",
     "ratio": lambda row: _times(row.ratio),
     "together": lambda row: _times(row.together),
-    "within": lambda row: _pair(row.together_within),
-    "from, to": lambda row: _pair((row.least_ratio, row.most_ratio)),
+    "within": lambda row: _span(row.least_together, row.most_together),
+    "from, to": lambda row: _span(row.least_ratio, row.most_ratio),
     "tokens/round": lambda row: f"{row.tokens_per_round:.2f}",
     "accepted/node": lambda row: _percent(row.acceptance),
     "forwards/token": lambda row: (
@@ -122,7 +122,9 @@ def matrices(rows: Sequence[Row]) -> Iterator[tuple[str, list[str], list[list[st
 
 
 def _together(row: Row) -> str:
-    return f"{_times(row.together)} ({_pair(row.together_within)})"
+    if row.together is None:
+        return NONE
+    return f"{_times(row.together)} ({_span(row.least_together, row.most_together)})"
 
 
 def _matrix(rows: Sequence[Row], cell: Callable[[Row], str]) -> tuple[list[str], list[list[str]]]:

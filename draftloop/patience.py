@@ -15,8 +15,8 @@ class Patience:
     longest: int
     shortest: int = 1
     _wait: int = field(init=False)  # rounds between the last try and the next
-    _gone: int = 1  # of them, with the one in which it paid last
-    _done: bool = False
+    _gone: int = field(default=1, init=False)  # of them, and one more after what paid
+    _done: bool = field(default=False, init=False)  # whether it was ever done
 
     def __post_init__(self) -> None:
         self._wait = self.shortest

@@ -194,10 +194,10 @@ def test_all_runs_together_count_by_the_time_that_they_took() -> None:
     slow, quick = sample(ratio=2.5), sample(ratio=5.0)
     slow = replace(slow, outcome=replace(slow.outcome, decode_s=1.2))
     quick = replace(quick, outcome=replace(quick.outcome, decode_s=0.3))
-    assert row([slow, quick]).together == pytest.approx(4.5 / 1.5)
-    assert row([slow, quick]).together_within == pytest.approx((2.5, 5.0))
-    low, high = row([slow, quick] * 50).together_within or (0, 0)
-    assert 2.5 < low < 3 < high < 3.5
+    summed, often = row([slow, quick]), row([slow, quick] * 50)
+    assert summed.together == pytest.approx(4.5 / 1.5)
+    assert (summed.least_together, summed.most_together) == pytest.approx((2.5, 5.0))
+    assert 2.5 < (often.least_together or 0) < 3 < (often.most_together or 0) < 3.5
 
 
 def test_the_matrix_states_runs_and_gaps() -> None:
