@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from dataclasses import dataclass
 
 from draftloop.errors import InvalidInput
@@ -171,6 +172,25 @@ class Speculation:
         if strategy == CASCADE and self.cascade.matrix:
             return sum(self.cascade.matrix[0])
         return None
+
+    @property
+    def method(self) -> Hashable:
+        """The strategy and what says how it drafts: what one learns of drafts holds for its like.
+
+        With a source switched off a draft model brings something else than without.
+        """
+        parameters = {
+            LOOKAHEAD: self.lookahead,
+            OUROBOROS: (self.ouroboros, self._reads_phrases),
+            OPT_TREE: self.opt_tree,
+            CASCADE: self.cascade,
+            FUSED: (self.fused, self._reads_phrases),
+        }
+        return self.strategy, parameters.get(self.strategy)
+
+    @property
+    def _reads_phrases(self) -> bool:
+        return self.phrases is not PhraseScope.OFF
 
     def validate(self, max_draft_nodes: int) -> None:
         """Raises InvalidInput for the first field that breaks its rule."""

@@ -144,7 +144,9 @@ class Deployment:
         phrases = self._phrases(request)
         if strategy == AUTOREGRESSIVE:
             return Drafting(None, phrases)
-        gain = self._gains.of(strategy, request.sampling.temperature, controller.draft_token_ns)
+        gain = self._gains.of(
+            request.speculation.method, request.sampling.temperature, controller.draft_token_ns
+        )
         if costs is None:
             return self._beside_the_loop(request, phrases, DraftChoice(controller, gain))
         choice = ModelChoice(
@@ -245,7 +247,7 @@ class Deployment:
             draft_token_ns=cost,
             fixed=limit is not None,
             whole=said.most_nodes(request.strategy) is not None,
-            everybodys=self._gains.pace_of(request.strategy, request.sampling.temperature),
+            everybodys=self._gains.pace_of(said.method, request.sampling.temperature),
         )
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import dataclasses
 import math
 import statistics
-from collections import deque
+from collections import OrderedDict, deque
+from collections.abc import Hashable
 from dataclasses import dataclass, field
 
 from draftloop.calibrations import step_of
@@ -31,6 +32,8 @@ SMALLER_DRAFTS = (1.0, 0.5, 0.25)
 LONGEST_WITHOUT = 64
 # The same where the request has no session yet, so that a prompt is prefilled for the try.
 SHORTEST_UNOPENED, LONGEST_UNOPENED = 64, 1024
+# Methods, each at one temperature, of which is known what they brought.
+MOST_METHODS = 128
 # Of a try of a draft model: its service's first answer after a while is the slowest.
 ROUNDS_OF_TRY = 4
 
@@ -97,27 +100,39 @@ class Gain:
             self.draft_times.append(draft_ns)
 
 
+@dataclass(slots=True)
+class _Everybodys:
+    """What requests that are drafted alike have in common."""
+
+    pace: Pace = field(default_factory=lambda: Pace(memory=EVERYBODYS_MEMORY))
+    gain: Gain | None = None
+
+
 class Gains:
-    """What rounds with drafts brought in all requests, by strategy and temperature."""
+    """What rounds with drafts brought in all requests, by method and temperature.
+
+    `method`: see `Speculation.method`. Of those that clients come up with the latest are kept.
+    """
 
     def __init__(self) -> None:
-        self._known: dict[tuple[str, int], Gain] = {}
-        self._paces: dict[tuple[str, int], Pace] = {}
+        self._known: OrderedDict[tuple[Hashable, int], _Everybodys] = OrderedDict()
 
-    def pace_of(self, strategy: str, temperature: float) -> Pace:
-        """How fast all requests of about its temperature are: one for all of them."""
-        return self._paces.setdefault(_key(strategy, temperature), Pace(memory=EVERYBODYS_MEMORY))
+    def pace_of(self, method: Hashable, temperature: float) -> Pace:
+        """How fast all requests like it are: one for all of them."""
+        return self._everybodys(method, temperature).pace
 
-    def of(self, strategy: str, temperature: float, draft_token_ns: float) -> Gain:
+    def of(self, method: Hashable, temperature: float, draft_token_ns: float) -> Gain:
         """A request's own, which starts where the others are; a draft forward's time, at first."""
-        key = _key(strategy, temperature)
-        if key not in self._known:
+        everybodys = self._everybodys(method, temperature)
+        if everybodys.gain is None:
             guess = USUAL_FORWARDS * draft_token_ns
-            self._known[key] = Gain(deque([guess], LATEST_DRAFTS), memory=LONG_MEMORY)
-        known = self._known[key]
-        return dataclasses.replace(known, memory=MEMORY, everybodys=known)
+            everybodys.gain = Gain(deque([guess], LATEST_DRAFTS), memory=LONG_MEMORY)
+        return dataclasses.replace(everybodys.gain, memory=MEMORY, everybodys=everybodys.gain)
 
-
-def _key(strategy: str, temperature: float) -> tuple[str, int]:
-    """Requests like it, which learn together."""
-    return strategy, step_of(temperature)
+    def _everybodys(self, method: Hashable, temperature: float) -> _Everybodys:
+        key = method, step_of(temperature)
+        known = self._known.setdefault(key, _Everybodys())
+        self._known.move_to_end(key)
+        if len(self._known) > MOST_METHODS:
+            self._known.popitem(last=False)
+        return known

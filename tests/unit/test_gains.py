@@ -1,0 +1,71 @@
+"""What all requests together know of drafts: who learns with whom, and how much is kept."""
+
+from __future__ import annotations
+
+from draftloop.phrase import PhraseScope
+from draftloop.speculation import (
+    FUSED,
+    LOOKAHEAD,
+    OUROBOROS,
+    SPECULATIVE,
+    FusedParameters,
+    OuroborosParameters,
+    Speculation,
+)
+from orchestrator.gains import MOST_METHODS, Gains
+
+ALL = Speculation(strategy=FUSED)
+ALONE = Speculation(
+    strategy=FUSED, fused=FusedParameters(phrases=False, own_text=False, recycling=False)
+)
+
+
+def brought(gains: Gains, of: Speculation, temperature: float = 0.8) -> float:
+    return gains.of(of.method, temperature, 1.0).tokens
+
+
+def test_a_draft_model_alone_says_nothing_of_one_beside_other_sources() -> None:
+    """It brings in more where nothing else drafts; behind phrases it would be asked for nothing."""
+    gains = Gains()
+    before = brought(gains, ALL)
+    for _ in range(50):
+        gain = gains.of(ALONE.method, 0.8, 1.0)
+        gain.observe(offered=0.0, accepted=6, nodes=8, draft_ns=1)
+        gains.pace_of(ALONE.method, 0.8).observe(7, 1)
+    assert brought(gains, ALONE) > 5 > before == brought(gains, ALL)
+    assert gains.pace_of(ALONE.method, 0.8).tokens_per_round > 0
+    assert gains.pace_of(ALL.method, 0.8).tokens_per_round == 0
+    assert brought(gains, ALONE, temperature=0.0) == before
+
+
+def test_what_a_strategy_does_not_look_at_parts_no_requests() -> None:
+    for strategy in (SPECULATIVE, LOOKAHEAD):
+        usual = Speculation(strategy=strategy)
+        odd = Speculation(
+            strategy=strategy,
+            phrases=PhraseScope.OFF,
+            ouroboros=OuroborosParameters(history=False),
+            fused=FusedParameters(recycling=False),
+        )
+        assert usual.method == odd.method
+    assert Speculation(strategy=SPECULATIVE).method != Speculation(strategy=OUROBOROS).method
+
+
+def test_phrases_of_others_and_own_ones_are_a_method_and_none_another() -> None:
+    shared, private, off = (
+        Speculation(strategy=OUROBOROS, phrases=scope)
+        for scope in (PhraseScope.SHARED, PhraseScope.PRIVATE, PhraseScope.OFF)
+    )
+    assert shared.method == private.method != off.method
+
+
+def test_methods_that_clients_come_up_with_take_no_more_than_so_much() -> None:
+    gains = Gains()
+    for _ in range(50):
+        gains.of(ALL.method, 0.8, 1.0).observe(offered=0.0, accepted=6, nodes=8, draft_ns=1)
+    known = brought(gains, ALL)
+    for number in range(3 * MOST_METHODS):
+        brought(gains, Speculation(strategy=OUROBOROS), temperature=0.0)
+        gains.of((FUSED, number), 0.8, 1.0)
+        assert brought(gains, ALL) == known  # whoever is asked for stays
+    assert len(gains._known) == MOST_METHODS
