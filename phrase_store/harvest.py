@@ -24,18 +24,22 @@ def harvest(
     phrases = _committed(recent, verdict.emitted_token_ids)
     if not verdict.judges(draft):
         return phrases
-    accepted = set(verdict.accepted_nodes)
-    children = draft.children()
+    accepted, children = set(verdict.accepted_nodes), draft.children()
+    pasts: list[tuple[int, ...] | None] = []  # of every node, it included; none from a stop on
     for node, (token, parent) in enumerate(zip(draft.token_ids, draft.parents, strict=True)):
+        before = recent if parent == ROOT else pasts[parent]
+        if before is None or token in stop_token_ids:
+            past = None
+        else:
+            past = (*before, token)[-MAX_CONTEXT:]
+        pasts.append(past)
         said = verdict.root_prediction if parent == ROOT else verdict.node_predictions[parent]
         # Where a rejected node is what the target said after its parent, the parent's run has it.
         if node in accepted or token == said or draft.sources[node] is TokenSource.LOOKAHEAD:
             continue
-        past = tuple(draft.token_ids[index] for index in draft.path(node))
-        if stop_token_ids and not set(stop_token_ids).isdisjoint(past):
-            continue
-        run = _run(node, children, verdict, stop_token_ids)
-        phrases.append(Phrase((recent + past)[-MAX_CONTEXT:], run, committed=False))
+        if past is not None:
+            run = _run(node, children, verdict, stop_token_ids)
+            phrases.append(Phrase(past, run, committed=False))
     return phrases
 
 

@@ -157,16 +157,18 @@ class Prepared:
         """
         slot, length = forward.slot, forward.slot.length
         tail = self._entered(forward)
-        records = self.records(slot, 1, wanted.temperature, noise, wanted.cuts)
         successors = min(wanted.successors, self._vocabulary_size)
-        likeliest = self._choice(successors, noisy=False) if successors else NOTHING
-        chosen = layout.run_and_choose(
-            records, likeliest.record, slot.rows, slot.pending, tail, length
-        )
+        # Where nothing is drawn or cut off, the likeliest token is the first of the successors.
+        as_said = not len(noise) and not len(wanted.cuts)
+        told = max(1, successors) if as_said else 1
+        records = self.records(slot, told, wanted.temperature, noise, wanted.cuts)
+        apart = NOTHING if as_said or not successors else self._choice(successors, noisy=False)
+        chosen = layout.run_and_choose(records, apart.record, slot.rows, slot.pending, tail, length)
+        likeliest = records.said if as_said else apart.said
         rows, nodes = forward.rows, len(forward.node_token_ids)
         return Chosen(
-            token_ids=_tokens(records.said, chosen, 1),
-            successor_ids=_tokens(likeliest.said, chosen, successors),
+            token_ids=_tokens(records.said, chosen, 1, of=told),
+            successor_ids=_tokens(likeliest, chosen, successors, of=successors),
             forward=Pass(rows, nodes, int(records.times[0, 2])),
         )
 
@@ -225,11 +227,11 @@ class Prepared:
         return self._choices[count, noisy]
 
 
-def _tokens(said: Floats, rows: int, count: int) -> list[int]:
-    """The best tokens of so many rows, one row's behind the other's."""
+def _tokens(said: Floats, rows: int, count: int, *, of: int) -> list[int]:
+    """The best tokens of so many rows, one row's behind the other's; the kernel told `of` each."""
     if not count:
         return []
-    width = 2 * count + 1
+    width = 2 * of + 1
     told = said[: rows * width].reshape(rows, width)[:, :count]
     token_ids: list[int] = told.astype(np.int64).ravel().tolist()
     return token_ids
