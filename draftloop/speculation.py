@@ -179,18 +179,15 @@ class Speculation:
 
         With a source switched off a draft model brings something else than without.
         """
+        has_phrases = self.phrases is not PhraseScope.OFF
         parameters = {
             LOOKAHEAD: self.lookahead,
-            OUROBOROS: (self.ouroboros, self._reads_phrases),
+            OUROBOROS: (self.ouroboros, has_phrases),
             OPT_TREE: self.opt_tree,
             CASCADE: self.cascade,
-            FUSED: (self.fused, self._reads_phrases),
+            FUSED: (self.fused, has_phrases),
         }
         return self.strategy, parameters.get(self.strategy)
-
-    @property
-    def _reads_phrases(self) -> bool:
-        return self.phrases is not PhraseScope.OFF
 
     def validate(self, max_draft_nodes: int) -> None:
         """Raises InvalidInput for the first field that breaks its rule."""

@@ -167,8 +167,8 @@ class Prepared:
         likeliest = records.said if as_said else apart.said
         rows, nodes = forward.rows, len(forward.node_token_ids)
         return Chosen(
-            token_ids=_tokens(records.said, chosen, 1, of=told),
-            successor_ids=_tokens(likeliest, chosen, successors, of=successors),
+            token_ids=_tokens(records.said, chosen, told)[::told],
+            successor_ids=_tokens(likeliest, chosen, successors),
             forward=Pass(rows, nodes, int(records.times[0, 2])),
         )
 
@@ -227,11 +227,11 @@ class Prepared:
         return self._choices[count, noisy]
 
 
-def _tokens(said: Floats, rows: int, count: int, *, of: int) -> list[int]:
-    """The best tokens of so many rows, one row's behind the other's; the kernel told `of` each."""
+def _tokens(said: Floats, rows: int, count: int) -> list[int]:
+    """The best tokens of so many rows, one row's behind the other's."""
     if not count:
         return []
-    width = 2 * of + 1
+    width = 2 * count + 1
     told = said[: rows * width].reshape(rows, width)[:, :count]
     token_ids: list[int] = told.astype(np.int64).ravel().tolist()
     return token_ids
