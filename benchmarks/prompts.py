@@ -87,7 +87,7 @@ def held_out_prompts(count: int) -> list[Prompt]:
     entries = _entries()
     if not 1 <= count <= len(entries):
         raise ValueError(f"prompts: must be from 1 to {len(entries)}, got {count}")
-    return [_prompt(entry.file, entry.text) for entry in entries[:count]]
+    return [_begun(entry.file, entry.text) for entry in entries[:count]]
 
 
 def completion(count: int) -> Material:
@@ -96,7 +96,7 @@ def completion(count: int) -> Material:
     measured = held_out_prompts(min(count, len(known) - WARM_PROMPTS))
     files = {prompt.file for prompt in measured}
     others = [entry for entry in known[::-1] if entry.file not in files]
-    return Material(measured, [_prompt(e.file, e.text) for e in others[:WARM_PROMPTS]])
+    return Material(measured, [_begun(e.file, e.text) for e in others[:WARM_PROMPTS]])
 
 
 def editing(count: int) -> Material:
@@ -111,9 +111,9 @@ def agent(count: int) -> Material:
     for entry in _entries():
         by_file.setdefault(entry.file, []).append(entry)
     modules = [entries for entries in by_file.values() if len(entries) >= 3][:count]
-    measured = [_prompt(entries[-1].file, entries[-1].text) for entries in modules]
+    measured = [_begun(entries[-1].file, entries[-1].text) for entries in modules]
     earlier = [entry for entries in modules for entry in entries[:-1]]
-    return Material(measured, [_prompt(entry.file, entry.text) for entry in earlier])
+    return Material(measured, [_begun(entry.file, entry.text) for entry in earlier])
 
 
 def chat(count: int) -> Material:
@@ -161,6 +161,15 @@ def _prompt(file: str, text: str) -> Prompt:
     return Prompt(file, text, tuple(_tokenizer().encode(text)[-LONGEST_PROMPT:]))
 
 
+def _begun(file: str, text: str) -> Prompt:
+    """A text to be carried on, which ends where a token does.
+
+    To the tokenizer the end of a line and the next one's indentation are one token. After a line's
+    end by itself a model has only seen lines without any, so that it left the block it was in.
+    """
+    return _prompt(file, text.rstrip())
+
+
 def _asked_for_json(prompt: Prompt) -> Prompt:
     asked = _prompt(prompt.file, f"{prompt.text}\n\n# What this module defines, as JSON:\n")
     return replace(asked, grammar=DEFINITIONS)
@@ -178,4 +187,4 @@ def _renamed(entry: Entry) -> Prompt | None:
     name = names[0]
     changed = re.sub(rf"\b{name}\b", f"new_{name}", original).splitlines(keepends=True)
     begun = "".join(changed[: max(2, int(BEGUN * len(changed)))])
-    return _prompt(entry.file, f"{original}\n\n# {name} renamed to new_{name}\n{begun}")
+    return _begun(entry.file, f"{original}\n\n# {name} renamed to new_{name}\n{begun}")

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from itertools import count
+from time import perf_counter
 
 import torch
 from torch import Tensor
@@ -27,29 +29,41 @@ class AcceleratorPhase:
         self.parameters = dict(state.model.named_parameters())
         objective = setting.objective
         self.objective = torch.compile(objective) if setting.compiled else objective
-        end = setting.schedule.end(phase)
-        self.steps = -(-(end - state.tokens) // phase.step_tokens)
+        self.began: float | None = None  # once compiling is over
 
     def run(self) -> None:
         """Trains until the phase is over and saves what it leaves."""
         report = Report(self.setting, self.state)
         unread, sum_of_losses = 0, torch.zeros((), device=self.setting.device)
         self.state.model.train()
-        for left, micros in zip(reversed(range(self.steps)), self.batches(), strict=True):
+        for micros in self.batches():
             sum_of_losses += self.accumulate(micros)
             self.update()
             unread += 1
-            if unread == STEPS_OF_A_RECORD or not left:
+            is_over = self.seen() >= self.setting.schedule.end(self.phase)
+            if unread == STEPS_OF_A_RECORD or is_over:
                 report.step(sum_of_losses.item() / unread, self.phase, unread)
                 unread, sum_of_losses = 0, torch.zeros_like(sum_of_losses)
+                self.began = self.began or perf_counter()
+            if is_over:
+                break
         self.state.save(self.setting.file)
+
+    def seen(self) -> int:
+        """Tokens, or where minutes limit the run as many of its schedule as of them are over."""
+        if self.setting.minutes is None:
+            return self.state.tokens
+        if self.began is None:
+            return 0
+        share = (perf_counter() - self.began) / (60 * self.setting.minutes)
+        return round(share * self.setting.schedule.tokens)
 
     def batches(self) -> Iterator[list[Tensor]]:
         """The micro-batches of every step, laid out while the step before is computed."""
         first = self.state.tokens // self.phase.length
         with ThreadPoolExecutor(1) as ahead:
             made = ahead.submit(self.micros, first)
-            for step in range(1, self.steps + 1):
+            for step in count(1):
                 micros = made.result()
                 made = ahead.submit(self.micros, first + step * self.phase.batch)
                 yield micros
@@ -78,7 +92,7 @@ class AcceleratorPhase:
     def update(self) -> None:
         """Steps all parameters by their gradients."""
         state, setting = self.state, self.setting
-        factor = setting.schedule.factor(state.tokens)
+        factor = setting.schedule.factor(self.seen())
         update_all(self.parameters, state.momenta, setting.rates, factor, state.step + 1)
         state.tokens += self.phase.step_tokens
         state.step += 1

@@ -152,8 +152,12 @@ def on_second_versions(
 
 
 def prompt_ends(tokenizer: Tokenizer) -> Tensor:
-    """The last CONTINUED_FROM tokens of every committed prompt that has as many."""
-    texts = [json.loads(line)["prompt"] for line in HELD_OUT_PROMPTS.open(encoding="utf-8")]
+    """The last CONTINUED_FROM tokens of every committed prompt that has as many.
+
+    Without the end of its last line, which is one token with the indentation that follows.
+    """
+    lines = HELD_OUT_PROMPTS.open(encoding="utf-8")
+    texts = [json.loads(line)["prompt"].rstrip() for line in lines]
     ids = [tokenizer.encode(text).ids[-CONTINUED_FROM:] for text in texts]
     return torch.tensor([row for row in ids if len(row) == CONTINUED_FROM])
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 import numpy.typing as npt
@@ -15,6 +16,12 @@ Stream = npt.NDArray[np.int16]
 BLOCK = 2048  # tokens that stay together whatever the window length, which divides it
 GROUP_BLOCKS = 128  # blocks from all over the stream whose windows are shuffled together
 ROUND = 200  # windows among which every text of a mixture has its share
+
+
+@lru_cache(maxsize=32)
+def order_of(count: int, *seed: int) -> npt.NDArray[np.int64]:
+    """The numbers below `count` in an order of the seed; kept, since every window asks for it."""
+    return np.random.default_rng(seed).permutation(count)
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,9 +45,9 @@ class Windows:
         per_block = BLOCK // length
         group, member = divmod(number, per_block * GROUP_BLOCKS)
         passed, place = divmod(group, self.groups)
-        blocks = np.random.default_rng((self.seed, passed)).permutation(self.groups * GROUP_BLOCKS)
-        inner = np.random.default_rng((self.seed, passed, place))
-        block, part = divmod(int(inner.permutation(per_block * GROUP_BLOCKS)[member]), per_block)
+        blocks = order_of(self.groups * GROUP_BLOCKS, self.seed, passed)
+        inner = order_of(per_block * GROUP_BLOCKS, self.seed, passed, place)
+        block, part = divmod(int(inner[member]), per_block)
         start = int(blocks[place * GROUP_BLOCKS + block]) * BLOCK + part * length
         return start + self._shift(passed)
 

@@ -2,8 +2,10 @@
 
 `python -m models.revise --tokens 1200000` writes records of a passage and then, as often as fits, a
 comment and the passage with one of its names changed, so that a small model learns to follow what
-stands before it, as large ones do: editing is copying with few changes. Neither held-out files nor
-the words in which the benchmark announces its renaming are among them.
+stands before it, as large ones do: editing is copying with few changes. Some versions have slips
+and lines of something else in them, after which they go on as before: what a model is to do that
+has sampled something else itself. Neither held-out files nor the words in which the benchmark
+announces its renaming are among them.
 """
 
 from __future__ import annotations
@@ -11,8 +13,9 @@ from __future__ import annotations
 import argparse
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
 from keyword import iskeyword
 
 import numpy as np
@@ -22,10 +25,12 @@ from tqdm import tqdm
 
 from models.layout import REVISED_TOKENS, TOKENIZER_FILE, TRAIN_TOKENS
 from models.packing import BLOCK
-from models.tokenizer import END_OF_TEXT_ID
+from models.tokenizer import END_OF_TEXT_ID, VOCABULARY
+
+Tokens = npt.NDArray[np.int16]
 
 # Records fill a block, so that none is cut where windows are as long as it is: (length, share).
-LENGTHS, SHARES = (512, 1024, 2048), (0.5, 0.35, 0.15)
+LENGTHS, SHARES = (512, 1024, 2048), (0.35, 0.4, 0.25)
 # Of a record, its first version takes so much; the rest is further ones, the last of them cut.
 LEAST_PASSAGE, MOST_PASSAGE = 0.15, 0.45
 NAME = re.compile(r"\b[A-Za-z_]{4,}\b")
@@ -74,6 +79,14 @@ NEW_NAMES = (
 # Of the versions so many change nothing, and so many leave out some lines as well.
 UNCHANGED, SHORTENED = 0.1, 0.1
 LINES_LEFT_OUT = 0.1
+# Of the records so many begin in the middle of a text, as prompts do.
+BEGUN_BEFORE = 0.5
+# Of the further versions so many are announced by a comment that says nothing of them, and so many
+# have lines of elsewhere put in.
+MISANNOUNCED, LENGTHENED = 0.3, 0.15
+LINES_PUT_IN = 0.05
+# Of the tokens of further versions so many are others.
+SLIPS = 0.01
 
 
 def renaming(passage: str, draw: np.random.Generator) -> tuple[str, str]:
@@ -101,45 +114,77 @@ def revised(passage: str, draw: np.random.Generator) -> str:
     return f"{comment}\n{text}"
 
 
-def record(
-    tokenizer: Tokenizer, ids: list[int], length: int, draw: np.random.Generator
-) -> list[int] | None:
-    """`length` tokens: a passage of whole lines and its further versions; None where unsuited."""
-    size = int(length * draw.uniform(LEAST_PASSAGE, MOST_PASSAGE))
-    if len(ids) < 2 * length:
-        return None
-    begin = int(draw.integers(len(ids) - length))
-    passage = tokenizer.decode(ids[begin : begin + size]).partition("\n")[2].rpartition("\n")[0]
-    if passage.count("\n") < 4:
-        return None
-    versions = [revised(passage, draw) for _ in range(length // size + 1)]
-    text = "\n\n".join([passage, *versions])
-    written = [END_OF_TEXT_ID, *tokenizer.encode(text).ids][:length]
-    return written if len(written) == length else None
+@dataclass(frozen=True, slots=True)
+class Source:
+    """What records are made of: training files as tokens, and some of their lines."""
+
+    tokenizer: Tokenizer
+    texts: Sequence[Sequence[int]]
+    comments: Sequence[str]
+    lines: Sequence[str]
+
+    @classmethod
+    def load(cls) -> Source:
+        """All training files; every eighth of their lines."""
+        tokenizer = Tokenizer.from_file(str(TOKENIZER_FILE))
+        stream = np.load(TRAIN_TOKENS)
+        begins = np.flatnonzero(stream == END_OF_TEXT_ID)
+        texts = [part[1:].tolist() for part in np.split(stream, begins[1:])]
+        lines = "".join(tokenizer.decode_batch(texts)).splitlines(keepends=True)[::8]
+        comments = [line for line in lines if line.startswith("# ")]
+        return cls(tokenizer, texts, comments, lines)
+
+    def version(self, passage: str, draw: np.random.Generator) -> str:
+        """A further version as records have it: what announces it may be any comment."""
+        comment, text = revised(passage, draw).split("\n", 1)
+        if draw.random() < MISANNOUNCED:
+            comment = self.comments[int(draw.integers(len(self.comments)))].rstrip()
+        if draw.random() < LENGTHENED:
+            text = "".join(self._lengthened(text.splitlines(keepends=True), draw))
+        return f"{comment}\n{text}"
+
+    def _lengthened(self, lines: Sequence[str], draw: np.random.Generator) -> Iterator[str]:
+        for line in lines:
+            if draw.random() < LINES_PUT_IN:
+                yield self.lines[int(draw.integers(len(self.lines)))]
+            yield line
+
+    def record(self, ids: Sequence[int], length: int, draw: np.random.Generator) -> Tokens | None:
+        """`length` tokens: whole lines and further versions of them; None where unsuited."""
+        size = int(length * draw.uniform(LEAST_PASSAGE, MOST_PASSAGE))
+        if len(ids) < 2 * length:
+            return None
+        begin = int(draw.integers(len(ids) - length))
+        decoded = self.tokenizer.decode(ids[begin : begin + size])
+        passage = decoded.partition("\n")[2].rpartition("\n")[0]
+        if passage.count("\n") < 4:
+            return None
+        versions = [self.version(passage, draw) for _ in range(length // size + 1)]
+        first = self.tokenizer.encode(f"{passage}\n\n").ids
+        again = np.array(self.tokenizer.encode("\n\n".join(versions)).ids, dtype=np.int16)
+        slips = draw.random(len(again)) < SLIPS
+        again[slips] = draw.integers(1, VOCABULARY, slips.sum())
+        head = [] if draw.random() < BEGUN_BEFORE else [END_OF_TEXT_ID]
+        written = np.concatenate([np.array([*head, *first], dtype=np.int16), again])[:length]
+        return written if len(written) == length else None
 
 
-def training_texts() -> list[list[int]]:
-    """The tokens of every training file."""
-    stream = np.load(TRAIN_TOKENS)
-    begins = np.flatnonzero(stream == END_OF_TEXT_ID)
-    return [part[1:].tolist() for part in np.split(stream, begins[1:])]
-
-
-def records(tokens: int, seed: Sequence[int]) -> npt.NDArray[np.int16]:
+def records(tokens: int, seed: Sequence[int]) -> Tokens:
     """At least so many tokens, in whole blocks of records of one length."""
-    tokenizer = Tokenizer.from_file(str(TOKENIZER_FILE))
-    texts = training_texts()
+    source = Source.load()
     draw = np.random.default_rng(seed)
-    chances = np.array([len(ids) for ids in texts]) / sum(len(ids) for ids in texts)
-    blocks: list[list[int]] = []
+    sizes = np.array([len(ids) for ids in source.texts])
+    chances = sizes / sizes.sum()
+    made: list[Tokens] = []
     for _ in tqdm(range(-(-tokens // BLOCK)), desc="revising"):
         length = int(draw.choice(LENGTHS, p=SHARES))
-        block: list[int] = []
-        while len(block) < BLOCK:
-            ids = texts[draw.choice(len(texts), p=chances)]
-            block += record(tokenizer, ids, length, draw) or []
-        blocks.append(block)
-    return np.array(blocks, dtype=np.int16).reshape(-1)
+        left = BLOCK // length
+        while left:
+            ids = source.texts[draw.choice(len(sizes), p=chances)]
+            if (written := source.record(ids, length, draw)) is not None:
+                made.append(written)
+                left -= 1
+    return np.concatenate(made)
 
 
 def main() -> None:

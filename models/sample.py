@@ -32,7 +32,7 @@ PROMPT = 256  # tokens of the training text that a window begins with
 # Tokens of a record of `models.revise`, second version begun, that one begins with instead.
 REVISED_PROMPT = 768
 ROWS = 64  # windows of a batch
-AT_ONCE = 96  # batches, on a GPU
+AT_ONCE = 32  # batches, on a GPU: 20 GB of keys and values
 # Of so many batches one is of second versions.
 EVERY = 4
 
@@ -46,8 +46,7 @@ def prompts(
         starts, length = draw.integers(0, len(stream) - PROMPT, ROWS), PROMPT
     else:
         step = REVISED_PROMPT + WRITTEN
-        begun = np.arange(0, len(revised) - step, step)
-        starts = draw.choice(begun[revised[begun] == END_OF_TEXT_ID], ROWS)
+        starts = draw.choice(np.arange(0, len(revised) - step, step), ROWS)
         stream, length = revised, REVISED_PROMPT
     rows = np.stack([stream[start : start + length] for start in starts])
     return torch.from_numpy(rows.astype(np.int64))
@@ -115,6 +114,7 @@ def sample_at_once(device: str, batches: int) -> None:
     missing = [n for n in range(batches) if not file_of(n).exists()]
     alike = [[n for n in missing if bool(n % EVERY) == plain] for plain in (True, False)]
     parts = [kind[at : at + AT_ONCE] for kind in alike for at in range(0, len(kind), AT_ONCE)]
+    parts.sort()  # so that what is there of a run that was stopped is a mixture, too
     for part in tqdm(parts, desc="sampling"):
         torch.manual_seed(part[0])
         rows = torch.cat([prompts(stream, revised, number) for number in part])

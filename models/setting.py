@@ -31,3 +31,4 @@ class Setting:
     dtype: torch.dtype = torch.float32
     compiled: bool = False
     dropout: float = 0.0  # on a GPU
+    minutes: float | None = None  # on a GPU, after which the run ends, instead of its tokens

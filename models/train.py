@@ -81,6 +81,8 @@ def run(setting: Setting, state: Checkpoint) -> Checkpoint:
     while (phase := setting.schedule.phase(state.tokens)) is not None:
         machine = team if setting.device == "cpu" else accelerator
         state = machine.run_phase(setting, phase, deepen(state, phase.layers))
+        if setting.minutes is not None:
+            break
     return state
 
 
@@ -94,6 +96,9 @@ def add_machine_options(parser: argparse.ArgumentParser) -> None:
         "--workers", type=int, default=2, help="processes on a CPU, one thread each"
     )
     parser.add_argument("--device", default="cpu")
+    parser.add_argument(
+        "--minutes", type=float, default=None, help="of a run on a GPU, instead of --tokens"
+    )
     parser.add_argument("--dtype", choices=("float32", "bfloat16"), default="float32")
     parser.add_argument("--compile", action="store_true")
     parser.add_argument("--seed", type=int, default=0)
@@ -128,6 +133,7 @@ def setting_from(
         dtype=getattr(torch, options.dtype),
         compiled=options.compile,
         dropout=options.dropout,
+        minutes=options.minutes,
     )
 
 

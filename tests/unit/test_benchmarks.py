@@ -21,7 +21,9 @@ from benchmarks.results import Results, Row, Sample, row, rows
 from benchmarks.settings import read_settings
 from benchmarks.systems import METHODS, PLAIN, PROFILES, System
 from benchmarks.workload import Case, Workload
+from draftloop.config import REPOSITORY, bundled_model
 from draftloop.phrase import PhraseScope
+from orchestrator.tokenizer import Tokenizer
 
 PROMPT = Prompt("file.py", "import os", (1, 2, 3))
 SPLIT = RoundSplit(draft_forward=1.0, verify_forward=5.0, wire=0.5, rest=0.25, overhead=0.75)
@@ -206,6 +208,20 @@ def test_no_pool_is_filled_from_what_is_measured(name: str) -> None:
     measured = {prompt.token_ids for prompt in material.measured}
     assert len(measured) == 6
     assert measured.isdisjoint(prompt.token_ids for prompt in material.warming)
+
+
+@pytest.mark.parametrize("name", ["completion", "agent"])
+def test_prompts_that_are_carried_on_end_where_a_token_does(name: str) -> None:
+    """The end of a line is one token with the indentation that follows."""
+    tokenizer = Tokenizer(bundled_model("verifier"))
+    lines = (REPOSITORY / "models" / "held_out_prompts.jsonl").read_text("utf-8").splitlines()
+    going_on = {
+        entry["prompt"].rstrip(): entry["prompt"] + entry["reference"]
+        for entry in map(json.loads, lines)
+    }
+    for prompt in WORKLOADS[name](12).measured:
+        whole = tuple(tokenizer.encode(going_on[prompt.text]))
+        assert whole[: len(prompt.token_ids)] == prompt.token_ids
 
 
 def test_what_is_measured_shares_no_phrase() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -66,8 +67,20 @@ def test_a_run_that_was_stopped_goes_on_with_the_windows_that_are_left(tmp_path:
     state.tokens = 640
     phase = AcceleratorPhase(chosen, chosen.schedule.phases[0], state)
     first = next(phase.batches())
-    assert phase.steps == 10 and [part.shape for part in first] == [(2, 17)] * 2
+    assert [part.shape for part in first] == [(2, 17)] * 2
     assert torch.equal(torch.cat(first), Windows(TEXT, seed=0).batch(40, 4, 16))
+    phase.run()
+    assert (state.tokens, state.step) == (1280, 10)
+
+
+def test_minutes_limit_a_run_instead_of_its_tokens(tmp_path: Path) -> None:
+    chosen = replace(setting(tmp_path / "run.pt", tokens=64 * 10**9), minutes=0.005)
+    begun = Checkpoint.begun(build(SMALL, seed=0))
+    phase = AcceleratorPhase(chosen, chosen.schedule.phases[0], begun)
+    assert phase.seen() == 0
+    phase.run()
+    assert phase.seen() >= chosen.schedule.tokens > begun.tokens >= 20 * 64
+    assert Checkpoint.load(chosen.file).step == begun.step
 
 
 def test_matrices_of_a_shape_move_together_as_each_would_alone() -> None:

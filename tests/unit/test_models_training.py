@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import multiprocessing
 import os
-import re
 import time
 from pathlib import Path
 
@@ -14,7 +13,6 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from tokenizers import Tokenizer  # noqa: E402
 from torch import nn  # noqa: E402
 from torch.multiprocessing.spawn import spawn  # noqa: E402
 from transformers import AutoModelForCausalLM  # noqa: E402
@@ -37,7 +35,6 @@ from models.evaluate import agreement, shares  # noqa: E402
 from models.layout import DRAFTER_DIR  # noqa: E402
 from models.muon import Rates, new_momenta, orthogonalise, share_out, update  # noqa: E402
 from models.packing import BLOCK, GROUP_BLOCKS, Windows  # noqa: E402
-from models.revise import COMMENTS, WORDS, record, revised  # noqa: E402
 from models.sample import (  # noqa: E402
     EVERY,
     PROMPT,
@@ -299,36 +296,3 @@ def test_a_run_goes_on_from_the_shipped_weights_with_counts_of_its_own() -> None
     assert (left.tokens, left.step) == (0, 0)
     assert left.model.dtype == torch.float32
     assert left.momenta.keys() == dict(left.model.named_parameters()).keys()
-
-
-def test_a_second_version_is_the_passage_mostly_with_one_name_changed() -> None:
-    passage = "def work(item):\n    return item.work(item)\n"
-    changed = 0
-    for seed in range(40):
-        comment, _, text = revised(passage, np.random.default_rng(seed)).partition("\n")
-        assert comment.startswith(("#", '"""'))
-        names = {old for old in ("work", "item") if old not in re.findall(r"\w+", text)}
-        if text.count("\n") == 2 and text != passage:
-            assert len(names) == 1 and "return" in text and "def" in text
-            changed += 1
-        assert text == passage or names
-        assert revised(passage, np.random.default_rng(seed)).partition("\n")[2] == text
-    assert changed > 25
-
-
-def test_no_second_version_is_announced_as_the_benchmark_does() -> None:
-    assert not any("renamed to" in comment for comment in COMMENTS)
-    assert "new" not in WORDS
-
-
-def test_a_record_holds_a_passage_again_and_again_and_fills_its_length() -> None:
-    tokenizer = Tokenizer.from_file(str(bundled_model("verifier") / "tokenizer.json"))
-    lines = "".join(f"def function_{n}(value):\n    return value + {n}\n" for n in range(400))
-    written = record(tokenizer, tokenizer.encode(lines).ids, 512, np.random.default_rng(0))
-    assert written is not None and len(written) == 512 and written[0] == END_OF_TEXT_ID
-    first, *again = tokenizer.decode(written).split("\n\n# ")
-    numbers = re.findall(r"\+ (\d+)", first)
-    assert len(numbers) >= 2 and again
-    for version in again[:-1]:  # the last one is cut
-        assert re.findall(r"\+ (\d+)", version) == numbers
-    assert record(tokenizer, [5] * 600, 512, np.random.default_rng(0)) is None
