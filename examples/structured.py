@@ -14,7 +14,12 @@ PERSON = {
     "properties": {
         "name": {"type": "string", "maxLength": 12},
         "age": {"type": "integer", "minimum": 0, "maximum": 150},
-        "colours": {"type": "array", "maxItems": 3, "items": {"enum": ["red", "green", "blue"]}},
+        "colours": {
+            "type": "array",
+            "minItems": 1,
+            "maxItems": 3,
+            "items": {"enum": ["red", "green", "blue"]},
+        },
     },
 }
 
