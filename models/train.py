@@ -121,7 +121,9 @@ def setting_from(
     objective: Objective,
     name: str,
 ) -> Setting:
-    """The setting that the options of machine and text describe."""
+    """The setting that the options of machine and text describe; minutes are for a GPU."""
+    if options.minutes is not None and options.device == "cpu":
+        raise SystemExit("--minutes: must go with a GPU (--device cuda), got --device cpu")
     return Setting(
         file=checkpoint_file(options.run or name),
         schedule=schedule,
