@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from itertools import count
-from time import perf_counter
 
 import torch
 from torch import Tensor
@@ -29,7 +28,7 @@ class AcceleratorPhase:
         self.parameters = dict(state.model.named_parameters())
         objective = setting.objective
         self.objective = torch.compile(objective) if setting.compiled else objective
-        self.began: float | None = None  # once compiling is over
+        self.compiling_s: float | None = None  # until the first record: no part of its minutes
 
     def run(self) -> None:
         """Trains until the phase is over and saves what it leaves."""
@@ -40,23 +39,24 @@ class AcceleratorPhase:
             sum_of_losses += self.accumulate(micros)
             self.update()
             unread += 1
-            is_over = self.seen() >= self.setting.schedule.end(self.phase)
-            if unread == STEPS_OF_A_RECORD or is_over:
+            if unread == STEPS_OF_A_RECORD or self.is_over():
+                before = self.state.seconds
                 report.step(sum_of_losses.item() / unread, self.phase, unread)
                 unread, sum_of_losses = 0, torch.zeros_like(sum_of_losses)
-                self.began = self.began or perf_counter()
-            if is_over:
+                if self.compiling_s is None:
+                    self.compiling_s = self.state.seconds - before
+            if self.is_over():
                 break
         self.state.save(self.setting.file)
 
     def seen(self) -> int:
-        """Tokens, or where minutes limit the run as many of its schedule as of them are over."""
-        if self.setting.minutes is None:
-            return self.state.tokens
-        if self.began is None:
-            return 0
-        share = (perf_counter() - self.began) / (60 * self.setting.minutes)
-        return round(share * self.setting.schedule.tokens)
+        """How far the run is, in tokens of its schedule; by the clock as of the last record."""
+        trained_s = self.state.seconds - (self.compiling_s or 0.0)
+        return self.setting.seen(self.state.tokens, trained_s)
+
+    def is_over(self) -> bool:
+        """Whether the phase is."""
+        return self.seen() >= self.setting.schedule.end(self.phase)
 
     def batches(self) -> Iterator[list[Tensor]]:
         """The micro-batches of every step, laid out while the step before is computed."""

@@ -11,20 +11,17 @@ from __future__ import annotations
 import argparse
 
 import numpy as np
-import numpy.typing as npt
 from tqdm import tqdm
 
 from models.layout import REPEATED_TOKENS
 from models.packing import BLOCK
-from models.revise import LENGTHS, SHARES
+from models.revise import LENGTHS, SHARES, Tokens
 from models.tokenizer import END_OF_TEXT_ID, VOCABULARY
 
 # Few different tokens make a passage in which one token before does not say which comes next.
 FEWEST, MOST = 16, 1024
 LEAST_PASSAGE, MOST_PASSAGE = 0.1, 0.35  # of a record; the rest is further versions
 CHANGED, SHORTENED = 0.6, 0.3  # of the versions
-
-Tokens = npt.NDArray[np.int16]
 
 
 def version(passage: Tokens, draw: np.random.Generator) -> Tokens:

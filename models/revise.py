@@ -89,21 +89,25 @@ LINES_PUT_IN = 0.05
 SLIPS = 0.01
 
 
+def drawn(texts: Sequence[str], draw: np.random.Generator) -> str:
+    """One of the texts."""
+    return texts[int(draw.integers(len(texts)))]
+
+
 def renaming(passage: str, draw: np.random.Generator) -> tuple[str, str]:
     """One of the commonest names of a passage, and a new one for it."""
     found = Counter(name for name in NAME.findall(passage) if not iskeyword(name))
-    names = [name for name, _ in found.most_common(6)] or ["self"]
-    old = names[draw.integers(len(names))]
-    word, other = (WORDS[draw.integers(len(WORDS))] for _ in range(2))
-    form = NEW_NAMES[draw.integers(len(NEW_NAMES))]
+    old = drawn([name for name, _ in found.most_common(6)] or ["self"], draw)
+    word, other = (drawn(WORDS, draw) for _ in range(2))
+    form = drawn(NEW_NAMES, draw)
     return old, form.format(old=old, word=word, other=other, digit=draw.integers(10))
 
 
 def revised(passage: str, draw: np.random.Generator) -> str:
     """A comment, and the passage, mostly with one of its commonest names changed."""
     old, new = renaming(passage, draw)
-    verb = VERBS[draw.integers(len(VERBS))]
-    comment = COMMENTS[draw.integers(len(COMMENTS))].format(old=old, new=new, verb=verb)
+    verb = drawn(VERBS, draw)
+    comment = drawn(COMMENTS, draw).format(old=old, new=new, verb=verb)
     kind = draw.random()
     if kind < UNCHANGED:
         return f"# {verb}\n{passage}"
@@ -138,7 +142,7 @@ class Source:
         """A further version as records have it: what announces it may be any comment."""
         comment, text = revised(passage, draw).split("\n", 1)
         if draw.random() < MISANNOUNCED:
-            comment = self.comments[int(draw.integers(len(self.comments)))].rstrip()
+            comment = drawn(self.comments, draw).rstrip()
         if draw.random() < LENGTHENED:
             text = "".join(self._lengthened(text.splitlines(keepends=True), draw))
         return f"{comment}\n{text}"
@@ -146,7 +150,7 @@ class Source:
     def _lengthened(self, lines: Sequence[str], draw: np.random.Generator) -> Iterator[str]:
         for line in lines:
             if draw.random() < LINES_PUT_IN:
-                yield self.lines[int(draw.integers(len(self.lines)))]
+                yield drawn(self.lines, draw)
             yield line
 
     def record(self, ids: Sequence[int], length: int, draw: np.random.Generator) -> Tokens | None:

@@ -32,3 +32,9 @@ class Setting:
     compiled: bool = False
     dropout: float = 0.0  # on a GPU
     minutes: float | None = None  # on a GPU, after which the run ends, instead of its tokens
+
+    def seen(self, tokens: int, seconds: float) -> int:
+        """How far a run is, in tokens of its schedule: by its own, or by the minutes it has."""
+        if self.minutes is None:
+            return tokens
+        return round(seconds / (60 * self.minutes) * self.schedule.tokens)

@@ -78,11 +78,9 @@ def deepen(state: Checkpoint, layers: int) -> Checkpoint:
 
 def run(setting: Setting, state: Checkpoint) -> Checkpoint:
     """Runs all phases that are left."""
-    while (phase := setting.schedule.phase(state.tokens)) is not None:
+    while (phase := setting.schedule.phase(setting.seen(state.tokens, state.seconds))) is not None:
         machine = team if setting.device == "cpu" else accelerator
         state = machine.run_phase(setting, phase, deepen(state, phase.layers))
-        if setting.minutes is not None:
-            break
     return state
 
 

@@ -16,12 +16,19 @@ from benchmarks.looping import is_looping
 from benchmarks.machine import describe_machine
 from benchmarks.measure import Plan, measure, samples
 from benchmarks.outcome import Outcome, RoundSplit
-from benchmarks.prompts import WORKLOADS, Material, Missing, Prompt, held_out_prompts
+from benchmarks.prompts import (
+    PROMPTS_FILE,
+    WORKLOADS,
+    Material,
+    Missing,
+    Prompt,
+    held_out_prompts,
+)
 from benchmarks.results import Results, Row, Sample, row, rows
 from benchmarks.settings import read_settings
 from benchmarks.systems import METHODS, PLAIN, PROFILES, System
 from benchmarks.workload import Case, Workload
-from draftloop.config import REPOSITORY, bundled_model
+from draftloop.config import bundled_model
 from draftloop.phrase import PhraseScope
 from orchestrator.tokenizer import Tokenizer
 
@@ -214,7 +221,7 @@ def test_no_pool_is_filled_from_what_is_measured(name: str) -> None:
 def test_prompts_that_are_carried_on_end_where_a_token_does(name: str) -> None:
     """The end of a line is one token with the indentation that follows."""
     tokenizer = Tokenizer(bundled_model("verifier"))
-    lines = (REPOSITORY / "models" / "held_out_prompts.jsonl").read_text("utf-8").splitlines()
+    lines = PROMPTS_FILE.read_text("utf-8").splitlines()
     going_on = {
         entry["prompt"].rstrip(): entry["prompt"] + entry["reference"]
         for entry in map(json.loads, lines)

@@ -16,7 +16,7 @@ from transformers import AutoModelForCausalLM, LlamaForCausalLM  # noqa: E402
 from draftloop.config import bundled_model  # noqa: E402
 from draftloop.runtime.loading import ModelOptions  # noqa: E402
 from draftloop.runtime.model import LanguageModel  # noqa: E402
-from models import accelerator, team  # noqa: E402
+from models import accelerator, team, train  # noqa: E402
 from models.accelerator import AcceleratorPhase, add_dropout  # noqa: E402
 from models.architecture import build, configuration  # noqa: E402
 from models.checkpoint import Checkpoint  # noqa: E402
@@ -80,7 +80,11 @@ def test_minutes_limit_a_run_instead_of_its_tokens(tmp_path: Path) -> None:
     assert phase.seen() == 0
     phase.run()
     assert phase.seen() >= chosen.schedule.tokens > begun.tokens >= 20 * 64
-    assert Checkpoint.load(chosen.file).step == begun.step
+    left = Checkpoint.load(chosen.file)
+    assert left.step == begun.step
+    # the clock goes on where it stood: the same command again finds the run over
+    again = replace(chosen, device="cuda")
+    assert train.run(again, left).step == begun.step
 
 
 def test_matrices_of_a_shape_move_together_as_each_would_alone() -> None:
