@@ -15,7 +15,6 @@ import drafter_service.strategies.fused
 import drafter_service.strategies.tree
 import orchestrator.deployment
 import orchestrator.drafting
-import orchestrator.fused
 import orchestrator.loop
 from benchmarks.virtual import NS_PER_MS, World
 from drafter_service import session as drafter
@@ -44,7 +43,6 @@ from verifier_service.round import verify
 TIMED: tuple[ModuleType, ...] = (
     orchestrator.loop,
     orchestrator.drafting,
-    orchestrator.fused,
     drafter_service.strategies.chain,
     drafter_service.strategies.fused,
     drafter_service.strategies.tree,

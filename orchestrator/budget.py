@@ -14,14 +14,11 @@ from dataclasses import dataclass, field
 from draftloop.pace import Pace
 from draftloop.tree import DraftBudget, DraftTree
 from orchestrator.costs import VerifyCost
-from orchestrator.selection import Selection, select
+from orchestrator.selection import Offer, Selection, select
 
 NODES_MEMORY, EVERYBODYS_MEMORY = 0.8, 0.99
 NO_DRAFT = DraftBudget(max_nodes=0, max_depth=0)
-# A round with a draft model, as a first guess: so many drafted tokens and so many emitted.
-USUAL_DRAFT, USUAL_TOKENS, USUAL_ROUNDS = 3, 2, 4
-# So much more must phrases alone promise than the draft model to be preferred.
-CLEARLY_MORE = 1.05
+NO_OFFER = Offer()
 # Rounds of others like it that a request's pace starts from: its own first ones say little.
 ROUNDS_OF_OTHERS = 6
 # Rounds without a draft that are assumed to take what their forward is expected to.
@@ -32,7 +29,8 @@ PLAIN_ROUNDS = 2
 class Controller:
     """Prices the nodes of the next draft; `fixed` drafts as much as is allowed.
 
-    `whole` drafts are verified as they come: the request says how large they are.
+    `whole` drafts are verified as they come: the request says how large they are. With a `fixed`
+    size nobody asks for prices: time is worth nothing.
     `draft_token_ns` is what a draft forward takes, `everybodys` the pace of all requests like it.
     Whether to draft at all is a `DraftChoice`.
     """
@@ -43,17 +41,9 @@ class Controller:
     fixed: bool = False
     whole: bool = False
     everybodys: Pace = field(default_factory=lambda: Pace(memory=EVERYBODYS_MEMORY))  # learns too
-    modelled: Pace = field(init=False)
     _pace: Pace = field(default_factory=lambda: Pace(memory=0.95))  # of all rounds
     _plain: Pace = field(default_factory=lambda: Pace(memory=0.9))
     _nodes: float = 0.0
-
-    def __post_init__(self) -> None:
-        # What draft models usually bring, until this one has shown what it does.
-        self.modelled = Pace(memory=0.95)
-        usual = self.verify_cost.nanoseconds(USUAL_DRAFT) + USUAL_DRAFT * self.draft_token_ns
-        for _ in range(USUAL_ROUNDS):
-            self.modelled.observe(USUAL_TOKENS, usual)
 
     @property
     def plain_rate(self) -> float:
@@ -69,6 +59,8 @@ class Controller:
         Of all rounds: one long draft that came true says how fast the next ones are only as long
         as they are drafted like it.
         """
+        if self.fixed:
+            return 0.0
         known = self.everybodys
         tokens, time = known.tokens_per_round, known.time_per_round
         pace = self._pace.after(ROUNDS_OF_OTHERS * tokens, ROUNDS_OF_OTHERS * time)
@@ -90,28 +82,16 @@ class Controller:
         """Least probability with which one more node must be reached."""
         return self.shared_rate * self.verify_cost.node_nanoseconds(self._nodes)
 
-    def worth(self, promised: float = 0.0, nodes: int = 0) -> float:
+    def worth(self, offer: Offer = NO_OFFER) -> float:
         """Expected tokens of a round beyond those that its time brings in anyway.
 
-        With a draft that is there already: accepted tokens that it promises, and its size.
+        With a draft that is there already, and what it offers.
         """
-        return 1 + promised - self.shared_rate * self.verify_cost.nanoseconds(nodes)
-
-    def beats_model(self, promised: float, nodes: int) -> bool:
-        """Whether a finished draft promises clearly more than the draft model has brought of late.
-
-        By its own estimates, as in `worth`, in tokens per second; with a `fixed` size, which asks
-        for no prices, in tokens per round.
-        """
-        expected = 1 + promised
-        if self.fixed:
-            return expected > CLEARLY_MORE * self.modelled.tokens_per_round
-        rate = expected / self.verify_cost.nanoseconds(nodes)
-        return rate > CLEARLY_MORE * max(self.modelled.rate, self.plain_rate)
+        return 1 + offer.tokens - self.shared_rate * self.verify_cost.nanoseconds(offer.nodes)
 
     def select(self, tree: DraftTree) -> Selection:
         """What of a draft is worth verifying."""
-        rate = 0.0 if self.fixed or self.whole else self.shared_rate
+        rate = 0.0 if self.whole else self.shared_rate
         return select(tree, self.verify_cost, rate, self.max_nodes)
 
     def limit(self, nodes: int) -> None:
@@ -140,6 +120,4 @@ class Controller:
             self._plain.observe(emitted, round_ns)
             return
         self._plain.fade()
-        if modelled:
-            self.modelled.observe(emitted, round_ns)
         self._nodes = NODES_MEMORY * self._nodes + (1 - NODES_MEMORY) * nodes

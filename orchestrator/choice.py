@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 from draftloop.cost_line import CostLine
 from draftloop.tree import Draft
-from orchestrator.budget import Controller
+from orchestrator.budget import NO_OFFER, Controller
 from orchestrator.drafter_session import DrafterSession
 from orchestrator.gains import ROUNDS_OF_TRY, Gain
-from orchestrator.selection import cut
+from orchestrator.selection import Offer, cut
 
 # Of a round's tokens that trying the draft model again may cost, as far as is known.
 SHARE_OF_TRIES = 0.05
@@ -35,24 +35,21 @@ class DraftChoice:
         """Whether to draft in this round; to be asked once a round."""
         return self._controller.fixed or self._gain.patience.takes(self.advantage() > 0)
 
-    def advantage(self, offered: float = 0.0, without: float | None = None) -> float:
+    def advantage(self, offer: Offer = NO_OFFER) -> float:
         """Tokens that a round with a draft is expected to bring in beyond one without.
 
-        `offered` is what free sources promise of it, `without` what the best round without is
-        worth, by default that of no draft at all.
+        Without it has what free sources offer.
         """
         controller = self._controller
-        return self._gain.worth(offered, controller) - (
-            controller.worth() if without is None else without
-        )
+        return self._gain.worth(controller, offer) - controller.worth(offer)
 
     def cut(self, draft: Draft) -> Draft:
         """What of a finished draft is worth verifying."""
         return cut(draft, self._controller.select(draft.tree))
 
-    def observe(self, accepted: int, nodes: int, draft_ns: int, offered: float = 0.0) -> None:
+    def observe(self, accepted: int, nodes: int, draft_ns: int, offer: Offer = NO_OFFER) -> None:
         """Takes in a round with a draft, which took so long to make."""
-        self._gain.observe(offered, accepted, nodes, draft_ns)
+        self._gain.observe(accepted, nodes, draft_ns, offer)
 
     def delayed(self, nanoseconds: float) -> None:
         """Takes in what its round took beyond what was expected."""
@@ -64,8 +61,7 @@ class _Try:
     """A model asked though it does not pay: rounds to come, and what the first could do without."""
 
     left: int
-    offered: float = 0.0
-    without: float | None = None  # see DraftChoice.advantage
+    offer: Offer = NO_OFFER
 
 
 class ModelChoice(DraftChoice):
@@ -98,14 +94,12 @@ class ModelChoice(DraftChoice):
         """
         self._opens(committed, self.advantage())
 
-    def asks(
-        self, committed: Sequence[int], offered: float = 0.0, without: float | None = None
-    ) -> bool:
-        """Whether to ask the drafter in this round.
+    def asks(self, committed: Sequence[int], offer: Offer = NO_OFFER) -> bool:
+        """Whether to ask the drafter in this round, in which free sources have an offer.
 
         A round that only opens the session does without: that is a choice and no failure.
         """
-        advantage = self.advantage(offered, without)
+        advantage = self.advantage(offer)
         if not self.drafter.asked_for:
             self._just_opened = self._opens(committed, advantage)
             return self._just_opened and not self.drafter.asked_for  # none was there
@@ -119,7 +113,7 @@ class ModelChoice(DraftChoice):
             return True
         asks = self._gain.asking.takes(pays, at_least=rarely) or opened
         if asks:
-            self._try = _Try(0 if pays else ROUNDS_OF_TRY - 1, offered, without)
+            self._try = _Try(0 if pays else ROUNDS_OF_TRY - 1, offer)
         return asks
 
     def _goes_on(self, advantage: float) -> bool:
@@ -128,7 +122,7 @@ class ModelChoice(DraftChoice):
         One in which free sources promise much can do without the model: that would make it dear.
         """
         tried = self._try
-        if not tried.left or advantage < self.advantage(tried.offered, tried.without) - DEARER:
+        if not tried.left or advantage < self.advantage(tried.offer) - DEARER:
             return False
         tried.left -= 1
         return True

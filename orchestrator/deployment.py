@@ -23,7 +23,7 @@ from orchestrator.choice import DraftChoice, ModelChoice
 from orchestrator.config import OrchestratorSettings
 from orchestrator.costs import VerifyCost, VerifyOverhead
 from orchestrator.drafter_session import DrafterSession
-from orchestrator.drafting import DrafterDrafting, Drafting, RecyclingDrafting
+from orchestrator.drafting import Drafting, ModelDrafting, RecyclingDrafting
 from orchestrator.figures import SpeculationFigures
 from orchestrator.fused import FusedDrafting
 from orchestrator.gains import Gains
@@ -166,13 +166,13 @@ class Deployment:
             return FusedDrafting(
                 phrases, choice if uses_model else None, controller=controller, figures=figures
             )
-        return DrafterDrafting(
+        return ModelDrafting(
             PhraseSource(phrases) if phrases else None,
             phrases,
             choice,
             controller=controller,
             figures=figures,
-            prefers_phrases=strategy == OUROBOROS and request.speculation.ouroboros.phrases_alone,
+            offers=strategy == OUROBOROS and request.speculation.ouroboros.phrases_alone,
         )
 
     def _beside_the_loop(

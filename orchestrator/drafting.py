@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Awaitable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Protocol
 
 from draftloop.errors import Unavailable
@@ -17,13 +17,11 @@ from draftloop.tree import (
     ServiceTimings,
     Verdict,
 )
-from orchestrator.budget import Controller
+from orchestrator.budget import NO_OFFER, Controller
 from orchestrator.choice import DraftChoice, ModelChoice
 from orchestrator.figures import SpeculationFigures
+from orchestrator.selection import Offer, Selection, cut
 from phrase_store.session import PhraseSession
-
-# After so many rounds of phrases alone the drafter is asked again.
-MOST_PHRASE_ROUNDS = 12
 
 
 class Source(Protocol):
@@ -55,7 +53,7 @@ class Drafting:
         self._phrases = phrases
         self._choice = choice
         # Of a draft that `choice` wanted: what it took, and what free sources had offered for it.
-        self._chosen: tuple[int, float] | None = None
+        self._chosen: tuple[int, Offer] | None = None
 
     def open(self, committed: Sequence[int]) -> None:
         """Begins to prepare the first draft while the verifier prefills; returns at once."""
@@ -76,7 +74,7 @@ class Drafting:
             return Draft(tree=EMPTY_TREE, committed_length=len(committed))
         draft = self._choice.cut(self._own_draft(committed, budget))
         if len(draft.tree):
-            self._chosen = draft.timings.service_ns, 0.0
+            self._chosen = draft.timings.service_ns, NO_OFFER
         return draft
 
     def observe(
@@ -86,8 +84,8 @@ class Drafting:
         if self._source is not None:
             self._source.observe(committed, new, draft, verdict)
         if self._choice is not None and self._chosen is not None:
-            draft_ns, offered = self._chosen
-            self._choice.observe(len(verdict.accepted_nodes), len(draft), draft_ns, offered)
+            draft_ns, offer = self._chosen
+            self._choice.observe(len(verdict.accepted_nodes), len(draft), draft_ns, offer)
             self._chosen = None
 
     def delayed(self, nanoseconds: float) -> None:
@@ -128,7 +126,11 @@ class RecyclingDrafting(Drafting):
 
 
 class ModelDrafting(Drafting):
-    """Drafts from the drafter too, in the rounds that `choice` takes; without one never."""
+    """Drafts from the drafter too, in the rounds that `choice` takes; without one never.
+
+    `offers`: `source` drafts in every round, and the drafter is asked where its draft is expected
+    to be worth more than that one. Otherwise `source` helps out where the drafter is gone.
+    """
 
     _choice: ModelChoice | None
 
@@ -140,10 +142,12 @@ class ModelDrafting(Drafting):
         *,
         controller: Controller,
         figures: SpeculationFigures,
+        offers: bool,
     ) -> None:
         super().__init__(source, phrases, choice)
         self._controller = controller
         self._figures = figures
+        self._offers = offers
         self._unjudged = False  # the drafter has not heard yet what became of its last draft
 
     def open(self, committed: Sequence[int]) -> None:
@@ -151,78 +155,56 @@ class ModelDrafting(Drafting):
         if self._choice is not None:
             self._choice.open(committed)
 
+    async def propose(
+        self, committed: Sequence[int], verdict: Verdict | None, budget: DraftBudget
+    ) -> Draft:
+        """The draft that is worth most: none, that of free sources, or the drafter's."""
+        heard, self._unjudged = verdict if self._unjudged else None, False
+        free = Draft(tree=EMPTY_TREE, committed_length=len(committed))
+        if self._offers:
+            free = self._own_draft(committed, budget)
+        chosen = self._controller.select(free.tree)
+        model = self._choice if budget.max_nodes and not self._outdone(chosen.offer) else None
+        if model is None or not model.asks(committed, chosen.offer):
+            return self._without_model(free, chosen)
+        began = time.perf_counter_ns()
+        try:
+            draft = await self._with_model(model, committed, heard, budget, free)
+        except Unavailable:
+            self._figures.fallback_rounds += 1
+            if not self._offers:
+                free = self._own_draft(committed, budget)
+                chosen = self._controller.select(free.tree)
+            return self._without_model(free, chosen)
+        self._unjudged = True
+        draft = model.cut(draft)
+        self._chosen = time.perf_counter_ns() - began, chosen.offer
+        return draft
+
     async def close(self) -> None:
         """Frees the drafter's session."""
         if self._choice is not None:
             await self._choice.drafter.close()
 
-    def _heard(self, verdict: Verdict | None) -> Verdict | None:
-        """What the drafter is to hear in this round: the verdict on a draft of its own."""
-        heard, self._unjudged = verdict if self._unjudged else None, False
-        return heard
+    def _outdone(self, offer: Offer) -> bool:
+        """Whether free sources promise more than the drafter, where nobody asks for prices."""
+        choice = self._choice
+        return choice is not None and self._controller.fixed and choice.advantage(offer) < 0
 
-    async def _ask(self, proposal: Awaitable[Draft]) -> Draft | None:
-        """The drafter's answer; None where it has none, and the round goes on without."""
-        try:
-            draft = await proposal
-        except Unavailable:
-            self._figures.fallback_rounds += 1
-            return None
-        self._unjudged = True
-        return draft
-
-
-class DrafterDrafting(ModelDrafting):
-    """Drafts from the drafter; from phrases where it is gone or not worth its time."""
-
-    _choice: ModelChoice
-
-    def __init__(
+    async def _with_model(
         self,
-        source: Source | None,
-        phrases: PhraseSession | None,
-        choice: ModelChoice,
-        *,
-        controller: Controller,
-        figures: SpeculationFigures,
-        prefers_phrases: bool,
-    ) -> None:
-        super().__init__(source, phrases, choice, controller=controller, figures=figures)
-        self._prefers_phrases = prefers_phrases
-        self._phrase_rounds_in_a_row = 0
-
-    async def propose(
-        self, committed: Sequence[int], verdict: Verdict | None, budget: DraftBudget
+        model: ModelChoice,
+        committed: Sequence[int],
+        heard: Verdict | None,
+        budget: DraftBudget,
+        free: Draft,
     ) -> Draft:
-        """The drafter's tree, unless phrases promise more tokens a second by themselves."""
-        heard = self._heard(verdict)
-        own, offered = Draft(tree=EMPTY_TREE, committed_length=len(committed)), 0.0
-        if not budget.max_nodes:
-            return own
-        if self._prefers_phrases:
-            own = self._choice.cut(self._own_draft(committed, budget))
-            offered = sum(own.tree.path_probabilities())
-            if self._promises_more(offered, len(own.tree)):
-                self._figures.phrase_rounds += 1
-                self._phrase_rounds_in_a_row += 1
-                return own
-            self._phrase_rounds_in_a_row = 0
-        without = self._controller.worth(offered, len(own.tree))
-        if not self._choice.asks(committed, offered, without):
-            self._figures.phrase_rounds += len(own.tree) > 0
-            return own
-        began = time.perf_counter_ns()
-        draft = await self._ask(self._choice.drafter.propose(committed, heard, budget))
-        if draft is None:
-            return self._choice.cut(self._own_draft(committed, budget))
-        draft = self._choice.cut(draft)
-        self._chosen = time.perf_counter_ns() - began, offered
-        return draft
+        """The drafter's draft; `heard` is the verdict on its last one. Raises Unavailable."""
+        return await model.drafter.propose(committed, heard, budget)
 
-    def _promises_more(self, offered: float, nodes: int) -> bool:
-        if self._phrase_rounds_in_a_row >= MOST_PHRASE_ROUNDS:
-            return False  # or nobody would learn that the drafter does better by now
-        return self._controller.beats_model(offered, nodes)
+    def _without_model(self, draft: Draft, chosen: Selection) -> Draft:
+        self._figures.phrase_rounds += len(chosen.tree) > 0
+        return cut(draft, chosen)
 
 
 def _end(tree: DraftTree, budget: DraftBudget) -> DraftEnd:

@@ -8,7 +8,6 @@ the part of the result that brings in most at the present pace (ALGORITHMS, sect
 from __future__ import annotations
 
 import dataclasses
-import time
 from collections import Counter
 from collections.abc import Sequence
 
@@ -24,7 +23,7 @@ from orchestrator.budget import Controller
 from orchestrator.choice import ModelChoice
 from orchestrator.drafting import ModelDrafting, RecyclingDrafting
 from orchestrator.figures import SpeculationFigures
-from orchestrator.selection import Selection, cut
+from orchestrator.selection import Offer
 from orchestrator.sources import PhraseSource
 from phrase_store.session import PhraseSession
 
@@ -44,29 +43,27 @@ class FusedDrafting(RecyclingDrafting, ModelDrafting):
         figures: SpeculationFigures,
     ) -> None:
         source = PhraseSource(phrases) if phrases else None
-        super().__init__(source, phrases, choice, controller=controller, figures=figures)
-
-    async def propose(
-        self, committed: Sequence[int], verdict: Verdict | None, budget: DraftBudget
-    ) -> Draft:
-        """The draft that is worth most of the three."""
-        heard = self._heard(verdict)
-        free = self._own_draft(committed, budget)
-        chosen = self._controller.select(free.tree)
-        model = self._choice if budget.max_nodes else None
-        if model is None or not model.asks(committed, chosen.promised, chosen.worth):
-            return self._without_model(free, chosen)
-        began = time.perf_counter_ns()
-        draft = await self._ask(model.drafter.propose(committed, heard, budget, free.tree))
-        if draft is None:
-            return self._without_model(free, chosen)
-        draft = dataclasses.replace(
-            draft, proposed=Counter(free.tree.sources) + Counter(draft.proposed)
+        super().__init__(
+            source, phrases, choice, controller=controller, figures=figures, offers=True
         )
-        draft = self._lengthened(draft, committed, budget)
-        draft = model.cut(draft)
-        self._chosen = time.perf_counter_ns() - began, chosen.promised
-        return draft
+
+    def _outdone(self, offer: Offer) -> bool:
+        """Never: the draft model goes on where the free sources end."""
+        return False
+
+    async def _with_model(
+        self,
+        model: ModelChoice,
+        committed: Sequence[int],
+        heard: Verdict | None,
+        budget: DraftBudget,
+        free: Draft,
+    ) -> Draft:
+        """The free sources' tree, which the draft model reviewed and extended."""
+        draft = await model.drafter.propose(committed, heard, budget, free.tree)
+        proposed = Counter(free.tree.sources) + Counter(draft.proposed)
+        draft = dataclasses.replace(draft, proposed=proposed)
+        return self._lengthened(draft, committed, budget)
 
     def _lengthened(self, draft: Draft, committed: Sequence[int], budget: DraftBudget) -> Draft:
         """With the phrases that follow the draft model's likeliest end (2402.13720, 3.2)."""
@@ -92,10 +89,6 @@ class FusedDrafting(RecyclingDrafting, ModelDrafting):
         builder.graft(end, phrases)
         proposed = Counter(draft.proposed) + Counter(phrases.sources)
         return dataclasses.replace(draft, tree=builder.build(), proposed=proposed)
-
-    def _without_model(self, draft: Draft, chosen: Selection) -> Draft:
-        self._figures.phrase_rounds += len(chosen.tree) > 0
-        return cut(draft, chosen)
 
 
 def _likeliest_end(tree: DraftTree, reached: Sequence[float]) -> int | None:

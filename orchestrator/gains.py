@@ -12,14 +12,16 @@ from dataclasses import dataclass, field
 from draftloop.calibrations import step_of
 from draftloop.pace import Pace
 from draftloop.patience import Patience
-from orchestrator.budget import EVERYBODYS_MEMORY, Controller
+from orchestrator.budget import EVERYBODYS_MEMORY, NO_OFFER, Controller
+from orchestrator.selection import Offer
 
 # Of a request, and of all requests of about its temperature: what a request starts from. Few rounds
 # say little: with a shorter memory a draft model is asked where it has just been lucky.
 MEMORY, LONG_MEMORY = 0.95, 0.98
 # How many rounds a first guess is worth: what a first try brings must show.
 PRIOR_ROUNDS = 4
-# What free sources promise is partly what the draft model would have found as well.
+# What free sources offer is partly what the draft model would have found as well: of tokens and
+# nodes beyond the usual ones so much comes on top.
 SHARE_OF_OFFER = 0.6
 # Drafts, of all requests, whose time is remembered. Their median: one in which something stood
 # still says nothing, and a first guess that knows only the forwards is soon corrected.
@@ -40,16 +42,17 @@ ROUNDS_OF_TRY = 4
 
 @dataclass(slots=True)
 class Gain:
-    """Rounds with drafts: means of accepted tokens, of the free sources' offer and of nodes.
+    """Rounds with drafts: means of accepted tokens, of nodes, and of what free sources offered.
 
-    For `fused` those with drafts of the draft model.
+    Where free sources offer something of their own, only rounds with drafts of the draft model.
     """
 
     # Of all requests, in nanoseconds, with what a round took longer around them; never empty.
     draft_times: deque[float]
     tokens: float = USUAL_TOKENS
-    offered: float = 0.0
     nodes: float = USUAL_NODES
+    offered_tokens: float = 0.0
+    offered_nodes: float = 0.0
     memory: float = MEMORY
     rounds: int = 0
     everybodys: Gain | None = None  # learns too
@@ -73,29 +76,32 @@ class Gain:
         """
         self.draft_times[-1] += nanoseconds
 
-    def worth(self, offered: float, controller: Controller) -> float:
+    def worth(self, controller: Controller, offer: Offer = NO_OFFER) -> float:
         """Expected tokens of a round, beyond those that its time brings in anyway.
 
-        `offered`: accepted tokens that the free sources promise for this round. Among other
-        sessions nodes are dearer, and drafts smaller, than what is remembered was drafted with.
+        `offer`: what free sources have for this round. Among other sessions nodes are dearer, and
+        drafts smaller, than what is remembered was drafted with.
         """
-        expected = self.tokens + SHARE_OF_OFFER * (offered - self.offered)
+        more, larger = offer.tokens - self.offered_tokens, offer.nodes - self.offered_nodes
+        expected = max(0.0, self.tokens + SHARE_OF_OFFER * more)
+        nodes = max(1.0, self.nodes + SHARE_OF_OFFER * larger)
         cost, rate = controller.verify_cost, controller.shared_rate
         most = max(
-            math.sqrt(share) * expected - rate * cost.nanoseconds(share * self.nodes)
+            math.sqrt(share) * expected - rate * cost.nanoseconds(share * nodes)
             for share in (SMALLER_DRAFTS if cost.load.is_shared else (1.0,))
         )
         return 1 + most - controller.rate * self.draft_ns
 
-    def observe(self, offered: float, accepted: int, nodes: int, draft_ns: int) -> None:
+    def observe(self, accepted: int, nodes: int, draft_ns: int, offer: Offer = NO_OFFER) -> None:
         """Takes in a round with a draft."""
         self.rounds += 1
         share = max(1 - self.memory, 1 / (PRIOR_ROUNDS + self.rounds))
         self.tokens += share * (accepted - self.tokens)
-        self.offered += share * (offered - self.offered)
         self.nodes += share * (nodes - self.nodes)
+        self.offered_tokens += share * (offer.tokens - self.offered_tokens)
+        self.offered_nodes += share * (offer.nodes - self.offered_nodes)
         if self.everybodys is not None:
-            self.everybodys.observe(offered, accepted, nodes, draft_ns)
+            self.everybodys.observe(accepted, nodes, draft_ns, offer)
         else:
             self.draft_times.append(draft_ns)
 

@@ -11,18 +11,25 @@ from orchestrator.costs import VerifyCost
 
 
 @dataclass(frozen=True, slots=True)
-class Selection:
-    """A part of a draft and what it is worth.
+class Offer:
+    """What a draft brings and costs: accepted tokens that it promises, and its nodes."""
 
-    `worth`: expected tokens of its round beyond those that the verification's time brings in
-    anyway. `promised`: accepted tokens that the whole draft promised. `cut`: whether nodes were
-    left out.
-    """
+    tokens: float = 0.0
+    nodes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """A part of a draft, what it promises, and whether nodes were left out (`cut`)."""
 
     tree: DraftTree
-    worth: float
     promised: float
     cut: bool
+
+    @property
+    def offer(self) -> Offer:
+        """What this part brings and costs."""
+        return Offer(self.promised, len(self.tree))
 
 
 def select(tree: DraftTree, cost: VerifyCost, rate: float, most: int) -> Selection:
@@ -35,16 +42,16 @@ def select(tree: DraftTree, cost: VerifyCost, rate: float, most: int) -> Selecti
     reached = tree.path_probabilities()
     order = sorted(range(len(tree)), key=reached.__getitem__, reverse=True)[:most]
     times = cost.times(len(order))
-    expected, best, count = 1.0, 1.0 - rate * times[0], 0
+    expected, best = 0.0, -rate * times[0]
+    promised, count = 0.0, 0
     for taken, node in enumerate(order, start=1):
         expected += reached[node]
         worth = expected - rate * times[taken]
         if worth > best or not rate:
-            best, count = worth, taken
-    promised = sum(reached)
+            best, promised, count = worth, expected, taken
     if count == len(tree):
-        return Selection(tree, best, promised, cut=False)
-    return Selection(part(tree, sorted(order[:count])), best, promised, cut=True)
+        return Selection(tree, promised, cut=False)
+    return Selection(part(tree, sorted(order[:count])), promised, cut=True)
 
 
 def cut(draft: Draft, chosen: Selection) -> Draft:

@@ -25,6 +25,7 @@ from orchestrator.gains import (
     USUAL_TOKENS,
     Gains,
 )
+from orchestrator.selection import Offer
 
 PLAIN_NS = 1000
 FLAT = VerifyCost((CostPoint(1, PLAIN_NS), CostPoint(32, PLAIN_NS)))
@@ -89,7 +90,7 @@ def test_among_others_smaller_drafts_than_before_are_thought_of() -> None:
     prices = Controller(max_nodes=8, verify_cost=cost, draft_token_ns=0.0)
     gain = Gains().of(PROMPT_LOOKUP, 0.0, 0.0)
     for _ in range(100):
-        gain.observe(0.0, 4, 8, 0)
+        gain.observe(4, 8, 0)
     chosen = DraftChoice(prices, gain)
     assert chosen.advantage() > 0
     for _ in range(20):
@@ -200,7 +201,7 @@ def test_a_try_does_without_the_model_where_free_sources_promise_much() -> None:
     model = model_choice(DEAR_NS, left=400)
     model.drafter.open(PROMPT)
     assert model.asks(PROMPT)
-    assert not any(model.asks(PROMPT, offered=8.0, without=8.0) for _ in range(ROUNDS_OF_TRY))
+    assert not any(model.asks(PROMPT, Offer(tokens=8.0)) for _ in range(ROUNDS_OF_TRY))
     asked = [model.asks(PROMPT) for _ in range(2 * ROUNDS_OF_TRY)]
     assert sum(asked) == ROUNDS_OF_TRY - 1 and all(asked[: ROUNDS_OF_TRY - 1])
 
@@ -212,7 +213,16 @@ def test_a_round_that_does_not_pay_is_no_try_right_after_one_that_did() -> None:
     for _ in range(20):
         assert model.asks(PROMPT)
         model.observe(accepted=1, nodes=4, draft_ns=CHEAP_NS)
-        assert not model.asks(PROMPT, offered=8.0, without=8.0)
+        assert not model.asks(PROMPT, Offer(tokens=8.0))
+
+
+def test_a_drafter_that_phrases_outdo_is_asked_now_and_then() -> None:
+    """Or nobody would learn that it does better by now."""
+    model = model_choice(CHEAP_NS, left=400)
+    model.drafter.open(PROMPT)
+    offer = Offer(tokens=4.0, nodes=4)
+    asked = [number for number in range(800) if model.asks(PROMPT, offer)]
+    assert 0 < len(asked) < SHARE_OF_TRIES * 800
 
 
 def test_a_draft_model_that_looked_dear_is_soon_found_out() -> None:
@@ -242,11 +252,30 @@ def test_what_free_sources_offer_counts_by_what_it_is_more_or_less_than_usual() 
     """Of rounds with such an offer the accepted tokens are known already."""
     offered, alone = (Gains().of(PROMPT_LOOKUP, 0.0, 0.0) for _ in range(2))
     for _ in range(400):
-        offered.observe(2.0, 3, 4, 0)
-        alone.observe(0.0, 3, 4, 0)
+        offered.observe(3, 4, 0, Offer(2.0))
+        alone.observe(3, 4, 0)
     prices = controller()
-    assert offered.worth(2.0, prices) == pytest.approx(alone.worth(0.0, prices))
-    assert offered.worth(1.0, prices) == pytest.approx(alone.worth(0.0, prices) - SHARE_OF_OFFER)
+    assert offered.worth(prices, Offer(2.0)) == pytest.approx(alone.worth(prices))
+    assert offered.worth(prices, Offer(1.0)) == pytest.approx(alone.worth(prices) - SHARE_OF_OFFER)
+
+
+def test_no_fewer_tokens_than_none_are_expected() -> None:
+    """Where phrases have promised much and nothing came of it."""
+    gain = Gains().of(PROMPT_LOOKUP, 0.0, 0.0)
+    for _ in range(400):
+        gain.observe(0, 4, 0, Offer(9.0))
+    assert gain.worth(controller()) == pytest.approx(0)  # the one token that its time brings anyway
+
+
+def test_a_draft_behind_a_large_offer_is_a_large_one() -> None:
+    """It was priced like a usual one, so that the draft model looked cheap where texts repeat."""
+    cost = VerifyCost((CostPoint(1, PLAIN_NS), CostPoint(33, 2 * PLAIN_NS)))
+    prices = Controller(max_nodes=32, verify_cost=cost, draft_token_ns=0.0)
+    gain = Gains().of(PROMPT_LOOKUP, 0.0, 0.0)
+    for _ in range(400):
+        gain.observe(2, 6, 0, Offer(1.0, nodes=2))
+    usual, large = (gain.worth(prices, Offer(1.0, nodes)) for nodes in (2, 12))
+    assert usual - large == pytest.approx(SHARE_OF_OFFER * 10 / 32)
 
 
 def test_the_nodes_of_usual_drafts_are_priced() -> None:
@@ -254,9 +283,9 @@ def test_the_nodes_of_usual_drafts_are_priced() -> None:
     prices = Controller(max_nodes=32, verify_cost=cost, draft_token_ns=0.0)
     small, large = (Gains().of(PROMPT_LOOKUP, 0.0, 0.0) for _ in range(2))
     for _ in range(400):
-        small.observe(0.0, 2, 4, 0)
-        large.observe(0.0, 2, 20, 0)
-    assert small.worth(0.0, prices) - large.worth(0.0, prices) == pytest.approx(16 / 32)
+        small.observe(2, 4, 0)
+        large.observe(2, 20, 0)
+    assert small.worth(prices) - large.worth(prices) == pytest.approx(16 / 32)
 
 
 def test_the_time_of_a_draft_keeps_nobody_else_waiting() -> None:
@@ -266,26 +295,29 @@ def test_the_time_of_a_draft_keeps_nobody_else_waiting() -> None:
         cost.load.observe(9, ServiceTimings(batch_size=8, batch_rows=16))
     free, dear = (Gains().of(PROMPT_LOOKUP, 0.0, ns) for ns in (0.0, PLAIN_NS / USUAL_FORWARDS))
     assert prices.shared_rate == pytest.approx(8 * prices.rate)
-    assert free.worth(0.0, prices) - dear.worth(0.0, prices) == pytest.approx(1)
+    assert free.worth(prices) - dear.worth(prices) == pytest.approx(1)
 
 
 def test_a_first_guess_is_worth_a_few_rounds() -> None:
     gain = Gains().of(PROMPT_LOOKUP, 0.0, 0.0)
-    gain.observe(0.0, 6, 4, 0)
+    gain.observe(6, 4, 0)
     assert gain.tokens == pytest.approx((PRIOR_ROUNDS * USUAL_TOKENS + 6) / (PRIOR_ROUNDS + 1))
 
 
 def test_the_next_request_starts_from_what_drafts_brought() -> None:
     gains = Gains()
     for _ in range(300):
-        gains.of(PROMPT_LOOKUP, 0.0, 0.0).observe(0.5, 5, 9, 0)  # each request has one round
+        gains.of(PROMPT_LOOKUP, 0.0, 0.0).observe(
+            5, 9, 0, Offer(0.5, 3)
+        )  # each request has one round
     later = gains.of(PROMPT_LOOKUP, 0.0, 0.0)
-    assert (later.tokens, later.offered, later.nodes) == pytest.approx((5, 0.5, 9), rel=0.02)
+    assert (later.tokens, later.nodes) == pytest.approx((5, 9), rel=0.02)
+    assert (later.offered_tokens, later.offered_nodes) == pytest.approx((0.5, 3), rel=0.02)
 
 
 def test_a_round_that_was_quicker_than_expected_makes_its_draft_cheaper() -> None:
     gain = Gains().of(PROMPT_LOOKUP, 0.0, 0.0)
     for _ in range(20):
-        gain.observe(0.0, 1, 4, DEAR_NS)
+        gain.observe(1, 4, DEAR_NS)
         gain.delayed(-PLAIN_NS)
     assert gain.draft_ns == DEAR_NS - PLAIN_NS

@@ -22,7 +22,7 @@ from draftloop.tree import (
 from orchestrator.budget import Controller
 from orchestrator.choice import DraftChoice, ModelChoice
 from orchestrator.costs import VerifyCost
-from orchestrator.drafting import DrafterDrafting, Drafting
+from orchestrator.drafting import Drafting, ModelDrafting
 from orchestrator.figures import SpeculationFigures
 from orchestrator.gains import Gain
 
@@ -60,13 +60,15 @@ class Copies:
 
 
 def proposed(prices: Controller, *, phrases: bool = False) -> Draft:
-    """By a drafter, or by phrases that are preferred to it."""
+    """By a drafter, or by phrases that promise more than it usually brings."""
     drafter: Any = Drafter()
     gain = Gain(deque([0.0]))
+    if phrases:
+        gain.asking.takes(pays=True)  # no try of the drafter is due
     choice = ModelChoice(prices, gain, drafter=drafter, costs=cost_line(()), end=100)
-    drafting = DrafterDrafting(
+    drafting = ModelDrafting(
         Copies() if phrases else None, None, choice,  # type: ignore[arg-type]
-        controller=prices, figures=SpeculationFigures(), prefers_phrases=phrases,
+        controller=prices, figures=SpeculationFigures(), offers=phrases,
     )  # fmt: skip
     return asyncio.run(drafting.propose([1], None, BUDGET))
 

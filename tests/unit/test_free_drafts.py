@@ -22,8 +22,9 @@ from draftloop.tree import (
 )
 from orchestrator.budget import Controller
 from orchestrator.costs import VerifyCost
-from orchestrator.drafting import MOST_PHRASE_ROUNDS, DrafterDrafting, Drafting, RecyclingDrafting
+from orchestrator.drafting import Drafting, ModelDrafting, RecyclingDrafting
 from orchestrator.figures import SpeculationFigures
+from orchestrator.selection import Offer
 
 
 class Uncut:
@@ -50,8 +51,8 @@ class Fixed:
 class Never(Uncut):
     """A choice that asks no drafter, and knows what it would have had to beat."""
 
-    def asks(self, committed: Sequence[int], offered: float, without: float) -> bool:
-        self.offered, self.without = offered, without
+    def asks(self, committed: Sequence[int], offer: Offer) -> bool:
+        self.offer = offer
         return False
 
 
@@ -76,43 +77,19 @@ def test_a_free_draft_says_why_it_ended(
 
 
 def test_a_drafter_must_bring_in_more_than_phrases_do() -> None:
-    """Than those of this round, at their verification's price."""
+    """Than those of this round, at the price of their nodes."""
     choice, figures = Never(), SpeculationFigures()
-    cost = VerifyCost((CostPoint(1, 1000), CostPoint(16, 4000)))
+    cost = VerifyCost((CostPoint(1, 1000), CostPoint(16, 1500)))
     controller = Controller(max_nodes=8, verify_cost=cost, draft_token_ns=100.0)
     unsure = dataclasses.replace(CHAIN, estimates=(0.3, 0.5))
-    drafting = DrafterDrafting(
+    drafting = ModelDrafting(
         Fixed(unsure), None, choice,  # type: ignore[arg-type]
-        controller=controller, figures=figures, prefers_phrases=True,
+        controller=controller, figures=figures, offers=True,
     )  # fmt: skip
     budget = DraftBudget(max_nodes=8, max_depth=8)
     draft = asyncio.run(drafting.propose([1], None, budget))
     assert draft.tree == unsure and figures.phrase_rounds == 1
-    assert choice.offered == pytest.approx(0.45)
-    price = controller.rate * cost.nanoseconds(2)
-    assert choice.without == pytest.approx(1.45 - price) and price > 1
-
-
-def test_a_drafter_that_phrases_outdo_is_asked_now_and_then() -> None:
-    """Or nobody would learn that it does better by now."""
-    asked: list[int] = []
-
-    class Noted(Uncut):
-        def asks(self, committed: Sequence[int], offered: float, without: float) -> bool:
-            asked.append(len(committed))
-            return False
-
-    cost = VerifyCost((CostPoint(1, 1000), CostPoint(16, 1000)))
-    sure = dataclasses.replace(CHAIN, estimates=(1.0, 1.0))
-    drafting = DrafterDrafting(
-        Fixed(sure), None, Noted(),  # type: ignore[arg-type]
-        controller=Controller(max_nodes=8, verify_cost=cost, draft_token_ns=1000.0),
-        figures=SpeculationFigures(), prefers_phrases=True,
-    )  # fmt: skip
-    budget = DraftBudget(max_nodes=8, max_depth=8)
-    for number in range(1, 3 * MOST_PHRASE_ROUNDS):
-        assert asyncio.run(drafting.propose([1] * number, None, budget)).tree == sure
-    assert asked == [MOST_PHRASE_ROUNDS + 1, 2 * (MOST_PHRASE_ROUNDS + 1)]
+    assert choice.offer.tokens == pytest.approx(0.45) and choice.offer.nodes == 2
 
 
 def test_a_drafter_hears_only_verdicts_on_its_own_drafts() -> None:
@@ -129,14 +106,14 @@ def test_a_drafter_hears_only_verdicts_on_its_own_drafts() -> None:
         drafter = Drafter()
         rounds = iter((True, True, False, True))
 
-        def asks(self, committed: Sequence[int], offered: float, without: float) -> bool:
+        def asks(self, committed: Sequence[int], offer: Offer) -> bool:
             return next(self.rounds)
 
     cost = VerifyCost((CostPoint(1, 1000), CostPoint(16, 4000)))
-    drafting = DrafterDrafting(
+    drafting = ModelDrafting(
         None, None, Now(),  # type: ignore[arg-type]
         controller=Controller(max_nodes=8, verify_cost=cost, draft_token_ns=100.0),
-        figures=SpeculationFigures(), prefers_phrases=False,
+        figures=SpeculationFigures(), offers=False,
     )  # fmt: skip
     said = [None, *(Verdict((), (token,), token) for token in (1, 2, 3))]
     for verdict in said:
@@ -156,7 +133,7 @@ def test_a_round_without_a_draft_says_nothing_about_the_last_one() -> None:
         def drafts(self) -> bool:
             return next(self.drafted)
 
-        def observe(self, accepted: int, nodes: int, draft_ns: int, offered: float) -> None:
+        def observe(self, accepted: int, nodes: int, draft_ns: int, offer: Offer) -> None:
             self.seen.append(nodes)
 
     choice = Once()
@@ -189,15 +166,44 @@ def test_a_drafter_that_is_gone_leaves_what_tokens_alone_say() -> None:
     class Now(Uncut):
         drafter = Gone()
 
-        def asks(self, committed: Sequence[int], offered: float, without: float) -> bool:
+        def asks(self, committed: Sequence[int], offer: Offer) -> bool:
             return True
 
-    cost, figures = VerifyCost((CostPoint(1, 1000),)), SpeculationFigures()
-    drafting = DrafterDrafting(
+    cost, figures = VerifyCost((CostPoint(1, 1000), CostPoint(16, 1500))), SpeculationFigures()
+    drafting = ModelDrafting(
         Fixed(CHAIN), None, Now(),  # type: ignore[arg-type]
         controller=Controller(max_nodes=8, verify_cost=cost, draft_token_ns=100.0),
-        figures=figures, prefers_phrases=False,
+        figures=figures, offers=False,
     )  # fmt: skip
     budget = DraftBudget(max_nodes=8, max_depth=8)
     assert asyncio.run(drafting.propose([1], None, budget)).tree == CHAIN
     assert figures.fallback_rounds == 1
+
+
+def test_with_a_fixed_size_phrases_that_promise_more_than_the_drafter_are_taken() -> None:
+    """Without prices: a busy machine made phrases that were right look too dear to be taken."""
+
+    class Brings(Uncut):
+        def __init__(self, tokens: float) -> None:
+            self._tokens = tokens
+            self.drafter = self
+
+        def advantage(self, offer: Offer) -> float:
+            return self._tokens - offer.tokens
+
+        def asks(self, committed: Sequence[int], offer: Offer) -> bool:
+            return True
+
+        async def propose(self, committed: Sequence[int], *said: object) -> Draft:
+            return Draft(tree=modelled, committed_length=len(committed))
+
+    modelled = DraftTree.chain([8, 9], TokenSource.DRAFT_MODEL)
+    cost = VerifyCost((CostPoint(1, 1000), CostPoint(16, 900_000)))
+    for brought, taken in ((0.5, CHAIN), (1.0, modelled)):
+        drafting = ModelDrafting(
+            Fixed(CHAIN), None, Brings(brought),  # type: ignore[arg-type]
+            controller=Controller(max_nodes=8, verify_cost=cost, draft_token_ns=1.0, fixed=True),
+            figures=SpeculationFigures(), offers=True,
+        )  # fmt: skip
+        budget = DraftBudget(max_nodes=8, max_depth=8)
+        assert asyncio.run(drafting.propose([1], None, budget)).tree == taken

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 import orchestrator.drafting
-import orchestrator.fused
 from benchmarks.virtual import Clock
 from draftloop.cost_line import cost_line
 from draftloop.errors import Unavailable
@@ -32,6 +31,7 @@ from orchestrator.costs import VerifyCost
 from orchestrator.figures import SpeculationFigures
 from orchestrator.fused import FusedDrafting
 from orchestrator.gains import ROUNDS_OF_TRY, USUAL_FORWARDS, Gains
+from orchestrator.selection import Offer
 from phrase_store.session import PhraseSession
 
 PLAIN_NS = 1e6
@@ -53,8 +53,7 @@ CLOCK, PLAN_NS = Ticking(), 50_000
 @pytest.fixture(autouse=True)
 def given_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """What things take is what a test says."""
-    for module in (orchestrator.drafting, orchestrator.fused):
-        monkeypatch.setattr(module, "time", CLOCK)
+    monkeypatch.setattr(orchestrator.drafting, "time", CLOCK)
 
 
 class ScriptedDrafter:
@@ -157,9 +156,9 @@ def test_text_that_repeats_needs_no_draft_model() -> None:
 
 
 def test_a_draft_model_that_pays_is_asked_and_is_offered_what_is_known() -> None:
-    drafter = ScriptedDrafter()
+    drafter = ScriptedDrafter(length=8)
     drafting, controller = made(drafter, [1, 2, 3, 1, 2], draft_ns=1000.0)
-    drafts = rounds(drafting, controller, [1, 2, 3, 1, 2], 5, accepted=4)
+    drafts = rounds(drafting, controller, [1, 2, 3, 1, 2], 5, accepted=8)
     asked = [draft for draft in drafts if draft.timings.forwards]
     assert len(asked) >= 4  # later phrases know what comes
     assert any(len(offer) for offer in drafter.offers)
@@ -170,7 +169,7 @@ def test_the_more_phrases_promise_the_less_the_draft_model_adds() -> None:
     """However cheap it is; and it never counts on more than phrases promise by themselves."""
     controller = Controller(max_nodes=16, verify_cost=LINE, draft_token_ns=1.0)
     gain = Gains().of(FUSED, 0.0, 1.0)
-    added = [gain.worth(offered, controller) - offered for offered in (0.0, 2.0, 8.0, 16.0)]
+    added = [gain.worth(controller, Offer(tokens)) - tokens for tokens in (0.0, 2.0, 8.0, 16.0)]
     assert added == sorted(added, reverse=True) and added[-1] < -2
 
 
@@ -252,12 +251,12 @@ def test_a_first_try_that_pays_shows_in_what_is_expected_of_the_next() -> None:
     gains = Gains()
     first = gains.of(FUSED, 0.0, 1.0)
     for _ in range(ROUNDS_OF_TRY):
-        first.observe(offered=0.0, accepted=9, nodes=12, draft_ns=1)
+        first.observe(accepted=9, nodes=12, draft_ns=1)
     assert gains.of(FUSED, 0.0, 1.0).tokens > 5
     for _ in range(200):
-        first.observe(offered=0.0, accepted=9, nodes=12, draft_ns=1)
+        first.observe(accepted=9, nodes=12, draft_ns=1)
     known = gains.of(FUSED, 0.0, 1.0)
-    known.observe(offered=0.0, accepted=0, nodes=12, draft_ns=1)
+    known.observe(accepted=0, nodes=12, draft_ns=1)
     assert gains.of(FUSED, 0.0, 1.0).tokens > 8.7 > known.tokens  # one miss is one miss
 
 

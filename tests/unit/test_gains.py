@@ -30,7 +30,7 @@ def test_a_draft_model_alone_says_nothing_of_one_beside_other_sources() -> None:
     before = brought(gains, ALL)
     for _ in range(50):
         gain = gains.of(ALONE.method, 0.8, 1.0)
-        gain.observe(offered=0.0, accepted=6, nodes=8, draft_ns=1)
+        gain.observe(accepted=6, nodes=8, draft_ns=1)
         gains.pace_of(ALONE.method, 0.8).observe(7, 1)
     assert brought(gains, ALONE) > 5 > before == brought(gains, ALL)
     assert gains.pace_of(ALONE.method, 0.8).tokens_per_round > 0
@@ -62,7 +62,7 @@ def test_phrases_of_others_and_own_ones_are_a_method_and_none_another() -> None:
 def test_methods_that_clients_come_up_with_take_no_more_than_so_much() -> None:
     gains = Gains()
     for _ in range(50):
-        gains.of(ALL.method, 0.8, 1.0).observe(offered=0.0, accepted=6, nodes=8, draft_ns=1)
+        gains.of(ALL.method, 0.8, 1.0).observe(accepted=6, nodes=8, draft_ns=1)
     known = brought(gains, ALL)
     for number in range(3 * MOST_METHODS):
         brought(gains, Speculation(strategy=OUROBOROS), temperature=0.0)

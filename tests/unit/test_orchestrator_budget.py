@@ -15,6 +15,7 @@ from orchestrator.budget import Controller
 from orchestrator.costs import VerifyCost, VerifyOverhead
 from orchestrator.figures import SpeculationFigures
 from orchestrator.replicas import Replica
+from orchestrator.selection import Offer
 from orchestrator.verifier_load import VerifierLoad
 
 FLAT = (CostPoint(1, 1000), CostPoint(32, 1000))
@@ -288,42 +289,11 @@ def test_one_long_draft_that_came_true_is_not_the_pace_of_all_rounds_behind_it()
     assert plan.rate == pytest.approx(41 / 10_000, rel=0.2)
 
 
-def test_phrases_are_preferred_where_they_promise_clearly_more_tokens_a_second() -> None:
-    tree = DraftTree.chain([1, 2], TokenSource.PHRASE, [0.5, 0.5])  # 1.75 tokens
-    plan = controller(FLAT, 0.0)
-    for took, beaten in ((2000, True), (1000, False)):
-        for _ in range(100):
-            plan.observe(nodes=2, emitted=2, round_ns=took)
-        assert plan.beats_model(sum(tree.path_probabilities()), len(tree)) is beaten
-
-
-def test_with_a_fixed_size_phrases_are_weighed_against_the_model_without_prices() -> None:
-    """A busy machine made phrases that were right look too dear to be taken."""
-    tree = DraftTree.chain([1, 2], TokenSource.PHRASE, [0.9, 0.9])  # 2.71 tokens
-    plan = controller(FLAT, 0.0, fixed=True)
-    for _ in range(100):
-        plan.verify_cost.observe(2, 900_000)
-        plan.observe(nodes=2, emitted=2, round_ns=1)
-    assert plan.beats_model(sum(tree.path_probabilities()), len(tree))
-    for _ in range(100):
-        plan.observe(nodes=2, emitted=3, round_ns=10**9)
-    assert not plan.beats_model(sum(tree.path_probabilities()), len(tree))
-
-
-def test_what_the_draft_model_makes_slower_than_no_draft_is_no_measure_of_phrases() -> None:
-    """They must promise clearly more than plain decoding, too."""
-    plan = controller(FLAT, 0.0)
-    for _ in range(100):
-        plan.observe(nodes=2, emitted=2, round_ns=100_000)
-    assert plan.modelled.rate < plan.plain_rate
-    assert not plan.beats_model(0.02, 1) and plan.beats_model(0.2, 1)
-
-
-def test_with_a_fixed_size_phrases_must_promise_clearly_more_too() -> None:
-    plan = controller(FLAT, 0.0, fixed=True)
-    for _ in range(100):
-        plan.observe(nodes=2, emitted=2, round_ns=1000)
-    assert not plan.beats_model(1.04, 2) and plan.beats_model(1.2, 2)
+def test_a_fixed_size_asks_for_no_prices() -> None:
+    plan = controller(STEEP, 5000.0, fixed=True)
+    for _ in range(20):
+        plan.observe(nodes=2, emitted=2, round_ns=900_000)
+    assert plan.worth() == 1 and plan.worth(Offer(tokens=1.5, nodes=8)) == 2.5
 
 
 def test_no_room_means_no_draft() -> None:

@@ -28,13 +28,14 @@ from draftloop.tree import (
     Verdict,
     Verification,
 )
-from orchestrator.budget import Controller
+from orchestrator.budget import NO_OFFER, Controller
 from orchestrator.choice import DraftChoice
 from orchestrator.costs import VerifyCost
 from orchestrator.drafting import Drafting
 from orchestrator.figures import SpeculationFigures
 from orchestrator.gains import Gain
 from orchestrator.loop import LENGTH, STOP, Generation
+from orchestrator.selection import Offer
 from orchestrator.text import TextStream
 from orchestrator.tokenizer import Tokenizer
 
@@ -163,7 +164,9 @@ async def test_nor_does_it_speak_against_drafting(tokenizer: Tokenizer) -> None:
             pass
 
     class Counted(Gain):
-        def observe(self, offered: float, accepted: int, nodes: int, draft_ns: int) -> None:
+        def observe(
+            self, accepted: int, nodes: int, draft_ns: int, offer: Offer = NO_OFFER
+        ) -> None:
             seen.append((accepted, nodes))
 
     seen: list[tuple[int, int]] = []

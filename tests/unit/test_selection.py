@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from draftloop.model_info import CostPoint
 from draftloop.tree import ROOT, DraftTree, TokenSource
 from orchestrator.costs import VerifyCost
-from orchestrator.selection import select
+from orchestrator.selection import Offer, select
 
 MODEL = TokenSource.DRAFT_MODEL
 LINE = VerifyCost((CostPoint(1, 1_000_000), CostPoint(33, 2_000_000)))
@@ -49,9 +49,9 @@ def test_no_other_part_of_a_draft_is_worth_more(
         for nodes in subsets
         if all(tree.parents[node] == ROOT or tree.parents[node] in nodes for node in nodes)
     )
-    assert chosen.worth == pytest.approx(best)
-    expected = 1 + sum(chosen.tree.path_probabilities())
-    assert chosen.worth == pytest.approx(expected - rate * cost.nanoseconds(len(chosen.tree)))
+    worth = 1 + chosen.promised - rate * cost.nanoseconds(len(chosen.tree))
+    assert worth == pytest.approx(best)
+    assert chosen.promised == pytest.approx(sum(chosen.tree.path_probabilities()))
     assert chosen.cut == (len(chosen.tree) < len(tree))
 
 
@@ -59,4 +59,4 @@ def test_no_more_nodes_are_chosen_than_may_be() -> None:
     tree = DraftTree.chain([1, 2, 3, 4], MODEL, [1.0] * 4)
     chosen = select(tree, LINE, 0.0, most=2)
     assert chosen.tree == DraftTree.chain([1, 2], MODEL, [1.0] * 2) and chosen.cut
-    assert chosen.promised == 4  # by the whole draft
+    assert chosen.offer == Offer(tokens=2, nodes=2)  # by what is left of the draft
