@@ -53,7 +53,7 @@ def drafting(own: list[int], nodes: int) -> tuple[FusedDrafting, Controller]:
         for token in range(VOCABULARY)
     ]
     phrases = PhraseSession(own, ROUNDS * 4, shared=shared, successors=table)
-    controller = Controller(max_nodes=nodes, verify_cost=VerifyCost(FREE), draft_token_ns=0.0)
+    controller = Controller(max_nodes=nodes, verify_cost=VerifyCost(FREE))
     made = FusedDrafting(phrases, None, controller=controller, figures=SpeculationFigures())
     return made, controller
 

@@ -30,14 +30,12 @@ class Controller:
     """Prices the nodes of the next draft; `fixed` drafts as much as is allowed.
 
     `whole` drafts are verified as they come: the request says how large they are. With a `fixed`
-    size nobody asks for prices: time is worth nothing.
-    `draft_token_ns` is what a draft forward takes, `everybodys` the pace of all requests like it.
-    Whether to draft at all is a `DraftChoice`.
+    size nobody asks for prices: time is worth nothing. `everybodys` is the pace of all requests
+    like it. Whether to draft at all is a `DraftChoice`.
     """
 
     max_nodes: int
     verify_cost: VerifyCost
-    draft_token_ns: float
     fixed: bool = False
     whole: bool = False
     everybodys: Pace = field(default_factory=lambda: Pace(memory=EVERYBODYS_MEMORY))  # learns too

@@ -26,7 +26,7 @@ from orchestrator.drafter_session import DrafterSession
 from orchestrator.drafting import Drafting, ModelDrafting, RecyclingDrafting
 from orchestrator.figures import SpeculationFigures
 from orchestrator.fused import FusedDrafting
-from orchestrator.gains import Gains
+from orchestrator.gains import Gain, Gains
 from orchestrator.grammar_trials import GrammarTrials
 from orchestrator.loop import Generation
 from orchestrator.metrics import DEPLOYMENTS
@@ -98,7 +98,7 @@ class Deployment:
         settings, info = self.settings, self.verifier
         # None for a strategy without a draft model
         costs = self._draft_costs(request) if request.strategy in DRAFTER_STRATEGIES else None
-        controller, figures = self._controller(request, costs), SpeculationFigures()
+        controller, figures = self._controller(request), SpeculationFigures()
         return Generation(
             request=request,
             verifier=VerifierSession(
@@ -144,9 +144,7 @@ class Deployment:
         phrases = self._phrases(request)
         if strategy == AUTOREGRESSIVE:
             return Drafting(None, phrases)
-        gain = self._gains.of(
-            request.speculation.method, request.sampling.temperature, controller.draft_token_ns
-        )
+        gain = self._gain(request, costs)
         if costs is None:
             return self._beside_the_loop(request, phrases, DraftChoice(controller, gain))
         choice = ModelChoice(
@@ -228,11 +226,16 @@ class Deployment:
         curve = self.drafter.cost_curve if self.drafter is not None else ()
         return cost_line(curve, _context_of(request))
 
-    def _controller(self, request: GenerationRequest, costs: CostLine | None) -> Controller:
-        info = self.verifier
-        cost = 0.0
+    def _gain(self, request: GenerationRequest, costs: CostLine | None) -> Gain:
+        """What drafts bring; at first it is known what a forward of the draft model takes."""
+        forward_ns = 0.0
         if costs is not None:
-            cost = costs.nanoseconds(1) if costs.rows else UNMEASURED_DRAFT_TOKEN_NS
+            forward_ns = costs.nanoseconds(1) if costs.rows else UNMEASURED_DRAFT_TOKEN_NS
+        method, temperature = request.speculation.method, request.sampling.temperature
+        return self._gains.of(method, temperature, forward_ns)
+
+    def _controller(self, request: GenerationRequest) -> Controller:
+        info = self.verifier
         said = request.speculation
         limit = said.max_draft_tokens
         most = said.most_nodes(request.strategy) or self.settings.max_draft_tokens
@@ -244,7 +247,6 @@ class Deployment:
                 everybodys=self._verify_overhead,
                 load=self._verifier_load,
             ),
-            draft_token_ns=cost,
             fixed=limit is not None,
             whole=said.most_nodes(request.strategy) is not None,
             everybodys=self._gains.pace_of(said.method, request.sampling.temperature),

@@ -32,12 +32,12 @@ FLAT = VerifyCost((CostPoint(1, PLAIN_NS), CostPoint(32, PLAIN_NS)))
 DEAR_NS, CHEAP_NS = 5 * PLAIN_NS, PLAIN_NS // 10
 
 
-def controller(draft_ns: float = 0.0, fixed: bool = False) -> Controller:
-    return Controller(max_nodes=8, verify_cost=FLAT, draft_token_ns=draft_ns, fixed=fixed)
+def controller(fixed: bool = False) -> Controller:
+    return Controller(max_nodes=8, verify_cost=FLAT, fixed=fixed)
 
 
 def choice(gains: Gains, draft_ns: float = 0.0, fixed: bool = False) -> DraftChoice:
-    prices = controller(draft_ns, fixed)
+    prices = controller(fixed)
     return DraftChoice(prices, gains.of(PROMPT_LOOKUP, 0.0, draft_ns))
 
 
@@ -87,7 +87,7 @@ def test_a_request_begins_with_what_forwards_of_the_draft_model_cost() -> None:
 def test_among_others_smaller_drafts_than_before_are_thought_of() -> None:
     """Nodes that many wait for are dear, and the drafts remembered are those of quieter times."""
     cost = VerifyCost((CostPoint(1, PLAIN_NS), CostPoint(65, 9 * PLAIN_NS)))
-    prices = Controller(max_nodes=8, verify_cost=cost, draft_token_ns=0.0)
+    prices = Controller(max_nodes=8, verify_cost=cost)
     gain = Gains().of(PROMPT_LOOKUP, 0.0, 0.0)
     for _ in range(100):
         gain.observe(4, 8, 0)
@@ -119,7 +119,7 @@ def model_choice(draft_ns: float, left: int, gains: Gains | None = None) -> Mode
     known: Any = FakeDrafter()
     costs = cost_line((CostPoint(1, PLAIN_NS // 10),))
     gain = (gains or Gains()).of(SPECULATIVE, 0.0, draft_ns)
-    return ModelChoice(controller(draft_ns), gain, drafter=known, costs=costs, end=100 + left)
+    return ModelChoice(controller(), gain, drafter=known, costs=costs, end=100 + left)
 
 
 PROMPT = [1] * 100
@@ -270,7 +270,7 @@ def test_no_fewer_tokens_than_none_are_expected() -> None:
 def test_a_draft_behind_a_large_offer_is_a_large_one() -> None:
     """It was priced like a usual one, so that the draft model looked cheap where texts repeat."""
     cost = VerifyCost((CostPoint(1, PLAIN_NS), CostPoint(33, 2 * PLAIN_NS)))
-    prices = Controller(max_nodes=32, verify_cost=cost, draft_token_ns=0.0)
+    prices = Controller(max_nodes=32, verify_cost=cost)
     gain = Gains().of(PROMPT_LOOKUP, 0.0, 0.0)
     for _ in range(400):
         gain.observe(2, 6, 0, Offer(1.0, nodes=2))
@@ -280,7 +280,7 @@ def test_a_draft_behind_a_large_offer_is_a_large_one() -> None:
 
 def test_the_nodes_of_usual_drafts_are_priced() -> None:
     cost = VerifyCost((CostPoint(1, PLAIN_NS), CostPoint(33, 2 * PLAIN_NS)))
-    prices = Controller(max_nodes=32, verify_cost=cost, draft_token_ns=0.0)
+    prices = Controller(max_nodes=32, verify_cost=cost)
     small, large = (Gains().of(PROMPT_LOOKUP, 0.0, 0.0) for _ in range(2))
     for _ in range(400):
         small.observe(2, 4, 0)
@@ -290,7 +290,7 @@ def test_the_nodes_of_usual_drafts_are_priced() -> None:
 
 def test_the_time_of_a_draft_keeps_nobody_else_waiting() -> None:
     cost = VerifyCost((CostPoint(1, PLAIN_NS), CostPoint(32, PLAIN_NS)))
-    prices = Controller(max_nodes=8, verify_cost=cost, draft_token_ns=0.0)
+    prices = Controller(max_nodes=8, verify_cost=cost)
     for _ in range(20):
         cost.load.observe(9, ServiceTimings(batch_size=8, batch_rows=16))
     free, dear = (Gains().of(PROMPT_LOOKUP, 0.0, ns) for ns in (0.0, PLAIN_NS / USUAL_FORWARDS))

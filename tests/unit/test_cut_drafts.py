@@ -35,9 +35,7 @@ MODEL, COPIED = TokenSource.DRAFT_MODEL, TokenSource.PROMPT_LOOKUP
 
 
 def controller(*, fixed: bool = False, whole: bool = False) -> Controller:
-    return Controller(
-        max_nodes=16, verify_cost=STAIRS, draft_token_ns=0.0, fixed=fixed, whole=whole
-    )
+    return Controller(max_nodes=16, verify_cost=STAIRS, fixed=fixed, whole=whole)
 
 
 class Drafter:

@@ -80,7 +80,7 @@ def test_a_drafter_must_bring_in_more_than_phrases_do() -> None:
     """Than those of this round, at the price of their nodes."""
     choice, figures = Never(), SpeculationFigures()
     cost = VerifyCost((CostPoint(1, 1000), CostPoint(16, 1500)))
-    controller = Controller(max_nodes=8, verify_cost=cost, draft_token_ns=100.0)
+    controller = Controller(max_nodes=8, verify_cost=cost)
     unsure = dataclasses.replace(CHAIN, estimates=(0.3, 0.5))
     drafting = ModelDrafting(
         Fixed(unsure), None, choice,  # type: ignore[arg-type]
@@ -112,7 +112,7 @@ def test_a_drafter_hears_only_verdicts_on_its_own_drafts() -> None:
     cost = VerifyCost((CostPoint(1, 1000), CostPoint(16, 4000)))
     drafting = ModelDrafting(
         None, None, Now(),  # type: ignore[arg-type]
-        controller=Controller(max_nodes=8, verify_cost=cost, draft_token_ns=100.0),
+        controller=Controller(max_nodes=8, verify_cost=cost),
         figures=SpeculationFigures(), offers=False,
     )  # fmt: skip
     said = [None, *(Verdict((), (token,), token) for token in (1, 2, 3))]
@@ -172,7 +172,7 @@ def test_a_drafter_that_is_gone_leaves_what_tokens_alone_say() -> None:
     cost, figures = VerifyCost((CostPoint(1, 1000), CostPoint(16, 1500))), SpeculationFigures()
     drafting = ModelDrafting(
         Fixed(CHAIN), None, Now(),  # type: ignore[arg-type]
-        controller=Controller(max_nodes=8, verify_cost=cost, draft_token_ns=100.0),
+        controller=Controller(max_nodes=8, verify_cost=cost),
         figures=figures, offers=False,
     )  # fmt: skip
     budget = DraftBudget(max_nodes=8, max_depth=8)
@@ -202,7 +202,7 @@ def test_with_a_fixed_size_phrases_that_promise_more_than_the_drafter_are_taken(
     for brought, taken in ((0.5, CHAIN), (1.0, modelled)):
         drafting = ModelDrafting(
             Fixed(CHAIN), None, Brings(brought),  # type: ignore[arg-type]
-            controller=Controller(max_nodes=8, verify_cost=cost, draft_token_ns=1.0, fixed=True),
+            controller=Controller(max_nodes=8, verify_cost=cost, fixed=True),
             figures=SpeculationFigures(), offers=True,
         )  # fmt: skip
         budget = DraftBudget(max_nodes=8, max_depth=8)

@@ -107,7 +107,7 @@ def made(
     prefill_ns: float = 0.0,
     left: int = 100,
 ) -> tuple[FusedDrafting, Controller]:
-    controller = Controller(max_nodes=16, verify_cost=LINE, draft_token_ns=draft_ns, fixed=fixed)
+    controller = Controller(max_nodes=16, verify_cost=LINE, fixed=fixed)
     choice: ModelChoice | None = None
     if drafter is not None:
         known: Any = drafter
@@ -167,7 +167,7 @@ def test_a_draft_model_that_pays_is_asked_and_is_offered_what_is_known() -> None
 
 def test_the_more_phrases_promise_the_less_the_draft_model_adds() -> None:
     """However cheap it is; and it never counts on more than phrases promise by themselves."""
-    controller = Controller(max_nodes=16, verify_cost=LINE, draft_token_ns=1.0)
+    controller = Controller(max_nodes=16, verify_cost=LINE)
     gain = Gains().of(FUSED, 0.0, 1.0)
     added = [gain.worth(controller, Offer(tokens)) - tokens for tokens in (0.0, 2.0, 8.0, 16.0)]
     assert added == sorted(added, reverse=True) and added[-1] < -2
@@ -207,7 +207,7 @@ def test_a_draft_of_a_fixed_size_is_verified_whatever_it_costs() -> None:
 def test_nodes_are_chosen_by_what_everybody_brings_in_who_waits_for_them() -> None:
     drafting, _ = made(None, [1], draft_ns=0.0)
     cost = VerifyCost(LINE.curve)
-    drafting._controller = Controller(max_nodes=16, verify_cost=cost, draft_token_ns=0.0)
+    drafting._controller = Controller(max_nodes=16, verify_cost=cost)
     unsure = DraftTree.chain([7], MODEL, [0.1])
     assert len(drafting._controller.select(unsure).tree) == 1
     for _ in range(20):

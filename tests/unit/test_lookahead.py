@@ -265,9 +265,7 @@ async def test_it_hears_of_the_stop_tokens_of_the_request() -> None:
         stop_token_ids=frozenset({9}),
     )  # fmt: skip
     deployment = Deployment(OrchestratorSettings())
-    controller = Controller(
-        max_nodes=60, verify_cost=VerifyCost((CostPoint(1, 1000),)), draft_token_ns=0.0, fixed=True
-    )
+    controller = Controller(max_nodes=60, verify_cost=VerifyCost((CostPoint(1, 1000),)), fixed=True)
     choice = DraftChoice(controller, Gain(deque([0.0])))
     drafting = deployment._beside_the_loop(request, None, choice)
     await drafting.read()

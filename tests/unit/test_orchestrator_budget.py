@@ -23,10 +23,8 @@ STEEP = (CostPoint(1, 1000), CostPoint(32, 32000))
 SLOPING = (CostPoint(1, 1000), CostPoint(32, 2000))
 
 
-def controller(curve: tuple[CostPoint, ...], draft_ns: float, fixed: bool = False) -> Controller:
-    return Controller(
-        max_nodes=8, verify_cost=VerifyCost(curve), draft_token_ns=draft_ns, fixed=fixed
-    )
+def controller(curve: tuple[CostPoint, ...], fixed: bool = False) -> Controller:
+    return Controller(max_nodes=8, verify_cost=VerifyCost(curve), fixed=fixed)
 
 
 def test_a_verification_costs_what_the_curve_and_the_last_rounds_say() -> None:
@@ -66,7 +64,7 @@ def test_what_verifications_took_in_other_requests_is_where_the_next_one_starts(
 
 
 def test_a_request_starts_at_the_pace_of_those_before_it_and_finds_its_own() -> None:
-    first = controller(FLAT, 100.0)
+    first = controller(FLAT)
     for _ in range(50):
         first.observe(4, 5, 2000)
     assert first.rate == pytest.approx(5 / 2000)
@@ -99,7 +97,7 @@ def test_a_verification_among_others_begins_where_their_rows_end() -> None:
 
 
 def test_a_node_is_worth_what_everybody_brings_in_who_waits_for_it() -> None:
-    alone, among = controller(SLOPING, 0), controller(SLOPING, 0)
+    alone, among = controller(SLOPING), controller(SLOPING)
     for plan in (alone, among):
         for _ in range(20):
             plan.observe(nodes=2, emitted=2, round_ns=1000)
@@ -113,7 +111,7 @@ def test_a_node_is_worth_what_everybody_brings_in_who_waits_for_it() -> None:
 
 def test_beside_prompts_own_time_is_worth_less_and_that_of_others_as_much() -> None:
     """Drafts make prompts no shorter: for all together a node is no cheaper for them."""
-    alone, beside, among = (controller(SLOPING, 0) for _ in range(3))
+    alone, beside, among = (controller(SLOPING) for _ in range(3))
     for plan in (alone, beside, among):
         for _ in range(50):
             plan.observe(nodes=2, emitted=2, round_ns=1000 if plan is alone else 4000)
@@ -226,7 +224,7 @@ def test_a_price_from_a_busy_moment_does_not_outlive_it() -> None:
 
 
 def test_a_pace_without_drafts_counts_less_the_longer_ago_it_was() -> None:
-    priced = controller(FLAT, 0.0)
+    priced = controller(FLAT)
     for _ in range(20):
         priced.observe(nodes=0, emitted=1, round_ns=4000, modelled=False)
     busy = priced.plain_rate
@@ -237,7 +235,7 @@ def test_a_pace_without_drafts_counts_less_the_longer_ago_it_was() -> None:
 
 
 def test_the_first_slow_round_does_not_decide_the_pace_without_drafts() -> None:
-    plain = controller(FLAT, 0.0)
+    plain = controller(FLAT)
     assert plain.plain_rate == pytest.approx(1 / 1000)
     plain.observe(nodes=0, emitted=1, round_ns=4000, modelled=False)
     assert plain.plain_rate == pytest.approx(3 / 6000)
@@ -247,14 +245,14 @@ def test_the_first_slow_round_does_not_decide_the_pace_without_drafts() -> None:
 
 
 def test_free_drafts_are_as_deep_as_allowed() -> None:
-    free = controller(FLAT, 0.0).next_budget(100)
+    free = controller(FLAT).next_budget(100)
     assert (free.max_nodes, free.max_depth, free.least_path_probability) == (8, 8, 0.0)
-    assert controller(FLAT, 0.0).next_budget(3).max_depth == 3
-    assert controller(STEEP, 5000.0, fixed=True).next_budget(100).max_depth == 8
+    assert controller(FLAT).next_budget(3).max_depth == 3
+    assert controller(STEEP, fixed=True).next_budget(100).max_depth == 8
 
 
 def test_nodes_are_priced_by_what_their_time_brings_in_otherwise() -> None:
-    priced = controller(SLOPING, 0.0)
+    priced = controller(SLOPING)
     assert priced.node_price == pytest.approx(1 / 31)  # plain decoding: a token in 1000 ns
     for _ in range(50):
         priced.observe(nodes=1, emitted=4, round_ns=1000)
@@ -264,7 +262,7 @@ def test_nodes_are_priced_by_what_their_time_brings_in_otherwise() -> None:
 
 def test_the_least_probability_is_one() -> None:
     """However dear a node is: it travels, and there is no probability above."""
-    dear = controller(STEEP, 0.0)
+    dear = controller(STEEP)
     for _ in range(50):
         dear.observe(nodes=1, emitted=4, round_ns=1000)
     assert dear.node_price > 1
@@ -272,7 +270,7 @@ def test_the_least_probability_is_one() -> None:
 
 
 def test_a_round_in_which_the_draft_model_found_nothing_is_none_without_a_draft() -> None:
-    plan = controller(FLAT, 0.0)
+    plan = controller(FLAT)
     for _ in range(20):
         plan.observe(nodes=0, emitted=1, round_ns=100_000, modelled=True)
     assert plan.plain_rate == pytest.approx(1 / 1000)
@@ -280,7 +278,7 @@ def test_a_round_in_which_the_draft_model_found_nothing_is_none_without_a_draft(
 
 def test_one_long_draft_that_came_true_is_not_the_pace_of_all_rounds_behind_it() -> None:
     """It priced every further node out, and rounds without a draft did not count."""
-    plan = controller(SLOPING, draft_ns=0.0)
+    plan = controller(SLOPING)
     plan.observe(nodes=32, emitted=33, round_ns=2000, modelled=False)
     at_first = plan.node_price
     for _ in range(8):
@@ -290,14 +288,14 @@ def test_one_long_draft_that_came_true_is_not_the_pace_of_all_rounds_behind_it()
 
 
 def test_a_fixed_size_asks_for_no_prices() -> None:
-    plan = controller(STEEP, 5000.0, fixed=True)
+    plan = controller(STEEP, fixed=True)
     for _ in range(20):
         plan.observe(nodes=2, emitted=2, round_ns=900_000)
     assert plan.worth() == 1 and plan.worth(Offer(tokens=1.5, nodes=8)) == 2.5
 
 
 def test_no_room_means_no_draft() -> None:
-    assert controller(FLAT, 0.0, fixed=True).next_budget(0).max_nodes == 0
+    assert controller(FLAT, fixed=True).next_budget(0).max_nodes == 0
 
 
 def test_figures_add_up() -> None:

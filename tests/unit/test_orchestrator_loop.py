@@ -117,7 +117,7 @@ def generation(tokenizer: Tokenizer, verifier: ScriptedVerifier, drafting: Draft
         speculation=Speculation(strategy=SPECULATIVE),
     )
     controller = WatchedController(
-        max_nodes=4, verify_cost=VerifyCost((CostPoint(1, 1000),)), draft_token_ns=0.0, fixed=True
+        max_nodes=4, verify_cost=VerifyCost((CostPoint(1, 1000),)), fixed=True
     )
     return Generation(
         request=request,
