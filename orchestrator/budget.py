@@ -14,11 +14,10 @@ from dataclasses import dataclass, field
 from draftloop.pace import Pace
 from draftloop.tree import DraftBudget, DraftTree
 from orchestrator.costs import VerifyCost
-from orchestrator.selection import Offer, Selection, select
+from orchestrator.selection import NO_OFFER, Offer, Selection, select
 
 NODES_MEMORY, EVERYBODYS_MEMORY = 0.8, 0.99
 NO_DRAFT = DraftBudget(max_nodes=0, max_depth=0)
-NO_OFFER = Offer()
 # Rounds of others like it that a request's pace starts from: its own first ones say little.
 ROUNDS_OF_OTHERS = 6
 # Rounds without a draft that are assumed to take what their forward is expected to.

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 from draftloop.cost_line import CostLine
 from draftloop.tree import Draft
-from orchestrator.budget import NO_OFFER, Controller
+from orchestrator.budget import Controller
 from orchestrator.drafter_session import DrafterSession
 from orchestrator.gains import ROUNDS_OF_TRY, Gain
-from orchestrator.selection import Offer, cut
+from orchestrator.selection import NO_OFFER, Offer, cut
 
 # Of a round's tokens that trying the draft model again may cost, as far as is known.
 SHARE_OF_TRIES = 0.05

@@ -17,10 +17,10 @@ from draftloop.tree import (
     ServiceTimings,
     Verdict,
 )
-from orchestrator.budget import NO_OFFER, Controller
+from orchestrator.budget import NO_DRAFT, Controller
 from orchestrator.choice import DraftChoice, ModelChoice
 from orchestrator.figures import SpeculationFigures
-from orchestrator.selection import Offer, Selection, cut
+from orchestrator.selection import NO_OFFER, Offer, Selection, cut
 from phrase_store.session import PhraseSession
 
 
@@ -160,10 +160,7 @@ class ModelDrafting(Drafting):
     ) -> Draft:
         """The draft that is worth most: none, that of free sources, or the drafter's."""
         heard, self._unjudged = verdict if self._unjudged else None, False
-        free = Draft(tree=EMPTY_TREE, committed_length=len(committed))
-        if self._offers:
-            free = self._own_draft(committed, budget)
-        chosen = self._controller.select(free.tree)
+        free, chosen = self._free(committed, budget if self._offers else NO_DRAFT)
         model = self._choice if budget.max_nodes and not self._outdone(chosen.offer) else None
         if model is None or not model.asks(committed, chosen.offer):
             return self._without_model(free, chosen)
@@ -173,8 +170,7 @@ class ModelDrafting(Drafting):
         except Unavailable:
             self._figures.fallback_rounds += 1
             if not self._offers:
-                free = self._own_draft(committed, budget)
-                chosen = self._controller.select(free.tree)
+                free, chosen = self._free(committed, budget)
             return self._without_model(free, chosen)
         self._unjudged = True
         draft = model.cut(draft)
@@ -185,6 +181,11 @@ class ModelDrafting(Drafting):
         """Frees the drafter's session."""
         if self._choice is not None:
             await self._choice.drafter.close()
+
+    def _free(self, committed: Sequence[int], budget: DraftBudget) -> tuple[Draft, Selection]:
+        """The draft of free sources, and what of it is worth verifying."""
+        draft = self._own_draft(committed, budget)
+        return draft, self._controller.select(draft.tree)
 
     def _outdone(self, offer: Offer) -> bool:
         """Whether free sources promise more than the drafter, where nobody asks for prices."""

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from draftloop.calibrations import step_of
 from draftloop.pace import Pace
 from draftloop.patience import Patience
-from orchestrator.budget import EVERYBODYS_MEMORY, NO_OFFER, Controller
-from orchestrator.selection import Offer
+from orchestrator.budget import EVERYBODYS_MEMORY, Controller
+from orchestrator.selection import NO_OFFER, Offer
 
 # Of a request, and of all requests of about its temperature: what a request starts from. Few rounds
 # say little: with a shorter memory a draft model is asked where it has just been lucky.

@@ -18,6 +18,9 @@ class Offer:
     nodes: int = 0
 
 
+NO_OFFER = Offer()
+
+
 @dataclass(frozen=True, slots=True)
 class Selection:
     """A part of a draft, what it promises, and whether nodes were left out (`cut`)."""

@@ -28,14 +28,14 @@ from draftloop.tree import (
     Verdict,
     Verification,
 )
-from orchestrator.budget import NO_OFFER, Controller
+from orchestrator.budget import Controller
 from orchestrator.choice import DraftChoice
 from orchestrator.costs import VerifyCost
 from orchestrator.drafting import Drafting
 from orchestrator.figures import SpeculationFigures
 from orchestrator.gains import Gain
 from orchestrator.loop import LENGTH, STOP, Generation
-from orchestrator.selection import Offer
+from orchestrator.selection import NO_OFFER, Offer
 from orchestrator.text import TextStream
 from orchestrator.tokenizer import Tokenizer
 
