@@ -29,7 +29,7 @@ async def serve(settings: DrafterSettings) -> None:
         settings, strategies=list(STRATEGIES), smaller_models=settings.smaller_model_folders
     )
     store = PhraseStore(settings)
-    register(DrafterServicer(host, store, settings.draft_ahead), server.server)
+    register(DrafterServicer(host, store, settings), server.server)
 
     async def start() -> None:
         async with turn(settings.start_lock):

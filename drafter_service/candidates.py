@@ -225,8 +225,7 @@ class Candidates:
         tail = [] if self.root_is_run else session.committed[slot.length :]
         depth = tree_ends.deepest(tree)
         noise = session.sampler.noise(len(session.committed), depth + NOISE_AT_ONCE)
-        heat = session.request.sampling.temperature
-        cuts = session.sampler.cuts
+        heat, cuts = session.sampler.heat, session.sampler.cuts
         records = prepared.records(slot, self._children, heat, noise, cuts)
         place = np.array((slot.length, 0), np.int64)
         context = Context(np.array(tail, np.int64), place)

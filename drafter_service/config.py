@@ -18,6 +18,9 @@ from draftloop.config import (
 from phrase_store.config import PhraseSettings
 
 DraftAhead = Literal["auto", "on", "off"]
+# Noise lifts what a draft model holds unlikely too often: read colder than the target it meets the
+# target's token more often (decision 36).
+DRAFT_TEMPERATURE = 0.8
 
 
 class DrafterSettings(PhraseSettings, ModelServiceSettings):
@@ -44,6 +47,13 @@ class DrafterSettings(PhraseSettings, ModelServiceSettings):
         "auto",
         description="whether `fused` drafts on while its last draft is verified: `auto` on a GPU "
         "only, since a CPU is mostly shared with the verifier",
+    )
+    draft_temperature: float = Field(
+        DRAFT_TEMPERATURE,
+        gt=0,
+        le=1,
+        description="part of a request's temperature that draft models are read at: 1 for one that "
+        "is all but the target, less the less they are alike; changes speed and no token",
     )
 
     @property

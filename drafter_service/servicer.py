@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 import grpc
 
 from drafter_service.ahead import Ahead
-from drafter_service.config import DraftAhead
+from drafter_service.config import DrafterSettings
 from drafter_service.session import SessionRequest
 from drafter_service.shared import Shared
 from drafter_service.strategies import Strategy
@@ -48,10 +48,10 @@ log = logs.get(__name__)
 class DrafterServicer(drafter_pb2_grpc.DrafterServicer):
     """Speaks `draftloop.v1.Drafter`."""
 
-    def __init__(self, host: ModelHost, store: PhraseStore, draft_ahead: DraftAhead) -> None:
+    def __init__(self, host: ModelHost, store: PhraseStore, settings: DrafterSettings) -> None:
         self._host = host
-        self._draft_ahead = draft_ahead
-        self._shared = Shared(store)
+        self._draft_ahead = settings.draft_ahead
+        self._shared = Shared(store, settings.draft_temperature)
         self._settings = host.settings
 
     async def Info(

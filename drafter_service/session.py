@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import InitVar, dataclass, field
 
+from drafter_service.config import DRAFT_TEMPERATURE
 from drafter_service.economy import Ways
 from draftloop.calibration import Calibration
 from draftloop.errors import InvalidInput, StaleSession
@@ -77,12 +78,14 @@ class DrafterSession:
     committed: list[int] = field(init=False)
     stop_token_ids: frozenset[int] = field(init=False)
     followed: InitVar[Sampler | None] = None  # what the request's own would be
+    draft_temperature: InitVar[float] = DRAFT_TEMPERATURE
 
-    def __post_init__(self, followed: Sampler | None) -> None:
+    def __post_init__(self, followed: Sampler | None, draft_temperature: float) -> None:
         self.stop_token_ids = self.request.stop_token_ids
         if self.behind is None:
             self.committed = list(self.request.token_ids)
             self.sampler = followed or self.request.sampler(self.model)
+            self.sampler.heat = draft_temperature * self.request.sampling.temperature
         else:
             self.committed, self.sampler = self.behind.committed, self.behind.sampler
         self.slot.follow(self.committed)

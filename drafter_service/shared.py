@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
+from drafter_service.config import DRAFT_TEMPERATURE
 from drafter_service.economy import Ways
 from drafter_service.session import DrafterSession, SessionRequest
 from drafter_service.strategies import STRATEGIES, Strategy
@@ -35,10 +36,14 @@ class Alike(NamedTuple):
 
 
 class Shared:
-    """Makes the strategies of sessions, each with a slot of its own."""
+    """Makes the strategies of sessions, each with a slot of its own.
 
-    def __init__(self, store: PhraseStore) -> None:
+    `draft_temperature`: the part of a request's that its draft models are read at.
+    """
+
+    def __init__(self, store: PhraseStore, draft_temperature: float = DRAFT_TEMPERATURE) -> None:
         self.store = store
+        self._draft_temperature = draft_temperature
         self._calibrations: defaultdict[Alike, Calibration] = defaultdict(Calibration)
         self._reviews: defaultdict[Alike, Calibration] = defaultdict(Calibration)
         self._ways: defaultdict[Alike, Ways] = defaultdict(Ways)
@@ -70,6 +75,7 @@ class Shared:
                 behind=session,
                 is_alone=is_alone,
                 followed=followed,
+                draft_temperature=self._draft_temperature,
             )
         assert session is not None, "models is empty"
         return STRATEGIES[request.strategy](session)

@@ -23,7 +23,10 @@ from draftloop.runtime.penalties import Penalties
 
 
 class Sampler:
-    """Chooses the tokens of one session, whose text it follows."""
+    """Chooses the tokens of one session, whose text it follows.
+
+    `heat`: the temperature that scores are taken at; what is cut off is cut off at the request's.
+    """
 
     def __init__(
         self,
@@ -33,6 +36,7 @@ class Sampler:
         grammar: Follower | None = None,
     ) -> None:
         self.parameters = parameters
+        self.heat = parameters.temperature
         self._noise = GumbelNoise(parameters.seed, vocabulary_size, device)
         self._bias: Tensor | None = None
         if parameters.logit_bias:
@@ -158,7 +162,7 @@ class Sampler:
             return self._shape(logits, paths), (), 1.0
         noise = self._noise.rows(positions)
         kept = self._filters.applied(self._weighed(logits, paths))
-        return kept, noise, parameters.temperature
+        return kept, noise, self.heat
 
     def scores(
         self, logits: Tensor, positions: Sequence[int], paths: Sequence[Sequence[int]]
@@ -190,9 +194,9 @@ class Sampler:
         if parameters.greedy:
             return logits
         logits = self._filters.applied(logits)
-        if parameters.temperature != 1:
+        if self.heat != 1:
             # From the maximum down, so that a tiny temperature cannot overflow to +inf.
-            logits = (logits - logits.amax(dim=-1, keepdim=True)) / parameters.temperature
+            logits = (logits - logits.amax(dim=-1, keepdim=True)) / self.heat
         return logits
 
     def _weighed(self, logits: Tensor, paths: Sequence[Sequence[int]]) -> Tensor:

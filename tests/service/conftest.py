@@ -76,7 +76,7 @@ def serve_drafter() -> Start:
             chosen, strategies=list(STRATEGIES), smaller_models=chosen.smaller_model_folders
         )
         store = PhraseStore(chosen)
-        drafter.register(drafter.DrafterServicer(host, store, chosen.draft_ahead), server.server)
+        drafter.register(drafter.DrafterServicer(host, store, chosen), server.server)
         try:
             async with _served(server, host) as served:
                 yield served

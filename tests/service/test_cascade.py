@@ -61,7 +61,8 @@ async def test_models_that_are_the_target_are_always_right(
     """
     rows = [(6, 0), (0, 4)] if not settings else [(4, 3, 0), (0, 2, 3), (0, 0, 3)]
     chosen: dict[str, Any] = {"sampling": sampling(temperature=temperature)}
-    async with serve_drafter(**settings) as (near, host), serve_verifier() as (far, _):
+    same = serve_drafter(**settings, draft_temperature=1)  # read as the target is
+    async with same as (near, host), serve_verifier() as (far, _):
         drafter, verifier = DrafterStub(near).Draft(), VerifierStub(far).Verify()
         await say(drafter, open_drafter(strategy="cascade", cascade=matrix(*rows), **chosen))
         committed = list(PROMPT)

@@ -47,7 +47,8 @@ async def test_a_drafter_of_the_same_model_is_always_right(
     Guards positions, keys and values kept across rounds, and the noise of both services.
     """
     chosen: dict[str, Any] = {"sampling": sampling(temperature=temperature)}
-    async with serve_drafter() as (near, _), serve_verifier() as (far, _):
+    same = serve_drafter(draft_temperature=1)  # read as the target is
+    async with same as (near, _), serve_verifier() as (far, _):
         drafter, verifier = DrafterStub(near).Draft(), VerifierStub(far).Verify()
         await say(drafter, open_drafter(**chosen))
         committed = list(PROMPT)

@@ -15,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from drafter_service.config import DRAFT_TEMPERATURE
 from drafter_service.session import DrafterSession, SessionRequest
 from drafter_service.strategies.cascade import Cascade
 from drafter_service.strategies.chain import Drafted
@@ -109,6 +110,7 @@ class Setting:
     def scores(self, model: int, text: Sequence[int]) -> Tensor:
         """[vocabulary] what the target (0) or a draft model maximises after the text."""
         path = text[len(PROMPT) :]
+        self.sampler.heat = (DRAFT_TEMPERATURE if model else 1) * self.temperature
         return self.sampler.scores(self.laws[model](text)[None], [len(text)], [path])[0]
 
     def row(self, text: list[int], row: int, limit: int, committed: int) -> list[int]:

@@ -105,3 +105,20 @@ def test_a_batch_chooses_as_its_rows_do(temperature: float) -> None:
 
 def test_log_probabilities_are_exact() -> None:
     assert math.isclose(float(shape(SAMPLED).softmax(-1)[0]), float(LOGITS[0].softmax(-1)[0]))
+
+
+def test_a_colder_reading_is_cut_off_at_the_requests_temperature() -> None:
+    sampler = Sampler(replace(SAMPLED, top_p=0.85), 5, CPU)
+    cold = Sampler(replace(SAMPLED, top_p=0.85), 5, CPU)
+    cold.heat = 0.5
+    noise = sampler.scores(LOGITS, [3], [[]]) - sampler.shape(LOGITS, [[]])
+    told = cold.best(LOGITS, [3], [[]], 3)
+    expected = (LOGITS / 0.5 + noise)[0, :3]  # top-p leaves three of five, at either temperature 1
+    assert told.token_ids[0] == expected.sort(descending=True).indices.tolist()
+    assert told.shares()[0] == pytest.approx(
+        expected.softmax(-1).sort(descending=True).values.tolist(), rel=1e-5
+    )
+    colder = Sampler(replace(SAMPLED, temperature=0.5, top_p=0.85), 5, CPU)
+    assert [share > 0 for share in colder.best(LOGITS, [3], [[]], 3).shares()[0]] == [
+        True, True, False,
+    ]  # fmt: skip

@@ -1,0 +1,175 @@
+"""How cold a draft model is best read: how often its candidates hold the target's token.
+
+    python -m benchmarks.draft_temperature [--draft drafter-large] [--temperature 0.7 1.0]
+
+Decodes prompts plainly with the bundled target and asks the draft model after every token, with
+the target's own noise, at parts of the request's temperature (`draft_temperature`).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import torch
+from rich.console import Console
+from rich.progress import track
+from rich.table import Table
+from torch import Tensor
+
+from benchmarks.bundled_pair import bundled_pair
+from benchmarks.candidates import decode
+from benchmarks.machine import describe_machine
+from benchmarks.output import as_command, prepare
+from benchmarks.prompts import MAIN_WORKLOADS, Missing
+from benchmarks.settings import LEAST_TOKENS, at_least, read_temperature
+from benchmarks.workload import FIRST_SEED
+from draftloop.request import SamplingParameters
+from draftloop.runtime.choices import Choices
+from draftloop.runtime.forward import Forward
+from draftloop.runtime.model import LanguageModel
+from draftloop.runtime.sampling import Sampler
+
+PARTS = (1.0, 0.95, 0.9, 0.85, 0.8, 0.75, 0.7, 0.6)
+MOST_CANDIDATES = 4
+DRAFTS = ("drafter", "drafter-large")
+
+
+@dataclass(frozen=True, slots=True)
+class Heard:
+    """What a draft model says at one position.
+
+    rank: of the target's token among its candidates, -1 if it is none. share: the first one's.
+    """
+
+    rank: int
+    share: float
+
+
+@dataclass(frozen=True, slots=True)
+class Met:
+    """How often the first 1, 2 and 4 candidates hold the target's token, at a part of its heat.
+
+    `nats`: what the share of the first candidate lacks as a chance that it is right.
+    """
+
+    workload: str
+    temperature: float
+    part: float
+    positions: int
+    first: float
+    of_two: float
+    of_four: float
+    nats: float
+
+    @classmethod
+    def of(cls, workload: str, temperature: float, part: float, heard: Sequence[Heard]) -> Met:
+        """From all positions."""
+        one, two, four = (
+            sum(0 <= each.rank < most for each in heard) / len(heard) for most in (1, 2, 4)
+        )
+        return cls(workload, temperature, part, len(heard), one, two, four, _nats(heard))
+
+
+def _nats(heard: Sequence[Heard]) -> float:
+    chances = [each.share if each.rank == 0 else 1 - each.share for each in heard]
+    return -sum(math.log(max(chance, 1e-6)) for chance in chances) / len(heard)
+
+
+@torch.inference_mode()
+def logits_of(model: LanguageModel, text: Sequence[int]) -> Tensor:
+    """Logits after every token of the text but the last, [tokens - 1, vocabulary]."""
+    slot = model.acquire()
+    try:
+        (logits,) = model.forward([Forward(model, slot, text[:-1])])
+    finally:
+        model.cache.release(slot)
+    return logits
+
+
+def listen(
+    logits: Tensor, text: Sequence[int], start: int, sampler: Sampler, part: float
+) -> Iterator[Heard]:
+    """Position by position from `start` on, at a part of the request's temperature."""
+    sampler.heat = part * sampler.parameters.temperature
+    for position in range(start, len(text)):
+        choices: Choices = sampler.best(
+            logits[position - 1 : position], [position], [[]], MOST_CANDIDATES
+        )
+        tokens, shares = choices.token_ids[0], choices.shares()[0]
+        token = text[position]
+        yield Heard(tokens.index(token) if token in tokens else -1, shares[0])
+
+
+def measure(settings: argparse.Namespace) -> Iterator[Met]:
+    """Workload by workload; those whose prompts are not at hand are left out."""
+    target, draft = bundled_pair(settings.threads, settings.draft).values()
+    for workload in MAIN_WORKLOADS:
+        try:
+            prompts = MAIN_WORKLOADS[workload](settings.prompts).measured
+        except Missing:
+            continue
+        for temperature in settings.temperature:
+            heard: dict[float, list[Heard]] = {part: [] for part in PARTS}
+            for number, prompt in enumerate(track(prompts, f"{workload}, {temperature}")):
+                sampling = SamplingParameters(temperature=temperature, seed=FIRST_SEED + number)
+                text, _ = decode(target, prompt.token_ids, sampling, settings.tokens)
+                logits, start = logits_of(draft, text), len(prompt.token_ids)
+                sampler = Sampler(sampling, draft.vocabulary_size, draft.device)
+                for part in PARTS:
+                    heard[part] += listen(logits, text, start, sampler, part)
+            for part in PARTS:
+                yield Met.of(workload, temperature, part, heard[part])
+
+
+def show(console: Console, found: Sequence[Met]) -> None:
+    """On the terminal: all workloads together."""
+    table = Table(title="the target's token among a draft model's candidates", title_justify="left")
+    for name in ("temperature", "part", "first", "of two", "of four", "nats", "n"):
+        table.add_column(name, justify="right")
+    for temperature in dict.fromkeys(met.temperature for met in found):
+        for part in PARTS:
+            those = [met for met in found if (met.temperature, met.part) == (temperature, part)]
+            count = sum(met.positions for met in those)
+            table.add_row(str(temperature), str(part), *(
+                f"{sum(getattr(met, name) * met.positions for met in those) / count:.4f}"
+                for name in ("first", "of_two", "of_four", "nats")
+            ), str(count))  # fmt: skip
+    console.print(table)
+
+
+def read_warm(text: str) -> float:
+    """A temperature at which there is noise."""
+    if not (temperature := read_temperature(text)):
+        raise argparse.ArgumentTypeError("temperature: must be above 0, where noise decides")
+    return temperature
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Measures, shows, writes."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--draft", choices=DRAFTS, default=DRAFTS[0])
+    parser.add_argument("--temperature", type=read_warm, nargs="+", default=[0.8])
+    parser.add_argument("--prompts", type=at_least(1), default=16)
+    parser.add_argument("--tokens", type=at_least(LEAST_TOKENS), default=96)
+    parser.add_argument("--threads", type=at_least(1))
+    parser.add_argument("--out", type=Path, help="JSON file for the figures")
+    settings = parser.parse_args(arguments)
+    if settings.out:
+        prepare(settings.out)
+    found = list(measure(settings))
+    show(Console(), found)
+    if settings.out:
+        stated = {**vars(settings), "out": str(settings.out)}
+        said = {"settings": stated, "machine": describe_machine()}
+        content = {**said, "met": [asdict(met) for met in found]}
+        settings.out.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    as_command(main)
