@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from drafter_service.config import DRAFT_TEMPERATURE
 from draftloop.calibration import Calibration
 from draftloop.phrase import MAX_CONTEXT
 from draftloop.request import SamplingParameters
@@ -114,8 +115,9 @@ def decode(
 def rankings(
     model: LanguageModel, text: Sequence[int], sampling: SamplingParameters
 ) -> list[list[int]]:
-    """For every position of the text the model's best tokens; none for the first one."""
+    """For every position of the text a draft model's best tokens; none for the first one."""
     sampler = Sampler(sampling, model.vocabulary_size, model.device)
+    sampler.heat = DRAFT_TEMPERATURE * sampling.temperature
     slot = model.acquire()
     try:
         (logits,) = model.forward([Forward(model, slot, text[:-1])])

@@ -18,6 +18,7 @@ SMALLER = {
     "--workloads completion --out {}/result",
     "benchmarks.load": "--minutes 0.1 --sessions 1,2 --tokens 6 --profile bundled --out {}/load",
     "benchmarks.oracle": "--prompts 1 --tokens 6 --out {}/oracle.json",
+    "benchmarks.draft_temperature": "--prompts 1 --tokens 6",
     "benchmarks.simulate": "--profiles 300M --workloads completion --prompts 1 --tokens 6",
     "benchmarks.phrase_log": "--records 20000",
     "benchmarks.gateway": "--tokens 6 --repeats 1 --output {}",
