@@ -112,24 +112,26 @@ def decode(
 
 
 @torch.inference_mode()
-def rankings(
-    model: LanguageModel, text: Sequence[int], sampling: SamplingParameters
-) -> list[list[int]]:
-    """For every position of the text a draft model's best tokens; none for the first one."""
-    sampler = Sampler(sampling, model.vocabulary_size, model.device)
-    sampler.heat = DRAFT_TEMPERATURE * sampling.temperature
+def logits_of(model: LanguageModel, text: Sequence[int]) -> Tensor:
+    """Logits after every token of the text but the last, [tokens - 1, vocabulary]."""
     slot = model.acquire()
     try:
         (logits,) = model.forward([Forward(model, slot, text[:-1])])
     finally:
         model.cache.release(slot)
-    return [[], *(_best(sampler, row, position) for position, row in enumerate(logits, 1))]
+    return logits
 
 
-def _best(sampler: Sampler, logits: Tensor, position: int) -> list[int]:
-    scores = sampler.scores(logits[None], [position], [[]])
-    best: list[int] = scores[0].topk(MOST_OFFERS).indices.tolist()
-    return best
+@torch.inference_mode()
+def rankings(
+    model: LanguageModel, text: Sequence[int], sampling: SamplingParameters
+) -> list[list[int]]:
+    """For every position of the text a draft model's best tokens; none for the first one."""
+    sampler = Sampler(sampling, model.vocabulary_size, model.device)
+    sampler.cool(DRAFT_TEMPERATURE)
+    positions = range(1, len(text))
+    best = sampler.best(logits_of(model, text), positions, [()] * len(positions), MOST_OFFERS)
+    return [[], *best.token_ids]
 
 
 def index_of(texts: Sequence[tuple[Sequence[int], int]]) -> PhraseIndex:

@@ -15,23 +15,19 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-import torch
 from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 from torch import Tensor
 
 from benchmarks.bundled_pair import bundled_pair
-from benchmarks.candidates import decode
+from benchmarks.candidates import decode, logits_of
 from benchmarks.machine import describe_machine
 from benchmarks.output import as_command, prepare
 from benchmarks.prompts import MAIN_WORKLOADS, Missing
 from benchmarks.settings import LEAST_TOKENS, at_least, read_temperature
 from benchmarks.workload import FIRST_SEED
 from draftloop.request import SamplingParameters
-from draftloop.runtime.choices import Choices
-from draftloop.runtime.forward import Forward
-from draftloop.runtime.model import LanguageModel
 from draftloop.runtime.sampling import Sampler
 
 PARTS = (1.0, 0.95, 0.9, 0.85, 0.8, 0.75, 0.7, 0.6)
@@ -80,28 +76,17 @@ def _nats(heard: Sequence[Heard]) -> float:
     return -sum(math.log(max(chance, 1e-6)) for chance in chances) / len(heard)
 
 
-@torch.inference_mode()
-def logits_of(model: LanguageModel, text: Sequence[int]) -> Tensor:
-    """Logits after every token of the text but the last, [tokens - 1, vocabulary]."""
-    slot = model.acquire()
-    try:
-        (logits,) = model.forward([Forward(model, slot, text[:-1])])
-    finally:
-        model.cache.release(slot)
-    return logits
-
-
 def listen(
     logits: Tensor, text: Sequence[int], start: int, sampler: Sampler, part: float
 ) -> Iterator[Heard]:
     """Position by position from `start` on, at a part of the request's temperature."""
-    sampler.heat = part * sampler.parameters.temperature
-    for position in range(start, len(text)):
-        choices: Choices = sampler.best(
-            logits[position - 1 : position], [position], [[]], MOST_CANDIDATES
-        )
-        tokens, shares = choices.token_ids[0], choices.shares()[0]
-        token = text[position]
+    sampler.cool(part)
+    positions = range(start, len(text))
+    paths = [()] * len(positions)
+    choices = sampler.best(logits[start - 1 :], positions, paths, MOST_CANDIDATES)
+    for token, tokens, shares in zip(
+        text[start:], choices.token_ids, choices.shares(), strict=True
+    ):
         yield Heard(tokens.index(token) if token in tokens else -1, shares[0])
 
 

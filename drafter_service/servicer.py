@@ -50,9 +50,8 @@ class DrafterServicer(drafter_pb2_grpc.DrafterServicer):
 
     def __init__(self, host: ModelHost, store: PhraseStore, settings: DrafterSettings) -> None:
         self._host = host
-        self._draft_ahead = settings.draft_ahead
         self._shared = Shared(store, settings.draft_temperature)
-        self._settings = host.settings
+        self._settings = settings
 
     async def Info(
         self, request: pb.DrafterInfoRequest, context: grpc.aio.ServicerContext
@@ -105,7 +104,8 @@ class DrafterServicer(drafter_pb2_grpc.DrafterServicer):
     @property
     def _drafts_ahead(self) -> bool:
         own_device = self._host.model.device.type != "cpu"
-        return own_device if self._draft_ahead == "auto" else self._draft_ahead == "on"
+        wish = self._settings.draft_ahead
+        return own_device if wish == "auto" else wish == "on"
 
     async def _answers(
         self,

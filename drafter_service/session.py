@@ -85,7 +85,7 @@ class DrafterSession:
         if self.behind is None:
             self.committed = list(self.request.token_ids)
             self.sampler = followed or self.request.sampler(self.model)
-            self.sampler.heat = draft_temperature * self.request.sampling.temperature
+            self.sampler.cool(draft_temperature)
         else:
             self.committed, self.sampler = self.behind.committed, self.behind.sampler
         self.slot.follow(self.committed)

@@ -25,7 +25,7 @@ from draftloop.runtime.penalties import Penalties
 class Sampler:
     """Chooses the tokens of one session, whose text it follows.
 
-    `heat`: the temperature that scores are taken at; what is cut off is cut off at the request's.
+    `heat`: the temperature that scores are taken at, the request's until it is cooled.
     """
 
     def __init__(
@@ -51,6 +51,13 @@ class Sampler:
             self._banned = Banned(parameters.bans, vocabulary_size, device)
         self._grammar = grammar
         self._filters = Filters(parameters, vocabulary_size)
+
+    def cool(self, part: float) -> None:
+        """From now on takes scores at this part of the request's temperature.
+
+        What is cut off is cut off at the request's own.
+        """
+        self.heat = part * self.parameters.temperature
 
     def observe_prompt(self, token_ids: Sequence[int]) -> None:
         """Counts in the prompt."""

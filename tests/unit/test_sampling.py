@@ -110,7 +110,7 @@ def test_log_probabilities_are_exact() -> None:
 def test_a_colder_reading_is_cut_off_at_the_requests_temperature() -> None:
     sampler = Sampler(replace(SAMPLED, top_p=0.85), 5, CPU)
     cold = Sampler(replace(SAMPLED, top_p=0.85), 5, CPU)
-    cold.heat = 0.5
+    cold.cool(0.5)
     noise = sampler.scores(LOGITS, [3], [[]]) - sampler.shape(LOGITS, [[]])
     told = cold.best(LOGITS, [3], [[]], 3)
     expected = (LOGITS / 0.5 + noise)[0, :3]  # top-p leaves three of five, at either temperature 1
