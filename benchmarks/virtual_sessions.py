@@ -10,8 +10,8 @@ from typing import Any
 from unittest import mock
 
 import drafter_service.strategies.cascade
-import drafter_service.strategies.chain
 import drafter_service.strategies.fused
+import drafter_service.strategies.ouroboros
 import drafter_service.strategies.tree
 import orchestrator.deployment
 import orchestrator.drafting
@@ -43,8 +43,8 @@ from verifier_service.round import verify
 TIMED: tuple[ModuleType, ...] = (
     orchestrator.loop,
     orchestrator.drafting,
-    drafter_service.strategies.chain,
     drafter_service.strategies.fused,
+    drafter_service.strategies.ouroboros,
     drafter_service.strategies.tree,
     drafter_service.strategies.cascade,
 )

@@ -138,6 +138,24 @@ class Candidates:
             tree_ends.open_up(tree, 1, int(state["max_depth"]))
             tree.ends[: self._count("ends")].sort()
 
+    def begin_behind(self, chain: DraftTree) -> None:
+        """The first end: the last token of a chain, all of whose other tokens were run."""
+        if not chain:
+            self.begin()
+            return
+        last, state = len(chain) - 1, self._tree.state[0]
+        self._tree.nodes[ROOT]["row"], state["rows"] = ROOT, self.session.slot.pending
+        self.offer(chain, len(chain))
+        self.nodes["grown"][:last] = 1
+        self._tree.ends[0], state["ends"] = last, 1
+
+    def chain(self, first: int) -> list[tuple[int, float, float]]:
+        """Of a chain, from its token `first` on: each token, its share of scores, its estimate."""
+        known = self.nodes[first:]
+        shares = self._tree.said_shares[self._tree.nodes["row"][known["parent"]], 0]
+        told = (known["token"], shares, known["estimate"])
+        return list(zip(*(field.tolist() for field in told), strict=True))
+
     def next_ends(self, economy: Economy) -> None:
         """Open ends that pay; none where none does."""
         tree_ends.next_ends(self._tree, economy.state)
@@ -210,8 +228,8 @@ class Candidates:
     def passes(self, economy: Economy) -> Passes | None:
         """All that remains to be run, in one call; None where the next forward must be alone."""
         session, slot = self.session, self.session.slot
-        prepared = session.model.prepared
-        if prepared is None or not session.sampler.plain or not session.is_alone():
+        prepared = session.prepared
+        if prepared is None:
             return None
         tail = 0 if self.root_is_run else len(session.committed) - slot.length
         if tail + tree_ends.nodes_to_run(self._tree) > prepared.most_rows:

@@ -7,13 +7,14 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import InitVar, dataclass, field
 
 from drafter_service.config import DRAFT_TEMPERATURE
-from drafter_service.economy import Ways
+from drafter_service.economy import Choice, Ways
 from draftloop.calibration import Calibration
 from draftloop.errors import InvalidInput, StaleSession
 from draftloop.phrase import PhraseAccess
 from draftloop.request import check_token_ids
 from draftloop.runtime.kv_cache import Slot
 from draftloop.runtime.model import LanguageModel
+from draftloop.runtime.prepared import Prepared
 from draftloop.runtime.sampling import Sampler
 from draftloop.runtime.sessions import Opening
 from draftloop.speculation import (
@@ -72,6 +73,8 @@ class DrafterSession:
     behind: DrafterSession | None = None
     # Which of this model and those behind it draft.
     ways: Ways = field(default_factory=Ways)
+    # Whether guesses ride along in its forwards.
+    guessing: Choice = field(default_factory=Choice)
     # Whether no other session waits for the engine, on its thread.
     is_alone: Callable[[], bool] = lambda: False
     sampler: Sampler = field(init=False)
@@ -112,6 +115,11 @@ class DrafterSession:
             raise InvalidInput("committed_length", rule, committed_length)
         self.committed.extend(token_ids)
         self.sampler.observe_output(token_ids)
+
+    @property
+    def prepared(self) -> Prepared | None:
+        """What runs several forwards in one call, if this session's may be; on its thread."""
+        return self.model.prepared if self.sampler.plain and self.is_alone() else None
 
     @property
     def room(self) -> int:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from drafter_service.config import DRAFT_TEMPERATURE
-from drafter_service.economy import Ways
+from drafter_service.economy import Choice, Ways
 from drafter_service.session import DrafterSession, SessionRequest
 from drafter_service.strategies import STRATEGIES, Strategy
 from draftloop.calibration import Calibration
@@ -47,6 +47,7 @@ class Shared:
         self._calibrations: defaultdict[Alike, Calibration] = defaultdict(Calibration)
         self._reviews: defaultdict[Alike, Calibration] = defaultdict(Calibration)
         self._ways: defaultdict[Alike, Ways] = defaultdict(Ways)
+        self._guessing: defaultdict[Alike, Choice] = defaultdict(Choice)
 
     def strategy(
         self,
@@ -71,6 +72,7 @@ class Shared:
                 calibration=calibration,
                 reviews=self._reviews[alike],
                 ways=self._ways[alike],
+                guessing=self._guessing[alike],
                 phrases=None if place else self._phrases(request, model, calibration),
                 behind=session,
                 is_alone=is_alone,

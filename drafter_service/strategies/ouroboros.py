@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Sequence
 
-from drafter_service.economy import Choice
+from torch import Tensor
+
+from drafter_service.candidates import Candidates
+from drafter_service.economy import Economy
+from drafter_service.review import review
 from drafter_service.session import DrafterSession
 from drafter_service.strategies.chain import Chain, Drafted
 from draftloop.lookahead import LookaheadWindow
 from draftloop.phrase import MAX_CONTEXT, Phrase
+from draftloop.runtime.forward import Forward, Task
+from draftloop.runtime.prepared import Passes
 from draftloop.speculation import OUROBOROS
-from draftloop.tree import EMPTY_TREE, ROOT, DraftBudget, DraftTree, Verdict
+from draftloop.tree import EMPTY_TREE, ROOT, DraftBudget, DraftEnd, DraftTree, Verdict
 from draftloop.tree_builder import TreeBuilder
 from phrase_store.session import PhraseSession
 
@@ -28,11 +35,12 @@ class Ouroboros(Chain):
 
     def __init__(self, session: DrafterSession) -> None:
         super().__init__(session)
+        self._economy = Economy(session.model.forward_seconds)
+        self._alone = Candidates(session, children=1)
         self._parameters = session.request.ouroboros
         self._phrases: PhraseSession | None = session.phrases
         self._lengthens = self._phrases is not None and self._parameters.lengthen
-        self._choice = Choice()
-        self._guessed = False
+        self._choice = session.guessing
         self._window: LookaheadWindow | None = None
         if self._phrases is not None and self._parameters.draft_by_phrases:
             self._window = LookaheadWindow(self._parameters.lookahead, session.committed)
@@ -61,20 +69,72 @@ class Ouroboros(Chain):
             )
         self._phrases.learn(context, draft, verdict)
 
+    def propose(self, budget: DraftBudget) -> Task[DraftTree]:
+        """The chain, at least one token of it per draft forward, and phrases behind it.
+
+        Keys and values of what was drafted ahead and came true are kept.
+        """
+        budget = self.session.within_limits(budget)
+        depth = self.chain_depth(budget)
+        yield from self.prefill(whole=False)
+        drafted = Drafted()
+        while self._goes_on(drafted, depth, budget):
+            known, began = len(drafted), time.perf_counter()
+            guessed = self._window is not None and self._choice.takes_first()
+            if guessed or not (yield from self._goes_on_alone(drafted, depth, budget)):
+                guesses = self._beside(drafted) if guessed else EMPTY_TREE
+                logits = yield self._next_forward(drafted.token_ids, guesses)
+                gain = self._take(drafted, guesses, logits)
+                self._economy.observe(time.perf_counter() - began, gain, first=not known)
+            # guesses that ride along make a forward slower: they must make it longer too
+            self._choice.observe(guessed, len(drafted) - known, time.perf_counter() - began)
+        drafted.cut(depth)
+        draft, scores, runs = self._lengthened(drafted, budget)
+        chain = range(1, len(drafted) + 1)
+        return self.remembered(draft, drafted.scores + scores, [*chain, *runs])
+
     def chain_depth(self, budget: DraftBudget) -> int:
         """A third of the nodes is left for lengthening."""
         most = super().chain_depth(budget)
         return min(most, max(1, 2 * most // 3)) if self._lengthens else most
 
-    def beside(self, drafted: Drafted, budget: DraftBudget) -> DraftTree:
-        """Phrases that follow the chain, and the window.
+    def _goes_on(self, drafted: Drafted, depth: int, budget: DraftBudget) -> bool:
+        if len(drafted) >= depth or drafted.ended:
+            ends_text = drafted.ended and len(drafted) <= depth
+            self.end = DraftEnd.TEXT if ends_text else DraftEnd.DEPTH
+            return False
+        # Whether to draft at all was decided by who asked.
+        self.end = DraftEnd.DRAFT_COST
+        return not len(drafted) or self._economy.pays(drafted.reach, budget)
+
+    def _goes_on_alone(self, drafted: Drafted, depth: int, budget: DraftBudget) -> Task[bool]:
+        """Adds what the draft model says with no guesses, in one call; False where none is run."""
+        passes = self._passes(drafted, depth, budget)
+        if passes is None:
+            return False
+        yield passes
+        for token, share, estimate in self._alone.chain(len(drafted)):
+            drafted.add(token, share, estimate)
+        drafted.ended = drafted.token_ids[-1] in self.session.stop_token_ids
+        return True
+
+    def _passes(self, drafted: Drafted, depth: int, budget: DraftBudget) -> Passes | None:
+        """All forwards that remain with no guesses in them, if they can be one call."""
+        if self.session.prepared is None:
+            return None
+        alone = self._alone
+        alone.clear()
+        alone.plan(budget, together=1, most=depth, max_depth=depth, least=0.0)
+        alone.begin_behind(drafted.tree())
+        return alone.passes(self._economy)
+
+    def _beside(self, drafted: Drafted) -> DraftTree:
+        """Phrases that follow the chain, and the window, for the draft model's next forward.
 
         Where there is no room for both, the window has half of it: new phrases come from there.
         """
-        self._guessed = False
-        if self._window is None or self._phrases is None or not self._choice.takes_first():
+        if self._window is None or self._phrases is None:
             return EMPTY_TREE
-        self._guessed = True
         session, lookahead = self.session, self._parameters.lookahead
         room = session.model.options.max_draft_nodes - len(drafted) - 1
         deepest = session.room - len(drafted)
@@ -90,21 +150,49 @@ class Ouroboros(Chain):
         self._window.place(builder, ROOT, deepest, room - len(builder))
         return builder.build()
 
-    def took(self, tokens: int, seconds: float) -> None:
-        """Guesses that ride along make a forward slower: they must make it longer too."""
-        if self._window is not None:
-            self._choice.observe(self._guessed, tokens, seconds)
+    def _next_forward(self, token_ids: list[int], guesses: DraftTree) -> Forward:
+        """The last token that was not run yet, and the guesses under it."""
+        session = self.session
+        if not token_ids:
+            tail = session.committed[session.slot.length :]
+            return Forward(
+                session.model, session.slot, tail, guesses.token_ids, guesses.parents,
+                logits_from=len(tail) - 1,
+            )  # fmt: skip
+        last = len(token_ids) - 1
+        parents = [last if parent == ROOT else last + 1 + parent for parent in guesses.parents]
+        return Forward(
+            session.model, session.slot, (),
+            [token_ids[-1], *guesses.token_ids], [last - 1, *parents],
+        )  # fmt: skip
 
-    def after(self, predictions: Sequence[int]) -> None:
-        """The window's n-grams become phrases of this request; nobody else is told of them."""
+    def _take(self, drafted: Drafted, guesses: DraftTree, logits: Tensor) -> float:
+        """Adds the draft model's own tokens, as many as the guesses reveal.
+
+        Returns how many of them are expected to be accepted where their start is.
+        """
+        before = len(drafted)
+        verdict, scores = review(self.session, logits, drafted.token_ids, guesses)
+        gain = self.adopt(drafted, verdict, scores)
+        if len(guesses):
+            accepted = (before + node for node in verdict.accepted_nodes)
+            self.session.slot.keep([*range(before), *accepted])
+            self._learn_ngrams(verdict.node_predictions)
+        return gain
+
+    def _learn_ngrams(self, predictions: Sequence[int]) -> None:
+        """The window's n-grams become phrases of this request; nobody else is told of them.
+
+        `predictions` are the draft model's tokens after every node of the last guesses.
+        """
         if self._window is not None and self._phrases is not None:
             ngrams = self._window.advance(predictions)
             self._phrases.insert(Phrase(ngram[:1], ngram[1:], committed=False) for ngram in ngrams)
 
-    def lengthened(
+    def _lengthened(
         self, drafted: Drafted, budget: DraftBudget
     ) -> tuple[DraftTree, list[float], list[int]]:
-        """The chain, and behind its end the K best phrases merged to a tree."""
+        """The chain, behind its end the K best phrases as a tree, and their raw scores and runs."""
         chain = drafted.tree()
         if self._phrases is None or not self._lengthens or drafted.ended or not drafted.reach:
             return chain, [], []

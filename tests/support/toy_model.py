@@ -136,6 +136,7 @@ class ScriptedModel:
     device = torch.device("cpu")
     forward_seconds = 0.0
     step_size = StepSize()
+    prepared = None
 
     def __init__(
         self,

@@ -85,7 +85,7 @@ def test_the_papers_windows_stay_whole_in_the_default_room(
     rounds(strategy, 10)
     assert strategy._window is not None
     assert [len(row) for row in strategy._window.rows] == [window] * (ngram - 1)
-    guesses = strategy.beside(Drafted(), BUDGET)
+    guesses = strategy._beside(Drafted())
     guesses.validate(vocabulary_size=VOCABULARY, max_nodes=63)
     assert len(strategy._window._last_row) >= columns
 

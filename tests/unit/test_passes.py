@@ -6,17 +6,20 @@ import threading
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar, cast
+from unittest import mock
 
 import pytest
 
 from drafter_service.session import DrafterSession, SessionRequest
 from drafter_service.strategies import STRATEGIES, Strategy
 from drafter_service.strategies.fused import Fused
+from drafter_service.strategies.ouroboros import Ouroboros
 from draftloop.calibration import Calibration
 from draftloop.config import bundled_model
+from draftloop.lookahead import LookaheadParameters, LookaheadWindow
 from draftloop.request import SamplingParameters
 from draftloop.runtime.engine import Engine
-from draftloop.runtime.forward import Task
+from draftloop.runtime.forward import Forward, Task
 from draftloop.runtime.model import LanguageModel
 from draftloop.runtime.prepared import Passes
 from draftloop.tree import (
@@ -38,7 +41,7 @@ PHRASE = TokenSource.PHRASE
 PROMPT = list(range(20, 50))
 AHEAD = 256  # nodes of a draft that goes as far as what was drafted ahead
 NO_STOP = {"seed": 3}  # of a toy's draft of 24 tokens
-COMPILED = ("speculative", "opt_tree", "fused")
+COMPILED = ("speculative", "opt_tree", "fused", "ouroboros")
 GREEDY, SAMPLED = {"temperature": 0.0}, {"temperature": 0.8}
 LAWS: tuple[dict[str, Any], ...] = (
     GREEDY, SAMPLED,
@@ -117,6 +120,50 @@ def test_a_draft_is_the_same_in_one_call_and_forward_by_forward(
     finally:
         for strategy in strategies:
             model.cache.release(strategy.session.slot)
+
+
+@pytest.mark.parametrize("right", [0, 1, 3])
+@pytest.mark.parametrize("law", LAWS, ids=str)
+def test_a_chain_goes_on_in_one_call_behind_a_forward_with_guesses(
+    bundled: LanguageModel, law: dict[str, Any], right: int
+) -> None:
+    """Of which so many were right."""
+    known = drafting(bundled, "speculative", alone=False, sampling=law)
+    both = [drafting(bundled, "ouroboros", alone=alone, sampling=law) for alone in (True, False)]
+    said, seen = DraftTree(), []
+
+    def take(strategy: Ouroboros) -> list[object]:
+        """A draft whose first forward has guesses; what it asks of the engine."""
+        guessed = [*said.token_ids[:right], 40]
+        guesses = DraftTree.chain(guessed, PHRASE, [0.5] * len(guessed))
+        turns = iter((True,))
+        strategy._window = LookaheadWindow(LookaheadParameters(), PROMPT)  # guesses are wanted
+        with (
+            mock.patch.object(strategy, "_beside", lambda _: guesses),
+            mock.patch.object(strategy._choice, "takes_first", lambda: next(turns, False)),
+        ):
+            return wishes(strategy)
+
+    whole, one_by_one = (cast(Ouroboros, strategy) for strategy in both)
+    for number in range(12):
+        said = drafted(known)
+        asked = take(whole)
+        assert [type(wish) for wish in asked] == [Forward, Passes][: len(asked)]
+        assert all(isinstance(wish, Forward) for wish in take(one_by_one))
+        seen.append(len(asked))
+        draft = whole._last_draft
+        assert draft == one_by_one._last_draft and draft.token_ids == said.token_ids
+        assert whole._last_scores == pytest.approx(one_by_one._last_scores)
+        assert whole.end == one_by_one.end
+        slots = [strategy.session.slot for strategy in both]
+        assert slots[0].rows[:, : slots[0].pending].tolist() == (
+            slots[1].rows[:, : slots[1].pending].tolist()
+        )
+        for strategy in (known, *both):
+            told(strategy, [*draft.token_ids[: 1 + number % 3]])
+    assert 2 in seen
+    for strategy in (known, *both):
+        bundled.cache.release(strategy.session.slot)
 
 
 def wishes(strategy: Strategy, **limits: Any) -> list[object]:
