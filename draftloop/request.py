@@ -23,6 +23,9 @@ TENANT_RULE = f"must be at most {MAX_TENANT_LETTERS} printable characters"
 MAX_SALT_LETTERS = 256
 MAX_ID_LETTERS = 128
 LEAST_POSITIVE = 1e-30  # what the wire, which has single precision, does not make zero of
+# Up to this, as in vLLM, decoding is greedy: the noise would only choose among equals, and single
+# precision makes zero of still smaller ones.
+GREEDY_TEMPERATURE = 1e-5
 # `fused` has better sources for what lies behind the likeliest few, and every id travels.
 FUSED_SUCCESSORS = 4
 
@@ -37,8 +40,8 @@ class SamplingParameters:
     """How tokens are chosen; in this order: bias, penalties, bans, grammar, temperature, filters.
 
     The repetition penalty looks at prompt and output, presence and frequency at the output only
-    (the field's convention). Temperature 0 is greedy: the filters (top-k, top-p, min-p, in this
-    order) then change nothing.
+    (the field's convention). Temperature 0, and any up to GREEDY_TEMPERATURE, is greedy: the filters
+    (top-k, top-p, min-p, in this order) then change nothing.
     """
 
     temperature: float = 0.0
@@ -78,7 +81,7 @@ class SamplingParameters:
     @property
     def greedy(self) -> bool:
         """Whether no noise is used."""
-        return self.temperature == 0
+        return self.temperature <= GREEDY_TEMPERATURE
 
     @property
     def penalized(self) -> bool:

@@ -50,10 +50,21 @@ def test_the_filters_see_the_temperature() -> None:
     assert kept(replace(SAMPLED, temperature=0.1, min_p=0.5)) == [0]
 
 
-def test_a_tiny_temperature_is_greedy_and_does_not_overflow() -> None:
-    sampler = Sampler(SamplingParameters(temperature=1e-42, top_p=0.9), 5, CPU)
+@pytest.mark.parametrize("temperature", [1e-300, 1e-46, 1e-42, 1e-5])
+def test_a_tiny_temperature_is_greedy(temperature: float) -> None:
+    parameters = SamplingParameters(temperature=temperature, top_p=0.9)
+    assert parameters.greedy and not parameters.filtered
+    sampler = Sampler(parameters, 5, CPU)
+    sampler.cool(0.8)
     assert sampler.choose(LOGITS.roll(2, dims=1) * 1e4, [1], [[]]) == [2]
     scores = sampler.scores(LOGITS.flip(1) * 1e4, [1], [[]])  # as other devices choose by
+    assert int(scores.argmax()) == 4 and scores.max() < math.inf
+
+
+def test_the_least_temperature_that_is_none_does_not_overflow() -> None:
+    sampler = Sampler(SamplingParameters(temperature=2e-5, top_p=0.9), 5, CPU)
+    assert sampler.choose(LOGITS.roll(2, dims=1) * 1e4, [1], [[]]) == [2]
+    scores = sampler.scores(LOGITS.flip(1) * 1e4, [1], [[]])
     assert int(scores.argmax()) == 4 and scores.max() < math.inf
 
 
