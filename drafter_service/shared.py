@@ -15,7 +15,7 @@ from draftloop.calibrations import step_of
 from draftloop.runtime.kv_cache import Slot
 from draftloop.runtime.model import LanguageModel
 from draftloop.runtime.sampling import Sampler
-from draftloop.speculation import OUROBOROS
+from draftloop.speculation import OUROBOROS, OuroborosParameters
 from phrase_store.session import PhraseSession
 from phrase_store.store import PhraseStore
 
@@ -61,6 +61,8 @@ class Shared:
         """The strategy that a session asked for, with its models and slots, larger ones first."""
         session: DrafterSession | None = None
         step = step_of(request.sampling.temperature)
+        # What guesses cost depends on the window: who asks for another one learns by himself.
+        usual = request.ouroboros.lookahead == OuroborosParameters().lookahead
         for place, (model, slot) in reversed(list(enumerate(models))):
             alike = Alike(request.strategy, place, step)
             calibration = self._calibrations[alike]
@@ -72,7 +74,7 @@ class Shared:
                 calibration=calibration,
                 reviews=self._reviews[alike],
                 ways=self._ways[alike],
-                guessing=self._guessing[alike],
+                guessing=self._guessing[alike] if usual else Choice(),
                 phrases=None if place else self._phrases(request, model, calibration),
                 behind=session,
                 is_alone=is_alone,

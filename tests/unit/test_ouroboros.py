@@ -171,3 +171,13 @@ def test_strategies_learn_apart_how_far_to_believe_themselves(shared: Shared) ->
     }
     assert learned["ouroboros"] is not learned["cascade"]
     assert made(shared, request_of(TEXT, "cascade")).session.calibration is learned["cascade"]
+
+
+def test_requests_learn_together_whether_guesses_pay(shared: Shared) -> None:
+    """But for those whose window is another one: it costs something else."""
+    narrow = OuroborosParameters(lookahead=LookaheadParameters(window=2, candidates=2))
+    usual, too, other = (
+        made(shared, request_of(TEXT, ouroboros=parameters)).session.guessing
+        for parameters in (OuroborosParameters(), OuroborosParameters(history=False), narrow)
+    )
+    assert usual is too and other is not usual
