@@ -40,8 +40,8 @@ class SamplingParameters:
     """How tokens are chosen; in this order: bias, penalties, bans, grammar, temperature, filters.
 
     The repetition penalty looks at prompt and output, presence and frequency at the output only
-    (the field's convention). Temperature 0, and any up to GREEDY_TEMPERATURE, is greedy: the filters
-    (top-k, top-p, min-p, in this order) then change nothing.
+    (the field's convention). A temperature of 0, or any up to GREEDY_TEMPERATURE, is greedy: the
+    filters (top-k, top-p, min-p, in this order) then change nothing.
     """
 
     temperature: float = 0.0
