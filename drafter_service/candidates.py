@@ -54,12 +54,12 @@ class Candidates:
             ends=np.zeros(FIRST_ROOM, np.int64),
             stops=in_order(session.stop_token_ids),
         )
-        self.learn_by(session.calibration)
+        self.learn_by(session.experience.calibration)
         self.clear()
 
     def learn_by(self, calibration: Calibration) -> None:
         """How far the draft model's own nodes are believed from now on, and what they teach."""
-        own, reviews = map(correction_of, (calibration, self.session.reviews))
+        own, reviews = map(correction_of, (calibration, self.session.experience.reviews))
         self._learned = Learned(own, reviews)
 
     def clear(self) -> None:

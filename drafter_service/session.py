@@ -7,8 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import InitVar, dataclass, field
 
 from drafter_service.config import DRAFT_TEMPERATURE
-from drafter_service.economy import Choice, Ways
-from draftloop.calibration import Calibration
+from drafter_service.experience import Experience
 from draftloop.errors import InvalidInput, StaleSession
 from draftloop.phrase import PhraseAccess
 from draftloop.request import check_token_ids
@@ -66,15 +65,9 @@ class DrafterSession:
     slot: Slot
     request: SessionRequest
     prefill_chunk_tokens: int
-    calibration: Calibration
-    # Of what other sources offered and the draft model reviewed.
-    reviews: Calibration = field(default_factory=Calibration)
+    experience: Experience = field(default_factory=Experience)
     phrases: PhraseSession | None = None
     behind: DrafterSession | None = None
-    # Which of this model and those behind it draft.
-    ways: Ways = field(default_factory=Ways)
-    # Whether guesses ride along in its forwards.
-    guessing: Choice = field(default_factory=Choice)
     # Whether no other session waits for the engine, on its thread.
     is_alone: Callable[[], bool] = lambda: False
     sampler: Sampler = field(init=False)

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 from drafter_service.config import DRAFT_TEMPERATURE
-from drafter_service.economy import Choice, Ways
+from drafter_service.economy import Choice
+from drafter_service.experience import Experience
 from drafter_service.session import DrafterSession, SessionRequest
 from drafter_service.strategies import STRATEGIES, Strategy
 from draftloop.calibration import Calibration
@@ -44,10 +46,7 @@ class Shared:
     def __init__(self, store: PhraseStore, draft_temperature: float = DRAFT_TEMPERATURE) -> None:
         self.store = store
         self._draft_temperature = draft_temperature
-        self._calibrations: defaultdict[Alike, Calibration] = defaultdict(Calibration)
-        self._reviews: defaultdict[Alike, Calibration] = defaultdict(Calibration)
-        self._ways: defaultdict[Alike, Ways] = defaultdict(Ways)
-        self._guessing: defaultdict[Alike, Choice] = defaultdict(Choice)
+        self._experiences: defaultdict[Alike, Experience] = defaultdict(Experience)
 
     def strategy(
         self,
@@ -64,18 +63,16 @@ class Shared:
         # What guesses cost depends on the window: who asks for another one learns by himself.
         usual = request.ouroboros.lookahead == OuroborosParameters().lookahead
         for place, (model, slot) in reversed(list(enumerate(models))):
-            alike = Alike(request.strategy, place, step)
-            calibration = self._calibrations[alike]
+            experience = self._experiences[Alike(request.strategy, place, step)]
+            if not usual:
+                experience = replace(experience, guessing=Choice())
             session = DrafterSession(
                 model,
                 slot,
                 request,
                 prefill_chunk_tokens,
-                calibration=calibration,
-                reviews=self._reviews[alike],
-                ways=self._ways[alike],
-                guessing=self._guessing[alike] if usual else Choice(),
-                phrases=None if place else self._phrases(request, model, calibration),
+                experience=experience,
+                phrases=None if place else self._phrases(request, model, experience.calibration),
                 behind=session,
                 is_alone=is_alone,
                 followed=followed,

@@ -8,7 +8,6 @@ from pathlib import Path
 
 from drafter_service.session import DrafterSession, SessionRequest
 from drafter_service.strategies.fused import Fused
-from draftloop.calibration import Calibration
 from draftloop.request import SamplingParameters
 from draftloop.runtime.engine import Engine
 from draftloop.runtime.forward import Task
@@ -34,7 +33,7 @@ def warm_up(model: LanguageModel) -> Task[None]:
     try:
         for alone in (False, True):
             session = DrafterSession(
-                model, slot, request, len(PROMPT), Calibration(), is_alone=partial(bool, alone)
+                model, slot, request, len(PROMPT), is_alone=partial(bool, alone)
             )
             strategy = Fused(session)
             strategy.offer(OFFER)

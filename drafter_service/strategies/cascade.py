@@ -131,7 +131,7 @@ class Cascade(Chain):
 
     def _copy(self, path: Drafted, depth: int, least: float) -> DraftEnd:
         """Max-gram writes up to `depth` tokens, none that is reached with less than `least`."""
-        calibration, source = self.session.calibration, TokenSource.PROMPT_LOOKUP
+        calibration, source = self.session.experience.calibration, TokenSource.PROMPT_LOOKUP
         for token, score in self._max_gram.propose(path.token_ids, depth - len(path)):
             estimate = calibration.correct(source, score, len(path) + 1)
             if path.reach * estimate < least:

@@ -82,7 +82,7 @@ class Chain(Strategy):
         scores, runs = self._last_scores[:count], self._last_runs[:count]
         self.remembered(self._last_draft.first(count), scores, runs)
         if verdict.judges(self._last_draft):
-            self.session.calibration.observe(self._last_draft, scores, verdict, runs)
+            self.session.experience.calibration.observe(self._last_draft, scores, verdict, runs)
 
     def remembered(self, draft: DraftTree, scores: list[float], runs: list[int]) -> DraftTree:
         """The draft, with its raw scores and runs kept for its verdict."""
@@ -101,7 +101,7 @@ class Chain(Strategy):
         drafted.ended = verdict.stopped  # nothing is ever emitted after a stop token
         gain, reach = 0.0, 1.0
         for token, score in zip(verdict.emitted_token_ids, scores, strict=True):
-            estimate = self.session.calibration.correct(SOURCE, score, len(drafted) + 1)
+            estimate = self.session.experience.calibration.correct(SOURCE, score, len(drafted) + 1)
             drafted.add(token, score, estimate)
             reach *= estimate
             gain += reach

@@ -75,7 +75,7 @@ class Fused(TreeStrategy):
         """Offer and own nodes merged, those that are worth their verification."""
         if self._smaller is None:
             return (yield from self._draft(budget))
-        ways, began = self.session.ways, time.perf_counter()
+        ways, began = self.session.experience.ways, time.perf_counter()
         self._way, before = ways.next(self._usual), _gain(self._offer, budget)
         proposed = 0
         if self._way is not Way.LARGER:
@@ -84,7 +84,7 @@ class Fused(TreeStrategy):
             proposed, self.end = self._smaller.proposed_nodes, self._smaller.end
         if self._way is not Way.SMALLER:
             alone = self._way is Way.LARGER
-            self.candidates.learn_by(self.session.calibration if alone else ways.further)
+            self.candidates.learn_by(self.session.experience.calibration if alone else ways.further)
             tree = yield from self._draft(budget)
             proposed += self.proposed_nodes
         else:

@@ -40,7 +40,7 @@ class Ouroboros(Chain):
         self._parameters = session.request.ouroboros
         self._phrases: PhraseSession | None = session.phrases
         self._lengthens = self._phrases is not None and self._parameters.lengthen
-        self._choice = session.guessing
+        self._choice = session.experience.guessing
         self._window: LookaheadWindow | None = None
         if self._phrases is not None and self._parameters.draft_by_phrases:
             self._window = LookaheadWindow(self._parameters.lookahead, session.committed)

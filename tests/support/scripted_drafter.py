@@ -9,7 +9,6 @@ import torch
 from torch import Tensor
 
 from drafter_service.session import DrafterSession, SessionRequest
-from draftloop.calibration import Calibration
 from draftloop.request import SamplingParameters
 from draftloop.runtime.forward import Forward, Task
 from draftloop.runtime.kv_cache import CacheShape, KVCache, Slot
@@ -82,8 +81,7 @@ def session_of(
         sampling=sampling, stop_token_ids=frozenset(model.stop_token_ids),
         **{"strategy": "opt_tree", **more},
     )  # fmt: skip
-    slot, known = model.acquire(), Calibration()
-    return DrafterSession(model, slot, request, 512, calibration=known, behind=behind)  # type: ignore[arg-type]
+    return DrafterSession(model, model.acquire(), request, 512, behind=behind)  # type: ignore[arg-type]
 
 
 def finish(task: Task[T], session: DrafterSession) -> T:

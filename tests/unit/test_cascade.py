@@ -19,7 +19,6 @@ from drafter_service.config import DRAFT_TEMPERATURE
 from drafter_service.session import DrafterSession, SessionRequest
 from drafter_service.strategies.cascade import Cascade
 from drafter_service.strategies.chain import Drafted
-from draftloop.calibration import Calibration
 from draftloop.errors import InvalidInput
 from draftloop.max_gram import MaxGram
 from draftloop.request import SamplingParameters
@@ -103,7 +102,7 @@ class Setting:
         session: DrafterSession | None = None
         for model in reversed(models):
             slot = model.acquire()
-            session = DrafterSession(model, slot, request, 4, Calibration(), behind=session)
+            session = DrafterSession(model, slot, request, 4, behind=session)
         assert session is not None
         return Cascade(session)
 

@@ -130,7 +130,7 @@ def test_a_first_guess_is_counted_apart_from_later_ones() -> None:
     for _ in range(40):
         strategy.observe([tree.token_ids[0], 0], HIT)
         draft(strategy, depth=1, nodes=5)
-    calibration, source = session.calibration, TokenSource.DRAFT_MODEL
+    calibration, source = session.experience.calibration, TokenSource.DRAFT_MODEL
     first, later = (
         sum(calibration.hits[row * ROW : (row + 1) * ROW]) for row in (source, source + LATER)
     )
@@ -152,7 +152,7 @@ def test_of_siblings_that_promise_too_much_the_best_keeps_its_estimate() -> None
 def test_what_was_not_verified_is_judged_too() -> None:
     strategy, session = drafting()
     tree = draft(strategy, depth=1, nodes=5)
-    cells = session.calibration.trials
+    cells = session.experience.calibration.trials
     strategy.observe([tree.token_ids[-1], 0], HIT)
     # Each is counted at its depth and among all depths; trials fade.
     assert sum(cells) == pytest.approx(2 * len(tree), abs=0.1)

@@ -32,7 +32,7 @@ def drafting(*seeds: int) -> Fused:
 
 def draft(strategy: Fused, way: Way, offer: DraftTree = EMPTY_TREE, **limits: int) -> DraftTree:
     for session in strategy.session.levels():
-        session.ways.next = lambda usual: way  # type: ignore[method-assign]
+        session.experience.ways.next = lambda usual: way  # type: ignore[method-assign]
     strategy.offer(offer)
     budget = DraftBudget(**{"max_nodes": 24, "max_depth": 6, **limits})
     tree = finish(strategy.propose(budget), strategy.session)
@@ -152,7 +152,7 @@ def test_those_learn_that_drafted() -> None:
 
 def test_ways_are_judged_by_what_a_draft_adds_to_the_offer_and_what_it_costs() -> None:
     strategy, seen = drafting(3, 4), []
-    strategy.session.ways.observe = lambda way, worth: seen.append((way, worth))  # type: ignore[method-assign]
+    strategy.session.experience.ways.observe = lambda way, worth: seen.append((way, worth))  # type: ignore[method-assign]
     certain = DraftTree.chain([3, 3], PHRASE, [1.0, 1.0])
     draft(strategy, Way.SMALLER, certain, max_nodes=2, max_depth=2)
     ((way, worth),) = seen

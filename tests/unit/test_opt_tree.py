@@ -203,7 +203,7 @@ def test_so_they_do_whatever_was_learned(
     strategy, session = drafting(
         ScriptedModel(table.logits, vocabulary), sampling, nodes=nodes, delta=0, depth=depth
     )
-    known = session.calibration
+    known = session.experience.calibration
     for cell, rate in zip(range(len(known.hits)), itertools.cycle(hit_rates), strict=False):
         known.trials[cell], known.hits[cell] = 100.0, 100.0 * rate
     tree = draft(strategy)
@@ -214,7 +214,7 @@ def test_so_they_do_whatever_was_learned(
 def test_the_best_child_keeps_its_estimate_and_the_others_share_all_that_is_left() -> None:
     law = torch.tensor([0.4, 0.3, 0.2, 0.1])
     strategy, session = drafting(ScriptedModel(lambda _: law.log(), 4), nodes=4, delta=0, depth=1)
-    known = session.calibration
+    known = session.experience.calibration
     for cell in range(len(known.hits)):  # whatever is guessed was right in half of all cases
         known.trials[cell], known.hits[cell] = 1e9, 0.5e9
     tree = draft(strategy)

@@ -15,7 +15,6 @@ from drafter_service.shared import Shared
 from drafter_service.strategies import Strategy
 from drafter_service.strategies.chain import Drafted
 from drafter_service.strategies.ouroboros import Ouroboros
-from draftloop.calibration import Calibration
 from draftloop.lookahead import LookaheadParameters
 from draftloop.request import SamplingParameters
 from draftloop.speculation import OuroborosParameters
@@ -54,7 +53,7 @@ def drafting(
     parameters = OuroborosParameters(lookahead=lookahead)
     request = request_of(text, ouroboros=parameters, stop_token_ids=stops)
     phrases = PhraseSession(text, 400, stop_token_ids=stops)
-    session = DrafterSession(model, model.acquire(), request, 64, Calibration(), phrases=phrases)
+    session = DrafterSession(model, model.acquire(), request, 64, phrases=phrases)
     strategy = Ouroboros(session)
     run(strategy.prefill())
     return strategy
@@ -115,12 +114,12 @@ def test_it_learns_from_what_was_verified_of_its_draft() -> None:
     draft = run(strategy.propose(BUDGET))
     assert len(draft) > 3
     strategy.session.commit(draft.token_ids[:2], len(strategy.session.committed) + 2)
-    before = sum(strategy.session.calibration.trials)
+    before = sum(strategy.session.experience.calibration.trials)
     said = Verdict((0,), draft.token_ids[:2], draft.token_ids[0], (draft.token_ids[1], 0))
     strategy.observe(draft.token_ids[:2], said)
     assert strategy._last_draft == draft.first(2)
     # two nodes had their parent accepted; each counts for its run and for all runs together
-    assert sum(strategy.session.calibration.trials) - before == pytest.approx(4, abs=0.2)
+    assert sum(strategy.session.experience.calibration.trials) - before == pytest.approx(4, abs=0.2)
 
 
 def count_on(prefix: Sequence[int]) -> Tensor:
@@ -166,18 +165,19 @@ def test_a_long_output_keeps_the_requests_own_text(shared: Shared) -> None:
 def test_strategies_learn_apart_how_far_to_believe_themselves(shared: Shared) -> None:
     """What `cascade` calls a score and a run, or counts as accepted, is another thing."""
     learned = {
-        name: made(shared, request_of(TEXT, name)).session.calibration
+        name: made(shared, request_of(TEXT, name)).session.experience.calibration
         for name in ("ouroboros", "cascade")
     }
     assert learned["ouroboros"] is not learned["cascade"]
-    assert made(shared, request_of(TEXT, "cascade")).session.calibration is learned["cascade"]
+    again = made(shared, request_of(TEXT, "cascade")).session.experience.calibration
+    assert again is learned["cascade"]
 
 
 def test_requests_learn_together_whether_guesses_pay(shared: Shared) -> None:
     """But for those whose window is another one: it costs something else."""
     narrow = OuroborosParameters(lookahead=LookaheadParameters(window=2, candidates=2))
     usual, too, other = (
-        made(shared, request_of(TEXT, ouroboros=parameters)).session.guessing
+        made(shared, request_of(TEXT, ouroboros=parameters)).session.experience.guessing
         for parameters in (OuroborosParameters(), OuroborosParameters(history=False), narrow)
     )
     assert usual is too and other is not usual

@@ -14,7 +14,6 @@ from drafter_service.session import DrafterSession, SessionRequest
 from drafter_service.strategies import STRATEGIES, Strategy
 from drafter_service.strategies.fused import Fused
 from drafter_service.strategies.ouroboros import Ouroboros
-from draftloop.calibration import Calibration
 from draftloop.config import bundled_model
 from draftloop.lookahead import LookaheadParameters, LookaheadWindow
 from draftloop.request import SamplingParameters
@@ -66,9 +65,7 @@ def drafting(model: LanguageModel, name: str, *, alone: bool, **more: Any) -> St
         session_id="test", token_ids=tuple(PROMPT), prompt_length=len(PROMPT), sampling=sampling,
         strategy=name, stop_token_ids=frozenset(model.stop_token_ids), **more,
     )  # fmt: skip
-    session = DrafterSession(
-        model, model.acquire(), request, 512, calibration=Calibration(), is_alone=lambda: alone
-    )
+    session = DrafterSession(model, model.acquire(), request, 512, is_alone=lambda: alone)
     return STRATEGIES[name](session)
 
 

@@ -1,0 +1,23 @@
+"""What sessions that are drafted alike learn together."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from drafter_service.economy import Choice, Ways
+from draftloop.calibration import Calibration
+
+
+@dataclass(slots=True)
+class Experience:
+    """How far estimates are to be believed, and which way of drafting pays.
+
+    `calibration`: of what the draft model proposes. `reviews`: of what other sources offered and it
+    reviewed. `ways`: which of the draft models draft. `guessing`: whether guesses ride along in
+    their forwards.
+    """
+
+    calibration: Calibration = field(default_factory=Calibration)
+    reviews: Calibration = field(default_factory=Calibration)
+    ways: Ways = field(default_factory=Ways)
+    guessing: Choice = field(default_factory=Choice)
