@@ -88,6 +88,8 @@ class Ouroboros(Chain):
                 self._economy.observe(time.perf_counter() - began, gain, first=not known)
             # guesses that ride along make a forward slower: they must make it longer too
             self._choice.observe(guessed, len(drafted) - known, time.perf_counter() - began)
+            if len(drafted) == known:  # of what is no number nothing is drafted
+                break
         drafted.cut(depth)
         draft, scores, runs = self._lengthened(drafted, budget)
         chain = range(1, len(drafted) + 1)
@@ -115,7 +117,7 @@ class Ouroboros(Chain):
         yield passes
         for token, share, estimate in self._alone.chain(len(drafted)):
             drafted.add(token, share, estimate)
-        drafted.ended = drafted.token_ids[-1] in self.session.stop_token_ids
+        drafted.ended = not self.session.stop_token_ids.isdisjoint(drafted.token_ids[-1:])
         return True
 
     def _passes(self, drafted: Drafted, depth: int, budget: DraftBudget) -> Passes | None:

@@ -10,12 +10,14 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from drafter_service import session as drafter
+from drafter_service.strategies import STRATEGIES
 from draftloop.errors import DraftloopError
 from draftloop.grammar import Grammar
 from draftloop.request import SamplingParameters
 from draftloop.runtime.engine import Engine
 from draftloop.runtime.model import LanguageModel
-from draftloop.tree import EMPTY_TREE, DraftTree, TokenSource, Verdict
+from draftloop.tree import EMPTY_TREE, DraftBudget, DraftTree, TokenSource, Verdict
 from tests.support.toy_model import load_model, save_model
 from verifier_service.round import verify
 from verifier_service.session import SessionRequest, VerifierSession
@@ -140,3 +142,23 @@ def test_what_is_no_number_is_no_token(
         with pytest.raises(DraftloopError, match=rf"position {place} is no finite .* float32; its"):
             text.goes_on(draft)
     text.ends()
+
+
+@pytest.mark.parametrize("name", STRATEGIES)
+@pytest.mark.parametrize("law", SAMPLINGS)
+def test_a_draft_model_that_says_no_number_drafts_on(
+    model: LanguageModel, engine: Engine, law: str, name: str, alone: bool
+) -> None:
+    """What it says is a draft, right or wrong, or none: nothing stands still, nothing fails."""
+    asked = drafter.SessionRequest(
+        session_id="test", token_ids=(*PROMPT, BAD), prompt_length=len(PROMPT) + 1,
+        sampling=SAMPLINGS[law], strategy=name,
+    )  # fmt: skip
+    session = drafter.DrafterSession(model, model.acquire(), asked, 64, is_alone=lambda: alone)
+    strategy, budget = STRATEGIES[name](session), DraftBudget(max_nodes=6, max_depth=4)
+    for said in (LETTER, BAD, LETTER):
+        tree = engine.submit(strategy.propose(budget)).result(timeout=10)
+        tree.validate(vocabulary_size=model.vocabulary_size, max_nodes=6)
+        session.commit([said], len(session.committed) + 1)
+        strategy.observe([said], Verdict((), (said,), said))
+    model.cache.release(session.slot)
