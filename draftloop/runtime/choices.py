@@ -65,4 +65,6 @@ class Choices:
 
 
 def _share(score: float, best: float, mass: float) -> float:
-    return 0.0 if score == EXCLUDED else math.exp(score - best) / mass
+    """0 of what is no number, too, such as the share of an infinite score."""
+    share = 0.0 if score == EXCLUDED else math.exp(score - best) / mass
+    return share if math.isfinite(share) else 0.0
