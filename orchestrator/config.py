@@ -22,6 +22,7 @@ from draftloop.tls import ClientTls, require_together
 from orchestrator.addresses import check_addresses
 from orchestrator.gateway.reasoning.marks import MarksName
 from orchestrator.gateway.tools.notation import NotationName
+from orchestrator.parser_names import REASONING_PARSERS, TOOL_CALL_PARSERS
 from phrase_store.config import PhraseSettings
 
 
@@ -109,6 +110,16 @@ class OrchestratorSettings(PhraseSettings, ServiceSettings):
     @classmethod
     def _address_or_nothing(cls, listen: str) -> str:
         return host_and_port(listen) if listen else listen
+
+    @field_validator("tool_call_parser", mode="before")
+    @classmethod
+    def _our_tool_call_parser(cls, name: object) -> object:
+        return TOOL_CALL_PARSERS.get(name, name) if isinstance(name, str) else name
+
+    @field_validator("reasoning_parser", mode="before")
+    @classmethod
+    def _our_reasoning_parser(cls, name: object) -> object:
+        return REASONING_PARSERS.get(name, name) if isinstance(name, str) else name
 
     @field_validator("verifiers", "drafters")
     @classmethod

@@ -11,6 +11,7 @@ import pytest
 
 from draftloop.config import bundled_model
 from draftloop.errors import InvalidInput
+from orchestrator.config import OrchestratorSettings
 from orchestrator.gateway.chat_reader import Reading
 from orchestrator.gateway.chat_template import ChatTemplate
 from orchestrator.gateway.errors import Unsupported
@@ -24,11 +25,12 @@ from orchestrator.gateway.tools.hermes import HERMES
 from orchestrator.gateway.tools.llama3_json import LLAMA3_JSON
 from orchestrator.gateway.tools.mistral import MISTRAL
 from orchestrator.gateway.tools.notation import Notation
-from orchestrator.gateway.tools.notations import detected
+from orchestrator.gateway.tools.notations import NOTATIONS, detected
 from orchestrator.gateway.tools.offer import Offer, shown_tools
 from orchestrator.gateway.tools.pythonic import PYTHONIC
 from orchestrator.gateway.tools.qwen3_coder import QWEN3_CODER
 from orchestrator.gateway.tools.schemas import Function, Tool
+from orchestrator.parser_names import REASONING_PARSERS, TOOL_CALL_PARSERS
 from orchestrator.tokenizer import Tokenizer
 from tests.support import chat_templates
 from tests.support.calls import read
@@ -152,3 +154,21 @@ def test_answers_are_read_by_the_template_or_as_the_settings_say(
     assert reading(reasoning_parser="none").thought is None
     with pytest.raises(Unsupported):
         reading(tool_call_parser="none")
+
+
+@pytest.mark.parametrize(("theirs", "ours"), TOOL_CALL_PARSERS.items())
+def test_other_servers_names_of_ways_to_call(theirs: str, ours: str) -> None:
+    settings = OrchestratorSettings(tool_call_parser=theirs)  # type: ignore[arg-type]
+    assert settings.tool_call_parser == ours in NOTATIONS
+
+
+@pytest.mark.parametrize(("theirs", "ours"), REASONING_PARSERS.items())
+def test_other_servers_names_of_ways_to_reason(theirs: str, ours: str) -> None:
+    settings = OrchestratorSettings(reasoning_parser=theirs)  # type: ignore[arg-type]
+    assert settings.reasoning_parser == ours in {*marks.MARKS, "harmony"}
+
+
+@pytest.mark.parametrize("field", ["tool_call_parser", "reasoning_parser"])
+def test_a_name_that_nobody_has_is_refused(field: str) -> None:
+    with pytest.raises(ValueError, match=f"(?s){field}.*'auto', 'none'"):
+        OrchestratorSettings(**{field: "nobodys"})
