@@ -1,4 +1,4 @@
-"""What vLLM and SGLang call the ways to write reasoning and tool calls, for who comes from there."""
+"""What vLLM and SGLang call ways to write reasoning and tool calls, for who comes from there."""
 
 from __future__ import annotations
 
