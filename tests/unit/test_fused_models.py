@@ -146,8 +146,9 @@ def test_those_learn_that_drafted() -> None:
         strategy = drafting(3, 4)
         tree = draft(strategy, way)
         told(strategy, [tree.token_ids[0]])
-        known = ((each.calibration, each.reviews) for each in strategy.session.levels())
-        assert [any(sum(one.trials) for one in both) for both in known] == list(learns)
+        known = [each.experience for each in strategy.session.levels()]
+        both = ((one.calibration, one.reviews) for one in known)
+        assert [any(sum(one.trials) for one in two) for two in both] == list(learns)
 
 
 def test_ways_are_judged_by_what_a_draft_adds_to_the_offer_and_what_it_costs() -> None:

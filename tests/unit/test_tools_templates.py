@@ -158,17 +158,18 @@ def test_answers_are_read_by_the_template_or_as_the_settings_say(
 
 @pytest.mark.parametrize(("theirs", "ours"), TOOL_CALL_PARSERS.items())
 def test_other_servers_names_of_ways_to_call(theirs: str, ours: str) -> None:
-    settings = OrchestratorSettings(tool_call_parser=theirs)  # type: ignore[arg-type]
+    settings = OrchestratorSettings(tool_call_parser=theirs)
     assert settings.tool_call_parser == ours in NOTATIONS
 
 
 @pytest.mark.parametrize(("theirs", "ours"), REASONING_PARSERS.items())
 def test_other_servers_names_of_ways_to_reason(theirs: str, ours: str) -> None:
-    settings = OrchestratorSettings(reasoning_parser=theirs)  # type: ignore[arg-type]
+    settings = OrchestratorSettings(reasoning_parser=theirs)
     assert settings.reasoning_parser == ours in {*marks.MARKS, "harmony"}
 
 
 @pytest.mark.parametrize("field", ["tool_call_parser", "reasoning_parser"])
 def test_a_name_that_nobody_has_is_refused(field: str) -> None:
+    settings: dict[str, Any] = {field: "nobodys"}
     with pytest.raises(ValueError, match=f"(?s){field}.*'auto', 'none'"):
-        OrchestratorSettings(**{field: "nobodys"})
+        OrchestratorSettings(**settings)
