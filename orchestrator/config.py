@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Literal, Self
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from draftloop.config import (
     DEFAULT_HTTP_PORT,
@@ -22,7 +22,7 @@ from draftloop.tls import ClientTls, require_together
 from orchestrator.addresses import check_addresses
 from orchestrator.gateway.reasoning.marks import MarksName
 from orchestrator.gateway.tools.notation import NotationName
-from orchestrator.parser_names import REASONING_PARSERS, TOOL_CALL_PARSERS
+from orchestrator.parser_names import OTHERS_NAMES
 from phrase_store.config import PhraseSettings
 
 
@@ -111,15 +111,11 @@ class OrchestratorSettings(PhraseSettings, ServiceSettings):
     def _address_or_nothing(cls, listen: str) -> str:
         return host_and_port(listen) if listen else listen
 
-    @field_validator("tool_call_parser", mode="before")
+    @field_validator(*OTHERS_NAMES, mode="before")
     @classmethod
-    def _our_tool_call_parser(cls, name: object) -> object:
-        return TOOL_CALL_PARSERS.get(name, name) if isinstance(name, str) else name
-
-    @field_validator("reasoning_parser", mode="before")
-    @classmethod
-    def _our_reasoning_parser(cls, name: object) -> object:
-        return REASONING_PARSERS.get(name, name) if isinstance(name, str) else name
+    def _our_name(cls, name: object, info: ValidationInfo) -> object:
+        ours = OTHERS_NAMES[str(info.field_name)]
+        return ours.get(name, name) if isinstance(name, str) else name
 
     @field_validator("verifiers", "drafters")
     @classmethod

@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
-TOOL_CALL_PARSERS = {
-    "openai": "harmony",
-    "gpt-oss": "harmony",
-    "llama3": "llama3_json",
-    "llama4_json": "llama3_json",
-    "llama4_pythonic": "pythonic",
-    "qwen": "hermes",
-    "qwen25": "hermes",
-    "qwen3_xml": "qwen3_coder",
-}
-REASONING_PARSERS = {
-    "deepseek_r1": "think",
-    "deepseek-r1": "think",
-    "qwen3": "think",
-    "glm45": "think",
-    "seed_oss": "seed",
-    "openai_gptoss": "harmony",
-    "gpt-oss": "harmony",
+# By the setting that takes them.
+OTHERS_NAMES = {
+    "tool_call_parser": {
+        "openai": "harmony",
+        "gpt-oss": "harmony",
+        "llama3": "llama3_json",
+        "llama4_json": "llama3_json",
+        "llama4_pythonic": "pythonic",
+        "qwen": "hermes",
+        "qwen25": "hermes",
+        "qwen3_xml": "qwen3_coder",
+    },
+    "reasoning_parser": {
+        "deepseek_r1": "think",
+        "deepseek-r1": "think",
+        "qwen3": "think",
+        "glm45": "think",
+        "seed_oss": "seed",
+        "openai_gptoss": "harmony",
+        "gpt-oss": "harmony",
+    },
 }
