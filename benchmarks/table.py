@@ -6,12 +6,13 @@ python -m benchmarks.table benchmarks/results/full.json
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks.against_best import Comparison, comparisons
 from benchmarks.looping import DEFINITION
 from benchmarks.results import Results, Row
 from benchmarks.systems import PROFILES
@@ -63,6 +64,15 @@ ROUND: Columns = {
     "rest": _split("rest"),
     "overhead": _split("overhead"),
 }
+AGAINST_BEST: Mapping[str, Callable[[Comparison], str]] = {
+    "cell": lambda found: f"{found.workload}, {sampling(found.temperature)}",
+    "method": lambda found: found.method,
+    "best single": lambda found: found.best,
+    "ratio": lambda found: _times(found.ratio),
+    "within": lambda found: _span(found.least, found.most),
+    "apart": lambda found: _times(found.apart),
+    "n": lambda found: str(found.runs),
+}
 # A terminal is narrower than a page.
 ONLY_ON_A_PAGE = {"within", "from, to", "forwards/token", "fallback", "looping"}
 TERMINAL = {name: cell for name, cell in SPEED.items() if name not in ONLY_ON_A_PAGE}
@@ -75,6 +85,13 @@ SPEED_LEGEND = (
     f"looping: {DEFINITION}. "
     "equal: the same tokens as plain decoding of the same system. n: runs. "
     "All are medians or shares."
+)
+AGAINST_BEST_LEGEND = (
+    "Times as fast as the best single strategy of a cell, by the time of all repetitions in which "
+    "every strategy ran. ratio: as the one that was fastest in these; within what it lies in nine "
+    "of ten drawings of as many. apart: as the one that was fastest in half of the repetitions, "
+    "held against in the other half, a geometric mean over ways to halve them: the best of many "
+    "is partly a lucky one."
 )
 ROUND_LEGEND = (
     "Milliseconds of a round: forwards of the draft and the target model, wire, rest. "
@@ -152,15 +169,33 @@ def show(console: Console, rows: Sequence[Row]) -> None:
         console.print(legend, style="dim", highlight=False)
 
 
-def markdown(rows: Sequence[Row], left_out: Sequence[str] = ()) -> str:
-    """The same as Markdown, behind a matrix per profile and what could not be measured."""
+def markdown(
+    rows: Sequence[Row], left_out: Sequence[str] = (), compared: Sequence[Comparison] = ()
+) -> str:
+    """The same as Markdown, behind a matrix per profile, what joins all strategies against the best
+    of them, and what could not be measured.
+    """
     parts = [markdown_table(*matrix) for matrix in matrices(rows)]
+    parts += _against_best(compared)
     if left_out:
         parts.append("\n".join(["Not measured:", "", *(f"- {entry}" for entry in left_out)]))
     for title, columns, group in tables(rows):
         lines = [[cell(row) for cell in columns.values()] for row in group]
         parts.append(markdown_table(title, list(columns), lines))
     return "\n\n".join([*parts, SPEED_LEGEND, ROUND_LEGEND]) + "\n"
+
+
+def _against_best(compared: Sequence[Comparison]) -> list[str]:
+    parts = []
+    for profile in dict.fromkeys(found.profile for found in compared):
+        lines = [
+            [cell(found) for cell in AGAINST_BEST.values()]
+            for found in compared
+            if found.profile == profile
+        ]
+        title = f"against the best single strategy, {PROFILES[profile].title}"
+        parts.append(markdown_table(title, list(AGAINST_BEST), lines))
+    return [*parts, AGAINST_BEST_LEGEND] if parts else []
 
 
 def markdown_table(title: str, names: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
@@ -171,4 +206,5 @@ def markdown_table(title: str, names: Sequence[str], lines: Sequence[Sequence[st
 
 if __name__ == "__main__":
     results = Results.read(Path(sys.argv[1]))
-    print(markdown(results.rows, results.left_out), end="")
+    compared = comparisons(results.samples)
+    print(markdown(results.rows, results.left_out, compared), end="")

@@ -1,0 +1,108 @@
+"""`fused` against the best single strategy of each cell: is it behind, or was the other one lucky?
+
+The best of eight strategies in a record is partly the one that the machine was kind to. So it is
+also chosen in one half of the repetitions and held against in the other half, over many ways to
+halve them.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from benchmarks.results import DRAWINGS
+from benchmarks.systems import COMPARED, METHODS
+from draftloop.runtime.records import Floats
+from draftloop.speculation import FUSED
+
+OURS = [name for name in COMPARED if METHODS[name].system == "draftloop"]
+JOINED = [name for name in OURS if METHODS[name].speculation.strategy == FUSED]
+SINGLE = [name for name in OURS if name not in JOINED]
+# With fewer repetitions a half of them chooses nothing.
+FEWEST = 4
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Comparison:
+    """How many times as fast `method` is as the best single strategy of a cell.
+
+    `ratio`: as `best`, the fastest one of the whole record; in nine of ten drawings of as many
+    repetitions, with replacement, it lies between `least` and `most`. `apart`: as the one that was
+    fastest in other repetitions than these, a geometric mean.
+    """
+
+    profile: str
+    workload: str
+    temperature: float
+    method: str
+    best: str
+    runs: int
+    ratio: float
+    least: float
+    most: float
+    apart: float
+
+
+def comparisons(samples: Sequence[Mapping[str, Any]]) -> list[Comparison]:
+    """One a cell and joined strategy, of a record's samples.
+
+    Repetitions count in which every method ran; cells with too few of them are left out.
+    """
+    cells: defaultdict[tuple[str, str, float], list[Mapping[str, Any]]] = defaultdict(list)
+    for sample in samples:
+        if sample["tokens_per_second"]:
+            cells[sample["profile"], sample["workload"], sample["temperature"]].append(sample)
+    return [found for cell in cells.values() for found in _of_cell(cell)]
+
+
+def _of_cell(samples: Sequence[Mapping[str, Any]]) -> Iterator[Comparison]:
+    seconds: defaultdict[str, dict[tuple[str, int], float]] = defaultdict(dict)
+    for sample in samples:
+        per_token = 1 / sample["tokens_per_second"]
+        seconds[sample["method"]][sample["file"], sample["seed"]] = per_token
+    single, joined = ([name for name in names if name in seconds] for names in (SINGLE, JOINED))
+    if not single or not joined:
+        return
+    chosen = [seconds[name] for name in (*single, *joined)]
+    runs = [run for run in chosen[0] if all(run in times for times in chosen)]
+    if len(runs) < FEWEST:
+        return
+    others = np.array([[seconds[name][run] for run in runs] for name in single])
+    best = int(others.sum(axis=1).argmin())
+    for name in joined:
+        own = np.array([seconds[name][run] for run in runs])
+        least, most = _interval(others[best], own)
+        yield Comparison(
+            profile=samples[0]["profile"],
+            workload=samples[0]["workload"],
+            temperature=samples[0]["temperature"],
+            method=name,
+            best=single[best],
+            runs=len(runs),
+            ratio=float(others[best].sum() / own.sum()),
+            least=least,
+            most=most,
+            apart=_apart(others, own),
+        )
+
+
+def _interval(best: Floats, own: Floats) -> tuple[float, float]:
+    """Of the ratio, over repetitions drawn with replacement."""
+    drawn = np.random.default_rng(0).integers(len(own), size=(DRAWINGS, len(own)))
+    ratios = best[drawn].sum(axis=1) / own[drawn].sum(axis=1)
+    least, most = np.quantile(ratios, (0.05, 0.95))
+    return float(least), float(most)
+
+
+def _apart(others: Floats, own: Floats) -> float:
+    """The ratio to whichever other one was the fastest in the repetitions that do not count."""
+    half = np.tile(np.arange(len(own)) < len(own) // 2, (DRAWINGS, 1))
+    chooses = np.random.default_rng(0).permuted(half, axis=1)
+    fastest = (chooses @ others.T).argmin(axis=1)
+    counted = ~chooses @ others.T
+    held_against = counted[np.arange(DRAWINGS), fastest]
+    return float(np.exp(np.log(held_against / (~chooses @ own)).mean()))

@@ -1,0 +1,75 @@
+"""`fused` against the best single strategy: the best of many is partly a lucky one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pytest
+
+from benchmarks import table
+from benchmarks.against_best import FEWEST, JOINED, SINGLE, comparisons
+from benchmarks.systems import PLAIN
+
+
+def samples(seconds: Mapping[str, np.ndarray[Any, Any]]) -> list[dict[str, Any]]:
+    """Of one cell: seconds a token by method, one for every repetition."""
+    cell = {"profile": "bundled", "workload": "chat", "temperature": 0.0, "file": "file.py"}
+    return [
+        {**cell, "method": method, "seed": seed, "tokens_per_second": 1 / time}
+        for method, times in seconds.items()
+        for seed, time in enumerate(times)
+    ]
+
+
+def test_where_all_are_alike_the_best_of_a_record_was_lucky() -> None:
+    random = np.random.default_rng(1)
+    records = [
+        comparisons(samples({name: random.uniform(0.5, 1.5, 24) for name in (*SINGLE, *JOINED)}))
+        for _ in range(50)
+    ]
+    found = [one for record in records for one in record]
+    assert np.mean([one.ratio for one in found]) < 0.92
+    assert 0.97 < np.mean([one.apart for one in found]) < 1.03
+    assert all(one.least < one.ratio < one.most for one in found)
+
+
+def test_one_that_is_behind_is_so_in_whichever_half() -> None:
+    times = np.random.default_rng(1).uniform(0.5, 1.5, 24)
+    behind = {PLAIN: 2 * times, "speculative": 0.8 * times, "fused cold": times}
+    (found,) = comparisons(samples(behind))
+    assert (found.method, found.best, found.runs) == ("fused cold", "speculative", 24)
+    assert (found.ratio, found.apart) == pytest.approx((0.8, 0.8))
+    assert (found.least, found.most) == pytest.approx((0.8, 0.8))
+
+
+def test_repetitions_count_in_which_every_strategy_ran() -> None:
+    """One that was cut short has a slow `fused` run and nothing to hold it against."""
+    whole = {PLAIN: np.full(5, 1.0), "opt_tree": np.full(4, 0.5), "fused warm": np.full(5, 0.5)}
+    whole["fused warm"][4] = 9.0
+    (found,) = comparisons(samples(whole))
+    assert (found.ratio, found.runs) == (1.0, 4)
+
+
+@pytest.mark.parametrize(
+    "methods", [(PLAIN,), ("fused warm",), ("transformers", "fused warm"),
+                ("fused: all", "speculative"), ("ouroboros: all", "fused warm")]
+)  # fmt: skip
+def test_nothing_is_compared_where_one_side_is_missing(methods: tuple[str, ...]) -> None:
+    """Parts of strategies and other systems are no single strategies."""
+    assert comparisons(samples(dict.fromkeys(methods, np.ones(9)))) == []
+
+
+def test_too_few_repetitions_compare_nothing() -> None:
+    few = dict.fromkeys((PLAIN, "fused warm"), np.ones(FEWEST - 1))
+    assert comparisons(samples(few)) == []
+
+
+def test_the_page_has_a_table_for_every_profile() -> None:
+    known = samples({PLAIN: np.full(4, 1.0), "fused warm": np.full(4, 0.5)})
+    text = table.markdown([], [], comparisons(known))
+    assert "**against the best single strategy, the bundled pair as it is**" in text
+    assert f"| chat, greedy | fused warm | {PLAIN} | 2.00x | 2.00, 2.00 | 2.00x | 4 |" in text
+    assert table.AGAINST_BEST_LEGEND in text
+    assert table.AGAINST_BEST_LEGEND not in table.markdown([])
