@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 from collections.abc import Iterator, Sequence
 from types import ModuleType
 from typing import Any
@@ -135,6 +136,7 @@ class DrafterSession:
         self._slots: list[Slot] = []
         self._strategy: Any = None
         self._answered_ns = self._ready_ns = 0
+        self._waits_ns = 0.0
 
     @property
     def asked_for(self) -> bool:
@@ -143,8 +145,8 @@ class DrafterSession:
 
     @property
     def is_due(self) -> bool:
-        """A round waits for it."""
-        return True
+        """Whether it has prefilled, or so soon that a round waits for it."""
+        return self._ready_ns - self._world.clock.perf_counter_ns() <= self._waits_ns
 
     def fresh(self, committed: Sequence[int]) -> int:
         """All of them: sessions share nothing here."""
@@ -179,6 +181,7 @@ class DrafterSession:
         world.run(self._strategy.prefill(), timings)
         world.clock.set_to(began)
         self._ready_ns = began + timings.forward_ns
+        self._waits_ns = math.inf if waits_s is None else 1e9 * waits_s
 
     async def propose(
         self,

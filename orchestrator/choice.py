@@ -14,7 +14,8 @@ from orchestrator.selection import NO_OFFER, Offer, cut
 
 # Of a round's tokens that trying the draft model again may cost, as far as is known.
 SHARE_OF_TRIES = 0.05
-# How long the first draft is waited for: so often what prefilling takes, and a way there and back.
+# How long the first draft is waited for at most: so often what prefilling takes, and a way there
+# and back.
 PREFILLS, LEAST_WAIT_S = 2, 0.005
 # Tokens that a later round of a try may cost beyond what its first one did.
 DEARER = 0.5
@@ -135,6 +136,17 @@ class ModelChoice(DraftChoice):
         pays = advantage * left / (1 + self._gain.tokens) > price
         opens = self._controller.fixed or self._gain.openings.takes(pays)
         if opens:
-            waits_s = LEAST_WAIT_S + PREFILLS * prefill_ns / 1e9
-            self.drafter.open(committed, None if self._controller.fixed else waits_s)
+            self.drafter.open(committed, self._waits_s(advantage, prefill_ns))
         return opens
+
+    def _waits_s(self, advantage: float, prefill_ns: float) -> float | None:
+        """How long the first draft is waited for: no longer than it is worth.
+
+        With a small target that is less than opening takes, and rounds go on without until then.
+        None: as long as for every other answer.
+        """
+        controller = self._controller
+        if controller.fixed:
+            return None
+        longest = LEAST_WAIT_S + PREFILLS * prefill_ns / 1e9
+        return min(longest, max(0.0, advantage) / controller.rate / 1e9)

@@ -106,12 +106,13 @@ class FakeDrafter:
         self.asked_for = False
         self.is_due = True
         self.known = 0
+        self.waits_s: float | None = None
 
     def fresh(self, committed: Sequence[int]) -> int:
         return len(committed) - self.known
 
     def open(self, committed: Sequence[int], waits_s: float | None = None) -> None:
-        self.asked_for = True
+        self.asked_for, self.waits_s = True, waits_s
 
 
 def model_choice(draft_ns: float, left: int, gains: Gains | None = None) -> ModelChoice:
@@ -123,6 +124,19 @@ def model_choice(draft_ns: float, left: int, gains: Gains | None = None) -> Mode
 
 
 PROMPT = [1] * 100
+
+
+def test_the_first_draft_is_waited_for_no_longer_than_it_is_worth() -> None:
+    """Prefilling takes ten rounds, and twice that would be waited for if it were worth it."""
+    model = model_choice(CHEAP_NS, left=400)
+    model.open(PROMPT)
+    known: Any = model.drafter
+    assert known.waits_s == pytest.approx(model.advantage() * PLAIN_NS / 1e9)
+    tried = model_choice(DEAR_NS, left=400)
+    while not tried.drafter.asked_for:
+        tried.asks(PROMPT)
+    known = tried.drafter
+    assert known.waits_s == 0, "who only tries goes on without until it has prefilled"
 
 
 def test_a_prompt_that_a_drafter_knows_is_worth_a_session_for_less() -> None:
