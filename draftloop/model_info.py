@@ -47,6 +47,7 @@ class ModelInfo:
     strategies: tuple[str, ...] = ()
     stop_token_ids: tuple[int, ...] = ()
     cost_curve: tuple[CostPoint, ...] = ()
+    machine: str = ""
     protocol_version: int = PROTOCOL_VERSION
 
     @property
@@ -59,6 +60,11 @@ class ModelInfo:
         """The device, and how many of its kind where there are several."""
         ranks = self.tensor_parallel_size
         return f"{ranks} x {self.device.partition(':')[0]}" if ranks > 1 else self.device
+
+    def shares_device(self, other: ModelInfo) -> bool:
+        """Whether forwards of both run on the same processors: those of one keep the other's."""
+        here, there = ((model.machine, model.device) for model in (self, other))
+        return bool(self.machine) and here == there
 
     def require_same_vocabulary(self, other: ModelInfo) -> None:
         """Raises Mismatch, naming both fingerprints, unless tokens mean the same on both."""

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+DEAREST = 16
+
 
 @dataclass(slots=True)
 class Patience:
     """Tries every `shortest` rounds, then with twice as many between two tries, at most `longest`.
 
-    What pays starts it anew.
+    What pays starts it anew. Dear tries wait longer, up to `DEAREST` times `longest`.
     """
 
     longest: int
@@ -27,9 +29,9 @@ class Patience:
         `at_least`: rounds that lie between the last time and a try at the price it has now. The
         very first try does not ask for its price: that may be mistaken.
         """
-        wait = max(self._wait, at_least) if self._done else self._wait
+        least = min(at_least, DEAREST * self.longest) if self._done else 0.0
         self._gone += 1
-        takes = pays or self._gone > min(wait, self.longest)
+        takes = pays or self._gone > max(self._wait, least)
         if takes:
             self._wait = self.shortest if pays else min(2 * self._wait, self.longest)
             self._gone, self._done = int(pays), True

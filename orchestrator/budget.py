@@ -30,13 +30,15 @@ class Controller:
 
     `whole` drafts are verified as they come: the request says how large they are. With a `fixed`
     size nobody asks for prices: time is worth nothing. `everybodys` is the pace of all requests
-    like it. Whether to draft at all is a `DraftChoice`.
+    like it. Whether to draft at all is a `DraftChoice`. `drafter_shares`: the target's processors
+    run the draft model, too.
     """
 
     max_nodes: int
     verify_cost: VerifyCost
     fixed: bool = False
     whole: bool = False
+    drafter_shares: bool = False
     everybodys: Pace = field(default_factory=lambda: Pace(memory=EVERYBODYS_MEMORY))  # learns too
     _pace: Pace = field(default_factory=lambda: Pace(memory=0.95))  # of all rounds
     _plain: Pace = field(default_factory=lambda: Pace(memory=0.9))
@@ -73,6 +75,17 @@ class Controller:
         """
         load = self.verify_cost.load
         return self.rate * (1 + (load.sessions - 1) / (1 - load.prompts_share))
+
+    def draft_price(self, waited_ns: float, work_ns: float) -> float:
+        """Tokens that the draft model must bring in for the time that it takes.
+
+        The request waits for it. Its work, without its own waiting for others, keeps others waiting
+        where the target's processors do it.
+        """
+        price = self.rate * waited_ns
+        if self.drafter_shares:
+            price += (self.shared_rate - self.rate) * work_ns
+        return price
 
     @property
     def node_price(self) -> float:

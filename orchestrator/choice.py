@@ -132,7 +132,7 @@ class ModelChoice(DraftChoice):
         """Opens it where the rounds to come bring in more than prefilling takes, or as a try."""
         prefill_ns = self._costs.nanoseconds(self.drafter.fresh(committed))
         left = self._end - len(committed)
-        price = self._controller.rate * prefill_ns
+        price = self._controller.draft_price(prefill_ns, prefill_ns)
         pays = advantage * left / (1 + self._gain.tokens) > price
         opens = self._controller.fixed or self._gain.openings.takes(pays)
         if opens:

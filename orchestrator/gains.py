@@ -68,6 +68,11 @@ class Gain:
         """What a draft takes."""
         return statistics.median_low(self.draft_times)
 
+    @property
+    def work_ns(self) -> float:
+        """Of that, what no other session has to do with: the quickest of late waited for nobody."""
+        return max(0.0, min(self.draft_times))
+
     def delayed(self, nanoseconds: float) -> None:
         """Takes in how much longer the round of the draft observed last took than it should.
 
@@ -90,7 +95,7 @@ class Gain:
             math.sqrt(share) * expected - rate * cost.nanoseconds(share * nodes)
             for share in (SMALLER_DRAFTS if cost.load.is_shared else (1.0,))
         )
-        return 1 + most - controller.rate * self.draft_ns
+        return 1 + most - controller.draft_price(self.draft_ns, self.work_ns)
 
     def observe(self, accepted: int, nodes: int, draft_ns: int, offer: Offer = NO_OFFER) -> None:
         """Takes in a round with a draft."""

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from draftloop.cost_line import cost_line
 from draftloop.errors import StartupFailure
+from draftloop.machine import machine_id
 from draftloop.model_info import (
     CostPoint,
     ModelInfo,
@@ -299,4 +300,5 @@ class LanguageModel:
             stop_token_ids=self.stop_token_ids,
             cost_curve=self.cost_curve,
             instance_id=uuid.uuid4().hex[:12],
+            machine=machine_id(),
         )

@@ -225,7 +225,7 @@ def test_a_draft_model_that_does_not_pay_is_asked_ever_less_often() -> None:
 def test_the_drafter_hears_only_verdicts_on_its_own_drafts() -> None:
     drafter = ScriptedDrafter(estimate=0.01)
     drafting, controller = made(drafter, [1], draft_ns=5e6)
-    rounds(drafting, controller, [1], 600)
+    rounds(drafting, controller, [1], 1200)
     heard = [verdict is not None for verdict in drafter.verdicts]
     a_try = [False, *[True] * (ROUNDS_OF_TRY - 1)]  # plain rounds lie between two of them
     assert len(heard) > ROUNDS_OF_TRY and heard == (a_try * len(heard))[: len(heard)]
