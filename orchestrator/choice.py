@@ -109,13 +109,21 @@ class ModelChoice(DraftChoice):
         if not self.drafter.is_due:
             return False
         opened, self._just_opened = self._just_opened, False
-        pays, rarely = advantage > 0, -advantage * ROUNDS_OF_TRY / SHARE_OF_TRIES
+        pays = advantage > 0
         if not pays and self._goes_on(advantage):
             return True
-        asks = self._gain.asking.takes(pays, at_least=rarely) or opened
+        asks = self._gain.asking.takes(pays, at_least=self._rounds_between(advantage)) or opened
         if asks:
             self._try = _Try(0 if pays else ROUNDS_OF_TRY - 1, offer)
         return asks
+
+    def _rounds_between(self, advantage: float) -> float:
+        """How many rounds, of all requests, lie between two tries at the price of this one.
+
+        What a try finds out all requests know: the more there are, the rarer it is among theirs.
+        """
+        requests = self._controller.verify_cost.load.sessions
+        return -advantage * ROUNDS_OF_TRY / SHARE_OF_TRIES * requests
 
     def _goes_on(self, advantage: float) -> bool:
         """Whether a try that began goes on in this round.

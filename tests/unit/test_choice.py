@@ -197,17 +197,64 @@ def test_where_no_drafter_was_there_to_open_a_session_the_round_still_asks() -> 
     assert model.asks(PROMPT)
 
 
-@pytest.mark.parametrize("loss", [0.5, 2.5])
+@pytest.mark.parametrize("loss", [0.5, 2.5, 6.0])
 def test_a_try_of_the_model_that_costs_more_is_made_less_often(loss: float) -> None:
     """A first guess of 1.2 accepted tokens, in the time of that and the loss."""
     model = model_choice((USUAL_TOKENS + loss) * PLAIN_NS / USUAL_FORWARDS, left=400)
     model.drafter.open(PROMPT)
-    asked = [number for number in range(300) if model.asks(PROMPT)]
+    asked = [number for number in range(600) if model.asks(PROMPT)]
     first, second = asked[:ROUNDS_OF_TRY], asked[ROUNDS_OF_TRY : 2 * ROUNDS_OF_TRY]
     for tried in (first, second):
         assert tried == list(range(tried[0], tried[0] + ROUNDS_OF_TRY))
-    waited = min(ROUNDS_OF_TRY * loss / SHARE_OF_TRIES, ROUNDS_OF_TRY * LONGEST_WITHOUT)
+    waited = ROUNDS_OF_TRY * loss / SHARE_OF_TRIES
     assert second[0] - first[-1] == pytest.approx(waited, abs=1)
+
+
+def test_what_one_of_many_tries_all_know() -> None:
+    """So each of them tries more rarely."""
+    gaps = []
+    for sessions in (1, 4):
+        model = model_choice((USUAL_TOKENS + 0.5) * PLAIN_NS / USUAL_FORWARDS, left=400)
+        model._controller = Controller(max_nodes=8, verify_cost=VerifyCost(FLAT.curve))
+        for _ in range(20):
+            said = ServiceTimings(batch_size=sessions, batch_rows=sessions)
+            model._controller.verify_cost.load.observe(1, said)
+        model.drafter.open(PROMPT)
+        asked = [number for number in range(1000) if model.asks(PROMPT)]
+        gaps.append(asked[ROUNDS_OF_TRY] - asked[ROUNDS_OF_TRY - 1])
+    assert gaps[1] > 3 * gaps[0]
+
+
+def test_on_the_targets_processors_a_draft_costs_what_all_bring_in() -> None:
+    """Its work, that is: what it waits for others is its request's own time."""
+    cost = VerifyCost((CostPoint(1, PLAIN_NS), CostPoint(32, PLAIN_NS)))
+    gain = Gains().of(SPECULATIVE, 0.0, 0.0)
+    for waited_ns in (300, 700, 500, 400, 600) * 4:
+        gain.observe(3, 4, waited_ns)
+    apart, here = (
+        Controller(max_nodes=8, verify_cost=cost, drafter_shares=shares) for shares in (False, True)
+    )
+    assert gain.worth(here) == gain.worth(apart), "alone it makes no difference"
+    for _ in range(20):
+        cost.load.observe(1, ServiceTimings(batch_size=8, batch_rows=8))
+    assert here.shared_rate == 8 * here.rate > 0
+    assert gain.worth(apart) - gain.worth(here) == pytest.approx(7 * here.rate * 300)
+
+
+def test_among_others_a_session_is_opened_for_more_where_its_prefilling_keeps_them_waiting() -> None:
+    opened = []
+    for shares in (False, True):
+        model = model_choice(CHEAP_NS, left=40)
+        model._controller = Controller(
+            max_nodes=8, verify_cost=VerifyCost(FLAT.curve), drafter_shares=shares
+        )
+        for _ in range(20):
+            model._controller.verify_cost.load.observe(
+                1, ServiceTimings(batch_size=3, batch_rows=3)
+            )
+        model.open(PROMPT)
+        opened.append(model.drafter.asked_for)
+    assert opened == [True, False]
 
 
 def test_a_try_does_without_the_model_where_free_sources_promise_much() -> None:

@@ -224,8 +224,8 @@ def test_a_draft_model_that_does_not_pay_is_asked_ever_less_often() -> None:
 
 def test_the_drafter_hears_only_verdicts_on_its_own_drafts() -> None:
     drafter = ScriptedDrafter(estimate=0.01)
-    drafting, controller = made(drafter, [1], draft_ns=5e6)
-    rounds(drafting, controller, [1], 1200)
+    drafting, controller = made(drafter, [1], draft_ns=1e6)
+    rounds(drafting, controller, [1], 1500)
     heard = [verdict is not None for verdict in drafter.verdicts]
     a_try = [False, *[True] * (ROUNDS_OF_TRY - 1)]  # plain rounds lie between two of them
     assert len(heard) > ROUNDS_OF_TRY and heard == (a_try * len(heard))[: len(heard)]
@@ -344,3 +344,11 @@ def test_patience_doubles_to_its_limit_and_ends_with_success() -> None:
     assert tries == [0, 3, 8, 13, 18]
     assert patience.takes(True)
     assert patience.takes(False)
+
+
+def test_a_dear_try_waits_longer_than_others_ever_do_and_not_for_ever() -> None:
+    """The first one is not priced."""
+    for price, waited in ((30.0, 31), (1e9, 16 * 4 + 1)):
+        patience = Patience(4)
+        tries = [number for number in range(200) if patience.takes(False, at_least=price)]
+        assert tries == list(range(0, 200, waited))

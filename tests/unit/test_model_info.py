@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from draftloop import machine
 from draftloop.errors import Mismatch, StartupFailure
 from draftloop.model_info import (
     end_token,
@@ -102,3 +105,22 @@ def test_what_is_missing_is_named(tmp_path: Path) -> None:
     (tmp_path / "tokenizer.json").write_text("[]")
     with pytest.raises(StartupFailure, match="is not a JSON object"):
         vocabulary_fingerprint(tmp_path)
+
+
+def test_forwards_on_one_device_of_one_machine_keep_each_other_waiting() -> None:
+    here = replace(INFO, machine="one", device="cuda:0")
+    assert here.shares_device(replace(here, model_name="draft"))
+    for elsewhere in ({"machine": "two"}, {"device": "cuda:1"}, {"device": "cpu"}):
+        assert not here.shares_device(replace(here, **elsewhere))
+    unknown = replace(INFO, machine="")
+    assert not unknown.shares_device(unknown), "services of an earlier version do not say"
+
+
+def test_all_processes_of_a_machine_call_it_alike(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = [sys.executable, "-c", "from draftloop.machine import machine_id; print(machine_id())"]
+    known = machine.machine_id()
+    assert subprocess.run(asked, capture_output=True, text=True, check=True).stdout.strip() == known
+    assert len(known) == 16 and int(known, 16)
+    monkeypatch.setattr(machine, "BOOT_ID", Path("/nowhere"))
+    elsewhere = machine.machine_id.__wrapped__()
+    assert elsewhere != known and elsewhere == machine.machine_id.__wrapped__()
