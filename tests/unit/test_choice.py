@@ -241,7 +241,7 @@ def test_on_the_targets_processors_a_draft_costs_what_all_bring_in() -> None:
     assert gain.worth(apart) - gain.worth(here) == pytest.approx(7 * here.rate * 300)
 
 
-def test_among_others_a_session_is_opened_for_more_where_its_prefilling_keeps_them_waiting() -> None:
+def test_among_others_a_session_is_opened_for_more_where_prefilling_keeps_them_waiting() -> None:
     opened = []
     for shares in (False, True):
         model = model_choice(CHEAP_NS, left=40)

@@ -110,8 +110,8 @@ def test_what_is_missing_is_named(tmp_path: Path) -> None:
 def test_forwards_on_one_device_of_one_machine_keep_each_other_waiting() -> None:
     here = replace(INFO, machine="one", device="cuda:0")
     assert here.shares_device(replace(here, model_name="draft"))
-    for elsewhere in ({"machine": "two"}, {"device": "cuda:1"}, {"device": "cpu"}):
-        assert not here.shares_device(replace(here, **elsewhere))
+    for machine_there, device in (("two", "cuda:0"), ("one", "cuda:1"), ("one", "cpu")):
+        assert not here.shares_device(replace(here, machine=machine_there, device=device))
     unknown = replace(INFO, machine="")
     assert not unknown.shares_device(unknown), "services of an earlier version do not say"
 
