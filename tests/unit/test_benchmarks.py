@@ -5,6 +5,8 @@ from __future__ import annotations
 import io
 import json
 import time
+from collections import Counter
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +16,7 @@ from rich.console import Console
 from benchmarks import demo, table
 from benchmarks.looping import is_looping
 from benchmarks.machine import describe_machine
-from benchmarks.measure import Plan, measure, samples
+from benchmarks.measure import Plan, in_turn, measure, samples
 from benchmarks.outcome import Outcome, RoundSplit
 from benchmarks.prompts import (
     PROMPTS_FILE,
@@ -143,15 +145,26 @@ def measured(systems: dict[str, System], plans: list[Plan], seconds: float) -> l
     return [sample for repetition in repetitions for sample in repetition]
 
 
-def test_methods_take_turns_in_a_shifting_order() -> None:
-    """The first method after another process's pause must not always be the same."""
+def test_methods_take_turns_in_changing_orders() -> None:
+    """None must always be the first after a pause, or have always the same one before it."""
+    methods = ["a", "b", "c", "d"]
+    orders = [in_turn(methods, number) for number in range(400)]
+    assert orders == [in_turn(methods, number) for number in range(400)]
+    assert all(sorted(order) == methods for order in orders)
+    pairs = Counter(pair for order in orders for pair in pairwise(order))
+    first = Counter(order[0] for order in orders)
+    assert min(first.values()) > 70 and max(first.values()) < 130
+    assert len(pairs) == 12 and min(pairs.values()) > 70 and max(pairs.values()) < 130
+
+
+def test_rows_keep_the_methods_order() -> None:
     system = Scripted()
     systems: dict[str, System] = {"draftloop": system}
     once = workload(temperatures=(0.7,), passes=2)
     methods = [PLAIN, "speculative"]
     found = measured(systems, [Plan(once, methods)], 60)
-    assert system.asked == [*methods, *methods[::-1]]
-    assert [s.method for s in found] == methods * 2, "rows keep the methods' order"
+    assert system.asked == [*in_turn(methods, 0), *in_turn(methods, 1)]
+    assert [s.method for s in found] == methods * 2
 
 
 def test_a_row_has_medians_and_shares() -> None:
