@@ -62,7 +62,10 @@ class ModelInfo:
         return f"{ranks} x {self.device.partition(':')[0]}" if ranks > 1 else self.device
 
     def shares_device(self, other: ModelInfo) -> bool:
-        """Whether forwards of both run on the same processors: those of one keep the other's."""
+        """Whether both run on the same processors: forwards of one keep those of the other waiting.
+
+        Never where one of them does not say on which machine it is.
+        """
         here, there = ((model.machine, model.device) for model in (self, other))
         return bool(self.machine) and here == there
 

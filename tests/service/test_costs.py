@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import socket
 
 import pytest
 
+from draftloop.deadline import Deadline
 from draftloop.model_info import CostPoint
+from draftloop.request import GenerationRequest, SamplingParameters
 from draftloop.runtime.cost_curve import CostCurve
+from draftloop.speculation import FUSED, Speculation
 from orchestrator import deployment, discovery
 from orchestrator.config import OrchestratorSettings
 from protos import drafter_pb2, verifier_pb2
@@ -82,5 +86,30 @@ async def test_the_orchestrator_asks_again_and_keeps_what_it_knows(
             await eventually(lambda: curves() == [SLOW, SLOW])
         await asyncio.sleep(0.2)  # several times nobody answers
         assert curves() == [SLOW, SLOW]
+    finally:
+        await started.stop()
+
+
+async def test_on_one_machine_a_drafter_keeps_all_requests_waiting(
+    serve_verifier: Start, serve_drafter: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    listen = [f"127.0.0.1:{port}" for port in free_ports(2)]
+    chosen = OrchestratorSettings(verifiers=listen[0], drafters=listen[1], tokenizer=MODEL)
+    started = deployment.Deployment(chosen)
+    request = GenerationRequest(
+        request_id="one", prompt=PROMPT, sampling=SamplingParameters(), max_tokens=4,
+        speculation=Speculation(strategy=FUSED),
+    )  # fmt: skip
+    try:
+        async with (
+            serve_verifier(listen=listen[0]) as (_, verifier),
+            serve_drafter(listen=listen[1]) as (_, drafter),
+        ):
+            await started.start()
+            assert verifier.info.machine == drafter.info.machine
+            assert started.generation(request, Deadline()).controller.drafter_shares
+            elsewhere = dataclasses.replace(drafter.info, machine="elsewhere")
+            monkeypatch.setattr(deployment.Deployment, "drafter", elsewhere)
+            assert not started.generation(request, Deadline()).controller.drafter_shares
     finally:
         await started.stop()
