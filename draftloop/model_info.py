@@ -47,7 +47,7 @@ class ModelInfo:
     strategies: tuple[str, ...] = ()
     stop_token_ids: tuple[int, ...] = ()
     cost_curve: tuple[CostPoint, ...] = ()
-    machine: str = ""
+    processor: str = ""
     protocol_version: int = PROTOCOL_VERSION
 
     @property
@@ -61,13 +61,9 @@ class ModelInfo:
         ranks = self.tensor_parallel_size
         return f"{ranks} x {self.device.partition(':')[0]}" if ranks > 1 else self.device
 
-    def shares_device(self, other: ModelInfo) -> bool:
-        """Whether both run on the same processors: forwards of one keep those of the other waiting.
-
-        Never where one of them does not say on which machine it is.
-        """
-        here, there = ((model.machine, model.device) for model in (self, other))
-        return bool(self.machine) and here == there
+    def shares_processor(self, other: ModelInfo) -> bool:
+        """Whether forwards of one keep those of the other waiting; never where one does not say."""
+        return bool(self.processor) and self.processor == other.processor
 
     def require_same_vocabulary(self, other: ModelInfo) -> None:
         """Raises Mismatch, naming both fingerprints, unless tokens mean the same on both."""

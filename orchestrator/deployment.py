@@ -249,7 +249,7 @@ class Deployment:
             ),
             fixed=limit is not None,
             whole=said.most_nodes(request.strategy) is not None,
-            drafter_shares=self.drafter is not None and self.drafter.shares_device(info),
+            drafter_shares=self.drafter is not None and self.drafter.shares_processor(info),
             everybodys=self._gains.pace_of(said.method, request.sampling.temperature),
         )
 

@@ -222,7 +222,7 @@ class Grammar(_message.Message):
     def __init__(self, json_schema: _Optional[str] = ..., regex: _Optional[str] = ..., choice: _Optional[str] = ..., grammar: _Optional[str] = ...) -> None: ...
 
 class ModelInfo(_message.Message):
-    __slots__ = ("protocol_version", "model_name", "model_fingerprint", "vocabulary_fingerprint", "vocabulary_size", "context_length", "parameters", "dtype", "device", "cost_inflation", "max_sessions", "max_draft_nodes", "strategies", "stop_token_ids", "cost_curve", "instance_id", "quantization", "prefix_caching", "tensor_parallel_size", "machine")
+    __slots__ = ("protocol_version", "model_name", "model_fingerprint", "vocabulary_fingerprint", "vocabulary_size", "context_length", "parameters", "dtype", "device", "cost_inflation", "max_sessions", "max_draft_nodes", "strategies", "stop_token_ids", "cost_curve", "instance_id", "quantization", "prefix_caching", "tensor_parallel_size", "processor")
     PROTOCOL_VERSION_FIELD_NUMBER: _ClassVar[int]
     MODEL_NAME_FIELD_NUMBER: _ClassVar[int]
     MODEL_FINGERPRINT_FIELD_NUMBER: _ClassVar[int]
@@ -242,7 +242,7 @@ class ModelInfo(_message.Message):
     QUANTIZATION_FIELD_NUMBER: _ClassVar[int]
     PREFIX_CACHING_FIELD_NUMBER: _ClassVar[int]
     TENSOR_PARALLEL_SIZE_FIELD_NUMBER: _ClassVar[int]
-    MACHINE_FIELD_NUMBER: _ClassVar[int]
+    PROCESSOR_FIELD_NUMBER: _ClassVar[int]
     protocol_version: int
     model_name: str
     model_fingerprint: str
@@ -262,8 +262,8 @@ class ModelInfo(_message.Message):
     quantization: str
     prefix_caching: bool
     tensor_parallel_size: int
-    machine: str
-    def __init__(self, protocol_version: _Optional[int] = ..., model_name: _Optional[str] = ..., model_fingerprint: _Optional[str] = ..., vocabulary_fingerprint: _Optional[str] = ..., vocabulary_size: _Optional[int] = ..., context_length: _Optional[int] = ..., parameters: _Optional[int] = ..., dtype: _Optional[str] = ..., device: _Optional[str] = ..., cost_inflation: _Optional[str] = ..., max_sessions: _Optional[int] = ..., max_draft_nodes: _Optional[int] = ..., strategies: _Optional[_Iterable[str]] = ..., stop_token_ids: _Optional[_Iterable[int]] = ..., cost_curve: _Optional[_Iterable[_Union[CostPoint, _Mapping]]] = ..., instance_id: _Optional[str] = ..., quantization: _Optional[str] = ..., prefix_caching: bool = ..., tensor_parallel_size: _Optional[int] = ..., machine: _Optional[str] = ...) -> None: ...
+    processor: str
+    def __init__(self, protocol_version: _Optional[int] = ..., model_name: _Optional[str] = ..., model_fingerprint: _Optional[str] = ..., vocabulary_fingerprint: _Optional[str] = ..., vocabulary_size: _Optional[int] = ..., context_length: _Optional[int] = ..., parameters: _Optional[int] = ..., dtype: _Optional[str] = ..., device: _Optional[str] = ..., cost_inflation: _Optional[str] = ..., max_sessions: _Optional[int] = ..., max_draft_nodes: _Optional[int] = ..., strategies: _Optional[_Iterable[str]] = ..., stop_token_ids: _Optional[_Iterable[int]] = ..., cost_curve: _Optional[_Iterable[_Union[CostPoint, _Mapping]]] = ..., instance_id: _Optional[str] = ..., quantization: _Optional[str] = ..., prefix_caching: bool = ..., tensor_parallel_size: _Optional[int] = ..., processor: _Optional[str] = ...) -> None: ...
 
 class CostPoint(_message.Message):
     __slots__ = ("tokens", "forward_ns", "context", "batch")

@@ -128,6 +128,13 @@ def device_of(options: ModelOptions) -> torch.device:
     return torch.device(name, options.rank) if options.split else torch.device(name)
 
 
+def processor_name(device: torch.device) -> str:
+    """One that no other processor of this machine has: a GPU has other numbers in containers."""
+    if device.type != "cuda":
+        return device.type
+    return str(torch.cuda.get_device_properties(device).uuid)
+
+
 def threads_of(options: ModelOptions) -> int | None:
     """Threads for forwards where they are not torch's own choice; ranks share what there is."""
     if not options.split:

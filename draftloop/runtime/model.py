@@ -12,13 +12,13 @@ from torch import Tensor
 
 from draftloop.cost_line import cost_line
 from draftloop.errors import StartupFailure
-from draftloop.machine import machine_id
 from draftloop.model_info import (
     CostPoint,
     ModelInfo,
     model_fingerprint,
     vocabulary_fingerprint,
 )
+from draftloop.processor import processor_id
 from draftloop.request import SamplingParameters
 from draftloop.runtime import (
     attention_shapes,
@@ -44,6 +44,7 @@ from draftloop.runtime.loading import (
     ModelOptions,
     device_of,
     load_network,
+    processor_name,
     stop_tokens_of,
     threads_of,
     wanted_context,
@@ -300,5 +301,5 @@ class LanguageModel:
             stop_token_ids=self.stop_token_ids,
             cost_curve=self.cost_curve,
             instance_id=uuid.uuid4().hex[:12],
-            machine=machine_id(),
+            processor=processor_id(processor_name(self.device)),
         )

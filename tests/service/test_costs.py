@@ -106,9 +106,9 @@ async def test_on_one_machine_a_drafter_keeps_all_requests_waiting(
             serve_drafter(listen=listen[1]) as (_, drafter),
         ):
             await started.start()
-            assert verifier.info.machine == drafter.info.machine
+            assert verifier.info.processor == drafter.info.processor
             assert started.generation(request, Deadline()).controller.drafter_shares
-            elsewhere = dataclasses.replace(drafter.info, machine="elsewhere")
+            elsewhere = dataclasses.replace(drafter.info, processor="elsewhere")
             monkeypatch.setattr(deployment.Deployment, "drafter", elsewhere)
             assert not started.generation(request, Deadline()).controller.drafter_shares
     finally:

@@ -58,7 +58,7 @@ INFO = ModelInfo(
     max_sessions=4, max_draft_nodes=5, instance_id="one", quantization="int8",
     tensor_parallel_size=6, cost_inflation="6:2", prefix_caching=True, strategies=("fused",),
     stop_token_ids=(7, 8), cost_curve=(CostPoint(9, 10, 11, 12), CostPoint(13, 14, 15, 16)),
-    protocol_version=17, machine="here",
+    protocol_version=17, processor="here",
 )  # fmt: skip
 PROMPT = PromptLogprobs(
     count=2, logprobs=[-0.5], ranks=[3], top_token_ids=[4, 5], top_logprobs=[-0.25, -0.75]

@@ -12,7 +12,7 @@ import torch
 
 from draftloop.errors import InvalidInput, StartupFailure
 from draftloop.grammar import Grammar
-from draftloop.machine import machine_id
+from draftloop.processor import processor_id
 from draftloop.runtime.model import LanguageModel
 from tests.support.toy_model import VOCABULARY_SIZE, llama_config, load_model, save_model
 
@@ -45,7 +45,7 @@ def test_what_the_service_says_of_itself(model: LanguageModel, folder: Path) -> 
     assert info.stop_token_ids == (0,)
     assert (info.dtype, info.device) == ("float32", "cpu")
     assert info.strategies == ("speculative",)
-    assert info.machine == machine_id()
+    assert info.processor == processor_id("cpu")
     assert info.instance_id != model.info().instance_id
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from draftloop import machine
+from draftloop import processor
 from draftloop.errors import Mismatch, StartupFailure
 from draftloop.model_info import (
     end_token,
@@ -107,20 +107,25 @@ def test_what_is_missing_is_named(tmp_path: Path) -> None:
         vocabulary_fingerprint(tmp_path)
 
 
-def test_forwards_on_one_device_of_one_machine_keep_each_other_waiting() -> None:
-    here = replace(INFO, machine="one", device="cuda:0")
-    assert here.shares_device(replace(here, model_name="draft"))
-    for machine_there, device in (("two", "cuda:0"), ("one", "cuda:1"), ("one", "cpu")):
-        assert not here.shares_device(replace(here, machine=machine_there, device=device))
-    unknown = replace(INFO, machine="")
-    assert not unknown.shares_device(unknown), "services of an earlier version do not say"
+def test_forwards_on_one_processor_keep_each_other_waiting() -> None:
+    here = replace(INFO, processor="one")
+    assert here.shares_processor(replace(here, model_name="draft"))
+    assert not here.shares_processor(replace(here, processor="two"))
+    unknown = replace(INFO, processor="")
+    assert not unknown.shares_processor(unknown), "services of an earlier version do not say"
 
 
-def test_all_processes_of_a_machine_call_it_alike(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = [sys.executable, "-c", "from draftloop.machine import machine_id; print(machine_id())"]
-    known = machine.machine_id()
-    assert subprocess.run(asked, capture_output=True, text=True, check=True).stdout.strip() == known
+def test_all_processes_of_a_machine_call_its_processors_alike(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    said = "from draftloop.processor import processor_id; print(processor_id('cpu'))"
+    other = subprocess.run([sys.executable, "-c", said], capture_output=True, text=True, check=True)
+    known = processor.processor_id("cpu")
+    assert other.stdout.strip() == known != processor.processor_id("GPU-1")
     assert len(known) == 16 and int(known, 16)
-    monkeypatch.setattr(machine, "BOOT_ID", Path("/nowhere"))
-    elsewhere = machine.machine_id.__wrapped__()
-    assert elsewhere != known and elsewhere == machine.machine_id.__wrapped__()
+    monkeypatch.setattr(processor, "BOOT_ID", Path("/nowhere"))
+    processor._machine.cache_clear()
+    elsewhere = processor.processor_id("cpu")
+    processor._machine.cache_clear()
+    assert elsewhere != known and elsewhere == processor.processor_id("cpu")
+    processor._machine.cache_clear()
