@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.results import DRAWINGS
+from benchmarks.drawings import DRAWINGS, ratio_within
 from benchmarks.systems import COMPARED, METHODS
 from draftloop.runtime.records import Floats
 from draftloop.speculation import FUSED
@@ -75,7 +75,7 @@ def _of_cell(samples: Sequence[Mapping[str, Any]]) -> Iterator[Comparison]:
     best = int(others.sum(axis=1).argmin())
     for name in joined:
         own = np.array([seconds[name][run] for run in runs])
-        least, most = _interval(others[best], own)
+        ratio, least, most = ratio_within(others[best], own)
         yield Comparison(
             profile=samples[0]["profile"],
             workload=samples[0]["workload"],
@@ -83,19 +83,11 @@ def _of_cell(samples: Sequence[Mapping[str, Any]]) -> Iterator[Comparison]:
             method=name,
             best=single[best],
             runs=len(runs),
-            ratio=float(others[best].sum() / own.sum()),
+            ratio=ratio,
             least=least,
             most=most,
             apart=_apart(others, own),
         )
-
-
-def _interval(best: Floats, own: Floats) -> tuple[float, float]:
-    """Of the ratio, over repetitions drawn with replacement."""
-    drawn = np.random.default_rng(0).integers(len(own), size=(DRAWINGS, len(own)))
-    ratios = best[drawn].sum(axis=1) / own[drawn].sum(axis=1)
-    least, most = np.quantile(ratios, (0.05, 0.95))
-    return float(least), float(most)
 
 
 def _apart(others: Floats, own: Floats) -> float:

@@ -13,10 +13,9 @@ from typing import Any
 import numpy as np
 
 from benchmarks.calibration import Estimates
+from benchmarks.drawings import ratio_within
 from benchmarks.looping import is_looping
 from benchmarks.outcome import Outcome, RoundSplit
-
-DRAWINGS = 1000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,10 +135,7 @@ def _together(samples: Sequence[Sample]) -> tuple[float | None, float | None, fl
     taken = np.array([sample.outcome.decode_s for sample in samples])
     if not taken.any():
         return None, None, None
-    plain = taken * [sample.ratio for sample in samples]
-    drawn = np.random.default_rng(0).integers(len(taken), size=(DRAWINGS, len(taken)))
-    least, most = np.quantile(plain[drawn].sum(axis=1) / taken[drawn].sum(axis=1), (0.05, 0.95))
-    return float(plain.sum() / taken.sum()), float(least), float(most)
+    return ratio_within(taken * [sample.ratio for sample in samples], taken)
 
 
 def _acceptance(outcomes: Sequence[Outcome]) -> float | None:

@@ -21,7 +21,6 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from benchmarks import calibration_plot, plot, table
-from benchmarks.against_best import comparisons
 from benchmarks.calibration import estimates
 from benchmarks.journal import Journal
 from benchmarks.machine import describe_machine, describe_model
@@ -290,8 +289,7 @@ def write(results: Results, out: str, console: Console) -> None:
         console.print(f"not measured: {entry}", highlight=False)
     as_json, as_page = beside(out, ".json", ".md")
     results.write(as_json)
-    compared = comparisons(results.samples)
-    as_page.write_text(table.markdown(results.rows, results.left_out, compared), encoding="utf-8")
+    as_page.write_text(table.page(results), encoding="utf-8")
     for profile in dict.fromkeys(row.profile for row in results.rows):
         found = [row for row in results.rows if row.profile == profile]
         plot.draw(found, Path(f"{out}-{profile}.svg"))

@@ -185,6 +185,11 @@ def markdown(
     return "\n\n".join([*parts, SPEED_LEGEND, ROUND_LEGEND]) + "\n"
 
 
+def page(results: Results) -> str:
+    """All of it, as it stands beside a record."""
+    return markdown(results.rows, results.left_out, comparisons(results.samples))
+
+
 def _against_best(compared: Sequence[Comparison]) -> list[str]:
     parts = []
     for profile in dict.fromkeys(found.profile for found in compared):
@@ -205,6 +210,4 @@ def markdown_table(title: str, names: Sequence[str], lines: Sequence[Sequence[st
 
 
 if __name__ == "__main__":
-    results = Results.read(Path(sys.argv[1]))
-    compared = comparisons(results.samples)
-    print(markdown(results.rows, results.left_out, compared), end="")
+    print(page(Results.read(Path(sys.argv[1]))), end="")

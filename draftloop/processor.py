@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import hashlib
 import uuid
 from pathlib import Path
@@ -18,7 +17,6 @@ def processor_id(device: str) -> str:
     return hashlib.sha256(f"{_machine()} {device}".encode()).hexdigest()[:16]
 
 
-@functools.cache
 def _machine() -> str:
     """Where the system does not tell, the network card's address: without one, of this process."""
     try:

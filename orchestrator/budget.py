@@ -73,8 +73,7 @@ class Controller:
         is worth what they bring in without: the prompts take what they take, and all are done
         soonest if the rest is spent as if there were none.
         """
-        load = self.verify_cost.load
-        return self.rate * (1 + (load.sessions - 1) / (1 - load.prompts_share))
+        return self.rate * (1 + self._others)
 
     def draft_price(self, waited_ns: float, work_ns: float) -> float:
         """Tokens that the draft model must bring in for the time that it takes.
@@ -82,10 +81,14 @@ class Controller:
         The request waits for it. Its work, without its own waiting for others, keeps others waiting
         where the target's processors do it.
         """
-        price = self.rate * waited_ns
-        if self.drafter_shares:
-            price += (self.shared_rate - self.rate) * work_ns
-        return price
+        others_ns = self._others * work_ns if self.drafter_shares else 0.0
+        return self.rate * (waited_ns + others_ns)
+
+    @property
+    def _others(self) -> float:
+        """So many times what this session brings in the others do, beside no prompts."""
+        load = self.verify_cost.load
+        return (load.sessions - 1) / (1 - load.prompts_share)
 
     @property
     def node_price(self) -> float:

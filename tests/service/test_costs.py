@@ -64,13 +64,18 @@ def free_ports(count: int) -> list[int]:
     return ports
 
 
+def deployment_of(verifier: str, drafter: str) -> deployment.Deployment:
+    """Of services at these addresses, not started yet."""
+    chosen = OrchestratorSettings(verifiers=verifier, drafters=drafter, tokenizer=MODEL)
+    return deployment.Deployment(chosen)
+
+
 async def test_the_orchestrator_asks_again_and_keeps_what_it_knows(
     serve_verifier: Start, serve_drafter: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(discovery, "ASK_S", 0.05)
     listen = [f"127.0.0.1:{port}" for port in free_ports(2)]
-    chosen = OrchestratorSettings(verifiers=listen[0], drafters=listen[1], tokenizer=MODEL)
-    started = deployment.Deployment(chosen)
+    started = deployment_of(*listen)
 
     def curves() -> list[tuple[CostPoint, ...]]:
         return [model.cost_curve for model in (started.verifier, started.drafter) if model]
@@ -94,8 +99,7 @@ async def test_on_one_machine_a_drafter_keeps_all_requests_waiting(
     serve_verifier: Start, serve_drafter: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     listen = [f"127.0.0.1:{port}" for port in free_ports(2)]
-    chosen = OrchestratorSettings(verifiers=listen[0], drafters=listen[1], tokenizer=MODEL)
-    started = deployment.Deployment(chosen)
+    started = deployment_of(*listen)
     request = GenerationRequest(
         request_id="one", prompt=PROMPT, sampling=SamplingParameters(), max_tokens=4,
         speculation=Speculation(strategy=FUSED),

@@ -36,6 +36,13 @@ def controller(fixed: bool = False) -> Controller:
     return Controller(max_nodes=8, verify_cost=FLAT, fixed=fixed)
 
 
+def crowded(cost: VerifyCost, sessions: int) -> VerifyCost:
+    """So many sessions of one row each share its forwards."""
+    for _ in range(20):
+        cost.load.observe(1, ServiceTimings(batch_size=sessions, batch_rows=sessions))
+    return cost
+
+
 def choice(gains: Gains, draft_ns: float = 0.0, fixed: bool = False) -> DraftChoice:
     prices = controller(fixed)
     return DraftChoice(prices, gains.of(PROMPT_LOOKUP, 0.0, draft_ns))
@@ -215,10 +222,8 @@ def test_what_one_of_many_tries_all_know() -> None:
     gaps = []
     for sessions in (1, 4):
         model = model_choice((USUAL_TOKENS + 0.5) * PLAIN_NS / USUAL_FORWARDS, left=400)
-        model._controller = Controller(max_nodes=8, verify_cost=VerifyCost(FLAT.curve))
-        for _ in range(20):
-            said = ServiceTimings(batch_size=sessions, batch_rows=sessions)
-            model._controller.verify_cost.load.observe(1, said)
+        cost = crowded(VerifyCost(FLAT.curve), sessions)
+        model._controller = Controller(max_nodes=8, verify_cost=cost)
         model.drafter.open(PROMPT)
         asked = [number for number in range(1000) if model.asks(PROMPT)]
         gaps.append(asked[ROUNDS_OF_TRY] - asked[ROUNDS_OF_TRY - 1])
@@ -235,8 +240,7 @@ def test_on_the_targets_processors_a_draft_costs_what_all_bring_in() -> None:
         Controller(max_nodes=8, verify_cost=cost, drafter_shares=shares) for shares in (False, True)
     )
     assert gain.worth(here) == gain.worth(apart), "alone it makes no difference"
-    for _ in range(20):
-        cost.load.observe(1, ServiceTimings(batch_size=8, batch_rows=8))
+    crowded(cost, 8)
     assert here.shared_rate == 8 * here.rate > 0
     assert gain.worth(apart) - gain.worth(here) == pytest.approx(7 * here.rate * 300)
 
@@ -245,13 +249,8 @@ def test_among_others_a_session_is_opened_for_more_where_prefilling_keeps_them_w
     opened = []
     for shares in (False, True):
         model = model_choice(CHEAP_NS, left=40)
-        model._controller = Controller(
-            max_nodes=8, verify_cost=VerifyCost(FLAT.curve), drafter_shares=shares
-        )
-        for _ in range(20):
-            model._controller.verify_cost.load.observe(
-                1, ServiceTimings(batch_size=3, batch_rows=3)
-            )
+        cost = crowded(VerifyCost(FLAT.curve), 3)
+        model._controller = Controller(max_nodes=8, verify_cost=cost, drafter_shares=shares)
         model.open(PROMPT)
         opened.append(model.drafter.asked_for)
     assert opened == [True, False]
