@@ -19,10 +19,9 @@ from draftloop.runtime.model import LanguageModel
 from draftloop.runtime.sampling import Sampler
 from draftloop.speculation import OUROBOROS, OuroborosParameters
 from phrase_store.session import PhraseSession
-from phrase_store.store import PhraseStore
+from phrase_store.store import MOST_EXPECTED_TOKENS, PhraseStore
 
 # How long an output may be is not known here; a table for so many tokens takes 2 MiB.
-MOST_EXPECTED_TOKENS = 8192
 
 
 class Alike(NamedTuple):

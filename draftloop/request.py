@@ -22,6 +22,7 @@ MAX_TENANT_LETTERS = 128
 TENANT_RULE = f"must be at most {MAX_TENANT_LETTERS} printable characters"
 MAX_SALT_LETTERS = 256
 MAX_ID_LETTERS = 128
+LIKELY_ANSWER = 512  # tokens
 LEAST_POSITIVE = 1e-30  # what the wire, which has single precision, does not make zero of
 # Up to this, as in vLLM, decoding is greedy: the noise would only choose among equals, and single
 # precision makes zero of still smaller ones.
@@ -104,10 +105,11 @@ class GenerationParameters:
 
     `seed` None means that one is drawn; `sampling.seed` is not looked at, and `sampling.bans` are
     made of what is said here: the only tokens that may come, texts that may not, and the number of
-    tokens before which nothing ends the output. `logprobs` asks for those of the output and of so
-    many likeliest tokens beside each, `prompt_logprobs` for the prompt's. `prediction` is text that
-    the output may resemble: it is drafted from and changes nothing else. `cache_salt`: only with
-    requests of its tenant that say the same a beginning is shared.
+    tokens before which nothing ends the output. `ends_itself`: without `max_tokens` the limit is
+    the room left in the context, unless the server has one of its own. `logprobs` asks for those of
+    the output and of so many likeliest tokens beside each, `prompt_logprobs` for the prompt's.
+    `prediction` is text that the output may resemble: it is drafted from and changes nothing else.
+    `cache_salt`: only with requests of its tenant that say the same a beginning is shared.
     """
 
     text: str | None = None
@@ -115,6 +117,7 @@ class GenerationParameters:
     sampling: SamplingParameters = SamplingParameters()
     seed: int | None = None
     max_tokens: int | None = None
+    ends_itself: bool = False
     min_tokens: int = 0
     stop: tuple[str, ...] = ()
     stop_token_ids: tuple[int, ...] = ()
@@ -147,7 +150,10 @@ USUAL = TextForm()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GenerationRequest:
-    """One checked request, its prompt tokenized."""
+    """One checked request, its prompt tokenized.
+
+    `open_ended`: nobody named a limit, and `max_tokens` is what the context has room for.
+    """
 
     request_id: str
     prompt: tuple[int, ...]
@@ -162,6 +168,12 @@ class GenerationRequest:
     prediction: tuple[int, ...] = ()
     cache_salt: str = ""
     text_form: TextForm = USUAL
+    open_ended: bool = False
+
+    def likely_left(self, held: int) -> int:
+        """How many tokens may come when it holds so many, as far as anybody can tell."""
+        left = len(self.prompt) + self.max_tokens - held
+        return min(left, LIKELY_ANSWER) if self.open_ended else left
 
     @property
     def strategy(self) -> str:

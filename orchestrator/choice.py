@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from draftloop.cost_line import CostLine
@@ -68,8 +68,8 @@ class _Try:
 class ModelChoice(DraftChoice):
     """The same for drafts of the drafter service, whose session is opened where it repays that.
 
-    `costs` are those of the draft model's forwards; `end` is how many tokens the request holds at
-    most when it ends.
+    `costs` are those of the draft model's forwards; `left` tells how many tokens may come when the
+    request holds so many.
     """
 
     def __init__(
@@ -79,12 +79,12 @@ class ModelChoice(DraftChoice):
         *,
         drafter: DrafterSession,
         costs: CostLine,
-        end: int,
+        left: Callable[[int], int],
     ) -> None:
         super().__init__(controller, gain)
         self.drafter = drafter
         self._costs = costs
-        self._end = end
+        self._left = left
         self._just_opened = False  # by a round that wanted a draft: the first one that can asks too
         self._try = _Try(0)
 
@@ -139,7 +139,7 @@ class ModelChoice(DraftChoice):
     def _opens(self, committed: Sequence[int], advantage: float) -> bool:
         """Opens it where the rounds to come bring in more than prefilling takes, or as a try."""
         prefill_ns = self._costs.nanoseconds(self.drafter.fresh(committed))
-        left = self._end - len(committed)
+        left = self._left(len(committed))
         price = self._controller.draft_price(prefill_ns, prefill_ns)
         pays = advantage * left / (1 + self._gain.tokens) > price
         opens = self._controller.fixed or self._gain.openings.takes(pays)

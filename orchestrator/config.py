@@ -25,6 +25,9 @@ from orchestrator.gateway.tools.notation import NotationName
 from orchestrator.parser_names import OTHERS_NAMES
 from phrase_store.config import PhraseSettings
 
+LIMIT_OF_TEXTS = 256  # tokens
+MOST_TOKENS = 2**31 - 1  # reduced to the room left in the context
+
 
 class OrchestratorSettings(PhraseSettings, ServiceSettings):
     """An orchestrator for the bundled pair on loopback, unless told otherwise."""
@@ -57,7 +60,12 @@ class OrchestratorSettings(PhraseSettings, ServiceSettings):
         None, description="TOML file of the keys that may call; without it, anyone may"
     )
     default_strategy: str = Field(FUSED, description="strategy of a request naming none")
-    default_max_tokens: int = Field(256, ge=1, description="limit of a request naming none")
+    default_max_tokens: int | None = Field(
+        None,
+        ge=1,
+        description=f"limit of a request naming none; without, {LIMIT_OF_TEXTS} for texts, and the "
+        "room left in the context for chats",
+    )
     max_draft_tokens: int = Field(32, ge=1, le=1024, description="most nodes in a draft")
     max_requests: int = Field(64, ge=1, description="most requests running at once")
     draft_timeout_s: float = Field(
@@ -85,6 +93,11 @@ class OrchestratorSettings(PhraseSettings, ServiceSettings):
     )
     http_request_timeout_s: float = Field(
         600.0, gt=0, le=86400, description="most seconds that an HTTP request may be worked on"
+    )
+    http_allowed_origins: str = Field(
+        "",
+        description="origins whose web pages may call the HTTP API, separated by commas, or *; "
+        "without, only pages of its own",
     )
     served_model_name: str = Field(
         "", description="name of the model in the HTTP API; the verifier's own where empty"
@@ -142,6 +155,12 @@ class OrchestratorSettings(PhraseSettings, ServiceSettings):
             )
         return self
 
+    def limit(self, *, ends_itself: bool) -> int:
+        """Most tokens of a request naming no limit; a chat's answer `ends_itself`."""
+        if self.default_max_tokens is not None:
+            return self.default_max_tokens
+        return MOST_TOKENS if ends_itself else LIMIT_OF_TEXTS
+
     @property
     def services_tls(self) -> ClientTls | None:
         """How to encrypt what goes to verifiers and drafters; None is not at all."""
@@ -153,6 +172,11 @@ class OrchestratorSettings(PhraseSettings, ServiceSettings):
             certificate=self.services_tls_certificate,
             key=self.services_tls_key,
         )
+
+    @property
+    def allowed_origins(self) -> list[str]:
+        """Of web pages."""
+        return comma_separated(self.http_allowed_origins)
 
     @property
     def verifier_addresses(self) -> list[str]:

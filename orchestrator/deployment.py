@@ -39,7 +39,7 @@ from orchestrator.tokenizer import Tokenizer
 from orchestrator.verifier_load import VerifierLoad
 from orchestrator.verifier_session import VerifierSession
 from phrase_store.session import PhraseSession
-from phrase_store.store import DraftsFrom, PhraseStore, warm_up
+from phrase_store.store import MOST_EXPECTED_TOKENS, DraftsFrom, PhraseStore, warm_up
 
 UNMEASURED_DRAFT_TOKEN_NS = 2_000_000.0
 
@@ -156,7 +156,7 @@ class Deployment:
                 target=self.verifier,
             ),
             costs=costs,
-            end=len(request.prompt) + request.max_tokens,
+            left=request.likely_left,
         )
         if strategy == FUSED:
             configured = bool(self.settings.drafter_addresses)
@@ -188,7 +188,7 @@ class Deployment:
         # In an index of its own.
         own = PhraseSession(
             request.prompt,
-            request.max_tokens,
+            min(request.max_tokens, MOST_EXPECTED_TOKENS),
             stop_token_ids=request.stop_token_ids,
             calibration=self._calibrations.of(request.sampling.temperature),
             prediction=request.prediction,
@@ -203,7 +203,7 @@ class Deployment:
             request.access(self.verifier.model_fingerprint),
             request.prompt if reads else (),
             vocabulary_size=self.verifier.vocabulary_size,
-            expected_tokens=request.max_tokens,
+            expected_tokens=min(request.max_tokens, MOST_EXPECTED_TOKENS),
             publishes=True,
             harvests=request.speculation.ouroboros.harvest,
             stop_token_ids=request.stop_token_ids,
@@ -256,4 +256,5 @@ class Deployment:
 
 def _context_of(request: GenerationRequest) -> int:
     """Tokens that the request holds halfway through."""
-    return len(request.prompt) + request.max_tokens // 2
+    held = len(request.prompt)
+    return held + request.likely_left(held) // 2

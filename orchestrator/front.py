@@ -53,7 +53,8 @@ class Front:
         Unavailable while no verifier is known.
         """
         with counting_refusals():
-            said = caller.allowed(said, self.deployment.settings.default_max_tokens)
+            limit = self.deployment.settings.limit(ends_itself=said.ends_itself)
+            said = caller.allowed(said, limit)
             request = await self._reader.read(said, self.deployment.verifier)
             request = dataclasses.replace(request, text_form=text_form)
             return self.deployment.generation(request, Deadline.after(seconds))

@@ -26,7 +26,7 @@ from draftloop.request import (
 )
 from draftloop.speculation import STRATEGIES, Speculation
 from orchestrator.bans import read_bans
-from orchestrator.config import OrchestratorSettings
+from orchestrator.config import MOST_TOKENS, OrchestratorSettings
 from orchestrator.grammar_trials import GrammarTrials
 from orchestrator.tokenizer import Tokenizer
 
@@ -69,6 +69,7 @@ class RequestReader:
             prompt_logprobs=said.prompt_logprobs,
             prediction=await self._prediction(said.prediction, model),
             cache_salt=_salt(said.cache_salt),
+            open_ended=said.ends_itself and max_tokens == MOST_TOKENS,
         )
 
     async def _prompt(self, said: GenerationParameters, model: ModelInfo) -> tuple[int, ...]:
@@ -103,7 +104,9 @@ class RequestReader:
         return token_ids
 
     def _max_tokens(self, said: GenerationParameters) -> int:
-        most = self._settings.default_max_tokens if said.max_tokens is None else said.max_tokens
+        most = said.max_tokens
+        if most is None:
+            most = self._settings.limit(ends_itself=said.ends_itself)
         if most < 1:
             raise InvalidInput("max_tokens", "must be at least 1", most)
         if not 0 <= said.min_tokens <= most:

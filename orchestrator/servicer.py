@@ -108,7 +108,7 @@ class GenerationServicer(generation_pb2_grpc.GenerationServicer):
             drafter=convert.model_info_to_pb(drafter) if drafter else None,
             strategies=STRATEGIES,
             default_strategy=deployment.settings.default_strategy,
-            default_max_tokens=deployment.settings.default_max_tokens,
+            default_max_tokens=deployment.settings.limit(ends_itself=False),
         )
 
     async def _served(

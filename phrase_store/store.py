@@ -24,6 +24,7 @@ from phrase_store.successors import SuccessorTable
 STOP_S = 0.5
 # Tokens that a request is taken to generate where nobody says: its table is made for so many.
 EXPECTED_TOKENS = 512
+MOST_EXPECTED_TOKENS = 8192  # of one request, which hold MiB
 
 
 def namespace_name(model_fingerprint: str, tenant: str) -> str:

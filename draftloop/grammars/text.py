@@ -14,6 +14,11 @@ from draftloop.grammar import Grammar
 # say otherwise (`x-guidance`).
 JSON_DEFAULTS: Any = {"whitespace_pattern": r"( |\n{1,2}[ \t]{0,20})?"}
 OF_PARTS = '{"grammars":'  # llguidance's own notation
+# As llguidance has them.
+STRING_FORMATS = {
+    "date-time", "time", "date", "duration", "email", "hostname", "ipv4", "ipv6", "uuid", "uri",
+}  # fmt: skip
+OF_VALUES = {"const", "enum", "default", "examples"}  # of a schema, which are not schemas
 SHOWN_REASON = 300  # letters
 
 
@@ -21,7 +26,8 @@ def grammar_text(grammar: Grammar) -> str:
     """What a matcher takes. Raises InvalidInput where it cannot be read."""
     try:
         if grammar.format == "json_schema":
-            text = "{}" if grammar.text.strip() == "true" else grammar.text
+            schema = without_annotations(json.loads(grammar.text))
+            text = "{}" if schema is True else json.dumps(schema)
             return LLMatcher.grammar_from_json_schema(text, defaults=JSON_DEFAULTS)
         if grammar.format == "choice":
             # One terminal: as rules of a parser no more than two thousand would do.
@@ -32,6 +38,19 @@ def grammar_text(grammar: Grammar) -> str:
         return grammar_from(grammar.format, grammar.text)
     except ValueError as error:
         raise refusal(grammar, str(error)) from None
+
+
+def without_annotations(schema: Any) -> Any:
+    """The same JSON Schema without formats that are unknown, which by its standard hold nothing."""
+    if isinstance(schema, list):
+        return [without_annotations(part) for part in schema]
+    if not isinstance(schema, dict):
+        return schema
+    return {
+        name: part if name in OF_VALUES else without_annotations(part)
+        for name, part in schema.items()
+        if not (name == "format" and isinstance(part, str) and part not in STRING_FORMATS)
+    }
 
 
 def with_part(lark: str, name: str, part: str) -> str:

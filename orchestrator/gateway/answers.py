@@ -8,7 +8,7 @@ from typing import Any
 
 from starlette.responses import Response
 
-from orchestrator.gateway.errors import Problem
+from orchestrator.gateway.errors import Problem, problem
 
 DONE = b"data: [DONE]\n\n"
 
@@ -29,6 +29,16 @@ def encoded(value: Any) -> bytes:
 def event(value: Any) -> bytes:
     """One server-sent event."""
     return b"data: " + encoded(value) + b"\n\n"
+
+
+def named_event(name: str, value: Any) -> bytes:
+    """One server-sent event that says what it is."""
+    return f"event: {name}\n".encode() + event(value)
+
+
+def last_words(error: Exception) -> bytes:
+    """The status has been sent: the error comes as an event, which OpenAI's clients raise."""
+    return event(problem(error).body) + DONE
 
 
 class JsonAnswer(Response):

@@ -2,27 +2,35 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from collections.abc import AsyncGenerator, Coroutine
+from typing import Annotated, Any, Protocol
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from starlette.exceptions import HTTPException
+from starlette.middleware.cors import CORSMiddleware
 from starlette.responses import Response
 
 from draftloop import __version__, logs
 from draftloop.errors import DraftloopError, Unavailable
 from draftloop.metrics import REGISTRY
 from orchestrator.gateway.answers import JsonAnswer, refusal
-from orchestrator.gateway.envelope import CLIENT_CLOSED, BodyRefused, Envelope, closing
+from orchestrator.gateway.envelope import (
+    CLIENT_CLOSED,
+    REQUEST_ID_HEADER,
+    BodyRefused,
+    Envelope,
+    closing,
+)
 from orchestrator.gateway.errors import ClientGone, Problem, body_problem, problem
 from orchestrator.gateway.gateway import Gateway
 from orchestrator.gateway.openapi import ANSWERS, ErrorAnswer
 from orchestrator.gateway.page import add_playground
+from orchestrator.gateway.responses.body import ResponseBody
 from orchestrator.gateway.schemas import ChatBody, CompletionBody, DetokenizeBody, TokenizeBody
 from orchestrator.gateway.stream import EventStream, while_connected
 from orchestrator.gateway.unread import UNREAD, read
-from orchestrator.gateway.work import Work
 from orchestrator.metrics import count_invalid, counting_refusals
 
 REFUSALS: dict[int | str, dict[str, Any]] = {
@@ -52,6 +60,11 @@ def build_app(gateway: Gateway, max_body_bytes: int) -> FastAPI:
         Envelope, max_body_bytes=max_body_bytes, require_host=gateway.hosts.require_own,
         require_caller=gateway.require_caller, reading=gateway.reading,
     )  # fmt: skip
+    if origins := gateway.front.deployment.settings.allowed_origins:
+        app.add_middleware(  # around the envelope: what asks whether it may call has no key yet
+            CORSMiddleware, allow_origins=origins, allow_methods=["*"], allow_headers=["*"],
+            expose_headers=[REQUEST_ID_HEADER, "Retry-After"],
+        )  # fmt: skip
     return app
 
 
@@ -72,11 +85,29 @@ def _add_generation(app: FastAPI, gateway: Gateway) -> None:
             work = await gateway.chat(said, request.headers)
         return await _answer(work, said.stream, request)
 
+    @app.post("/v1/responses", response_class=JsonAnswer, responses=ANSWERS["response"])
+    async def responses(body: Annotated[ResponseBody, UNREAD], request: Request) -> Response:
+        """Answer a conversation, in the words of OpenAI's Responses API."""
+        said = await read(ResponseBody, body, request)
+        with counting_refusals():
+            answer = await gateway.response(said, request.headers)
+        return await _answer(answer, said.stream, request)
 
-async def _answer(work: Work, streamed: bool | None, request: Request) -> Response:
+
+class Answering(Protocol):
+    """What writes an answer, one way or the other."""
+
+    def whole(self) -> Coroutine[Any, Any, dict[str, Any]]: ...
+
+    def events(self) -> AsyncGenerator[bytes, None]: ...
+
+    def last_words(self, error: Exception) -> bytes: ...
+
+
+async def _answer(answer: Answering, streamed: bool | None, request: Request) -> Response:
     if streamed:
-        return EventStream(work.events())
-    return JsonAnswer(await while_connected(request.receive, work.whole()))
+        return EventStream(answer.events(), answer.last_words)
+    return JsonAnswer(await while_connected(request.receive, answer.whole()))
 
 
 def _add_models(app: FastAPI, gateway: Gateway) -> None:

@@ -47,8 +47,15 @@ class RequestBody(Body):
     @model_validator(mode="before")
     @classmethod
     def _of_characters(cls, body: Any) -> Any:
-        """JSON can write half of a surrogate pair, which no text can hold."""
-        for name, value in body.items() if isinstance(body, dict) else ():
+        """JSON can write half of a surrogate pair, which no text can hold.
+
+        What is null asks for nothing, whatever its name means elsewhere.
+        """
+        if not isinstance(body, dict):
+            return body
+        known = cls.model_fields
+        body = {name: value for name, value in body.items() if value is not None or name in known}
+        for name, value in body.items():
             try:
                 text = json.dumps({name: value}, ensure_ascii=False)
             except RecursionError:

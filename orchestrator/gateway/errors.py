@@ -21,7 +21,8 @@ from draftloop.errors import (
 INTERNAL = "internal error; the server's log has the cause"
 # Names that the loop and the gRPC API use, and what an HTTP client calls the same things.
 RENAMED = (("speculation.", "speculative."), ("tokens.ids", "prompt"))
-UNION_BRANCH = re.compile(r"(str|int|float|list\[.*\]|literal\[.*\]|ChosenTool)$")
+BRANCHES = ("str", "int", "float", r"list\[.*\]", r"literal\[.*\]", "Chosen.*Tool", "item:.*")
+UNION_BRANCH = re.compile(f"({'|'.join(BRANCHES)})$")
 KINDS = {"missing": "missing_required_parameter", "extra_forbidden": "unknown_parameter"}
 
 

@@ -104,7 +104,7 @@ class ChatFormat(AnswerFormat):
     def delta(
         self, index: int, texts: Sequence[str], logprobs: Any, finish_reason: str | None
     ) -> Choice:
-        parts, finish_reason = self._read(index, texts, finish_reason)
+        parts, finish_reason = self.read(index, texts, finish_reason)
         said = _reasoning(parts)
         if parts.content:
             said["content"] = parts.content
@@ -117,7 +117,7 @@ class ChatFormat(AnswerFormat):
     def whole(
         self, index: int, texts: Sequence[str], logprobs: Any, finish_reason: str | None
     ) -> Choice:
-        parts, finish_reason = self._read(index, texts, finish_reason)
+        parts, finish_reason = self.read(index, texts, finish_reason)
         message: Choice = {"role": "assistant", "content": parts.content, "refusal": None}
         message |= _reasoning(parts)
         if parts.reasoning or parts.calls:
@@ -140,7 +140,7 @@ class ChatFormat(AnswerFormat):
     def logprobs(self, tokenizer: Tokenizer) -> LogprobsFormat:
         return ChatLogprobs(tokenizer)
 
-    def _read(
+    def read(
         self, index: int, texts: Sequence[str], finish_reason: str | None
     ) -> tuple[Parts, str | None]:
         """What the text is, and why the choice ended, where it did."""

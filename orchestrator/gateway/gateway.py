@@ -17,22 +17,25 @@ from orchestrator.gateway.chat_reader import PLAIN, Reading
 from orchestrator.gateway.chat_template import ChatTemplate
 from orchestrator.gateway.errors import UnknownModel
 from orchestrator.gateway.form_field import by_form_field
-from orchestrator.gateway.formats import AnswerFormat, ChatFormat, CompletionFormat
+from orchestrator.gateway.formats import ChatFormat, CompletionFormat
+from orchestrator.gateway.generating import Generating
 from orchestrator.gateway.hosts import Hosts
 from orchestrator.gateway.parameters import echoed_logprobs, parameters, seed_of
 from orchestrator.gateway.prompt_logprobs import PromptAnswer
 from orchestrator.gateway.prompts import Prompt, Prompts, count
 from orchestrator.gateway.readings import Readings
+from orchestrator.gateway.responses.answer import ResponseAnswer
+from orchestrator.gateway.responses.body import ResponseBody
+from orchestrator.gateway.responses.names import own_names
 from orchestrator.gateway.sampling_defaults import OPENAI
 from orchestrator.gateway.schemas import (
     ChatBody,
     CompletionBody,
     DetokenizeBody,
-    Generating,
     TokenizeBody,
 )
 from orchestrator.gateway.structure import grammar_of
-from orchestrator.gateway.work import Work
+from orchestrator.gateway.work import Form, Work
 from orchestrator.loop import Generation
 
 TIMEOUT_HEADER = "x-request-timeout"
@@ -68,7 +71,9 @@ class Gateway:
         """Raises Unauthenticated where a key is needed and none that is known came."""
         caller_of(self.front, headers)
 
-    async def completion(self, said: CompletionBody, headers: Mapping[str, str]) -> Work:
+    async def completion(
+        self, said: CompletionBody, headers: Mapping[str, str]
+    ) -> Work[CompletionFormat]:
         """Raises InvalidInput, UnknownModel, Unavailable."""
         caller = self._welcome(said, count(said), headers)
         prompts = await self._prompts.of_completion(said)
@@ -76,12 +81,17 @@ class Gateway:
         echoes = [prompt.text if said.echo else "" for prompt in prompts for _ in range(choices)]
         return await self._work(said, prompts, caller, headers, CompletionFormat(echoes))
 
-    async def chat(self, said: ChatBody, headers: Mapping[str, str]) -> Work:
+    async def chat(self, said: ChatBody, headers: Mapping[str, str]) -> Work[ChatFormat]:
         """Raises InvalidInput, UnknownModel, Unavailable."""
         caller = self._welcome(said, 1, headers)
         prompt = await self._prompts.of_chat(said)
         reading = self._readings.of(said, prompt.text)
         return await self._work(said, [prompt], caller, headers, ChatFormat(reading), reading)
+
+    async def response(self, said: ResponseBody, headers: Mapping[str, str]) -> ResponseAnswer:
+        """Raises InvalidInput, UnknownModel, Unavailable."""
+        with own_names():
+            return ResponseAnswer(await self.chat(said.chat, headers), said)
 
     async def tokens(self, said: TokenizeBody, headers: Mapping[str, str]) -> list[int]:
         """Token ids of a text or of a chat's prompt."""
@@ -117,9 +127,9 @@ class Gateway:
         prompts: list[Prompt],
         caller: Caller,
         headers: Mapping[str, str],
-        form: AnswerFormat,
+        form: Form,
         reading: Reading = PLAIN,
-    ) -> Work:
+    ) -> Work[Form]:
         info = self.front.deployment.verifier
         tenant, seconds = tenant_of(headers), self._seconds(headers)
         grammar = reading.grammar(grammar_of(said))

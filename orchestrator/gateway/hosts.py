@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from draftloop.errors import Forbidden
 from orchestrator.config import OrchestratorSettings
 
+OF_CONTAINERS = ".docker.internal"  # what they call their host; nobody can register such a name
 PORT = re.compile(r":\d*$")
 
 
@@ -31,7 +32,7 @@ class Hosts:
         if not self._only_own or said is None:  # which no browser leaves out
             return
         host = _host(said)
-        if host != self._own and not _is_loopback(host):
+        if host != self._own and not _is_loopback(host) and not host.endswith(OF_CONTAINERS):
             raise Forbidden(
                 "host: must be localhost or an address of loopback, where no API keys are needed; "
                 f"got {said[:80]!r}"

@@ -14,7 +14,7 @@ from orchestrator.gateway.body import Body, ListOf
 from orchestrator.gateway.tools.schemas import Call
 
 # Of OpenAI's own client, which sends back what it has made of an answer, and what was empty there.
-OF_CLIENTS = ("parsed", "annotations")
+OF_CLIENTS = ("parsed", "annotations", "refusal")
 
 
 class TextPart(Body):
@@ -22,6 +22,7 @@ class TextPart(Body):
 
     type: Literal["text"]
     text: str
+    cache_control: Any = Field(None, description="of no effect")
 
 
 def joined(content: str | list[TextPart]) -> str:
@@ -30,7 +31,7 @@ def joined(content: str | list[TextPart]) -> str:
 
 
 class Message(Body):
-    """One turn. An answer that called tools may come without content."""
+    """One turn. An answer may come without content."""
 
     role: Literal["system", "developer", "user", "assistant", "tool"]
     content: str | ListOf[TextPart]
@@ -53,8 +54,7 @@ class Message(Body):
         }  # fmt: skip
         if "reasoning_content" in given:  # a client that sends back an answer has it twice
             given["reasoning"] = given.pop("reasoning_content")
-        may_be_empty = given.get("tool_calls") or given.get("reasoning")
-        return {"content": "", **given} if may_be_empty else given
+        return {"content": "", **given} if given.get("role") == "assistant" else given
 
 
 def for_template(messages: Sequence[Message]) -> list[dict[str, Any]]:

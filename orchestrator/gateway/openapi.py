@@ -100,8 +100,44 @@ class ChatAnswer(Answer):
 
 
 def _answers(model: type[BaseModel]) -> dict[int | str, dict[str, Any]]:
-    events = {"schema": {"type": "string", "description": "server-sent events of chunks, `[DONE]`"}}
+    events = {"schema": {"type": "string", "description": "server-sent events"}}
     return {200: {"model": model, "content": {"text/event-stream": events}}}
 
 
-ANSWERS = {"completion": _answers(CompletionAnswer), "chat": _answers(ChatAnswer)}
+class InputTokensDetails(PromptTokensDetails):
+    """The same; what is kept of this request's is not told."""
+
+    cache_write_tokens: int
+
+
+class ResponseUsage(BaseModel):
+    """Tokens of input and output."""
+
+    input_tokens: int
+    input_tokens_details: InputTokensDetails
+    output_tokens: int
+    output_tokens_details: CompletionTokensDetails
+    total_tokens: int
+
+
+class ResponseAnswer(BaseModel):
+    """`POST /v1/responses`; the request's own fields are told again."""
+
+    id: str
+    object: str
+    created_at: int
+    model: str
+    status: str
+    incomplete_details: dict[str, str] | None
+    output: list[dict[str, Any]] = Field(
+        description="items of type message, reasoning, function_call"
+    )
+    usage: ResponseUsage
+    metrics: dict[str, Any]
+
+
+ANSWERS = {
+    "completion": _answers(CompletionAnswer),
+    "chat": _answers(ChatAnswer),
+    "response": _answers(ResponseAnswer),
+}

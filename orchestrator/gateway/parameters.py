@@ -10,15 +10,10 @@ from draftloop.grammar import Grammar
 from draftloop.phrase import PhraseScope
 from draftloop.request import MAX_SEED, GenerationParameters, SamplingParameters
 from draftloop.speculation import Speculation
+from orchestrator.gateway.generating import Generating, Prediction, Speculative
 from orchestrator.gateway.messages import joined
 from orchestrator.gateway.sampling_defaults import FIELDS, OPENAI
-from orchestrator.gateway.schemas import (
-    ChatBody,
-    CompletionBody,
-    Generating,
-    Prediction,
-    Speculative,
-)
+from orchestrator.gateway.schemas import ChatBody, CompletionBody
 
 SEEDS = MAX_SEED + 1
 
@@ -39,6 +34,7 @@ def parameters(
             sampling=sampling,
             seed=(seed + index) % SEEDS,
             max_tokens=_max_tokens(said),
+            ends_itself=isinstance(said, ChatBody) and _max_tokens(said) is None,
             min_tokens=said.min_tokens or 0,
             stop=_stop(said.stop),
             stop_token_ids=tuple(said.stop_token_ids or ()),
@@ -92,7 +88,7 @@ def _max_tokens(said: Generating) -> int | None:
 
 
 def _stop(said: str | list[str] | None) -> tuple[str, ...]:
-    return (said,) if isinstance(said, str) else tuple(said or ())
+    return (said,) if said and isinstance(said, str) else tuple(said or ())
 
 
 def _speculation(said: Speculative) -> Speculation:

@@ -11,12 +11,12 @@ from draftloop.request import check_length, check_token_ids
 from orchestrator.deployment import Deployment
 from orchestrator.gateway.chat_template import ChatTemplate
 from orchestrator.gateway.errors import ContextExceeded
+from orchestrator.gateway.generating import Generating
 from orchestrator.gateway.messages import for_template
 from orchestrator.gateway.schemas import (
     ChatBody,
     CompletionBody,
     DetokenizeBody,
-    Generating,
     TokenizeBody,
 )
 from orchestrator.gateway.size import is_large
@@ -104,15 +104,24 @@ class Prompts:
         def render() -> str:
             messages = for_template(said.messages or ())
             known: dict[str, Any] = {
-                "tools": shown_tools(said.tools, choice), "options": said.chat_template_kwargs,
+                "tools": shown_tools(said.tools, choice), "options": options,
             }  # fmt: skip
             if said.continue_final_message:
                 return self._template.render_open(messages, **known)
             opens = said.add_generation_prompt is not False
             return self._template.render(messages, add_generation_prompt=opens, **known)
 
+        options = self._options(said)
         long = is_large(LONG_CHAT, said.messages, said.tools, said.chat_template_kwargs)
         return await asyncio.to_thread(render) if long else render()
+
+    def _options(self, said: ChatBody | TokenizeBody) -> dict[str, Any]:
+        """What the template is told besides; one that knows no effort knows whether to think."""
+        options = said.chat_template_kwargs or {}
+        effort = said.reasoning_effort if isinstance(said, ChatBody) else None
+        if effort is None:
+            return options
+        return {"reasoning_effort": effort, "enable_thinking": effort != "none", **options}
 
 
 def count(said: CompletionBody) -> int:

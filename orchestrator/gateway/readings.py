@@ -10,12 +10,13 @@ from orchestrator.gateway import harmony
 from orchestrator.gateway.chat_reader import Reading
 from orchestrator.gateway.chat_template import ChatTemplate
 from orchestrator.gateway.errors import Unsupported
+from orchestrator.gateway.generating import Generating
 from orchestrator.gateway.messages import joined
 from orchestrator.gateway.reasoning import marks
 from orchestrator.gateway.reasoning.channel_thought import ChannelThought, channels_after
 from orchestrator.gateway.reasoning.marks import MARKS, Marks
 from orchestrator.gateway.reasoning.thought import Thought, thought_after
-from orchestrator.gateway.schemas import ChatBody, Generating
+from orchestrator.gateway.schemas import ChatBody
 from orchestrator.gateway.tools.notation import Notation
 from orchestrator.gateway.tools.notations import NOTATIONS, detected
 from orchestrator.gateway.tools.offer import Offer, make_offer

@@ -1,4 +1,4 @@
-"""What an HTTP client may send: OpenAI's fields, vLLM's further ones, and `speculative`.
+"""What an HTTP client may send to each route.
 
 Types are strict, unknown fields are errors, null means "not given".
 """
@@ -11,186 +11,12 @@ from pydantic import Field, WrapValidator, model_validator
 
 from draftloop.errors import InvalidInput
 from draftloop.logprobs import MOST_TOP_LOGPROBS
-from draftloop.request import MAX_SEED
-from orchestrator.gateway.body import Body, ListOf, ObjectOf, RequestBody
-from orchestrator.gateway.messages import Message, TextPart
+from orchestrator.gateway.body import ListOf, RequestBody
+from orchestrator.gateway.generating import Count, CountOrZero, Generating
+from orchestrator.gateway.messages import Message
 from orchestrator.gateway.tools.offer import require_tools
 from orchestrator.gateway.tools.schemas import MOST_TOOLS, Tool, ToolChoice
 from orchestrator.gateway.unsupported import CHAT, COMPLETION, without_unsupported
-
-MOST_CHOICES = 128
-MOST_INT = 2**31 - 1
-LEAST_SEED = -(2**63)
-
-Count = Annotated[int, Field(ge=1, le=MOST_INT)]
-CountOrZero = Annotated[int, Field(ge=0, le=MOST_INT)]
-
-
-class StreamOptions(Body):
-    """OpenAI's `stream_options`."""
-
-    include_usage: bool | None = Field(None, description="a last chunk with the usage")
-    continuous_usage_stats: bool | None = Field(
-        None, description="vLLM's: the usage so far in every chunk, where there is a last one"
-    )
-    include_obfuscation: Literal[False] | None = Field(None, description="there is none")
-
-
-class Speculative(Body):
-    """How the answer is drafted. None of it changes the answer."""
-
-    strategy: str | None = Field(None, description="one of the strategies of the server")
-    max_draft_tokens: Count | None = Field(None, description="fixed size of drafts")
-    phrases: Literal["shared", "read_only", "private", "off"] | None = Field(
-        None, description="which phrases are read and written"
-    )
-    trace: bool | None = Field(
-        None, description="with every chunk the tokens' sources and the draft tree of its round"
-    )
-
-
-class Prediction(Body):
-    """OpenAI's predicted output: text that the answer may resemble."""
-
-    type: Literal["content"]
-    content: str | ListOf[TextPart]
-
-
-class JsonSchema(Body):
-    """OpenAI's `response_format.json_schema`."""
-
-    name: str | None = Field(None, description="of no effect")
-    description: str | None = Field(None, description="of no effect")
-    schema_: dict[str, Any] | bool = Field(alias="schema")
-    strict: bool | None = Field(None, description="of no effect: the schema always holds")
-
-
-class ResponseFormat(Body):
-    """OpenAI's, for an answer that is JSON."""
-
-    type: Literal["text", "json_object", "json_schema"]
-    json_schema: JsonSchema | None = None
-
-    @model_validator(mode="after")
-    def _schema_where_it_belongs(self) -> Self:
-        if (self.type == "json_schema") != (self.json_schema is not None):
-            rule = "must be given with type json_schema, and with no other"
-            raise InvalidInput("response_format.json_schema", rule, f"type {self.type}")
-        return self
-
-
-class StructuredOutputs(Body):
-    """vLLM's: one of these."""
-
-    json_: str | dict[str, Any] | bool | None = Field(
-        None, alias="json", description="JSON Schema, as an object or as text"
-    )
-    json_object: Literal[True] | None = Field(None, description="any JSON object")
-    regex: str | None = Field(None, description="for the whole answer; no look-around")
-    choice: Annotated[ListOf[str], Field(min_length=1)] | None = None
-    grammar: str | None = Field(None, description="Lark's notation, or llama.cpp's (GBNF)")
-
-    @model_validator(mode="after")
-    def _one_of_them(self) -> Self:
-        if len(given := self.model_dump(by_alias=True, exclude_none=True)) != 1:
-            rule = "must have one of json, json_object, regex, choice, grammar"
-            raise InvalidInput("structured_outputs", rule, ", ".join(given) or "none")
-        return self
-
-
-class Generating(RequestBody):
-    """What both kinds of completion share."""
-
-    model: str | None = Field(None, description="name of the served model; may be left out")
-    max_tokens: Count | None = Field(None, description="most tokens; the server's default without")
-    min_tokens: CountOrZero | None = Field(None, description="nothing ends the text before")
-    temperature: float | None = Field(
-        None, description="0 is greedy; the model's generation config, or else 1, without"
-    )
-    top_p: float | None = None
-    n: Annotated[int, Field(ge=1, le=MOST_CHOICES)] | None = Field(
-        None, description="choices for each prompt; choice i uses seed + i"
-    )
-    stop: str | ListOf[str] | None = None
-    seed: Annotated[int, Field(ge=LEAST_SEED, le=MAX_SEED)] | None = Field(
-        None, description="the same seed gives the same text; negative ones are taken modulo 2^64"
-    )
-    presence_penalty: float | None = None
-    frequency_penalty: float | None = None
-    logit_bias: ObjectOf[float] | None = Field(None, description="bias by token id")
-    stream: bool | None = None
-    stream_options: StreamOptions | None = None
-    user: str | None = Field(None, description="of no effect")
-    safety_identifier: str | None = Field(None, description="of no effect")
-    prompt_cache_key: str | None = Field(None, description="of no effect")
-    prompt_cache_retention: str | None = Field(None, description="of no effect")
-    metadata: ObjectOf[str] | None = Field(None, description="of no effect")
-    prediction: Prediction | None = None
-    cache_salt: str | None = Field(
-        None, description="a beginning is shared with prompts of the same salt only"
-    )
-    top_k: Annotated[int, Field(ge=-1)] | None = Field(None, description="0 and -1 are off")
-    min_p: float | None = None
-    repetition_penalty: float | None = None
-    ignore_eos: bool | None = None
-    stop_token_ids: ListOf[int] | None = None
-    allowed_token_ids: Annotated[ListOf[int], Field(min_length=1)] | None = Field(
-        None, description="the only tokens that may come"
-    )
-    bad_words: ListOf[str] | None = Field(None, description="texts that the answer does not have")
-    skip_special_tokens: bool | None = Field(
-        None, description="false: the text names special tokens; true without"
-    )
-    include_stop_str_in_output: bool | None = Field(
-        None, description="true: the text ends with what stopped it"
-    )
-    add_special_tokens: bool | None = Field(
-        None, description="those that the tokenizer adds; true for a prompt, false for messages"
-    )
-    truncate_prompt_tokens: Count | None = Field(
-        None, description="the last so many tokens of each prompt are all that is read of it"
-    )
-    return_token_ids: bool | None = Field(
-        None, description="true: token ids of prompt and output beside the text"
-    )
-    prompt_logprobs: Annotated[int, Field(ge=0, le=MOST_TOP_LOGPROBS)] | None = Field(
-        None, description="those of the prompt's tokens, and of so many likeliest beside each"
-    )
-    response_format: ResponseFormat | None = None
-    structured_outputs: StructuredOutputs | None = None
-    speculative: Speculative | None = None
-
-    @model_validator(mode="after")
-    def _whole_or_streamed(self) -> Self:
-        if self.stream_options is not None and not self.stream:
-            raise InvalidInput("stream_options", "must only be given with stream: true", False)
-        if self.prompt_logprobs is not None and self.stream:
-            rule = "must not be given with stream: true"
-            raise InvalidInput("prompt_logprobs", rule, self.prompt_logprobs)
-        return self
-
-    @model_validator(mode="after")
-    def _one_form(self) -> Self:
-        if self.structured_outputs is not None and self._wants_json:
-            rule = "must not be given with a response_format"
-            raise InvalidInput("structured_outputs", rule, "both")
-        return self
-
-    @property
-    def prompt_alone(self) -> bool:
-        """Whether nothing is to be generated."""
-        return self.max_tokens == 0
-
-    @property
-    def form_field(self) -> str | None:
-        """The field that says what the answer must look like."""
-        if self.structured_outputs is not None:
-            return "structured_outputs"
-        return "response_format" if self._wants_json else None
-
-    @property
-    def _wants_json(self) -> bool:
-        return self.response_format is not None and self.response_format.type != "text"
 
 
 def _prompt(value: Any, _read: Any) -> Any:
@@ -258,6 +84,11 @@ TemplateOptions = Annotated[
     Field(description="what the model's chat template knows besides, such as `enable_thinking`"),
 ]
 
+Effort = Annotated[
+    Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"],
+    Field(description="of no effect where the model's chat template takes none"),
+]
+
 Tools = Annotated[ListOf[Tool], Field(max_length=MOST_TOOLS, description="what may be called")]
 
 
@@ -278,8 +109,9 @@ class ChatBody(Generating):
         None, description="auto without: the model calls, or answers"
     )
     parallel_tool_calls: bool | None = Field(
-        None, description="false: a required call is the only one"
+        None, description="false: an answer has one call at most"
     )
+    reasoning_effort: Effort | None = None
     include_reasoning: bool | None = Field(
         None, description="false: the reasoning is left out of what is sent"
     )
@@ -293,7 +125,7 @@ class ChatBody(Generating):
 
     @model_validator(mode="after")
     def _together(self) -> Self:
-        if self.top_logprobs is not None and not self.logprobs:
+        if self.top_logprobs and not self.logprobs:
             raise InvalidInput(
                 "top_logprobs", "must only be given with logprobs: true", self.top_logprobs
             )

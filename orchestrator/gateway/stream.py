@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncGenerator, Coroutine
+from collections.abc import AsyncGenerator, Callable, Coroutine
 from typing import Any, TypeVar
 
 from starlette.responses import Response
@@ -12,10 +12,10 @@ from starlette.types import Receive, Scope, Send
 
 from draftloop import logs
 from draftloop.errors import DraftloopError
-from orchestrator.gateway.answers import DONE, event
-from orchestrator.gateway.errors import ClientGone, problem
+from orchestrator.gateway.errors import ClientGone
 
 Result = TypeVar("Result")
+LastWords = Callable[[Exception], bytes]  # what to say of an error that ends a stream
 
 STALLED_S = 60.0  # a client whose buffers have been full for so long has gone, or may as well
 
@@ -50,11 +50,12 @@ class EventStream(Response):
 
     media_type = "text/event-stream"
 
-    def __init__(self, events: AsyncGenerator[bytes, None]) -> None:
+    def __init__(self, events: AsyncGenerator[bytes, None], last_words: LastWords) -> None:
         # A proxy that gathers the events would undo the streaming.
         super().__init__(headers={"Cache-Control": "no-cache", "X-Accel-Buffering": "no"})
         del self.headers["content-length"]
         self._events = events
+        self._last_words = last_words
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Sends what there is until it ends or the client leaves."""
@@ -73,7 +74,9 @@ class EventStream(Response):
             except ClientGone:
                 raise
             except Exception as error:
-                await _send_body(send, _last_words(error))
+                if not isinstance(error, DraftloopError):
+                    log.error("unforeseen error", exc_info=error)
+                await _send_body(send, self._last_words(error))
         await send({"type": "http.response.body", "body": b""})
 
 
@@ -84,10 +87,3 @@ async def _send_body(send: Send, data: bytes) -> None:
             await send({"type": "http.response.body", "body": data, "more_body": True})
     except TimeoutError:
         raise ClientGone from None
-
-
-def _last_words(error: Exception) -> bytes:
-    """The status has been sent: the error comes as an event, which OpenAI's clients raise."""
-    if not isinstance(error, DraftloopError):
-        log.error("unforeseen error", exc_info=error)
-    return event(problem(error).body) + DONE

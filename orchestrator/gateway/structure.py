@@ -6,7 +6,8 @@ import json
 from typing import Any
 
 from draftloop.grammar import ANY_OBJECT, Grammar
-from orchestrator.gateway.schemas import Generating, ResponseFormat, StructuredOutputs
+from orchestrator.gateway.forms import ResponseFormat, StructuredOutputs
+from orchestrator.gateway.generating import Generating
 
 
 def grammar_of(said: Generating) -> Grammar | None:

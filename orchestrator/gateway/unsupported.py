@@ -10,24 +10,42 @@ from typing import Any
 
 from orchestrator.gateway.errors import Unsupported
 
+Table = Mapping[str, tuple[Any, ...]]
+
 # Field and the values that ask for nothing; null always does.
-COMPLETION: Mapping[str, tuple[Any, ...]] = {
+OTHERS: Table = {  # vLLM's and llama.cpp's
+    "use_beam_search": (False,),
+    "length_penalty": (1, 1.0),
+    "priority": (0,),
+    "spaces_between_special_tokens": (True,),
+    "return_tokens_as_token_ids": (False,),
+    "cache_prompt": (True, False),  # which is always done, and never changes an answer
+}
+COMPLETION: Table = {
+    **OTHERS,
     "suffix": ("",),
 }
-CHAT: Mapping[str, tuple[Any, ...]] = {
+CHAT: Table = {
+    **OTHERS,
     "functions": ([],),  # the older name of tools
     "function_call": ("none", "auto"),
     "modalities": (["text"],),
     "audio": (),
     "web_search_options": (),
-    "reasoning_effort": ("none",),
     "verbosity": ("medium",),
-    "store": (False,),
-    "service_tier": ("auto", "default"),
+    "documents": ([],),
+}
+RESPONSES: Table = {
+    **OTHERS,
+    "previous_response_id": (),  # nothing is kept
+    "conversation": (),
+    "prompt": (),  # a template that OpenAI keeps
+    "background": (False,),
+    "truncation": ("disabled",),
 }
 
 
-def without_unsupported(body: Any, table: Mapping[str, tuple[Any, ...]]) -> Any:
+def without_unsupported(body: Any, table: Table) -> Any:
     """The body without the fields that ask for nothing.
 
     Raises Unsupported for the first that asks for something.

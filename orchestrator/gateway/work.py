@@ -7,7 +7,7 @@ import time
 import uuid
 from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from draftloop.errors import InvalidInput
 from draftloop.logprobs import TokenLogprobs
@@ -15,8 +15,8 @@ from draftloop.tracing import Headers
 from orchestrator.access import Caller
 from orchestrator.ending import Ending
 from orchestrator.front import Front
-from orchestrator.gateway.answers import DONE, event
-from orchestrator.gateway.figures import metrics
+from orchestrator.gateway import figures
+from orchestrator.gateway.answers import DONE, event, last_words
 from orchestrator.gateway.form_field import by_form_field
 from orchestrator.gateway.formats import AnswerFormat, Choice
 from orchestrator.gateway.logprobs import CompletionLogprobs, LogprobsFormat
@@ -25,9 +25,11 @@ from orchestrator.gateway.rounds import trace
 from orchestrator.gateway.runs import Step, steps
 from orchestrator.loop import Generation
 
+Form = TypeVar("Form", bound=AnswerFormat)
+
 
 @dataclass(slots=True, kw_only=True)
-class Work:
+class Work(Generic[Form]):
     """Choices in the order of the prompts, n for each. Every request needs a new one."""
 
     front: Front
@@ -36,7 +38,7 @@ class Work:
     generations: list[Generation]
     prompt_tokens: int
     choices: int  # of every prompt
-    form: AnswerFormat
+    form: Form
     ending: Ending
     headers: Headers
     caller: Caller
@@ -61,7 +63,7 @@ class Work:
         texts: list[list[str]] = [[] for _ in self.generations]
         logprobs: list[list[TokenLogprobs]] = [[] for _ in self.generations]
         reasons: list[str | None] = [None for _ in self.generations]
-        async with contextlib.aclosing(self._steps()) as all_steps:
+        async with contextlib.aclosing(self.steps()) as all_steps:
             async for step in all_steps:
                 texts[step.choice].extend(step.piece.texts)
                 logprobs[step.choice].extend(step.piece.logprobs)
@@ -69,19 +71,19 @@ class Work:
         choices = []
         for index in range(len(self.generations)):
             echoed = await self._echoed_logprobs(index)
-            written = _joined(echoed, self._written(index, logprobs[index]))
+            written = _joined(echoed, self.written(index, logprobs[index]))
             choices.append(self.form.whole(index, texts[index], written, reasons[index]))
         answer = self._envelope(self.form.whole_object, choices)
         for choice, generation in zip(choices, self.generations, strict=True):
             self._tell_ids(answer, choice, self._output(generation), first=True)
             await self._tell_prompt(answer, choice)
-        return answer | {"usage": self._usage(), "metrics": self._metrics()}
+        return answer | {"usage": self.usage(), "metrics": self.metrics()}
 
     async def events(self) -> AsyncGenerator[bytes, None]:
         """The answer as events, the final one included; several may come as one piece."""
         opened: set[int] = set()
         left = len(self.generations)
-        async with contextlib.aclosing(self._steps()) as all_steps:
+        async with contextlib.aclosing(self.steps()) as all_steps:
             async for step in all_steps:
                 choices = []
                 if first := step.choice not in opened:
@@ -97,16 +99,20 @@ class Work:
                 if wanted:
                     self._tell_ids(chunks[-1], delta, step.piece.token_ids, first=first)
                 if not left and not self.include_usage:
-                    chunks[-1]["metrics"] = self._metrics()
+                    chunks[-1]["metrics"] = self.metrics()
                 if chunks:
                     yield b"".join(map(event, chunks))
         if self.include_usage:
-            last = self._chunk([]) | {"usage": self._usage(), "metrics": self._metrics()}
+            last = self._chunk([]) | {"usage": self.usage(), "metrics": self.metrics()}
             yield event(last)
         yield DONE
 
-    async def _steps(self) -> AsyncGenerator[Step, None]:
-        """Raises what ends them, by the client's own names of fields."""
+    def last_words(self, error: Exception) -> bytes:
+        """What a stream says of an error that ends it."""
+        return last_words(error)
+
+    async def steps(self) -> AsyncGenerator[Step, None]:
+        """What the rounds bring. Raises what ends them, by the client's own names of fields."""
         running = steps(self.front, self.generations, self.headers, self.caller, self.ending)
         try:
             async with contextlib.aclosing(running):
@@ -150,13 +156,14 @@ class Work:
 
     def _delta(self, step: Step) -> Choice:
         piece = step.piece
-        written = self._written(step.choice, piece.logprobs)
+        written = self.written(step.choice, piece.logprobs)
         choice = self.form.delta(step.choice, piece.texts, written, step.finish_reason)
         if self.traced:
             choice["trace"] = trace(piece, self.front.deployment.tokenizer)
         return choice
 
-    def _written(self, index: int, entries: list[TokenLogprobs] | tuple[TokenLogprobs, ...]) -> Any:
+    def written(self, index: int, entries: list[TokenLogprobs] | tuple[TokenLogprobs, ...]) -> Any:
+        """A choice's next log-probabilities; None where nobody asked."""
         asked = self.generations[index].request.logprobs is not None
         return self._logprobs[index].of(entries) if asked else None
 
@@ -164,7 +171,7 @@ class Work:
         chunk = self._envelope(self.form.chunk_object, choices)
         if not self.include_usage:
             return chunk
-        return chunk | {"usage": self._usage() if self.continuous_usage else None}
+        return chunk | {"usage": self.usage() if self.continuous_usage else None}
 
     def _envelope(self, kind: str, choices: list[Choice]) -> dict[str, Any]:
         return {
@@ -176,7 +183,7 @@ class Work:
             "choices": choices,
         }
 
-    def _usage(self) -> dict[str, Any]:
+    def usage(self) -> dict[str, Any]:
         """A prompt counts once, however many choices continue it."""
         firsts = self.generations[:: self.choices]
         cached = sum(generation.cached_prompt_tokens for generation in firsts)
@@ -191,9 +198,10 @@ class Work:
             usage["completion_tokens_details"] = {"reasoning_tokens": reasoning}
         return usage
 
-    def _metrics(self) -> dict[str, Any]:
+    def metrics(self) -> dict[str, Any]:
+        """What there is to tell of drafts and time."""
         most = self.front.deployment.settings.max_draft_tokens
-        return metrics(self.generations, most)
+        return figures.metrics(self.generations, most)
 
 
 def _joined(first: dict[str, Any] | None, second: Any) -> Any:

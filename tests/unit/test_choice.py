@@ -127,7 +127,9 @@ def model_choice(draft_ns: float, left: int, gains: Gains | None = None) -> Mode
     known: Any = FakeDrafter()
     costs = cost_line((CostPoint(1, PLAIN_NS // 10),))
     gain = (gains or Gains()).of(SPECULATIVE, 0.0, draft_ns)
-    return ModelChoice(controller(), gain, drafter=known, costs=costs, end=100 + left)
+    return ModelChoice(
+        controller(), gain, drafter=known, costs=costs, left=lambda held: 100 + left - held
+    )
 
 
 PROMPT = [1] * 100

@@ -63,7 +63,9 @@ def proposed(prices: Controller, *, phrases: bool = False) -> Draft:
     gain = Gain(deque([0.0]))
     if phrases:
         gain.asking.takes(pays=True)  # no try of the drafter is due
-    choice = ModelChoice(prices, gain, drafter=drafter, costs=cost_line(()), end=100)
+    choice = ModelChoice(
+        prices, gain, drafter=drafter, costs=cost_line(()), left=lambda held: 100 - held
+    )
     drafting = ModelDrafting(
         Copies() if phrases else None, None, choice,  # type: ignore[arg-type]
         controller=prices, figures=SpeculationFigures(), offers=phrases,

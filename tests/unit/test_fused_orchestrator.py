@@ -114,7 +114,9 @@ def made(
         drafter.takes_ns = USUAL_FORWARDS * draft_ns
         gain = (gains or Gains()).of(FUSED, 0.0, draft_ns)
         costs = cost_line((CostPoint(1, round(prefill_ns)),) if prefill_ns else ())
-        choice = ModelChoice(controller, gain, drafter=known, costs=costs, end=len(text) + left)
+        choice = ModelChoice(
+            controller, gain, drafter=known, costs=costs, left=lambda held: len(text) + left - held
+        )
     phrases = PhraseSession(text, 64)
     drafting = FusedDrafting(phrases, choice, controller=controller, figures=SpeculationFigures())
     drafting.open(text)

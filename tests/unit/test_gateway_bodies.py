@@ -12,7 +12,8 @@ from draftloop.phrase import PhraseScope
 from draftloop.request import SamplingParameters
 from orchestrator.gateway import parameters as reading
 from orchestrator.gateway.errors import Problem, UnknownModel, body_problem, problem
-from orchestrator.gateway.schemas import ChatBody, CompletionBody, Generating, TokenizeBody
+from orchestrator.gateway.generating import Generating
+from orchestrator.gateway.schemas import ChatBody, CompletionBody, TokenizeBody
 from orchestrator.gateway.structure import grammar_of
 
 HELLO = [{"role": "user", "content": "hello"}]
@@ -116,7 +117,13 @@ def test_completions_that_ask_for_nothing_unusual(body: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("body", [
     {"tools": []}, {"tool_choice": "none"}, {"modalities": ["text"]}, {"store": False},
-    {"service_tier": "auto"}, {"parallel_tool_calls": True},
+    {"service_tier": "auto"}, {"parallel_tool_calls": True}, {"store": True}, {"stop": ""},
+    {"reasoning_effort": "low"}, {"top_logprobs": 0}, {"kv_transfer_params": None},
+    {"use_beam_search": False, "priority": 0, "cache_prompt": True},
+    {"messages": [*HELLO, {"role": "assistant", "content": None, "refusal": "", "tool_calls": []}]},
+    {"messages": [{"role": "user", "content": [
+        {"type": "text", "text": "x", "cache_control": {"type": "ephemeral"}}]}]},
+    {"tools": [{**TOOL, "strict": True}]},
     {"messages": [{"role": "assistant", "content": "x", "tool_calls": None, "audio": None}]},
     {"tools": [TOOL], "tool_choice": "none", "response_format": {"type": "json_object"}},
     {"tools": [TOOL], "tool_choice": named("a"), "response_format": {"type": "text"}},
@@ -183,8 +190,6 @@ def test_bad_completions_name_their_field(body: Any, param: str | None, code: st
     ({"messages": [{"role": "user", "content": 5}]}, "messages[0].content", "invalid_value"),
     ({"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": "x"}]}]},
      "messages[0].content[0].type", "invalid_value"),
-    ({"messages": [{"role": "assistant", "tool_calls": []}]}, "messages[0].content",
-     "missing_required_parameter"),
     ({"messages": [{"role": "assistant", "content": "x", "tool_calls": [{"id": "1"}]}]},
      "messages[0].tool_calls[0].function", "missing_required_parameter"),
     ({"messages": HELLO, "tools": [{}]}, "tools[0].type", "missing_required_parameter"),
@@ -204,7 +209,6 @@ def test_bad_completions_name_their_field(body: Any, param: str | None, code: st
     ({"messages": HELLO, "functions": [{}]}, "functions", "unsupported_parameter"),
     ({"messages": HELLO, "audio": {}}, "audio", "unsupported_parameter"),
     ({"messages": HELLO, "modalities": ["audio"]}, "modalities", "unsupported_parameter"),
-    ({"messages": HELLO, "store": True}, "store", "unsupported_parameter"),
     ({"messages": HELLO, "tool_choice": "required"}, "tool_choice", "invalid_value"),
     ({"messages": HELLO, "tool_choice": named("a")}, "tool_choice", "invalid_value"),
     ({"messages": HELLO, "top_logprobs": 1}, "top_logprobs", "invalid_value"),

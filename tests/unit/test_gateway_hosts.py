@@ -30,7 +30,16 @@ async def test_another_name_is_refused_on_loopback(listen: str, host: str) -> No
 
 
 @pytest.mark.parametrize(
-    "host", ["localhost", "LOCALHOST:8000", "127.0.0.1:8000", "127.1.2.3", "[::1]", "[::1]:8000"]
+    "host",
+    [
+        "localhost",
+        "LOCALHOST:8000",
+        "127.0.0.1:8000",
+        "127.1.2.3",
+        "[::1]",
+        "[::1]:8000",
+        "host.docker.internal:8000",
+    ],
 )
 async def test_its_own_names_are_not(host: str) -> None:
     assert 403 not in await statuses(host, http_listen="127.0.0.1:8000")
@@ -48,6 +57,29 @@ async def test_who_is_refused_is_told_why() -> None:
 @pytest.mark.parametrize("listen", ["0.0.0.0:8000", "[::]:8000", "orchestrator:8000"])
 async def test_services_are_reached_by_any_name(listen: str) -> None:
     assert 403 not in await statuses("orchestrator:8000", http_listen=listen)
+
+
+@pytest.mark.parametrize("allowed", ["http://page.example, http://other.example", "*"])
+async def test_pages_of_allowed_origins_may_call(tmp_path: Path, allowed: str) -> None:
+    """They are told so before they bring a key, which what asks whether it may has not."""
+    keys = tmp_path / "keys.toml"
+    keys.write_text(KeyEntry(name="a", sha256=hash_of(new_key()), tenant="").toml())
+    asked = {"Origin": "http://page.example", "Access-Control-Request-Method": "POST",
+             "Access-Control-Request-Headers": "authorization, content-type"}  # fmt: skip
+    async with gateway(keys=keys, http_allowed_origins=allowed) as (client, _):
+        preflight = await client.options("/v1/chat/completions", headers=asked)
+        answer = await client.get("/v1/models", headers={"Origin": "http://page.example"})
+    assert preflight.status_code == 200
+    assert "authorization" in preflight.headers["access-control-allow-headers"].lower()
+    for one in (preflight, answer):
+        assert one.headers["access-control-allow-origin"] in ("*", "http://page.example")
+    assert answer.status_code == 401
+
+
+async def test_pages_of_other_origins_may_not() -> None:
+    async with gateway(http_allowed_origins="http://page.example") as (client, _):
+        answer = await client.get("/v1/models", headers={"Origin": "http://other.example"})
+    assert "access-control-allow-origin" not in answer.headers
 
 
 async def test_keys_and_certificates_are_enough(tmp_path: Path) -> None:

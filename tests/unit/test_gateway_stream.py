@@ -13,7 +13,7 @@ import pytest
 from draftloop.errors import DeadlineExceeded, Overloaded, Unavailable
 from orchestrator.ending import Ending
 from orchestrator.gateway import stream
-from orchestrator.gateway.answers import event
+from orchestrator.gateway.answers import event, last_words
 from orchestrator.gateway.runs import steps
 from orchestrator.gateway.stream import EventStream
 from tests.support.waiting import eventually
@@ -78,7 +78,9 @@ async def failing(error: Exception, *, after: int) -> AsyncGenerator[bytes, None
 async def test_an_error_before_the_first_event_has_a_status_of_its_own() -> None:
     peer = Peer()
     with pytest.raises(Overloaded):
-        await EventStream(failing(Overloaded("full"), after=0))(SCOPE, peer.receive, peer.send)
+        await EventStream(failing(Overloaded("full"), after=0), last_words)(
+            SCOPE, peer.receive, peer.send
+        )
     assert not peer.messages
 
 
@@ -87,7 +89,7 @@ async def test_an_error_before_the_first_event_has_a_status_of_its_own() -> None
 ])  # fmt: skip
 async def test_a_later_error_is_an_event(error: Exception, word: bytes) -> None:
     peer = Peer()
-    await EventStream(failing(error, after=2))(SCOPE, peer.receive, peer.send)
+    await EventStream(failing(error, after=2), last_words)(SCOPE, peer.receive, peer.send)
     assert peer.messages[0]["status"] == 200
     assert b'data: {"error":' in peer.body and word in peer.body and b"secret" not in peer.body
     assert peer.body.endswith(b"data: [DONE]\n\n")
@@ -105,7 +107,7 @@ async def test_a_client_that_leaves_ends_the_work() -> None:
         finally:
             closed.set()
 
-    await EventStream(endless())(SCOPE, peer.receive, peer.send)
+    await EventStream(endless(), last_words)(SCOPE, peer.receive, peer.send)
     assert closed.is_set()
 
 
@@ -183,5 +185,5 @@ async def test_a_client_that_does_not_read_counts_as_gone(monkeypatch: pytest.Mo
         finally:
             closed.set()
 
-    await EventStream(events())(SCOPE, Peer().receive, stuck)
+    await EventStream(events(), last_words)(SCOPE, Peer().receive, stuck)
     assert closed.is_set()

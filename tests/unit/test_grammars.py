@@ -15,6 +15,7 @@ from tokenizers import AddedToken, Tokenizer, models
 from draftloop.config import bundled_model
 from draftloop.errors import InvalidInput
 from draftloop.grammar import Grammar
+from draftloop.grammars.text import grammar_text
 from draftloop.request import SamplingParameters
 from draftloop.runtime import grammars
 from draftloop.runtime.grammars import Follower, Grammars
@@ -118,6 +119,19 @@ def test_an_expression_may_end_in_a_backslash_that_is_escaped() -> None:
     Grammar("regex", r"a\\\\").validate()
     with pytest.raises(InvalidInput, match="must not end in a single backslash"):
         Grammar("regex", "a\\\\\\").validate()
+
+
+@pytest.mark.parametrize("name", ["path", "password", "markdown"])
+def test_formats_that_nobody_knows_hold_nothing(name: str) -> None:
+    """But what only has that name is left alone."""
+    said = {"type": "object", "properties": {
+        "format": {"type": "string", "format": name}, "x": {"enum": [{"format": name}]},
+        "day": {"type": "string", "format": "date"}}}  # fmt: skip
+    known = {"type": "object", "properties": {
+        "format": {"type": "string"}, "x": {"enum": [{"format": name}]},
+        "day": {"type": "string", "format": "date"}}}  # fmt: skip
+    read = grammar_text(Grammar("json_schema", json.dumps(said)))
+    assert read == grammar_text(Grammar("json_schema", json.dumps(known)))
 
 
 def test_the_schema_of_anything() -> None:

@@ -11,6 +11,7 @@ from draftloop.config import bundled_model
 from draftloop.errors import InvalidInput
 from draftloop.phrase import PhraseScope
 from draftloop.request import (
+    LIKELY_ANSWER,
     MAX_STOP_LETTERS,
     MAX_STOP_TEXTS,
     GenerationParameters,
@@ -71,6 +72,22 @@ async def test_no_more_tokens_than_the_context_has_room_for(reader: RequestReade
     """What drafts are kept in is as large as the output may become."""
     request = await reader.read(replace(SAID, max_tokens=2**31 - 1), MODEL)
     assert request.max_tokens == MODEL.context_length - 3
+
+
+@pytest.mark.parametrize(
+    ("default", "ends_itself", "expected"), [(None, False, 12), (None, True, 1997), (9, True, 9)]
+)
+async def test_an_answer_that_ends_itself_may_fill_the_context(
+    tokenizer: Tokenizer, default: int | None, ends_itself: bool, expected: int
+) -> None:
+    """What it costs is estimated by what answers usually have."""
+    settings = OrchestratorSettings(default_max_tokens=default)
+    reader = RequestReader(settings, tokenizer, GrammarTrials(settings.tokenizer))
+    model = replace(MODEL, context_length=2000 if ends_itself else 15)
+    request = await reader.read(replace(SAID, ends_itself=ends_itself), model)
+    assert request.max_tokens == expected
+    assert request.likely_left(3) == min(expected, LIKELY_ANSWER)
+    assert request.likely_left(3 + expected) == 0
 
 
 async def test_the_end_of_the_text_can_be_ignored(reader: RequestReader) -> None:

@@ -156,6 +156,18 @@ def test_what_is_left_of_a_required_call_is_no_content() -> None:
         assert reader.feed(answer[:end]).content + reader.finish().content == ""
 
 
+@pytest.mark.parametrize("cuts", [[], [3, 9, 40, 41, 60]])
+def test_calls_after_the_last_that_is_wanted_are_left_out(cuts: list[int]) -> None:
+    one = '<tool_call>\n{"name": "%s", "arguments": {"a": 1}}\n</tool_call>'
+    text = one % "weather" + "\n" + one % "say"
+    reader = CallReader(HERMES, offered("weather", "say"), most=1)
+    parts = [reader.feed(piece) for piece in in_pieces(text, cuts)] + [reader.finish()]
+    calls = [call for part in parts for call in part.calls]
+    assert {call.name for call in calls} - {""} == {"weather"} and reader.calls == 1
+    assert "".join(call.arguments for call in calls) == '{"a": 1}'
+    assert not "".join(part.content for part in parts)
+
+
 def test_arguments_come_while_they_are_written() -> None:
     reader = CallReader(HERMES)
     assert reader.feed('Yes <tool_call>{"name": "f", "argu').content == "Yes"

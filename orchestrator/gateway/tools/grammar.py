@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from draftloop.grammar import Grammar
-from draftloop.grammars.text import JSON_DEFAULTS
+from draftloop.grammars.text import JSON_DEFAULTS, without_annotations
 from orchestrator.gateway.tools.notation import Notation
 from orchestrator.gateway.tools.schemas import Function
 from orchestrator.tokenizer import Tokenizer
@@ -36,7 +36,8 @@ def literal(text: str) -> str:
 
 def json_value(schema: dict[str, Any]) -> str:
     """JSON of that schema, in Lark's words."""
-    return f"%json {json.dumps({'x-guidance': JSON_DEFAULTS, **schema})}"
+    said = {"x-guidance": JSON_DEFAULTS, **without_annotations(schema)}
+    return f"%json {json.dumps(said)}"
 
 
 def call_object(function: Function, arguments: str) -> str:

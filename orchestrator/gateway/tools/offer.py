@@ -16,11 +16,14 @@ from orchestrator.gateway.tools.reader import CallReader
 from orchestrator.gateway.tools.schemas import NO_PARAMETERS, ChosenTool, Tool, ToolChoice
 from orchestrator.tokenizer import Tokenizer
 
+SHOWN = {"type", "function"}
+
 
 @dataclass(frozen=True, slots=True)
 class Offer:
     """`grammar` where a call is required, and `schemas` that it is made of, one for each function.
 
+    `parallel`: an answer may have several calls.
     `named_tokens`: those special tokens that mark calls.
     """
 
@@ -29,10 +32,14 @@ class Offer:
     grammar: Grammar | None
     named_tokens: frozenset[int]
     schemas: tuple[Grammar, ...] = ()
+    parallel: bool = True
 
     def reader(self) -> CallReader:
         """A new one for every answer."""
-        return CallReader(self.notation, self.functions, required=self.grammar is not None)
+        return CallReader(
+            self.notation, self.functions, required=self.grammar is not None,
+            most=None if self.parallel else 1,
+        )  # fmt: skip
 
 
 def shown_tools(
@@ -41,7 +48,7 @@ def shown_tools(
     """The tools as chat templates know them; None where there are none, or none may be called."""
     if not tools or choice == "none":
         return None
-    plain = [tool.model_dump(exclude_none=True) for tool in tools]
+    plain = [tool.model_dump(include=SHOWN, exclude_none=True) for tool in tools]
     for tool in plain:
         tool["function"].setdefault("parameters", NO_PARAMETERS)
     return plain
@@ -62,7 +69,7 @@ def make_offer(
     functions = [tool.function for tool in tools]
     offered = {function.name: function for function in functions}
     if choice == "auto":
-        return Offer(notation, offered, None, named)
+        return Offer(notation, offered, None, named, parallel=parallel)
     if isinstance(choice, ChosenTool):
         functions = [one for one in functions if one.name == choice.function.name]
     several = parallel and choice == "required"
@@ -71,7 +78,7 @@ def make_offer(
         grammar = calls_grammar(notation, functions, tokenizer, several=several)
     except InvalidInput as error:
         raise by_form_field(error, "tools") from None
-    return Offer(notation, offered, grammar, named, schemas)
+    return Offer(notation, offered, grammar, named, schemas, several)
 
 
 def require_tools(tools: Sequence[Tool] | None, choice: ToolChoice | None) -> None:
@@ -80,7 +87,8 @@ def require_tools(tools: Sequence[Tool] | None, choice: ToolChoice | None) -> No
     if twice := next((name for name in names if names.count(name) > 1), None):
         raise InvalidInput("tools", "must have names of their own", f"{twice} twice")
     if not names and choice not in (None, "none", "auto"):
-        raise InvalidInput("tool_choice", "must only ask for a call where there are tools", choice)
+        said = choice.function.name if isinstance(choice, ChosenTool) else choice
+        raise InvalidInput("tool_choice", "must only ask for a call where there are tools", said)
     if isinstance(choice, ChosenTool) and choice.function.name not in names:
         rule = f"must be one of {', '.join(names)}"
         raise InvalidInput("tool_choice.function.name", rule, choice.function.name)

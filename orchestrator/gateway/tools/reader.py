@@ -30,12 +30,20 @@ class CallReader:
 
     `functions`: what may be called. Where nothing marks calls, one of another name is none.
     `required`: the answer is nothing but calls, and what is left of a cut one is no content.
+    `most`: calls, of which further ones are left out.
     """
 
     def __init__(
-        self, notation: Notation, functions: Functions | None = None, *, required: bool = False
+        self,
+        notation: Notation,
+        functions: Functions | None = None,
+        *,
+        required: bool = False,
+        most: int | None = None,
     ) -> None:
         self.calls = 0
+        self._most = most
+        self._beyond = False  # what is being read is one call too many
         self._notation = notation
         self._functions = functions
         self._required = required
@@ -84,7 +92,7 @@ class CallReader:
         if call.name is not None:
             if not known:
                 self._begin_call(call.name, arguments)
-            elif arguments:
+            elif arguments and not self._beyond:
                 self._parts.append(CallPart(self.calls - 1, "", "", arguments))
         if not call.ended:
             return False
@@ -94,11 +102,14 @@ class CallReader:
         return True
 
     def _begin_call(self, name: str, arguments: str) -> None:
+        self._passed = ""
+        self._called, self._at_start, self._last_mark = True, False, ""
+        self._beyond = self.calls == self._most
+        if self._beyond:
+            return
         call_id = self._notation.id_prefix + uuid.uuid4().hex[: self._notation.id_letters]
         self._parts.append(CallPart(self.calls, call_id, name, arguments))
         self.calls += 1
-        self._passed = ""
-        self._called, self._at_start, self._last_mark = True, False, ""
 
     def _read_mark(self) -> bool:
         """Between calls: marks that may stand there, or the beginning of the next one."""

@@ -40,6 +40,8 @@ class Tool(Body):
 
     type: Literal["function"]
     function: Function
+    strict: bool | None = Field(None, description="of no effect")
+    cache_control: Any = Field(None, description="of no effect")
 
 
 class ChosenFunction(Body):

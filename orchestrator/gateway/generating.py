@@ -1,0 +1,153 @@
+"""Fields that requests for text have in common: OpenAI's, vLLM's further ones, `speculative`."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal, Self
+
+from pydantic import Field, model_validator
+
+from draftloop.errors import InvalidInput
+from draftloop.logprobs import MOST_TOP_LOGPROBS
+from draftloop.request import MAX_SEED
+from orchestrator.gateway.body import Body, ListOf, ObjectOf, RequestBody
+from orchestrator.gateway.forms import ResponseFormat, StructuredOutputs
+from orchestrator.gateway.messages import TextPart
+
+MOST_CHOICES = 128
+MOST_INT = 2**31 - 1
+LEAST_SEED = -(2**63)
+
+Count = Annotated[int, Field(ge=1, le=MOST_INT)]
+CountOrZero = Annotated[int, Field(ge=0, le=MOST_INT)]
+
+
+class StreamOptions(Body):
+    """OpenAI's `stream_options`."""
+
+    include_usage: bool | None = Field(None, description="a last chunk with the usage")
+    continuous_usage_stats: bool | None = Field(
+        None, description="vLLM's: the usage so far in every chunk, where there is a last one"
+    )
+    include_obfuscation: Literal[False] | None = Field(None, description="there is none")
+
+
+class Speculative(Body):
+    """How the answer is drafted. None of it changes the answer."""
+
+    strategy: str | None = Field(None, description="one of the strategies of the server")
+    max_draft_tokens: Count | None = Field(None, description="fixed size of drafts")
+    phrases: Literal["shared", "read_only", "private", "off"] | None = Field(
+        None, description="which phrases are read and written"
+    )
+    trace: bool | None = Field(
+        None, description="with every chunk the tokens' sources and the draft tree of its round"
+    )
+
+
+class Prediction(Body):
+    """OpenAI's predicted output: text that the answer may resemble."""
+
+    type: Literal["content"]
+    content: str | ListOf[TextPart]
+
+
+class Sampling(RequestBody):
+    """What every route that generates takes, under the same name."""
+
+    model: str | None = Field(None, description="name of the served model; may be left out")
+    min_tokens: CountOrZero | None = Field(None, description="nothing ends the text before")
+    temperature: float | None = Field(
+        None, description="0 is greedy; the model's generation config, or else 1, without"
+    )
+    top_p: float | None = None
+    stop: str | ListOf[str] | None = None
+    seed: Annotated[int, Field(ge=LEAST_SEED, le=MAX_SEED)] | None = Field(
+        None, description="the same seed gives the same text; negative ones are taken modulo 2^64"
+    )
+    presence_penalty: float | None = None
+    frequency_penalty: float | None = None
+    logit_bias: ObjectOf[float] | None = Field(None, description="bias by token id")
+    stream: bool | None = None
+    user: str | None = Field(None, description="of no effect")
+    safety_identifier: str | None = Field(None, description="of no effect")
+    prompt_cache_key: str | None = Field(None, description="of no effect")
+    prompt_cache_retention: str | None = Field(None, description="of no effect")
+    metadata: ObjectOf[str] | None = Field(None, description="of no effect")
+    service_tier: str | None = Field(None, description="of no effect")
+    store: bool | None = Field(None, description="of no effect: nothing is kept")
+    cache_salt: str | None = Field(
+        None, description="a beginning is shared with prompts of the same salt only"
+    )
+    top_k: Annotated[int, Field(ge=-1)] | None = Field(None, description="0 and -1 are off")
+    min_p: float | None = None
+    repetition_penalty: float | None = None
+    ignore_eos: bool | None = None
+    stop_token_ids: ListOf[int] | None = None
+    allowed_token_ids: Annotated[ListOf[int], Field(min_length=1)] | None = Field(
+        None, description="the only tokens that may come"
+    )
+    bad_words: ListOf[str] | None = Field(None, description="texts that the answer does not have")
+    skip_special_tokens: bool | None = Field(
+        None, description="false: the text names special tokens; true without"
+    )
+    include_stop_str_in_output: bool | None = Field(
+        None, description="true: the text ends with what stopped it"
+    )
+    truncate_prompt_tokens: Count | None = Field(
+        None, description="the last so many tokens of each prompt are all that is read of it"
+    )
+    structured_outputs: StructuredOutputs | None = None
+    speculative: Speculative | None = None
+
+
+class Generating(Sampling):
+    """What both kinds of completion share."""
+
+    max_tokens: Count | None = Field(None, description="most tokens; the server's default without")
+    n: Annotated[int, Field(ge=1, le=MOST_CHOICES)] | None = Field(
+        None, description="choices for each prompt; choice i uses seed + i"
+    )
+    stream_options: StreamOptions | None = None
+    prediction: Prediction | None = None
+    add_special_tokens: bool | None = Field(
+        None, description="those that the tokenizer adds; true for a prompt, false for messages"
+    )
+    return_token_ids: bool | None = Field(
+        None, description="true: token ids of prompt and output beside the text"
+    )
+    prompt_logprobs: Annotated[int, Field(ge=0, le=MOST_TOP_LOGPROBS)] | None = Field(
+        None, description="those of the prompt's tokens, and of so many likeliest beside each"
+    )
+    response_format: ResponseFormat | None = None
+
+    @model_validator(mode="after")
+    def _whole_or_streamed(self) -> Self:
+        if self.stream_options is not None and not self.stream:
+            raise InvalidInput("stream_options", "must only be given with stream: true", False)
+        if self.prompt_logprobs is not None and self.stream:
+            rule = "must not be given with stream: true"
+            raise InvalidInput("prompt_logprobs", rule, self.prompt_logprobs)
+        return self
+
+    @model_validator(mode="after")
+    def _one_form(self) -> Self:
+        if self.structured_outputs is not None and self._wants_json:
+            rule = "must not be given with a response_format"
+            raise InvalidInput("structured_outputs", rule, "both")
+        return self
+
+    @property
+    def prompt_alone(self) -> bool:
+        """Whether nothing is to be generated."""
+        return self.max_tokens == 0
+
+    @property
+    def form_field(self) -> str | None:
+        """The field that says what the answer must look like."""
+        if self.structured_outputs is not None:
+            return "structured_outputs"
+        return "response_format" if self._wants_json else None
+
+    @property
+    def _wants_json(self) -> bool:
+        return self.response_format is not None and self.response_format.type != "text"

@@ -1,0 +1,1 @@
+"""OpenAI's Responses API: another way to say a chat, and another way to write its answer."""

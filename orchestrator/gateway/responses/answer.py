@@ -1,0 +1,143 @@
+"""One answer of the Responses API: whole, or as a stream of events."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncGenerator, Iterator
+from typing import Any
+
+from draftloop.logprobs import TokenLogprobs
+from orchestrator.gateway.answers import named_event
+from orchestrator.gateway.errors import problem
+from orchestrator.gateway.formats import ChatFormat
+from orchestrator.gateway.responses.body import ResponseBody
+from orchestrator.gateway.responses.names import own_names
+from orchestrator.gateway.responses.output import COMPLETED, IN_PROGRESS, INCOMPLETE, Object, Output
+from orchestrator.gateway.runs import Step
+from orchestrator.gateway.work import Work
+
+FAILED = "failed"
+PLAIN = {"text", "reasoning", "tools", "tool_choice"}
+ECHOED = (
+    "instructions", "max_output_tokens", "max_tool_calls", "metadata", "prompt_cache_key",
+    "safety_identifier", "top_logprobs", "user",
+)  # fmt: skip
+
+
+class ResponseAnswer:
+    """Written while the work runs. Every request needs a new one."""
+
+    def __init__(self, work: Work[ChatFormat], said: ResponseBody) -> None:
+        self._work = work
+        self._said = said
+        self._id = f"resp_{work.answer_id.removeprefix(f'{work.form.id_prefix}-')}"
+        self._output = Output()
+        self._status = IN_PROGRESS
+        self._error: Object | None = None
+        self._untold: list[TokenLogprobs] = []  # of tokens whose text is not certain yet
+        self._events = 0
+
+    async def whole(self) -> Object:
+        """The answer, once it has ended."""
+        async with contextlib.aclosing(self._steps()) as steps:
+            async for step in steps:
+                for _event in self._taken(step):
+                    pass
+        return self._response()
+
+    async def events(self) -> AsyncGenerator[bytes, None]:
+        """The answer as events; those of a round come as one piece."""
+        begun = False
+        async with contextlib.aclosing(self._steps()) as steps:
+            async for step in steps:
+                events = [] if begun else [self._about("created"), self._about("in_progress")]
+                begun = True
+                events.extend(self._taken(step))
+                if self._status != IN_PROGRESS:
+                    events.append(self._about(self._status))
+                if events:
+                    yield b"".join(map(self._event, events))
+
+    def last_words(self, error: Exception) -> bytes:
+        """What a stream says of an error that ends it."""
+        self._status = FAILED
+        self._output.cut()
+        self._error = {"code": "server_error", "message": problem(error).message}
+        return self._event(self._about(FAILED))
+
+    async def _steps(self) -> AsyncGenerator[Step, None]:
+        with own_names():
+            async with contextlib.aclosing(self._work.steps()) as steps:
+                async for step in steps:
+                    yield step
+
+    def _taken(self, step: Step) -> Iterator[Object]:
+        parts, reason = self._work.form.read(step.choice, step.piece.texts, step.finish_reason)
+        self._untold.extend(step.piece.logprobs)
+        logprobs: list[Object] = []
+        if parts.content or parts.reasoning or parts.calls:
+            written = self._work.written(step.choice, self._untold)
+            logprobs = written["content"] if written else []
+            self._untold = []
+        yield from self._output.feed(parts, logprobs)
+        if reason is not None:
+            self._status = INCOMPLETE if reason == "length" else COMPLETED
+            yield from self._output.finish(self._status)
+
+    def _event(self, said: Object) -> bytes:
+        numbered = {**said, "sequence_number": self._events}
+        self._events += 1
+        return named_event(said["type"], numbered)
+
+    def _about(self, what: str) -> Object:
+        return {"type": f"response.{what}", "response": self._response()}
+
+    def _response(self) -> Object:
+        ended = self._status in (COMPLETED, INCOMPLETE)
+        cut = {"reason": "max_output_tokens"} if self._status == INCOMPLETE else None
+        return {
+            "id": self._id,
+            "object": "response",
+            "created_at": self._work.created,
+            "model": self._work.model,
+            "status": self._status,
+            "error": self._error,
+            "incomplete_details": cut,
+            "output": [*self._output.items],
+            **self._echoed(),
+            "usage": self._usage() if ended else None,
+            "metrics": self._work.metrics() if ended else None,
+        }
+
+    def _echoed(self) -> Object:
+        """What was asked for, and what holds where nothing was said."""
+        said = self._said
+        sampling = self._work.generations[0].request.sampling
+        plain: dict[str, Any] = said.model_dump(include=PLAIN, exclude_none=True, by_alias=True)
+        return {
+            **{name: getattr(said, name) for name in ECHOED},
+            "temperature": sampling.temperature,
+            "top_p": sampling.top_p,
+            "text": {"format": {"type": "text"}, **plain.get("text", {})},
+            "reasoning": {"effort": None, "summary": None, **plain.get("reasoning", {})},
+            "tools": plain.get("tools", []),
+            "tool_choice": plain.get("tool_choice", "auto"),
+            "parallel_tool_calls": said.parallel_tool_calls is not False,
+            "previous_response_id": None,
+            "background": False,
+            "store": False,
+            "service_tier": "default",
+            "truncation": "disabled",
+        }
+
+    def _usage(self) -> Object:
+        """The same counts as those of a chat, under this API's names."""
+        counted = self._work.usage()
+        reasoning = counted.get("completion_tokens_details", {"reasoning_tokens": 0})
+        return {
+            "input_tokens": counted["prompt_tokens"],
+            "input_tokens_details": {**counted["prompt_tokens_details"], "cache_write_tokens": 0},
+            "output_tokens": counted["completion_tokens"],
+            "output_tokens_details": reasoning,
+            "total_tokens": counted["total_tokens"],
+        }

@@ -1,0 +1,174 @@
+"""`POST /v1/responses`: what it may say, and the chat that it means."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import Field, PrivateAttr, model_validator
+
+from draftloop.errors import InvalidInput
+from draftloop.logprobs import MOST_TOP_LOGPROBS
+from orchestrator.gateway.body import Body, ListOf
+from orchestrator.gateway.generating import Count, CountOrZero, Sampling
+from orchestrator.gateway.responses.items import Item, messages, require_known
+from orchestrator.gateway.responses.names import own_names
+from orchestrator.gateway.schemas import ChatBody, Effort, TemplateOptions
+from orchestrator.gateway.tools.schemas import MOST_TOOLS, Function, FunctionName
+from orchestrator.gateway.unsupported import RESPONSES, without_unsupported
+
+LOGPROBS = "message.output_text.logprobs"
+# Fields that chats have under the same name.
+SHARED = {
+    *Sampling.model_fields, "tool_choice", "parallel_tool_calls", "chat_template_kwargs",
+    "include_reasoning",
+}  # fmt: skip
+
+
+class ResponseTool(Function):
+    """A function that may be called; all in one object."""
+
+    type: Literal["function"]
+
+    @property
+    def as_in_chats(self) -> dict[str, Any]:
+        """With what is said of the function in an object of its own."""
+        function = self.model_dump(exclude={"type"}, exclude_none=True)
+        return {"type": self.type, "function": function}
+
+
+class ChosenResponseTool(Body):
+    """`tool_choice`, where it names a function."""
+
+    type: Literal["function"]
+    name: FunctionName
+
+    @property
+    def as_in_chats(self) -> dict[str, Any]:
+        """With the name in an object of its own."""
+        return {"type": self.type, "function": {"name": self.name}}
+
+
+class Thinking(Body):
+    """OpenAI's `reasoning`."""
+
+    effort: Effort | None = Field(
+        None, description="of no effect where the model's chat template takes none"
+    )
+    summary: Literal["auto", "concise", "detailed"] | None = Field(
+        None, description="of no effect: the reasoning itself is told"
+    )
+    generate_summary: Literal["auto", "concise", "detailed"] | None = Field(
+        None, description="the older name of summary"
+    )
+
+
+class TextFormat(Body):
+    """OpenAI's `text.format`."""
+
+    type: Literal["text", "json_object", "json_schema"]
+    schema_: dict[str, Any] | bool | None = Field(None, alias="schema")
+    name: str | None = Field(None, description="of no effect")
+    description: str | None = Field(None, description="of no effect")
+    strict: bool | None = Field(None, description="of no effect: the schema always holds")
+
+    @model_validator(mode="after")
+    def _schema_where_it_belongs(self) -> Self:
+        if (self.type == "json_schema") != (self.schema_ is not None):
+            rule = "must be given with type json_schema, and with no other"
+            raise InvalidInput("text.format.schema", rule, f"type {self.type}")
+        return self
+
+    @property
+    def as_in_chats(self) -> dict[str, Any]:
+        """Chats have the schema in an object of its own."""
+        schema = None if self.schema_ is None else {"schema": self.schema_}
+        return {"type": self.type, "json_schema": schema}
+
+
+class TextOptions(Body):
+    """OpenAI's `text`."""
+
+    format: TextFormat | None = None
+    verbosity: Literal["medium"] | None = Field(None, description="there is no other")
+
+
+class ResponseStreamOptions(Body):
+    """OpenAI's `stream_options` of responses."""
+
+    include_obfuscation: Literal[False] | None = Field(None, description="there is none")
+
+
+class ResponseBody(Sampling):
+    """One answer to a conversation, which is sent as a whole: this server keeps none."""
+
+    input: str | ListOf[Item]
+    instructions: str | None = Field(None, description="the system's message, before the input")
+    max_output_tokens: Count | None = Field(
+        None, description="most tokens, reasoning included; the server's default without"
+    )
+    include: ListOf[str] | None = Field(
+        None, description=f"{LOGPROBS!r}; others name what no answer here has"
+    )
+    top_logprobs: Annotated[int, Field(ge=0, le=MOST_TOP_LOGPROBS)] | None = None
+    text: TextOptions | None = None
+    reasoning: Thinking | None = None
+    tools: Annotated[ListOf[ResponseTool], Field(max_length=MOST_TOOLS)] | None = Field(
+        None, description="functions; OpenAI's own tools are not offered to the model"
+    )
+    tool_choice: Literal["none", "auto", "required"] | ChosenResponseTool | None = None
+    parallel_tool_calls: bool | None = None
+    max_tool_calls: CountOrZero | None = Field(
+        None, description="of no effect: counts tools that run at the server, which has none"
+    )
+    stream_options: ResponseStreamOptions | None = None
+    chat_template_kwargs: TemplateOptions | None = None
+    include_reasoning: bool | None = None
+    _chat: ChatBody = PrivateAttr()
+
+    @model_validator(mode="before")
+    @classmethod
+    def _supported(cls, body: Any) -> Any:
+        body = without_unsupported(body, RESPONSES)
+        if not isinstance(body, dict) or body.get("input") is None:
+            return body
+        require_known(body["input"])
+        return {**body, "tools": _functions(body.get("tools"))}
+
+    @model_validator(mode="after")
+    def _as_a_chat(self) -> Self:
+        said = self.model_dump(include=SHARED, exclude_none=True, by_alias=True)
+        said["messages"] = messages(self.instructions, self.input)
+        said["max_completion_tokens"] = self.max_output_tokens
+        if self.tells_logprobs:
+            said |= {"logprobs": True, "top_logprobs": self.top_logprobs}
+        if self.text is not None and self.text.format is not None:
+            said["response_format"] = self.text.format.as_in_chats
+        if self.reasoning is not None:
+            said["reasoning_effort"] = self.reasoning.effort
+        if self.tools is not None:
+            said["tools"] = [tool.as_in_chats for tool in self.tools]
+        if isinstance(self.tool_choice, ChosenResponseTool):
+            said["tool_choice"] = self.tool_choice.as_in_chats
+        with own_names():
+            self._chat = ChatBody.model_validate(said)
+        return self
+
+    @property
+    def chat(self) -> ChatBody:
+        """What it asks for, as a chat."""
+        return self._chat
+
+    @property
+    def tells_logprobs(self) -> bool:
+        """Whether the tokens' log-probabilities are wanted."""
+        return LOGPROBS in (self.include or ()) or bool(self.top_logprobs)
+
+
+def _functions(tools: Any) -> Any:
+    """Without what only OpenAI's own servers can run: no model here would call it."""
+    if not isinstance(tools, list):
+        return tools
+    return [
+        tool for tool in tools
+        if not isinstance(tool, dict) or tool.get("type", "function") in ("function", None)
+    ]  # fmt: skip

@@ -1,0 +1,168 @@
+"""What the input of a response is made of, and the chat that it stands for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated, Any, Literal
+
+from pydantic import Discriminator, Tag, model_validator
+
+from draftloop.errors import InvalidInput
+from orchestrator.gateway.body import Body, ListOf
+from orchestrator.gateway.errors import Unsupported
+from orchestrator.gateway.tools.schemas import FunctionName
+
+Message = dict[str, Any]
+
+# What clients send back of an answer's items, and means nothing here.
+OF_ANSWERS = ("id", "status", "annotations", "logprobs", "parsed", "parsed_arguments", "phase")
+
+
+class Part(Body):
+    """What clients send back of an answer comes with all its fields, most of no meaning."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _that_means_something(cls, said: Any) -> Any:
+        if not isinstance(said, dict):
+            return said
+        return {
+            name: value for name, value in said.items()
+            if value is not None and name not in OF_ANSWERS
+        }  # fmt: skip
+
+
+class Text(Part):
+    """A text that is given in parts."""
+
+    type: Literal["input_text", "output_text", "text", "summary_text", "reasoning_text"]
+    text: str
+
+
+class Turn(Part):
+    """A message of the chat."""
+
+    type: Literal["message"] = "message"
+    role: Literal["user", "assistant", "system", "developer"]
+    content: str | ListOf[Text]
+
+
+class Reasoned(Part):
+    """What an earlier answer thought; the thought itself, where there is more than a summary."""
+
+    type: Literal["reasoning"]
+    summary: ListOf[Text] = []
+    content: ListOf[Text] | None = None
+    encrypted_content: str | None = None
+
+
+class Called(Part):
+    """What an earlier answer called."""
+
+    type: Literal["function_call"]
+    call_id: str
+    name: FunctionName
+    arguments: str
+
+
+class Returned(Part):
+    """What came of a call."""
+
+    type: Literal["function_call_output"]
+    call_id: str
+    output: str | ListOf[Text]
+
+
+KINDS = ("message", "reasoning", "function_call", "function_call_output")
+
+
+def _kind(said: Any) -> str:
+    kind = said.get("type") if isinstance(said, dict) else said.type
+    return f"item:{kind or KINDS[0]}"
+
+
+Item = Annotated[
+    Annotated[Turn, Tag("item:message")]
+    | Annotated[Reasoned, Tag("item:reasoning")]
+    | Annotated[Called, Tag("item:function_call")]
+    | Annotated[Returned, Tag("item:function_call_output")],
+    Discriminator(_kind),
+]
+
+
+def require_known(said: Any) -> None:
+    """Raises InvalidInput where the input is neither text nor items of known kinds."""
+    if isinstance(said, str):
+        return
+    if not isinstance(said, list) or not said:
+        raise InvalidInput("input", "must be a text, or items of a conversation", said)
+    for place, item in enumerate(said):
+        if not isinstance(item, dict):
+            raise InvalidInput(f"input[{place}]", "must be an object", item)
+        if (kind := item.get("type") or KINDS[0]) == "item_reference":
+            rule = "must be the item itself: this server keeps no answers"
+            raise Unsupported(f"input[{place}].type", rule, kind)
+        if kind not in KINDS:
+            rule = f"must be one of {', '.join(KINDS)}"
+            raise InvalidInput(f"input[{place}].type", rule, kind)
+
+
+def messages(instructions: str | None, said: str | Sequence[Item]) -> list[Message]:
+    """The chat's, in its own words: instructions first, each answer as one message."""
+    turns: list[Message] = []
+    if instructions:
+        turns.append({"role": "system", "content": instructions})
+    if isinstance(said, str):
+        return [*turns, {"role": "user", "content": said}]
+    answer = _Answer()
+    for item in said:
+        if not answer.takes(item):
+            turns.extend(answer.told())
+            answer = _Answer()
+        match item:
+            case Reasoned():
+                answer.reasoning = _joined(item.content or item.summary)
+            case Turn(role="assistant"):
+                answer.content = _joined(item.content)
+            case Called():
+                answer.calls.append(item)
+            case Turn():
+                turns.append({"role": item.role, "content": _joined(item.content)})
+            case Returned():
+                told = {"tool_call_id": item.call_id, "content": _joined(item.output)}
+                turns.append({"role": "tool", **told})
+    return [*turns, *answer.told()]
+
+
+class _Answer:
+    """Items of an answer that go into one message: reasoning, then content, then calls."""
+
+    def __init__(self) -> None:
+        self.reasoning = ""
+        self.content: str | None = None
+        self.calls: list[Called] = []
+
+    def takes(self, item: Item) -> bool:
+        """Whether it goes on with that one."""
+        match item:
+            case Reasoned():
+                return not self.reasoning and self.content is None and not self.calls
+            case Turn(role="assistant"):
+                return self.content is None and not self.calls
+        return isinstance(item, Called)
+
+    def told(self) -> list[Message]:
+        """The message, where there is anything to tell."""
+        if not (self.reasoning or self.content is not None or self.calls):
+            return []
+        calls = [
+            {"id": call.call_id, "function": {"name": call.name, "arguments": call.arguments}}
+            for call in self.calls
+        ]
+        told = {"content": self.content or "", "reasoning": self.reasoning, "tool_calls": calls}
+        return [{"role": "assistant", **told}]
+
+
+def _joined(content: str | Sequence[Text]) -> str:
+    """Parts are lines, as in chats."""
+    return content if isinstance(content, str) else "\n".join(part.text for part in content)

@@ -1,0 +1,180 @@
+"""The items of an answer's output. They grow one after the other, and every step is an event."""
+
+from __future__ import annotations
+
+import copy
+import uuid
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from typing import Any, ClassVar
+
+from orchestrator.gateway.chat_reader import Parts
+from orchestrator.gateway.tools.reader import CallPart
+
+Object = dict[str, Any]
+
+TOLD_AT_THE_END = ("text", "logprobs")  # of a part
+COMPLETED, INCOMPLETE, IN_PROGRESS = "completed", "incomplete", "in_progress"
+
+
+class Item(ABC):
+    """One that grows. `said` is what an answer shows of it."""
+
+    prefix: ClassVar[str]
+
+    def __init__(self, index: int, **fields: Any) -> None:
+        self.said: Object = {"id": f"{self.prefix}_{uuid.uuid4().hex}", **fields}
+        self.said["status"] = IN_PROGRESS
+        self._index = index
+
+    def opening(self) -> Iterator[Object]:
+        """That it is there."""
+        yield self._of_output("added")
+
+    @abstractmethod
+    def growing(self, text: str, logprobs: Sequence[Object]) -> Iterator[Object]:
+        """That it has some more text."""
+
+    @abstractmethod
+    def _whole(self) -> Iterator[Object]:
+        """That its text is whole."""
+
+    def closing(self, status: str) -> Iterator[Object]:
+        """That there is no more of it."""
+        yield from self._whole()
+        self.said["status"] = status
+        yield self._of_output("done")
+
+    def _of_output(self, what: str) -> Object:
+        item = copy.deepcopy(self.said)
+        return {"type": f"response.output_item.{what}", "output_index": self._index, "item": item}
+
+    def _event(self, what: str, fields: Object) -> Object:
+        place = {"item_id": self.said["id"], "output_index": self._index}
+        return {"type": f"response.{what}", **place, **fields}
+
+
+class TextItem(Item):
+    """An item with one text."""
+
+    text_type: ClassVar[str]
+    of_text: ClassVar[Object]
+
+    def __init__(self, index: int, **fields: Any) -> None:
+        super().__init__(index, content=[], **fields)
+        self._part: Object = {"type": self.text_type, "text": "", **copy.deepcopy(self.of_text)}
+
+    def opening(self) -> Iterator[Object]:
+        yield from super().opening()
+        yield self._of_content("content_part.added", {"part": copy.deepcopy(self._part)})
+        self.said["content"].append(self._part)
+
+    def growing(self, text: str, logprobs: Sequence[Object]) -> Iterator[Object]:
+        self._part["text"] += text
+        yield self._of_content(f"{self.text_type}.delta", {"delta": text})
+
+    def _whole(self) -> Iterator[Object]:
+        told = {name: value for name, value in self._part.items() if name in TOLD_AT_THE_END}
+        yield self._of_content(f"{self.text_type}.done", copy.deepcopy(told))
+        yield self._of_content("content_part.done", {"part": copy.deepcopy(self._part)})
+
+    def _of_content(self, what: str, fields: Object) -> Object:
+        return self._event(what, {"content_index": 0, **fields})
+
+
+class MessageItem(TextItem):
+    """What the answer says."""
+
+    prefix, text_type = "msg", "output_text"
+    of_text: ClassVar[Object] = {"annotations": [], "logprobs": []}
+
+    def __init__(self, index: int) -> None:
+        super().__init__(index, type="message", role="assistant")
+
+    def growing(self, text: str, logprobs: Sequence[Object]) -> Iterator[Object]:
+        self._part["logprobs"].extend(logprobs)
+        for event in super().growing(text, logprobs):
+            yield {**event, "logprobs": [*logprobs]}
+
+
+class ReasoningItem(TextItem):
+    """What the answer thinks before."""
+
+    prefix, text_type = "rs", "reasoning_text"
+    of_text: ClassVar[Object] = {}
+
+    def __init__(self, index: int) -> None:
+        super().__init__(index, type="reasoning", summary=[])
+
+
+class CallItem(Item):
+    """A call of a function."""
+
+    prefix = "fc"
+
+    def __init__(self, index: int, part: CallPart) -> None:
+        called = {"call_id": part.call_id, "name": part.name, "arguments": ""}
+        super().__init__(index, type="function_call", **called)
+
+    def growing(self, text: str, logprobs: Sequence[Object]) -> Iterator[Object]:
+        self.said["arguments"] += text
+        yield self._event("function_call_arguments.delta", {"delta": text})
+
+    def _whole(self) -> Iterator[Object]:
+        told = {name: self.said[name] for name in ("name", "arguments")}
+        yield self._event("function_call_arguments.done", told)
+
+
+class Output:
+    """All items of one answer, of which the last one may still grow."""
+
+    def __init__(self) -> None:
+        self._items: list[Item] = []
+        self._open: Item | None = None
+
+    @property
+    def items(self) -> list[Object]:
+        """What there is so far."""
+        return [item.said for item in self._items]
+
+    def feed(self, parts: Parts, logprobs: Sequence[Object]) -> Iterator[Object]:
+        """Events of some more text; the log-probabilities are those of its content."""
+        if parts.reasoning:
+            yield from self._grow(ReasoningItem, parts.reasoning, ())
+        if parts.content:
+            yield from self._grow(MessageItem, parts.content, logprobs)
+        for part in parts.calls:
+            if part.name:
+                yield from self._next(CallItem(len(self._items), part))
+            if part.arguments and self._open is not None:
+                yield from self._open.growing(part.arguments, ())
+
+    def finish(self, status: str) -> Iterator[Object]:
+        """Events of the end. An answer that says nothing is an empty message."""
+        if not self._items:
+            yield from self._next(MessageItem(0))
+        yield from self._close(status)
+
+    def cut(self) -> None:
+        """What is open stays as it is."""
+        if self._open is not None:
+            self._open.said["status"] = INCOMPLETE
+
+    def _grow(
+        self, kind: type[ReasoningItem | MessageItem], text: str, logprobs: Sequence[Object]
+    ) -> Iterator[Object]:
+        if not isinstance(self._open, kind):
+            yield from self._next(kind(len(self._items)))
+        assert self._open is not None
+        yield from self._open.growing(text, logprobs)
+
+    def _next(self, item: Item) -> Iterator[Object]:
+        yield from self._close(COMPLETED)
+        self._items.append(item)
+        self._open = item
+        yield from item.opening()
+
+    def _close(self, status: str) -> Iterator[Object]:
+        if self._open is not None:
+            yield from self._open.closing(status)
+            self._open = None

@@ -1,0 +1,248 @@
+"""OpenAI's Responses API, by OpenAI's own client: said, streamed, called, reasoned, refused."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+import jsonschema
+import openai
+import pytest
+from openai import OpenAI
+from pydantic import BaseModel, Field
+
+from orchestrator.launcher import Stack
+from tests.e2e.conftest import PERSON
+from tests.e2e.http_client import MODEL, talk
+from tests.e2e.test_reasoning import HELP, SEEDS, SHOWN, TEMPLATE
+from tests.support.own_orchestrator import own_orchestrator
+
+QUESTION = "Say something."
+SCHEMA = json.loads(PERSON)
+TOOLS: list[Any] = [
+    {"type": "function", "name": "add_person", "parameters": SCHEMA, "strict": True},
+    {"type": "function", "name": "list_people", "parameters": None, "strict": None},
+]
+NAMED = {"type": "function", "name": "add_person"}
+
+
+class Digit(BaseModel):
+    """What an answer can be held to."""
+
+    a: int = Field(ge=0, le=9)
+
+
+def respond(api: OpenAI, seed: int = 11, **said: Any) -> Any:
+    chosen = {"input": QUESTION, "max_output_tokens": 16, **said}
+    extra = {"seed": seed, **chosen.pop("extra_body", {})}
+    return api.responses.create(model=MODEL, **chosen, extra_body=extra)
+
+
+def events(api: OpenAI, **said: Any) -> list[Any]:
+    """Of the same answer; numbered from 0 without a gap."""
+    told = list(respond(api, stream=True, **said))
+    assert [event.sequence_number for event in told] == list(range(len(told)))
+    return told
+
+
+def without_ids(response: Any) -> Any:
+    """What is the same in two answers of one request."""
+    plain = response.model_dump(exclude={"id", "created_at", "metrics"})
+    for item in plain["output"]:
+        item.pop("id")
+        item.pop("call_id", None)
+    return plain
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_an_answer_is_that_of_the_chat(api: OpenAI, seed: int) -> None:
+    """Whole and streamed, with drafts and without."""
+    messages: Any = [
+        {"role": "system", "content": "Be brief."}, {"role": "user", "content": QUESTION}
+    ]  # fmt: skip
+    expected = talk(api, seed=seed, messages=messages)
+    whole = respond(api, seed, instructions="Be brief.")
+    assert whole.output_text == expected.choices[0].message.content
+    assert (whole.usage.input_tokens, whole.usage.output_tokens) == (
+        expected.usage.prompt_tokens, expected.usage.completion_tokens,
+    )  # fmt: skip
+    assert (whole.status, whole.incomplete_details.reason) == ("incomplete", "max_output_tokens")
+    assert (whole.instructions, whole.max_output_tokens, whole.store) == ("Be brief.", 16, False)
+    plain = {"speculative": {"strategy": "autoregressive"}}
+    drafted_or_not = respond(api, seed, instructions="Be brief.", extra_body=plain)
+    assert drafted_or_not.output_text == whole.output_text
+    told = events(api, seed=seed, instructions="Be brief.")
+    assert [event.type for event in told[:4]] == [
+        "response.created", "response.in_progress", "response.output_item.added",
+        "response.content_part.added",
+    ]  # fmt: skip
+    assert [event.type for event in told[-4:]] == [
+        "response.output_text.done", "response.content_part.done", "response.output_item.done",
+        "response.incomplete",
+    ]  # fmt: skip
+    deltas = [event.delta for event in told if event.type == "response.output_text.delta"]
+    assert "".join(deltas) == whole.output_text == told[-4].text
+    last = without_ids(told[-1].response)
+    assert last["output"] == without_ids(whole)["output"]
+    assert {told[0].response.id, told[1].response.id, told[-1].response.id} == {told[0].response.id}
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        [{"role": "user", "content": QUESTION}],
+        [{"type": "message", "role": "user", "content": QUESTION}],
+        [{"role": "user", "content": [{"type": "input_text", "text": QUESTION}]}],
+    ],
+)
+def test_ways_to_say_the_same(api: OpenAI, said: Any) -> None:
+    assert respond(api, input=said).output_text == respond(api).output_text
+
+
+def test_items_of_the_answer_go_back(api: OpenAI) -> None:
+    """As the client has them: the next prompt is that of the chat with the same messages."""
+    first = respond(api)
+    more = {"role": "user", "content": "Go on."}
+    asked = [{"role": "user", "content": QUESTION}, *first.to_dict()["output"], more]
+    second = respond(api, input=asked)
+    messages: Any = [asked[0], {"role": "assistant", "content": first.output_text}, more]
+    expected = talk(api, messages=messages)
+    assert second.output_text == expected.choices[0].message.content
+    assert second.usage.input_tokens == expected.usage.prompt_tokens
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3, 4])
+@pytest.mark.parametrize("choice", ["required", NAMED], ids=["required", "named"])
+def test_a_call_that_is_required(api: OpenAI, choice: Any, seed: int) -> None:
+    said: dict[str, Any] = {
+        "tools": TOOLS, "tool_choice": choice, "parallel_tool_calls": False,
+        "max_output_tokens": 400,
+    }  # fmt: skip
+    answer = respond(api, seed, **said)
+    (call,) = answer.output
+    assert (call.type, call.status, answer.status) == ("function_call", "completed", "completed")
+    schemas = {"add_person": SCHEMA, "list_people": {"type": "object", "maxProperties": 0}}
+    jsonschema.validate(json.loads(call.arguments), schemas[call.name])
+    asked: Any = {"model": MODEL, "input": QUESTION, "extra_body": {"seed": seed}, **said}
+    with api.responses.stream(**asked) as stream:
+        told: list[Any] = list(stream)
+        final: Any = stream.get_final_response()
+    (streamed,) = final.output
+    deltas = [e.delta for e in told if e.type == "response.function_call_arguments.delta"]
+    assert streamed.name == call.name and "".join(deltas) == streamed.arguments == call.arguments
+    returned = {"type": "function_call_output", "call_id": call.call_id, "output": "added"}
+    back: Any = [{"role": "user", "content": QUESTION}, call.to_dict(), returned]
+    assert respond(api, input=back, tools=TOOLS).output_text
+
+
+def test_tools_of_openai_are_not_offered(api: OpenAI) -> None:
+    without = respond(api)
+    answer = respond(api, tools=[{"type": "web_search"}])
+    assert answer.tools == [] and answer.output_text == without.output_text
+
+
+def test_a_form(api: OpenAI) -> None:
+    answer = api.responses.parse(
+        model=MODEL, input=QUESTION, text_format=Digit, max_output_tokens=100, temperature=1
+    )
+    assert isinstance(answer.output_parsed, Digit) and answer.status == "completed"
+
+
+def test_log_probabilities(api: OpenAI) -> None:
+    said: dict[str, Any] = {"include": ["message.output_text.logprobs"], "top_logprobs": 2}
+    ((part,),) = [item.content for item in respond(api, **said).output]
+    assert len(part.logprobs) == 16 and all(len(one.top_logprobs) == 2 for one in part.logprobs)
+    told = [e for e in events(api, **said) if e.type == "response.output_text.delta"]
+    streamed = [one.logprob for event in told for one in event.logprobs]
+    assert streamed == [one.logprob for one in part.logprobs]
+    chat = talk(api, logprobs=True, top_logprobs=2).choices[0].logprobs.content
+    assert streamed == [one.logprob for one in chat]
+    assert respond(api).output[0].content[0].logprobs == []
+
+
+@pytest.fixture(scope="module")
+def reasoner(stack: Stack, tmp_path_factory: pytest.TempPathFactory) -> Iterator[OpenAI]:
+    """Of an orchestrator whose chat template lets models reason, before the stack's services."""
+    with own_orchestrator(stack, tmp_path_factory.mktemp("reasoner"), TEMPLATE) as client:
+        yield client
+
+
+def test_reasoning_is_an_item_of_its_own(reasoner: OpenAI) -> None:
+    both = 0
+    for seed in SEEDS:
+        said = {"input": SHOWN, "max_output_tokens": 120, "extra_body": {"logit_bias": HELP}}
+        answer = respond(reasoner, seed, **said)
+        messages: Any = [{"role": "user", "content": SHOWN}]
+        chosen: Any = {"seed": seed, "max_tokens": 120, "messages": messages, "logit_bias": HELP}
+        expected = talk(reasoner, **chosen)
+        message = expected.choices[0].message
+        thought = "".join(
+            part.text for item in answer.output if item.type == "reasoning" for part in item.content
+        )
+        assert thought == (getattr(message, "reasoning", None) or "")
+        assert answer.output_text == (message.content or "")
+        kinds = [item.type for item in answer.output]
+        both += kinds == ["reasoning", "message"]
+        details = expected.usage.completion_tokens_details
+        assert answer.usage.output_tokens_details.reasoning_tokens == details.reasoning_tokens
+        told = events(reasoner, seed=seed, **said)
+        assert without_ids(told[-1].response)["output"] == without_ids(answer)["output"]
+        deltas = [event.delta for event in told if event.type == "response.reasoning_text.delta"]
+        assert "".join(deltas) == thought
+        back = [{"role": "user", "content": SHOWN}, *answer.to_dict()["output"]]
+        respond(reasoner, input=[*back, {"role": "user", "content": "x"}], max_output_tokens=1)
+    assert both >= 2  # others go on reasoning
+
+
+@pytest.mark.parametrize(
+    ("said", "param"),
+    [
+        ({"input": []}, "input"),
+        ({"input": 5}, "input"),
+        ({"input": "x " * 10_000}, "input"),
+        ({"input": [{"type": "computer_call"}]}, "input[0].type"),
+        ({"input": [{"type": "item_reference", "id": "x"}]}, "input[0].type"),
+        ({"input": [{"role": "user"}]}, "input[0].content"),
+        ({"input": [{"role": "user", "content": [{"type": "input_image"}]}]},
+         "input[0].content[0].type"),
+        ({"input": [{"type": "function_call", "call_id": "c", "arguments": "{}"}]},
+         "input[0].name"),
+        ({"previous_response_id": "resp_1"}, "previous_response_id"),
+        ({"background": True}, "background"),
+        ({"truncation": "auto"}, "truncation"),
+        ({"max_output_tokens": 0}, "max_output_tokens"),
+        ({"extra_body": {"max_tokens": 1}}, "max_tokens"),
+        ({"tool_choice": "required"}, "tool_choice"),
+        ({"tools": TOOLS, "tool_choice": {"type": "function", "name": "x"}}, "tool_choice.name"),
+        ({"text": {"format": {"type": "json_schema", "name": "a", "schema": {"type": "objct"}}}},
+         "text.format"),
+        ({"text": {"format": {"type": "json_schema", "name": "a"}}}, "text.format.schema"),
+        ({"reasoning": {"effort": "enormous"}}, "reasoning.effort"),
+        ({"top_logprobs": 21}, "top_logprobs"),
+        ({"temperature": -1}, "temperature"),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("stream", [False, True])
+def test_what_is_refused(api: OpenAI, said: dict[str, Any], param: str, stream: bool) -> None:
+    """By the name that its client used, before anything is streamed."""
+    with pytest.raises(openai.BadRequestError) as caught:
+        respond(api, **said, stream=stream)
+    assert caught.value.param == param
+
+
+def test_an_answer_without_a_limit_ends_itself(api: OpenAI) -> None:
+    """As far as the context goes: the chats' and responses' limit, where the server has none."""
+    said: dict[str, Any] = {"extra_body": {"ignore_eos": True}, "temperature": 0}
+    answer = respond(api, max_output_tokens=None, **said)
+    assert answer.usage.total_tokens == 2048 and answer.max_output_tokens is None
+    chat = talk(api, max_tokens=None, **said)
+    assert chat.usage.total_tokens == 2048 and chat.choices[0].finish_reason == "length"
+
+
+def test_web_pages_of_other_origins_may_not_call(base: str) -> None:
+    """Unless the setting allows it, browsers are told nothing that would let them."""
+    asked = {"Origin": "http://elsewhere", "Access-Control-Request-Method": "POST"}
+    answer = httpx.options(f"{base}/v1/responses", headers=asked)
+    assert "access-control-allow-origin" not in answer.headers

@@ -1,0 +1,150 @@
+"""The Responses API's own pieces: items of input, of output, and streams that end badly."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncGenerator
+from typing import Any
+
+import pytest
+
+from draftloop.errors import Unavailable
+from orchestrator.figures import Piece
+from orchestrator.gateway.chat_reader import PLAIN, Parts
+from orchestrator.gateway.formats import ChatFormat
+from orchestrator.gateway.responses.answer import ResponseAnswer
+from orchestrator.gateway.responses.body import ResponseBody
+from orchestrator.gateway.responses.items import messages
+from orchestrator.gateway.responses.output import COMPLETED, Output
+from orchestrator.gateway.runs import Step
+from orchestrator.gateway.tools.reader import CallPart
+
+THOUGHT = {"type": "reasoning", "id": "rs_1", "summary": [],
+           "content": [{"type": "reasoning_text", "text": "hm"}]}  # fmt: skip
+TEXT = {"type": "output_text", "text": "yes", "annotations": [], "logprobs": []}
+SAID = {"type": "message", "role": "assistant", "status": "completed", "id": "1", "content": [TEXT]}
+CALL = {"type": "function_call", "call_id": "c1", "name": "f", "arguments": "{}", "status": None}
+RETURNED = {"type": "function_call_output", "call_id": "c1", "output": "5"}
+ASKED = {"role": "user", "content": "x"}
+
+
+def body(**said: Any) -> ResponseBody:
+    return ResponseBody.model_validate({"input": "x", **said})
+
+
+def roles(said: list[Any]) -> list[str]:
+    return [one["role"] for one in messages(None, body(input=said).input)]
+
+
+def test_items_of_one_answer_are_one_message() -> None:
+    told = messages("Be brief.", body(input=[ASKED, THOUGHT, SAID, CALL, CALL, RETURNED]).input)
+    assert [one["role"] for one in told] == ["system", "user", "assistant", "tool"]
+    answer = told[2]
+    assert (answer["reasoning"], answer["content"]) == ("hm", "yes")
+    assert [call["id"] for call in answer["tool_calls"]] == ["c1", "c1"]
+    assert told[3] == {"role": "tool", "tool_call_id": "c1", "content": "5"}
+
+
+@pytest.mark.parametrize(
+    ("said", "expected"),
+    [
+        ([SAID, SAID], ["assistant", "assistant"]),
+        ([CALL, SAID], ["assistant", "assistant"]),
+        ([SAID, THOUGHT, CALL], ["assistant", "assistant"]),
+        ([CALL, RETURNED, THOUGHT, CALL, RETURNED], ["assistant", "tool", "assistant", "tool"]),
+        ([{"type": "reasoning", "summary": []}, ASKED], ["user"]),
+        ([THOUGHT, THOUGHT], ["assistant", "assistant"]),
+    ],
+)
+def test_where_another_message_begins(said: list[Any], expected: list[str]) -> None:
+    assert roles(said) == expected
+
+
+def test_the_chat_that_is_meant() -> None:
+    said = body(
+        tools=[{"type": "function", "name": "f", "strict": True}, {"type": "web_search"}],
+        tool_choice={"type": "function", "name": "f"},
+        reasoning={"effort": "low", "summary": "auto"},
+        text={"format": {"type": "text"}},
+        top_logprobs=3,
+        top_k=5,
+        stop=["x"],
+        store=True,
+        metadata={"a": "b"},
+    ).chat
+    assert said.tools is not None and [tool.function.name for tool in said.tools] == ["f"]
+    assert said.tool_choice.function.name == "f"  # type: ignore[union-attr]
+    assert (said.reasoning_effort, said.logprobs, said.top_logprobs) == ("low", True, 3)
+    assert (said.top_k, said.stop, said.max_completion_tokens) == (5, ["x"], None)
+    assert said.response_format is not None and said.response_format.type == "text"
+
+
+def test_items_of_output_grow_one_after_the_other() -> None:
+    """What the events add up to is what the items are at the end."""
+    output = Output()
+    told: list[Any] = []
+    first = CallPart(0, "call_0", "f", "{")
+    for parts in [
+        Parts("I ", "", []), Parts("see", "It", []), Parts("", " is", []),
+        Parts("", "", [first, CallPart(0, "", "", "}"), CallPart(1, "call_1", "g", "")]),
+        Parts("", "", [CallPart(1, "", "", "{}")]),
+    ]:  # fmt: skip
+        told.extend(output.feed(parts, ()))
+    told.extend(output.finish(COMPLETED))
+    kinds = [item["type"] for item in output.items]
+    assert kinds == ["reasoning", "message", "function_call", "function_call"]
+    assert {item["status"] for item in output.items} == {"completed"}
+    for index, item in enumerate(output.items):
+        mine = [event for event in told if event["output_index"] == index]
+        assert mine[0]["type"] == "response.output_item.added"
+        assert mine[0]["item"]["status"] == "in_progress"
+        assert (mine[-1]["type"], mine[-1]["item"]) == ("response.output_item.done", item)
+        text = "".join(event.get("delta", "") for event in mine)
+        whole = item["arguments"] if "arguments" in item else item["content"][0]["text"]
+        assert text == whole
+    assert [item.get("arguments") for item in output.items[2:]] == ["{}", "{}"]
+
+
+def test_an_answer_that_says_nothing_is_an_empty_message() -> None:
+    output = Output()
+    list(output.finish(COMPLETED))
+    (item,) = output.items
+    assert (item["type"], item["content"][0]["text"]) == ("message", "")
+
+
+class BrokenWork:
+    """What runs behind an answer, and stops after its first piece."""
+
+    answer_id, created, model = "chatcmpl-1", 5, "m"
+    form = ChatFormat(PLAIN)
+
+    class _Generation:
+        class request:
+            class sampling:
+                temperature = top_p = 1.0
+
+    generations = (_Generation,)
+
+    async def steps(self) -> AsyncGenerator[Step, None]:
+        yield Step(0, Piece(token_ids=(1,), sources=(), told=lambda: ("Hello",)), None)
+        raise Unavailable("the verifier has gone")
+
+    def written(self, *_said: Any) -> None:
+        return None
+
+
+async def test_a_stream_that_fails_says_so() -> None:
+    answer = ResponseAnswer(BrokenWork(), body())  # type: ignore[arg-type]
+    told = b""
+    with pytest.raises(Unavailable) as caught:
+        async for data in answer.events():
+            told += data
+    told += answer.last_words(caught.value)
+    lines = [line for line in told.decode().splitlines() if line.startswith("data: ")]
+    events = [json.loads(line.removeprefix("data: ")) for line in lines]
+    last = events[-1]
+    assert [event["sequence_number"] for event in events] == list(range(len(events)))
+    assert (last["type"], last["response"]["status"]) == ("response.failed", "failed")
+    assert "the verifier has gone" in last["response"]["error"]["message"]
+    (item,) = last["response"]["output"]
+    assert (item["status"], item["content"][0]["text"]) == ("incomplete", "Hello")
