@@ -87,6 +87,4 @@ def test_it_measures_a_server_that_runs(command: Command, stack: Stack, tmp_path
     measured = {(row["sessions"], row["strategy"]) for row in record["rows"]}
     assert measured >= {(number, name) for number in (1, 2) for name in (PLAIN, "fused cold")}
     assert all(row["equal"] == 1 for row in record["rows"])
-    drafted = [row for row in record["rows"] if row["strategy"] != PLAIN]
-    assert all(row["nodes_per_round"] > 0 and row["fallback"] < 1 for row in drafted)
     assert record["models"]["verifier"]["dtype"] == "float32"
