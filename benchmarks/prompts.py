@@ -99,7 +99,7 @@ def prompts_in(file: Path) -> list[Prompt]:
     Raises InvalidInput where there is none, and OSError where the file cannot be read.
     """
     try:
-        lines = file.read_text(encoding="utf-8").splitlines()
+        lines = file.read_text(encoding="utf-8").split("\n")  # JSON may hold other line ends
     except UnicodeDecodeError as error:
         raise InvalidInput("prompts", f"must be text in UTF-8 ({error})", str(file)) from None
     as_json = file.suffix == ".jsonl"

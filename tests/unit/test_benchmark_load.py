@@ -74,9 +74,9 @@ def test_results_of_ones_own_server_are_not_laid_over_the_record() -> None:
 def test_prompts_are_lines_or_fields_of_json_lines(tmp_path: Path) -> None:
     lines, fields = tmp_path / "mine.txt", tmp_path / "mine.jsonl"
     lines.write_text("one\n\n  two\n")
-    fields.write_text('{"prompt": "one\\ntwo", "id": 7}\n\n{"prompt": "three"}\n')
+    fields.write_text('{"prompt": "one\\ntwo", "id": 7}\n\n{"prompt": "th\u2028ree"}\n', "utf-8")
     assert [prompt.text for prompt in prompts_in(lines)] == ["one", "  two"]
-    assert [prompt.text for prompt in prompts_in(fields)] == ["one\ntwo", "three"]
+    assert [prompt.text for prompt in prompts_in(fields)] == ["one\ntwo", "th\u2028ree"]
 
 
 @pytest.mark.parametrize(
