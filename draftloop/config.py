@@ -188,7 +188,7 @@ class ModelServiceSettings(ServiceSettings):
         "where `context_length` is not given",
     )
     max_sessions: int = Field(16, ge=1, le=4096, description="most sessions held at once")
-    max_waiting: int = Field(64, ge=0, le=65536, description="most sessions waiting for a slot")
+    max_waiting: int = Field(256, ge=0, le=65536, description="most sessions waiting for a slot")
     max_draft_nodes: int = Field(64, ge=1, le=1024, description="most nodes in one draft")
     idle_timeout_s: float = Field(
         300.0,

@@ -73,7 +73,11 @@ class OrchestratorSettings(PhraseSettings, ServiceSettings):
         description="most nodes in a draft of a request naming no size; the verifier's own limit "
         "holds for all",
     )
-    max_requests: int = Field(64, ge=1, description="most requests running at once")
+    max_requests: int = Field(
+        256,
+        ge=1,
+        description="most requests at once, those that wait for a verifier's slot included",
+    )
     draft_timeout_s: float = Field(
         1.0, gt=0, le=60, description="seconds after which a round goes on without the drafter"
     )

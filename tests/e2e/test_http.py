@@ -218,6 +218,14 @@ def test_many_at_once_lose_nothing(api: OpenAI) -> None:
         assert list(pool.map(one, range(8))) == alone
 
 
+def test_more_at_once_than_any_batch_wait_for_their_turn(api: OpenAI) -> None:
+    """A hundred clients, and a hundred prompts of one; sixteen sessions are held at a time."""
+    with ThreadPoolExecutor(100) as pool:
+        alone = list(pool.map(lambda seed: complete(api, seed=seed, max_tokens=2), range(100)))
+    together = complete(api, prompt=[PROMPT] * 100, seed=7, max_tokens=2).choices
+    assert {choice.text for choice in together} == {alone[7].choices[0].text}
+
+
 def test_the_playground_and_what_it_may_load(http: httpx.Client) -> None:
     for address in ("/", "/playground"):
         assert http.get(address).headers["location"] == "playground/"
