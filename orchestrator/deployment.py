@@ -23,7 +23,7 @@ from orchestrator.choice import DraftChoice, ModelChoice
 from orchestrator.config import OrchestratorSettings
 from orchestrator.costs import VerifyCost, VerifyOverhead
 from orchestrator.drafter_session import DrafterSession
-from orchestrator.drafting import Drafting, ModelDrafting, RecyclingDrafting
+from orchestrator.drafting import Drafting, ModelDrafting
 from orchestrator.figures import SpeculationFigures
 from orchestrator.fused import FusedDrafting
 from orchestrator.gains import Gain, Gains
@@ -183,7 +183,7 @@ class Deployment:
             )
             return Drafting(source, phrases, choice)
         if request.strategy == TOKEN_RECYCLING:
-            return RecyclingDrafting(PhraseSource(phrases) if phrases else None, phrases, choice)
+            return Drafting(PhraseSource(phrases) if phrases else None, phrases, choice)
         assert request.strategy == PROMPT_LOOKUP, request.strategy
         # In an index of its own.
         own = PhraseSession(

@@ -98,9 +98,13 @@ class Drafting:
         self._chosen = None
 
     def learn(self, context: Sequence[int], draft: DraftTree, verdict: Verdict) -> None:
-        """Harvests phrases; for quiet moments."""
+        """Harvests phrases, and keeps successors that the target told of the draft's tokens.
+
+        For quiet moments.
+        """
         if self._phrases is not None:
             self._phrases.learn(context, draft, verdict)
+            self._phrases.recycle(context[-1], draft, verdict)
 
     async def close(self) -> None:
         """Frees what `open` took."""
@@ -113,16 +117,6 @@ class Drafting:
         spent = ServiceTimings(service_ns=time.perf_counter_ns() - began)
         end = _end(tree, budget)
         return Draft(tree=tree, committed_length=len(committed), timings=spent, end=end)
-
-
-class RecyclingDrafting(Drafting):
-    """Drafts from `source`, which the target's successors in each verdict feed."""
-
-    def learn(self, context: Sequence[int], draft: DraftTree, verdict: Verdict) -> None:
-        """Harvests phrases, and keeps the successors of their tokens."""
-        super().learn(context, draft, verdict)
-        if self._phrases is not None:
-            self._phrases.recycle(context[-1], draft, verdict)
 
 
 class ModelDrafting(Drafting):

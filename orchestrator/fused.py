@@ -21,14 +21,14 @@ from draftloop.tree import (
 from draftloop.tree_builder import TreeBuilder
 from orchestrator.budget import Controller
 from orchestrator.choice import ModelChoice
-from orchestrator.drafting import ModelDrafting, RecyclingDrafting
+from orchestrator.drafting import ModelDrafting
 from orchestrator.figures import SpeculationFigures
 from orchestrator.selection import Offer
 from orchestrator.sources import PhraseSource
 from phrase_store.session import PhraseSession
 
 
-class FusedDrafting(RecyclingDrafting, ModelDrafting):
+class FusedDrafting(ModelDrafting):
     """Chooses, round by round, between no draft, free sources alone, and the draft model on top.
 
     `choice` says when the draft model is asked; without it that is switched off.

@@ -22,7 +22,7 @@ from draftloop.tree import (
 )
 from orchestrator.budget import Controller
 from orchestrator.costs import VerifyCost
-from orchestrator.drafting import Drafting, ModelDrafting, RecyclingDrafting
+from orchestrator.drafting import Drafting, ModelDrafting
 from orchestrator.figures import SpeculationFigures
 from orchestrator.selection import Offer
 
@@ -153,7 +153,7 @@ def test_successors_of_the_last_token_are_recycled_as_its_own() -> None:
             self.last = last
 
     phrases = Phrases()
-    drafting = RecyclingDrafting(None, phrases)  # type: ignore[arg-type]
+    drafting = Drafting(None, phrases)  # type: ignore[arg-type]
     drafting.learn([7, 8, 9], CHAIN, Verdict((), (2,), 2, (0, 0)))
     assert phrases.last == 9
 
