@@ -238,6 +238,11 @@ def count_invalid() -> None:
     FAILURES.labels(_INVALID).inc()
 
 
+def count_late() -> None:
+    """Counts a request that was called off at its deadline before it ran."""
+    FAILURES.labels(reason_of(DeadlineExceeded())).inc()
+
+
 @dataclass(frozen=True, slots=True)
 class StrategySeries:
     """The series of one strategy."""
