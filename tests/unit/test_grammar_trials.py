@@ -157,7 +157,7 @@ async def test_what_many_ask_for_at_once_is_tried_once(
 ) -> None:
     """Each of them used to try it, one pair after the other; another need not wait for them."""
     held = Held(trials, monkeypatch)
-    many = [asyncio.create_task(trials.require(SOUND, MODEL)) for _ in range(grammar_trials.MOST_WAITING - 1)]
+    many = [asyncio.create_task(trials.require(SOUND, MODEL)) for _ in range(50)]
     other = asyncio.create_task(trials.require(Grammar("regex", "b"), MODEL))
     await eventually(lambda: held.begun == 2)
     held.let_go.set()
