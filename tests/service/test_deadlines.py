@@ -30,30 +30,30 @@ BODY = {"prompt": "a", "structured_outputs": {"json": BOMB}}
 SHORT_S, LONG_S = 0.3, 60.0
 
 
-class Behind(Described):
-    """Writes down until when what came to be run may run."""
+@pytest.fixture(autouse=True)
+def deadlines(monkeypatch: pytest.MonkeyPatch) -> list[Deadline]:
+    """Until when what came to be run may run; nobody is behind that would."""
+    found: list[Deadline] = []
+    generation = Described.generation
 
-    model = model_info(context_length=64, stop_token_ids=(0,))
+    def noted(self: Described, request: GenerationRequest, deadline: Deadline) -> Generation:
+        found.append(deadline)
+        return generation(self, request, deadline)
 
-    def __init__(self, *settings: Any) -> None:
-        super().__init__(*settings)
-        self.deadlines: list[Deadline] = []
-
-    def generation(self, request: GenerationRequest, deadline: Deadline) -> Generation:
-        """As it would be."""
-        self.deadlines.append(deadline)
-        return super().generation(request, deadline)
+    monkeypatch.setattr(Described, "generation", noted)
+    monkeypatch.setattr(Described, "model", model_info(context_length=64, stop_token_ids=(0,)))
+    return found
 
 
 @asynccontextmanager
-async def by_grpc() -> AsyncIterator[tuple[generation_pb2_grpc.GenerationStub, Behind]]:
-    async with gateway(kind=Behind) as (_, deployment):
+async def by_grpc() -> AsyncIterator[generation_pb2_grpc.GenerationStub]:
+    async with gateway() as (_, deployment):
         server = grpc.aio.server(interceptors=[ErrorInterceptor()])
         register(GenerationServicer(Front(deployment)), server)
         port = server.add_insecure_port("127.0.0.1:0")
         await server.start()
         async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
-            yield generation_pb2_grpc.GenerationStub(channel), deployment
+            yield generation_pb2_grpc.GenerationStub(channel)
         await server.stop(0)
 
 
@@ -70,24 +70,28 @@ def grpc_request(bomb: str | None = None) -> pb.GenerateOnceRequest:
     return pb.GenerateOnceRequest(parameters=parameters)
 
 
-async def test_a_deadline_that_passes_while_a_request_is_read_over_grpc() -> None:
+async def test_a_deadline_that_passes_while_a_request_is_read_over_grpc(
+    deadlines: list[Deadline],
+) -> None:
     """Where gRPC cancels the handler, too."""
-    async with by_grpc() as (stub, deployment):
+    async with by_grpc() as stub:
         late, left = ended()
         with pytest.raises(grpc.aio.AioRpcError) as caught:
             await stub.GenerateOnce(grpc_request(BOMB), timeout=SHORT_S)
         assert caught.value.code() is grpc.StatusCode.DEADLINE_EXCEEDED
         await eventually(lambda: ended() != (late, left))
-        assert ended() == (late + 1, left) and not deployment.deadlines
+        assert ended() == (late + 1, left) and not deadlines
 
 
-async def test_a_deadline_that_passes_while_a_request_is_read_over_http() -> None:
-    async with gateway(kind=Behind) as (client, deployment):
+async def test_a_deadline_that_passes_while_a_request_is_read_over_http(
+    deadlines: list[Deadline],
+) -> None:
+    async with gateway() as (client, _):
         late, left = ended()
         headers = {"X-Request-Timeout": str(SHORT_S)}
         answer = await client.post("/v1/completions", json=BODY, headers=headers)
         assert answer.status_code == 504 and answer.json()["error"]["code"] == "timeout"
-        assert ended() == (late + 1, left) and not deployment.deadlines
+        assert ended() == (late + 1, left) and not deadlines
 
 
 @pytest.fixture
@@ -114,21 +118,24 @@ class Call:
         return LONG_S
 
 
-async def test_reading_is_a_part_of_the_time(read_at: list[float]) -> None:
-    async with gateway(kind=Behind) as (_, deployment):
+async def test_reading_is_a_part_of_the_time(
+    read_at: list[float], deadlines: list[Deadline]
+) -> None:
+    async with gateway() as (_, deployment):
         door: Any = GenerationServicer(Front(deployment))
         with pytest.raises(Unavailable):  # nobody is behind
             await door.GenerateOnce(grpc_request(), Call())
-    (began,), (deadline,) = read_at, deployment.deadlines
+    (began,), (deadline,) = read_at, deadlines
     assert deadline.at is not None and deadline.at < began + LONG_S
 
 
-async def test_the_choices_of_an_http_request_have_one_deadline(read_at: list[float]) -> None:
+async def test_the_choices_of_an_http_request_have_one_deadline(
+    read_at: list[float], deadlines: list[Deadline]
+) -> None:
     """Each used to begin its time when those before it had been read."""
-    async with gateway(kind=Behind) as (client, deployment):
+    async with gateway() as (client, _):
         body, headers = {"prompt": ["a", "b"], "n": 2}, {"X-Request-Timeout": str(LONG_S)}
         await client.post("/v1/completions", json=body, headers=headers)
-    deadlines = set(deployment.deadlines)
-    assert len(deployment.deadlines) == len(read_at) == 4 and len(deadlines) == 1
-    (at,) = (deadline.at for deadline in deadlines)
+    assert len(deadlines) == len(read_at) == 4 and len(set(deadlines)) == 1
+    at = deadlines[0].at
     assert at is not None and at < read_at[0] + LONG_S

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import httpx
 
@@ -29,18 +29,12 @@ class Described(Deployment):
         return self.model
 
 
-Kind = TypeVar("Kind", bound=Described)
-
-
 @asynccontextmanager
 async def gateway(
-    keys: Path | None = None,
-    host: str = "localhost",
-    kind: type[Kind] = Described,  # type: ignore[assignment]
-    **settings: Any,
-) -> AsyncIterator[tuple[httpx.AsyncClient, Kind]]:
+    keys: Path | None = None, host: str = "localhost", **settings: Any
+) -> AsyncIterator[tuple[httpx.AsyncClient, Described]]:
     """A client of it, which asks by that host, and what is behind."""
-    deployment = kind(OrchestratorSettings(api_keys=keys, verifiers="127.0.0.1:1", **settings))
+    deployment = Described(OrchestratorSettings(api_keys=keys, verifiers="127.0.0.1:1", **settings))
     served = HttpServer(deployment.settings, Front(deployment)).gateway
     served.ready = True
     app = httpx.ASGITransport(build_app(served, deployment.settings.http_max_body_bytes))
