@@ -1,6 +1,10 @@
 """`python -m benchmarks.load`: many requests at a time, with drafts and without.
 
-    python -m benchmarks.load [--profile 300M] [--sessions 1,2,4,8,16] [--minutes 6]
+    python -m benchmarks.load [--profile 300M] [--requests 1,2,4,8,16] [--minutes 6]
+    python -m benchmarks.load --server HOST:PORT [--prompts FILE] [--strategies opt_tree]
+
+The second one measures a server that runs already: plain decoding, its default strategy and those
+that are named.
 
 A closed loop: so many clients, each asking anew as soon as it has its answer, which are of all
 lengths around `--tokens`. At every number of clients the strategies take turns with the same
@@ -11,41 +15,33 @@ of what was measured until then.
 from __future__ import annotations
 
 import argparse
-import dataclasses
+import contextlib
 import json
 import statistics
 import time
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
-from pathlib import Path
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from rich.console import Console
 
 from benchmarks import load_plot
-from benchmarks.machine import available_cores, describe_machine
-from benchmarks.measure import in_turn
+from benchmarks.load_settings import COLD, read_settings
+from benchmarks.machine import describe_deployment, describe_machine
+from benchmarks.measure import Tick, in_turn
 from benchmarks.outcome import Outcome
-from benchmarks.output import INTERRUPTED, as_command, beside, prepare, say_error
-from benchmarks.prompts import completion
-from benchmarks.services import Services, running, stack_of
-from benchmarks.settings import (
-    LEAST_TOKENS,
-    RESULTS,
-    add_quantization,
-    at_least,
-    names,
-    read_temperature,
-)
-from benchmarks.systems import METHODS, PLAIN, PROFILES, Profile
+from benchmarks.output import INTERRUPTED, as_command, beside, prepare, progress_on, say_error
+from benchmarks.prompts import Prompt, completion, cut, prompts_in
+from benchmarks.services import Services, connected, running, stack_of
+from benchmarks.systems import METHODS, PLAIN, PROFILES, unserved
 from benchmarks.workload import FIRST_SEED, Case
-from draftloop.errors import DraftloopError
+from draftloop.completion import DeploymentInfo
+from draftloop.errors import DraftloopError, InvalidInput
 from draftloop.speculation import OPT_TREE, SPECULATIVE
 from orchestrator.launcher import interruptible
 
 STRATEGIES = (PLAIN, SPECULATIVE, OPT_TREE, "fused cold")
-SESSIONS = (1, 2, 4, 8, 16)
 PROMPTS = 16
 # Requests of one run for every client: the last ones run beside fewer others.
 WAVES = 3
@@ -88,18 +84,23 @@ class Row:
     equal: float
 
 
+@dataclass(slots=True)
+class Record:
+    """What is measured, and what came of it until now, by requests at a time."""
+
+    strategies: list[str] = field(default_factory=list)
+    models: dict[str, Any] = field(default_factory=dict)
+    runs: dict[int, list[dict[str, Run]]] = field(default_factory=lambda: defaultdict(list))
+
+
 class Loop:
     """So many clients at a time, on one running stack."""
 
     def __init__(
-        self, services: Services, tokens: int, prompt_tokens: int, temperature: float
+        self, services: Services, prompts: Sequence[Prompt], tokens: int, temperature: float
     ) -> None:
-        self._services = services
+        self._services, self._prompts = services, prompts
         self._tokens, self._temperature = tokens, temperature
-        self._prompts = [
-            dataclasses.replace(prompt, token_ids=prompt.token_ids[:prompt_tokens])
-            for prompt in completion(PROMPTS).measured
-        ]
 
     def run(self, strategy: str, sessions: int, number: int) -> Run:
         """The `number`th set of requests."""
@@ -125,13 +126,11 @@ class Loop:
 
 
 def measure(
-    loop: Loop, strategies: Sequence[str], numbers: Sequence[int], seconds: float, console: Console
+    loop: Loop, strategies: Sequence[str], numbers: Sequence[int], seconds: float, tick: Tick
 ) -> Iterator[tuple[int, dict[str, Run]]]:
     """Runs of all strategies, by one number of sessions after the other, each for its share of
     the time.
     """
-    for strategy in strategies:
-        loop.run(strategy, max(numbers), 0)
     deadline = time.monotonic() + seconds
     for done, sessions in enumerate(numbers):
         now = time.monotonic()
@@ -141,7 +140,7 @@ def measure(
             began = time.monotonic()
             runs: dict[str, Run] = {}
             for strategy in in_turn(strategies, number):
-                console.print(f"{sessions} at a time, {strategy} ...", highlight=False)
+                tick(f"{sessions} at a time, {strategy}")
                 runs[strategy] = loop.run(strategy, sessions, number)
             yield sessions, runs
             longest = max(longest, time.monotonic() - began)
@@ -188,10 +187,10 @@ def row(sessions: int, strategy: str, runs: Sequence[Run], plain: Sequence[Run])
     )  # fmt: skip
 
 
-def page(profile: Profile, rows: Sequence[Row]) -> str:
+def page(title: str, rows: Sequence[Row]) -> str:
     """The table as Markdown."""
     lines = [
-        f"**many requests at a time, {profile.title}**\n",
+        f"**many requests at a time, {title}**\n",
         "| at a time | strategy | tokens/s | ratio | first token ms | between ms | tokens/round "
         "| nodes/round | fallback | equal | n |",
         "|---:|---|" + "---:|" * 9,
@@ -211,92 +210,111 @@ def page(profile: Profile, rows: Sequence[Row]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _numbers(text: str) -> list[int]:
-    try:
-        numbers = [int(part) for part in text.split(",")]
-    except ValueError:
-        numbers = []
-    if not numbers or min(numbers) < 1:
-        raise argparse.ArgumentTypeError(
-            f"must be whole numbers of at least 1, separated by commas; got {text!r}"
-        )
-    return numbers
-
-
-def read_settings(arguments: Sequence[str] | None) -> argparse.Namespace:
-    """What the command line says."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--profile", choices=list(PROFILES), default="300M")
-    parser.add_argument("--sessions", type=_numbers, default=list(SESSIONS), help="at a time")
-    ours = [name for name, method in METHODS.items() if method.system == "draftloop"]
-    parser.add_argument("--strategies", type=names(ours), default=list(STRATEGIES))
-    parser.add_argument("--tokens", type=at_least(LEAST_TOKENS), default=96,
-                        help="of an answer, on average")  # fmt: skip
-    parser.add_argument("--prompt-tokens", type=at_least(1), default=128,
-                        help="most tokens of a prompt")  # fmt: skip
-    parser.add_argument("--temperature", type=read_temperature, default=0.8)
-    parser.add_argument("--minutes", type=float, default=6.0, help="time for all runs")
-    add_quantization(parser)
-    parser.add_argument("--threads", type=at_least(1), default=available_cores())
-    parser.add_argument("--out", type=Path, default=RESULTS / "load", help="path without suffix")
-    settings = parser.parse_args(arguments)
-    settings.strategies = list(dict.fromkeys([PLAIN, *settings.strategies]))
-    return settings
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Starts the services, measures, writes, prints; the exit status."""
-    settings = read_settings(arguments)
+    """Measures, writes, prints; the exit status."""
+    settings = read_settings(arguments, __doc__)
     prepare(*beside(settings.out, ".json", ".md", ".svg"))
     console, machine = Console(), describe_machine()
-    measured: dict[int, list[dict[str, Run]]] = defaultdict(list)
-    status = 0
+    record, status = Record(), 0
     try:
         with interruptible():
-            collect(settings, console, measured)
+            collect(settings, console, record)
     except KeyboardInterrupt:
         status = INTERRUPTED
     except (DraftloopError, OSError) as error:
         say_error(console, error)
         status = 1
-    if measured:
-        write(settings, machine, summed(measured, settings.strategies), console)
+    if record.runs:
+        write(settings, machine, record, console)
     return status
 
 
-def collect(
-    settings: argparse.Namespace, console: Console, measured: dict[int, list[dict[str, Run]]]
-) -> None:
-    """Starts the services, and adds what `measure` gives to `measured`, run by run."""
+def collect(settings: argparse.Namespace, console: Console, record: Record) -> None:
+    """Finds or starts the services, and adds what `measure` gives to the record, run by run."""
+    prompts = prompts_of(settings)
+    with served(settings, console) as services, progress_on(console) as bar:
+        info = services.info()
+        record.models = describe_deployment(title_of(settings, info), info)
+        record.strategies = strategies_of(settings, info)
+        loop = Loop(services, prompts, settings.tokens, settings.temperature)
+        task = bar.add_task("many requests", total=None, doing="")
+        for strategy in record.strategies:
+            bar.update(task, doing=f"warming up {strategy}")
+            loop.run(strategy, max(settings.sessions), 0)
+        began, seconds = time.monotonic(), 60 * settings.minutes
+
+        def tick(doing: str) -> None:
+            bar.update(task, total=seconds, completed=time.monotonic() - began, doing=doing)
+
+        for sessions, runs in measure(loop, record.strategies, settings.sessions, seconds, tick):
+            record.runs[sessions].append(runs)
+        bar.update(task, total=1, completed=1, doing="done")
+
+
+def prompts_of(settings: argparse.Namespace) -> list[Prompt]:
+    """Those of the file, whole; else held-out ones, no longer than was said."""
+    if settings.prompts:
+        return prompts_in(settings.prompts)
+    return [cut(prompt, settings.prompt_tokens) for prompt in completion(PROMPTS).measured]
+
+
+def served(
+    settings: argparse.Namespace, console: Console
+) -> contextlib.AbstractContextManager[Services]:
+    """The running server, or the services of the profile, started for as long as it is used."""
+    if settings.server:
+        return connected(settings.server)
     profile = PROFILES[settings.profile]
     console.print(f"{profile.title}: starting the services ...", highlight=False)
     config = stack_of(profile, settings.threads, quantization=settings.quantization)
-    with running(config, lambda _: None) as services:
-        loop = Loop(services, settings.tokens, settings.prompt_tokens, settings.temperature)
-        chosen = settings.strategies, settings.sessions, 60 * settings.minutes
-        for sessions, runs in measure(loop, *chosen, console):
-            measured[sessions].append(runs)
+    return running(config, lambda _: None)
+
+
+def title_of(settings: argparse.Namespace, info: DeploymentInfo) -> str:
+    """What the models are, for a heading."""
+    if not settings.server:
+        return PROFILES[settings.profile].title
+    drafts = f"drafts by {info.drafter.model_name}" if info.drafter else "no draft model"
+    return f"{info.verifier.model_name}, {drafts}"
+
+
+def strategies_of(settings: argparse.Namespace, info: DeploymentInfo) -> list[str]:
+    """Plain decoding first; of a running server its default strategy, and those named.
+
+    Raises InvalidInput for a named one that its drafter does not serve.
+    """
+    if not settings.server:
+        return list(dict.fromkeys([PLAIN, *(settings.strategies or STRATEGIES)]))
+    named = settings.strategies or []
+    for name, reason in unserved(named, info.drafter.strategies if info.drafter else ()).items():
+        raise InvalidInput("strategies", reason, name)
+    own = [name for name in COLD if METHODS[name].speculation.strategy == info.default_strategy]
+    return list(dict.fromkeys([PLAIN, *own[:1], *named]))  # behind it are its parts
 
 
 def write(
-    settings: argparse.Namespace, machine: dict[str, Any], rows: Sequence[Row], console: Console
+    settings: argparse.Namespace, machine: dict[str, Any], record: Record, console: Console
 ) -> None:
     """Table and picture, and the table on the terminal."""
-    profile = PROFILES[settings.profile]
-    text = page(profile, rows)
+    title, rows = record.models["title"], summed(record.runs, record.strategies)
+    text = page(title, rows)
     console.print(text, markup=False)
     told: dict[str, Any] = {
         "machine": machine,
-        "settings": {key: value for key, value in vars(settings).items() if key != "out"},
+        "models": record.models,
+        "settings": {
+            **{key: value for key, value in vars(settings).items() if key != "out"},
+            "strategies": record.strategies,
+        },
         "rows": [asdict(row) for row in rows],
     }
     as_json, as_page, picture = beside(settings.out, ".json", ".md", ".svg")
-    as_json.write_text(json.dumps(told, indent=1) + "\n", encoding="utf-8")
+    as_json.write_text(json.dumps(told, indent=1, default=str) + "\n", encoding="utf-8")
     as_page.write_text(text, encoding="utf-8")
     lines: dict[str, dict[int, float]] = defaultdict(dict)
     for said in rows:
         lines[said.strategy][said.sessions] = said.tokens_per_second
-    load_plot.draw(profile.title, lines, picture)
+    load_plot.draw(title, lines, picture)
 
 
 if __name__ == "__main__":

@@ -12,6 +12,7 @@ from typing import Any
 import psutil
 
 from draftloop import __version__
+from draftloop.completion import DeploymentInfo
 from draftloop.config import REPOSITORY
 from draftloop.cost_line import cost_line
 from draftloop.errors import StartupFailure
@@ -50,6 +51,15 @@ def describe_machine(device: str = "cpu") -> dict[str, Any]:
         "draftloop": __version__,
         "packages": {package: version(package) for package in PACKAGES},
         "commit": _commit(),
+    }
+
+
+def describe_deployment(title: str, info: DeploymentInfo) -> dict[str, Any]:
+    """The models that are measured, as the services describe them."""
+    return {
+        "title": title,
+        "verifier": describe_model(info.verifier),
+        "drafter": describe_model(info.drafter) if info.drafter else None,
     }
 
 

@@ -9,6 +9,7 @@ from typing import NoReturn
 
 from rich.console import Console
 from rich.markup import escape
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from draftloop.errors import DraftloopError, StartupFailure
 
@@ -36,6 +37,17 @@ def prepare(*files: Path) -> None:
             raise StartupFailure(
                 f"out: {file} cannot be written: {error.strerror}: {error.filename}"
             ) from None
+
+
+def progress_on(console: Console) -> Progress:
+    """A bar with the time that has passed and, as the field `doing`, what is under way."""
+    return Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TimeElapsedColumn(),
+        TextColumn("{task.fields[doing]}"),
+        console=console,
+    )
 
 
 def say_error(console: Console, error: Exception) -> None:

@@ -9,8 +9,10 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
+from pathlib import Path
 
 from draftloop.config import REPOSITORY, bundled_model
+from draftloop.errors import InvalidInput
 from draftloop.grammar import Grammar
 from orchestrator.tokenizer import Tokenizer
 
@@ -88,6 +90,44 @@ def held_out_prompts(count: int) -> list[Prompt]:
     if not 1 <= count <= len(entries):
         raise ValueError(f"prompts: must be from 1 to {len(entries)}, got {count}")
     return [_begun(entry.file, entry.text) for entry in entries[:count]]
+
+
+def prompts_in(file: Path) -> list[Prompt]:
+    """Texts without token ids, for a model whose tokenizer is not here.
+
+    Of a `.jsonl` every line's field `prompt`, of any other file every line that is not blank.
+    Raises InvalidInput where there is none, and OSError where the file cannot be read.
+    """
+    try:
+        lines = file.read_text(encoding="utf-8").split("\n")  # JSON may hold other line ends
+    except UnicodeDecodeError as error:
+        raise InvalidInput("prompts", f"must be text in UTF-8 ({error})", str(file)) from None
+    as_json = file.suffix == ".jsonl"
+    found = [
+        Prompt(f"{file.name}:{number}", _field(line, number) if as_json else line, ())
+        for number, line in enumerate(lines, start=1)
+        if line.strip()
+    ]
+    if not found:
+        raise InvalidInput("prompts", "must be a file with at least one prompt", str(file))
+    return found
+
+
+def _field(line: str, number: int) -> str:
+    try:
+        text = json.loads(line)["prompt"]
+    except (ValueError, TypeError, KeyError):
+        text = None
+    if not isinstance(text, str) or not text:
+        rule = 'must be JSON such as {"prompt": "…"}, a text that is not empty'
+        raise InvalidInput(f"prompts, line {number}", rule, line)
+    return text
+
+
+def cut(prompt: Prompt, tokens: int) -> Prompt:
+    """Its first so many tokens, and their text."""
+    ids = prompt.token_ids[:tokens]
+    return replace(prompt, text=_tokenizer().decode(list(ids)), token_ids=ids)
 
 
 def completion(count: int) -> Material:

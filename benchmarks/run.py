@@ -18,23 +18,21 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from benchmarks import calibration_plot, plot, table
 from benchmarks.calibration import estimates
 from benchmarks.journal import Journal
-from benchmarks.machine import describe_machine, describe_model
+from benchmarks.machine import describe_deployment, describe_machine
 from benchmarks.measure import Plan, Tick, measure
-from benchmarks.output import INTERRUPTED, beside, prepare, say_error
+from benchmarks.output import INTERRUPTED, beside, prepare, progress_on, say_error
 from benchmarks.prompts import WORKLOADS, Missing
 from benchmarks.results import Results, rows
 from benchmarks.services import Services, running, stack_of
 from benchmarks.settings import read_settings, said
-from benchmarks.systems import METHODS, PROFILES, Profile, System
+from benchmarks.systems import METHODS, PROFILES, Profile, System, asks_drafter, unserved
 from benchmarks.transformers_system import loaded
 from benchmarks.workload import Workload
 from draftloop.errors import DraftloopError, InvalidInput
-from draftloop.speculation import DRAFTER_STRATEGIES
 from orchestrator.launcher import interruptible
 
 
@@ -73,16 +71,17 @@ class Bench:
         )
         with contextlib.ExitStack() as stack:
             services = stack.enter_context(running(config, lambda _: None))
-            self.journal.add_profile(profile.name, describe_pair(profile, services))
-            served = services.info().drafter
-            self._drop(unserved(plans, served.strategies if served else ()), plans)
+            info = services.info()
+            self.journal.add_profile(profile.name, describe_deployment(profile.title, info))
+            served = info.drafter.strategies if info.drafter else ()
+            self._drop(unserved(methods_of(plans), served), plans)
             systems: dict[str, System] = {"draftloop": services}
             if any(METHODS[name].system == "transformers" for name in self.settings.strategies):
                 self.console.print("loading the models into transformers ...")
                 systems["transformers"] = stack.enter_context(
                     loaded(config, settings.threads, profile.draft_inflate)
                 )
-            progress = stack.enter_context(_progress(self.console))
+            progress = stack.enter_context(progress_on(self.console))
             task = progress.add_task(profile.name, total=deadline - time.monotonic(), doing="")
             began = time.monotonic()
 
@@ -99,7 +98,7 @@ class Bench:
 
     def _warm_up(self, systems: dict[str, System], plans: list[Plan], tick: Tick) -> None:
         """One short request per method; a method that the server does not know is left out."""
-        for method in dict.fromkeys(name for plan in plans for name in plan.methods):
+        for method in methods_of(plans):
             tick(f"warming up {method}")
             workload = next(plan.workload for plan in plans if method in plan.methods)
             try:
@@ -107,7 +106,7 @@ class Bench:
             except InvalidInput as error:
                 self._drop({method: str(error)}, plans)
                 continue
-            if outcome.fallback_rounds and not _asks_drafter(method):
+            if outcome.fallback_rounds and not asks_drafter(method):
                 self._drop({method: "the server has other drafts for this strategy"}, plans)
 
     def _drop(self, reasons: Mapping[str, str], plans: Sequence[Plan]) -> None:
@@ -172,21 +171,9 @@ def methods_for(workload: str, chosen: Sequence[str]) -> list[str]:
     return [name for name in chosen if METHODS[name].system == "draftloop"]
 
 
-def unserved(plans: Sequence[Plan], by_drafter: Sequence[str]) -> dict[str, str]:
-    """Methods whose strategy the drafter lacks, and why they are left out.
-
-    Their requests would be answered all the same, by phrases alone: figures of something else.
-    """
-    names = dict.fromkeys(name for plan in plans for name in plan.methods)
-    return {
-        name: "the drafter does not serve this strategy"
-        for name in names
-        if _asks_drafter(name) and METHODS[name].speculation.strategy not in by_drafter
-    }
-
-
-def _asks_drafter(method: str) -> bool:
-    return METHODS[method].speculation.strategy in DRAFTER_STRATEGIES
+def methods_of(plans: Sequence[Plan]) -> list[str]:
+    """Each method that one of them has, once."""
+    return list(dict.fromkeys(name for plan in plans for name in plan.methods))
 
 
 def fill_pools(services: Services, plans: Sequence[Plan], tick: Tick) -> None:
@@ -207,17 +194,6 @@ def empty_cells(settings: argparse.Namespace, measured: set[tuple[str, str, floa
         for temperature in settings.temperature
         if (profile, workload, temperature) not in measured
     ]
-
-
-def describe_pair(profile: Profile, services: Services) -> dict[str, Any]:
-    """The models of a profile as the services describe them."""
-    info = services.info()
-    assert info.drafter is not None, "the stack starts one"
-    return {
-        "title": profile.title,
-        "verifier": describe_model(info.verifier),
-        "drafter": describe_model(info.drafter),
-    }
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -296,16 +272,6 @@ def write(results: Results, out: str, console: Console) -> None:
     if results.calibration:
         calibration_plot.draw(results.calibration, Path(f"{out}-calibration.svg"))
     console.print(f"written: {out}.json, .md and pictures", highlight=False)
-
-
-def _progress(console: Console) -> Progress:
-    return Progress(
-        TextColumn("{task.description}"),
-        BarColumn(),
-        TimeElapsedColumn(),
-        TextColumn("{task.fields[doing]}"),
-        console=console,
-    )
 
 
 if __name__ == "__main__":

@@ -4,17 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
+import os
 import time
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import Literal
 
 from benchmarks.outcome import Outcome, RoundSplit
 from benchmarks.systems import METHODS, Profile
 from benchmarks.workload import Case
-from draftloop.client import NO_RETRY, AsyncClient
+from draftloop.client import NO_RETRY, AsyncClient, ClientTls
 from draftloop.completion import DeploymentInfo, Piece, Summary
 from draftloop.config import Quantization, bundled_model
+from draftloop.environment import API_KEY
+from draftloop.phrase import PhraseScope
 from draftloop.request import GenerationParameters, SamplingParameters
+from draftloop.rpc.health import CA
 from draftloop.speculation import OUROBOROS, Speculation
 from orchestrator.launcher import Stack
 from orchestrator.stack_config import StackConfig
@@ -77,6 +83,21 @@ class Services:
         return _outcome(tuple(token_ids), steps, pieces.summary)
 
 
+class RunningServer(Services):
+    """A server that others use, too: nothing of what is measured helps or hinders them.
+
+    Prompts are sent as text, for its own tokenizer, and for the tenant of the key, if there is one.
+    Requests are private, so they find no prompt computed and no phrases but their own.
+    """
+
+    @staticmethod
+    def _asked(method: str, case: Case) -> GenerationParameters:
+        said = METHODS[method].speculation
+        scope = PhraseScope.PRIVATE if said.phrases.reads else said.phrases
+        asked = parameters(dataclasses.replace(said, phrases=scope), "", case)
+        return dataclasses.replace(asked, text=case.prompt.text, token_ids=None)
+
+
 def stack_of(
     profile: Profile,
     threads: int,
@@ -119,10 +140,27 @@ def stack_of(
 def running(config: StackConfig, on_ready: Callable[[str], None]) -> Iterator[Services]:
     """Starts all roles, names each to `on_ready` once it is warm, and stops them in the end."""
     stack = Stack(config, on_ready=lambda process: on_ready(process.role))
-    with stack, asyncio.Runner() as runner:
+    with stack:
         client = AsyncClient(stack.address, retry=NO_RETRY)
-        try:
+        with _loop_of(client) as runner:
             yield Services(client, runner)
+
+
+@contextlib.contextmanager
+def connected(address: str) -> Iterator[RunningServer]:
+    """To a server that runs already; key and CA come from where `draftloop generate` takes them."""
+    key, ca = os.environ.get(API_KEY), os.environ.get(CA)
+    tls = ClientTls(ca=Path(ca)) if ca else None
+    client = AsyncClient(address, api_key=key, tls=tls, retry=NO_RETRY)
+    with _loop_of(client) as runner:
+        yield RunningServer(client, runner)
+
+
+@contextlib.contextmanager
+def _loop_of(client: AsyncClient) -> Iterator[asyncio.Runner]:
+    with asyncio.Runner() as runner:
+        try:
+            yield runner
         finally:
             runner.run(client.close())
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields
 from typing import Literal, Protocol
 
@@ -13,6 +13,7 @@ from draftloop.phrase import PhraseScope
 from draftloop.speculation import (
     AUTOREGRESSIVE,
     CASCADE,
+    DRAFTER_STRATEGIES,
     FUSED,
     LOOKAHEAD,
     OPT_TREE,
@@ -180,6 +181,23 @@ def by_part(strategy: str) -> list[str]:
     """The methods that take `strategy` apart, and plain decoding."""
     prefix = ABLATIONS[strategy]
     return [PLAIN, *(name for name in METHODS if name.startswith(prefix))]
+
+
+def asks_drafter(method: str) -> bool:
+    """Whether its strategy is one that the drafter service has."""
+    return METHODS[method].speculation.strategy in DRAFTER_STRATEGIES
+
+
+def unserved(methods: Iterable[str], by_drafter: Sequence[str]) -> dict[str, str]:
+    """Methods whose strategy the drafter lacks, and why they are left out.
+
+    Their requests would be answered all the same, by phrases alone: figures of something else.
+    """
+    return {
+        name: "the drafter does not serve this strategy"
+        for name in methods
+        if asks_drafter(name) and METHODS[name].speculation.strategy not in by_drafter
+    }
 
 
 class System(Protocol):

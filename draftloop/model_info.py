@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,9 @@ from draftloop.errors import Mismatch, StartupFailure
 
 PROTOCOL_VERSION = 1
 TOKENIZER = "tokenizer.json"
+GENERATION = "generation_config.json"
+SAMPLE = 4096  # bytes of a tensor
+MOST_HEADER = 100_000_000  # bytes, as safetensors itself allows
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,13 +110,40 @@ def vocabulary_fingerprint(model_folder: Path, setting: str = "model") -> str:
 
 
 def model_fingerprint(model_folder: Path) -> str:
-    """Hash over configuration and weight files' names, sizes and first bytes; 16 hex digits."""
+    """Hash over configuration, stop tokens, and a sample of every tensor; 16 hex digits.
+
+    A fine-tuned model has the names, sizes and often the embeddings of the one that it came from.
+    """
     parts = [json.dumps(_read_json(model_folder, "config.json"), sort_keys=True).encode()]
+    if (model_folder / GENERATION).is_file():
+        stops = _read_json(model_folder, GENERATION).get("eos_token_id")
+        parts.append(json.dumps(stops).encode())
     for file in sorted(model_folder.glob("*.safetensors")):
-        with file.open("rb") as stream:
-            head = stream.read(1 << 20)
-        parts.append(f"{file.name} {file.stat().st_size}".encode() + head)
+        parts += [file.name.encode(), *_samples(file)]
     return _digest(b"\0".join(parts))
+
+
+def _samples(weights: Path) -> Iterator[bytes]:
+    """Of a safetensors file its header, and some bytes from the middle of every tensor."""
+    with weights.open("rb") as stream:
+        length = int.from_bytes(stream.read(8), "little")
+        header = stream.read(min(length, MOST_HEADER))
+        yield header
+        for begin, end in _places(header):
+            stream.seek(8 + length + max(begin, (begin + end - SAMPLE) // 2))
+            yield stream.read(min(SAMPLE, end - begin))
+        stream.seek(0)
+        yield stream.read(SAMPLE)  # of what has no header: it is refused when it is loaded
+
+
+def _places(header: bytes) -> list[tuple[int, int]]:
+    """Where the tensors lie behind a header, in their order; none where it is not one."""
+    try:
+        tensors = json.loads(header)
+        offsets = (t["data_offsets"] for name, t in tensors.items() if name != "__metadata__")
+        return sorted((int(begin), int(end)) for begin, end in offsets)
+    except (ValueError, TypeError, KeyError, AttributeError):
+        return []
 
 
 def end_token(model_folder: Path) -> int | None:

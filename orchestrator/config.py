@@ -66,7 +66,13 @@ class OrchestratorSettings(PhraseSettings, ServiceSettings):
         description=f"limit of a request naming none; without, {LIMIT_OF_TEXTS} for texts, and the "
         "room left in the context for chats",
     )
-    max_draft_tokens: int = Field(32, ge=1, le=1024, description="most nodes in a draft")
+    max_draft_tokens: int = Field(
+        32,
+        ge=1,
+        le=1024,
+        description="most nodes in a draft of a request naming no size; the verifier's own limit "
+        "holds for all",
+    )
     max_requests: int = Field(64, ge=1, description="most requests running at once")
     draft_timeout_s: float = Field(
         1.0, gt=0, le=60, description="seconds after which a round goes on without the drafter"

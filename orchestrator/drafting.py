@@ -148,7 +148,8 @@ class ModelDrafting(Drafting):
         self._controller = controller
         self._figures = figures
         self._offers = offers
-        self._unjudged = False  # the drafter has not heard yet what became of its last draft
+        self._unjudged = False  # the last round's draft was the drafter's
+        self._untold: Verdict | None = None  # on its last draft, until it is asked again
 
     def open(self, committed: Sequence[int]) -> None:
         """Lets the drafter prefill, unless it would be for nothing by what is known."""
@@ -159,12 +160,14 @@ class ModelDrafting(Drafting):
         self, committed: Sequence[int], verdict: Verdict | None, budget: DraftBudget
     ) -> Draft:
         """The draft that is worth most: none, that of free sources, or the drafter's."""
-        heard, self._unjudged = verdict if self._unjudged else None, False
+        if self._unjudged:
+            self._untold, self._unjudged = verdict, False
         free, chosen = self._free(committed, budget if self._offers else NO_DRAFT)
         model = self._choice if budget.max_nodes and not self._outdone(chosen.offer) else None
         if model is None or not model.asks(committed, chosen.offer):
             return self._without_model(free, chosen)
         began = time.perf_counter_ns()
+        heard, self._untold = self._untold, None
         try:
             draft = await self._with_model(model, committed, heard, budget, free)
         except Unavailable:

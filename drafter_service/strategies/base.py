@@ -58,7 +58,8 @@ class Strategy(ABC):
     def observe(self, new_token_ids: Sequence[int], verdict: Verdict | None) -> None:  # noqa: B027
         """Learns which tokens were committed and what the verifier said of the last draft.
 
-        The session has the tokens already; `verdict` is None when no draft was verified.
+        The session has the tokens already, of rounds that were drafted elsewhere too, which came
+        after the draft's; `verdict` is None where there is no draft that was not judged before.
         """
 
     @abstractmethod

@@ -57,17 +57,16 @@ class Ouroboros(Chain):
         start = len(self.session.committed) - len(new_token_ids)
         context = self.session.committed[max(0, start - MAX_CONTEXT) : start]
         self._phrases.extend(context, new_token_ids)
-        draft = self._last_draft
-        if verdict is None or not verdict.judges(draft):
-            if not new_token_ids:
-                return
-            # of rounds that were drafted elsewhere what they committed
+        if verdict is not None and verdict.judges(self._last_draft):
+            self._phrases.learn(context, self._last_draft, verdict)
+            heard = len(verdict.emitted_token_ids)
+            context, new_token_ids = [*context, *new_token_ids[:heard]], new_token_ids[heard:]
+        if new_token_ids:  # of rounds that were drafted elsewhere what they committed
             emitted = tuple(new_token_ids)
-            draft = EMPTY_TREE
-            verdict = Verdict(
+            committed = Verdict(
                 accepted_nodes=(), emitted_token_ids=emitted, root_prediction=emitted[0]
             )
-        self._phrases.learn(context, draft, verdict)
+            self._phrases.learn(context, EMPTY_TREE, committed)
 
     def propose(self, budget: DraftBudget) -> Task[DraftTree]:
         """The chain, at least one token of it per draft forward, and phrases behind it.

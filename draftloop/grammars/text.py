@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from typing import Any
 
 from llguidance import LLMatcher, grammar_from
@@ -53,13 +54,20 @@ def without_annotations(schema: Any) -> Any:
     }
 
 
-def with_part(lark: str, name: str, part: str) -> str:
-    """A grammar in Lark's notation that has another one, in a matcher's words, as `@name`."""
-    if part.startswith(OF_PARTS):
-        inner, *further = json.loads(part)["grammars"]
-    else:
-        inner, further = {"lark_grammar": part}, []
-    return json.dumps({"grammars": [{"lark_grammar": lark}, {**inner, "name": name}, *further]})
+def with_parts(lark: str, parts: Mapping[str, Grammar]) -> Grammar:
+    """A grammar in Lark's notation that has others in it, each as `@name`.
+
+    Raises InvalidInput where one of them cannot be read.
+    """
+    grammars = [{"lark_grammar": lark}]
+    for name, part in parts.items():
+        text = grammar_text(part)
+        if text.startswith(OF_PARTS):
+            inner, *further = json.loads(text)["grammars"]
+        else:
+            inner, further = {"lark_grammar": text}, []
+        grammars += [{**inner, "name": name}, *further]
+    return Grammar("grammar", json.dumps({"grammars": grammars}))
 
 
 def refusal(grammar: Grammar, said: str) -> InvalidInput:

@@ -7,6 +7,11 @@ it. Here there is no remainder, neither at the end nor between threads.
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
@@ -14,6 +19,8 @@ from torch.nn import functional
 VECTORS = 64  # values, a multiple of what torch's loops take at a time
 ALONE = 16384  # values that torch leaves to one thread
 TOGETHER = 32768  # values for each thread, of which all have as many
+FUNCTIONS = ("sigmoid", "silu", "tanh")
+CODE_OF_MODELS = "transformers.models."
 KINDS = (nn.SiLU, nn.GELU, nn.Sigmoid, nn.Tanh, nn.Mish, nn.Softplus, nn.ELU)
 
 
@@ -23,21 +30,37 @@ class Elementwise(nn.Module):
     Elsewhere than on a CPU it is the function as it is.
     """
 
-    def __init__(self, function: nn.Module) -> None:
+    def __init__(self, function: Callable[[Tensor], Tensor]) -> None:
         super().__init__()
         self.function = function
 
     def forward(self, x: Tensor) -> Tensor:
         if not x.is_cpu:
-            return self.function(x)  # type: ignore[no-any-return]
+            return self.function(x)
         count = x.numel()
         if count <= ALONE and count % VECTORS == 0:
-            return self.function(x.contiguous())  # type: ignore[no-any-return]
+            return self.function(x.contiguous())
         whole = functional.pad(x.reshape(-1), (0, -count % VECTORS))
         shared = TOGETHER * torch.get_num_threads()
         most = count // shared * shared
         parts = [*whole[:most].split(shared), *whole[most:].split(ALONE)]
         return torch.cat([self.function(part) for part in parts])[:count].view(x.shape)
+
+
+class Functions:
+    """A module of torch in which these functions, called with one tensor, are elementwise."""
+
+    def __init__(self, module: ModuleType) -> None:
+        self.__dict__.update(
+            {
+                name: Elementwise(getattr(module, name))
+                for name in FUNCTIONS if hasattr(module, name)
+            },
+            _module=module,
+        )  # fmt: skip
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._module, name)
 
 
 def is_elementwise(module: nn.Module) -> bool:
@@ -46,8 +69,18 @@ def is_elementwise(module: nn.Module) -> bool:
 
 
 def replace_activations(model: nn.Module) -> None:
-    """Wraps every activation function of `model` in place."""
+    """Wraps every activation function of `model` in place, and in the code that it is made of."""
     for parent in list(model.modules()):
         for name, child in list(parent.named_children()):
             if is_elementwise(child):
                 setattr(parent, name, Elementwise(child))
+    for name in {type(module).__module__ for module in model.modules()}:
+        if name.startswith(CODE_OF_MODELS):
+            _replace_functions(sys.modules[name])
+
+
+def _replace_functions(code: ModuleType) -> None:
+    """What a model's own code calls by these names: gates of experts, for one."""
+    for name, known in list(vars(code).items()):
+        if known is torch or known is functional:
+            setattr(code, name, Functions(known))

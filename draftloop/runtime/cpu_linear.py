@@ -107,6 +107,7 @@ class PackedLinear(nn.Module):
         self.bias = self._of_outputs(bias)
         self.scales = None if scales is None else self._of_outputs(scales)
         self.steps = self.packed.shape[1]
+        self.weight = torch.empty(0, dtype=self.dtype)  # some models look at its dtype
         self._kernel()
 
     def _of_outputs(self, values: Tensor | None) -> Tensor:

@@ -19,6 +19,7 @@ from draftloop.errors import InvalidInput
 LAYERS_BY_SIZE = ((200e6, 12), (600e6, 24), (2e9, 24), (float("inf"), 32))
 UNITS = {"M": 10**6, "B": 10**9}
 INITIAL_DEVIATION = 0.02
+LISTS = ("layer_types", "no_rope_layers", "mlp_layer_types")  # with an entry for every layer
 # What a layer adds to the residual stream comes out of these two.
 OUTPUT_PROJECTIONS = ("self_attn.o_proj", "mlp.down_proj")
 
@@ -79,9 +80,7 @@ def _wider_config(config: PretrainedConfig, layer: nn.Module, parameters: int) -
 def _silent_layer(
     model: PreTrainedModel, kind: type[nn.Module], config: PretrainedConfig, index: int
 ) -> nn.Module:
-    layer_types = getattr(config, "layer_types", None)
-    if layer_types:
-        config.layer_types = [*layer_types, *[layer_types[-1]] * (index + 1 - len(layer_types))]
+    _say_of_layers(config, index + 1)
     with model.device:  # a billion random numbers take a CPU's core half a minute
         layer = kind(config, index)
     generator = torch.Generator(model.device).manual_seed(index)
@@ -97,7 +96,12 @@ def _silent_layer(
 
 
 def _announce_depth(model: PreTrainedModel, depth: int) -> None:
+    _say_of_layers(model.config, depth)
     model.config.num_hidden_layers = depth
-    layer_types = getattr(model.config, "layer_types", None)
-    if layer_types:
-        model.config.layer_types = [*layer_types, *[layer_types[-1]] * (depth - len(layer_types))]
+
+
+def _say_of_layers(config: PretrainedConfig, depth: int) -> None:
+    """Has what a configuration says of each layer (LISTS) say the same of those behind the last."""
+    for name in LISTS:
+        if said := getattr(config, name, None):
+            setattr(config, name, [*said, *said[-1:] * (depth - len(said))])

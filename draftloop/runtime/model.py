@@ -231,12 +231,12 @@ class LanguageModel:
         return self._through_transformers(batch, rows)
 
     def _through_transformers(self, batch: Batch, rows: Sequence[int]) -> Tensor:
-        every_row = len(rows) == len(batch.token_ids)
         output = self.network(
             input_ids=torch.tensor([batch.token_ids], device=self.device),
             position_ids=torch.tensor([batch.positions], device=self.device),
             use_cache=False,
-            logits_to_keep=0 if every_row else torch.tensor(rows, device=self.device),
+            # Never a number: transformers cuts masks by it, and ours are none (Gemma 4).
+            logits_to_keep=torch.tensor(rows, device=self.device),
             draftloop_batch=batch,
             draftloop_cache=self.cache,
         )

@@ -13,7 +13,7 @@ from typing import TypeVar
 from draftloop import logs
 from draftloop.config import ModelServiceSettings
 from draftloop.cost_line import CostLine, cost_line
-from draftloop.errors import InvalidInput, StartupFailure, Unavailable
+from draftloop.errors import InvalidInput, Overloaded, StartupFailure, Unavailable
 from draftloop.grammar import Grammar
 from draftloop.load import ServiceLoad
 from draftloop.model_info import ModelInfo, require_model_folder, vocabulary_fingerprint
@@ -151,8 +151,10 @@ class ModelHost:
     def _try(self) -> None:
         """Runs one token that is of no request. Raises what the forward does.
 
-        On the engine's thread; raises IndexError where sessions hold all slots.
+        On the engine's thread; raises Overloaded where sessions hold all slots.
         """
+        if not self.model.cache.free_slots:
+            raise Overloaded("all slots are held")
         slot = self.model.acquire()
         try:
             self.model.forward([Forward(self.model, slot, [0])])

@@ -24,6 +24,7 @@ from draftloop.runtime.trial import ADVICE, NotOurAttention
 
 NAME = "draftloop"
 LAYER_TYPES = {"full_attention", "sliding_attention"}
+MOST_SCORES = 1 << 26  # at once where they are written out: 256 MiB, and a few times that beside
 
 
 def require_supported(config: PretrainedConfig) -> None:
@@ -153,10 +154,18 @@ def _segment_attention(
 def _explicitly(
     query: Tensor, keys: Tensor, values: Tensor, seen: Tensor, scoring: Scoring
 ) -> Tensor:
-    """The same for scores that torch's attention has no word for; seen: bool [rows, keys]."""
-    group = query.shape[0] // keys.shape[0]
+    """The same for scores that torch's attention has no word for; seen: bool [rows, keys].
+
+    As many rows at a time as MOST_SCORES allows: all of a prompt's piece took gigabytes.
+    """
+    heads, group = query.shape[0], query.shape[0] // keys.shape[0]
     keys, values = (part.repeat_interleave(group, 0) for part in (keys, values))
-    return (scoring.weights(query @ keys.mT, seen) @ values).transpose(0, 1)
+    rows = max(1, MOST_SCORES // (heads * keys.shape[1]))
+    attended = [
+        scoring.weights(part @ keys.mT, shown) @ values
+        for part, shown in zip(query.split(rows, 1), seen.split(rows), strict=True)
+    ]
+    return torch.cat(attended, 1).transpose(0, 1)
 
 
 def _on_device(mask: Mask, segment: Segment, window: int | None, device: torch.device) -> Tensor:

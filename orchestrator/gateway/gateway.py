@@ -197,15 +197,22 @@ class Gateway:
             if error.field == "max_tokens" and newer:
                 raise InvalidInput.passed_on("max_completion_tokens", error.description) from None
             async with deadline.bounding():
-                error = await self._nearer(error, reading)
+                error = await self._nearer(error, said, reading)
             raise by_form_field(error, said.form_field) from None
 
-    async def _nearer(self, error: InvalidInput, reading: Reading) -> InvalidInput:
-        """Of tools together, the error of the one that is wrong: it shows what the client wrote."""
+    async def _nearer(
+        self, error: InvalidInput, said: Generating, reading: Reading
+    ) -> InvalidInput:
+        """Of several forms together, the error of the wrong one: it shows what the client wrote."""
+        if not (reading.schemas and error.field.startswith("grammar")):
+            return error
+        parts = [("tools", schema) for schema in reading.schemas]
+        if (form := grammar_of(said)) is not None:
+            parts.insert(0, (said.form_field or "", form))
         deployment = self.front.deployment
-        for schema in reading.schemas if error.field.startswith("grammar") else ():
+        for field, part in parts:
             try:
-                await deployment.grammars.require(schema, deployment.verifier)
+                await deployment.grammars.require(part, deployment.verifier)
             except InvalidInput as its_own:
-                return its_own
+                return by_form_field(its_own, field)
         return error

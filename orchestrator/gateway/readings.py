@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 
+from draftloop.grammar import Grammar
 from draftloop.request import TextForm
 from orchestrator.deployment import Deployment
 from orchestrator.gateway import harmony
@@ -17,6 +18,7 @@ from orchestrator.gateway.reasoning.channel_thought import ChannelThought, chann
 from orchestrator.gateway.reasoning.marks import MARKS, Marks
 from orchestrator.gateway.reasoning.thought import Thought, thought_after
 from orchestrator.gateway.schemas import ChatBody
+from orchestrator.gateway.structure import grammar_of
 from orchestrator.gateway.tools.notation import Notation
 from orchestrator.gateway.tools.notations import NOTATIONS, detected
 from orchestrator.gateway.tools.offer import Offer, make_offer
@@ -34,7 +36,11 @@ class Readings:
         """Of a chat with that prompt. Raises InvalidInput where nobody could tell its calls."""
         begun = joined(said.messages[-1].content) if said.continue_final_message else ""
         hidden = said.include_reasoning is False
-        return Reading(self._thought(prompt, begun), self._offer(said), hidden)
+        thought = self._thought(prompt, begun)
+        form = grammar_of(said)
+        if thought is not None and form is not None:
+            form = thought.headed(form)
+        return Reading(thought, self._offer(said, form), hidden)
 
     def text_form(self, said: Generating, reading: Reading) -> TextForm:
         """What the text has to tell, for the reading or because the client wants it."""
@@ -50,15 +56,17 @@ class Readings:
         known = self._marks
         return known and thought_after(prompt, known, self._tokenizer, begun=begun)
 
-    def _offer(self, said: ChatBody) -> Offer | None:
-        """What the answer may call."""
+    def _offer(self, said: ChatBody, form: Grammar | None) -> Offer | None:
+        """What the answer may call; of that form is one that calls nothing."""
         if not said.tools or not said.may_call:
             return None
         if self._notation is None:
             rule = "need a model whose way to write calls is known; set --tool-call-parser"
             raise Unsupported("tools", rule, f"{len(said.tools)} tools")
-        choice, parallel = said.tool_choice or "auto", said.parallel_tool_calls is not False
-        return make_offer(self._notation, said.tools, choice, self._tokenizer, parallel=parallel)
+        return make_offer(
+            self._notation, said.tools, said.tool_choice or "auto", self._tokenizer,
+            parallel=said.parallel_tool_calls is not False, form=form,
+        )  # fmt: skip
 
     @functools.cached_property
     def _marks(self) -> Marks | None:

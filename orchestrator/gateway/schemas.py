@@ -147,7 +147,9 @@ class ChatBody(Generating):
     @property
     def form_field(self) -> str | None:
         """The field that says what the answer must look like."""
-        return "tools" if self.may_call else super().form_field
+        form = super().form_field
+        calls = self.may_call and (form is None or self.tool_choice not in (None, "auto"))
+        return "tools" if calls else form
 
     @property
     def may_call(self) -> bool:
@@ -157,10 +159,6 @@ class ChatBody(Generating):
     @model_validator(mode="after")
     def _tools_to_call(self) -> Self:
         require_tools(self.tools, self.tool_choice)
-        form = super().form_field
-        if self.may_call and form is not None:
-            rule = "must not be given with tools that may be called"
-            raise InvalidInput(form, rule, "both")
         return self
 
 

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from benchmarks.systems import PLAIN
+from orchestrator.launcher import Stack
+from orchestrator.stack_config import StackConfig
 from tests.contract.repository import ROOT
 from tests.support.documented import Command, documented_commands
+from tests.support.forked import ForkedStack
 
 TIMEOUT_S = 500
 # Said behind what the page says: the last word counts. `{}` is a folder of the test's own.
@@ -17,6 +23,8 @@ SMALLER = {
     "benchmarks.run": "--minutes 1 --prompts 1 --tokens 6 --profiles bundled "
     "--workloads completion --out {}/result",
     "benchmarks.load": "--minutes 0.1 --sessions 1,2 --tokens 6 --profile bundled --out {}/load",
+    "benchmarks.load --server": "--minutes 0.1 --requests 1,2 --tokens 6 --out {}/load "
+    "--prompts {}/prompts.txt",
     "benchmarks.oracle": "--prompts 1 --tokens 6 --out {}/oracle.json",
     "benchmarks.draft_temperature": "--prompts 1 --tokens 6",
     "benchmarks.simulate": "--profiles 300M --workloads completion --prompts 1 --tokens 6",
@@ -30,14 +38,53 @@ BENCHMARKS = [
 ]
 
 
-@pytest.mark.parametrize("command", BENCHMARKS, ids=lambda command: command.text)
-def test_it_runs(command: Command, tmp_path: Path) -> None:
+OWN_PROMPTS = "def add(a, b):\nclass Queue:\nimport os\n"
+
+
+@pytest.fixture(scope="session")
+def stack() -> Iterator[Stack]:
+    """A deployment as a user has one, with prefix caching and the default strategy."""
+    config = StackConfig(
+        port=0, http_port=None, drafter_port=0, verifier_port=0, dtype="float32",
+        start_timeout_s=240,
+    )  # fmt: skip
+    with ForkedStack(config) as running:
+        yield running
+
+
+def run(command: Command, folder: Path, *more: str) -> subprocess.CompletedProcess[str]:
+    """The command to its end, on as little as it takes, writing to the folder."""
     _, _, module, *flags = command.words
-    smaller = SMALLER.get(module, "").format(tmp_path).split()
+    kind = f"{module} --server" if "--server" in flags else module
+    smaller = SMALLER.get(kind, "").replace("{}", str(folder)).split()
     done = subprocess.run(
-        [sys.executable, "-m", module, *flags, *smaller],
+        [sys.executable, "-m", module, *flags, *smaller, *more],
         cwd=ROOT, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=TIMEOUT_S,
     )  # fmt: skip
-    assert done.returncode == 0, done.stderr
+    assert done.returncode == 0, done.stderr or done.stdout
     assert "Traceback" not in done.stderr, done.stderr
-    assert done.stdout.strip() or list(tmp_path.iterdir())
+    return done
+
+
+@pytest.mark.parametrize(
+    "command",
+    [command for command in BENCHMARKS if "--server" not in command.words],
+    ids=lambda command: command.text,
+)
+def test_it_runs(command: Command, tmp_path: Path) -> None:
+    assert run(command, tmp_path).stdout.strip() or list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    "command",
+    [command for command in BENCHMARKS if "--server" in command.words],
+    ids=lambda command: command.text,
+)
+def test_it_measures_a_server_that_runs(command: Command, stack: Stack, tmp_path: Path) -> None:
+    (tmp_path / "prompts.txt").write_text(OWN_PROMPTS)
+    run(command, tmp_path, "--server", stack.address)
+    record = json.loads((tmp_path / "load.json").read_text())
+    measured = {(row["sessions"], row["strategy"]) for row in record["rows"]}
+    assert measured >= {(number, name) for number in (1, 2) for name in (PLAIN, "fused cold")}
+    assert all(row["equal"] == 1 for row in record["rows"])
+    assert record["models"]["verifier"]["dtype"] == "float32"

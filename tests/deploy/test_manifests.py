@@ -11,15 +11,19 @@ import pytest
 
 from draftloop import __version__
 from draftloop.config import DEFAULT_PORTS, ServiceSettings
+from orchestrator.config import OrchestratorSettings
 from tests.contract import configuration_page
+from tests.support.documented import documented_commands
 from tests.support.manifests import (
     AUTOSCALING,
+    OTHER_COMPONENTS,
     OVERLAYS,
     PART_LABEL,
     ROLES,
     WORKLOADS,
     Manifests,
     combined,
+    loader,
 )
 
 SERVICES = {"orchestrator": "Generation", "drafter": "Drafter", "verifier": "Verifier"}
@@ -172,8 +176,8 @@ def test_pods_are_restricted(overlay: str) -> None:
     manifests = combined(overlay)
     labels = manifests.one("Namespace", "draftloop")["metadata"]["labels"]
     assert labels["pod-security.kubernetes.io/enforce"] == "restricted"
-    for name in manifests.workloads:
-        pod, container = manifests.pod(name), manifests.container(name)
+    for pod in (*manifests.pods(), loader()["spec"]):
+        (container,) = pod["containers"]
         assert pod["securityContext"]["runAsNonRoot"] and pod["securityContext"]["runAsUser"] > 0
         assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
         assert container["securityContext"] == {
@@ -230,6 +234,24 @@ def test_a_split_model_has_a_device_for_each_rank_and_memory_to_share() -> None:
     assert "DRAFTLOOP_DRAFTER_TENSOR_PARALLEL_SIZE" not in manifests.environment("drafter")
 
 
+def test_the_loader_writes_where_the_roles_read() -> None:
+    """As the user and the group that they have, from an image that is in the cluster anyway."""
+    manifests, pod = combined("gpu"), loader()["spec"]
+    assert loader()["metadata"]["namespace"] == "draftloop"
+    verifier, (container,) = manifests.pod("verifier"), pod["containers"]
+    assert pod["securityContext"] == verifier["securityContext"]
+    (mount,) = container["volumeMounts"]
+    assert not mount.get("readOnly")
+    assert mount["mountPath"] in [
+        known["mountPath"] for known in manifests.container("verifier")["volumeMounts"]
+    ]
+    (volume,) = pod["volumes"]
+    claim = volume["persistentVolumeClaim"]
+    assert not claim.get("readOnly")
+    assert manifests.one("PersistentVolumeClaim", claim["claimName"])
+    assert container["image"] == manifests.container("orchestrator")["image"]
+
+
 def test_weights_are_mounted_where_settings_look() -> None:
     manifests = combined("gpu")
     for role, name in (("orchestrator", "TOKENIZER"), ("drafter", "MODEL"), ("verifier", "MODEL")):
@@ -256,6 +278,63 @@ def test_images_have_the_version_of_the_code(overlay: str) -> None:
     assert not manifests.container("redis")["image"].endswith(("redis", ":latest"))
 
 
+@every_overlay
+def test_a_page_says_how_each_image_is_built(overlay: str) -> None:
+    """To the letter of its tag; those for GPUs with the compiler that padded steps need."""
+    built = {
+        command.words[command.words.index("-t") + 1]: command.text
+        for command in documented_commands()
+        if command.words[:2] == ("docker", "build")
+    }
+    manifests = combined(overlay)
+    images = {manifests.container(role)["image"] for role in ROLES}
+    assert images <= set(built)
+    compiled = {image for image in images if "--build-arg COMPILER=1" in built[image]}
+    assert compiled == {image for image in images if image.endswith("-cuda")}
+    assert bool(compiled) == (overlay == "gpu")
+
+
+@every_overlay
+def test_keys_are_read_from_the_secret_that_a_page_creates(
+    overlay: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    manifests = combined(overlay, "api-keys")
+    read = settings(manifests, "orchestrator", monkeypatch)
+    assert isinstance(read, OrchestratorSettings) and read.api_keys is not None
+    (mount,) = (
+        mount
+        for mount in manifests.container("orchestrator")["volumeMounts"]
+        if mount["mountPath"] == str(read.api_keys.parent)
+    )
+    assert mount["readOnly"] and "subPath" not in mount
+    (volume,) = (
+        volume
+        for volume in manifests.pod("orchestrator")["volumes"]
+        if volume["name"] == mount["name"]
+    )
+    create = ("kubectl", "-n", "draftloop", "create", "secret", "generic")
+    (command,) = (each for each in documented_commands() if each.words[:6] == create)
+    assert command.words[6:] == (
+        volume["secret"]["secretName"], f"--from-file={read.api_keys.name}",
+    )  # fmt: skip
+
+
+def test_the_route_leads_to_the_http_port_and_cuts_no_stream_off() -> None:
+    manifests = combined("gpu", "http-route")
+    (route,) = manifests.of_kind("HTTPRoute")
+    (rule,) = route["spec"]["rules"]
+    (backend,) = rule["backendRefs"]
+    (port,) = (
+        port
+        for port in manifests.one("Service", backend["name"])["spec"]["ports"]
+        if port["port"] == backend["port"]
+    )
+    assert port["name"] == "http"
+    assert rule["timeouts"] == {"request": "0s"}
+    # Of what needs no key nothing is published.
+    assert [match["path"]["value"] for match in rule["matches"]] == ["/v1"]
+
+
 @pytest.mark.parametrize("component", AUTOSCALING)
 @every_overlay
 def test_autoscaled_workloads_have_no_number_of_their_own(overlay: str, component: str) -> None:
@@ -269,6 +348,6 @@ def test_autoscaled_workloads_have_no_number_of_their_own(overlay: str, componen
 
 
 def test_everything_can_be_found_by_one_label() -> None:
-    for component in ("monitoring", "network-policies", *AUTOSCALING):
+    for component in (*OTHER_COMPONENTS, *AUTOSCALING):
         for document in combined("gpu", component).documents:
             assert document["metadata"]["labels"][PART_LABEL] == "draftloop"

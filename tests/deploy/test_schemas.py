@@ -1,4 +1,4 @@
-"""Every overlay with every set of components builds, and every field and kind in it exists."""
+"""Every overlay builds with its components, and every field and kind in them exists."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ import yaml
 
 from tests.contract.repository import ROOT, fenced
 from tests.support.kubernetes_schemas import NEWEST, OLDEST, complaint
-from tests.support.manifests import Manifests, combinations, combined, rendered
+from tests.support.manifests import Manifests, combinations, combined, loader, rendered
 
 
 def every_document() -> list[dict[str, Any]]:
-    """Each different document of all combinations once."""
+    """Each different document of all combinations once, and the pod that fills the weights."""
     documents = {
         json.dumps(document, sort_keys=True): document
         for overlay, components in combinations()
         for document in combined(overlay, *components).documents
     }
-    return list(documents.values())
+    return [*documents.values(), loader()]
 
 
 def title(document: dict[str, Any]) -> str:

@@ -38,6 +38,12 @@ def test_the_orchestrator_has_no_torch(images: Engine) -> None:
     assert images.inspect(f"draftloop-orchestrator:{TAG}")["Size"] < MAX_SLIM_BYTES
 
 
+def test_weights_can_be_copied_in(images: Engine) -> None:
+    """deploy/kubernetes has it sleep beside a volume, and `kubectl cp` asks it for tar."""
+    code = "import shutil; print(all(map(shutil.which, ('sleep', 'tar'))))"
+    assert inside(images, "orchestrator", code) == "True"
+
+
 def test_drafter_and_verifier_share_their_layers(images: Engine) -> None:
     layers = [
         images.inspect(f"draftloop-{role}:{TAG}")["RootFS"]["Layers"]

@@ -128,7 +128,7 @@ def test_kubectl_takes_it_as_far_as_a_cluster(command: Command, tmp_path: Path) 
     config = tmp_path / "config"
     config.write_text(NO_CLUSTER)
     (tmp_path / "deploy").symlink_to(ROOT / "deploy")
-    (tmp_path / "loader.yaml").write_text("apiVersion: v1\nkind: Pod\nmetadata: {name: loader}\n")
+    (tmp_path / "keys.toml").touch()
     for model in ("target", "draft"):
         (tmp_path / "models" / model).mkdir(parents=True)
     ended = subprocess.run(

@@ -82,6 +82,42 @@ def test_choices_call_each_for_itself(api: OpenAI) -> None:
     assert both == alone and both[0] != both[1]
 
 
+FORM: Any = {"type": "json_schema", "json_schema": {"name": "digit", "schema": {
+    "type": "object", "properties": {"digit": {"type": "integer", "minimum": 0, "maximum": 9}},
+    "required": ["digit"], "additionalProperties": False}}}  # fmt: skip
+
+
+def test_a_call_or_else_a_form(api: OpenAI) -> None:
+    """Where both are asked for, an answer is one of them; the same with drafts and without."""
+    said: dict[str, Any] = {
+        "tools": TOOLS,
+        "response_format": FORM,
+        "max_tokens": 400,
+        "parallel_tool_calls": False,
+    }
+    kinds = set()
+    for seed in range(12):
+        (answer,) = talk(api, **said, seed=seed).choices
+        (plain,) = talk(api, **said, seed=seed, extra_body=PLAIN).choices
+        if answer.message.tool_calls:
+            for name, arguments in called(answer.message):
+                jsonschema.validate(json.loads(arguments), SCHEMAS[name])
+            assert called(answer.message) == called(plain.message)
+            assert answer.finish_reason == "tool_calls" and answer.message.content is None
+        else:
+            told = json.loads(answer.message.content)
+            jsonschema.validate(told, FORM["json_schema"]["schema"])
+            assert answer.message.content == plain.message.content
+        kinds.add(bool(answer.message.tool_calls))
+    assert kinds == {True, False}
+
+
+def test_a_required_call_needs_no_other_form(api: OpenAI) -> None:
+    said: dict[str, Any] = {"tools": TOOLS, "tool_choice": NAMED, "seed": 3, "max_tokens": 400}
+    with_form = talk(api, **said, response_format=FORM).choices[0].message
+    assert called(with_form) == called(talk(api, **said).choices[0].message)
+
+
 def test_an_answer_that_calls_nothing(api: OpenAI) -> None:
     said: dict[str, Any] = {"tools": TOOLS, "temperature": 0}
     (answer,) = talk(api, **said).choices
@@ -118,6 +154,10 @@ def test_what_a_tool_said_goes_back(api: OpenAI) -> None:
             "name": "f", "parameters": {"type": "objct"}}}], "tool_choice": "required"}),
         ("tools", {"tools": [*TOOLS, {"type": "function", "function": {
             "name": "g", "parameters": {"type": "objct"}}}], "tool_choice": "required"}),
+        ("tools", {"tools": [{"type": "function", "function": {
+            "name": "f", "parameters": {"type": "objct"}}}], "response_format": FORM}),
+        ("response_format", {"tools": TOOLS, "response_format": {
+            "type": "json_schema", "json_schema": {"name": "a", "schema": {"type": "objct"}}}}),
         ("tool_choice.function.name", {"tools": TOOLS[1:], "tool_choice": NAMED}),
         ("messages[0].tool_call_id", {"messages": [{"role": "tool", "content": "x"}]}),
         ("ignore_eos", {"tools": TOOLS, "tool_choice": NAMED, "extra_body": {"ignore_eos": True}}),

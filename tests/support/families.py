@@ -8,9 +8,11 @@ from transformers import (
     DeepseekV3Config,
     Gemma2Config,
     Gemma3TextConfig,
+    Gemma4TextConfig,
     GPT2Config,
     GPTNeoXConfig,
     GptOssConfig,
+    HunYuanMoEV1Config,
     MistralConfig,
     MixtralConfig,
     OPTConfig,
@@ -37,6 +39,12 @@ FAMILIES: dict[str, PretrainedConfig] = {
     "phi3": Phi3Config(**WIDE),
     "gemma2": Gemma2Config(**WIDE, head_dim=8, sliding_window=8, attn_logit_softcapping=2.0),
     "gemma3": Gemma3TextConfig(**WIDE, head_dim=8, sliding_window=8),
+    # Its last layers have no keys and values of their own.
+    "gemma4": Gemma4TextConfig(
+        **{**WIDE, "num_hidden_layers": 4}, head_dim=8, global_head_dim=8, num_kv_shared_layers=2,
+        vocab_size_per_layer_input=SIZES["vocab_size"], hidden_size_per_layer_input=8,
+        sliding_window=8, layer_types=["sliding_attention", "full_attention"] * 2,
+    ),
     "gpt2": GPT2Config(**OWN_HEADS),
     "gpt_neox": GPTNeoXConfig(**OWN_HEADS),
     # Heads of six dimensions are none for the kernel: computed as on a GPU.
@@ -51,6 +59,8 @@ FAMILIES: dict[str, PretrainedConfig] = {
         shared_expert_intermediate_size=16, use_sliding_window=True, sliding_window=8,
         max_window_layers=1,
     ),
+    # Its router looks at the weights of a layer that we have replaced.
+    "hunyuan_v1_moe": HunYuanMoEV1Config(**WIDE, num_experts=4, moe_topk=2, head_dim=8),
     "deepseek_v3": DeepseekV3Config(
         **{**WIDE, "num_key_value_heads": 4}, moe_intermediate_size=24, n_routed_experts=4,
         num_experts_per_tok=2, n_group=2, topk_group=1, q_lora_rank=16, kv_lora_rank=16,

@@ -1,8 +1,8 @@
 """Strict schemas of Kubernetes resources: a field or a kind that nobody knows is an error.
 
-Kubernetes' own come with the package kubernetes-validate. Those of the Prometheus operator and of
-KEDA are in `schemas/`, written by hand from the documented fields, since no package ships them
-strict; they know what these manifests may need and nothing else.
+Kubernetes' own come with the package kubernetes-validate. Those of the Prometheus operator, of KEDA
+and of the Gateway API are in `schemas/`, written by hand from the documented fields, since no
+package ships them strict; they know what these manifests may need and nothing else.
 """
 
 from __future__ import annotations

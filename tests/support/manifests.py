@@ -22,7 +22,7 @@ ROLES = ("orchestrator", "drafter", "verifier")
 WORKLOADS = ("Deployment", "StatefulSet")
 OVERLAYS = ("cpu-demo", "gpu")
 AUTOSCALING = ("autoscaling", "autoscaling-cpu", "autoscaling-keda")  # at most one of them
-OTHER_COMPONENTS = ("monitoring", "network-policies")
+OTHER_COMPONENTS = ("monitoring", "network-policies", "api-keys", "http-route")
 NAME_LABEL = "app.kubernetes.io/name"
 PART_LABEL = "app.kubernetes.io/part-of"
 
@@ -54,6 +54,10 @@ class Manifests:
         """The pod template's spec of a workload."""
         spec: Document = self.workloads[name]["spec"]["template"]["spec"]
         return spec
+
+    def pods(self) -> list[Document]:
+        """The specs of all workloads' pods."""
+        return [self.pod(name) for name in self.workloads]
 
     def container(self, name: str) -> Document:
         """The only container of a workload."""
@@ -122,10 +126,19 @@ def combined(overlay: str, *components: str) -> Manifests:
     return rendered("\n".join(lines) + "\n")
 
 
+def loader() -> Document:
+    """The pod that fills the volume of weights, as `kubectl apply -f` would send it."""
+    text = (KUBERNETES / "overlays" / "gpu" / "loader.yaml").read_text(encoding="utf-8")
+    document: Document = yaml.safe_load(text)
+    return document
+
+
 def combinations() -> Iterator[tuple[str, Sequence[str]]]:
-    """Every overlay with every set of components that may go together."""
+    """Every overlay with every autoscaling component or none, and beside it none of the others,
+    each by itself, or all.
+    """
+    beside = ((), *((name,) for name in OTHER_COMPONENTS), OTHER_COMPONENTS)
     for overlay in OVERLAYS:
         for scaling in ((), *((name,) for name in AUTOSCALING)):
-            for chosen in range(1 << len(OTHER_COMPONENTS)):
-                others = [name for bit, name in enumerate(OTHER_COMPONENTS) if chosen >> bit & 1]
+            for others in beside:
                 yield overlay, (*scaling, *others)

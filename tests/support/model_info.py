@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from draftloop.completion import DeploymentInfo
 from draftloop.model_info import ModelInfo
+from draftloop.speculation import FUSED, STRATEGIES
 
 VALUES: dict[str, Any] = {
     "model_name": "target",
@@ -24,3 +26,15 @@ VALUES: dict[str, Any] = {
 def model_info(**changes: Any) -> ModelInfo:
     """The description with some values of the test's own."""
     return ModelInfo(**{**VALUES, **changes})
+
+
+def deployment_info(drafter: ModelInfo | None = None, strategy: str = FUSED) -> DeploymentInfo:
+    """A deployment with this draft model and this default strategy."""
+    return DeploymentInfo(
+        version="0",
+        verifier=model_info(),
+        drafter=drafter,
+        strategies=STRATEGIES,
+        default_strategy=strategy,
+        default_max_tokens=16,
+    )

@@ -16,9 +16,18 @@ from benchmarks.measure import Plan, measure
 from benchmarks.outcome import Outcome, RoundSplit
 from benchmarks.prompts import Material, Prompt
 from benchmarks.results import Results, Sample, row, rows
-from benchmarks.run import empty_cells, methods_for, unserved
+from benchmarks.run import empty_cells, methods_for
 from benchmarks.settings import FULL, SHORT, read_settings
-from benchmarks.systems import COMPARED, MAIN, METHODS, PLAIN, PROFILES, SOURCES, by_part
+from benchmarks.systems import (
+    COMPARED,
+    MAIN,
+    METHODS,
+    PLAIN,
+    PROFILES,
+    SOURCES,
+    by_part,
+    unserved,
+)
 from benchmarks.workload import Case, Workload
 from draftloop.completion import SourceFigures
 from draftloop.errors import StartupFailure
@@ -178,8 +187,8 @@ def test_transformers_is_compared_on_completion_only() -> None:
 
 def test_what_the_drafter_lacks_is_left_out() -> None:
     """The orchestrator would draft from phrases instead, and the figures bear a wrong name."""
-    plans = [Plan(workload(), [PLAIN, "speculative", "token_recycling", "fused warm"])]
-    assert set(unserved(plans, ["speculative"])) == {"fused warm"}
+    methods = [PLAIN, "speculative", "token_recycling", "fused warm"]
+    assert set(unserved(methods, ["speculative"])) == {"fused warm"}
 
 
 def test_a_row_tells_spread_and_forwards() -> None:

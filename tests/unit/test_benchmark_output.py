@@ -25,7 +25,9 @@ from benchmarks.services import stack_of
 from benchmarks.settings import read_settings
 from benchmarks.systems import PLAIN, PROFILES
 from benchmarks.workload import Case
+from draftloop.completion import DeploymentInfo
 from draftloop.errors import StartupFailure
+from tests.support.model_info import deployment_info
 
 RUN = ("--profiles", "bundled", "--workloads", "completion", "--strategies", PLAIN)
 
@@ -179,6 +181,9 @@ class Interrupted:
 
     def __init__(self) -> None:
         self.asked = 0
+
+    def info(self) -> DeploymentInfo:
+        return deployment_info()
 
     def run_together(self, strategy: str, cases: Sequence[Case], sessions: int) -> list[Outcome]:
         self.asked += 1

@@ -9,7 +9,7 @@ from typing import Any, cast
 import pytest
 import torch
 
-from draftloop.errors import InvalidInput, Unavailable
+from draftloop.errors import InvalidInput, Overloaded, Unavailable
 from draftloop.runtime.engine import Engine
 from draftloop.runtime.forward import Forward, Task
 from draftloop.runtime.ruin import MOST_IN_A_ROW, OUT_OF_MEMORY, Ruin
@@ -79,9 +79,13 @@ def test_requests_that_nobody_could_run_end_no_engine() -> None:
     for _ in range(MOST_IN_A_ROW):
         ruin.failed(RuntimeError("this one only"))
     assert not broken.ends
+    tried.failure = Overloaded("all slots are held")  # by the one whose forward fails, too
+    for _ in range(MOST_IN_A_ROW):
+        ruin.failed(RuntimeError("this one only"))
+    assert not broken.ends
     tried.failure = RuntimeError("any")
     ruin.failed(RuntimeError("everybody's"))
-    assert broken.ends == [("everybody's", MOST_IN_A_ROW + 1)]
+    assert broken.ends == [("everybody's", 2 * MOST_IN_A_ROW + 1)]
 
 
 def no_memory_on_cpu() -> Exception:

@@ -13,10 +13,12 @@ from hypothesis import strategies as st
 from torch import Tensor
 from transformers import AutoModelForCausalLM
 
+from draftloop.runtime import tree_attention
 from draftloop.runtime.forward import Forward, Task
 from draftloop.runtime.kv_cache import Slot
 from draftloop.runtime.model import LanguageModel
 from draftloop.runtime.prefill import prefill
+from draftloop.runtime.scoring import Scoring
 from draftloop.runtime.step import LONGEST_S, StepSize
 from draftloop.tree import ROOT
 from tests.support.families import FAMILIES
@@ -254,3 +256,23 @@ def test_a_failed_forward_leaves_the_committed_rows(
     assert (slot.length, slot.pending) == (len(PROMPT) - 1, 0)
     llama.check(llama.run(slot, PROMPT[-1:])[-1], PROMPT)
     llama.model.cache.release(slot)
+
+
+@pytest.mark.parametrize("kind", ["gemma2 by torch", "gpt_oss by torch"])
+def test_scores_that_are_written_out_are_bounded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    """As many rows at a time as fit, and they say the same."""
+    pair = Pair(save_model(tmp_path, FAMILIES[kind]))
+    monkeypatch.setattr(tree_attention, "MOST_SCORES", 4 * len(PROMPT) * 3)
+    held = pair.model.acquire()
+    sizes: list[int] = []
+    weights = Scoring.weights
+
+    def counted(self: Scoring, products: Tensor, seen: Tensor) -> Tensor:
+        sizes.append(products.numel())
+        return weights(self, products, seen)
+
+    monkeypatch.setattr(Scoring, "weights", counted)
+    pair.check(pair.run(held, PROMPT)[-1], PROMPT)
+    assert len(sizes) > 2 and max(sizes) <= 4 * len(PROMPT) * 3

@@ -92,7 +92,7 @@ def test_a_drafter_must_bring_in_more_than_phrases_do() -> None:
     assert choice.offer.tokens == pytest.approx(0.45) and choice.offer.nodes == 2
 
 
-def test_a_drafter_hears_only_verdicts_on_its_own_drafts() -> None:
+def test_a_drafter_hears_the_verdicts_on_its_own_drafts_and_no_others() -> None:
     heard: list[Verdict | None] = []
 
     class Drafter:
@@ -118,7 +118,7 @@ def test_a_drafter_hears_only_verdicts_on_its_own_drafts() -> None:
     said = [None, *(Verdict((), (token,), token) for token in (1, 2, 3))]
     for verdict in said:
         asyncio.run(drafting.propose([1], verdict, DraftBudget(max_nodes=8, max_depth=8)))
-    assert heard == [None, said[1], None]
+    assert heard == [None, said[1], said[2]]  # not said[3], on a draft that was not its own
 
 
 def test_a_round_without_a_draft_says_nothing_about_the_last_one() -> None:

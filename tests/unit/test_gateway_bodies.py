@@ -127,6 +127,8 @@ def test_completions_that_ask_for_nothing_unusual(body: dict[str, Any]) -> None:
     {"messages": [{"role": "assistant", "content": "x", "tool_calls": None, "audio": None}]},
     {"tools": [TOOL], "tool_choice": "none", "response_format": {"type": "json_object"}},
     {"tools": [TOOL], "tool_choice": named("a"), "response_format": {"type": "text"}},
+    {"tools": [TOOL], "response_format": {"type": "json_object"}},
+    {"tools": [TOOL], "structured_outputs": {"regex": "a"}},
     {"messages": [{"role": "developer", "content": [{"type": "text", "text": "x"}]}]},
 ])  # fmt: skip
 def test_chats_that_ask_for_nothing_unusual(body: dict[str, Any]) -> None:
@@ -202,10 +204,6 @@ def test_bad_completions_name_their_field(body: Any, param: str | None, code: st
      "tool_choice.function", "missing_required_parameter"),
     ({"messages": HELLO, "tools": [TOOL], "tool_choice": named("other")},
      "tool_choice.function.name", "invalid_value"),
-    ({"messages": HELLO, "tools": [TOOL], "response_format": {"type": "json_object"}},
-     "response_format", "invalid_value"),
-    ({"messages": HELLO, "tools": [TOOL], "structured_outputs": {"regex": "a"}},
-     "structured_outputs", "invalid_value"),
     ({"messages": HELLO, "functions": [{}]}, "functions", "unsupported_parameter"),
     ({"messages": HELLO, "audio": {}}, "audio", "unsupported_parameter"),
     ({"messages": HELLO, "modalities": ["audio"]}, "modalities", "unsupported_parameter"),

@@ -7,7 +7,13 @@ from pathlib import Path
 import pytest
 import torch
 from torch import nn
-from transformers import AutoModelForCausalLM, GPT2Config, MistralConfig, PreTrainedModel
+from transformers import (
+    AutoModelForCausalLM,
+    GPT2Config,
+    MistralConfig,
+    PreTrainedModel,
+    SmolLM3Config,
+)
 
 from draftloop.errors import InvalidInput
 from draftloop.runtime.forward import Forward
@@ -18,10 +24,16 @@ TOKENS = [5, 17, 3, 88, 41, 2, 60]
 SIZE = 3_000_000
 
 
-@pytest.fixture(scope="module", params=["llama", "mistral"])
+KINDS = {
+    "llama": None,
+    "mistral": MistralConfig(**SIZES, sliding_window=4),
+    "smollm3": SmolLM3Config(**{**SIZES, "pad_token_id": 1}),
+}
+
+
+@pytest.fixture(scope="module", params=list(KINDS))
 def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    config = MistralConfig(**SIZES, sliding_window=4) if request.param == "mistral" else None
-    return save_model(tmp_path_factory.mktemp("model"), config)
+    return save_model(tmp_path_factory.mktemp("model"), KINDS[request.param])
 
 
 def network(folder: Path, dtype: torch.dtype = torch.float32) -> PreTrainedModel:

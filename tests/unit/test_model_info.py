@@ -9,6 +9,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
+from safetensors.torch import save_file
 
 from draftloop import processor
 from draftloop.errors import Mismatch, StartupFailure
@@ -59,7 +61,30 @@ def test_the_model_fingerprint_sees_configuration_and_weights(tmp_path: Path) ->
     seen.add(model_fingerprint(tmp_path))
     (tmp_path / "model.safetensors").write_bytes(b"two")
     seen.add(model_fingerprint(tmp_path))
-    assert len(seen) == 4
+    (tmp_path / "generation_config.json").write_text('{"eos_token_id": [1, 2]}')
+    seen.add(model_fingerprint(tmp_path))
+    assert len(seen) == 5
+
+
+@pytest.mark.parametrize("changed", ["first", "middle", "last"])
+def test_a_fine_tuned_model_is_another_one(tmp_path: Path, changed: str) -> None:
+    """Whatever tensor differs, wherever it lies in a file of the same header."""
+    tensors = {name: torch.zeros(40_000) for name in ("first", "middle", "last")}
+    write(tmp_path)
+    seen = set()
+    for value in (0, 1):
+        tensors[changed] += value
+        save_file(tensors, tmp_path / "model.safetensors")
+        seen.add(model_fingerprint(tmp_path))
+    assert len(seen) == 2
+
+
+def test_the_fingerprint_of_an_empty_tensor_or_file(tmp_path: Path) -> None:
+    write(tmp_path)
+    save_file({"none": torch.zeros(0), "one": torch.ones(1)}, tmp_path / "a.safetensors")
+    first = model_fingerprint(tmp_path)
+    (tmp_path / "b.safetensors").write_bytes(b"")
+    assert model_fingerprint(tmp_path) != first
 
 
 def test_a_folder_without_a_tokenizer_says_what_to_do(tmp_path: Path) -> None:

@@ -122,6 +122,32 @@ def test_it_learns_from_what_was_verified_of_its_draft() -> None:
     assert sum(strategy.session.experience.calibration.trials) - before == pytest.approx(4, abs=0.2)
 
 
+def test_a_verdict_may_come_with_tokens_of_later_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are learned as if each round had been told by itself."""
+    taught: list[list[Any]] = []
+    for together in (True, False):
+        strategy = drafting(LookaheadParameters(window=3, candidates=3), text=[*range(12)] * 10)
+        draft = run(strategy.propose(BUDGET))
+        said = Verdict((0,), draft.token_ids[:2], draft.token_ids[0], (0,) * len(draft))
+        learned: list[Any] = []
+        monkeypatch.setattr(
+            strategy._phrases, "learn",
+            lambda context, draft, verdict, learned=learned: learned.append(
+                (list(context), len(draft), verdict.emitted_token_ids)
+            ),
+        )  # fmt: skip
+        new = [*draft.token_ids[:2], 3, 5]
+        for tokens, verdict in [(new, said)] if together else [(new[:2], said), (new[2:], None)]:
+            strategy.session.commit(tokens, len(strategy.session.committed) + len(tokens))
+            strategy.observe(tokens, verdict)
+        taught.append(learned)
+    first, second = taught[0]
+    assert (first[1], second[1], second[2]) == (len(draft), 0, (3, 5))
+    assert [(one[0][-4:], *one[1:]) for one in taught[0]] == [
+        (one[0][-4:], *one[1:]) for one in taught[1]
+    ]
+
+
 def count_on(prefix: Sequence[int]) -> Tensor:
     """A model that counts to 11 again and again."""
     return 10.0 * one_hot(torch.tensor((prefix[-1] + 1) % VOCABULARY), VOCABULARY).float()

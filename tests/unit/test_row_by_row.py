@@ -21,6 +21,7 @@ from transformers import (
     MixtralConfig,
     PhimoeConfig,
     PretrainedConfig,
+    Qwen2MoeConfig,
     Qwen3MoeConfig,
     Starcoder2Config,
 )
@@ -51,8 +52,16 @@ KINDS: dict[str, PretrainedConfig] = {
     "experts by columns": GptOssConfig(**{**HEADS, "intermediate_size": 1024}, **EXPERTS),
     "experts in parallel": GraniteMoeConfig(**LARGE, **EXPERTS),
     "a router that is a linear layer": PhimoeConfig(**HEADS, **EXPERTS),
+    # Of one value for each row: all that stand in one vector together.
+    "a gate before an expert": Qwen2MoeConfig(
+        **LARGE,
+        num_experts=8,
+        num_experts_per_tok=2,
+        moe_intermediate_size=200,
+        shared_expert_intermediate_size=200,
+    ),
 }
-TEXT = [5 + 7 * place % 90 for place in range(40)]
+TEXT = [5 + 7 * place % 90 for place in range(120)]
 
 
 def said(model: LanguageModel, rows: int) -> Tensor:
@@ -75,7 +84,7 @@ def test_rows_are_the_same_alone_and_together(
     model = load_model(folder, dtype=dtype, quantization=quantization)
     assert model.row_by_row
     alone = said(model, 1)
-    for rows in (2, 5, 17, 40):
+    for rows in (2, 5, 17, 40, 64, 120):
         assert torch.equal(said(model, rows), alone), rows
 
 

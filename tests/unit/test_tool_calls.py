@@ -388,16 +388,13 @@ def test_templates_are_given_what_arguments_mean() -> None:
 @pytest.mark.parametrize(
     ("said", "field"),
     [
-        (
-            message(tool_calls=[call('{"a": "\\ud83d"}')]),
-            "messages[1].tool_calls[0].function.arguments",
-        ),
-        (message(role="user", content="", tool_calls=[call("{}")]), "messages[1].tool_calls"),
-        (message(role="tool", content="x"), "messages[1].tool_call_id"),
-        (message(content="x", tool_call_id="1"), "messages[1].tool_call_id"),
+        (message(tool_calls=[call('{"a": "\\ud83d"}')]), "tool_calls[0].function.arguments"),
+        (message(role="user", content="", tool_calls=[call("{}")]), "tool_calls"),
+        (message(role="tool", content="x"), "tool_call_id"),
+        (message(content="x", tool_call_id="1"), "tool_call_id"),
     ],
 )
 def test_messages_that_are_none(said: Message, field: str) -> None:
     with pytest.raises(InvalidInput) as caught:
         for_template([message(role="user", content="x"), said])
-    assert caught.value.field == field
+    assert caught.value.field == f"messages[1].{field}"

@@ -6,11 +6,13 @@ import json
 from dataclasses import dataclass
 
 from draftloop.grammar import Grammar
-from draftloop.grammars.text import grammar_text, with_part
+from draftloop.grammars.text import with_parts
 from orchestrator.gateway.harmony import ALL, CHANNEL, END, MESSAGE, ROLE, START
 from orchestrator.gateway.reasoning.channels import ChannelReader, begun_in
 from orchestrator.gateway.reasoning.thought import FORM
 from orchestrator.tokenizer import Tokenizer
+
+SAID = "said"  # the grammar of what the last channel says
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,14 +36,22 @@ class ChannelThought:
         if form is None or begun not in (None, "reasoning"):
             return form
         opened = "" if begun is None else "thought "
-        final = "" if calls else f'{self._mark(CHANNEL)} "final" {self._mark(MESSAGE)} '
+        final = "" if calls else self._final
         rules = [
-            f"start: {opened}analysis* {final}@{FORM}",
+            f"start: {opened}analysis* {final} @{FORM}",
             f'analysis: {self._mark(CHANNEL)} "analysis" {self._mark(MESSAGE)} thought',
             f'thought: words {self._mark(START)} "{ROLE}"',
             *self._words(),
         ]
-        return Grammar("grammar", with_part("\n".join([*rules, ""]), FORM, grammar_text(form)))
+        return with_parts("\n".join([*rules, ""]), {FORM: form})
+
+    def headed(self, form: Grammar) -> Grammar:
+        """The form of an answer that calls nothing, where others may call."""
+        return with_parts(f"start: {self._final} @{SAID}\n", {SAID: form})
+
+    @property
+    def _final(self) -> str:
+        return f'{self._mark(CHANNEL)} "final" {self._mark(MESSAGE)}'
 
     def _mark(self, mark: str) -> str:
         token = self.tokens.get(mark)

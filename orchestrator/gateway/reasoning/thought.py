@@ -6,7 +6,7 @@ import json
 from dataclasses import dataclass
 
 from draftloop.grammar import Grammar
-from draftloop.grammars.text import grammar_text, with_part
+from draftloop.grammars.text import with_parts
 from orchestrator.gateway.reasoning.marks import Marks
 from orchestrator.gateway.reasoning.reader import ReasoningReader
 from orchestrator.tokenizer import Tokenizer
@@ -48,7 +48,11 @@ class Thought:
         opening = json.dumps(self.marks.begin) if begin is None else f"<[{begin}]>"
         start = "thought gap" if self.opened else f"({opening} thought gap)?"
         lark = f"start: {start} @{FORM}\n{rules}\ngap: /\\n{{0,2}}/\n"
-        return Grammar("grammar", with_part(lark, FORM, grammar_text(form)))
+        return with_parts(lark, {FORM: form})
+
+    def headed(self, form: Grammar) -> Grammar:
+        """The form of an answer that calls nothing, where others may call: nothing marks it."""
+        return form
 
 
 def thought_after(prompt: str, marks: Marks, tokenizer: Tokenizer, *, begun: str = "") -> Thought:

@@ -9,6 +9,7 @@ from typing import Any
 
 from draftloop.errors import InvalidInput
 from draftloop.grammar import Grammar
+from draftloop.grammars.text import with_parts
 from orchestrator.gateway.form_field import by_form_field
 from orchestrator.gateway.tools.grammar import calls_grammar
 from orchestrator.gateway.tools.notation import Functions, Notation
@@ -21,9 +22,9 @@ SHOWN = {"type", "function"}
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """`grammar` where a call is required, and `schemas` that it is made of, one for each function.
+    """`grammar` where a call is `required`, or an answer without one must be of some form.
 
-    `parallel`: an answer may have several calls.
+    `schemas`: what it is made of, one for each function. `parallel`: there may be several calls.
     `named_tokens`: those special tokens that mark calls.
     """
 
@@ -33,11 +34,12 @@ class Offer:
     named_tokens: frozenset[int]
     schemas: tuple[Grammar, ...] = ()
     parallel: bool = True
+    required: bool = False
 
     def reader(self) -> CallReader:
         """A new one for every answer."""
         return CallReader(
-            self.notation, self.functions, required=self.grammar is not None,
+            self.notation, self.functions, required=self.required,
             most=None if self.parallel else 1,
         )  # fmt: skip
 
@@ -61,24 +63,30 @@ def make_offer(
     tokenizer: Tokenizer,
     *,
     parallel: bool,
+    form: Grammar | None = None,
 ) -> Offer:
-    """Raises InvalidInput where what the tools take cannot be followed."""
+    """`form`: of an answer that calls nothing, where that is possible.
+
+    Raises InvalidInput where what the tools take cannot be followed.
+    """
     marks = (tokenizer.added_token(mark) for mark in notation.marks)
     tokens = (token for token in marks if token is not None)
     named = frozenset(token for token in tokens if tokenizer.is_special(token))
     functions = [tool.function for tool in tools]
     offered = {function.name: function for function in functions}
-    if choice == "auto":
+    if choice == "auto" and form is None:
         return Offer(notation, offered, None, named, parallel=parallel)
     if isinstance(choice, ChosenTool):
         functions = [one for one in functions if one.name == choice.function.name]
-    several = parallel and choice == "required"
+    several = parallel and not isinstance(choice, ChosenTool)
     schemas = tuple(Grammar("json_schema", json.dumps(f.schema_of_arguments)) for f in functions)
     try:
         grammar = calls_grammar(notation, functions, tokenizer, several=several)
     except InvalidInput as error:
         raise by_form_field(error, "tools") from None
-    return Offer(notation, offered, grammar, named, schemas, several)
+    if choice == "auto" and form is not None:
+        grammar = with_parts("start: @calls | @content\n", {"calls": grammar, "content": form})
+    return Offer(notation, offered, grammar, named, schemas, several, required=choice != "auto")
 
 
 def require_tools(tools: Sequence[Tool] | None, choice: ToolChoice | None) -> None:

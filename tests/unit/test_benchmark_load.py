@@ -1,0 +1,133 @@
+"""A load test of one's own server: what is asked of it, of which prompts, by which strategies."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from benchmarks import load
+from benchmarks.load_settings import COLD, read_settings
+from benchmarks.prompts import Prompt, completion, cut, prompts_in
+from benchmarks.services import RunningServer
+from benchmarks.systems import PLAIN
+from benchmarks.workload import Case
+from draftloop.errors import InvalidInput
+from draftloop.phrase import PhraseScope
+from draftloop.speculation import DRAFTER_STRATEGIES, OUROBOROS
+from tests.support.model_info import deployment_info, model_info
+
+SERVER = ("--server", "127.0.0.1:1")
+CASE = Case(prompt=Prompt("a", "text", ()), tokens=4, temperature=0.8, seed=1)
+
+
+def strategies(*words: str, drafts: tuple[str, ...] = DRAFTER_STRATEGIES, own: str) -> list[str]:
+    settings = read_settings([*SERVER, *words], "")
+    info = deployment_info(model_info(strategies=drafts) if drafts else None, own)
+    return load.strategies_of(settings, info)
+
+
+def test_plain_decoding_and_the_servers_own_strategy_come_first() -> None:
+    named = ("--strategies", "opt_tree,fused cold")
+    assert strategies(own="fused") == [PLAIN, "fused cold"]
+    assert strategies(*named, own="fused") == [PLAIN, "fused cold", "opt_tree"]
+    assert strategies(own=OUROBOROS) == [PLAIN, "ouroboros cold"]
+    assert strategies(own=PLAIN) == [PLAIN]
+
+
+def test_what_nobody_named_is_measured_as_the_server_does_it() -> None:
+    """Without a drafter, `fused` drafts from phrases alone; who names it means another thing."""
+    assert strategies(own="fused", drafts=()) == [PLAIN, "fused cold"]
+    with pytest.raises(InvalidInput, match="drafter does not serve this strategy; got 'opt_tree'"):
+        strategies("--strategies", "lookahead,opt_tree", own="fused", drafts=())
+
+
+def test_no_pool_is_called_warm_that_nothing_fills() -> None:
+    assert "fused cold" in COLD and not [name for name in COLD if "warm" in name]
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ((*SERVER, "--profile", "300M"), "--profile: not with --server"),
+        ((*SERVER, "--quantization", "int8"), "--quantization: not with --server"),
+        ((*SERVER, "--threads", "2"), "--threads: not with --server"),
+        (("--prompts", "mine.txt"), "--prompts: only with --server"),
+        ((*SERVER, "--strategies", "fast"), "must be of autoregressive, speculative"),
+        ((*SERVER, "--requests", "0"), "whole numbers of at least 1"),
+    ],
+)
+def test_what_cannot_be_meant_is_refused(
+    words: tuple[str, ...], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        read_settings(words, "")
+    assert said in capsys.readouterr().err
+
+
+def test_results_of_ones_own_server_are_not_laid_over_the_record() -> None:
+    assert read_settings(SERVER, "").out == Path("load")
+    ours = read_settings([], "")
+    assert (ours.out.name, ours.out.parent.name, ours.profile) == ("load", "results", "300M")
+
+
+def test_prompts_are_lines_or_fields_of_json_lines(tmp_path: Path) -> None:
+    lines, fields = tmp_path / "mine.txt", tmp_path / "mine.jsonl"
+    lines.write_text("one\n\n  two\n")
+    fields.write_text('{"prompt": "one\\ntwo", "id": 7}\n\n{"prompt": "th\u2028ree"}\n', "utf-8")
+    assert [prompt.text for prompt in prompts_in(lines)] == ["one", "  two"]
+    assert [prompt.text for prompt in prompts_in(fields)] == ["one\ntwo", "th\u2028ree"]
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "said"),
+    [
+        ("mine.txt", b"\n  \n", "at least one prompt"),
+        ("mine.jsonl", b"", "at least one prompt"),
+        ("mine.jsonl", b'{"prompt": "a"}\n{"text": "b"}\n', "prompts, line 2: must be JSON"),
+        ("mine.jsonl", b"[1]", "line 1"),
+        ("mine.jsonl", b'{"prompt": ""}', "not empty"),
+        ("mine.txt", b"\xff", "UTF-8"),
+    ],
+)
+def test_a_file_without_prompts_is_refused(
+    name: str, content: bytes, said: str, tmp_path: Path
+) -> None:
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(InvalidInput, match=said):
+        prompts_in(tmp_path / name)
+
+
+def test_a_shortened_prompts_text_is_that_of_its_tokens() -> None:
+    """A server is sent the text: other prompts than a profile's services get would be measured."""
+    whole = completion(1).measured[0]
+    short = cut(whole, 5)
+    assert len(short.token_ids) == 5
+    assert short.text and whole.text.startswith(short.text)
+
+
+def test_a_server_that_others_use_is_asked_in_private() -> None:
+    """No tenant, which a key would forbid; no phrases and no beginnings of others, nor for them."""
+    plain = RunningServer._asked(PLAIN, CASE)
+    drafted = RunningServer._asked("fused cold", CASE)
+    assert [asked.speculation.strategy for asked in (plain, drafted)] == [PLAIN, "fused"]
+    assert plain.speculation.phrases is PhraseScope.OFF
+    assert drafted.speculation.phrases is PhraseScope.PRIVATE
+    for asked in (plain, drafted):
+        assert (asked.text, asked.token_ids, asked.tenant, asked.seed) == ("text", None, "", 1)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--server", "127.0.0.1:1"), "no server at 127.0.0.1:1"),
+        (("--server", "nowhere"), "must be host:port"),
+        ((*SERVER, "--prompts", "no/such.txt"), "No such file"),
+    ],
+)
+def test_a_load_without_a_server_ends_with_one_line(
+    words: tuple[str, ...], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert load.main([*words, "--out", str(tmp_path / "load")]) == 1
+    assert said in " ".join(capsys.readouterr().out.split())
+    assert not list(tmp_path.iterdir())
