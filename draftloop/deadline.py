@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import time
+from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import Self
 
@@ -44,3 +47,15 @@ class Deadline:
         if left <= 0:
             raise DeadlineExceeded
         return left
+
+    @contextlib.asynccontextmanager
+    async def bounding(self) -> AsyncIterator[None]:
+        """Calls off what runs within once it is past. Raises DeadlineExceeded then."""
+        bound = asyncio.timeout(self.remaining())
+        try:
+            async with bound:
+                yield
+        except TimeoutError:
+            if not bound.expired():  # it is another's
+                raise
+            raise DeadlineExceeded from None

@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import Any, Self
 
 SHOWN_VALUE_LENGTH = 80
-# Of a description: what goes with a gRPC status may not be longer than some thousands.
-SHOWN_LENGTH = 1500
+SHOWN_LENGTH = 1500  # of a description; a gRPC status may hold less: `rpc/interceptors.py`
 
 
 def shortened(text: str, most: int) -> str:

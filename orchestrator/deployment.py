@@ -50,7 +50,7 @@ class Deployment:
     def __init__(self, settings: OrchestratorSettings) -> None:
         self.settings = settings
         self.tokenizer = Tokenizer(settings.tokenizer)
-        self.grammars = GrammarTrials(settings.tokenizer)
+        self.grammars = GrammarTrials(settings.tokenizer, settings.max_requests)
         self.store = PhraseStore(settings)
         self._calibrations = Calibrations()
         self._gains = Gains()

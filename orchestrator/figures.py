@@ -90,22 +90,35 @@ def _sum(one: Any, other: Any) -> Any:
 
 @dataclass(slots=True)
 class RoundTimes:
-    """Where one round's time went, in nanoseconds: waiting for a draft, for its verdict, all."""
+    """Where one round's time went, in nanoseconds: waiting for a draft, for its verdict, all.
+
+    `fell_back`: the drafter was waited for and gave no draft. `reopened`: a verifier was lost.
+    """
 
     draft_ns: int = 0
     verify_ns: int = 0
     round_ns: int = 0
+    fell_back: bool = False
+    reopened: bool = False
 
     def hops(self, draft: ServiceTimings, verify: ServiceTimings) -> dict[str, int]:
         """The round in parts that add up to it."""
+        draft_wire = _beyond(self.draft_ns, draft)
+        verify_wire = _beyond(self.verify_ns, verify)
+        lost = draft_wire * self.fell_back + verify_wire * self.reopened
         parts = {
             "draft": draft.forward_ns,
             "verify": verify.forward_ns,
             "queue": draft.queue_ns + verify.queue_ns,
-            "wire": max(0, self.draft_ns - draft.service_ns)
-            + max(0, self.verify_ns - verify.service_ns),
+            "wire": draft_wire + verify_wire - lost,
+            "lost": lost,
         }
         return {**parts, "rest": max(0, self.round_ns - sum(parts.values()))}
+
+
+def _beyond(waited_ns: int, timings: ServiceTimings) -> int:
+    """How much longer an answer was waited for than its service knows of."""
+    return max(0, waited_ns - timings.service_ns)
 
 
 @dataclass(slots=True)
@@ -126,17 +139,19 @@ class Timings:
         """Median over rounds of what was not a forward pass."""
         return int(statistics.median(self.overheads_ns)) if self.overheads_ns else 0
 
-    def observe_draft(self, waited_ns: int, timings: ServiceTimings) -> None:
+    def observe_draft(self, times: RoundTimes, timings: ServiceTimings) -> None:
         """Counts in a draft."""
-        self.draft_ns += waited_ns
+        self.draft_ns += times.draft_ns
         self.draft_forward_ns += timings.forward_ns
-        self.wire_ns += max(0, waited_ns - timings.service_ns)
+        if not times.fell_back:
+            self.wire_ns += _beyond(times.draft_ns, timings)
 
-    def observe_verify(self, waited_ns: int, timings: ServiceTimings) -> None:
+    def observe_verify(self, times: RoundTimes, timings: ServiceTimings) -> None:
         """Counts in a verification."""
-        self.verify_ns += waited_ns
+        self.verify_ns += times.verify_ns
         self.verify_forward_ns += timings.forward_ns
-        self.wire_ns += max(0, waited_ns - timings.service_ns)
+        if not times.reopened:
+            self.wire_ns += _beyond(times.verify_ns, timings)
 
     def observe_round(self, round_ns: int, draft: Draft, answer: Verification) -> None:
         """Counts in what a round took beyond its forward passes."""

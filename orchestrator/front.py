@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 
 from draftloop import logs, tracing
 from draftloop.deadline import Deadline
@@ -17,7 +17,7 @@ from orchestrator.admission import RequestLimit
 from orchestrator.deployment import Deployment
 from orchestrator.ending import Ending
 from orchestrator.loop import Generation
-from orchestrator.metrics import counting_refusals
+from orchestrator.metrics import count_late, counting_refusals
 from orchestrator.requests import RequestReader
 
 LEFT = (asyncio.CancelledError, GeneratorExit)
@@ -43,21 +43,22 @@ class Front:
     async def generation(
         self,
         said: GenerationParameters,
-        seconds: float | None,
+        deadline: Deadline,
         caller: Caller,
         text_form: TextForm = USUAL,
     ) -> Generation:
-        """What a client asks for, checked, to be run within so many seconds; None sets no limit.
+        """What a client asks for, checked, to be run until the deadline.
 
         Raises InvalidInput for the first broken rule, Forbidden for what the caller may not do,
-        Unavailable while no verifier is known.
+        Unavailable while no verifier is known, Overloaded where too many wait to be read, and
+        DeadlineExceeded.
         """
-        with counting_refusals():
+        async with _reading(deadline):
             limit = self.deployment.settings.limit(ends_itself=said.ends_itself)
             said = caller.allowed(said, limit)
             request = await self._reader.read(said, self.deployment.verifier)
             request = dataclasses.replace(request, text_form=text_form)
-            return self.deployment.generation(request, Deadline.after(seconds))
+            return self.deployment.generation(request, deadline)
 
     def begin(self, caller: Caller, count: int = 1) -> None:
         """Counts so many requests of a caller, before anything of them is looked into.
@@ -92,6 +93,18 @@ class Front:
         with tracing.span("request", headers, strategy=strategy) as span, metered:
             yield
             span.note(output_tokens=len(generation.output), rounds=generation.figures.rounds)
+
+
+@contextlib.asynccontextmanager
+async def _reading(deadline: Deadline) -> AsyncIterator[None]:
+    try:
+        with counting_refusals():
+            async with deadline.bounding():
+                yield
+    except asyncio.CancelledError:
+        if deadline.reached:  # by gRPC, which was faster than we
+            count_late()
+        raise
 
 
 @contextlib.contextmanager

@@ -11,36 +11,47 @@ import threading
 from collections import OrderedDict
 from dataclasses import asdict
 from pathlib import Path
+from weakref import WeakValueDictionary
 
 from draftloop.errors import InvalidInput, Unavailable
 from draftloop.grammar import Grammar
 from draftloop.grammars.trial import Model
 from draftloop.model_info import ModelInfo
+from orchestrator.admission import RequestLimit
 
 COMMAND = (sys.executable, "-P", "-m", "draftloop.grammars.trial")
 PROCESSES = 2  # so that one who asks for the impossible does not keep all others waiting
 MOST_REMEMBERED = 256
+MOST_WAITING = 64
 
 
 class GrammarTrials:
     """Tries each grammar once and remembers; processes are started when they are needed."""
 
-    def __init__(self, folder: Path) -> None:
-        """`folder` holds the tokenizer."""
+    def __init__(self, folder: Path, most_waiting: int = MOST_WAITING) -> None:
+        """`folder` holds the tokenizer; so many requests may wait for trials."""
         self._folder = folder
+        self._waiting = RequestLimit(most_waiting, "requests with a new grammar")
+        # Those that ask for the same wait for the first of them, and try it only where it left.
+        self._first: WeakValueDictionary[tuple[Model, Grammar], asyncio.Lock] = (
+            WeakValueDictionary()
+        )
         self._room = asyncio.Semaphore(PROCESSES)
         self._idle: list[_Trials] = []
         self._found: OrderedDict[tuple[Model, Grammar], str | None] = OrderedDict()
 
     async def require(self, grammar: Grammar, served: ModelInfo) -> None:
-        """Raises InvalidInput naming what is wrong with it, Unavailable where nobody can tell."""
+        """Raises InvalidInput naming what is wrong with it, Unavailable where nobody can tell.
+
+        Overloaded: too many wait. It may take seconds; who is cancelled takes the trial along.
+        """
         grammar.validate()
         grammar.require_end(served.stop_token_ids)
         folder, stops = str(self._folder.resolve()), served.stop_token_ids
         model = Model(folder=folder, vocabulary_size=served.vocabulary_size, stop_token_ids=stops)
         if (model, grammar) not in self._found:
-            async with self._room:
-                self._found[model, grammar] = await self._tried(model, grammar)
+            with self._waiting.more():
+                await self._find(model, grammar)
         self._found.move_to_end((model, grammar))
         wrong = self._found[model, grammar]
         if len(self._found) > MOST_REMEMBERED:
@@ -52,6 +63,12 @@ class GrammarTrials:
         """Ends the processes."""
         while self._idle:
             await self._idle.pop().end()
+
+    async def _find(self, model: Model, grammar: Grammar) -> None:
+        async with self._first.setdefault((model, grammar), asyncio.Lock()):
+            if (model, grammar) not in self._found:
+                async with self._room:
+                    self._found[model, grammar] = await self._tried(model, grammar)
 
     async def _tried(self, model: Model, grammar: Grammar) -> str | None:
         trials = self._idle.pop() if self._idle else None

@@ -125,13 +125,14 @@ class Generation:
 
     async def _draft(self, verdict: Verdict | None, of: Span) -> Draft:
         """A draft as large as pays."""
-        asked = time.perf_counter_ns()
+        asked, fallbacks = time.perf_counter_ns(), self.figures.fallback_rounds
         with of.child("draft") as span:
             draft = await self.drafting.propose(self.committed, verdict, self._budget())
             span.note(nodes=len(draft.tree), **draft.timings.attributes())
         waited = time.perf_counter_ns() - asked
-        self._times = RoundTimes(draft_ns=waited)
-        self.timings.observe_draft(waited, draft.timings)
+        fell_back = self.figures.fallback_rounds > fallbacks
+        self._times = RoundTimes(draft_ns=waited, fell_back=fell_back)
+        self.timings.observe_draft(self._times, draft.timings)
         self.figures.draft_forwards += draft.timings.forwards
         return draft
 
@@ -148,8 +149,9 @@ class Generation:
             answer = await self.verifier.verify(self.committed, draft.tree)
             accepted = len(answer.verdict.accepted_nodes)
             span.note(accepted=accepted, **answer.timings.attributes())
-        waited = self._times.verify_ns = time.perf_counter_ns() - asked
-        self.timings.observe_verify(waited, answer.timings)
+        self._times.verify_ns = time.perf_counter_ns() - asked
+        self._times.reopened = self._reopened()
+        self.timings.observe_verify(self._times, answer.timings)
         return answer
 
     def _reopened(self) -> bool:
@@ -200,7 +202,7 @@ class Generation:
         kept = len(piece.token_ids)
         self.timings.observe_round(round_ns, draft, answer)
         self._times.round_ns = round_ns
-        if self._reopened():  # says nothing about drafts, nor about the pace without
+        if self._times.reopened:  # says nothing about drafts, nor about the pace without
             self.figures.reopened_sessions = self.verifier.reopened
             self.controller.limit(self.verifier.max_draft_nodes)
         else:

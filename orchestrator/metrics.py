@@ -164,7 +164,8 @@ SERVICE_TIME = Histogram(
 HOP_TIME = Counter(
     "draftloop_round_hop_seconds_total",
     "Time of rounds by where it went; the hops add up to it. draft and verify are forwards of the "
-    "two models, queue is waiting for them, wire is the network, rest is everything else.",
+    "two models, queue is waiting for them, wire is the network, lost is waiting for services that "
+    "gave no answer, rest is everything else.",
     ["hop"],
     registry=REGISTRY,
 )
@@ -184,7 +185,7 @@ _POSITION = [ACCEPTED_AT.labels(str(position)) for position in range(POSITIONS)]
 _DRAFTED_BY = {source: DRAFTED_BY.labels(source.name.lower()) for source in TokenSource}
 _ACCEPTED_BY = {source: ACCEPTED_BY.labels(source.name.lower()) for source in TokenSource}
 _DRAFTER, _VERIFIER = SERVICE_TIME.labels("drafter"), SERVICE_TIME.labels("verifier")
-_HOPS = {hop: HOP_TIME.labels(hop) for hop in ("draft", "verify", "queue", "wire", "rest")}
+_HOPS = {hop: HOP_TIME.labels(hop) for hop in ("draft", "verify", "queue", "wire", "lost", "rest")}
 _INTERNAL, _ABORT, _INVALID = "internal", "abort", "invalid_input"
 _REASONS = (
     (InvalidInput, _INVALID),
@@ -236,6 +237,11 @@ def counting_refusals() -> Iterator[None]:
 def count_invalid() -> None:
     """Counts a request that says something which is none."""
     FAILURES.labels(_INVALID).inc()
+
+
+def count_late() -> None:
+    """Counts a request that was called off at its deadline before it ran."""
+    FAILURES.labels(reason_of(DeadlineExceeded())).inc()
 
 
 @dataclass(frozen=True, slots=True)

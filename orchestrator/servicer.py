@@ -8,6 +8,7 @@ from collections.abc import AsyncGenerator, AsyncIterator
 import grpc
 
 from draftloop import __version__
+from draftloop.deadline import Deadline
 from draftloop.logprobs import TokenLogprobs
 from draftloop.request import check_token_ids
 from draftloop.rpc import convert
@@ -139,8 +140,9 @@ class GenerationServicer(generation_pb2_grpc.GenerationServicer):
         context: grpc.aio.ServicerContext,
         caller: Caller,
     ) -> Generation:
+        deadline = Deadline.after(context.time_remaining())
         said = convert.parameters_from_pb(parameters)
-        return await self._front.generation(said, context.time_remaining(), caller)
+        return await self._front.generation(said, deadline, caller)
 
 
 def _summary(generation: Generation) -> pb.GenerationSummary:

@@ -15,11 +15,10 @@ from draftloop.errors import (
     DraftloopError,
     InvalidInput,
     Mismatch,
-    Overloaded,
     Unavailable,
 )
 from draftloop.load import ServiceLoad
-from draftloop.rpc.status import error_info
+from draftloop.rpc.status import error_info, overloaded
 from orchestrator.watchdog import Watchdog, nothing_heard
 
 
@@ -112,9 +111,7 @@ def _meaning(error: grpc.aio.AioRpcError) -> DraftloopError:
         field, _, description = text.partition(": ")
         return InvalidInput.passed_on(field, description)
     if error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED:
-        said, hint, _ = text.partition("; try again")
-        # Without a hint it is gRPC's own limit on the size of messages.
-        return Overloaded(said) if hint else Unavailable(f"{text} (--max-message-bytes)")
+        return overloaded(error) or Unavailable(f"{text} (--max-message-bytes)")
     if error.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
         return DeadlineExceeded()
     if error.code() is grpc.StatusCode.INTERNAL:

@@ -16,6 +16,7 @@ CONTEXT_TOKENS = 6
 MOST_CONTEXT_TOKENS = 24
 # Bytes of a character behind its first.
 MOST_CONTINUING = 3
+UNFINISHED = "unexpected end of data"  # as Python says of bytes that more may make a character
 
 
 class Told:
@@ -97,7 +98,7 @@ class TextStream:
                 continue
             if token in self._form.named_tokens:
                 self._held += self._decoded(whole=False) + self._tokenizer.token_text(token)
-            else:
+            elif self._tokenizer.shows(token):
                 self._token_ids.append(token)
         self._held += self._decoded()
         return self._release()
@@ -112,14 +113,48 @@ class TextStream:
         return released if self.stopped else released + rest
 
     def _decoded(self, whole: bool = True) -> str:
-        text = self._tokenizer.decode(self._token_ids)
+        text = certain = self._tokenizer.decode(self._token_ids)
         if whole and text.endswith(REPLACEMENT):
-            return ""  # the last character's bytes are not all here
-        new, self._shown = text[len(self._shown) :], text
+            certain = self._certain(text)
+            if len(certain) <= len(self._shown):
+                return ""  # the last character's bytes are not all here
+        new, self._shown = certain[len(self._shown) :], certain
         if len(self._token_ids) > MOST_CONTEXT_TOKENS:
-            self._token_ids = self._context(self._token_ids)
-            self._shown = self._tokenizer.decode(self._token_ids)
+            self._token_ids = self._breaking() or self._context(self._token_ids)
+            context = self._tokenizer.decode(self._token_ids)
+            self._shown = context[: len(context) - (len(text) - len(certain))]
         return new
+
+    def _certain(self, text: str) -> str:
+        """Of a text that ends in a broken character what no token can change any more."""
+        if self._tokenizer.bytewise:
+            return text[:-1]  # one sign stands for all that is there of the last character
+        _, flaw = self._bytes_at_end()
+        return self._shown if flaw is not None and flaw.reason == UNFINISHED else text
+
+    def _breaking(self) -> list[int]:
+        """The tokens that break all bytes at the end for good; none where they may be characters.
+
+        Byte fallback makes characters of bytes between other tokens, or, where any of them are no
+        character, a sign of each: whatever comes next, as long as it is bytes.
+        """
+        run, flaw = self._bytes_at_end()
+        if flaw is None or flaw.reason == UNFINISHED:
+            return []
+        return self._token_ids[len(self._token_ids) - run :][flaw.start : flaw.end + 1]
+
+    def _bytes_at_end(self) -> tuple[int, UnicodeDecodeError | None]:
+        """How many tokens at the end stand for bytes by fallback, and why they are no text."""
+        run = bytearray()
+        for token in reversed(self._token_ids):
+            if (byte := self._tokenizer.fallback_byte(token)) is None:
+                break
+            run.append(byte)
+        try:
+            run[::-1].decode()
+        except UnicodeDecodeError as flaw:
+            return len(run), flaw
+        return len(run), None
 
     def _context(self, token_ids: Sequence[int]) -> list[int]:
         """The last tokens, from a character's first byte on.

@@ -33,7 +33,7 @@ class Tokenizer:
         added = self._tokenizer.get_added_tokens_decoder()
         self._added = {token_id: token.content for token_id, token in added.items()}
         self._special = frozenset(token_id for token_id, token in added.items() if token.special)
-        self._bytewise = "ByteLevel(" in repr(self._tokenizer.decoder)
+        self.bytewise = "ByteLevel(" in repr(self._tokenizer.decoder)  # as GPT-2's, not Llama 2's
 
     @property
     def special_tokens(self) -> frozenset[int]:
@@ -86,11 +86,20 @@ class Tokenizer:
         if token_id in self._added:
             return self._added[token_id].encode()
         text = self.token_text(token_id)
-        if self._bytewise and byte_of_letter().keys() >= set(text):
+        if self.bytewise and byte_of_letter().keys() >= set(text):
             return bytes(byte_of_letter()[letter] for letter in text)
-        if byte := BYTE_TOKEN.fullmatch(text):
-            return bytes([int(byte[1], 16)])
+        if (byte := self.fallback_byte(token_id)) is not None:
+            return bytes([byte])
         return text.replace(WORD_START, " ").encode()
+
+    def fallback_byte(self, token_id: int) -> int | None:
+        """The byte that the token is there for, as in sentencepiece's vocabularies."""
+        byte = None if self.bytewise else BYTE_TOKEN.fullmatch(self.token_text(token_id))
+        return int(byte[1], 16) if byte else None
+
+    def shows(self, token_id: int) -> bool:
+        """Whether texts are any different with the token in them."""
+        return token_id not in self._special and bool(self.token_text(token_id))
 
     def continues_character(self, token_id: int) -> bool:
         """Whether the token begins within a character that tokens before it began."""

@@ -10,7 +10,13 @@ from collections import Counter
 from collections.abc import Sequence
 
 from draftloop import logs
-from draftloop.errors import DeadlineExceeded, DraftloopError, InvalidInput, Unavailable
+from draftloop.errors import (
+    DeadlineExceeded,
+    DraftloopError,
+    InvalidInput,
+    Overloaded,
+    Unavailable,
+)
 from draftloop.tree import DraftTree, Verification
 from orchestrator.clients import VerifierStream
 from orchestrator.metrics import REOPENED
@@ -47,7 +53,7 @@ class VerifierSession(Session[VerifierStream]):
     async def open(self, committed: Sequence[int]) -> Verification:
         """Opens on the best replica; the answer holds the next token.
 
-        Raises Unavailable or Overloaded at once where no replica takes the session.
+        Raises Unavailable at once where no replica takes the session, Overloaded where one is full.
         """
         problem: DraftloopError = Unavailable("verifier: none can be reached")
         tried: list[Replica] = []
@@ -63,7 +69,7 @@ class VerifierSession(Session[VerifierStream]):
             except DraftloopError as error:
                 if isinstance(error, InvalidInput) and not self._begun:
                     raise  # no other replica could answer otherwise
-                problem = error
+                problem = _kept(problem, error)
                 self._lose(error)
                 continue
             self._begun = True
@@ -134,6 +140,12 @@ class VerifierSession(Session[VerifierStream]):
     def _worked(self) -> None:
         self._failures.clear()
         super()._worked()
+
+
+def _kept(problem: DraftloopError, later: DraftloopError) -> DraftloopError:
+    """Of two replicas' problems the one to tell of: who is full knows when to come again."""
+    full = [error for error in (problem, later) if isinstance(error, Overloaded)]
+    return min(full, key=lambda error: error.retry_after_s, default=later)
 
 
 def _lost(error: DraftloopError) -> DraftloopError:

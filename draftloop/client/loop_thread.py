@@ -20,7 +20,9 @@ class LoopThread:
     def __init__(self) -> None:
         self._loop = asyncio.new_event_loop()
         self._stopping = False
-        self._door = threading.Lock()  # nothing enters the loop behind the word to stop
+        # Nothing enters the loop behind the word to stop. A thread that holds it may come again: a
+        # collection of garbage, which begins wherever memory is asked for, cancels streams.
+        self._door = threading.RLock()
         self._thread = threading.Thread(target=self._run_loop, name="draftloop-client", daemon=True)
         self._thread.start()
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from typing import Any, NoReturn
+from urllib.parse import quote
 
 import grpc
 from google.protobuf.any_pb2 import Any as AnyMessage
@@ -25,12 +27,16 @@ from draftloop.errors import (
     StaleSession,
     Unauthenticated,
     Unavailable,
+    shortened,
 )
 from draftloop.rpc.decoding import lenient, readable
 from draftloop.rpc.metrics import handled
 
 DETAILS_KEY = "grpc-status-details-bin"
 DOMAIN = "draftloop"
+# Of an error's text as it is sent. A client takes 8 KB of what comes behind an answer, and for more
+# shows another error instead.
+MOST_BYTES = 7000
 
 log = logs.get(__name__)
 
@@ -38,7 +44,9 @@ log = logs.get(__name__)
 def to_status(error: DraftloopError) -> tuple[grpc.StatusCode, Message | None]:
     """Status code and detail message of an error."""
     if isinstance(error, InvalidInput):
-        violation = BadRequest.FieldViolation(field=error.field, description=error.description)
+        violation = BadRequest.FieldViolation(
+            field=error.field, description=sendable(error.description)
+        )
         return grpc.StatusCode.INVALID_ARGUMENT, BadRequest(field_violations=[violation])
     if isinstance(error, Overloaded):
         return grpc.StatusCode.RESOURCE_EXHAUSTED, _retry(error.retry_after_s)
@@ -60,6 +68,17 @@ def to_status(error: DraftloopError) -> tuple[grpc.StatusCode, Message | None]:
     return grpc.StatusCode.INTERNAL, None
 
 
+def sendable(text: str) -> str:
+    """The text, or as much of its beginning as can be sent and a sign that there is more."""
+    sent = itertools.accumulate(map(_bytes_sent, text))
+    return shortened(text, sum(1 for _ in itertools.takewhile(lambda n: n <= MOST_BYTES, sent)))
+
+
+def _bytes_sent(letter: str) -> int:
+    """Once percent-encoded, and twice, with a detail, as the base64 of its bytes."""
+    return len(quote(letter)) + 3 * len(letter.encode())
+
+
 def _retry(seconds: float) -> RetryInfo:
     delay = Duration(seconds=int(seconds), nanos=int(seconds % 1 * 1e9))
     return RetryInfo(retry_delay=delay)
@@ -75,7 +94,7 @@ async def abort(context: grpc.aio.ServicerContext, error: Exception, method: str
     text = "internal error; the service's log has the cause"
     if isinstance(error, DraftloopError):
         code, detail = to_status(error)
-        text = str(error)
+        text = sendable(str(error))
     else:
         log.error("unforeseen error", method=method, exc_info=error)
     trailers: tuple[tuple[str, bytes], ...] = ()

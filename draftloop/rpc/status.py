@@ -46,6 +46,19 @@ def _detail(error: grpc.aio.AioRpcError, kind: type[Detail]) -> Detail | None:
     return None
 
 
+def overloaded(error: grpc.aio.AioRpcError) -> Overloaded | None:
+    """What a call that failed with RESOURCE_EXHAUSTED met.
+
+    None where no hint came when to try again: it is gRPC's own limit on the size of messages then,
+    and trying again would not help.
+    """
+    retry = _detail(error, RetryInfo)
+    if retry is None:
+        return None
+    said, _, _ = (error.details() or "").partition("; try again")
+    return Overloaded(said, _seconds(retry))
+
+
 def to_error(error: grpc.aio.AioRpcError, address: str) -> DraftloopError:
     """A failed call of the public service as the error that its server raised.
 
@@ -55,7 +68,7 @@ def to_error(error: grpc.aio.AioRpcError, address: str) -> DraftloopError:
     if code is grpc.StatusCode.INVALID_ARGUMENT:
         return _invalid(error, text)
     if code is grpc.StatusCode.RESOURCE_EXHAUSTED:
-        return _exhausted(error, text)
+        return overloaded(error) or DraftloopError(text)
     if code is grpc.StatusCode.UNAVAILABLE:
         return _unavailable(error, text, address)
     if code in PLAIN:
@@ -73,13 +86,6 @@ def _invalid(error: grpc.aio.AioRpcError, text: str) -> DraftloopError:
         return DraftloopError(text)
     broken = detail.field_violations[0]
     return InvalidInput.passed_on(broken.field, broken.description)
-
-
-def _exhausted(error: grpc.aio.AioRpcError, text: str) -> DraftloopError:
-    retry = _detail(error, RetryInfo)
-    if retry is None:  # gRPC's own limit on the size of messages: trying again would not help
-        return DraftloopError(text)
-    return Overloaded(text.partition("; try again")[0], _seconds(retry))
 
 
 def _unavailable(error: grpc.aio.AioRpcError, text: str, address: str) -> DraftloopError:

@@ -7,6 +7,7 @@ import time
 from collections.abc import Mapping
 
 from draftloop import __version__
+from draftloop.deadline import Deadline
 from draftloop.errors import InvalidInput, Unavailable
 from draftloop.request import GenerationParameters, SamplingParameters, check_bias_count
 from orchestrator.access import Caller
@@ -76,17 +77,21 @@ class Gateway:
     ) -> Work[CompletionFormat]:
         """Raises InvalidInput, UnknownModel, Unavailable."""
         caller = self._welcome(said, count(said), headers)
+        deadline = self._deadline(headers)
         prompts = await self._prompts.of_completion(said)
         choices = said.n or 1
         echoes = [prompt.text if said.echo else "" for prompt in prompts for _ in range(choices)]
-        return await self._work(said, prompts, caller, headers, CompletionFormat(echoes))
+        form = CompletionFormat(echoes)
+        return await self._work(said, prompts, caller, deadline, headers, form)
 
     async def chat(self, said: ChatBody, headers: Mapping[str, str]) -> Work[ChatFormat]:
         """Raises InvalidInput, UnknownModel, Unavailable."""
         caller = self._welcome(said, 1, headers)
+        deadline = self._deadline(headers)
         prompt = await self._prompts.of_chat(said)
         reading = self._readings.of(said, prompt.text)
-        return await self._work(said, [prompt], caller, headers, ChatFormat(reading), reading)
+        form = ChatFormat(reading)
+        return await self._work(said, [prompt], caller, deadline, headers, form, reading)
 
     async def response(self, said: ResponseBody, headers: Mapping[str, str]) -> ResponseAnswer:
         """Raises InvalidInput, UnknownModel, Unavailable."""
@@ -126,18 +131,18 @@ class Gateway:
         said: Generating,
         prompts: list[Prompt],
         caller: Caller,
+        deadline: Deadline,
         headers: Mapping[str, str],
         form: Form,
         reading: Reading = PLAIN,
     ) -> Work[Form]:
         info = self.front.deployment.verifier
-        tenant, seconds = tenant_of(headers), self._seconds(headers)
-        grammar = reading.grammar(grammar_of(said))
+        tenant, grammar = tenant_of(headers), reading.grammar(grammar_of(said))
         generations = []
         for prompt in prompts:
             seed = seed_of(said)  # drawn for each prompt: equal ones need not have equal answers
             for one in parameters(said, prompt.token_ids, tenant, seed, grammar, self._defaults):
-                generations.append(await self._generation(said, one, seconds, caller, reading))
+                generations.append(await self._generation(said, one, deadline, caller, reading))
                 await asyncio.sleep(0)  # there may be many choices, and others who wait
         options = said.stream_options
         return Work(
@@ -160,38 +165,39 @@ class Gateway:
             prompt_alone=said.prompt_alone,
         )
 
-    def _seconds(self, headers: Mapping[str, str]) -> float:
-        """The client's time limit, never above the server's."""
+    def _deadline(self, headers: Mapping[str, str]) -> Deadline:
+        """Of all that a request asks for: the client's time limit, never above the server's."""
         most = self._settings.http_request_timeout_s
         said = headers.get(TIMEOUT_HEADER)
         if said is None:
-            return most
+            return Deadline.after(most)
         try:
             seconds = float(said)
         except ValueError:
             seconds = 0.0
         if not seconds > 0:  # NaN included
             raise InvalidInput(TIMEOUT_HEADER, "must be a number of seconds above 0", said)
-        return min(seconds, most)
+        return Deadline.after(min(seconds, most))
 
     async def _generation(
         self,
         said: Generating,
         one: GenerationParameters,
-        seconds: float,
+        deadline: Deadline,
         caller: Caller,
         reading: Reading,
     ) -> Generation:
         """Raises InvalidInput by the client's own names of fields."""
         try:
             return await self.front.generation(
-                one, seconds, caller, self._readings.text_form(said, reading)
+                one, deadline, caller, self._readings.text_form(said, reading)
             )
         except InvalidInput as error:
             newer = isinstance(said, ChatBody) and said.max_completion_tokens is not None
             if error.field == "max_tokens" and newer:
                 raise InvalidInput.passed_on("max_completion_tokens", error.description) from None
-            error = await self._nearer(error, said, reading)
+            async with deadline.bounding():
+                error = await self._nearer(error, said, reading)
             raise by_form_field(error, said.form_field) from None
 
     async def _nearer(

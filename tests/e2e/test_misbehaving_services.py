@@ -12,7 +12,7 @@ import pytest
 
 from draftloop.speculation import DRAFTER_STRATEGIES
 from orchestrator.launcher import Stack
-from orchestrator.metrics import FAILURES
+from orchestrator.metrics import FAILURES, HOP_TIME
 from protos import drafter_pb2, drafter_pb2_grpc, generation_pb2_grpc, verifier_pb2_grpc
 from protos import generation_pb2 as pb
 from tests.e2e.client import Case, first_difference
@@ -90,7 +90,9 @@ async def test_a_drafter_that_hangs_is_left_alone(
         fakes.listening(add, fake) as drafter,
         orchestrator(drafters=drafter, draft_timeout_s=0.2) as address,
     ):
+        lost = HOP_TIME.labels("lost")._value.get()
         responses = await answers(address, cases[:4], "speculative")
+        assert HOP_TIME.labels("lost")._value.get() >= lost + 0.2
     assert not first_difference(expected[:4], tokens(responses))
     assert all(response.summary.speculation.fallback_rounds for response in responses)
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from draftloop.errors import DeadlineExceeded, Mismatch, SessionLost, Unavailable
+from draftloop.errors import DeadlineExceeded, Mismatch, Overloaded, SessionLost, Unavailable
 from draftloop.load import ServiceLoad
 from draftloop.tree import EMPTY_TREE, ROOT, DraftTree, TokenSource
 from orchestrator.drafter_session import DrafterSession
@@ -141,6 +141,38 @@ async def test_a_replica_with_another_model_is_passed_over() -> None:
         async with replicas(other) as known:
             with pytest.raises(Mismatch):
                 await VerifierSession(known, terms(), reopen_for_s=1).open(PROMPT)
+
+
+class Full(verifier_pb2_grpc.VerifierServicer):
+    """A verifier with room for nobody."""
+
+    def __init__(self, retry_after_s: float) -> None:
+        self._retry_after_s = retry_after_s
+
+    async def Verify(self, messages: Any, context: Any) -> AsyncIterator[Any]:
+        await anext(messages)
+        raise Overloaded("sessions: all are held", self._retry_after_s)
+        yield
+
+
+@pytest.mark.parametrize("hints", [(7.0,), (9.0, 7.0), (7.0, 9.0)])
+async def test_with_one_full_and_another_dead_a_client_is_told_to_come_again(
+    hints: tuple[float, ...],
+) -> None:
+    """The last one's answer used to be told, and its hint was lost on the way."""
+    async with AsyncExitStack() as life:
+        async with fakes.listening(add_verifier, fakes.ScriptedVerifier()) as dead:
+            pass
+        addresses = [
+            await life.enter_async_context(fakes.listening(add_verifier, Full(hint)))
+            for hint in hints
+        ]
+        for order in ([*addresses, dead], [dead, *addresses]):
+            async with replicas(*order) as known:
+                with pytest.raises(Overloaded, match="sessions: all are held") as caught:
+                    await VerifierSession(known, terms(), reopen_for_s=1).open(PROMPT)
+                assert caught.value.retry_after_s == 7.0
+                assert all(replica.failures for replica in known)  # each was asked
 
 
 async def test_who_joined_meanwhile_is_tried_and_who_left_is_none() -> None:

@@ -42,6 +42,7 @@ def test_every_field_is_an_option_or_a_value_of_its_own() -> None:
     assert fields - set(Options.__annotations__) == {
         "text", "token_ids", "sampling", "speculation",
         "bans",  # the orchestrator makes them of others
+        "ends_itself",  # HTTP chats alone
     }  # fmt: skip
 
 

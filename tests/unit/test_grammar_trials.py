@@ -7,17 +7,19 @@ import contextlib
 import json
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tokenizers import Tokenizer, models
 
 from draftloop.config import bundled_model
-from draftloop.errors import InvalidInput, Unavailable
+from draftloop.errors import InvalidInput, Overloaded, Unavailable
 from draftloop.grammar import MOST_LETTERS, Grammar
 from draftloop.grammars.trial import TOO_LARGE, TOO_LONG
 from orchestrator import grammar_trials
 from orchestrator.grammar_trials import GrammarTrials
 from tests.support.model_info import model_info
+from tests.support.waiting import eventually
 
 MODEL = model_info(stop_token_ids=(0,))
 SOUND = Grammar("regex", "[0-9]+")
@@ -133,6 +135,63 @@ async def test_many_at_once_and_few_remembered(
     many = [Grammar("regex", f"[a-{letter}]+") for letter in "bcdefg"]
     await asyncio.gather(*(trials.require(grammar, MODEL) for grammar in many * 2))
     assert len(trials._found) == 2 and len(trials._idle) <= grammar_trials.PROCESSES
+
+
+class Held:
+    """Trials that take until they are let go; how many there were."""
+
+    def __init__(self, trials: GrammarTrials, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.begun = 0
+        self.let_go = asyncio.Event()
+        self._tried = trials._tried
+        monkeypatch.setattr(trials, "_tried", self.tried)
+
+    async def tried(self, *said: Any) -> str | None:
+        self.begun += 1
+        await self.let_go.wait()
+        return await self._tried(*said)
+
+
+async def test_what_many_ask_for_at_once_is_tried_once(
+    trials: GrammarTrials, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each of them used to try it, one pair after the other; another need not wait for them."""
+    held = Held(trials, monkeypatch)
+    many = [asyncio.create_task(trials.require(SOUND, MODEL)) for _ in range(50)]
+    other = asyncio.create_task(trials.require(Grammar("regex", "b"), MODEL))
+    await eventually(lambda: held.begun == 2)
+    held.let_go.set()
+    await asyncio.gather(*many, other)
+    assert held.begun == 2 and not trials._first
+
+
+async def test_where_the_first_leaves_the_next_tries(
+    trials: GrammarTrials, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held = Held(trials, monkeypatch)
+    first, *others = (asyncio.create_task(trials.require(SOUND, MODEL)) for _ in range(3))
+    await eventually(lambda: held.begun == 1)
+    first.cancel()
+    await eventually(lambda: held.begun == 2)
+    held.let_go.set()
+    await asyncio.gather(*others)
+    assert first.cancelled() and held.begun == 2
+
+
+async def test_no_more_than_so_many_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are not admitted yet, and each may take seconds."""
+    trials = GrammarTrials(bundled_model("verifier"), most_waiting=3)
+    held = Held(trials, monkeypatch)
+    waiting = [
+        asyncio.create_task(trials.require(Grammar("regex", letter), MODEL)) for letter in "abc"
+    ]
+    await eventually(lambda: held.begun == 2)
+    with pytest.raises(Overloaded, match="requests with a new grammar: at most 3"):
+        await trials.require(SOUND, MODEL)
+    held.let_go.set()
+    await asyncio.gather(*waiting)
+    await trials.require(SOUND, MODEL)
+    await trials.close()
 
 
 async def test_another_target_model(trials: GrammarTrials) -> None:

@@ -118,7 +118,18 @@ def test_the_hops_of_a_round_add_up_to_it() -> None:
     draft = ServiceTimings(service_ns=50, forward_ns=30, queue_ns=5)
     verify = ServiceTimings(service_ns=80, forward_ns=60, queue_ns=10)
     hops = RoundTimes(draft_ns=55, verify_ns=90, round_ns=160).hops(draft, verify)
-    assert hops == {"draft": 30, "verify": 60, "queue": 15, "wire": 15, "rest": 40}
+    assert hops == {"draft": 30, "verify": 60, "queue": 15, "wire": 15, "lost": 0, "rest": 40}
+
+
+def test_waiting_for_who_gave_no_answer_is_no_network() -> None:
+    """A drafter's timeout, or a verifier's: `wire` is where an operator looks for distances."""
+    free, verify = ServiceTimings(service_ns=20), ServiceTimings(service_ns=80, forward_ns=60)
+    times = RoundTimes(draft_ns=1020, verify_ns=90, round_ns=1150, fell_back=True)
+    hops = times.hops(free, verify)
+    assert hops == {"draft": 0, "verify": 60, "queue": 0, "wire": 10, "lost": 1000, "rest": 80}
+    times = RoundTimes(draft_ns=20, verify_ns=5080, round_ns=5200, reopened=True)
+    hops = times.hops(free, verify)
+    assert hops == {"draft": 0, "verify": 60, "queue": 0, "wire": 0, "lost": 5000, "rest": 140}
 
 
 def test_a_request_is_counted_once_however_it_ends() -> None:

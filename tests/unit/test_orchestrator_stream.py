@@ -8,11 +8,12 @@ from unittest.mock import AsyncMock, Mock
 
 import grpc
 import pytest
+from google.protobuf.message import Message
 from google.rpc.error_details_pb2 import ErrorInfo
 from google.rpc.status_pb2 import Status
 
 from draftloop.errors import DeadlineExceeded, DraftloopError, Mismatch, Overloaded, Unavailable
-from draftloop.rpc.interceptors import DETAILS_KEY
+from draftloop.rpc.interceptors import DETAILS_KEY, to_status
 from orchestrator.stream import ServiceFailed, Stream
 
 
@@ -49,7 +50,6 @@ def test_an_answer_that_is_none_is_one_of_a_service_that_is_gone(answer: Any) ->
 @pytest.mark.parametrize(
     ("code", "details", "meant", "text"),
     [
-        ("RESOURCE_EXHAUSTED", "full; try again in 1 s", Overloaded, str(Overloaded("full"))),
         (
             "RESOURCE_EXHAUSTED",
             "Received message larger than max (9 vs. 4)",
@@ -69,12 +69,21 @@ def test_statuses_mean_what_they_meant_there(
     assert type(caught.value) is meant and str(caught.value) == text
 
 
-def refusing(code: str, details: str, reason: str = "") -> Stream:
-    """A stream to a service that answers with an error, which names a reason or does not."""
+def test_who_is_full_says_when_to_come_again() -> None:
+    """That used to become a second, whatever it was."""
+    full = Overloaded("full", retry_after_s=7.5)
+    code, hint = to_status(full)
+    with pytest.raises(Overloaded) as caught:
+        asyncio.run(refusing(code.name, str(full), hint).ask("anything"))
+    assert caught.value.retry_after_s == 7.5 and str(caught.value) == str(full)
+
+
+def refusing(code: str, details: str, detail: Message | None = None) -> Stream:
+    """A stream to a service that answers with an error."""
     nothing, trailing = grpc.aio.Metadata(), grpc.aio.Metadata()
-    if reason:
+    if detail is not None:
         status = Status()
-        status.details.add().Pack(ErrorInfo(reason=reason))
+        status.details.add().Pack(detail)
         trailing.add(DETAILS_KEY, status.SerializeToString())
     error = grpc.aio.AioRpcError(grpc.StatusCode[code], nothing, trailing, details)
     call = Mock(write=AsyncMock(side_effect=error), time_remaining=Mock(return_value=None))
@@ -88,6 +97,7 @@ def test_a_mismatch_is_told_from_a_part_that_is_gone(
     reason: str, meant: type[DraftloopError]
 ) -> None:
     """A replica of another model refuses on purpose: to ask it again would change nothing."""
+    info = ErrorInfo(reason=reason) if reason else None
     with pytest.raises(meant) as caught:
-        asyncio.run(refusing("FAILED_PRECONDITION", "another model", reason).ask("anything"))
+        asyncio.run(refusing("FAILED_PRECONDITION", "another model", info).ask("anything"))
     assert type(caught.value) is meant and str(caught.value) == "another model"

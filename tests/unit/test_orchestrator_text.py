@@ -46,6 +46,21 @@ def sentencepiece(tmp_path_factory: pytest.TempPathFactory) -> Tokenizer:
     return Tokenizer(folder)
 
 
+BROKEN = tuple(
+    token
+    for token in range(1, TOKENIZER.vocabulary_size)
+    if any(byte > 127 for byte in TOKENIZER.token_bytes(token))
+)
+FEW = [token for token in BROKEN if len(TOKENIZER.token_bytes(token)) == 1][::9]
+
+
+@given(st.lists(st.sampled_from([*BROKEN, *FEW * 4, *TOKENIZER.special_tokens]), max_size=200))
+def test_pieces_of_broken_characters_are_their_text(token_ids: list[int]) -> None:
+    """For longer than what is decoded again goes back, tokens that are left out between them."""
+    pieces, _ = streamed(token_ids)
+    assert "".join(pieces) == TOKENIZER.decode(token_ids)
+
+
 PARTS = ("the ", "中", "文", "😀", "ab", "é", " ", "ü")
 
 
@@ -60,6 +75,66 @@ def test_characters_of_several_tokens_behind_a_prompt(
     stream = TextStream(sentencepiece, token_ids[:cut], ())
     told = "".join([*(stream.push([token]) for token in token_ids[cut:]), stream.finish()])
     assert sentencepiece.decode(token_ids[:cut]) + told == sentencepiece.decode(token_ids)
+
+
+SEQUENCES = (
+    "中".encode(), b"\xe4", b"\xf0\x9f", b"\xef\xbf\xbd", "😀".encode(), b"\x80", b"\xff", b"a"
+)  # fmt: skip
+
+
+@given(
+    run=st.lists(st.sampled_from(SEQUENCES), min_size=1, max_size=60).map(b"".join),
+    silent=st.booleans(),
+)
+def test_bytes_that_are_no_text(sentencepiece: Tokenizer, run: bytes, silent: bool) -> None:
+    """By fallback bytes are a text all together, or a sign each.
+
+    What was told as text before others broke it stays; otherwise it is what decoding all tells.
+    """
+    byte = {sentencepiece.fallback_byte(token): token for token in range(300)}
+    (word,) = sentencepiece.encode("the", add_special_tokens=False)
+    token_ids = [word, *(byte[each] for each in run), word]
+    if silent:
+        token_ids.insert(2, 1)  # <s>
+    stream = TextStream(sentencepiece, [], ())
+    told = "".join([*(stream.push([token]) for token in token_ids), stream.finish()])
+    text = run[: first_flaw(run)].decode()
+    if not text or first_flaw(run) == len(run):
+        assert told == sentencepiece.decode(token_ids)
+    assert told.removesuffix(" the").rstrip("\ufffd") == f"the{text}".rstrip("\ufffd")
+
+
+def first_flaw(data: bytes) -> int:
+    try:
+        data.decode()
+    except UnicodeDecodeError as flaw:
+        return flaw.start
+    return len(data)
+
+
+@pytest.mark.parametrize("name", ["bundled", "sentencepiece"])
+@pytest.mark.parametrize(
+    "data", [b"\x80", b"\xe4", b"\xef\xbf\xbd", b"\xf0\x9f", b"\x80\xe4\xb8\xad"]
+)
+def test_no_broken_character_makes_tokens_be_decoded_again_and_again(
+    sentencepiece: Tokenizer, monkeypatch: pytest.MonkeyPatch, name: str, data: bytes
+) -> None:
+    """Clients may have the model say nothing else, by their bias."""
+    tokenizer, decoded = TOKENIZER if name == "bundled" else sentencepiece, 0
+    byte = {tokenizer.token_bytes(token): token for token in range(tokenizer.vocabulary_size)}
+    token_ids = [byte[bytes([each])] for each in data] * (2000 // len(data))
+    decode = tokenizer.decode
+
+    def counted(some: list[int]) -> str:
+        nonlocal decoded
+        decoded += len(some)
+        return decode(some)
+
+    monkeypatch.setattr(tokenizer, "decode", counted)
+    stream = TextStream(tokenizer, [], ())
+    told = "".join([*(stream.push([token]) for token in token_ids), stream.finish()])
+    assert decoded < 40 * len(token_ids)
+    assert told == decode(token_ids)
 
 
 @given(st.text("ab\n", min_size=1, max_size=30), st.text("ab", min_size=1, max_size=4))

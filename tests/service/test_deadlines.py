@@ -1,0 +1,141 @@
+"""The time that a client gives begins when its request comes, not once the request was read."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import grpc
+import pytest
+
+from draftloop.deadline import Deadline
+from draftloop.errors import Unavailable
+from draftloop.request import GenerationRequest
+from draftloop.rpc.interceptors import ErrorInterceptor
+from orchestrator.front import Front
+from orchestrator.loop import Generation
+from orchestrator.metrics import FAILURES, SUCCESSES
+from orchestrator.requests import RequestReader
+from orchestrator.servicer import GenerationServicer, register
+from protos import generation_pb2 as pb
+from protos import generation_pb2_grpc
+from tests.support.gateway import Described, gateway
+from tests.support.model_info import model_info
+from tests.support.waiting import eventually
+
+BOMB = '{"type": "integer", "multipleOf": 999983}'  # takes seconds to be refused
+BODY = {"prompt": "a", "structured_outputs": {"json": BOMB}}
+SHORT_S, LONG_S = 0.3, 60.0
+
+
+@pytest.fixture(autouse=True)
+def deadlines(monkeypatch: pytest.MonkeyPatch) -> list[Deadline]:
+    """Until when what came to be run may run; nobody is behind that would."""
+    found: list[Deadline] = []
+    generation = Described.generation
+
+    def noted(self: Described, request: GenerationRequest, deadline: Deadline) -> Generation:
+        found.append(deadline)
+        return generation(self, request, deadline)
+
+    monkeypatch.setattr(Described, "generation", noted)
+    monkeypatch.setattr(Described, "model", model_info(context_length=64, stop_token_ids=(0,)))
+    return found
+
+
+@asynccontextmanager
+async def by_grpc() -> AsyncIterator[generation_pb2_grpc.GenerationStub]:
+    async with gateway() as (_, deployment):
+        server = grpc.aio.server(interceptors=[ErrorInterceptor()])
+        register(GenerationServicer(Front(deployment)), server)
+        port = server.add_insecure_port("127.0.0.1:0")
+        await server.start()
+        async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
+            yield generation_pb2_grpc.GenerationStub(channel)
+        await server.stop(0)
+
+
+def ended() -> tuple[float, float]:
+    """Requests that came too late, and those that were called off."""
+    late, left = FAILURES.labels("deadline_exceeded"), SUCCESSES.labels("abort")
+    return late._value.get(), left._value.get()
+
+
+def grpc_request(bomb: str | None = None) -> pb.GenerateOnceRequest:
+    parameters = pb.GenerationParameters(text="a")
+    if bomb is not None:
+        parameters.sampling.grammar.json_schema = bomb
+    return pb.GenerateOnceRequest(parameters=parameters)
+
+
+async def test_a_deadline_that_passes_while_a_request_is_read_over_grpc(
+    deadlines: list[Deadline],
+) -> None:
+    """Where gRPC cancels the handler, too."""
+    async with by_grpc() as stub:
+        late, left = ended()
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await stub.GenerateOnce(grpc_request(BOMB), timeout=SHORT_S)
+        assert caught.value.code() is grpc.StatusCode.DEADLINE_EXCEEDED
+        await eventually(lambda: ended() != (late, left))
+        assert ended() == (late + 1, left) and not deadlines
+
+
+async def test_a_deadline_that_passes_while_a_request_is_read_over_http(
+    deadlines: list[Deadline],
+) -> None:
+    async with gateway() as (client, _):
+        late, left = ended()
+        headers = {"X-Request-Timeout": str(SHORT_S)}
+        answer = await client.post("/v1/completions", json=BODY, headers=headers)
+        assert answer.status_code == 504 and answer.json()["error"]["code"] == "timeout"
+        assert ended() == (late + 1, left) and not deadlines
+
+
+@pytest.fixture
+def read_at(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """When requests began to be read."""
+    moments: list[float] = []
+    read = RequestReader.read
+
+    async def timed(*said: Any) -> GenerationRequest:
+        moments.append(time.monotonic())
+        return await read(*said)
+
+    monkeypatch.setattr(RequestReader, "read", timed)
+    return moments
+
+
+class Call:
+    """Of a gRPC client that has a minute."""
+
+    def invocation_metadata(self) -> None:
+        return None
+
+    def time_remaining(self) -> float:
+        return LONG_S
+
+
+async def test_reading_is_a_part_of_the_time(
+    read_at: list[float], deadlines: list[Deadline]
+) -> None:
+    async with gateway() as (_, deployment):
+        door: Any = GenerationServicer(Front(deployment))
+        with pytest.raises(Unavailable):  # nobody is behind
+            await door.GenerateOnce(grpc_request(), Call())
+    (began,), (deadline,) = read_at, deadlines
+    assert deadline.at is not None and deadline.at < began + LONG_S
+
+
+async def test_the_choices_of_an_http_request_have_one_deadline(
+    read_at: list[float], deadlines: list[Deadline]
+) -> None:
+    """Each used to begin its time when those before it had been read."""
+    async with gateway() as (client, _):
+        body, headers = {"prompt": ["a", "b"], "n": 2}, {"X-Request-Timeout": str(LONG_S)}
+        await client.post("/v1/completions", json=body, headers=headers)
+    assert len(deadlines) == len(read_at) == 4 and len(set(deadlines)) == 1
+    at = deadlines[0].at
+    assert at is not None and at < read_at[0] + LONG_S

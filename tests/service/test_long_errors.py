@@ -1,0 +1,66 @@
+"""An error as long as it likes arrives as what it is: gRPC limits what comes behind an answer."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import grpc
+import pytest
+
+from draftloop.errors import (
+    DraftloopError,
+    InvalidInput,
+    Mismatch,
+    Overloaded,
+    SessionLost,
+    Unavailable,
+)
+from draftloop.rpc.interceptors import to_status
+from draftloop.rpc.status import to_error
+from protos import verifier_pb2, verifier_pb2_grpc
+from tests.faults import fakes
+
+LETTERS = ("a", "%", "\n", "é", "字", "😀")
+KINDS: dict[str, Any] = {
+    "InvalidInput": lambda text: InvalidInput.passed_on("grammar.regex", text),
+    "Overloaded": Overloaded,
+    "Unavailable": Unavailable,
+    "Mismatch": Mismatch,
+    "SessionLost": SessionLost,
+    "DraftloopError": DraftloopError,
+}
+
+
+class Failing(verifier_pb2_grpc.VerifierServicer):
+    """Raises its error."""
+
+    error: DraftloopError
+
+    async def Info(self, request: Any, context: Any) -> Any:
+        raise self.error
+
+
+@asynccontextmanager
+async def failing() -> AsyncIterator[tuple[Failing, verifier_pb2_grpc.VerifierStub]]:
+    fake = Failing()
+    add = verifier_pb2_grpc.add_VerifierServicer_to_server
+    async with (
+        fakes.listening(add, fake) as address,
+        grpc.aio.insecure_channel(address) as channel,
+    ):
+        yield fake, verifier_pb2_grpc.VerifierStub(channel)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_an_error_of_any_length(kind: str) -> None:
+    async with failing() as (fake, stub):
+        for letter in LETTERS:
+            for length in (200, 800, 1500, 100_000):
+                fake.error = KINDS[kind](letter * length)
+                with pytest.raises(grpc.aio.AioRpcError) as caught:
+                    await stub.Info(verifier_pb2.VerifierInfoRequest())
+                assert caught.value.code() is to_status(fake.error)[0]
+                told = str(to_error(caught.value, "here"))
+                assert letter * length in told or f"{letter * 200}…" in told
