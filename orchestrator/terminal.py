@@ -44,10 +44,10 @@ class TextPrinter:
         for part, source in split_by_source(piece):
             self._console.print(Text(part, style=STYLES[source]), end="", soft_wrap=True)
 
-    def legend(self) -> None:
-        """Names the colours that were used."""
+    def legend(self, console: Console) -> None:
+        """Names the colours that were used, on a console that is not the text's own."""
         parts = [f"[{STYLES[s] or 'default'}]{SOURCE_NAMES[s]}[/]" for s in sorted(self.seen)]
-        self._console.print(f"[dim]tokens from:[/] {', '.join(parts)}")
+        console.print(f"[dim]tokens from:[/] {', '.join(parts)}")
 
 
 def show_as_it_is(console: Console, text: str) -> None:
