@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated, get_args
 
@@ -23,12 +24,11 @@ from phrase_store.log import LogOptions, LogUnavailable, open_log
 
 # What may follow is looked at here: who mistypes a flag needs a word and not the usage.
 OWN_WORDS = {"allow_extra_args": True, "ignore_unknown_options": True}
-ROLES_FLAGS = {
-    "verifier": {*map(flag_of, ModelServiceSettings.model_fields)},
-    "drafter": {
-        *map(flag_of, {**ModelServiceSettings.model_fields, **PhraseSettings.model_fields})
-    },
-    "orchestrator": {*map(flag_of, OrchestratorSettings.model_fields)},
+DRAFTERS_OWN = ("draft_ahead", "draft_temperature")  # whose settings are not to be imported here
+ROLES_SETTINGS: dict[str, Iterable[str]] = {
+    "verifier": ModelServiceSettings.model_fields,
+    "drafter": (*ModelServiceSettings.model_fields, *PhraseSettings.model_fields, *DRAFTERS_OWN),
+    "orchestrator": OrchestratorSettings.model_fields,
 }
 PATIENT = LogOptions(connect_timeout_s=1.0, operation_timeout_s=1.0)
 
@@ -90,23 +90,23 @@ def up(
 
 
 def _refuse_unknown(words: list[str]) -> None:
-    """Raises StartupFailure for the first of them."""
-    for word, following in zip(words, [*words[1:], ""], strict=True):
-        if not word.startswith("-"):
-            raise StartupFailure(f"{word}: `draftloop up` takes flags alone")
-        flag, separator, _ = word.partition("=")
-        roles = [role for role, flags in ROLES_FLAGS.items() if flag in flags]
-        if not roles:
-            raise StartupFailure(unknown_flag(word, ["config", *StackConfig.model_fields]))
-        own = (
-            [word] if separator or not following or following.startswith("-") else [word, following]
-        )
-        key = f"{roles[0]}_flags"
-        raise StartupFailure(
-            f"{flag}: a flag of {' and '.join(roles)}, not of `draftloop up`: say "
-            f"{flag_of(key)} {shlex.quote(shlex.join(own))}, or {key} = {json.dumps(own)} "
-            "in the file of --config"
-        )
+    """Raises StartupFailure for what is left of the command line, if anything is."""
+    if not words:
+        return
+    word, following = [*words, ""][:2]
+    flag, separator, _ = word.partition("=")
+    if not flag.startswith("-"):
+        raise StartupFailure(f"{word}: `draftloop up` takes flags alone")
+    roles = [role for role, names in ROLES_SETTINGS.items() if flag in map(flag_of, names)]
+    if not roles:
+        raise StartupFailure(unknown_flag(flag, ["config", *StackConfig.model_fields]))
+    own = [word] if separator or not following or following.startswith("-") else [word, following]
+    key = f"{roles[0]}_flags"
+    raise StartupFailure(
+        f"{flag}: a flag of {' and '.join(roles)}, not of `draftloop up`: say "
+        f"{flag_of(key)} {shlex.quote(shlex.join(own))}, or {key} = {json.dumps(own)} "
+        "in the file of --config"
+    )
 
 
 def _run_stack(config: StackConfig) -> None:

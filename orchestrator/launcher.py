@@ -95,8 +95,15 @@ class Stack:
             for process in self.processes.values():
                 process.kill()
         finally:
-            if not keeps_logs or not any(self.folder.glob("*.log")):
-                shutil.rmtree(self.folder, ignore_errors=True)
+            self._clear(all_of_it=not keeps_logs or not any(self.folder.glob("*.log")))
+
+    def _clear(self, *, all_of_it: bool) -> None:
+        """Leaves logs at the most."""
+        if all_of_it:
+            shutil.rmtree(self.folder, ignore_errors=True)
+            return
+        for file in set(self.folder.iterdir()) - set(self.folder.glob("*.log")):
+            file.unlink()
 
     def _start(self) -> None:
         config = self.config

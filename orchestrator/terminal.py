@@ -78,7 +78,8 @@ def show_summary(console: Console, summary: Summary) -> None:
         f"[bold]{summary.tokens_per_second:.1f} tokens/s[/]"
         f"[dim], {figures.tokens_per_round:.2f} tokens per round, "
         f"{figures.accepted_tokens} of {figures.draft_tokens} drafted tokens accepted, "
-        f"seed {summary.seed}, ended by {summary.finish_reason}[/]"
+        f"seed {summary.seed}, ended by {summary.finish_reason}[/]",
+        soft_wrap=True,
     )
 
 
