@@ -138,19 +138,17 @@ def test_all_that_is_missing_is_said_at_once_what_was_asked_for_first(tmp_path: 
         usual, asked = (server.getsockname()[1] for server in servers)
 
         class Usual(StackConfig):
-            http_port: int | None = usual  # which nobody asked for
+            port: int = usual  # which nobody asked for
 
         same = {"drafter_port": 20_999, "verifier_port": 20_999}
-        config = Usual(target=tmp_path / "no", port=asked, **same)
+        config = Usual(target=tmp_path / "no", http_port=asked, **same)
         with pytest.raises(StartupFailure) as caught:
             stack.enter_context(Stack(config))
-    print(caught.value)
-    target, verifier_port, port, http_port = str(caught.value).splitlines()
+    target, verifier_port, http_port, port = str(caught.value).splitlines()
     assert target.startswith(f"target: {tmp_path / 'no'} holds no config.json")
     assert verifier_port.startswith("verifier_port: 127.0.0.1:20999 is that of drafter_port, too")
-    assert port.startswith(f"port: 127.0.0.1:{asked} is in use")
-    assert http_port.startswith(f"http_port: 127.0.0.1:{usual} is in use")
-    assert http_port.endswith("(--http-port)")
+    assert http_port.startswith(f"http_port: 127.0.0.1:{asked} is in use")
+    assert port.startswith(f"port: 127.0.0.1:{usual} is in use") and port.endswith("(--port)")
 
 
 def test_internal_ports_that_nobody_named_give_way() -> None:
