@@ -103,7 +103,7 @@ class Stack:
             shutil.rmtree(self.folder, ignore_errors=True)
             return
         for file in set(self.folder.iterdir()) - set(self.folder.glob("*.log")):
-            file.unlink()
+            file.unlink(missing_ok=True)
 
     def _start(self) -> None:
         config = self.config

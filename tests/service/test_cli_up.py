@@ -15,6 +15,7 @@ from orchestrator import cli_up
 from orchestrator.cli import app
 from orchestrator.cli_common import FAILED
 from orchestrator.config import OrchestratorSettings
+from orchestrator.launcher import Stack
 from orchestrator.stack_config import StackConfig
 from tests.support.redis_server import RedisServer, free_port
 from verifier_service.config import VerifierSettings
@@ -71,6 +72,21 @@ def test_the_roles_flags_are_known_whole() -> None:
     own = set(StackConfig.model_fields)
     for role, kind in settings.items():
         assert set(kind.model_fields) - own == set(cli_up.ROLES_SETTINGS[role]) - own
+
+
+def test_a_stop_says_what_becomes_of_the_logs(monkeypatch: pytest.MonkeyPatch) -> None:
+    folders: list[Path] = []
+
+    def interrupted(stack: Stack) -> None:
+        (stack.folder / "verifier.log").touch()
+        folders.append(stack.folder)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Stack, "_start", interrupted)
+    result = CliRunner().invoke(app, ["up"])
+    assert result.exit_code == 0
+    assert result.stdout.splitlines()[-1] == "stopped; the logs are removed"
+    assert len(folders) == 1 and not folders[0].exists()
 
 
 def test_a_phrase_log_that_is_not_there_is_told(
