@@ -106,7 +106,7 @@ def compare(console: Console, services: Services, prompt: Prompt, tokens: int) -
     printer = TextPrinter(console)
     drafted = services.run(STRATEGY, _case(prompt, tokens), printer.show)
     console.print()
-    printer.legend()
+    printer.legend(console)
     with console.status("the same again by plain decoding"):
         plain = services.run(PLAIN, _case(prompt, tokens))
     comparison = Comparison(prompt, drafted, plain)

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-import asyncio
-import sys
+from draftloop.interruption import ends_at_once
 
-from drafter_service.config import DrafterSettings
-from draftloop.model_info import require_model_folder
-from draftloop.rpc.role import run_role
-from draftloop.turns import importing, turn
+with ends_at_once("drafter"):  # they take half a second
+    import asyncio
+    import sys
+
+    from drafter_service.config import DrafterSettings
+    from draftloop.model_info import require_model_folder
+    from draftloop.rpc.role import run_role
+    from draftloop.turns import importing, turn
 
 
 async def serve(settings: DrafterSettings) -> None:

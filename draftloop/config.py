@@ -8,11 +8,12 @@ from pathlib import Path
 from typing import Any, Literal, Self
 
 from pydantic import Field, ValidationError, ValidationInfo, field_validator, model_validator
-from pydantic_settings import BaseSettings, CliApp, SettingsConfigDict
+from pydantic_settings import BaseSettings, CliApp, SettingsConfigDict, SettingsError
 
 from draftloop import bundled
 from draftloop.environment import prefix_of, unknown_names
 from draftloop.errors import StartupFailure
+from draftloop.suggestion import unknown, unknown_flag
 from draftloop.tls import ServerTls, require_together
 
 LOOPBACK = "127.0.0.1"
@@ -31,6 +32,7 @@ def settings_config(role: str) -> SettingsConfigDict:
         cli_prog_name=f"draftloop serve {role}",
         cli_kebab_case=True,
         cli_implicit_flags=True,
+        cli_exit_on_error=False,  # or there would be the whole usage before it
         frozen=True,
     )
 
@@ -119,6 +121,18 @@ class ServiceSettings(BaseSettings):
             return CliApp.run(cls, cli_args=arguments)
         except ValidationError as error:
             raise StartupFailure(explain(error)) from None
+        except SettingsError as error:
+            raise StartupFailure(cls._misread(str(error))) from None
+
+    @classmethod
+    def _misread(cls, complaint: str) -> str:
+        """One line per unknown flag; for the rest argparse's own words."""
+        said = complaint.removeprefix("error parsing CLI: ")
+        words = said.removeprefix("unrecognized arguments: ").split()
+        flags = [word for word in words if word.startswith("-")]
+        if said.startswith("unrecognized arguments: ") and flags:
+            return "\n".join(unknown_flag(flag, cls.model_fields) for flag in flags)
+        return said
 
     @classmethod
     def _refuse_unknown_environment(cls) -> None:
@@ -126,10 +140,7 @@ class ServiceSettings(BaseSettings):
         mistakes = unknown_names(prefix, cls.model_fields, os.environ)
         if mistakes:
             raise StartupFailure(
-                "\n".join(
-                    f"{name}: unknown setting; the nearest that is known is {nearest}"
-                    for name, nearest in mistakes.items()
-                )
+                "\n".join(unknown(name, "setting", meant) for name, meant in mistakes.items())
             )
 
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Collection, Iterable, Mapping
+
+from draftloop.suggestion import nearest
 
 ENVIRONMENT_PREFIX = "DRAFTLOOP_"
 ROLES = ("orchestrator", "drafter", "verifier")
@@ -44,7 +45,7 @@ def shared_phrases_url(environment: Mapping[str, str]) -> str | None:
 def unknown_names(
     prefix: str, settings: Iterable[str], environment: Mapping[str, str]
 ) -> dict[str, str]:
-    """Names of ours that nobody reads, each with the nearest of those that somebody does.
+    """Names of ours that nobody reads, each with the nearest of those that somebody does, if any.
 
     `prefix` is that of the role that starts, `settings` are the names of its settings. Names with
     another role's prefix are that role's to judge. Capitals are all the same, as they are where
@@ -53,7 +54,7 @@ def unknown_names(
     known = {prefix + setting.upper() for setting in settings} | set(SHARED)
     others = tuple(other for role in ROLES if (other := prefix_of(role)) != prefix)
     return {
-        name: _nearest(name.upper(), known, others)
+        name: _nearest(name.upper(), prefix, known, others)
         for name, value in sorted(environment.items())
         if (read := name.upper()).startswith(ENVIRONMENT_PREFIX)
         and read not in known
@@ -62,8 +63,14 @@ def unknown_names(
     }
 
 
-def _nearest(name: str, known: Collection[str], others: Iterable[str]) -> str:
-    """Where the role's name may be what is misspelt, the setting under another role's is one."""
+def _nearest(name: str, prefix: str, known: Collection[str], others: Iterable[str]) -> str:
+    """Empty where none is near. Beginnings in common say nothing: they are not compared.
+
+    Where the role's name may be what is misspelt, the setting under another role's is one.
+    """
     setting = name.removeprefix(ENVIRONMENT_PREFIX).partition("_")[2]
-    meant = [other + setting for other in others if setting]
-    return difflib.get_close_matches(name, [*known, *meant], n=1, cutoff=0.0)[0]
+    meant = [*known, *(other + setting for other in others if setting)]
+    common = prefix if name.startswith(prefix) else ENVIRONMENT_PREFIX
+    rest = [other.removeprefix(common) for other in meant if other.startswith(common)]
+    found = nearest(name.removeprefix(common), rest)
+    return found and common + found

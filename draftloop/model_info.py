@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +18,7 @@ TOKENIZER = "tokenizer.json"
 GENERATION = "generation_config.json"
 SAMPLE = 4096  # bytes of a tensor
 MOST_HEADER = 100_000_000  # bytes, as safetensors itself allows
+HUB_NAME = re.compile(r"[\w-][\w.-]*/[\w-][\w.-]*")  # organization/model, as on Hugging Face
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,15 +184,25 @@ def require_model_folder(folder: Path, setting: str = "model") -> None:
 def _missing(folder: Path, name: str, setting: str) -> StartupFailure:
     if is_left_behind(folder):
         return StartupFailure(f"{setting}: {ONLY_IN_A_CLONE}")
-    advice = ""
+    return StartupFailure(
+        f"{setting}: {folder} holds no {name}; give the folder of a Hugging Face model"
+        f"{_advice(folder, name)}"
+    )
+
+
+def _advice(folder: Path, name: str) -> str:
+    """How to come to what is missing, where what was given tells it."""
+    if folder.suffix.lower() == ".gguf" or any(folder.glob("*.gguf")):
+        return "; GGUF is not read: it must be safetensors"
+    if HUB_NAME.fullmatch(str(folder)) and not folder.exists():
+        fetched = f"`hf download {folder} --local-dir {folder.name}`"
+        return f"; to fetch this one: {fetched}, and give the folder {folder.name}"
     if name == TOKENIZER:
-        advice = (
+        return (
             "; a tokenizer.model alone is not read: write the other with "
             "`AutoTokenizer.from_pretrained(folder).save_pretrained(folder)`"
         )
-    return StartupFailure(
-        f"{setting}: {folder} holds no {name}; give the folder of a Hugging Face model{advice}"
-    )
+    return ""
 
 
 def _read_json(folder: Path, name: str, setting: str = "model") -> dict[str, Any]:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-import sys
+from draftloop.interruption import ends_at_once
 
-from draftloop.rpc.role import run_role
-from orchestrator.config import OrchestratorSettings
+with ends_at_once("orchestrator"):  # they take half a second
+    import sys
+
+    from draftloop.rpc.role import run_role
+    from orchestrator.config import OrchestratorSettings
 
 
 async def serve(settings: OrchestratorSettings) -> None:

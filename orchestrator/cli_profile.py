@@ -16,7 +16,7 @@ from draftloop.errors import InvalidInput
 from draftloop.model_info import ModelInfo
 from orchestrator.cli_common import ApiKey, Server, TlsCa, clear_errors, client_of, console
 from orchestrator.cost_plot import draw
-from orchestrator.cost_table import break_even, cost_rows, verdicts
+from orchestrator.cost_table import break_even, cost_rows
 
 BAR_WIDTH = 24
 DRAFTS = (3, 7, 15)
@@ -31,15 +31,15 @@ def profile(
 ) -> None:
     """Show what a forward costs by tokens, context and batch: measured, and corrected since."""
     with clear_errors():
-        if plot is not None and plot.suffix.lower() != ".svg":
-            raise InvalidInput("plot", "must end in .svg, the one format that is drawn", str(plot))
+        if plot is not None:
+            _require_place(plot)
         with client_of(server, api_key, tls_ca) as client:
             info = client.info()
         models = {"verifier": info.verifier}
         if info.drafter is not None:
             models["drafter"] = info.drafter
         if plot is not None:
-            plot.write_text(draw(models), encoding="utf-8")
+            _write(plot, draw(models))
         if as_json:
             typer.echo(json.dumps({role: _as_json(model) for role, model in models.items()}))
             return
@@ -48,6 +48,21 @@ def profile(
         _show_break_even(info.verifier)
         if plot is not None:
             console.print(f"drawn: {plot}", markup=False, soft_wrap=True)
+
+
+def _require_place(plot: Path) -> None:
+    if plot.suffix.lower() != ".svg":
+        raise InvalidInput("plot", "must end in .svg, the one format that is drawn", str(plot))
+    if not plot.parent.is_dir():
+        rule = f"must be a file in a folder that exists, and there is no {plot.parent}"
+        raise InvalidInput("plot", rule, str(plot))
+
+
+def _write(plot: Path, picture: str) -> None:
+    try:
+        plot.write_text(picture, encoding="utf-8")
+    except OSError as error:
+        raise InvalidInput("plot", f"cannot be written ({error.strerror})", str(plot)) from None
 
 
 def _as_json(model: ModelInfo) -> dict[str, object]:
@@ -83,7 +98,6 @@ def _show(role: str, model: ModelInfo) -> None:
             "█" * max(1, round(BAR_WIDTH * row.ms / longest)),
         )  # fmt: skip
     console.print(table)
-    console.print(f"[dim]{role}: {', '.join(verdicts(model))}[/]", soft_wrap=True)
 
 
 def _show_break_even(verifier: ModelInfo) -> None:

@@ -40,15 +40,6 @@ def cost_rows(model: ModelInfo) -> list[CostRow]:
     return rows
 
 
-def verdicts(model: ModelInfo) -> list[str]:
-    """How much several tokens cost in terms of one, by the fullest part of the curve."""
-    line = cost_line(model.cost_curve)
-    one = line.nanoseconds(1)
-    return [
-        f"{rows} tokens cost {line.nanoseconds(rows) / one:.2f} times one" for rows in line.rows[1:]
-    ]
-
-
 def break_even(verifier: ModelInfo, nodes: int) -> float:
     """Accepted tokens a round from which a draft of `nodes` pays for its own verification."""
     line = cost_line(verifier.cost_curve)

@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import os
 import shutil
 import signal
-import socket
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Self
 
 from draftloop.bundled import ONLY_IN_A_CLONE, is_left_behind
 from draftloop.environment import prefix_of
 from draftloop.errors import StartupFailure
-from draftloop.model_info import require_model_folder
+from draftloop.model_info import require_model_folder, vocabulary_fingerprint
 from orchestrator.config import OrchestratorSettings
+from orchestrator.ports import free_where_taken, port_problems
 from orchestrator.role_process import POLL_S, RoleProcess
 from orchestrator.stack_config import StackConfig
 
@@ -33,7 +32,6 @@ DRAFTER_MEMORY_SHARE = 0.2
 OURS = ("model", "tokenizer")
 # What asks for a role's setting, where that is not a setting of its name.
 ASKED_BY = {"http_listen": {"host", "http_port"}}
-PORT_FLAGS = {"port": "--port", "http_port": "--http-port"}
 
 
 class Stack:
@@ -50,6 +48,8 @@ class Stack:
         except OSError as error:
             raise StartupFailure(f"no folder for logs can be made: {error}; set TMPDIR") from None
         self.processes: dict[str, RoleProcess] = {}
+        self.phrases_url = ""  # of the orchestrator, once it is known
+        self._ports: dict[str, int] = {}
         self._on_ready = on_ready or (lambda _: None)
         self._http_address_file = self.folder / "http.address"
         self._start_lock = self.folder / "start.lock"
@@ -95,18 +95,25 @@ class Stack:
             for process in self.processes.values():
                 process.kill()
         finally:
-            if not keeps_logs or not any(self.folder.glob("*.log")):
-                shutil.rmtree(self.folder, ignore_errors=True)
+            self._clear(all_of_it=not keeps_logs or not any(self.folder.glob("*.log")))
+
+    def _clear(self, *, all_of_it: bool) -> None:
+        """Leaves logs at the most."""
+        if all_of_it:
+            shutil.rmtree(self.folder, ignore_errors=True)
+            return
+        for file in set(self.folder.iterdir()) - set(self.folder.glob("*.log")):
+            file.unlink(missing_ok=True)
 
     def _start(self) -> None:
         config = self.config
         deadline = time.monotonic() + config.start_timeout_s
-        if problems := [*self._missing_models(), *self._port_problems()]:
+        if problems := [*self._missing_models(), *self._taken_ports()]:
             raise StartupFailure("\n".join(problems))
         self._require_orchestrator_flags()
-        self._add("verifier", config.verifier_port, self._verifier_flags())
+        self._add("verifier", self._ports["verifier_port"], self._verifier_flags())
         if config.draft is not None:
-            self._add("drafter", config.drafter_port, self._drafter_flags())
+            self._add("drafter", self._ports["drafter_port"], self._drafter_flags())
         for process in list(self.processes.values()):  # both import torch in the meantime
             self._await(process, deadline)
         self._add("orchestrator", config.port, self._orchestrator_flags())
@@ -128,7 +135,11 @@ class Stack:
     def _require_orchestrator_flags(self) -> None:
         """It starts last: what is wrong with its settings is said before models are loaded."""
         elsewhere = ("--verifiers", "127.0.0.1:1", "--drafters", "")
-        OrchestratorSettings.from_command_line([*self._orchestrator_flags(), *elsewhere])
+        asked = "phrases_url" in self.config.model_fields_set
+        phrases = ["--phrases-url", self.config.phrases_url] if asked else []
+        self.phrases_url = OrchestratorSettings.from_command_line(
+            [*phrases, *self._orchestrator_flags(), *elsewhere]
+        ).phrases_url
 
     def _missing_models(self) -> Iterator[str]:
         folders = {"target": self.config.target, "draft": self.config.draft}
@@ -137,31 +148,41 @@ class Stack:
         if left:
             flags = ", ".join(f"--{name}" for name in left)
             yield f"{', '.join(left)}: {ONLY_IN_A_CLONE} ({flags})"
+        missing = bool(left)
         for name, folder in named.items():
             try:
                 if name not in left:
                     require_model_folder(folder, name)
             except StartupFailure as error:
+                missing = True
                 yield str(error)
+        if not missing:
+            yield from self._other_vocabulary(named)
 
-    def _port_problems(self) -> Iterator[str]:
-        """Finds occupied ports now rather than after seconds of loading; those asked for first."""
-        config = self.config
+    def _other_vocabulary(self, folders: Mapping[str, Path]) -> Iterator[str]:
+        """The orchestrator would refuse the pair, too, but once both models are loaded."""
+        try:
+            known = {name: vocabulary_fingerprint(folder, name) for name, folder in folders.items()}
+        except StartupFailure as error:
+            yield str(error)
+            return
+        if len(set(known.values())) > 1:
+            yield (
+                f"draft: {folders['draft']} has another vocabulary than {folders['target']} "
+                f"({known['draft']}, not {known['target']}); give a draft model with the target "
+                "model's tokenizer, or none (--draft)"
+            )
+
+    def _taken_ports(self) -> Iterator[str]:
+        """Chooses the ports first: see `ports.free_where_taken`."""
+        config, named = self.config, self.config.model_fields_set
         ports = {"verifier_port": config.verifier_port, "port": config.port}
         if config.http_port is not None and self._says("orchestrator", "http_listen"):
             ports["http_port"] = config.http_port
         if config.draft is not None:
             ports["drafter_port"] = config.drafter_port
-        looked_at = {0}  # which takes a free one
-        for name in sorted(ports, key=lambda name: name not in config.model_fields_set):
-            if (port := ports[name]) in looked_at:
-                continue
-            looked_at.add(port)
-            others = [other for other, taken in ports.items() if taken == port and other != name]
-            problem = f"is that of {others[0]}, too" if others else _problem(config.host, port)
-            if problem:
-                way = PORT_FLAGS.get(name, f"{name} in the file of --config")
-                yield f"{name}: {config.host}:{port} {problem} ({way})"
+        self._ports = free_where_taken(config.host, ports, named)
+        yield from port_problems(config.host, self._ports, named)
 
     def _verifier_flags(self) -> list[str]:
         config = self.config
@@ -207,20 +228,6 @@ class Stack:
         asked = ASKED_BY.get(name, {name}) & self.config.model_fields_set
         said = f"{prefix_of(role)}{name.upper()}" in os.environ
         return name in OURS or bool(asked) or not said
-
-
-def _problem(host: str, port: int) -> str:
-    """Why nothing can listen there, and what to do; empty where it can."""
-    try:
-        family = socket.getaddrinfo(host.strip("[]"), port, type=socket.SOCK_STREAM)[0][0]
-        with contextlib.closing(socket.socket(family, socket.SOCK_STREAM)) as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            probe.bind((host.strip("[]"), port))
-    except OSError as error:
-        if error.errno == errno.EADDRINUSE:
-            return "is in use; stop what listens there or choose another port"
-        return f"cannot be listened on: {error}"
-    return ""
 
 
 @contextlib.contextmanager

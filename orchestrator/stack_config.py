@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 import tomllib
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Self
 
@@ -29,6 +30,7 @@ from draftloop.config import (
 from draftloop.environment import PHRASES_URL
 from draftloop.errors import StartupFailure
 from draftloop.speculation import FUSED
+from draftloop.suggestion import nearest, unknown
 
 # Both the launcher and other roles than their own must know these.
 MODELS = {"target": "DRAFTLOOP_VERIFIER_MODEL", "draft": "DRAFTLOOP_DRAFTER_MODEL"}
@@ -62,8 +64,18 @@ class StackConfig(BaseModel):
     http_port: int | None = Field(
         DEFAULT_HTTP_PORT, ge=0, le=65535, description='port of the HTTP API; "none" serves none'
     )
-    drafter_port: int = Field(DEFAULT_PORTS["drafter"], ge=0, le=65535)
-    verifier_port: int = Field(DEFAULT_PORTS["verifier"], ge=0, le=65535)
+    drafter_port: int = Field(
+        DEFAULT_PORTS["drafter"],
+        ge=0,
+        le=65535,
+        description="port of the drafter; where not given and in use, a free one",
+    )
+    verifier_port: int = Field(
+        DEFAULT_PORTS["verifier"],
+        ge=0,
+        le=65535,
+        description="port of the verifier; where not given and in use, a free one",
+    )
     default_strategy: str = Field(FUSED, description="strategy of a request naming none")
     phrases_url: str = Field(
         "memory://",
@@ -120,6 +132,7 @@ class StackConfig(BaseModel):
                 values = tomllib.loads(file.read_text(encoding="utf-8"))
             except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
                 raise StartupFailure(f"config: {file} cannot be read: {error}") from None
+            _refuse_unknown(values, cls.model_fields)
         for name, variable in MODELS.items():
             if folder := os.environ.get(variable):
                 values.setdefault(name, folder)
@@ -128,3 +141,10 @@ class StackConfig(BaseModel):
             return cls(**values)
         except ValidationError as error:
             raise StartupFailure(explain(error)) from None
+
+
+def _refuse_unknown(keys: Iterable[str], known: Iterable[str]) -> None:
+    """Raises StartupFailure naming every key that means nothing, and what may have been meant."""
+    known = list(known)
+    if mistakes := [unknown(key, "key", nearest(key, known)) for key in keys if key not in known]:
+        raise StartupFailure("\n".join(mistakes))

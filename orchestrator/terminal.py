@@ -44,10 +44,10 @@ class TextPrinter:
         for part, source in split_by_source(piece):
             self._console.print(Text(part, style=STYLES[source]), end="", soft_wrap=True)
 
-    def legend(self) -> None:
-        """Names the colours that were used."""
+    def legend(self, console: Console) -> None:
+        """Names the colours that were used, on a console that is not the text's own."""
         parts = [f"[{STYLES[s] or 'default'}]{SOURCE_NAMES[s]}[/]" for s in sorted(self.seen)]
-        self._console.print(f"[dim]tokens from:[/] {', '.join(parts)}")
+        console.print(f"[dim]tokens from:[/] {', '.join(parts)}")
 
 
 def show_as_it_is(console: Console, text: str) -> None:
@@ -78,7 +78,8 @@ def show_summary(console: Console, summary: Summary) -> None:
         f"[bold]{summary.tokens_per_second:.1f} tokens/s[/]"
         f"[dim], {figures.tokens_per_round:.2f} tokens per round, "
         f"{figures.accepted_tokens} of {figures.draft_tokens} drafted tokens accepted, "
-        f"seed {summary.seed}, ended by {summary.finish_reason}[/]"
+        f"seed {summary.seed}, ended by {summary.finish_reason}[/]",
+        soft_wrap=True,
     )
 
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-import sys
+from draftloop.interruption import ends_at_once
 
-from draftloop.model_info import require_model_folder
-from draftloop.rpc.role import run_role
-from draftloop.turns import importing, turn
-from verifier_service.config import VerifierSettings
+with ends_at_once("verifier"):  # they take half a second
+    import sys
+
+    from draftloop.model_info import require_model_folder
+    from draftloop.rpc.role import run_role
+    from draftloop.turns import importing, turn
+    from verifier_service.config import VerifierSettings
 
 
 async def serve(settings: VerifierSettings) -> None:

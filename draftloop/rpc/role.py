@@ -14,6 +14,7 @@ import uvloop
 from draftloop import engine_thread, logs
 from draftloop.config import ServiceSettings
 from draftloop.errors import DraftloopError, StartupFailure
+from draftloop.interruption import INTERRUPTED, ends_at_once
 from draftloop.metrics_server import serving_metrics
 
 Settings = TypeVar("Settings", bound=ServiceSettings)
@@ -36,17 +37,11 @@ def run_role(
     os.environ.setdefault("GRPC_EXPERIMENTS", GRPC_EXPERIMENTS)
     os.environ.setdefault("GRPC_VERBOSITY", GRPC_VERBOSITY)
     logs.have_standard_error()
+    status = 0
     try:
-        settings = settings_type.from_command_line(sys.argv[1:] if arguments is None else arguments)
-        logs.configure(role, log_format=settings.log_format, level=settings.log_level)
-        logs.get(__name__).info("settings", **settings.effective())
-        # A fifth less time a message than asyncio's own loop: docs/decisions/0005.
-        with (
-            serving_metrics(settings.metrics_listen),
-            _tracing(role, settings),
-            asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner,
-        ):
-            runner.run(serve(settings))
+        with ends_at_once(role):
+            said = sys.argv[1:] if arguments is None else arguments
+            _run(role, settings_type.from_command_line(said), serve)
     except DraftloopError as error:
         sys.stderr.write(f"{role}: {error}\n")
         return STARTUP_FAILED
@@ -54,9 +49,26 @@ def run_role(
         extra = f"pip install 'draftloop[{role}]'"
         sys.stderr.write(f"{role}: {error.name} is not installed; {extra}\n")
         return STARTUP_FAILED
+    except KeyboardInterrupt:  # while it ends
+        sys.stderr.write(f"{role}: interrupted\n")
+        status = INTERRUPTED
     if engine_thread.is_running():
-        os._exit(0)  # told to stop while it loads: not in the middle of what torch does there
-    return 0
+        os._exit(status)  # told to stop while it loads: not in the middle of what torch does there
+    return status
+
+
+def _run(
+    role: str, settings: Settings, serve: Callable[[Settings], Coroutine[Any, Any, None]]
+) -> None:
+    logs.configure(role, log_format=settings.log_format, level=settings.log_level)
+    logs.get(__name__).info("settings", **settings.effective())
+    # A fifth less time a message than asyncio's own loop: docs/decisions/0005.
+    with (
+        serving_metrics(settings.metrics_listen),
+        _tracing(role, settings),
+        asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner,
+    ):
+        runner.run(serve(settings))
 
 
 @contextlib.contextmanager

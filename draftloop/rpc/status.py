@@ -9,6 +9,7 @@ from google.protobuf.message import Message
 from google.rpc.error_details_pb2 import BadRequest, ErrorInfo, RetryInfo
 from google.rpc.status_pb2 import Status
 
+from draftloop.config import DEFAULT_PORTS
 from draftloop.errors import (
     DeadlineExceeded,
     DraftloopError,
@@ -22,6 +23,10 @@ from draftloop.errors import (
 from draftloop.rpc.interceptors import DETAILS_KEY
 
 Detail = TypeVar("Detail", bound=Message)
+
+# What gRPC's core says of an address where somebody answers, but not as a gRPC server does.
+NO_SETTINGS = "SETTINGS frame"
+NOBODY_THERE = ("failed to connect", "resolution failed", "errors resolving")
 
 # Errors that are no more than their text.
 PLAIN: dict[grpc.StatusCode, type[DraftloopError]] = {
@@ -92,7 +97,11 @@ def _unavailable(error: grpc.aio.AioRpcError, text: str, address: str) -> Draftl
     retry = _detail(error, RetryInfo)
     if retry is not None:
         return Unavailable(text, _seconds(retry))
-    if "failed to connect" in text.lower() or "resolution failed" in text.lower():
+    if NO_SETTINGS in text:
+        hint = f"the HTTP API's port is not gRPC's, by default {DEFAULT_PORTS['orchestrator']}"
+        what = "speaks no gRPC, or only over TLS (--tls-ca)"
+        return Unavailable(f"what listens at {address} {what}; {hint}", 0)
+    if any(sign in text.lower() for sign in NOBODY_THERE):
         hint = "start one with `draftloop up`, or give the address of another"
         return Unavailable(f"no server at {address}: {hint}", 0)
     return Unavailable(f"the connection to {address} broke: {text}", 0)

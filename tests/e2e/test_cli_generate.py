@@ -1,13 +1,20 @@
-"""What `draftloop generate` says of a mistake: one line with the field, its rule and the value."""
+"""`draftloop generate`: what goes into a pipe, and what it says of a mistake.
+
+That is one line with the field, its rule and the value.
+"""
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
+from pathlib import Path
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner, Result
 
+from draftloop.client import Client, Completion
 from draftloop.config import REPOSITORY
 from draftloop.speculation import STRATEGIES
 from orchestrator.cli import app
@@ -42,6 +49,66 @@ def test_a_mistake_is_one_line(stack: Stack, arguments: tuple[str, ...], complai
     [line] = result.stderr.splitlines()
     assert line.startswith(f"draftloop: {complaint}")
     assert result.stdout == ""
+
+
+PROMPT = "x = "
+GREEDY = ("--temperature", "0", "--max-tokens", "12")
+
+
+@pytest.fixture(scope="module")
+def whole(stack: Stack) -> Completion:
+    """What the prompt goes on with."""
+    with Client(stack.address) as client:
+        return client.generate(PROMPT, temperature=0, max_tokens=12)
+
+
+def test_into_a_pipe_goes_the_text_alone(stack: Stack, whole: Completion) -> None:
+    """Once prompt, legend and figures went with it."""
+    result = generated(stack.address, PROMPT, *GREEDY)
+    assert result.exit_code == 0 and result.stdout == f"{whole.text}\n"
+    legend, figures = result.stderr.splitlines()
+    assert legend.startswith("tokens from: ") and "12 tokens in" in figures
+    assert generated(stack.address, PROMPT, *GREEDY, "--no-echo").stdout == f"{whole.text}\n"
+    assert generated(stack.address, PROMPT, *GREEDY, "--echo").stdout == f"{PROMPT}{whole.text}\n"
+
+
+def test_a_form_can_be_read_from_the_pipe(stack: Stack, tmp_path: Path) -> None:
+    schema = {"type": "object", "properties": {"age": {"type": "integer", "maximum": 9}},
+              "required": ["age"], "additionalProperties": False}  # fmt: skip
+    (tmp_path / "form.json").write_text(json.dumps(schema))
+    told = generated(stack.address, PROMPT, "--json-schema", str(tmp_path / "form.json"))
+    assert json.loads(told.stdout).keys() == {"age"}
+
+
+def test_json_is_one_object_and_nothing_else(stack: Stack, whole: Completion) -> None:
+    def read(*arguments: str) -> Any:
+        result = generated(stack.address, PROMPT, *GREEDY, "--json", *arguments)
+        assert result.exit_code == 0 and result.stderr == "", result.output
+        return json.loads(result.stdout)
+
+    one = read()
+    assert (one["text"], one["token_ids"]) == (whole.text, list(whole.token_ids))
+    assert one["finish_reason"] == "length" and one["usage"]["completion_tokens"] == 12
+    assert one["figures"]["strategy"] == "fused" and one["timings"]["decode_ns"] > 0
+    both = read("--compare")
+    assert both["identical"] is True and both["plain"]["text"] == both["drafted"]["text"]
+    assert both["plain"]["figures"]["strategy"] == "autoregressive"
+
+
+def test_a_comparison_is_beside_the_texts(stack: Stack, whole: Completion) -> None:
+    result = generated(stack.address, PROMPT, *GREEDY, "--compare")
+    assert result.stdout == f"{whole.text}\n" * 2
+    assert result.stderr.splitlines()[-1] == "identical tokens"
+
+
+def test_the_port_of_the_http_api_is_not_nobodys(stack: Stack) -> None:
+    """Once it was told to start a server, beside the one that answered."""
+    assert stack.http_address is not None
+    result = generated(stack.http_address, "x")
+    assert result.exit_code == FAILED
+    [line] = result.stderr.splitlines()
+    assert line.startswith(f"draftloop: what listens at {stack.http_address} speaks no gRPC")
+    assert "the HTTP API's port is not gRPC's, by default 50051" in line
 
 
 def test_the_command_itself_says_no_more() -> None:

@@ -38,7 +38,9 @@ def read(role: str) -> ServiceSettings:
         ("DRAFTLOOP_PHRASE_URL", "DRAFTLOOP_PHRASES_URL"),
         ("DRAFTLOOP_APIKEY", "DRAFTLOOP_API_KEY"),
         ("DRAFTLOOP_ORCHESTRATOR_HTTP_PORT", "DRAFTLOOP_ORCHESTRATOR_HTTP_LISTEN"),
-        ("DRAFTLOOP_", "DRAFTLOOP_TLS_CA"),
+        ("DRAFTLOOP_", ""),
+        ("DRAFTLOOP_FOO", ""),
+        ("DRAFTLOOP_ORCHESTRATOR_FOO", ""),
     ],
 )
 def test_a_name_that_nobody_reads_is_refused(
@@ -47,7 +49,25 @@ def test_a_name_that_nobody_reads_is_refused(
     monkeypatch.setenv(name, "8080")
     with pytest.raises(StartupFailure) as caught:
         read("orchestrator")
-    assert str(caught.value) == f"{name}: unknown setting; the nearest that is known is {nearest}"
+    hint = f"; the nearest that is known is {nearest}" if nearest else ""
+    assert str(caught.value) == f"{name}: unknown setting{hint}"
+
+
+@pytest.mark.parametrize("role", KINDS)
+def test_flags_that_nobody_knows_get_a_line_and_no_usage(
+    role: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def refusal(*flags: str) -> str:
+        with pytest.raises(StartupFailure) as caught:
+            KINDS[role].from_command_line(list(flags))
+        return str(caught.value)
+
+    listen = "--listne: unknown flag; the nearest that is known is --listen"
+    assert refusal("--listne", "x") == refusal("--listne=x") == listen
+    assert refusal("--listne", "x", "--foo") == f"{listen}\n--foo: unknown flag"
+    assert refusal("--listen") == "argument --listen: expected one argument"
+    assert refusal("x") == "unrecognized arguments: x"
+    assert capsys.readouterr().err == ""
 
 
 def test_all_such_names_are_told_at_once(monkeypatch: pytest.MonkeyPatch) -> None:

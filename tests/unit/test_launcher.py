@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 import signal
 import socket
 import subprocess
@@ -18,8 +20,9 @@ from drafter_service.config import DrafterSettings
 from draftloop import bundled
 from draftloop.config import bundled_model
 from draftloop.errors import StartupFailure
-from draftloop.model_info import require_model_folder
+from draftloop.model_info import require_model_folder, vocabulary_fingerprint
 from orchestrator.launcher import Stack, interruptible
+from orchestrator.ports import free_where_taken, port_problems
 from orchestrator.role_process import PYTHON, RoleProcess
 from orchestrator.stack_config import StackConfig
 
@@ -74,6 +77,12 @@ def test_nothing_has_a_word_in_a_file(tmp_path: Path) -> None:
     file.write_text("http_port = false\n")
     with pytest.raises(StartupFailure, match="http_port"):
         StackConfig.read(file)
+    file.write_text('tarqet = "x"\nfoo = 3\n')
+    with pytest.raises(StartupFailure) as caught:
+        StackConfig.read(file)
+    assert str(caught.value) == (
+        "tarqet: unknown key; the nearest that is known is target\nfoo: unknown key"
+    )
     file.write_bytes(b"draft = '\xff'\n")
     with pytest.raises(StartupFailure, match="config: .*cannot be read"):
         StackConfig.read(file)
@@ -129,17 +138,52 @@ def test_all_that_is_missing_is_said_at_once_what_was_asked_for_first(tmp_path: 
         usual, asked = (server.getsockname()[1] for server in servers)
 
         class Usual(StackConfig):
-            verifier_port: int = usual  # which nobody asked for
+            port: int = usual  # which nobody asked for
 
-        same = {"drafter_port": 20_999, "http_port": 20_999}
-        config = Usual(target=tmp_path / "no", port=asked, **same)
+        same = {"drafter_port": 20_999, "verifier_port": 20_999}
+        config = Usual(target=tmp_path / "no", http_port=asked, **same)
         with pytest.raises(StartupFailure) as caught:
             stack.enter_context(Stack(config))
-    target, port, http_port, verifier_port = str(caught.value).splitlines()
+    target, verifier_port, http_port, port = str(caught.value).splitlines()
     assert target.startswith(f"target: {tmp_path / 'no'} holds no config.json")
-    assert port.startswith(f"port: 127.0.0.1:{asked} is in use")
-    assert http_port.startswith("http_port: 127.0.0.1:20999 is that of drafter_port, too")
-    assert verifier_port.startswith(f"verifier_port: 127.0.0.1:{usual} is in use")
+    assert verifier_port.startswith("verifier_port: 127.0.0.1:20999 is that of drafter_port, too")
+    assert http_port.startswith(f"http_port: 127.0.0.1:{asked} is in use")
+    assert port.startswith(f"port: 127.0.0.1:{usual} is in use") and port.endswith("(--port)")
+
+
+def test_internal_ports_that_nobody_named_give_way() -> None:
+    """Once a second deployment was refused for ports that its user had never heard of."""
+    host = "127.0.0.1"
+    with socket.create_server((host, 0)) as taken:
+        port = taken.getsockname()[1]
+        ports = {"verifier_port": port, "port": 20_998, "drafter_port": 20_998}
+        chosen = free_where_taken(host, ports, set())
+        assert chosen == {"verifier_port": 0, "port": 20_998, "drafter_port": 0}
+        assert not list(port_problems(host, chosen, set()))
+        named = {"verifier_port", "drafter_port"}
+        assert free_where_taken(host, ports, named) == ports
+        [one, other] = port_problems(host, ports, named)
+    assert one == (
+        f"verifier_port: {host}:{port} is in use; stop what listens there or choose another port "
+        "(--verifier-port)"
+    )
+    assert other == f"drafter_port: {host}:20998 is that of port, too (--drafter-port)"
+
+
+def test_another_vocabulary_is_seen_before_models_are_loaded(tmp_path: Path) -> None:
+    draft = tmp_path / "draft"
+    shutil.copytree(bundled_model("drafter"), draft)
+    tokenizer = json.loads((draft / "tokenizer.json").read_text())
+    tokenizer["added_tokens"] = []
+    (draft / "tokenizer.json").write_text(json.dumps(tokenizer))
+    free = {"port": 0, "http_port": 0, "verifier_port": 0, "drafter_port": 0}
+    stack = Stack(StackConfig(draft=draft, **free))
+    with pytest.raises(StartupFailure) as caught, stack:
+        pass
+    assert not stack.processes
+    prints = [vocabulary_fingerprint(folder) for folder in (draft, bundled_model("verifier"))]
+    assert str(caught.value).startswith(f"draft: {draft} has another vocabulary than ")
+    assert "({}, not {})".format(*prints) in str(caught.value)
 
 
 @pytest.mark.parametrize("name", ["DRAFTLOOP_DRAFTER_PHRASES_URL", "DRAFTLOOP_PHRASES_URL"])
@@ -156,6 +200,7 @@ def test_an_environments_phrase_log_is_not_overruled(
         stack = Stack(config)
         stack.role_process = Unstarted
         stack._add("drafter", 0, [])
+        stack.stop()
         with pytest.MonkeyPatch.context() as started:
             for variable, value in stack.processes["drafter"].environment.items():
                 started.setenv(variable, value)
@@ -218,6 +263,8 @@ def test_settings_of_the_orchestrator_are_looked_at_before_models_are_loaded() -
     for wrong, name in (
         ({"default_strategy": "foo"}, "default_strategy: must be one of"),
         ({"orchestrator_flags": ("--max-requests", "0")}, "max_requests"),
+        ({"orchestrator_flags": ("--max-request", "2")}, "--max-request: .* is --max-requests"),
+        ({"phrases_url": "reddis://there"}, "phrases_url: must start with one of memory://"),
     ):
         stack = Stack(StackConfig(**free, **wrong))
         with pytest.raises(StartupFailure, match=name), stack:
@@ -235,10 +282,15 @@ def test_flags_may_be_written_as_in_a_shell(tmp_path: Path) -> None:
 
 def test_logs_stay_where_something_went_wrong(tmp_path: Path) -> None:
     stack = Stack(StackConfig())
-    stack._start = lambda: stack.folder.joinpath("verifier.log").touch()  # type: ignore[method-assign]
+
+    def start() -> None:
+        for name in ("verifier.log", "verifier.address", "start.lock"):
+            stack.folder.joinpath(name).touch()
+
+    stack._start = start  # type: ignore[method-assign]
     with pytest.raises(StartupFailure), stack:
         raise StartupFailure("died")
-    assert stack.folder.joinpath("verifier.log").exists()
+    assert [file.name for file in stack.folder.iterdir()] == ["verifier.log"]
     with stack, pytest.raises(KeyboardInterrupt):
         raise KeyboardInterrupt
     assert not stack.folder.exists()

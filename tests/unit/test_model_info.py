@@ -108,6 +108,27 @@ def test_a_folder_without_a_tokenizer_says_what_to_do(tmp_path: Path) -> None:
     require_model_folder(tmp_path)
 
 
+def test_who_gives_no_folder_is_told_how_to_come_to_one(tmp_path: Path) -> None:
+    """The name that a model has on Hugging Face, and a file for another program."""
+
+    def refusal(folder: Path) -> str:
+        with pytest.raises(StartupFailure) as caught:
+            require_model_folder(folder, "target")
+        return str(caught.value)
+
+    missing = "holds no config.json; give the folder of a Hugging Face model"
+    assert refusal(Path("Qwen/Qwen3-8B")) == (
+        f"target: Qwen/Qwen3-8B {missing}; to fetch this one: "
+        "`hf download Qwen/Qwen3-8B --local-dir Qwen3-8B`, and give the folder Qwen3-8B"
+    )
+    assert refusal(tmp_path / "Qwen3-8B") == f"target: {tmp_path / 'Qwen3-8B'} {missing}"
+    gguf = "; GGUF is not read: it must be safetensors"
+    file = tmp_path / "qwen.gguf"
+    file.touch()
+    for given in (file, tmp_path):
+        assert refusal(given) == f"target: {given} {missing}{gguf}"
+
+
 @pytest.mark.parametrize(("named", "token"), [
     (None, None), ("a", 0), ("<end>", 7), ({"content": "<end>", "special": True}, 7), ("c", None),
 ], ids=str)  # fmt: skip

@@ -1,0 +1,186 @@
+"""`draftloop generate`: the text goes to standard output, all else beside it."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any, TypeVar
+
+import typer
+
+from draftloop.client import DEFAULT_ADDRESS, Client, Stream, Summary
+from draftloop.completion import Completion
+from draftloop.errors import InvalidInput
+from draftloop.grammar import Grammar
+from draftloop.phrase import PhraseScope
+from draftloop.request import GenerationParameters, SamplingParameters
+from draftloop.speculation import AUTOREGRESSIVE, STRATEGIES, Speculation
+from draftloop.tree import SOURCE_NAMES
+from orchestrator import terminal
+from orchestrator.cli_common import (
+    ApiKey,
+    Server,
+    TlsCa,
+    clear_errors,
+    client_of,
+    complaints,
+    console,
+)
+
+Said = TypeVar("Said", bound=Summary)
+Ran = tuple[Said, tuple[int, ...]]  # how a generation ended, and its tokens
+
+
+def generate(
+    prompt: Annotated[str, typer.Argument(help="Text to continue; - reads standard input.")],
+    strategy: Annotated[str, typer.Option(help=f"One of {', '.join(STRATEGIES)}.")] = "",
+    temperature: Annotated[float, typer.Option(help="0 is greedy.")] = 0.7,
+    top_p: Annotated[float, typer.Option(help="Keep tokens up to this total probability.")] = 1.0,
+    top_k: Annotated[int, typer.Option(help="Keep so many tokens; 0 keeps all.")] = 0,
+    seed: Annotated[int | None, typer.Option(help="The same seed gives the same text.")] = None,
+    max_tokens: Annotated[int, typer.Option(help="Most tokens to generate.")] = 128,
+    max_draft_tokens: Annotated[
+        int | None, typer.Option(help="Fixed draft length; measured costs decide without it.")
+    ] = None,
+    phrases: Annotated[
+        PhraseScope, typer.Option(help="Which phrases it reads and writes.")
+    ] = PhraseScope.SHARED,
+    tenant: Annotated[str, typer.Option(help="Whose phrases; empty without tenants.")] = "",
+    stop: Annotated[list[str] | None, typer.Option(help="Text that ends the output.")] = None,
+    json_schema: Annotated[
+        Path | None, typer.Option(help="File with a JSON Schema that the output must fit.")
+    ] = None,
+    regex: Annotated[
+        str | None, typer.Option(help="Regular expression that the whole output must match.")
+    ] = None,
+    compare: Annotated[
+        bool, typer.Option("--compare", help="Show plain decoding beside it.")
+    ] = False,
+    echo: Annotated[
+        bool | None, typer.Option(help="Write the prompt before the text; a terminal alone does.")
+    ] = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Write one JSON object: text, tokens, figures.")
+    ] = False,
+    server: Server = DEFAULT_ADDRESS,
+    api_key: ApiKey = None,
+    tls_ca: TlsCa = None,
+) -> None:
+    """Continue a prompt on a running deployment; figures go to standard error."""
+    with clear_errors():
+        sampling = SamplingParameters(
+            temperature=temperature, top_p=top_p, top_k=top_k, grammar=_grammar(json_schema, regex)
+        )
+        speculation = Speculation(
+            strategy=strategy, max_draft_tokens=max_draft_tokens, phrases=phrases
+        )
+        parameters = GenerationParameters(
+            text=_standard_input() if prompt == "-" else prompt, sampling=sampling, seed=seed,
+            max_tokens=max_tokens, speculation=speculation, tenant=tenant, stop=tuple(stop or ()),
+        )  # fmt: skip
+        with client_of(server, api_key, tls_ca) as client:
+            if as_json:
+                _write_json(client, parameters, compare=compare)
+            else:
+                _stream(client, parameters, compare=compare, echo=echo)
+
+
+def _standard_input() -> str:
+    if sys.stdin is None:
+        raise InvalidInput("prompt", "needs an open standard input", "-")
+    try:
+        return sys.stdin.buffer.read().decode()
+    except UnicodeDecodeError as error:
+        raise InvalidInput("prompt", f"must be text in UTF-8 ({error})", "standard input") from None
+
+
+def _grammar(json_schema: Path | None, regex: str | None) -> Grammar | None:
+    if json_schema is None:
+        return None if regex is None else Grammar("regex", regex)
+    if regex is not None:
+        raise InvalidInput("regex", "must not be given with a JSON Schema", regex)
+    try:
+        return Grammar("json_schema", json_schema.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        rule = f"must be a file of text that can be read ({error})"
+        raise InvalidInput("json_schema", rule, str(json_schema)) from None
+
+
+def _stream(
+    client: Client, parameters: GenerationParameters, *, compare: bool, echo: bool | None
+) -> None:
+    """Into a pipe goes what was generated and nothing else, unless the prompt was asked for."""
+    prompt = (parameters.text or "") if (console.is_terminal if echo is None else echo) else ""
+
+    def run(said: GenerationParameters) -> Ran[Summary]:
+        return _print(client.stream(said), prompt)
+
+    if not compare:
+        run(parameters)
+        return
+    (plain, plain_ids), (other, other_ids) = _two_ways(run, parameters)
+    terminal.show_comparison(complaints, plain, other, plain_ids == other_ids)
+
+
+def _print(pieces: Stream, prompt: str) -> Ran[Summary]:
+    printer = terminal.TextPrinter(console)
+    token_ids: list[int] = []
+    for piece in pieces:
+        if not token_ids:
+            _show_prompt(prompt)
+        printer.show(piece)
+        token_ids.extend(piece.token_ids)
+    console.print()
+    printer.legend(complaints)
+    terminal.show_summary(complaints, pieces.summary)
+    return pieces.summary, tuple(token_ids)
+
+
+def _show_prompt(text: str) -> None:
+    if console.is_terminal:
+        console.print(text, style="dim", end="", markup=False, soft_wrap=True)
+    else:
+        terminal.show_as_it_is(console, text)
+
+
+def _write_json(client: Client, parameters: GenerationParameters, *, compare: bool) -> None:
+    def run(said: GenerationParameters) -> Ran[Completion]:
+        whole = client.generate(said)
+        return whole, whole.token_ids
+
+    if compare:
+        (plain, plain_ids), (other, other_ids) = _two_ways(run, parameters)
+        answer: dict[str, Any] = {"plain": _as_json(plain), "drafted": _as_json(other)}
+        answer["identical"] = plain_ids == other_ids
+    else:
+        answer = _as_json(run(parameters)[0])
+    typer.echo(json.dumps(answer))
+
+
+def _as_json(whole: Completion) -> dict[str, Any]:
+    figures = dataclasses.asdict(whole.figures)
+    for source in figures["sources"]:
+        source["source"] = SOURCE_NAMES[source["source"]]
+    return {
+        "text": whole.text,
+        "token_ids": whole.token_ids,
+        "finish_reason": whole.finish_reason,
+        "seed": whole.seed,
+        "request_id": whole.request_id,
+        "tokens_per_second": whole.tokens_per_second,
+        "usage": dataclasses.asdict(whole.usage),
+        "figures": figures,
+        "timings": dataclasses.asdict(whole.timings),
+    }
+
+
+def _two_ways(
+    run: Callable[[GenerationParameters], Ran[Said]], parameters: GenerationParameters
+) -> tuple[Ran[Said], Ran[Said]]:
+    """Plain decoding, and as asked for with the same seed."""
+    without = Speculation(strategy=AUTOREGRESSIVE)
+    plain = run(dataclasses.replace(parameters, speculation=without))
+    return plain, run(dataclasses.replace(parameters, seed=plain[0].seed))

@@ -1,0 +1,72 @@
+"""Ctrl-C while a role starts: at most a line of its own, and never a traceback."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from draftloop.interruption import INTERRUPTED
+from orchestrator.role_process import MODULES
+
+COMMAND = ("orchestrator.cli", "serve")
+# A library that is there from then on, as far as each has come: parsing settings, and its own work.
+EARLY, TORCH, GRPC = "pydantic_core", "libtorch_cpu", "cygrpc"
+
+
+def has_loaded(process: subprocess.Popen[str], library: str) -> bool:
+    return any(library in mapped.path for mapped in psutil.Process(process.pid).memory_maps())
+
+
+def started(*command: str, log: Path) -> subprocess.Popen[str]:
+    with log.open("w") as output:
+        return subprocess.Popen(
+            [sys.executable, "-m", *command], stdout=output, stderr=output, text=True,
+            # Where the tests run in a shell's background, SIGINT is ignored by all of them.
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+        )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("command", "library", "who"),
+    [
+        ((*COMMAND, "verifier"), EARLY, "draftloop"),
+        ((MODULES["verifier"],), EARLY, "verifier"),
+        ((MODULES["verifier"],), TORCH, "verifier"),
+        ((MODULES["drafter"],), EARLY, "drafter"),
+        ((MODULES["drafter"],), TORCH, "drafter"),
+        ((MODULES["orchestrator"],), EARLY, "orchestrator"),
+        ((MODULES["orchestrator"],), GRPC, "orchestrator"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else value[-1],
+)
+def test_while_it_imports(command: tuple[str, ...], library: str, who: str, tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    process = started(*command, "--listen", "127.0.0.1:0", log=log)
+    while not has_loaded(process, library):
+        assert process.poll() is None, log.read_text()
+        time.sleep(0.005)
+    process.send_signal(signal.SIGINT)
+    assert process.wait(60) == INTERRUPTED, log.read_text()
+    said = [line for line in log.read_text().splitlines() if not line.startswith("{")]
+    assert said == [f"{who}: interrupted"]
+
+
+@pytest.mark.parametrize("role", ["verifier", "drafter"])
+@pytest.mark.parametrize("sign", ['"listening"', '"loading"'])
+def test_once_it_listens_it_stops_in_order(role: str, sign: str, tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    process = started(MODULES[role], "--listen", "127.0.0.1:0", log=log)
+    while sign not in log.read_text():
+        assert process.poll() is None, log.read_text()
+        time.sleep(0.005)
+    process.send_signal(signal.SIGINT)
+    assert process.wait(60) == 0, log.read_text()
+    said = log.read_text()
+    assert '"stopped"' in said and '"error"' not in said
+    assert all(line.startswith("{") for line in said.splitlines())

@@ -1,0 +1,103 @@
+"""`draftloop up` before and beside what it starts: its flags, and its word on the phrase log."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from typer.main import get_command
+from typer.testing import CliRunner
+
+from drafter_service.config import DrafterSettings
+from draftloop.config import ServiceSettings
+from draftloop.suggestion import flag_of
+from orchestrator import cli_up
+from orchestrator.cli import app
+from orchestrator.cli_common import FAILED
+from orchestrator.config import OrchestratorSettings
+from orchestrator.launcher import Stack
+from orchestrator.stack_config import StackConfig
+from tests.support.redis_server import RedisServer, free_port
+from verifier_service.config import VerifierSettings
+
+
+def refusal(*arguments: str) -> str:
+    result = CliRunner().invoke(app, ["up", *arguments])
+    assert result.exit_code == FAILED and result.stdout == "", result.output
+    [line] = result.stderr.splitlines()
+    return line.removeprefix("draftloop: ")
+
+
+def test_every_setting_has_a_flag() -> None:
+    """As docs/configuration.md says it."""
+    up = get_command(app).commands["up"]  # type: ignore[attr-defined]
+    flags = {option for parameter in up.params for option in parameter.opts}
+    assert flags == {flag_of(name) for name in ("config", *StackConfig.model_fields)}
+
+
+def test_flags_win_over_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    started: list[StackConfig] = []
+    monkeypatch.setattr(cli_up, "_run_stack", started.append)
+    file = tmp_path / "up.toml"
+    file.write_text('host = "127.0.0.2"\nhttp_port = 9\nverifier_flags = "--max-sessions 3"\n')
+    flags = ["--http-port", "none", "--verifier-flags", "--max-sessions 4 --threads 1"]
+    result = CliRunner().invoke(app, ["up", "--config", str(file), *flags])
+    assert result.exit_code == 0, result.output
+    [config] = started
+    assert config.host == "127.0.0.2" and config.http_port is None
+    assert config.verifier_flags == ("--max-sessions", "4", "--threads", "1")
+    assert config.model_fields_set == {"host", "http_port", "verifier_flags"}
+
+
+def test_a_roles_flag_is_shown_its_place() -> None:
+    assert refusal("--max-sessions", "32", "--port", "0") == (
+        "--max-sessions: a flag of verifier and drafter, not of `draftloop up`: say "
+        '--verifier-flags \'--max-sessions 32\', or verifier_flags = ["--max-sessions", "32"] '
+        "in the file of --config"
+    )
+    assert 'drafter_flags = ["--draft-ahead", "on"]' in refusal("--draft-ahead", "on")
+    assert 'orchestrator_flags = ["--max-requests=3"]' in refusal("--max-requests=3")
+    assert (
+        refusal("--tarqet", "x") == "--tarqet: unknown flag; the nearest that is known is --target"
+    )
+    assert refusal("--foo") == "--foo: unknown flag"
+    assert refusal("models") == "models: `draftloop up` takes flags alone"
+
+
+def test_the_roles_flags_are_known_whole() -> None:
+    settings: dict[str, type[ServiceSettings]] = {
+        "verifier": VerifierSettings, "drafter": DrafterSettings,
+        "orchestrator": OrchestratorSettings,
+    }  # fmt: skip
+    own = set(StackConfig.model_fields)
+    for role, kind in settings.items():
+        assert set(kind.model_fields) - own == set(cli_up.ROLES_SETTINGS[role]) - own
+
+
+def test_a_stop_says_what_becomes_of_the_logs(monkeypatch: pytest.MonkeyPatch) -> None:
+    folders: list[Path] = []
+
+    def interrupted(stack: Stack) -> None:
+        (stack.folder / "verifier.log").touch()
+        folders.append(stack.folder)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Stack, "_start", interrupted)
+    result = CliRunner().invoke(app, ["up"])
+    assert result.exit_code == 0
+    assert result.stdout.splitlines()[-1] == "stopped; the logs are removed"
+    assert len(folders) == 1 and not folders[0].exists()
+
+
+def test_a_phrase_log_that_is_not_there_is_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Once all that was said is that everything is ready."""
+    cli_up._warn_of_the_phrase_log("memory://")
+    with RedisServer(tmp_path) as server:
+        cli_up._warn_of_the_phrase_log(server.url)
+    assert capsys.readouterr().out == ""
+    cli_up._warn_of_the_phrase_log(f"redis://user:secret@127.0.0.1:{free_port()}")
+    [line] = capsys.readouterr().out.splitlines()
+    assert line.startswith("the phrase log is not reachable, generation goes on without it: ")
+    assert "secret" not in line
