@@ -146,11 +146,10 @@ def client_of(address: RedisAddress, options: LogOptions, wait_s: float) -> Any:
 def _single(address: RedisAddress, options: LogOptions, common: dict[str, Any]) -> Any:
     if address.topology is Topology.SENTINEL:
         own = {
+            **common,
             "username": address.sentinel_username,
             "password": address.sentinel_password,
-            "socket_connect_timeout": options.connect_timeout_s,
-            "socket_timeout": options.operation_timeout_s,
-            **({"ssl": True, **address.tls} if address.tls is not None else {}),
+            "socket_timeout": options.operation_timeout_s,  # nobody waits for records there
         }
         sentinel = Sentinel(address.hosts, sentinel_kwargs=own, db=address.database, **common)
         return sentinel.master_for(address.master)
