@@ -100,11 +100,17 @@ def check_url(url: str) -> None:
     _backend(url).check(url)
 
 
+def is_shared(url: str) -> bool:
+    """Whether anybody else may open the log: `memory://` without a name is each store's own."""
+    scheme, _, rest = url.partition("://")
+    return bool(rest) or scheme.lower() != "memory"
+
+
 def open_log(url: str, namespace: str, options: LogOptions | None = None) -> PhraseLog:
     """The log of a namespace; connects when it is first used.
 
     Raises InvalidInput for a URL that breaks the rules: see `redis_url` for the forms, besides
-    `memory://` (shared within this process) and `memory://name` (apart from other names).
+    `memory://name` (shared within this process, for tests).
     """
     return _backend(url).connect(url, namespace, options or LogOptions())
 

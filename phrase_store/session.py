@@ -36,9 +36,9 @@ class Proposed(NamedTuple):
 class PhraseSession:
     """`shared` is what other requests said, where this one may read it.
 
-    `teach` takes what it learns, for others to read: `Namespace.publish`, `Namespace.learn`, or
-    nothing. `harvests` tells whether predictions on rejected branches become phrases too; what
-    was committed always does. Sessions of about the same temperature may share a calibration.
+    `teach` takes what it learns, for others to read: `Namespace.publish`, or nothing. `harvests`
+    tells whether predictions on rejected branches become phrases too; what was committed always
+    does. Sessions of about the same temperature may share a calibration.
     `drafts_from_text` tells whether its own text is drafted from, `successors` is drafted from too.
     Nothing is drafted behind one of `stop_token_ids`, and no phrase goes on behind one.
     `prediction` is what the client thinks that the output may say; it counts as text of its own.

@@ -15,14 +15,17 @@ import pytest
 import redis
 
 from draftloop.calibration import Calibration
-from draftloop.phrase import Phrase
-from draftloop.tree import DraftBudget
+from draftloop.phrase import Phrase, PhraseAccess
+from draftloop.request import GenerationRequest, SamplingParameters
+from draftloop.speculation import Speculation
+from draftloop.tree import EMPTY_TREE, DraftBudget, Verdict
 from phrase_store.config import PhraseSettings
 from phrase_store.index import correction_of, grow, warm_up
-from phrase_store.log import LogUnavailable, open_log
+from phrase_store.log import LogUnavailable, list_namespaces, open_log
 from phrase_store.records import encode, encode_cleared
 from phrase_store.redis_log import RedisLog
 from phrase_store.replication import READ_RECORDS
+from phrase_store.session import PhraseSession
 from phrase_store.store import Namespace, PhraseStore, namespace_name
 from phrase_store.transfer import clear_log, open_patiently
 from tests.support.redis_server import RedisServer
@@ -86,17 +89,88 @@ def test_what_one_process_publishes_the_others_know(
     assert late.wait_replayed(10) and says(late) == (5, 6, 7)
 
 
-def test_what_comes_back_to_who_learned_it_counts_once(
+def session(store: PhraseStore, access: PhraseAccess, *, publishes: bool) -> PhraseSession:
+    """Of a request in one of the processes that serve it."""
+    made = store.session(access, CONTEXT, vocabulary_size=1000, publishes=publishes)
+    assert made is not None
+    return made
+
+
+def commits(made: PhraseSession, *tokens: int) -> None:
+    """A round, in which no draft was judged."""
+    made.learn(CONTEXT, EMPTY_TREE, Verdict((), tokens, tokens[0]))
+
+
+def test_what_comes_back_to_who_published_it_counts_once(
     server: RedisServer, open_store: Callable[..., PhraseStore]
 ) -> None:
-    """A drafter learns from its session's verdicts before the orchestrator's record arrives."""
-    publisher, drafter, other = (open_store(server.url).namespace("m") for _ in range(3))
-    drafter.learn(1, phrase(5))
+    publisher, other = (open_store(server.url).namespace("m") for _ in range(2))
     publisher.publish(1, phrase(5))
     publisher.publish(2, phrase(6))
     until(lambda: other.figures().received == 2)
-    until(lambda: drafter.figures().received == 1)
-    assert publisher.figures().received == 0
+    other.publish(3, phrase(7))
+    until(lambda: publisher.figures().received == 1)
+    assert other.figures().received == 2
+
+
+def test_a_drafter_hears_once_of_all_rounds_of_its_requests(
+    server: RedisServer, open_store: Callable[..., PhraseStore]
+) -> None:
+    """One phrase learned at first hand made it pass over all that the orchestrator said after."""
+    orchestrator, drafter = open_store(server.url), open_store(server.url)
+    access = PhraseAccess(target_fingerprint="m", origin=7)
+    first = session(orchestrator, access, publishes=True)
+    second = session(drafter, access, publishes=False)
+    known, following = orchestrator.namespaces()[0], drafter.namespaces()[0]
+    assert following.wait_replayed(10)
+    for made in (first, second):  # a round of which both heard
+        commits(made, 4, 5)
+    for token in range(100, 110):  # and others that were drafted elsewhere
+        commits(first, token)
+    until(lambda: following.figures().received == 11)
+    state = [int(number) for number in known.index.table.state]
+    assert [int(number) for number in following.index.table.state] == state
+
+
+def test_where_no_log_is_shared_a_drafter_learns_by_itself(
+    open_store: Callable[..., PhraseStore],
+) -> None:
+    store = open_store("memory://")
+    made = session(store, PhraseAccess(target_fingerprint="m"), publishes=False)
+    commits(made, 4, 5)
+    assert says(store.namespaces()[0]) == (4, 5)
+
+
+def test_requests_that_clients_name_alike_are_several(
+    server: RedisServer, open_store: Callable[..., PhraseStore]
+) -> None:
+    """A whole agent run may have one id: replicas passed over one another's phrases of it."""
+    replicas = [open_store(server.url) for _ in range(2)]
+    for store in replicas:
+        assert store.namespace("m").wait_replayed(10)
+    for number, store in enumerate(replicas):
+        request = GenerationRequest(
+            request_id="run", prompt=CONTEXT, sampling=SamplingParameters(), max_tokens=4,
+            speculation=Speculation(),
+        )  # fmt: skip
+        commits(session(store, request.access("m"), publishes=True), 4 + number)
+    until(lambda: [store.figures().received for store in replicas] == [1, 1])
+
+
+def test_a_log_that_nobody_else_may_read_is_not_kept(
+    open_store: Callable[..., PhraseStore],
+) -> None:
+    """It held tens of MiB a namespace beside `phrases_mib`, and two threads."""
+    threads = set(threading.enumerate())
+    store = open_store("memory://")
+    for tenant in "ab":
+        for number in range(100):
+            store.namespace("m", tenant).publish(number, phrase(5))
+        assert says(store.namespace("m", tenant)) == (5,)
+    until(lambda: set(threading.enumerate()) <= threads)
+    figures = store.figures()
+    assert (figures.published, figures.dropped, figures.waiting, figures.replaying) == (0, 0, 0, 0)
+    assert not figures.open_breakers and not list_namespaces("memory://")
 
 
 def test_models_and_tenants_are_apart(
