@@ -63,11 +63,15 @@ class PhraseLog(ABC):
 
     @abstractmethod
     def follow(self, after: str, limit: int, timeout_s: float) -> list[Entry]:
-        """Like `read`, but waits for a record, at most `timeout_s` and perhaps less.
+        """Like `read`, but waits for a record, at most `timeout_s` and perhaps less."""
 
-        Where the log was emptied or restored so that its positions went back to before `after`,
-        this reads from its beginning.
+    def resume(self, after: str) -> str:
+        """Where to go on where nothing follows `after`: there, unless the log's end is before it.
+
+        A log that lost its newest records goes on at its end, for what is left was read. One that
+        is another, by what was read here, goes on at its beginning.
         """
+        return after
 
     @abstractmethod
     def length(self) -> int:

@@ -213,8 +213,11 @@ def test_positions_that_went_back_are_read_from_the_beginning(tmp_path: Path) ->
     with RedisServer(tmp_path) as server:
         log = open_log(server.url, "n", OPTIONS)
         log.append([record(1)])
-        found = log.follow("99999999999999-0", 10, 0.05)
+        after = "99999999999999-0"
+        assert log.follow(after, 10, 0.05) == [] and log.resume(after) == START
+        found = log.follow(START, 10, 0.05)
         assert [entry.record for entry in found] == [record(1)]
+        assert log.resume(found[0].position) == found[0].position
         log.close()
 
 
