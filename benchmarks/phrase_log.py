@@ -154,7 +154,6 @@ def main() -> None:
         row("look-up", [timed(lambda n: look_up(namespace, n), n) for n in range(CALLS)])
         chance = random.Random(3)
         rounds = [a_round(chance) for _ in range(CALLS)]
-        row("learn", [timed(lambda n: namespace.learn(n, rounds[n]), n) for n in range(CALLS)])
         row("publish", [timed(lambda n: namespace.publish(n, rounds[n]), n) for n in range(CALLS)])
         row("look-up + publish", use(namespace, OUTAGE_S))
     row("the same, Redis killed", use(namespace, OUTAGE_S))

@@ -30,7 +30,7 @@ from benchmarks.services import parameters
 from benchmarks.settings import LEAST_TOKENS, RESULTS, at_least, from_zero_to, read_temperature
 from benchmarks.systems import COMPARED, METHODS, PLAIN, PROFILES
 from benchmarks.table import sampling
-from benchmarks.virtual import Around, World, own_log
+from benchmarks.virtual import Around, World
 from benchmarks.virtual_sessions import installed
 from benchmarks.workload import Case, Workload
 from draftloop.config import REPOSITORY, bundled_model
@@ -92,7 +92,7 @@ def simulate(
         verifiers=SOMEWHERE,
         drafters=SOMEWHERE,
         tokenizer=bundled_model("verifier"),
-        phrases_url=own_log(),
+        phrases_url="memory://",
     )
     with installed(world), asyncio.Runner() as runner:
         deployment = Deployment(settings)

@@ -6,7 +6,6 @@ time. So two policies are compared by what they decide, on the costs of any mach
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TypeVar
@@ -72,11 +71,6 @@ class GivenCurve(CostCurve):
         """Learns nothing."""
 
 
-def own_log() -> str:
-    """A phrase log that nobody else in this process writes to, as each role has one by default."""
-    return f"memory://{uuid.uuid4().hex}"
-
-
 class World:
     """The bundled pair at the costs of a profile, a clock, and what the drafter's process keeps.
 
@@ -91,7 +85,7 @@ class World:
         self.drafts_ahead = drafts_ahead
         self.around = around
         self.clock = Clock()
-        self.shared = Shared(PhraseStore(PhraseSettings(phrases_url=own_log())))
+        self.shared = Shared(PhraseStore(PhraseSettings(phrases_url="memory://")))
         self._lines: dict[LanguageModel, CostLine] = {}
 
     def cost(self, model: LanguageModel, curve: tuple[CostPoint, ...]) -> None:

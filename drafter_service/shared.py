@@ -83,7 +83,7 @@ class Shared:
     def _phrases(
         self, request: SessionRequest, model: LanguageModel, calibration: Calibration
     ) -> PhraseSession | None:
-        """What the session may know; the orchestrator publishes, so this side only learns."""
+        """What the session may know; it is the orchestrator that publishes what it says."""
         if request.strategy != OUROBOROS:
             return None
         parts = request.ouroboros

@@ -7,28 +7,29 @@ frequent successor. It costs microseconds, so its tokens need not be right often
 from __future__ import annotations
 
 from array import array
-from collections import defaultdict
 from collections.abc import Collection, Sequence
 
 LONGEST_SUFFIX = 8
 MOST_COPIED = 10
-TOKEN_BYTES = array("i").itemsize
+TOKEN_BITS = 31
 
 
 class MaxGram:
     """An index of one growing text: prompt first, then what is committed.
 
-    Every token costs `LONGEST_SUFFIX` entries, and a proposal no more look-ups than that.
+    Every token costs one entry for the runs of tokens that it ends and one for its pair, and a
+    proposal at most `LONGEST_SUFFIX` look-ups.
     """
 
     def __init__(self, token_ids: Sequence[int], stop_token_ids: Collection[int] = ()) -> None:
         self._stop_token_ids = frozenset(stop_token_ids)
-        self._text: list[int] = []
-        # By last token: run of 1 to LONGEST_SUFFIX tokens, as bytes -> where in the text its latest
-        # successor stands. One dictionary would grow by a million entries in one go, and the
-        # garbage collector would look at as many tuples.
-        self._next_places: defaultdict[int, dict[bytes, int]] = defaultdict(dict)
-        self._successors: defaultdict[int, dict[int, int]] = defaultdict(dict)  # -> times seen
+        self._text = array("i")
+        # Run of 1 to LONGEST_SUFFIX tokens, as bytes -> where in the text its latest successor
+        # stands. A run has no entry where it has the same latest place as its part without the
+        # first token: what stands before that place shows it.
+        self._next_places: dict[bytes, int] = {}
+        self._pairs: dict[int, int] = {}  # a token and its successor as one number -> times seen
+        self._followed: dict[int, int] = {}  # token -> times seen with a successor
         self._favourites: dict[int, int] = {}
         self.extend(token_ids)
 
@@ -37,21 +38,42 @@ class MaxGram:
 
     def extend(self, token_ids: Sequence[int]) -> None:
         """Takes in the text's next tokens."""
-        text, recent = self._text, self._text[-LONGEST_SUFFIX:]
-        read = _as_bytes([*recent, *token_ids])
-        for number, token in enumerate(token_ids, start=len(recent)):
+        text = self._text
+        for token in token_ids:
             if text:
-                places, end = self._next_places[text[-1]], number * TOKEN_BYTES
-                for start in range(max(end - LONGEST_SUFFIX * TOKEN_BYTES, 0), end, TOKEN_BYTES):
-                    places[read[start:end]] = len(text)
+                self._place(text[-LONGEST_SUFFIX:])
                 self._count(text[-1], token)
             text.append(token)
 
+    def _place(self, recent: array[int]) -> None:
+        """The text's end is the latest place behind all runs that end there, the `recent` ones."""
+        places, text = self._next_places, self._text
+        run, length = recent[-1:].tobytes(), 1
+        before = places.get(run)
+        places[run] = len(text)
+        while before is not None:
+            shared = self._alike(before, recent, length)
+            length = shared + 1
+            if length <= min(LONGEST_SUFFIX, before):  # one token longer it is another run
+                places[text[before - length : before].tobytes()] = before
+            if length > len(recent):
+                break
+            before = places.pop(recent[-length:].tobytes(), None)
+
+    def _alike(self, place: int, recent: array[int], least: int) -> int:
+        """How many tokens before a place are the last of `recent`; `least` are known to be."""
+        text, most = self._text, min(place, len(recent))
+        while least < most and text[place - 1 - least] == recent[-1 - least]:
+            least += 1
+        return least
+
     def _count(self, token: int, successor: int) -> None:
-        counts = self._successors[token]
-        counts[successor] = counts.get(successor, 0) + 1
+        pairs, pair = self._pairs, token << TOKEN_BITS | successor
+        pairs[pair] = pairs.get(pair, 0) + 1
+        self._followed[token] = self._followed.get(token, 0) + 1
         # Of equally frequent ones the latest is the favourite.
-        if counts[successor] >= counts[self._favourites.setdefault(token, successor)]:
+        favourite = self._favourites.setdefault(token, successor)
+        if pairs[pair] >= pairs[token << TOKEN_BITS | favourite]:
             self._favourites[token] = successor
 
     def propose(self, tail: Sequence[int], most: int) -> list[tuple[int, float]]:
@@ -66,8 +88,8 @@ class MaxGram:
             token = self._favourites.get(written[-1])
             if token is None:
                 break
-            counts = self._successors[written[-1]]
-            proposed.append((token, counts[token] / (sum(counts.values()) + 1)))
+            seen = self._pairs[written[-1] << TOKEN_BITS | token]
+            proposed.append((token, seen / (self._followed[written[-1]] + 1)))
             written.append(token)
         return proposed
 
@@ -91,15 +113,12 @@ class MaxGram:
 
     def _longest_match(self, written: list[int]) -> tuple[int, int]:
         """Where the text goes on behind the longest suffix that is known, and its length or 0."""
-        recent = (self._text[-LONGEST_SUFFIX:] + written)[-LONGEST_SUFFIX:]
-        places = self._next_places.get(recent[-1], {}) if recent else {}
-        suffix = _as_bytes(recent)
-        for start in range(len(recent)):
-            place = places.get(suffix[start * TOKEN_BYTES :])
-            if place is not None:
-                return place, len(recent) - start
-        return 0, 0
-
-
-def _as_bytes(token_ids: Sequence[int]) -> bytes:
-    return array("i", token_ids).tobytes()
+        tail = array("i", written[-LONGEST_SUFFIX:])
+        recent = (self._text[-LONGEST_SUFFIX:] + tail)[-LONGEST_SUFFIX:]
+        place, matched = 0, 0
+        while matched < len(recent):
+            longer = self._next_places.get(recent[-1 - matched :].tobytes())
+            if longer is None:
+                break
+            place, matched = longer, self._alike(longer, recent, matched + 1)
+        return place, matched

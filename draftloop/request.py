@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import hashlib
+import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -153,6 +153,8 @@ class GenerationRequest:
     """One checked request, its prompt tokenized.
 
     `open_ended`: nobody named a limit, and `max_tokens` is what the context has room for.
+    `origin`: its number in the phrase log, of 64 bits. The id, which a client may give to many
+    requests, would not do.
     """
 
     request_id: str
@@ -169,6 +171,7 @@ class GenerationRequest:
     cache_salt: str = ""
     text_form: TextForm = USUAL
     open_ended: bool = False
+    origin: int = field(default_factory=lambda: secrets.randbits(64))
 
     def likely_left(self, held: int) -> int:
         """How many tokens may come when it holds so many, as far as anybody can tell."""
@@ -201,13 +204,12 @@ class GenerationRequest:
         return not self.cache_salt and self.speculation.phrases is not PhraseScope.SHARED
 
     def access(self, target_fingerprint: str) -> PhraseAccess:
-        """Whose phrases it uses; its origin is a hash of its id."""
-        digest = hashlib.blake2b(self.request_id.encode(), digest_size=8).digest()
+        """Whose phrases it uses."""
         access = PhraseAccess(
             scope=self.speculation.phrases,
             target_fingerprint=target_fingerprint,
             tenant=self.tenant,
-            origin=int.from_bytes(digest, "little"),
+            origin=self.origin,
         )
         without = self.strategy == OUROBOROS and not self.speculation.ouroboros.history
         return access.without_history() if without else access

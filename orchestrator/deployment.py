@@ -197,11 +197,9 @@ class Deployment:
 
     def _phrases(self, request: GenerationRequest) -> PhraseSession | None:
         """What the request may read, and write for others."""
-        # Some strategies only teach: they draft from nothing here, or from an index of their own.
-        reads = request.strategy in DRAFTER_STRATEGIES
         return self.store.session(
             request.access(self.verifier.model_fingerprint),
-            request.prompt if reads else (),
+            request.prompt,
             vocabulary_size=self.verifier.vocabulary_size,
             expected_tokens=min(request.max_tokens, MOST_EXPECTED_TOKENS),
             publishes=True,
@@ -209,7 +207,7 @@ class Deployment:
             stop_token_ids=request.stop_token_ids,
             calibration=self._calibrations.of(request.sampling.temperature),
             drafts_from=self._drafts_from(request),
-            prediction=request.prediction if reads else (),
+            prediction=request.prediction,
         )
 
     def _drafts_from(self, request: GenerationRequest) -> DraftsFrom:
@@ -219,7 +217,9 @@ class Deployment:
         if request.strategy == FUSED:
             sources = request.speculation.fused
             return DraftsFrom(shared=sources.phrases, own_text=sources.own_text, recycles=size)
-        return DraftsFrom()
+        # The others only teach: they draft from nothing here, or from an index of their own.
+        reads = request.strategy in DRAFTER_STRATEGIES
+        return DraftsFrom(shared=reads, own_text=reads)
 
     def _draft_costs(self, request: GenerationRequest) -> CostLine:
         """Of the draft model's forwards, halfway through; empty while no drafter has answered."""

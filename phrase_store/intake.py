@@ -12,7 +12,7 @@ from phrase_store.index import PhraseIndex
 from phrase_store.replication import LinkFigures
 from phrase_store.successors import SuccessorTable
 
-# Requests whose phrases were learned here before they come back through the log.
+# Requests of this process whose phrases are not counted again when they come by the log.
 REMEMBERED_ORIGINS = 4096
 
 
@@ -31,8 +31,12 @@ class Intake:
         self._origins: OrderedDict[int, None] = OrderedDict()
         self._door = threading.Lock()
 
+    def prepare(self) -> None:
+        """Has the system give the index its memory, before anybody has to wait for it."""
+        self._index.touch()
+
     def learn(self, origin: int, phrases: Sequence[Phrase]) -> None:
-        """Takes in phrases of request `origin` (64 bits) at first hand."""
+        """Takes in phrases of request `origin` (64 bits), which nobody else tells of, by itself."""
         self._remember(origin)
         self._index.insert(phrases)
 

@@ -63,11 +63,15 @@ class PhraseLog(ABC):
 
     @abstractmethod
     def follow(self, after: str, limit: int, timeout_s: float) -> list[Entry]:
-        """Like `read`, but waits for a record, at most `timeout_s` and perhaps less.
+        """Like `read`, but waits for a record, at most `timeout_s` and perhaps less."""
 
-        Where the log was emptied or restored so that its positions went back to before `after`,
-        this reads from its beginning.
+    def resume(self, after: str) -> str:
+        """Where to go on where nothing follows `after`: there, unless the log's end is before it.
+
+        A log that lost its newest records goes on at its end, for what is left was read. One that
+        is another, by what was read here, goes on at its beginning.
         """
+        return after
 
     @abstractmethod
     def length(self) -> int:
@@ -100,11 +104,17 @@ def check_url(url: str) -> None:
     _backend(url).check(url)
 
 
+def is_shared(url: str) -> bool:
+    """Whether anybody else may open the log: `memory://` without a name is each store's own."""
+    scheme, _, rest = url.partition("://")
+    return bool(rest) or scheme.lower() != "memory"
+
+
 def open_log(url: str, namespace: str, options: LogOptions | None = None) -> PhraseLog:
     """The log of a namespace; connects when it is first used.
 
     Raises InvalidInput for a URL that breaks the rules: see `redis_url` for the forms, besides
-    `memory://` (shared within this process) and `memory://name` (apart from other names).
+    `memory://name` (shared within this process, for tests).
     """
     return _backend(url).connect(url, namespace, options or LogOptions())
 

@@ -1,4 +1,4 @@
-"""Phrase logs within one process, for one machine without Redis and for tests."""
+"""Phrase logs within one process: stores of a test share one as processes share Redis."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ _CHECKSUM = struct.Struct("<I")
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Phrases of one request; `origin` tells the processes that know them already."""
+    """Phrases of one request; by `origin` the process that wrote them knows them again."""
 
     origin: int
     phrases: tuple[Phrase, ...]

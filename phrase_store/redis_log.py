@@ -16,6 +16,7 @@ from redis.sentinel import Sentinel
 
 from phrase_store.log import START, Entry, LogOptions, LogUnavailable, PhraseLog
 from phrase_store.redis_url import RedisAddress, Topology, masked, parse
+from phrase_store.trail import Trail, numbers
 
 KEY_PREFIX = "draftloop:phrases:"
 FIELD = b"r"
@@ -36,6 +37,7 @@ class RedisLog(PhraseLog):
         self._key = KEY_PREFIX + namespace
         self._clients: dict[float, Any] = {}
         self._door = threading.Lock()
+        self._trail = Trail()
 
     def append(self, records: Sequence[bytes]) -> None:
         def send(client: Any) -> None:
@@ -51,17 +53,28 @@ class RedisLog(PhraseLog):
     def read(self, after: str, limit: int) -> list[Entry]:
         first = "-" if after == START else f"({after}"
         found = self._call(lambda client: client.xrange(self._key, first, "+", limit))
-        return _entries(found or ())
+        return self._noted(_entries(found or ()))
 
     def follow(self, after: str, limit: int, timeout_s: float) -> list[Entry]:
         milliseconds = max(1, int(timeout_s * 1000))
         found = self._call(
             lambda client: client.xread({self._key: after or "0"}, limit, milliseconds), timeout_s
         )
-        if found:
-            streams = found.values() if isinstance(found, dict) else [pair[1] for pair in found]
-            return _entries([entry for stream in streams for entry in _flat(stream)])
-        return self.read(START, limit) if self._went_back(after) else []
+        if not found:
+            return []
+        streams = found.values() if isinstance(found, dict) else [pair[1] for pair in found]
+        return self._noted(_entries([entry for stream in streams for entry in _flat(stream)]))
+
+    def resume(self, after: str) -> str:
+        last = self._call(lambda client: client.xrevrange(self._key, "+", "-", 1))
+        end = _text(last[0][0]) if last else after
+        if numbers(end) >= numbers(after):
+            return after
+        mark = self._trail.back_to(end)
+        if mark and self._call(lambda client: client.xrange(self._key, mark, mark)):
+            return end
+        self._trail = Trail()
+        return START
 
     def length(self) -> int:
         return int(self._call(lambda client: client.xlen(self._key)))
@@ -83,10 +96,9 @@ class RedisLog(PhraseLog):
                 client.close()
             self._clients.clear()
 
-    def _went_back(self, after: str) -> bool:
-        """Whether the stream's last record comes before `after`: it was restored, or its clock."""
-        last = self._call(lambda client: client.xrevrange(self._key, "+", "-", 1))
-        return bool(last) and _numbers(_text(last[0][0])) < _numbers(after)
+    def _noted(self, entries: list[Entry]) -> list[Entry]:
+        self._trail.add(entries)
+        return entries
 
     def _call(self, command: Callable[[Any], Answer], wait_s: float = 0.0) -> Answer:
         with _as_unavailable(self._shown):
@@ -146,11 +158,10 @@ def client_of(address: RedisAddress, options: LogOptions, wait_s: float) -> Any:
 def _single(address: RedisAddress, options: LogOptions, common: dict[str, Any]) -> Any:
     if address.topology is Topology.SENTINEL:
         own = {
+            **common,
             "username": address.sentinel_username,
             "password": address.sentinel_password,
-            "socket_connect_timeout": options.connect_timeout_s,
-            "socket_timeout": options.operation_timeout_s,
-            **({"ssl": True, **address.tls} if address.tls is not None else {}),
+            "socket_timeout": options.operation_timeout_s,  # nobody waits for records there
         }
         sentinel = Sentinel(address.hosts, sentinel_kwargs=own, db=address.database, **common)
         return sentinel.master_for(address.master)
@@ -204,7 +215,3 @@ def _name(key: bytes | str) -> str:
         return _text(key)
     except UnicodeDecodeError:
         return ""
-
-
-def _numbers(position: str) -> tuple[int, ...]:
-    return tuple(int(part) for part in position.split("-")) if position else (0,)

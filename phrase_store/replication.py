@@ -204,7 +204,10 @@ class Follower:
                 self._stopping.wait(self.link.wait_s())
 
     def _follow(self) -> None:
-        self._take_all(self._log.follow(self._position, self._at_once, FOLLOW_S))
+        entries = self._log.follow(self._position, self._at_once, FOLLOW_S)
+        self._take_all(entries)
+        if not entries:
+            self._position = self._log.resume(self._position)
 
     def _replay(self) -> None:
         """What was written before this process began, with a line a second of how it goes.

@@ -36,11 +36,11 @@ class Proposed(NamedTuple):
 class PhraseSession:
     """`shared` is what other requests said, where this one may read it.
 
-    `teach` takes what it learns, for others to read: `Namespace.publish`, `Namespace.learn`, or
-    nothing. `harvests` tells whether predictions on rejected branches become phrases too; what
-    was committed always does. Sessions of about the same temperature may share a calibration.
-    `drafts_from_text` tells whether its own text is drafted from, `successors` is drafted from too.
-    Nothing is drafted behind one of `stop_token_ids`, and no phrase goes on behind one.
+    `teach` takes what it learns, for others to read: `Namespace.publish`, or nothing. `harvests`
+    tells whether predictions on rejected branches become phrases too; what was committed always
+    does. Sessions of about the same temperature may share a calibration.
+    `drafts_from_text` tells whether its own text is drafted from, and so kept at all; `successors`
+    is drafted from too. Nothing is drafted behind one of `stop_token_ids`, nor does a phrase go on.
     `prediction` is what the client thinks that the output may say; it counts as text of its own.
     Both are counted by `reading`, in pieces; whoever needs them before counts the rest at once.
     """
@@ -60,11 +60,13 @@ class PhraseSession:
         successors: SuccessorTable | None = None,
         prediction: Sequence[int] = (),
     ) -> None:
-        tokens = max(LEAST_TOKENS, len(text) + len(prediction) + expected_tokens)
-        self._own = PhraseIndex(max_bytes=tokens * BYTES_PER_TOKEN)
-        # `prediction` first: what the text really says counts as newer
-        self._reading = self._read(tuple(prediction), tuple(text))
-        self._drafts_from_text = drafts_from_text
+        self._own: PhraseIndex | None = None
+        self._reading: Iterator[None] = iter(())
+        if drafts_from_text:
+            tokens = max(LEAST_TOKENS, len(text) + len(prediction) + expected_tokens)
+            self._own = PhraseIndex(max_bytes=tokens * BYTES_PER_TOKEN)
+            # `prediction` first: what the text really says counts as newer
+            self._reading = _read(self._own, tuple(prediction), tuple(text))
         self._successors = successors
         self._shared = shared
         self._origin = origin
@@ -83,13 +85,6 @@ class PhraseSession:
         """Counts the text that the request began with, a piece a step."""
         return self._reading
 
-    def _read(self, *texts: Sequence[int]) -> Iterator[None]:
-        for text in texts:
-            for start in range(0, len(text), PIECE_TOKENS):
-                context = text[max(0, start - MAX_CONTEXT) : start]
-                self._own.extend(context, text[start : start + PIECE_TOKENS])
-                yield
-
     def propose(
         self,
         context: Sequence[int],
@@ -107,7 +102,7 @@ class PhraseSession:
             (*context[-MAX_CONTEXT:], *drafted),
             budget,
             shared=self._shared,
-            own=self._drafted_text,
+            own=self._own,
             successors=self._successors.rows if self._successors else None,
             correction=self._correction,
             most_leaves=most_leaves,
@@ -132,7 +127,8 @@ class PhraseSession:
     def insert(self, phrases: Iterable[Phrase]) -> None:
         """Takes in phrases that nobody else is told of."""
         at_once(self._reading)
-        self._own.insert(phrases)
+        if self._own is not None:
+            self._own.insert(phrases)
 
     def extend(self, context: Sequence[int], token_ids: Sequence[int]) -> None:
         """Takes in tokens that were committed after `context`; counts them when there is time."""
@@ -142,8 +138,9 @@ class PhraseSession:
 
     def _count(self) -> None:
         at_once(self._reading)
-        for context, token_ids in self._uncounted:
-            self._own.extend(context, token_ids)
+        if self._own is not None:
+            for context, token_ids in self._uncounted:
+                self._own.extend(context, token_ids)
         self._uncounted.clear()
 
     def judge(self, emitted: Sequence[int]) -> None:
@@ -179,14 +176,8 @@ class PhraseSession:
                 return
             node = found
 
-    @property
-    def _drafted_text(self) -> PhraseIndex | None:
-        return self._own if self._drafts_from_text else None
-
     def _run_behind(self, context: Sequence[int], token_ids: Sequence[int]) -> int:
-        return follow(
-            context, token_ids, shared=self._shared, own=self._drafted_text, behind=self._run
-        )
+        return follow(context, token_ids, shared=self._shared, own=self._own, behind=self._run)
 
     def recycle(self, last: int, draft: DraftTree, verdict: Verdict) -> None:
         """Takes in the target's successors of the token `last` and of the draft's tokens."""
@@ -200,6 +191,15 @@ class PhraseSession:
         phrases = harvest(context[-MAX_CONTEXT:], draft, verdict, self._stop_token_ids)
         if not self._harvests:
             phrases = [phrase for phrase in phrases if phrase.committed]
-        self._own.insert(phrase for phrase in phrases if not phrase.committed)
+        if self._own is not None:
+            self._own.insert(phrase for phrase in phrases if not phrase.committed)
         if self._teach is not None and phrases:
             self._teach(self._origin, phrases)
+
+
+def _read(index: PhraseIndex, *texts: Sequence[int]) -> Iterator[None]:
+    for text in texts:
+        for start in range(0, len(text), PIECE_TOKENS):
+            context = text[max(0, start - MAX_CONTEXT) : start]
+            index.extend(context, text[start : start + PIECE_TOKENS])
+            yield

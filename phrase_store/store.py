@@ -12,16 +12,16 @@ from draftloop.calibration import Calibration
 from draftloop.phrase import Phrase, PhraseAccess, PhraseScope
 from phrase_store import index, unpack
 from phrase_store.config import PhraseSettings
+from phrase_store.exchange import Exchange
 from phrase_store.index import PhraseIndex
 from phrase_store.intake import Intake
-from phrase_store.log import LogOptions, open_log
+from phrase_store.log import is_shared
 from phrase_store.metrics import STORES
 from phrase_store.records import TOKEN_LIMIT
-from phrase_store.replication import Follower, LinkFigures, Publisher
+from phrase_store.replication import LinkFigures
 from phrase_store.session import PhraseSession
 from phrase_store.successors import SuccessorTable
 
-STOP_S = 0.5
 # Tokens that a request is taken to generate where nobody says: its table is made for so many.
 EXPECTED_TOKENS = 512
 MOST_EXPECTED_TOKENS = 8192  # of one request, which hold MiB
@@ -79,48 +79,48 @@ COUNTED = ("evictions", *(field.name for field in dataclasses.fields(LinkFigures
 
 
 class Namespace:
-    """Phrases of one model and tenant. `learn` and `publish` return at once, from any thread."""
+    """Phrases of one model and tenant; any thread may call anything.
+
+    Where the log is nobody else's there is none: it would be memory that nobody reads.
+    """
 
     def __init__(self, name: str, settings: PhraseSettings, vocabulary_size: int) -> None:
         self.name = name
         self.index = PhraseIndex(max_bytes=settings.phrases_mib << 20)
         self._link_figures = LinkFigures()
-        options = LogOptions(
-            max_length=settings.phrases_records,
-            connect_timeout_s=settings.phrases_timeout_s,
-            operation_timeout_s=settings.phrases_timeout_s,
-        )
-        self._log = open_log(settings.phrases_url, name, options)
         self._intake = Intake(self.index, self._link_figures, vocabulary_size)
-        self._publisher = Publisher(self._log, self._link_figures, name)
-        self._follower = Follower(
-            self._log, self._intake.take, self._link_figures, name, prepare=self.index.touch
-        )
-
-    def learn(self, origin: int, phrases: Sequence[Phrase]) -> None:
-        """Takes phrases of request `origin` (64 bits) into this process."""
-        self._intake.learn(origin, phrases)
+        self._exchange: Exchange | None = None
+        if is_shared(settings.phrases_url):
+            self._exchange = Exchange(name, settings, self._intake, self._link_figures)
+        else:
+            threading.Thread(target=self._intake.prepare, daemon=True).start()
 
     def publish(self, origin: int, phrases: Sequence[Phrase]) -> None:
-        """Takes phrases into this process and, in the background, into all others."""
-        self.learn(origin, phrases)
-        self._publisher.put(origin, phrases)
+        """Takes phrases of request `origin` (64 bits) into this process and into all others.
+
+        Returns at once. No other process may publish what a request says: whoever did passes over
+        all that comes by the log under its number.
+        """
+        self._intake.learn(origin, phrases)
+        if self._exchange is not None:
+            self._exchange.put(origin, phrases)
 
     def wait_replayed(self, timeout_s: float) -> bool:
         """Whether what the log held at the start is here, waiting at most so long for it."""
-        return self._follower.replayed.wait(timeout_s)
+        return self._exchange is None or self._exchange.wait_replayed(timeout_s)
 
     def figures(self) -> NamespaceFigures:
         """For metrics."""
+        exchange = self._exchange
         return NamespaceFigures(
             **dataclasses.asdict(self._link_figures),
             entries=self.index.entries,
             bytes=self.index.bytes,
             evictions=self.index.evictions,
-            waiting=self._publisher.waiting,
-            replayed=self._follower.replayed.is_set(),
-            reachable=self._publisher.link.reachable and self._follower.link.reachable,
-            log_age_s=self._follower.link.silence_s,
+            waiting=exchange.waiting if exchange else 0,
+            replayed=exchange is None or exchange.replayed,
+            reachable=exchange is None or exchange.reachable,
+            log_age_s=exchange.silence_s if exchange else 0.0,
         )
 
     def successors(self, vocabulary_size: int) -> SuccessorTable:
@@ -131,16 +131,15 @@ class Namespace:
 
     def ask_to_stop(self) -> None:
         """Begins what `close` waits for."""
-        self._publisher.ask_to_stop()
-        self._follower.ask_to_stop()
+        if self._exchange is not None:
+            self._exchange.ask_to_stop()
 
     def close(self) -> None:
         """Ends the threads, frees the connections and the memory, whoever still looks in here."""
         self.ask_to_stop()
         self.index.let_go()
-        self._publisher.stop(STOP_S)
-        self._follower.stop(STOP_S)
-        self._log.close()
+        if self._exchange is not None:
+            self._exchange.close()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -205,22 +204,23 @@ class PhraseStore:
     ) -> PhraseSession | None:
         """The phrases of one request, as far as its scope goes; None where it wants none.
 
-        Only one process of those that serve a request publishes what it says.
+        Only one process of those that serve a request publishes what it says; the others read it
+        in the log, all of it and once, or learn by themselves where they share none.
         """
         scope = access.scope
         if scope is PhraseScope.OFF and not drafts_from.recycles:
             return None
         shared, teach, table = None, None, None
-        if drafts_from.recycles:
-            table = SuccessorTable(drafts_from.recycles)
         if scope.reads:
             namespace = self.namespace(access.target_fingerprint, access.tenant, vocabulary_size)
             shared = namespace.index if drafts_from.shared else None
-            if scope is PhraseScope.SHARED:
-                teach = namespace.publish if publishes else namespace.learn
+            told = publishes or not is_shared(self._settings.phrases_url)
+            teach = namespace.publish if scope is PhraseScope.SHARED and told else None
             if drafts_from.recycles:
                 table = namespace.successors(drafts_from.recycles)
                 table = table if scope is PhraseScope.SHARED else table.copy()
+        elif drafts_from.recycles:
+            table = SuccessorTable(drafts_from.recycles)
         return PhraseSession(
             text,
             expected_tokens,

@@ -63,7 +63,7 @@ class _Line(BaseModel):
     def records(self, salt: int) -> Iterator[bytes]:
         """As the log has them; `salt` makes new requests of those that they were of.
 
-        Who has served a request passes over what comes back of it, and may have forgotten since.
+        Who wrote a request's phrases passes over what comes back, and may have forgotten since.
         """
         phrases = [Phrase(tuple(context), tuple(tokens), said)
                    for context, tokens, said in self.phrases]  # fmt: skip

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import grpc
@@ -16,7 +17,9 @@ from draftloop.config import bundled_model
 from draftloop.model_info import vocabulary_fingerprint
 from draftloop.rpc.server import RoleServer
 from draftloop.runtime.service import ModelHost
+from phrase_store.config import PhraseSettings
 from phrase_store.store import PhraseStore
+from tests.support.redis_server import RedisServer
 from verifier_service import servicer as verifier
 from verifier_service.config import VerifierSettings
 
@@ -84,3 +87,23 @@ def serve_drafter() -> Start:
             store.close()
 
     return start
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[RedisServer]:
+    with RedisServer(tmp_path) as running:
+        yield running
+
+
+@pytest.fixture
+def open_store() -> Iterator[Callable[..., PhraseStore]]:
+    """Opens stores as different processes would have them."""
+    stores: list[PhraseStore] = []
+
+    def opened(url: str, **settings: Any) -> PhraseStore:
+        stores.append(PhraseStore(PhraseSettings(phrases_url=url, phrases_mib=1, **settings)))
+        return stores[-1]
+
+    yield opened
+    for store in stores:
+        store.close()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -22,12 +22,6 @@ from tests.support.waiting import until
 
 ONE, OTHER = Phrase((1, 2), (3, 4)), Phrase((), (70_000,), committed=False)
 Run = Callable[..., Result]
-
-
-@pytest.fixture
-def server(tmp_path: Path) -> Iterator[RedisServer]:
-    with RedisServer(tmp_path) as running:
-        yield running
 
 
 @pytest.fixture

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
+import socket
 import subprocess
+import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator
@@ -210,8 +213,11 @@ def test_positions_that_went_back_are_read_from_the_beginning(tmp_path: Path) ->
     with RedisServer(tmp_path) as server:
         log = open_log(server.url, "n", OPTIONS)
         log.append([record(1)])
-        found = log.follow("99999999999999-0", 10, 0.05)
+        after = "99999999999999-0"
+        assert log.follow(after, 10, 0.05) == [] and log.resume(after) == START
+        found = log.follow(START, 10, 0.05)
         assert [entry.record for entry in found] == [record(1)]
+        assert log.resume(found[0].position) == found[0].position
         log.close()
 
 
@@ -224,3 +230,45 @@ def test_who_is_not_there_is_told_in_one_short_line(form: str) -> None:
     assert str(caught.value).startswith(f"{url}: ")
     assert len(str(caught.value)) < 300 and "\n" not in str(caught.value)
     log.close()
+
+
+@contextlib.contextmanager
+def hanging_up() -> Iterator[tuple[int, list[int]]]:
+    """A port where everybody is hung up on, and a list that grows by one with every try."""
+    tries: list[int] = []
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port: int = server.getsockname()[1]
+
+        def serve() -> None:
+            with contextlib.suppress(OSError):
+                while True:
+                    connection, _ = server.accept()
+                    tries.append(port)
+                    connection.close()
+
+        thread = threading.Thread(target=serve, daemon=True)
+        thread.start()
+        yield port, tries
+        server.shutdown(socket.SHUT_RDWR)
+        thread.join(10)
+
+
+def test_sentinels_are_tried_once_each() -> None:
+    """With redis-py's patient retries a dead one took four seconds, three took twelve."""
+    with hanging_up() as (first, tries), hanging_up() as (second, others):
+        log = open_log(f"redis+sentinel://127.0.0.1:{first},127.0.0.1:{second}/m", "n", OPTIONS)
+        for count in (1, 2):
+            with pytest.raises(LogUnavailable):
+                log.length()
+            assert (len(tries), len(others)) == (count, count)
+        log.close()
+
+
+def test_a_dead_sentinel_in_front_costs_one_try(urls: Callable[[str], str]) -> None:
+    known = urls("sentinel").removeprefix("redis+sentinel://")
+    with hanging_up() as (port, tries):
+        log = open_log(f"redis+sentinel://127.0.0.1:{port},{known}", "n", OPTIONS)
+        log.append([record(1)])
+        log.append([record(2)])
+        assert len(tries) == 1  # whoever answered is asked first from then on
+        log.close()

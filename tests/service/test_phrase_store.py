@@ -7,9 +7,7 @@ import gc
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
-from typing import Any
+from collections.abc import Callable, Sequence
 
 import pytest
 import redis
@@ -17,57 +15,23 @@ import redis
 from draftloop.calibration import Calibration
 from draftloop.phrase import Phrase
 from draftloop.tree import DraftBudget
-from phrase_store.config import PhraseSettings
 from phrase_store.index import correction_of, grow, warm_up
 from phrase_store.log import LogUnavailable, open_log
 from phrase_store.records import encode, encode_cleared
 from phrase_store.redis_log import RedisLog
 from phrase_store.replication import READ_RECORDS
-from phrase_store.store import Namespace, PhraseStore, namespace_name
+from phrase_store.store import PhraseStore, namespace_name
 from phrase_store.transfer import clear_log, open_patiently
+from tests.support.phrases import phrase, says
 from tests.support.redis_server import RedisServer
 from tests.support.waiting import until
 
-CONTEXT = (11, 12, 13)
 STALL_S = 0.05
 
 
 @pytest.fixture(scope="module", autouse=True)
 def compiled() -> None:
     warm_up()
-
-
-@pytest.fixture
-def server(tmp_path: Path) -> Iterator[RedisServer]:
-    with RedisServer(tmp_path) as running:
-        yield running
-
-
-@pytest.fixture
-def open_store() -> Iterator[Callable[..., PhraseStore]]:
-    """Opens stores as different processes would have them."""
-    stores: list[PhraseStore] = []
-
-    def opened(url: str, **settings: Any) -> PhraseStore:
-        stores.append(PhraseStore(PhraseSettings(phrases_url=url, phrases_mib=1, **settings)))
-        return stores[-1]
-
-    yield opened
-    for store in stores:
-        store.close()
-
-
-def says(namespace: Namespace, context: tuple[int, ...] = CONTEXT) -> tuple[int, ...]:
-    """What the namespace thinks follows."""
-    correction = correction_of(Calibration())
-    budget = DraftBudget(max_nodes=3, max_depth=3)
-    shared = namespace.index
-    grown = grow(context, budget, shared=shared, own=None, correction=correction, most_leaves=1)
-    return grown.tree.token_ids
-
-
-def phrase(*tokens: int) -> list[Phrase]:
-    return [Phrase(CONTEXT, tokens)]
 
 
 def clear(server: RedisServer) -> None:
@@ -84,19 +48,6 @@ def test_what_one_process_publishes_the_others_know(
     until(lambda: says(second) == (5, 6, 7))
     late = open_store(server.url).namespace("m")  # replays what was before it
     assert late.wait_replayed(10) and says(late) == (5, 6, 7)
-
-
-def test_what_comes_back_to_who_learned_it_counts_once(
-    server: RedisServer, open_store: Callable[..., PhraseStore]
-) -> None:
-    """A drafter learns from its session's verdicts before the orchestrator's record arrives."""
-    publisher, drafter, other = (open_store(server.url).namespace("m") for _ in range(3))
-    drafter.learn(1, phrase(5))
-    publisher.publish(1, phrase(5))
-    publisher.publish(2, phrase(6))
-    until(lambda: other.figures().received == 2)
-    until(lambda: drafter.figures().received == 1)
-    assert publisher.figures().received == 0
 
 
 def test_models_and_tenants_are_apart(

@@ -31,7 +31,7 @@ def toy(tmp_path_factory: pytest.TempPathFactory) -> LanguageModel:
 def drafted(
     model: LanguageModel, name: str, temperature: float, part: float, *, alone: bool
 ) -> DraftTree:
-    store = PhraseStore(PhraseSettings(phrases_url="memory://draft-temperature"))
+    store = PhraseStore(PhraseSettings(phrases_url="memory://"))
     request = SessionRequest(
         session_id="test", token_ids=PROMPT, prompt_length=len(PROMPT), strategy=name,
         sampling=SamplingParameters(temperature=temperature, seed=5),

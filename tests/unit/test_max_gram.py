@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+import tracemalloc
 from collections.abc import Sequence
 
 from hypothesis import given
@@ -12,8 +14,10 @@ from draftloop.max_gram import LONGEST_SUFFIX, MOST_COPIED, MaxGram
 TOKENS = st.lists(st.integers(0, 3), max_size=40)
 
 
-def naive(text: Sequence[int], tail: Sequence[int], most: int, stops: Sequence[int]) -> list[int]:
-    """The definition, by searching the whole text for every token."""
+def naive(
+    text: Sequence[int], tail: Sequence[int], most: int, stops: Sequence[int]
+) -> list[tuple[int, float]]:
+    """The definition, by searching the whole text for every token; tokens and their scores."""
     written = [*text, *tail]
     places = [
         (length, place)
@@ -23,23 +27,24 @@ def naive(text: Sequence[int], tail: Sequence[int], most: int, stops: Sequence[i
     ]
     if not places:
         return []
-    source = max(places)[1]
-    proposed: list[int] = []
-    while len(proposed) < most and not (proposed and proposed[-1] in stops):
+    matched, source = max(places)
+    proposed: list[tuple[int, float]] = []
+    while len(proposed) < most and not (proposed and proposed[-1][0] in stops):
         if len(proposed) < MOST_COPIED:
-            token = written[source + len(proposed)]
+            token, score = written[source + len(proposed)], matched / (matched + 1)
         else:
             pairs = list(zip(text, text[1:], strict=False))
             known = [place for place, pair in enumerate(pairs) if pair[0] == written[-1]]
             if not known:
                 break
             token = pairs[max(known, key=lambda place: (pairs.count(pairs[place]), place))][1]
-        proposed.append(token)
+            score = pairs.count((written[-1], token)) / (len(known) + 1)
+        proposed.append((token, score))
         written.append(token)
     return proposed
 
 
-@given(TOKENS, TOKENS, st.lists(st.integers(0, 3), max_size=4), st.integers(0, 25))
+@given(TOKENS, TOKENS, st.lists(st.integers(0, 3), max_size=12), st.integers(0, 25))
 def test_it_is_what_a_naive_search_finds(
     prompt: list[int], output: list[int], tail: list[int], most: int
 ) -> None:
@@ -47,8 +52,34 @@ def test_it_is_what_a_naive_search_finds(
     for token in output:
         max_gram.extend([token])
     proposed = max_gram.propose(tail, most)
-    assert [token for token, _ in proposed] == naive([*prompt, *output], tail, most, [3])
+    assert proposed == naive([*prompt, *output], tail, most, [3])
     assert all(0 < score < 1 for _, score in proposed)
+
+
+def test_texts_that_are_copied_from_themselves_are_found_as_by_a_naive_search() -> None:
+    """The longer runs, which a short random text hardly has twice."""
+    numbers = random.Random(5)
+    for size in (2, 4, 9):
+        text = numbers.choices(range(size), k=20)
+        for _ in range(12):
+            start = numbers.randrange(len(text))
+            text += [*text[start : start + numbers.randrange(1, 15)], numbers.randrange(size)]
+        max_gram = MaxGram([])
+        for end, token in enumerate(text, start=1):
+            max_gram.extend([token])
+            start = numbers.randrange(len(text))
+            tail = text[start : start + numbers.randrange(10)]
+            assert max_gram.propose(tail, 12) == naive(text[:end], tail, 12, [])
+
+
+def test_a_token_costs_an_entry_and_not_one_for_every_run_that_it_ends() -> None:
+    """They took 1.3 KB a token: 160 MiB for a session of 128k tokens."""
+    text = random.Random(6).choices(range(50_000), k=8192)
+    tracemalloc.start()
+    max_gram = MaxGram(text)
+    taken = tracemalloc.get_traced_memory()[0]
+    tracemalloc.stop()
+    assert len(max_gram) == len(text) and taken < 500 * len(text)
 
 
 def test_the_longest_suffix_wins_over_a_later_shorter_one() -> None:

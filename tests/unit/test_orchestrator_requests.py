@@ -48,6 +48,14 @@ async def test_what_is_not_said_is_the_servers_choice(reader: RequestReader) -> 
     assert request.sampling.seed != again.sampling.seed
 
 
+async def test_requests_of_one_id_have_numbers_of_their_own_in_the_phrase_log(
+    reader: RequestReader,
+) -> None:
+    said = replace(SAID, request_id="of a whole agent run")
+    origins = {(await reader.read(said, MODEL)).access("m").origin for _ in range(3)}
+    assert len(origins) == 3 and all(0 <= origin < 2**64 for origin in origins)
+
+
 async def test_what_is_said_holds(reader: RequestReader) -> None:
     said = replace(
         SAID,

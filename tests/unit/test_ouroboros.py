@@ -165,7 +165,7 @@ def test_phrases_follow_a_chain_whose_stop_token_was_cut_off() -> None:
 
 @pytest.fixture
 def shared() -> Shared:
-    return Shared(PhraseStore(PhraseSettings(phrases_url="memory://ouroboros")))
+    return Shared(PhraseStore(PhraseSettings(phrases_url="memory://")))
 
 
 def made(shared: Shared, request: SessionRequest, **options: Any) -> Strategy:

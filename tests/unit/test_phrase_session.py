@@ -3,13 +3,23 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Iterator, Sequence
 
-from draftloop.phrase import Phrase
-from draftloop.tree import DraftBudget
+import pytest
+
+from draftloop.phrase import Phrase, PhraseAccess, PhraseScope
+from draftloop.tree import EMPTY_TREE, DraftBudget, Verdict
+from phrase_store.config import PhraseSettings
 from phrase_store.index import PhraseIndex
 from phrase_store.session import PhraseSession
+from phrase_store.store import DraftsFrom, PhraseStore
 
 AMPLE = DraftBudget(max_nodes=8, max_depth=8)
+
+
+def own(session: PhraseSession) -> PhraseIndex:
+    assert session._own is not None
+    return session._own
 
 
 def test_a_first_text_is_counted_in_pieces_as_if_at_once() -> None:
@@ -17,7 +27,7 @@ def test_a_first_text_is_counted_in_pieces_as_if_at_once() -> None:
     random.seed(4)
     text, prediction = random.choices(range(40), k=1300), random.choices(range(40), k=600)
     waiting = [PhraseSession(text, 16, prediction=prediction) for _ in range(3)]
-    table = waiting[0]._own.table
+    table = own(waiting[0]).table
     assert not table.words.any()
     seen = [int(table.state[0]) for _ in waiting[0].reading()]
     assert seen == [512, 600, 1112, 1624, 1900]  # the clock: a tick a token
@@ -27,7 +37,7 @@ def test_a_first_text_is_counted_in_pieces_as_if_at_once() -> None:
     whole.extend((), text)
     for session in waiting:  # the last two count what is left for their first draft
         assert len(session.propose(text, AMPLE)) == 8
-        assert (session._own.table.words == whole.table.words).all()
+        assert (own(session).table.words == whole.table.words).all()
 
 
 def test_what_comes_after_a_first_text_is_counted_behind_it() -> None:
@@ -39,6 +49,42 @@ def test_what_comes_after_a_first_text_is_counted_behind_it() -> None:
         session.extend(text, [1, 2])
         session.insert([Phrase((2,), (5,))])
     drafts = [session.propose([*text, 1, 2], AMPLE) for session in sessions]
-    words = [session._own.table.words for session in sessions]
+    words = [own(session).table.words for session in sessions]
     assert all(draft == drafts[0] for draft in drafts)
     assert all((word == words[0]).all() for word in words)
+
+
+@pytest.fixture
+def store() -> Iterator[PhraseStore]:
+    opened = PhraseStore(PhraseSettings(phrases_url="memory://", phrases_mib=1))
+    yield opened
+    opened.close()
+
+
+@pytest.mark.parametrize(
+    ("scope", "own_text"),
+    [(PhraseScope.OFF, True), (PhraseScope.PRIVATE, False), (PhraseScope.SHARED, False)],
+)
+def test_a_text_that_is_not_drafted_from_is_not_counted(
+    store: PhraseStore, scope: PhraseScope, own_text: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was indexed all the same, 8 MiB for 32k tokens, and nobody looked there."""
+    counted: list[Sequence[int]] = []
+
+    def noted(self: PhraseIndex, context: Sequence[int], token_ids: Sequence[int]) -> None:
+        counted.append(token_ids)
+
+    monkeypatch.setattr(PhraseIndex, "extend", noted)
+    session = store.session(
+        PhraseAccess(scope=scope), [1, 2, 3] * 400, vocabulary_size=8, publishes=True,
+        drafts_from=DraftsFrom(own_text=own_text, recycles=8), prediction=[1, 2],
+    )  # fmt: skip
+    assert session is not None and session._own is None
+    assert list(session.reading()) == []
+    session.extend([1, 2], [3, 1])
+    session.insert([Phrase((2,), (5,))])
+    assert len(session.propose([3, 1], AMPLE)) == 0
+    session.learn([3, 1], EMPTY_TREE, Verdict((), (2, 4), 2))
+    assert not counted
+    known = [namespace.index.entries for namespace in store.namespaces()]
+    assert known == ([5] if scope is PhraseScope.SHARED else [])  # what it teaches, it teaches

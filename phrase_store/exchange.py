@@ -1,0 +1,68 @@
+"""What a namespace tells the other processes, and hears from them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from draftloop.phrase import Phrase
+from phrase_store.config import PhraseSettings
+from phrase_store.intake import Intake
+from phrase_store.log import LogOptions, open_log
+from phrase_store.replication import Follower, LinkFigures, Publisher
+
+STOP_S = 0.5
+
+
+class Exchange:
+    """A namespace's log, and the two threads that write to it and follow it into `intake`."""
+
+    def __init__(
+        self, name: str, settings: PhraseSettings, intake: Intake, figures: LinkFigures
+    ) -> None:
+        options = LogOptions(
+            max_length=settings.phrases_records,
+            connect_timeout_s=settings.phrases_timeout_s,
+            operation_timeout_s=settings.phrases_timeout_s,
+        )
+        self._log = open_log(settings.phrases_url, name, options)
+        self._publisher = Publisher(self._log, figures, name)
+        self._follower = Follower(self._log, intake.take, figures, name, prepare=intake.prepare)
+
+    def put(self, origin: int, phrases: Sequence[Phrase]) -> None:
+        """Queues phrases for the others; returns at once."""
+        self._publisher.put(origin, phrases)
+
+    @property
+    def waiting(self) -> int:
+        """Phrases to be written."""
+        return self._publisher.waiting
+
+    @property
+    def replayed(self) -> bool:
+        """Whether what the log held at the start is here."""
+        return self._follower.replayed.is_set()
+
+    def wait_replayed(self, timeout_s: float) -> bool:
+        """The same, waiting at most so long for it."""
+        return self._follower.replayed.wait(timeout_s)
+
+    @property
+    def reachable(self) -> bool:
+        """Whether the last calls to the log went well."""
+        return self._publisher.link.reachable and self._follower.link.reachable
+
+    @property
+    def silence_s(self) -> float:
+        """Seconds since the log was last read."""
+        return self._follower.link.silence_s
+
+    def ask_to_stop(self) -> None:
+        """Begins what `close` waits for."""
+        self._publisher.ask_to_stop()
+        self._follower.ask_to_stop()
+
+    def close(self) -> None:
+        """Ends the threads and frees the connections."""
+        self._publisher.stop(STOP_S)
+        self._follower.stop(STOP_S)
+        self._log.close()

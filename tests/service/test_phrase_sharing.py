@@ -1,0 +1,177 @@
+"""Who learns what, and from whom: phrases of one request in several processes count once."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+import redis
+
+from draftloop.phrase import Phrase, PhraseAccess
+from draftloop.request import GenerationRequest, SamplingParameters
+from draftloop.speculation import Speculation
+from draftloop.tree import EMPTY_TREE, Verdict
+from phrase_store.index import warm_up
+from phrase_store.log import list_namespaces
+from phrase_store.records import encode
+from phrase_store.session import PhraseSession
+from phrase_store.store import PhraseStore
+from tests.support.phrases import CONTEXT, phrase, says
+from tests.support.redis_server import RedisServer
+from tests.support.waiting import until
+
+KEY = "draftloop:phrases:m:"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def compiled() -> None:
+    warm_up()
+
+
+def session(store: PhraseStore, access: PhraseAccess, *, publishes: bool) -> PhraseSession:
+    """Of a request in one of the processes that serve it."""
+    made = store.session(access, CONTEXT, vocabulary_size=1000, publishes=publishes)
+    assert made is not None
+    return made
+
+
+def commits(made: PhraseSession, *tokens: int) -> None:
+    """A round, in which no draft was judged."""
+    made.learn(CONTEXT, EMPTY_TREE, Verdict((), tokens, tokens[0]))
+
+
+def test_what_comes_back_to_who_published_it_counts_once(
+    server: RedisServer, open_store: Callable[..., PhraseStore]
+) -> None:
+    publisher, other = (open_store(server.url).namespace("m") for _ in range(2))
+    publisher.publish(1, phrase(5))
+    publisher.publish(2, phrase(6))
+    until(lambda: other.figures().received == 2)
+    other.publish(3, phrase(7))
+    until(lambda: publisher.figures().received == 1)
+    assert other.figures().received == 2
+
+
+def test_a_drafter_hears_once_of_all_rounds_of_its_requests(
+    server: RedisServer, open_store: Callable[..., PhraseStore]
+) -> None:
+    """One phrase learned at first hand made it pass over all that the orchestrator said after."""
+    orchestrator, drafter = open_store(server.url), open_store(server.url)
+    access = PhraseAccess(target_fingerprint="m", origin=7)
+    first = session(orchestrator, access, publishes=True)
+    second = session(drafter, access, publishes=False)
+    known, following = orchestrator.namespaces()[0], drafter.namespaces()[0]
+    assert following.wait_replayed(10)
+    for made in (first, second):  # a round of which both heard
+        commits(made, 4, 5)
+    for token in range(100, 110):  # and others that were drafted elsewhere
+        commits(first, token)
+    until(lambda: following.figures().received == 11)
+    state = [int(number) for number in known.index.table.state]
+    assert [int(number) for number in following.index.table.state] == state
+
+
+def test_where_no_log_is_shared_a_drafter_learns_by_itself(
+    open_store: Callable[..., PhraseStore],
+) -> None:
+    store = open_store("memory://")
+    made = session(store, PhraseAccess(target_fingerprint="m"), publishes=False)
+    commits(made, 4, 5)
+    assert says(store.namespaces()[0]) == (4, 5)
+
+
+def test_requests_that_clients_name_alike_are_several(
+    server: RedisServer, open_store: Callable[..., PhraseStore]
+) -> None:
+    """A whole agent run may have one id: replicas passed over one another's phrases of it."""
+    replicas = [open_store(server.url) for _ in range(2)]
+    for store in replicas:
+        assert store.namespace("m").wait_replayed(10)
+    for number, store in enumerate(replicas):
+        request = GenerationRequest(
+            request_id="run", prompt=CONTEXT, sampling=SamplingParameters(), max_tokens=4,
+            speculation=Speculation(),
+        )  # fmt: skip
+        commits(session(store, request.access("m"), publishes=True), 4 + number)
+    until(lambda: [store.figures().received for store in replicas] == [1, 1])
+
+
+def test_a_log_that_nobody_else_may_read_is_not_kept(
+    open_store: Callable[..., PhraseStore],
+) -> None:
+    """It held tens of MiB a namespace beside `phrases_mib`, and two threads."""
+    threads = set(threading.enumerate())
+    store = open_store("memory://")
+    for tenant in "ab":
+        for number in range(100):
+            store.namespace("m", tenant).publish(number, phrase(5))
+        assert says(store.namespace("m", tenant)) == (5,)
+    until(lambda: set(threading.enumerate()) <= threads)
+    figures = store.figures()
+    assert (figures.published, figures.dropped, figures.waiting, figures.replaying) == (0, 0, 0, 0)
+    assert not figures.open_breakers and not list_namespaces("memory://")
+
+
+def replace_stream(client: redis.Redis, entries: Sequence[Any]) -> None:
+    """As a server has it that was promoted or restored: nothing else, and its clock there."""
+    pipeline = client.pipeline()
+    pipeline.delete(KEY)
+    for place, fields in entries:
+        pipeline.xadd(KEY, fields, id=place)
+    pipeline.execute()
+
+
+def until_noticed(client: redis.Redis) -> None:
+    """Until whoever follows an idle log has looked twice where its end is."""
+
+    def looks() -> int:
+        return int(client.info("commandstats").get("cmdstat_xrevrange", {"calls": 0})["calls"])
+
+    before = looks()
+    until(lambda: looks() >= before + 2)
+
+
+def fill(client: redis.Redis, count: int) -> None:
+    pipeline = client.pipeline()
+    for number in range(count):
+        pipeline.xadd(KEY, {"r": encode(number, phrase(number))}, id=f"{1000 + number}-0")
+    pipeline.execute()
+
+
+def test_a_log_that_lost_its_newest_records_is_not_counted_again(
+    server: RedisServer, open_store: Callable[..., PhraseStore]
+) -> None:
+    """A failover to a replica that was one record behind had all of it read twice."""
+    with server.client() as client:
+        fill(client, 400)
+        namespace = open_store(server.url).namespace("m")
+        assert namespace.wait_replayed(10) and namespace.figures().received == 400
+        for left in (399, 398, 90, 3):  # the last as from an old backup
+            replace_stream(client, client.xrange(KEY)[:left])
+            until_noticed(client)
+            assert namespace.figures().received == 400
+        client.xdel(KEY, client.xrevrange(KEY, count=1)[0][0])
+        until_noticed(client)
+        client.xadd(KEY, {"r": encode(999, [Phrase((1,), (2,))])}, id="1005-0")
+        until(lambda: says(namespace, (1,)) == (2,))
+        assert namespace.figures().received == 401
+
+
+def test_another_log_is_read_from_its_beginning_and_nothing_is_forgotten(
+    server: RedisServer, open_store: Callable[..., PhraseStore]
+) -> None:
+    with server.client() as client:
+        fill(client, 100)
+        namespace = open_store(server.url).namespace("m")
+        assert namespace.wait_replayed(10)
+        until(lambda: len(says(namespace)) == 1)
+        other = [
+            (f"{place}-7", {"r": encode(place, [Phrase((1,), (2,))])}) for place in (998, 1050)
+        ]
+        replace_stream(client, other)
+        until(lambda: namespace.figures().received == 102)
+        assert says(namespace, (1,)) == (2,) and len(says(namespace)) == 1
+        until_noticed(client)
+        assert namespace.figures().received == 102
