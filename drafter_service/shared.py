@@ -21,8 +21,6 @@ from draftloop.speculation import OUROBOROS, OuroborosParameters
 from phrase_store.session import PhraseSession
 from phrase_store.store import MOST_EXPECTED_TOKENS, PhraseStore
 
-# How long an output may be is not known here; a table for so many tokens takes 2 MiB.
-
 
 class Alike(NamedTuple):
     """Sessions that learn together.

@@ -24,7 +24,8 @@ from phrase_store.successors import SuccessorTable
 
 # Tokens that a request is taken to generate where nobody says: its table is made for so many.
 EXPECTED_TOKENS = 512
-MOST_EXPECTED_TOKENS = 8192  # of one request, which hold MiB
+# Of one request: nobody knows how long its output will be, and a table for these takes 2 MiB.
+MOST_EXPECTED_TOKENS = 8192
 
 
 def namespace_name(model_fingerprint: str, tenant: str) -> str:

@@ -122,9 +122,11 @@ def _some(names: Sequence[str]) -> str:
 
 def device_of(options: ModelOptions) -> torch.device:
     """The device of that name, of a split model this rank's. Raises StartupFailure without one."""
-    name = options.device
-    if name.startswith("cuda") and not torch.cuda.is_available():
+    name, has_gpu = options.device, torch.cuda.is_available()
+    if name.startswith("cuda") and not has_gpu:
         raise StartupFailure(f"device: {name} is not available; this machine has cpu only")
+    if name == "cpu" and has_gpu:
+        log.warning("a GPU is not used", device=name, advice="set device to cuda")
     return torch.device(name, options.rank) if options.split else torch.device(name)
 
 

@@ -111,6 +111,14 @@ def test_a_model_without_an_end_is_told(tmp_path: Path, capsys: pytest.CaptureFi
     assert "the model names no end token" in capsys.readouterr().out
 
 
+def test_a_gpu_that_is_there_and_not_used_is_told_of(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    load_model(folder)
+    assert "a GPU is not used" in capsys.readouterr().out
+
+
 def test_what_cannot_be_loaded_is_named(tmp_path: Path, folder: Path) -> None:
     with pytest.raises(StartupFailure, match="holds no config.json"):
         load_model(tmp_path / "nowhere")
