@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from draftloop.tree import ROOT, DraftTree, TokenSource, Verdict
 
@@ -61,15 +61,16 @@ class Calibration:
         scores: Sequence[float],
         verdict: Verdict,
         runs: Sequence[int] | None = None,
+        nodes: Collection[int] | None = None,
     ) -> None:
         """Takes in a verdict on `draft`, whose nodes had these raw scores and runs.
 
-        Runs are depths where none are given.
+        Runs are depths where none are given, and nodes all there are.
         """
         accepted = {ROOT, *verdict.accepted_nodes}
         runs = draft.depths() if runs is None else runs
         for node, (parent, score) in enumerate(zip(draft.parents, scores, strict=True)):
-            if parent in accepted:
+            if parent in accepted and (nodes is None or node in nodes):
                 cell = cell_of(draft.sources[node], score, runs[node])
                 self.count(cell, hit=node in accepted)
 

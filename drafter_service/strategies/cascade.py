@@ -11,12 +11,13 @@ from drafter_service.economy import Economy
 from drafter_service.review import review
 from drafter_service.session import DrafterSession
 from drafter_service.strategies.chain import Chain, Drafted
+from draftloop.calibration import Calibration
 from draftloop.max_gram import MaxGram
 from draftloop.runtime.forward import Forward, Task
 from draftloop.runtime.kv_cache import Slot
 from draftloop.runtime.model import LanguageModel
 from draftloop.speculation import CASCADE
-from draftloop.tree import DraftBudget, DraftEnd, DraftTree, TokenSource
+from draftloop.tree import DraftBudget, DraftEnd, DraftTree, TokenSource, Verdict
 
 # Of the text, read by max-gram in one go: about a millisecond.
 PIECE_TOKENS = 128
@@ -24,11 +25,14 @@ PIECE_TOKENS = 128
 
 @dataclass(frozen=True, slots=True)
 class Level:
-    """A draft model of the cascade, its slot, and what its reviews cost and bring in."""
+    """A draft model of the cascade, its slot, what its reviews cost and bring in, and how far it
+    is to be believed: a larger model's tokens more than a smaller one's.
+    """
 
     model: LanguageModel
     slot: Slot
     economy: Economy
+    calibration: Calibration
 
 
 class Cascade(Chain):
@@ -45,9 +49,13 @@ class Cascade(Chain):
     def __init__(self, session: DrafterSession) -> None:
         super().__init__(session)
         self._levels = [
-            Level(each.model, each.slot, Economy(each.model.forward_seconds))
+            Level(
+                each.model, each.slot, Economy(each.model.forward_seconds),
+                each.experience.calibration,
+            )
             for each in session.levels()
-        ]
+        ]  # fmt: skip
+        self._last_writers: list[int] = []
         parameters = session.request.cascade
         self._matrix = parameters.matrix_for("cascade", len(self._levels))
         self._leniency = parameters.leniency
@@ -83,8 +91,16 @@ class Cascade(Chain):
         if len(drafted) >= limit and not drafted.ended:
             end = DraftEnd.NODES if limit == budget.max_nodes else DraftEnd.DEPTH
         self.end = end
-        draft = drafted.tree()
+        draft, self._last_writers = drafted.tree(), drafted.writers
         return self.remembered(draft, drafted.scores, draft.depths())
+
+    def calibrate(
+        self, draft: DraftTree, scores: Sequence[float], verdict: Verdict, runs: Sequence[int]
+    ) -> None:
+        """Each model by its own tokens."""
+        for index, level in enumerate(self._levels):
+            nodes = {n for n, writer in enumerate(self._last_writers) if writer == index}
+            level.calibration.observe(draft, scores, verdict, runs, nodes)
 
     def _row(self, row: int, path: Drafted, limit: int, budget: DraftBudget) -> Task[DraftEnd]:
         """The horizontal cascade: adds what this row says to the path, up to `limit` tokens of it.
@@ -124,7 +140,7 @@ class Cascade(Chain):
             guesses = proposal.tree(len(path))
             logits = yield self._forward(level, path.token_ids, guesses.token_ids)
             verdict, scores = review(self.session, logits, path.token_ids, guesses, self._leniency)
-            gain = self.adopt(path, verdict, scores)
+            gain = self.adopt(path, verdict, scores, level.calibration, index)
             self.proposed_nodes += len(scores)
             level.economy.observe(time.perf_counter() - began, gain, first=asked)
         return DraftEnd.NODES

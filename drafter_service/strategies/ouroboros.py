@@ -174,7 +174,8 @@ class Ouroboros(Chain):
         """
         before = len(drafted)
         verdict, scores = review(self.session, logits, drafted.token_ids, guesses)
-        gain = self.adopt(drafted, verdict, scores)
+        calibration = self.session.experience.calibration
+        gain = self.adopt(drafted, verdict, scores, calibration)
         if len(guesses):
             accepted = (before + node for node in verdict.accepted_nodes)
             self.session.slot.keep([*range(before), *accepted])

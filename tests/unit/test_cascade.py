@@ -301,6 +301,15 @@ def test_sources_say_who_wrote_what() -> None:
     assert all(0 < estimate < 1 for estimate in draft.estimates)
 
 
+def test_each_model_is_believed_by_its_own_tokens() -> None:
+    setting = Setting(models=2, matrix=((1, 3, 0), (0, 1, 2), (0, 0, 1)))
+    generation = Generation(setting, setting.open())
+    for _ in range(20):
+        generation.round()
+    calibrations = [level.calibration for level in generation.strategy._levels]
+    assert len({*map(id, calibrations)}) == 2 and all(sum(one.trials) for one in calibrations)
+
+
 def test_matrix_rules_name_the_field() -> None:
     with pytest.raises(InvalidInput, match=r"cascade\.matrix: must have 3 rows of 3 entries.*\[\["):
         Setting(models=2, matrix=((1, 1), (0, 1))).open()
