@@ -48,19 +48,26 @@ class Elementwise(nn.Module):
 
 
 class Functions:
-    """A module of torch in which these functions, called with one tensor, are elementwise."""
+    """A module of torch in which these functions, called with a tensor alone, are elementwise."""
 
     def __init__(self, module: ModuleType) -> None:
-        self.__dict__.update(
-            {
-                name: Elementwise(getattr(module, name))
-                for name in FUNCTIONS if hasattr(module, name)
-            },
-            _module=module,
-        )  # fmt: skip
+        self._module = module
+        for name in FUNCTIONS:
+            if hasattr(module, name):
+                setattr(self, name, _of_a_tensor(getattr(module, name)))
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._module, name)
+
+
+def _of_a_tensor(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    elementwise = Elementwise(function)
+
+    def call(*given: Any, **more: Any) -> Tensor:
+        alone = len(given) == 1 and not more
+        return elementwise(*given) if alone else function(*given, **more)
+
+    return call
 
 
 def is_elementwise(module: nn.Module) -> bool:

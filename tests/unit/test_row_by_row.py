@@ -27,7 +27,7 @@ from transformers import (
 )
 
 from draftloop.runtime import cpu_linear
-from draftloop.runtime.cpu_elementwise import Elementwise
+from draftloop.runtime.cpu_elementwise import Elementwise, Functions
 from draftloop.runtime.cpu_parameters import Matrix, Stack
 from draftloop.runtime.forward import Forward
 from draftloop.runtime.model import LanguageModel
@@ -136,3 +136,13 @@ def test_replaced_parameters_are_what_they_were() -> None:
     torch.testing.assert_close(functional.linear(x, matrix.float()), wanted)
     assert torch.equal(torch.softmax(matrix, 0), torch.softmax(matrix.dense, 0))
     assert torch.equal(matrix[1], matrix.dense[1])
+
+
+def test_functions_of_torch_by_whole_vectors_and_as_they_are() -> None:
+    """With anything but a tensor given they are torch's own."""
+    known, x = Functions(torch), torch.linspace(-3, 3, 77)
+    assert torch.equal(known.sigmoid(x)[:40], known.sigmoid(x[:40]))
+    out = torch.empty(77)
+    known.sigmoid(x, out=out)
+    assert torch.equal(out, torch.sigmoid(input=x)) and torch.equal(known.sigmoid(input=x), out)
+    assert known.float32 is torch.float32 and isinstance(x, known.Tensor)
