@@ -1,7 +1,7 @@
 """`fused` against the best single strategy of each cell: is it behind, or was the other one lucky?
 
 The best of eight strategies in a record is partly the one that the machine was kind to. So it is
-also chosen in one half of the repetitions and held against in the other half, over many ways to
+also chosen with one half of the prompts and held against with the other half, over many ways to
 halve them.
 """
 
@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.drawings import DRAWINGS, ratio_within
+from benchmarks.drawings import DRAWINGS, by_prompt, ratio_within
 from benchmarks.systems import COMPARED, METHODS
 from draftloop.runtime.records import Floats
 from draftloop.speculation import FUSED
@@ -22,7 +22,7 @@ from draftloop.speculation import FUSED
 OURS = [name for name in COMPARED if METHODS[name].system == "draftloop"]
 JOINED = [name for name in OURS if METHODS[name].speculation.strategy == FUSED]
 SINGLE = [name for name in OURS if name not in JOINED]
-# With fewer repetitions a half of them chooses nothing.
+# With fewer prompts a half of them chooses nothing.
 FEWEST = 4
 
 
@@ -31,8 +31,8 @@ class Comparison:
     """How many times as fast `method` is as the best single strategy of a cell.
 
     `ratio`: as `best`, the fastest one of the whole record; in nine of ten drawings of as many
-    repetitions, with replacement, it lies between `least` and `most`. `apart`: as the one that was
-    fastest in other repetitions than these, a geometric mean.
+    prompts, with replacement, it lies between `least` and `most`. `apart`: as the one that was
+    fastest with other prompts than these, a geometric mean.
     """
 
     profile: str
@@ -50,7 +50,7 @@ class Comparison:
 def comparisons(samples: Sequence[Mapping[str, Any]]) -> list[Comparison]:
     """One a cell and joined strategy, of a record's samples.
 
-    Repetitions count in which every method ran; cells with too few of them are left out.
+    Repetitions count in which every method ran; cells with too few prompts are left out.
     """
     cells: defaultdict[tuple[str, str, float], list[Mapping[str, Any]]] = defaultdict(list)
     for sample in samples:
@@ -69,13 +69,14 @@ def _of_cell(samples: Sequence[Mapping[str, Any]]) -> Iterator[Comparison]:
         return
     chosen = [seconds[name] for name in (*single, *joined)]
     runs = [run for run in chosen[0] if all(run in times for times in chosen)]
-    if len(runs) < FEWEST:
+    prompts = [file for file, _ in runs]
+    if len(set(prompts)) < FEWEST:
         return
     others = np.array([[seconds[name][run] for run in runs] for name in single])
     best = int(others.sum(axis=1).argmin())
     for name in joined:
         own = np.array([seconds[name][run] for run in runs])
-        ratio, least, most = ratio_within(others[best], own)
+        ratio, least, most = ratio_within(others[best], own, prompts)
         yield Comparison(
             profile=samples[0]["profile"],
             workload=samples[0]["workload"],
@@ -86,12 +87,12 @@ def _of_cell(samples: Sequence[Mapping[str, Any]]) -> Iterator[Comparison]:
             ratio=ratio,
             least=least,
             most=most,
-            apart=_apart(others, own),
+            apart=_apart(by_prompt(others, prompts), by_prompt(own, prompts)),
         )
 
 
 def _apart(others: Floats, own: Floats) -> float:
-    """The ratio to whichever other one was the fastest in the repetitions that do not count."""
+    """The ratio to whichever other one was the fastest with the prompts that do not count."""
     half = np.tile(np.arange(len(own)) < len(own) // 2, (DRAWINGS, 1))
     chooses = np.random.default_rng(0).permuted(half, axis=1)
     fastest = (chooses @ others.T).argmin(axis=1)

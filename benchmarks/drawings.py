@@ -1,6 +1,8 @@
-"""How far a ratio of summed times is to be trusted: bootstrap over repetitions."""
+"""How far a ratio of summed times is to be trusted: bootstrap over prompts."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -9,11 +11,26 @@ from draftloop.runtime.records import Floats
 DRAWINGS = 1000
 
 
-def ratio_within(upper: Floats, lower: Floats) -> tuple[float, float, float]:
-    """The ratio of the sums, and the middle nine tenths of it over as many repetitions, drawn with
+def ratio_within(
+    upper: Floats, lower: Floats, prompts: Sequence[object]
+) -> tuple[float, float, float]:
+    """The ratio of the sums, and the middle nine tenths of it over as many prompts, drawn with
     replacement.
     """
-    drawn = np.random.default_rng(0).integers(len(lower), size=(DRAWINGS, len(lower)))
-    ratios = upper[drawn].sum(axis=1) / lower[drawn].sum(axis=1)
+    above, below = (by_prompt(times, prompts) for times in (upper, lower))
+    drawn = np.random.default_rng(0).integers(len(below), size=(DRAWINGS, len(below)))
+    ratios = above[drawn].sum(axis=1) / below[drawn].sum(axis=1)
     least, most = np.quantile(ratios, (0.05, 0.95))
     return float(upper.sum() / lower.sum()), float(least), float(most)
+
+
+def by_prompt(times: Floats, prompts: Sequence[object]) -> Floats:
+    """[..., prompts]: the sums of each prompt's repetitions.
+
+    These are alike, and greedy ones have one text: they say less than as many prompts would.
+    """
+    numbers = {prompt: number for number, prompt in enumerate(dict.fromkeys(prompts))}
+    summed = np.zeros((*times.shape[:-1], len(numbers)))
+    for place, prompt in enumerate(prompts):
+        summed[..., numbers[prompt]] += times[..., place]
+    return summed

@@ -58,7 +58,7 @@ class Row:
     `least_ratio` and `most_ratio` are those of single runs; `together` is the time that plain
     decoding took for all of them over what they took: where single ratios lie far apart, as where
     some texts copy themselves, their median is that of some text in between. In nine of ten
-    drawings of as many runs out of these it lies between `least_together` and `most_together`. Per
+    drawings of as many prompts out of these it lies between `least_together` and `most_together`. Per
     token and not per round are the `draft_forwards`; `fallback` is the share of rounds whose
     drafter did not answer. Both are None where a system does not say.
     """
@@ -131,11 +131,12 @@ def row(samples: Sequence[Sample]) -> Row:
 
 
 def _together(samples: Sequence[Sample]) -> tuple[float | None, float | None, float | None]:
-    """The ratio of all times, and the middle nine tenths of it over runs drawn with replacement."""
+    """The ratio of all times, and the middle nine tenths of it over prompts drawn anew."""
     taken = np.array([sample.outcome.decode_s for sample in samples])
     if not taken.any():
         return None, None, None
-    return ratio_within(taken * [sample.ratio for sample in samples], taken)
+    ratios = np.array([sample.ratio for sample in samples])
+    return ratio_within(taken * ratios, taken, [sample.file for sample in samples])
 
 
 def _acceptance(outcomes: Sequence[Outcome]) -> float | None:

@@ -89,9 +89,9 @@ SPEED_LEGEND = (
 AGAINST_BEST_LEGEND = (
     "Times as fast as the best single strategy of a cell, by the time of all repetitions in which "
     "every strategy ran. ratio: as the one that was fastest in these; within what it lies in nine "
-    "of ten drawings of as many. apart: as the one that was fastest in half of the repetitions, "
-    "held against in the other half, a geometric mean over ways to halve them: the best of many "
-    "is partly a lucky one."
+    "of ten drawings of as many prompts. apart: as the one that was fastest with half of the "
+    "prompts, held against with the other half, a geometric mean over ways to halve them: the best "
+    "of many is partly a lucky one."
 )
 ROUND_LEGEND = (
     "Milliseconds of a round: forwards of the draft and the target model, wire, rest. "

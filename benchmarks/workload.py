@@ -32,11 +32,12 @@ class Workload:
     passes: int = 6  # the time is mostly up before
 
     def repetitions(self) -> Iterator[list[Case]]:
-        """A prompt at the main temperature; at the others too, every second time."""
+        """A prompt at the main temperature; at the others too, every second time it is its turn."""
         prompts = self.material.measured
         for number in range(self.passes * len(prompts)):
-            prompt = prompts[number % len(prompts)]
-            temperatures = self.temperatures[: 1 if number % 2 else None]
+            turn, place = divmod(number, len(prompts))
+            prompt = prompts[place]
+            temperatures = self.temperatures[: 1 if (turn + place) % 2 else None]
             yield [self._case(prompt, t, FIRST_SEED + number) for t in temperatures]
 
     def warm_up(self) -> Case:

@@ -15,9 +15,9 @@ from benchmarks.systems import PLAIN
 
 def samples(seconds: Mapping[str, np.ndarray[Any, Any]]) -> list[dict[str, Any]]:
     """Of one cell: seconds a token by method, one for every repetition."""
-    cell = {"profile": "bundled", "workload": "chat", "temperature": 0.0, "file": "file.py"}
+    cell = {"profile": "bundled", "workload": "chat", "temperature": 0.0}
     return [
-        {**cell, "method": method, "seed": seed, "tokens_per_second": 1 / time}
+        {**cell, "method": method, "file": seed, "seed": seed, "tokens_per_second": 1 / time}
         for method, times in seconds.items()
         for seed, time in enumerate(times)
     ]
