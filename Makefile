@@ -51,7 +51,7 @@ bench-full: $(INSTALLED) ## the record, in hours: all cells, both ablations, the
 	$(RUN) benchmarks.run --full --resume
 	$(RUN) benchmarks.run --ablation fused --profiles 300M --prompts 8 --minutes 40 --resume
 	$(RUN) benchmarks.run --ablation ouroboros --profiles 300M --prompts 8 --minutes 30 --resume
-	$(RUN) benchmarks.oracle --costs benchmarks/results/full.json
+	$(RUN) benchmarks.oracle --costs benchmarks/results/full.json --out benchmarks/results/oracle-full.json
 
 docs: $(INSTALLED) ## rewrites the tables of settings and metrics in docs/ from the code
 	$(RUN) tests.contract.configuration_page

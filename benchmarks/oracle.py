@@ -37,7 +37,7 @@ from orchestrator.costs import VerifyCost
 from phrase_store.index import PhraseIndex, warm_up
 
 WIDTHS = (1, 4, MOST_OFFERS)
-DEPTHS = (1, 2, 4, 8, 16)
+DEPTHS = (1, 2, 4, 8, 16, 32)
 CHOICES = {"all": SOURCES, **{f"only {source}": (source,) for source in SOURCES}}
 Rounds = dict[tuple[str, int, int], list[PerfectRound]]
 

@@ -58,9 +58,9 @@ class Row:
     `least_ratio` and `most_ratio` are those of single runs; `together` is the time that plain
     decoding took for all of them over what they took: where single ratios lie far apart, as where
     some texts copy themselves, their median is that of some text in between. In nine of ten
-    drawings of as many prompts out of these it lies between `least_together` and `most_together`. Per
-    token and not per round are the `draft_forwards`; `fallback` is the share of rounds whose
-    drafter did not answer. Both are None where a system does not say.
+    drawings of as many prompts it lies between `least_together` and `most_together`. Per token and
+    not per round are the `draft_forwards`; `fallback` is the share of rounds whose drafter did not
+    answer. Both are None where a system does not say.
     """
 
     profile: str

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import json
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -34,6 +35,8 @@ from benchmarks.transformers_system import loaded
 from benchmarks.workload import Workload
 from draftloop.errors import DraftloopError, InvalidInput
 from orchestrator.launcher import interruptible
+
+EXPERIENCES = 4  # prompts of each workload that strategies see before they are measured
 
 
 @dataclass(slots=True)
@@ -90,6 +93,7 @@ class Bench:
 
             self._warm_up(systems, plans, tick)
             fill_pools(services, plans, tick)
+            gain_experience(services, plans, tick)
             for repetition in measure(
                 profile, systems, plans, deadline=deadline, last_call=self.deadline, tick=tick
             ):
@@ -185,6 +189,19 @@ def fill_pools(services: Services, plans: Sequence[Plan], tick: Tick) -> None:
                 services.warm(case)
 
 
+def gain_experience(services: Services, plans: Sequence[Plan], tick: Tick) -> None:
+    """Lets every strategy see what its drafts bring, on prompts that are not measured.
+
+    Filling the pools lets one of them see it, and the first measured runs would do so for others.
+    """
+    for plan in plans:
+        seen = list(plan.workload.warming())[:EXPERIENCES]
+        for method in (name for name in plan.methods if METHODS[name].system == "draftloop"):
+            for case in seen:
+                tick(f"gaining experience: {case.workload}, {method}")
+                services.run(method, case)
+
+
 def empty_cells(settings: argparse.Namespace, measured: set[tuple[str, str, float]]) -> list[str]:
     """Cells that were asked for and have no run, in words."""
     return [
@@ -200,13 +217,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Measures, shows, writes; the exit status. Interrupted, it writes what there is."""
     console = Console()
     settings = read_settings(arguments, __doc__.splitlines()[0])
-    (journal_file,) = beside(settings.out, ".partial.jsonl")
-    unbounded = {name: value for name, value in said(settings).items() if name != "minutes"}
+    journal_file, results_file = beside(settings.out, ".partial.jsonl", ".json")
     try:
         machine = describe_machine(settings.device)
-        # The run's own results, where they are tracked, make the tree dirty.
-        commit = machine["commit"].removesuffix("-dirty")
-        identity = {**unbounded, "commit": commit, "cpu": machine["cpu"], "gpu": machine["gpu"]}
+        identity = identity_of(said(settings), machine)
+        if settings.resume and not journal_file.exists() and is_of(results_file, identity):
+            console.print(f"measured already: {results_file}", highlight=False)
+            return 0
         prepare(journal_file, *beside(settings.out, ".json", ".md"))
         open_journal = Journal.resume if settings.resume else Journal.begin
         bench = Bench(
@@ -229,6 +246,26 @@ def main(arguments: Sequence[str] | None = None) -> int:
     else:
         journal_file.unlink()
     return status
+
+
+def identity_of(settings: Mapping[str, Any], machine: Mapping[str, Any]) -> dict[str, Any]:
+    """What two runs must share to be one, however long they may take."""
+    unbounded = {name: value for name, value in settings.items() if name != "minutes"}
+    # The run's own results, where they are tracked, make the tree dirty.
+    commit = machine["commit"].removesuffix("-dirty")
+    return {**unbounded, "commit": commit, "cpu": machine["cpu"], "gpu": machine["gpu"]}
+
+
+def is_of(results_file: Path, identity: Mapping[str, Any]) -> bool:
+    """Whether these are the results of such a run."""
+    if not results_file.exists():
+        return False
+    found = Results.read(results_file)
+    try:
+        theirs = identity_of(found.settings, found.machine)
+    except KeyError:  # of an earlier version
+        return False
+    return bool(theirs == json.loads(json.dumps(identity)))
 
 
 def carry_out(bench: Bench) -> int:

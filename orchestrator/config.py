@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Literal, Self
 
@@ -26,6 +27,7 @@ from orchestrator.parser_names import OTHERS_NAMES
 from phrase_store.config import PhraseSettings
 
 LIMIT_OF_TEXTS = 256  # tokens
+ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://[^/\s,]+")
 MOST_TOKENS = 2**31 - 1  # reduced to the room left in the context
 
 
@@ -139,6 +141,15 @@ class OrchestratorSettings(PhraseSettings, ServiceSettings):
     def _our_name(cls, name: object, info: ValidationInfo) -> object:
         ours = OTHERS_NAMES[str(info.field_name)]
         return ours.get(name, name) if isinstance(name, str) else name
+
+    @field_validator("http_allowed_origins")
+    @classmethod
+    def _origins(cls, text: str) -> str:
+        for origin in comma_separated(text):
+            if origin != "*" and not ORIGIN.fullmatch(origin):
+                rule = "must be * or origins such as https://page.example:8443"
+                raise ValueError(f"{rule}; got {origin}")
+        return text
 
     @field_validator("verifiers", "drafters")
     @classmethod

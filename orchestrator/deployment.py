@@ -188,7 +188,7 @@ class Deployment:
         # In an index of its own.
         own = PhraseSession(
             request.prompt,
-            min(request.max_tokens, MOST_EXPECTED_TOKENS),
+            min(request.likely_left(len(request.prompt)), MOST_EXPECTED_TOKENS),
             stop_token_ids=request.stop_token_ids,
             calibration=self._calibrations.of(request.sampling.temperature),
             prediction=request.prediction,
@@ -201,7 +201,7 @@ class Deployment:
             request.access(self.verifier.model_fingerprint),
             request.prompt,
             vocabulary_size=self.verifier.vocabulary_size,
-            expected_tokens=min(request.max_tokens, MOST_EXPECTED_TOKENS),
+            expected_tokens=min(request.likely_left(len(request.prompt)), MOST_EXPECTED_TOKENS),
             publishes=True,
             harvests=request.speculation.ouroboros.harvest,
             stop_token_ids=request.stop_token_ids,

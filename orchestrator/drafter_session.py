@@ -28,6 +28,7 @@ class DrafterSession(Session[DrafterStream]):
         self.is_ready = False  # the drafter has prefilled
         self._refused = False  # this request, by a drafter that cannot do what it asks
         self._told = 0
+        self._has_drafted = False  # something that a verdict can be about
         self._waits_s = 0.0
 
     @property
@@ -53,7 +54,7 @@ class DrafterSession(Session[DrafterStream]):
             return
         replica.on_trial(self._terms.answer_timeout_s)
         self._waits_s = self._terms.answer_timeout_s if waits_s is None else waits_s
-        self._told = len(committed)
+        self._told, self._has_drafted = len(committed), False
         self._opening = asyncio.create_task(self._open_on(replica, tuple(committed)))
 
     async def propose(
@@ -74,7 +75,8 @@ class DrafterSession(Session[DrafterStream]):
         try:
             new = committed[self._told :]
             offer = self._fitting(offer)
-            draft = await self._stream.propose(len(committed), new, verdict, budget, offer)
+            heard = verdict if self._has_drafted else None  # else it is about a lost session's
+            draft = await self._stream.propose(len(committed), new, heard, budget, offer)
         except DraftloopError as error:
             self._refused = _refuses(error)
             raise self._failed(error) from None
@@ -82,7 +84,7 @@ class DrafterSession(Session[DrafterStream]):
             self._check(draft, len(committed), budget)
         except InvalidInput as mistake:
             raise self._failed(mistake) from None
-        self._told = len(committed)
+        self._told, self._has_drafted = len(committed), True
         self._worked()
         return draft
 

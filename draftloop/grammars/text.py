@@ -19,7 +19,9 @@ OF_PARTS = '{"grammars":'  # llguidance's own notation
 STRING_FORMATS = {
     "date-time", "time", "date", "duration", "email", "hostname", "ipv4", "ipv6", "uuid", "uri",
 }  # fmt: skip
-OF_VALUES = {"const", "enum", "default", "examples"}  # of a schema, which are not schemas
+# Keywords whose values are no schemas, and those whose values have schemas by names of their own.
+OF_VALUES = {"const", "enum", "default", "examples"}
+OF_NAMES = {"properties", "patternProperties", "$defs", "definitions", "dependentSchemas"}
 SHOWN_REASON = 300  # letters
 
 
@@ -39,19 +41,33 @@ def grammar_text(grammar: Grammar) -> str:
         return grammar_from(grammar.format, grammar.text)
     except ValueError as error:
         raise refusal(grammar, str(error)) from None
+    except RecursionError:
+        raise refusal(grammar, "nested too deep") from None
 
 
 def without_annotations(schema: Any) -> Any:
-    """The same JSON Schema without formats that are unknown, which by its standard hold nothing."""
+    """The same JSON Schema without formats that are unknown, which by its standard hold nothing.
+
+    Raises RecursionError where it is too deep.
+    """
     if isinstance(schema, list):
         return [without_annotations(part) for part in schema]
     if not isinstance(schema, dict):
         return schema
     return {
-        name: part if name in OF_VALUES else without_annotations(part)
+        name: _part(name, part)
         for name, part in schema.items()
         if not (name == "format" and isinstance(part, str) and part not in STRING_FORMATS)
     }
+
+
+def _part(keyword: str, said: Any) -> Any:
+    """What a keyword says: values, schemas by names that are no keywords, or schemas."""
+    if keyword in OF_VALUES:
+        return said
+    if keyword in OF_NAMES and isinstance(said, dict):
+        return {name: without_annotations(schema) for name, schema in said.items()}
+    return without_annotations(said)
 
 
 def with_parts(lark: str, parts: Mapping[str, Grammar]) -> Grammar:

@@ -157,6 +157,17 @@ def test_methods_take_turns_in_changing_orders() -> None:
     assert len(pairs) == 12 and min(pairs.values()) > 70 and max(pairs.values()) < 130
 
 
+@pytest.mark.parametrize("prompts", [3, 4, 16])
+def test_every_temperature_meets_every_prompt(prompts: int) -> None:
+    material = Material([Prompt(f"{n}.py", "x", (1,)) for n in range(prompts)], [])
+    turns = Workload(name="w", material=material, tokens=4, temperatures=(0.8, 0.0), passes=2)
+    met = Counter(
+        (case.prompt.file, case.temperature) for cases in turns.repetitions() for case in cases
+    )
+    assert len(met) == 2 * prompts
+    assert all(count == (2 if temperature else 1) for (_, temperature), count in met.items())
+
+
 def test_rows_keep_the_methods_order() -> None:
     system = Scripted()
     systems: dict[str, System] = {"draftloop": system}

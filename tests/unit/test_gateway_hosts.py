@@ -6,7 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pydantic import ValidationError
 
+from orchestrator.config import OrchestratorSettings
 from orchestrator.key_file import KeyEntry, hash_of, new_key
 from tests.support.certificates import Authority
 from tests.support.gateway import gateway
@@ -74,6 +76,12 @@ async def test_pages_of_allowed_origins_may_call(tmp_path: Path, allowed: str) -
     for one in (preflight, answer):
         assert one.headers["access-control-allow-origin"] in ("*", "http://page.example")
     assert answer.status_code == 401
+
+
+@pytest.mark.parametrize("origins", ["page.example", "https://page.example/", "http://a, b"])
+def test_what_is_no_origin_is_refused_at_the_start(origins: str) -> None:
+    with pytest.raises(ValidationError, match="or origins such as"):
+        OrchestratorSettings(http_allowed_origins=origins)
 
 
 async def test_pages_of_other_origins_may_not() -> None:

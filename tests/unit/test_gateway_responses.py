@@ -8,13 +8,14 @@ from typing import Any
 
 import pytest
 
-from draftloop.errors import Unavailable
+from draftloop.errors import InvalidInput, Unavailable
 from orchestrator.figures import Piece
 from orchestrator.gateway.chat_reader import PLAIN, Parts
 from orchestrator.gateway.formats import ChatFormat
 from orchestrator.gateway.responses.answer import ResponseAnswer
 from orchestrator.gateway.responses.body import ResponseBody
 from orchestrator.gateway.responses.items import messages
+from orchestrator.gateway.responses.names import own_names
 from orchestrator.gateway.responses.output import COMPLETED, Output
 from orchestrator.gateway.runs import Step
 from orchestrator.gateway.tools.reader import CallPart
@@ -77,6 +78,20 @@ def test_the_chat_that_is_meant() -> None:
     assert (said.reasoning_effort, said.logprobs, said.top_logprobs) == ("low", True, 3)
     assert (said.top_k, said.stop, said.max_completion_tokens) == (5, ["x"], None)
     assert said.response_format is not None and said.response_format.type == "text"
+
+
+@pytest.mark.parametrize(
+    ("inside", "told"),
+    [
+        ("max_completion_tokens", "max_output_tokens"), ("messages[3].content", "input"),
+        ("response_format.json_schema", "text.format.json_schema"),
+        ("tool_choice.function.name", "tool_choice.name"), ("temperature", "temperature"),
+    ],
+)  # fmt: skip
+def test_mistakes_have_the_names_that_the_client_used(inside: str, told: str) -> None:
+    with pytest.raises(InvalidInput) as caught, own_names():
+        raise InvalidInput(inside, "must be another", 1)
+    assert caught.value.field == told
 
 
 def test_items_of_output_grow_one_after_the_other() -> None:

@@ -15,7 +15,7 @@ from tokenizers import AddedToken, Tokenizer, models
 from draftloop.config import bundled_model
 from draftloop.errors import InvalidInput
 from draftloop.grammar import Grammar
-from draftloop.grammars.text import grammar_text
+from draftloop.grammars.text import grammar_text, without_annotations
 from draftloop.request import SamplingParameters
 from draftloop.runtime import grammars
 from draftloop.runtime.grammars import Follower, Grammars
@@ -132,6 +132,19 @@ def test_formats_that_nobody_knows_hold_nothing(name: str) -> None:
         "day": {"type": "string", "format": "date"}}}  # fmt: skip
     read = grammar_text(Grammar("json_schema", json.dumps(said)))
     assert read == grammar_text(Grammar("json_schema", json.dumps(known)))
+
+
+@pytest.mark.parametrize("keyword", ["default", "enum", "format"])
+def test_names_of_properties_are_no_keywords(keyword: str) -> None:
+    said = {"type": "object", "properties": {keyword: {"type": "string", "format": "color"}}}
+    known = {"type": "object", "properties": {keyword: {"type": "string"}}}
+    assert without_annotations(said) == known
+
+
+def test_a_schema_that_is_too_deep_is_refused() -> None:
+    deep = '{"type":"object","properties":{"a":' * 900 + "{}" + "}}" * 900
+    with pytest.raises(InvalidInput, match="nested too deep"):
+        grammar_text(Grammar("json_schema", deep))
 
 
 def test_the_schema_of_anything() -> None:

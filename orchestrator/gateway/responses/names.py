@@ -9,6 +9,7 @@ from draftloop.errors import InvalidInput
 
 NAMES = (
     ("max_tokens", "max_output_tokens"),
+    ("max_completion_tokens", "max_output_tokens"),
     ("messages", "input"),
     ("response_format", "text.format"),
     ("reasoning_effort", "reasoning.effort"),

@@ -6,6 +6,7 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
+from draftloop.errors import InvalidInput
 from draftloop.grammar import Grammar
 from draftloop.grammars.text import JSON_DEFAULTS, without_annotations
 from orchestrator.gateway.tools.notation import Notation
@@ -36,8 +37,11 @@ def literal(text: str) -> str:
 
 def json_value(schema: dict[str, Any]) -> str:
     """JSON of that schema, in Lark's words."""
-    said = {"x-guidance": JSON_DEFAULTS, **without_annotations(schema)}
-    return f"%json {json.dumps(said)}"
+    try:
+        said = {"x-guidance": JSON_DEFAULTS, **without_annotations(schema)}
+        return f"%json {json.dumps(said)}"
+    except RecursionError:
+        raise InvalidInput("tools", "must not be nested so deep", "objects in objects") from None
 
 
 def call_object(function: Function, arguments: str) -> str:
