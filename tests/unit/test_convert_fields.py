@@ -117,8 +117,8 @@ EVERY = [
     (ACCESS, convert_speculation.access_to_pb, convert_speculation.access_from_pb),
     (WISHES, convert.parameters_to_pb, convert.parameters_from_pb),
 ]
-# Of two ways to say the prompt the other one.
-UNSAID = {"GenerationParameters.token_ids"}
+# Of two ways to say the prompt the other one, and what chats over HTTP alone ask for.
+UNSAID = {"GenerationParameters.token_ids", "GenerationParameters.ends_itself"}
 
 
 def over_the_wire(message: Any) -> Any:
