@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from tests.browser.playground import RUN_TIMEOUT_MS
 from tests.browser.scripted import stream
 from tests.browser.test_playground import RUN
 
@@ -85,7 +86,7 @@ def test_whoever_has_scrolled_back_reads_on_in_peace(playground: Playground) -> 
     playground.fill(**{**RUN, "max_tokens": 1500})
     playground.at("#run").click()
     scrolls = "() => answer.scrollHeight > answer.clientHeight + 200"
-    playground.page.wait_for_function(scrolls, timeout=0)
+    playground.page.wait_for_function(scrolls, timeout=RUN_TIMEOUT_MS)
     playground.at("#answer").evaluate("box => (box.scrollTop = 0)")
     seen = playground.at("#answer .round").count()
     playground.at("#answer .round").nth(seen + 3).wait_for(state="attached")
