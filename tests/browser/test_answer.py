@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from tests.browser.playground import RUN_TIMEOUT_MS
+from tests.browser.conftest import TIMEOUT_S
 from tests.browser.scripted import stream
 from tests.browser.test_playground import RUN
 
@@ -34,17 +34,20 @@ MANY = [f"word{at} " for at in range(4000)]
 FEW = ["one ", "two ", "three "]
 
 
-def answered(playground: Playground, texts: list[str]) -> None:
-    """Every drafted run has this answer; plain decoding goes on to the server."""
+def answered(playground: Playground, texts: list[str]) -> list[dict[str, Any]]:
+    """Every drafted run has this answer; plain decoding goes on to the server. All that is asked."""
+    asked: list[dict[str, Any]] = []
 
     def answer(route: Route) -> None:
         body = route.request.post_data_json
+        asked.append(body)
         if body["speculative"].get("strategy") == "autoregressive":
             route.continue_()
         else:
             route.fulfill(content_type="text/event-stream", body=stream(texts))
 
     playground.page.route(COMPLETIONS, answer)
+    return asked
 
 
 def test_rounds_between_two_frames_cost_one_layout(playground: Playground) -> None:
@@ -86,7 +89,7 @@ def test_whoever_has_scrolled_back_reads_on_in_peace(playground: Playground) -> 
     playground.fill(**{**RUN, "max_tokens": 1500})
     playground.at("#run").click()
     scrolls = "() => answer.scrollHeight > answer.clientHeight + 200"
-    playground.page.wait_for_function(scrolls, timeout=RUN_TIMEOUT_MS)
+    playground.page.wait_for_function(scrolls, timeout=TIMEOUT_S * 1000)
     playground.at("#answer").evaluate("box => (box.scrollTop = 0)")
     seen = playground.at("#answer .round").count()
     playground.at("#answer .round").nth(seen + 3).wait_for(state="attached")
@@ -110,12 +113,10 @@ def test_stop_counts_the_run_that_it_stops(playground: Playground) -> None:
 
 def test_a_seed_is_sent_to_the_last_digit_or_not_at_all(playground: Playground) -> None:
     """Those beyond were rounded: another seed than the one that was typed in."""
-    answered(playground, FEW)
-    sent: list[int] = []
-    playground.page.on("request", lambda request: sent.append(request.post_data_json["seed"]))
+    asked = answered(playground, FEW)
     playground.fill(seed=2**53)
     playground.at("#run").click()
     assert playground.at("#seed").evaluate("field => field.validity.rangeOverflow")
     playground.run(seed=2**53 - 1)
-    assert sent == [2**53 - 1]
+    assert [body["seed"] for body in asked] == [2**53 - 1]
     assert f"seed {2**53 - 1}" in playground.text("#status")
