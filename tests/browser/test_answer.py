@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING, Any
 
 from tests.browser.conftest import TIMEOUT_S
@@ -35,11 +36,11 @@ FEW = ["one ", "two ", "three "]
 
 
 def answered(playground: Playground, texts: list[str]) -> list[dict[str, Any]]:
-    """Every drafted run has this answer; plain decoding goes on to the server. All that is asked."""
+    """Every drafted run has this answer; plain decoding goes on. The requests."""
     asked: list[dict[str, Any]] = []
 
     def answer(route: Route) -> None:
-        body = route.request.post_data_json
+        body = json.loads(route.request.post_data or "")
         asked.append(body)
         if body["speculative"].get("strategy") == "autoregressive":
             route.continue_()
