@@ -52,3 +52,18 @@ def test_asks_for_a_key_and_keeps_it_nowhere(open_page: OpenPage, guarded: str) 
     assert KEY not in playground.page.evaluate(kept)
     playground.page.reload()
     assert playground.at("#key").input_value() == ""
+
+
+@pytest.mark.parametrize("key", ["schl\u00fcssel", "key\u2013with-a-dash", "two words"])
+def test_a_key_that_cannot_be_one_is_a_refused_key(
+    open_page: OpenPage, guarded: str, key: str
+) -> None:
+    """A browser cannot send all letters, which was told as a server that is gone."""
+    playground = open_page(guarded, greeting="key")
+    playground.at("#key").fill(key)
+    playground.page.keyboard.press("Tab")
+    playground.wait_for("#models", "character that no key has")
+    playground.at("#run").click()
+    playground.wait("Failed")
+    assert "character that no key has" in playground.text("#error")
+    assert playground.page.evaluate("document.activeElement.id") == "key"

@@ -40,11 +40,15 @@ def panels(dashboard: Path) -> list[dict[str, Any]]:
     ]
 
 
+def rules() -> list[dict[str, Any]]:
+    groups = yaml.safe_load((RULES / "alerts.yml").read_text(encoding="utf-8"))["groups"]
+    return [rule for group in groups for rule in group["rules"]]
+
+
 def queries() -> Iterator[tuple[str, str]]:
     """Every query that people or alarms rely on, with where it stands."""
-    for group in yaml.safe_load((RULES / "alerts.yml").read_text(encoding="utf-8"))["groups"]:
-        for rule in group["rules"]:
-            yield rule["alert"], rule["expr"]
+    for rule in rules():
+        yield rule["alert"], rule["expr"]
     for dashboard in DASHBOARDS:
         for panel in panels(dashboard):
             for target in panel["targets"]:
@@ -103,6 +107,18 @@ def test_the_metrics_follow_the_conventions() -> None:
 @needs_promtool
 def test_the_scrape_configuration_is_valid() -> None:
     promtool("check", "config", "--lint=all", "--lint-fatal", "prometheus.yml")
+
+
+def test_every_alert_fires_in_some_case() -> None:
+    """A rule that no case makes fire may be one that nothing does."""
+    cases = yaml.safe_load((RULES / "alerts.test.yml").read_text(encoding="utf-8"))["tests"]
+    fired = {
+        check["alertname"]
+        for case in cases
+        for check in case["alert_rule_test"]
+        if check.get("exp_alerts")
+    }
+    assert fired == {rule["alert"] for rule in rules()}
 
 
 @needs_promtool

@@ -5,10 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+import yaml
+
+from tests.contract.repository import ROOT, fenced
 from tests.deploy.test_manifests import calls
-from tests.support.manifests import NAME_LABEL, PART_LABEL, Manifests, combined
+from tests.support.kubernetes_schemas import NEWEST, complaint
+from tests.support.manifests import NAME_LABEL, PART_LABEL, ROLES, Manifests, combined, rendered
 
 Edge = tuple[str, str, int]
+PAGE = ROOT / "docs" / "operations.md"
+METRICS_PAGE = ROOT / "docs" / "metrics.md"
+METRICS_BEHIND_TLS = ("orchestrator", 9464)  # nothing listens there unless PAGE is followed
 CLIENT = {"draftloop-client": "true"}
 PROMETHEUS = {
     "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "monitoring"}},
@@ -88,17 +95,52 @@ def test_clients_reach_the_doors_and_nothing_else() -> None:
     assert reached == {("orchestrator", ports["grpc"]), ("orchestrator", ports["http"])}
 
 
+def scraped(manifests: Manifests) -> set[tuple[str, int]]:
+    """Workloads and ports that the monitors name."""
+    found = set()
+    for monitor in manifests.of_kind("ServiceMonitor", "PodMonitor"):
+        spec = monitor["spec"]
+        (name,) = manifests.selected_by(spec["selector"]["matchLabels"])
+        for endpoint in spec.get("endpoints") or spec["podMetricsEndpoints"]:
+            port = endpoint.get("port") or endpoint["targetPort"]
+            found.add((name, manifests.ports(name)[port]))
+    return found
+
+
+def allowed_to_prometheus() -> set[tuple[str, int]]:
+    return {place for place, sides in from_outside().items() if PROMETHEUS in sides}
+
+
 def test_prometheus_reaches_what_it_scrapes() -> None:
     """The monitors' ports, by the policies' numbers."""
-    scraped = set()
-    for monitor in manifests().of_kind("ServiceMonitor", "PodMonitor"):
-        spec = monitor["spec"]
-        (name,) = manifests().selected_by(spec["selector"]["matchLabels"])
-        for endpoint in spec.get("endpoints") or spec["podMetricsEndpoints"]:
-            scraped.add((name, manifests().ports(name)[endpoint["port"]]))
-    allowed = {place for place, sides in from_outside().items() if PROMETHEUS in sides}
-    assert allowed == scraped
-    assert {name for name, _ in scraped} == {"orchestrator", "drafter", "verifier"}
+    found = scraped(manifests())
+    assert allowed_to_prometheus() == {*found, METRICS_BEHIND_TLS}
+    assert {name for name, _ in found} == set(ROLES)
+
+
+def test_prometheus_reaches_the_metrics_of_an_orchestrator_with_tls() -> None:
+    """As a page says to set it up: what listens there is what is scraped, and may be."""
+    (text,) = (block for block in fenced(PAGE, "yaml") if "METRICS_LISTEN" in block)
+    patched = rendered(text)
+    name, port = METRICS_BEHIND_TLS
+    listen = patched.environment(name)["DRAFTLOOP_ORCHESTRATOR_METRICS_LISTEN"]
+    assert listen == f"0.0.0.0:{port}"
+    assert METRICS_BEHIND_TLS in scraped(patched) <= allowed_to_prometheus()
+    policies = manifests().of_kind("NetworkPolicy")
+    assert patched.of_kind("NetworkPolicy") == policies
+
+
+def test_the_documented_policy_lets_every_role_send_its_traces_and_nothing_else() -> None:
+    (text,) = (block for block in fenced(PAGE, "yaml") if "kind: NetworkPolicy" in block)
+    policy = yaml.safe_load(text)
+    assert not complaint(policy, NEWEST)
+    spec = policy["spec"]
+    (roles,) = spec["podSelector"]["matchExpressions"]
+    assert roles == {"key": NAME_LABEL, "operator": "In", "values": list(ROLES)}
+    assert spec["policyTypes"] == ["Egress"]
+    ((side, port),) = (peer for rule in spec["egress"] for peer in peers(rule, "egress"))
+    assert set(side) == {"namespaceSelector", "podSelector"}
+    assert f"--trace-endpoint http://127.0.0.1:{port} " in METRICS_PAGE.read_text(encoding="utf-8")
 
 
 def test_nobody_else_comes_in() -> None:

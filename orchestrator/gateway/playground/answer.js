@@ -10,39 +10,53 @@ export class Answer {
   constructor(element, onChosen = () => {}) {
     this.element = element;
     this.onChosen = onChosen;
-    this.chosen = null;
+    this.fresh = document.createDocumentFragment(); // rounds that are not on the page yet
+    this.#forget();
     element.addEventListener("keydown", (event) => this.#key(event));
     element.addEventListener("click", (event) => {
       const span = event.target.closest(".token");
-      if (span) this.#choose(span);
+      if (span) this.#choose(this.tokens.indexOf(span));
     });
   }
 
   clear() {
     this.element.replaceChildren();
-    this.chosen = null;
+    this.fresh.replaceChildren();
+    this.#forget();
     this.element.classList.add("writing");
   }
 
   // No more rounds will come.
   close() {
+    this.show();
     this.element.classList.remove("writing");
   }
 
+  // Takes a round in, for `show` to put on the page.
   add(round) {
-    const box = this.element;
-    const atEnd = box.scrollHeight - box.scrollTop - box.clientHeight < NEAR_PX;
     const group = document.createElement("span");
     group.className = "round";
     group.dataset.round = round.number;
-    group.append(...round.tokens.map((token) => tokenSpan(token, round.number)));
-    box.append(group);
+    const tokens = round.tokens.map((token) => tokenSpan(token, round.number));
+    group.append(...tokens);
+    this.groups[round.number] = group;
+    this.tokens.push(...tokens);
+    this.fresh.append(group);
+  }
+
+  // All rounds since the last time at once: where the box ends costs a layout of all of it.
+  show() {
+    if (!this.fresh.hasChildNodes()) return;
+    const box = this.element;
+    const atEnd = box.scrollHeight - box.scrollTop - box.clientHeight < NEAR_PX;
+    box.append(this.fresh); // which leaves it empty
     if (atEnd) box.scrollTop = box.scrollHeight; // whoever has scrolled back reads on in peace
   }
 
   markRound(number) {
-    this.element.querySelector(".round.current")?.classList.remove("current");
-    this.element.querySelector(`.round[data-round="${number}"]`)?.classList.add("current");
+    this.current?.classList.remove("current");
+    this.current = this.groups[number];
+    this.current?.classList.add("current");
   }
 
   highlight(source) {
@@ -50,21 +64,30 @@ export class Answer {
     else delete this.element.dataset.highlight;
   }
 
-  #key(event) {
-    const spans = [...this.element.querySelectorAll(".token")];
-    if (!spans.length || event.ctrlKey || event.metaKey || event.altKey) return;
-    let at = spans.indexOf(this.chosen);
-    if (event.key in STEPS) at = at < 0 ? 0 : at + STEPS[event.key];
-    else if (event.key === "Home") at = 0;
-    else if (event.key === "End") at = spans.length - 1;
-    else return;
-    event.preventDefault();
-    this.#choose(spans[Math.min(Math.max(at, 0), spans.length - 1)]);
+  #forget() {
+    this.groups = []; // by the number of the round
+    this.tokens = [];
+    this.current = null; // the marked group
+    this.chosen = -1; // the place of the token that the reader looks at
   }
 
-  #choose(span) {
-    this.chosen?.classList.remove("chosen");
-    this.chosen = span;
+  #key(event) {
+    const last = this.tokens.length - 1;
+    if (last < 0 || event.ctrlKey || event.metaKey || event.altKey) return;
+    let at = this.chosen;
+    if (event.key in STEPS) at = at < 0 ? 0 : at + STEPS[event.key];
+    else if (event.key === "Home") at = 0;
+    else if (event.key === "End") at = last;
+    else return;
+    event.preventDefault();
+    this.show(); // there is no way to scroll to what is not on the page
+    this.#choose(Math.min(Math.max(at, 0), last));
+  }
+
+  #choose(at) {
+    this.tokens[this.chosen]?.classList.remove("chosen");
+    this.chosen = at;
+    const span = this.tokens[at];
     span.classList.add("chosen");
     span.scrollIntoView({ block: "nearest" });
     this.onChosen(span.title, Number(span.parentElement.dataset.round));

@@ -2,6 +2,7 @@
 
 const DONE = "[DONE]";
 const UNAUTHORIZED = 401;
+const KEY = /^[\x21-\x7e]*$/; // a browser cannot even send some of the other characters
 
 // What the server, or the way to it, said no with; the message is for people.
 export class Refusal extends Error {
@@ -36,6 +37,7 @@ export async function* completion(body, key, signal) {
 }
 
 function credentials(key) {
+  if (!KEY.test(key)) throw new Refusal("The API key has a character that no key has.", UNAUTHORIZED);
   return key ? { Authorization: `Bearer ${key}` } : {};
 }
 

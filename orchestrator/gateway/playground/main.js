@@ -27,6 +27,7 @@ class Page {
     this.comparison = new Comparison();
     this.slider = byId("round");
     this.shownRun = null;
+    this.writing = null; // of a comparison's two the one that tokens come for
     this.stopping = null;
     this.#listen();
   }
@@ -95,11 +96,15 @@ class Page {
 
   async #stream(body, answer, show) {
     const run = new Run();
-    const showSoon = oncePerFrame(show);
+    this.writing = run;
+    const showSoon = oncePerFrame(() => {
+      answer.show();
+      show(run);
+    });
     for await (const chunk of completion(body, this.request.key, this.stopping.signal)) {
       const round = run.take(chunk);
       if (round) answer.add(round);
-      showSoon(run);
+      showSoon();
     }
     answer.close();
     return run;
@@ -147,7 +152,7 @@ class Page {
 
   #fail(error) {
     if (error.name === "AbortError") {
-      this.#say(`Stopped after ${this.shownRun.tokens.length} tokens`);
+      this.#say(`Stopped after ${this.writing.tokens.length} tokens`);
       return;
     }
     if (!(error instanceof Refusal)) console.error(error);
@@ -189,12 +194,12 @@ function pause(ms) {
 // Rounds may come faster than a screen shows them.
 function oncePerFrame(show) {
   let waits = false;
-  return (run) => {
+  return () => {
     if (waits) return;
     waits = true;
     requestAnimationFrame(() => {
       waits = false;
-      show(run);
+      show();
     });
   };
 }

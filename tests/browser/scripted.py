@@ -1,0 +1,23 @@
+"""Answers that no server has given, for what a real one gives too rarely or too slowly."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+
+def chunk(text: str, token_id: int) -> dict[str, Any]:
+    """A round of one token, which nothing was drafted for."""
+    token = {"token_id": token_id, "text": text, "source": "target"}
+    trace = {"tokens": [token], "draft": [], "accepted_nodes": [], "draft_end": None}
+    return {"choices": [{"text": text, "finish_reason": None, "trace": trace}]}
+
+
+def stream(texts: Sequence[str]) -> str:
+    """The body of a streamed completion, a round for each of these tokens."""
+    chunks = [chunk(text, at) for at, text in enumerate(texts)]
+    chunks[-1]["choices"][0]["finish_reason"] = "length"
+    last = {"choices": [], "metrics": {"timings": {"tokens_per_second": 1.0}}}
+    events = [json.dumps(each) for each in (*chunks, last)]
+    return "".join(f"data: {event}\n\n" for event in (*events, "[DONE]"))

@@ -1,0 +1,123 @@
+"""The box that an answer is written into, and what is said of answers that are cut short."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+from tests.browser.conftest import TIMEOUT_S
+from tests.browser.scripted import stream
+from tests.browser.test_playground import RUN
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Route
+
+    from tests.browser.playground import Playground
+
+COMPLETIONS = "**/v1/completions"
+# Where a box ends, each time that it is asked; and the frames meanwhile.
+COUNT = """() => {
+  window.asked = window.frames_drawn = 0;
+  const { get } = Object.getOwnPropertyDescriptor(Element.prototype, "scrollHeight");
+  Object.defineProperty(Element.prototype, "scrollHeight", {
+    get() {
+      window.asked += 1;
+      return get.call(this);
+    },
+  });
+  const frame = () => requestAnimationFrame(() => {
+    window.frames_drawn += 1;
+    frame();
+  });
+  frame();
+}"""
+MANY = [f"word{at} " for at in range(4000)]
+FEW = ["one ", "two ", "three "]
+
+
+def answered(playground: Playground, texts: list[str]) -> list[dict[str, Any]]:
+    """Every drafted run has this answer; plain decoding goes on. The requests."""
+    asked: list[dict[str, Any]] = []
+
+    def answer(route: Route) -> None:
+        body = json.loads(route.request.post_data or "")
+        asked.append(body)
+        if body["speculative"].get("strategy") == "autoregressive":
+            route.continue_()
+        else:
+            route.fulfill(content_type="text/event-stream", body=stream(texts))
+
+    playground.page.route(COMPLETIONS, answer)
+    return asked
+
+
+def test_rounds_between_two_frames_cost_one_layout(playground: Playground) -> None:
+    """Each asked for two of all of the answer: long ones took time by their length's square."""
+    answered(playground, MANY)
+    playground.page.evaluate(COUNT)
+    playground.run()
+    asked, frames = playground.page.evaluate("[window.asked, window.frames_drawn]")
+    assert asked <= 2 * (frames + 1)  # and once at the end
+    assert playground.at("#answer .round").count() == len(MANY)
+    assert playground.text("#answer") == "".join(MANY)
+    end = "box => box.scrollHeight - box.scrollTop - box.clientHeight"
+    assert playground.at("#answer").evaluate(end) < 2
+
+
+def test_any_token_and_any_round_of_a_long_answer_is_reached(playground: Playground) -> None:
+    answered(playground, MANY)
+    playground.run()
+    assert playground.text("#answer .round.current") == MANY[-1]
+    playground.at("#answer").focus()
+    for key, token in (("ArrowRight", 0), ("ArrowRight", 1), ("End", -1), ("ArrowLeft", -2)):
+        playground.page.keyboard.press(key)
+        assert playground.text("#answer .token.chosen") == MANY[token]
+        assert playground.text("#answer .round.current") == MANY[token]
+    playground.at("#answer .token").nth(7).click()
+    playground.page.keyboard.press("ArrowRight")
+    assert playground.text("#answer .token.chosen") == MANY[8]
+    answered(playground, FEW)
+    playground.run()  # and nothing is left of the one before
+    assert playground.text("#answer") == "".join(FEW)
+    assert playground.at("#answer .token.chosen").count() == 0
+    assert playground.text("#answer .round.current") == FEW[-1]
+
+
+def test_whoever_has_scrolled_back_reads_on_in_peace(playground: Playground) -> None:
+    answered(playground, MANY)
+    playground.run()
+    playground.page.unroute(COMPLETIONS)
+    playground.fill(**{**RUN, "max_tokens": 1500})
+    playground.at("#run").click()
+    scrolls = "() => answer.scrollHeight > answer.clientHeight + 200"
+    playground.page.wait_for_function(scrolls, timeout=TIMEOUT_S * 1000)
+    playground.at("#answer").evaluate("box => (box.scrollTop = 0)")
+    seen = playground.at("#answer .round").count()
+    playground.at("#answer .round").nth(seen + 3).wait_for(state="attached")
+    assert playground.at("#answer").evaluate("box => box.scrollTop") == 0
+    playground.page.keyboard.press("Escape")
+    playground.wait("Stopped after")
+
+
+def test_stop_counts_the_run_that_it_stops(playground: Playground) -> None:
+    """In a comparison's second half the first run's tokens were told."""
+    answered(playground, FEW)
+    playground.fill(**{**RUN, "max_tokens": 1500})
+    playground.at("#compare").click()
+    playground.at("#plain .round").nth(len(FEW) + 2).wait_for()
+    playground.page.keyboard.press("Escape")
+    playground.wait("Stopped after")
+    tokens = playground.at("#plain .token").count()
+    assert tokens > len(FEW)
+    assert playground.text("#status") == f"Stopped after {tokens} tokens"
+
+
+def test_a_seed_is_sent_to_the_last_digit_or_not_at_all(playground: Playground) -> None:
+    """Those beyond were rounded: another seed than the one that was typed in."""
+    asked = answered(playground, FEW)
+    playground.fill(seed=2**53)
+    playground.at("#run").click()
+    assert playground.at("#seed").evaluate("field => field.validity.rangeOverflow")
+    playground.run(seed=2**53 - 1)
+    assert [body["seed"] for body in asked] == [2**53 - 1]
+    assert f"seed {2**53 - 1}" in playground.text("#status")
