@@ -24,6 +24,7 @@ class Way:
     fields: dict[str, object] = field(default_factory=dict)
     heard_by: tuple[str, ...] = ("orchestrator",)  # roles that follow the log for its requests
     from_phrases: bool = False  # whether it drafts from what others said
+    weighs: bool = False  # and from other sources, of which it takes the likelier
 
     def parameters(self, case: Case, tenant: str = "", **more: Any) -> pb.GenerationParameters:
         """Those of a request; what the way says of drafts comes before what `more` says."""
@@ -67,8 +68,8 @@ WAYS = (
     Way("cascade", "cascade"),
     Way("token_recycling", "token_recycling"),
     Way("token_recycling, large", "token_recycling", {"max_draft_tokens": 30}),
-    Way("fused", "fused", from_phrases=True),
-    Way("fused, large", "fused", {"max_draft_tokens": 40}, from_phrases=True),
+    Way("fused", "fused", from_phrases=True, weighs=True),
+    Way("fused, large", "fused", {"max_draft_tokens": 40}, from_phrases=True, weighs=True),
     Way("fused, off", "fused", {"phrases": shared.PHRASE_SCOPE_OFF}, ()),
     *(
         Way(f"fused, {name} alone", "fused", _source(name), from_phrases=name == "phrases")

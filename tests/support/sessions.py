@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import grpc
 
 from orchestrator.launcher import Stack
@@ -15,11 +17,15 @@ INFO_S = 20.0
 def load_of(address: str, role: str) -> shared.ServiceLoad:
     """As the verifier or drafter at this address itself says."""
     with grpc.insecure_channel(address) as channel:
+        info: Any
         if role == "verifier":
             verifier = verifier_pb2_grpc.VerifierStub(channel)
-            return verifier.Info(verifier_pb2.VerifierInfoRequest(), timeout=INFO_S).load
-        drafter = drafter_pb2_grpc.DrafterStub(channel)
-        return drafter.Info(drafter_pb2.DrafterInfoRequest(), timeout=INFO_S).load
+            info = verifier.Info(verifier_pb2.VerifierInfoRequest(), timeout=INFO_S)
+        else:
+            drafter = drafter_pb2_grpc.DrafterStub(channel)
+            info = drafter.Info(drafter_pb2.DrafterInfoRequest(), timeout=INFO_S)
+    load: shared.ServiceLoad = info.load
+    return load
 
 
 def sessions_of(address: str, role: str = "verifier") -> int:
