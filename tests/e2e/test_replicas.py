@@ -74,7 +74,7 @@ class Fleet:
         return self.processes[name].log_file.read_text()
 
     def wait_for_sessions(self, *names: str) -> None:
-        """Returns when each of these verifiers and drafters has one at the same time."""
+        """Returns when each of these verifiers and drafters has one."""
         at = [(self.processes[name].address, self.processes[name].role) for name in names]
         until(lambda: all(sessions_of(*each) for each in at), 60)
 
