@@ -9,6 +9,13 @@ from draftloop.speculation import FUSED, SPECULATIVE
 from tests.docker.generation import Running
 from tests.docker.project import Project
 
+DRAFT_TOKENS = 4
+
+
+def drafted(address: str) -> Running:
+    """One for which a drafter is asked in every round."""
+    return Running(address, max_draft_tokens=DRAFT_TOKENS)
+
 
 @pytest.mark.parametrize("service", ["redis", "drafter", "verifier"])
 def test_a_crash_costs_no_token(
@@ -17,10 +24,13 @@ def test_a_crash_costs_no_token(
     """The single verifier is waited for: its restart, and then the reopened session."""
     [container] = project.containers(service)
     before = project.starts(container)
-    with Running(address, FUSED if service == "redis" else SPECULATIVE) as running:
+    strategy = FUSED if service == "redis" else SPECULATIVE
+    with Running(address, strategy, DRAFT_TOKENS) as running:
         running.under_way()
         project.crash(container)
         assert running.ended() == expected
+    assert running.summary.speculation.draft_forwards > 0
+    assert running.summary.speculation.fallback_rounds >= (service == "drafter")
     assert running.summary.speculation.reopened_sessions >= (service == "verifier")
     project.wait_until_healthy(container, after_starts=before + 1)
     with Running(address) as again:
@@ -58,15 +68,19 @@ def test_redis_behind_a_cut_wire(project: Project, address: str, expected: list[
 
 
 def test_one_of_two_drafters_dies(project: Project, address: str, expected: list[int]) -> None:
-    """Whichever it is, the other one drafts."""
+    """Of two requests, one on each. Whichever dies, the other one drafts."""
     project.up(drafter=2)
     for container in project.containers("drafter"):
         project.wait_until_known("drafter", 2)
-        with Running(address, max_draft_tokens=4) as running:
-            running.under_way()
+        with drafted(address) as one, drafted(address) as two:
+            one.under_way()
+            two.under_way()
             project.engine.run("docker", "kill", container)  # and nobody starts it again
-            assert running.ended() == expected
-        with Running(address, max_draft_tokens=4) as other:
+            assert one.ended() == two.ended() == expected
+        figures = [running.summary.speculation for running in (one, two)]
+        assert all(each.draft_forwards for each in figures)
+        assert any(each.fallback_rounds for each in figures)
+        with drafted(address) as other:
             assert other.ended() == expected
         assert other.summary.speculation.draft_forwards > 0
         project.engine.run("docker", "start", container)

@@ -8,7 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
@@ -26,8 +26,12 @@ from protos import generation_pb2 as pb
 from protos import speculation_pb2 as shared
 from tests.e2e.client import Case, Client, first_difference, held_out_prompts
 from tests.e2e.conftest import SAMPLINGS, UNFILTERED
+from tests.e2e.replica import RECEIVED, Replica, metrics_addresses
+from tests.e2e.streams import Streams
+from tests.e2e.ways import BOTH, WAYS, Way, part
 from tests.support.forked import ForkedRole, ForkedStack
 from tests.support.redis_server import RedisServer
+from tests.support.waiting import until
 
 CALL_TIMEOUT_S = 120.0
 TOGETHER = 8
@@ -36,61 +40,7 @@ SIMILAR = 10
 STALL_S = 0.05
 TRIES = 10
 ACTS_AT = 8
-SOURCES = ("draft_model", "phrases", "own_text", "recycling")
-OUROBOROS_OFF = dict.fromkeys(
-    ("draft_by_phrases", "lengthen", "harvest", "history", "phrases_alone"), False
-)
-
-
-@dataclass(frozen=True)
-class Way:
-    """A way to draft."""
-
-    name: str
-    strategy: str
-    fields: dict[str, object] = field(default_factory=dict)
-
-    def speculation(self) -> pb.SpeculationParameters:
-        return pb.SpeculationParameters(strategy=self.strategy, **self.fields)  # type: ignore[arg-type]
-
-
-def _part(**on: bool) -> dict[str, object]:
-    return {"ouroboros": shared.OuroborosParameters(**{**OUROBOROS_OFF, **on})}  # type: ignore[arg-type]
-
-
-def _window(window: int, ngram: int, candidates: int) -> shared.LookaheadParameters:
-    return shared.LookaheadParameters(window=window, ngram=ngram, candidates=candidates)
-
-
-def _source(name: str) -> dict[str, object]:
-    sources = shared.FusedParameters(**{other: other == name for other in SOURCES})
-    return {"fused": sources, "max_draft_tokens": 16}
-
-
-WAYS = (
-    Way("speculative", "speculative"),
-    Way("prompt_lookup", "prompt_lookup"),
-    Way("lookahead", "lookahead"),
-    Way("lookahead of bigrams", "lookahead", {"lookahead": _window(4, 2, 3)}),
-    Way("lookahead, wide", "lookahead", {"lookahead": _window(10, 4, 5)}),
-    Way("ouroboros", "ouroboros"),
-    Way("ouroboros, long drafts", "ouroboros", {"max_draft_tokens": 30}),
-    Way("ouroboros, drafting only", "ouroboros", _part(draft_by_phrases=True)),
-    Way("ouroboros, lengthening only", "ouroboros", _part(lengthen=True)),
-    Way("ouroboros, harvest only", "ouroboros", _part(harvest=True, lengthen=True)),
-    Way("ouroboros, history only", "ouroboros", _part(history=True, lengthen=True)),
-    Way("ouroboros, private", "ouroboros", {"phrases": shared.PHRASE_SCOPE_PRIVATE}),
-    Way("ouroboros, off", "ouroboros", {"phrases": shared.PHRASE_SCOPE_OFF}),
-    Way("opt_tree", "opt_tree"),
-    Way("opt_tree, wide", "opt_tree", {"opt_tree": shared.OptTreeParameters(nodes=40, delta=0.2)}),
-    Way("cascade", "cascade"),
-    Way("token_recycling", "token_recycling"),
-    Way("token_recycling, large", "token_recycling", {"max_draft_tokens": 30}),
-    Way("fused", "fused"),
-    Way("fused, large", "fused", {"max_draft_tokens": 40}),
-    Way("fused, off", "fused", {"phrases": shared.PHRASE_SCOPE_OFF}),
-    *(Way(f"fused, {name} alone", "fused", _source(name)) for name in SOURCES),
-)
+WAITING, FAILURES = "phrases_waiting", "phrase_log_failures_total"
 
 
 @pytest.fixture(scope="module")
@@ -100,19 +50,27 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
 
 
 @pytest.fixture(scope="module")
-def replica(server: RedisServer) -> Iterator[Stack]:
+def metrics() -> dict[str, str]:
+    """Of the first replica."""
+    return metrics_addresses()
+
+
+@pytest.fixture(scope="module")
+def replica(server: RedisServer, metrics: dict[str, str]) -> Iterator[Stack]:
     """A verifier, and the first orchestrator with its drafter."""
     config = StackConfig(
         port=0, http_port=0, drafter_port=0, verifier_port=0, dtype="float32",
         start_timeout_s=240, phrases_url=server.url,
+        orchestrator_flags=("--metrics-listen", metrics["orchestrator"]),
+        drafter_flags=("--metrics-listen", metrics["drafter"]),
     )  # fmt: skip
     with ForkedStack(config) as running:
         yield running
 
 
 @pytest.fixture(scope="module")
-def first(replica: Stack) -> Iterator[Client]:
-    client = Client(replica.address)
+def first(replica: Stack, metrics: dict[str, str]) -> Iterator[Replica]:
+    client = Replica(replica.address, metrics)
     yield client
     client.channel.close()
 
@@ -120,16 +78,16 @@ def first(replica: Stack) -> Iterator[Client]:
 @pytest.fixture(scope="module")
 def second(
     replica: Stack, server: RedisServer, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Client]:
+) -> Iterator[Replica]:
     """A second orchestrator with a drafter of its own, on the same Redis."""
-    folder = tmp_path_factory.mktemp("second")
-    common = ["--listen", "127.0.0.1:0", "--phrases-url", server.url]
-    drafter = ForkedRole("drafter", [*common, "--dtype", "float32"], folder)
+    folder, metrics = tmp_path_factory.mktemp("second"), metrics_addresses()
+    common = ["--listen", "127.0.0.1:0", "--phrases-url", server.url, "--metrics-listen"]
+    drafter = ForkedRole("drafter", [*common, metrics["drafter"], "--dtype", "float32"], folder)
     _started(drafter)
     services = ["--verifiers", replica.processes["verifier"].address, "--drafters", drafter.address]
-    orchestrator = ForkedRole("orchestrator", [*common, *services], folder)
+    orchestrator = ForkedRole("orchestrator", [*common, metrics["orchestrator"], *services], folder)
     _started(orchestrator)
-    client = Client(orchestrator.address)
+    client = Replica(orchestrator.address, metrics)
     yield client
     client.channel.close()
     orchestrator.stop()
@@ -144,25 +102,40 @@ def _started(process: RoleProcess) -> None:
 def answer(
     client: Client, case: Case, way: Way, tenant: str = "", **more: Any
 ) -> pb.GenerateOnceResponse:
-    parameters = case.parameters(way.strategy, tenant=tenant, **more)
-    parameters.speculation.MergeFrom(way.speculation())
-    request = pb.GenerateOnceRequest(parameters=parameters)
+    request = pb.GenerateOnceRequest(parameters=way.parameters(case, tenant, **more))
     said: pb.GenerateOnceResponse = client.stub.GenerateOnce(request, timeout=CALL_TIMEOUT_S)
     return said
+
+
+def answers(
+    client: Client, cases: Sequence[Case], way: Way, tenant: str = "", **more: Any
+) -> list[pb.GenerateOnceResponse]:
+    with ThreadPoolExecutor(TOGETHER) as pool:
+        return list(pool.map(lambda case: answer(client, case, way, tenant, **more), cases))
 
 
 def tokens(
     client: Client, cases: Sequence[Case], way: Way, tenant: str = "", **more: Any
 ) -> list[list[int]]:
-    with ThreadPoolExecutor(TOGETHER) as pool:
-        answers = pool.map(lambda case: answer(client, case, way, tenant, **more), cases)
-        return [list(said.token_ids) for said in answers]
+    return [list(said.token_ids) for said in answers(client, cases, way, tenant, **more)]
 
 
-def poison(server: RedisServer, tenant: str, cases: Sequence[Case], said: list[list[int]]) -> None:
-    """Phrases that follow everything that will be said, and are all wrong."""
+def hear(replica: Replica, case: Case, way: Way, tenant: str, count: int = 1) -> None:
+    """Returns when the replica has taken in what the log has of the tenant, `count` phrases.
+
+    A request that generates one token opens it.
+    """
+    before = {role: replica.figure(role, RECEIVED) for role in way.heard_by}
+    answer(replica, replace(case, max_tokens=1), way, tenant, max_draft_tokens=8)
+    for role, received in before.items():
+        until(lambda role=role, received=received: replica.has_heard(role, received, count), 60)  # type: ignore[misc]
+
+
+def poison(server: RedisServer, tenant: str, cases: Sequence[Case], said: list[list[int]]) -> int:
+    """Phrases that follow everything that will be said, and are all wrong; returns how many."""
     numbers = random.Random(7)
     name = namespace_name(model_fingerprint(bundled_model("verifier")), tenant)
+    count = 0
     with redis.Redis.from_url(server.url) as client:
         for number, (case, output) in enumerate(zip(cases, said, strict=True)):
             text = (*case.prompt, *output)
@@ -173,6 +146,24 @@ def poison(server: RedisServer, tenant: str, cases: Sequence[Case], said: list[l
             ]
             for record in encode_all(number, phrases):
                 client.xadd(f"draftloop:phrases:{name}", {"r": record})
+            count += len(phrases)
+    return count
+
+
+def assert_misled(said: Sequence[pb.GenerateOnceResponse], *, weighs: bool) -> None:
+    """Phrases were proposed and not all right; and verified, unless others are held for likelier.
+
+    Who weighs them against others soon knows how often they are wrong.
+    """
+    figures = [
+        figure
+        for each in said
+        for figure in each.summary.speculation.sources
+        if figure.source == shared.TOKEN_SOURCE_PHRASE
+    ]
+    accepted = sum(figure.accepted_tokens for figure in figures)
+    assert sum(figure.proposed_tokens for figure in figures) > accepted
+    assert weighs or sum(figure.draft_tokens for figure in figures) > accepted
 
 
 @pytest.fixture(scope="module")
@@ -193,7 +184,7 @@ def said_plainly(first: Client, eight: list[Case]) -> list[list[int]]:
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("way", WAYS, ids=lambda way: way.name)
 def test_no_phrase_changes_a_token(
-    first: Client, server: RedisServer, eight: list[Case], said_plainly: list[list[int]], way: Way
+    first: Replica, server: RedisServer, eight: list[Case], said_plainly: list[list[int]], way: Way
 ) -> None:
     """Cold, warm, and poisoned with phrases that are wrong wherever they are asked for.
 
@@ -201,24 +192,33 @@ def test_no_phrase_changes_a_token(
     case of each temperature, and poisoned all eight in shared forwards.
     """
     one_each, said = eight[: len(UNFILTERED)], said_plainly[: len(UNFILTERED)]
-    poison(server, f"poisoned {way.name}", eight, said_plainly)
+    poisoned = f"poisoned {way.name}"
+    count = poison(server, poisoned, eight, said_plainly)
     for tenant, size in ((way.name, None), (way.name, 8)):
         found = tokens(first, one_each, way, tenant, max_draft_tokens=size)
         assert not first_difference(said, found), tenant
-    found = tokens(first, eight, way, f"poisoned {way.name}", max_draft_tokens=8)
+    hear(first, eight[0], way, poisoned, count)
+    misled = answers(first, eight, way, poisoned, max_draft_tokens=8)
+    found = [list(said.token_ids) for said in misled]
     assert not first_difference(said_plainly, found), "poisoned"
+    if way.from_phrases:
+        assert_misled(misled, weighs=way.weighs)
 
 
 @pytest.mark.timeout(600)
 def test_nor_where_tokens_are_cut_off_and_biased(
-    first: Client, server: RedisServer, cases: list[Case], expected: list[list[int]]
+    first: Replica, server: RedisServer, cases: list[Case], expected: list[list[int]]
 ) -> None:
     """All the ways to choose tokens, by the strategy that drafts from every source."""
     way, count = Way("", "fused"), len(SAMPLINGS)
-    poison(server, "poisoned and cut", cases[:count], expected[:count])
-    for tenant in ("cut", "cut", "poisoned and cut"):
-        found = tokens(first, cases[:count], way, tenant, max_draft_tokens=8)
+    poisoned = "poisoned and cut"
+    hear_of = poison(server, poisoned, cases[:count], expected[:count])
+    hear(first, cases[0], way, poisoned, hear_of)
+    for tenant in ("cut", "cut", poisoned):
+        said = answers(first, cases[:count], way, tenant, max_draft_tokens=8)
+        found = [list(each.token_ids) for each in said]
         assert not first_difference(expected[:count], found), tenant
+    assert_misled(said, weighs=True)
 
 
 @pytest.mark.timeout(600)
@@ -239,19 +239,22 @@ def test_nothing_comes_after_a_stop_token_and_short_prompts_are_whole(
 
 @pytest.mark.timeout(600)
 def test_redis_lost_midway_changes_no_token(
-    first: Client, server: RedisServer, cases: list[Case], expected: list[list[int]]
+    first: Replica, server: RedisServer, cases: list[Case], expected: list[list[int]]
 ) -> None:
     """Killed while requests run, back while others run; nobody is told of an error."""
-    way, answers = WAYS[5], []
-    running = threading.Thread(target=lambda: answers.extend(tokens(first, cases, way, "lost")))
-    running.start()
-    running.join(0.5)
-    server.kill()
-    running.join()
+    way = WAYS[5]
+    failed = {role: first.figure(role, FAILURES) for role in way.heard_by}
+    asked = [way.parameters(case, "lost", max_draft_tokens=8) for case in cases]
+    with Streams(first, asked) as streams:
+        streams.under_way()
+        server.kill()
+        assert streams.unfinished
+        said = streams.ended()
+    assert all(first.figure(role, FAILURES) > before for role, before in failed.items())
     without = tokens(first, cases[:3], way, "lost")
     server.start()
     again = tokens(first, cases[:3], way, "lost")
-    assert not first_difference(expected, answers)
+    assert not first_difference(expected, said)
     assert not first_difference(expected[:3], without)
     assert not first_difference(expected[:3], again)
 
@@ -317,7 +320,7 @@ def test_rounds_of_phrases_alone_have_a_switch(first: Client) -> None:
     prompts = held_out_prompts(4, longest=120)
 
     def rounds(**on: bool) -> int:
-        way = Way("", "ouroboros", {"max_draft_tokens": 12, **_part(**on)})
+        way = Way("", "ouroboros", {"max_draft_tokens": 12, **part(**on)})
         answers = [answer(first, Case(prompt, 64), way, "alone") for prompt in prompts]
         return sum(said.summary.speculation.phrase_rounds for said in answers)
 
@@ -326,32 +329,24 @@ def test_rounds_of_phrases_alone_have_a_switch(first: Client) -> None:
 
 
 @pytest.mark.timeout(600)
-def test_a_replica_learns_from_what_another_one_served(
-    first: Client, second: Client, server: RedisServer
-) -> None:
+def test_a_replica_learns_from_what_another_one_served(first: Replica, second: Replica) -> None:
     """Ten similar requests at one replica; the eleventh at the other takes fewer rounds."""
     prompt = held_out_prompts(1, longest=120)[0]
     similar = [Case(prompt[start:], 64, {}) for start in range(SIMILAR + 1)]
     eleventh = similar[SIMILAR]
-    apart = Way("", "ouroboros", {"max_draft_tokens": 12, **_part(
+    apart = Way("", "ouroboros", {"max_draft_tokens": 12, **part(
         draft_by_phrases=True, lengthen=True, harvest=True, phrases_alone=True)})  # fmt: skip
-    together = Way("", "ouroboros", {"max_draft_tokens": 12})
+    together = Way("", "ouroboros", {"max_draft_tokens": 12}, **BOTH)
     cold = answer(second, eleventh, apart, "replicas")
     for case in similar[:SIMILAR]:
         answer(first, case, together, "replicas")
-    warm = _once_heard(second, eleventh, together)
+    until(lambda: not first.figure("orchestrator", WAITING), 60)
+    hear(second, eleventh, together, "replicas")
+    warm = answer(second, eleventh, together, "replicas")
     assert list(warm.token_ids) == list(cold.token_ids)
     assert (
         warm.summary.speculation.tokens_per_round > 1.1 * cold.summary.speculation.tokens_per_round
     )
-
-
-def _once_heard(client: Client, case: Case, way: Way) -> pb.GenerateOnceResponse:
-    """Asked when the replica has followed the log: a request that generates one token opens it."""
-    opening = Case(case.prompt, 1, case.sampling)
-    answer(client, opening, way, "replicas")
-    time.sleep(2.0)
-    return answer(client, case, way, "replicas")
 
 
 def test_flushall_under_load_reaches_no_client(

@@ -8,21 +8,23 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import grpc
 import pytest
 
 from draftloop.config import bundled_model
-from protos import verifier_pb2, verifier_pb2_grpc
+from protos import generation_pb2 as pb
 from tests.e2e.client import Case, Client, first_difference, held_out_prompts
 from tests.support.forked import ForkedRole
 from tests.support.redis_server import free_port
+from tests.support.sessions import sessions_of
 from tests.support.waiting import until
 
 START_S = 240.0
 CONCURRENCY = 8
+DRAFT_TOKENS = 4
 # The smaller model on both sides: what is tested is who answers, not how well.
 MODEL = str(bundled_model("drafter"))
 SMALL = ["--model", MODEL, "--dtype", "float32", "--threads", "1"]
@@ -71,12 +73,10 @@ class Fleet:
     def log(self, name: str) -> str:
         return self.processes[name].log_file.read_text()
 
-    def sessions(self, name: str) -> int:
-        """Of a verifier, as it says."""
-        with grpc.insecure_channel(self.processes[name].address) as channel:
-            stub = verifier_pb2_grpc.VerifierStub(channel)
-            load = stub.Info(verifier_pb2.VerifierInfoRequest(), timeout=20).load
-        return int(load.running_sessions)
+    def wait_for_sessions(self, *names: str) -> None:
+        """Returns when each of these verifiers and drafters has one."""
+        at = [(self.processes[name].address, self.processes[name].role) for name in names]
+        until(lambda: all(sessions_of(*each) for each in at), 60)
 
     def end(self) -> None:
         for process in reversed(self.processes.values()):
@@ -120,14 +120,28 @@ def expected(client: Client, cases: list[Case]) -> list[list[int]]:
     return client.tokens(cases, "autoregressive", CONCURRENCY, ignore_eos=True)
 
 
-def under_load(client: Client, cases: list[Case], happens: Callable[[], None]) -> list[list[int]]:
-    """Tokens of all cases, asked again and again until something has happened; none may fail."""
+@dataclass
+class Load:
+    """What came of cases that were asked again and again while something happened."""
+
+    said: list[list[int]]  # the tokens of each
+    figures: list[pb.SpeculationFigures]  # of every answer
+
+
+def under_load(client: Client, cases: list[Case], happens: Callable[[], None]) -> Load:
+    """All cases, asked again and again until something has happened; none may fail.
+
+    A model drafts in every round, or nobody would miss a drafter.
+    """
     begun, over = threading.Event(), threading.Event()
+    figures: list[pb.SpeculationFigures] = []
 
     def ask(case: Case) -> tuple[int, ...]:
         begun.set()
         # To the last token: sessions that end soon would all be over before anybody is told to.
-        return tuple(client.once(case, "speculative", ignore_eos=True).token_ids)
+        answer = client.once(case, "speculative", max_draft_tokens=DRAFT_TOKENS, ignore_eos=True)
+        figures.append(answer.summary.speculation)
+        return tuple(answer.token_ids)
 
     def repeat(case: Case) -> list[int]:
         outputs = set()
@@ -144,7 +158,7 @@ def under_load(client: Client, cases: list[Case], happens: Callable[[], None]) -
             happens()
         finally:
             over.set()
-        return [each.result() for each in running]
+        return Load([each.result() for each in running], figures)
 
 
 def test_a_chat_stays_where_its_turns_are(client: Client) -> None:
@@ -163,10 +177,12 @@ def test_sessions_are_spread_and_who_drains_finishes_them(
     """SIGTERM of a verifier and a drafter: both end with status 0, no session is reopened."""
 
     def drain() -> None:
-        until(lambda: fleet.sessions("v1") and fleet.sessions("v2"), 60)
+        fleet.wait_for_sessions("v1", "v2", "d1", "d2")
         fleet.terminate("v1", "d1")
 
-    assert not first_difference(expected, under_load(client, cases, drain))
+    load = under_load(client, cases, drain)
+    assert not first_difference(expected, load.said)
+    assert any(each.draft_forwards for each in load.figures)
     assert "verifier session lost" not in fleet.log("orchestrator")
 
 
@@ -177,9 +193,11 @@ def test_a_new_one_takes_over_from_those_that_end_too_soon(
     fleet.serve("v3")
 
     def replace() -> None:
-        until(lambda: fleet.sessions("v2") and fleet.sessions("v3"), 60)
+        fleet.wait_for_sessions("v2", "v3", "d2")
         fleet.processes["d2"].kill()
         fleet.terminate("v2")
 
-    assert not first_difference(expected, under_load(client, cases, replace))
+    load = under_load(client, cases, replace)
+    assert not first_difference(expected, load.said)
+    assert any(each.draft_forwards and each.fallback_rounds for each in load.figures)
     assert "verifier session lost" in fleet.log("orchestrator")

@@ -9,6 +9,8 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +31,7 @@ from tests.e2e.conftest import InProcess
 from tests.e2e.test_misbehaving_services import drafter_info
 from tests.faults import fakes
 from tests.support.typed import ANY_PORT
+from tests.support.waiting import until
 
 
 def refused(module: str, *flags: str, **environment: str) -> str:
@@ -43,6 +46,17 @@ def refused(module: str, *flags: str, **environment: str) -> str:
     assert ended.returncode == 2, ended.stderr
     assert "Traceback" not in ended.stderr, ended.stderr
     return ended.stderr.strip().splitlines()[-1]
+
+
+@contextmanager
+def started(role: str, flags: list[str], folder: Path) -> Iterator[RoleProcess]:
+    """The role's process; whatever fails meanwhile, nothing of it is left."""
+    process = RoleProcess(role, flags, folder)
+    process.start()
+    try:
+        yield process
+    finally:
+        process.kill()
 
 
 @pytest.mark.parametrize("module", ["orchestrator", "verifier_service"])
@@ -86,13 +100,10 @@ def test_occupied_port(flag: str) -> None:
 def test_sigterm_while_waiting_for_a_verifier(tmp_path: Path) -> None:
     """A role that waits for its services stops when told to."""
     flags = ["--listen", "127.0.0.1:0", "--verifiers", "127.0.0.1:1"]
-    waiting = RoleProcess("orchestrator", flags, tmp_path)
-    waiting.start()
-    assert waiting.process is not None
-    while "waiting for a verifier" not in waiting.log_file.read_text():
-        time.sleep(0.05)
-    waiting.kill(signal.SIGTERM)
-    assert waiting.process.wait(20) == 0
+    with started("orchestrator", flags, tmp_path) as waiting:
+        until(lambda: "waiting for a verifier" in waiting.log_file.read_text(), 60)
+        waiting.kill(signal.SIGTERM)
+        assert waiting.process is not None and waiting.process.wait(20) == 0
 
 
 def test_sigterm_lets_running_requests_finish(
@@ -100,19 +111,17 @@ def test_sigterm_lets_running_requests_finish(
 ) -> None:
     flags = ["--listen", "127.0.0.1:0", "--verifiers", stack.processes["verifier"].address]
     flags += ["--drafters", stack.processes["drafter"].address]
-    role = RoleProcess("orchestrator", flags, tmp_path)
-    role.start()
-    role.wait_until_ready(time.monotonic() + 60)
-    assert role.process is not None
-    with grpc.insecure_channel(role.address) as channel:
-        stub = generation_pb2_grpc.GenerationStub(channel)
-        said = cases[7].parameters("autoregressive", ignore_eos=True)
-        call = stub.Generate(pb.GenerateRequest(parameters=said))
-        next(call)
-        role.kill(signal.SIGTERM)
-        *_, last = call
-    assert last.summary.output_tokens == cases[7].max_tokens
-    assert role.process.wait(20) == 0
+    with started("orchestrator", flags, tmp_path) as role:
+        role.wait_until_ready(time.monotonic() + 60)
+        with grpc.insecure_channel(role.address) as channel:
+            stub = generation_pb2_grpc.GenerationStub(channel)
+            said = cases[7].parameters("autoregressive", ignore_eos=True)
+            call = stub.Generate(pb.GenerateRequest(parameters=said))
+            next(call)
+            role.kill(signal.SIGTERM)
+            *_, last = call
+        assert last.summary.output_tokens == cases[7].max_tokens
+        assert role.process is not None and role.process.wait(20) == 0
 
 
 def test_nothing_outlives_a_launcher_that_is_killed(tmp_path: Path) -> None:
@@ -146,11 +155,10 @@ async def test_a_drafter_with_another_vocabulary_is_refused(
     async with fakes.listening(add, fake) as drafter:
         flags = ["--listen", "127.0.0.1:0", "--drafters", drafter]
         flags += ["--verifiers", stack.processes["verifier"].address]
-        role = RoleProcess("orchestrator", flags, tmp_path)
-        role.start()
-        with pytest.raises(StartupFailure) as caught:
-            await asyncio.to_thread(role.wait_until_ready, time.monotonic() + 60)
-    assert role.process is not None and role.process.wait(20) == 2
+        with started("orchestrator", flags, tmp_path) as role:
+            with pytest.raises(StartupFailure) as caught:
+                await asyncio.to_thread(role.wait_until_ready, time.monotonic() + 60)
+            assert role.process is not None and role.process.wait(20) == 2
     assert "0123456789abcdef" in str(caught.value)
     assert vocabulary_fingerprint(bundled_model("verifier")) in str(caught.value)
 
@@ -185,10 +193,13 @@ def test_sigterm_is_obeyed_while_a_model_loads(tmp_path: Path) -> None:
     with file.open("w") as log:
         flags = ["--inflate", "1B", "--listen", "127.0.0.1:0"]
         role = subprocess.Popen([*command, *flags], stderr=log)
-    while '"loading"' not in file.read_text():
-        assert role.poll() is None, file.read_text()
-        time.sleep(0.05)
-    time.sleep(1.0)
-    role.send_signal(signal.SIGTERM)
-    assert role.wait(60) == 0
+    try:
+        while '"loading"' not in file.read_text():
+            assert role.poll() is None, file.read_text()
+            time.sleep(0.05)
+        time.sleep(1.0)
+        role.send_signal(signal.SIGTERM)
+        assert role.wait(60) == 0
+    finally:
+        role.kill()
     assert '"stopped"' in file.read_text() and '"warm"' not in file.read_text()

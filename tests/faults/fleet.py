@@ -10,13 +10,12 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Self
 
-import grpc
-import httpx
 import psutil
 
 from draftloop.config import bundled_model
-from protos import drafter_pb2, drafter_pb2_grpc, verifier_pb2, verifier_pb2_grpc
+from tests.support.measured import measured
 from tests.support.service_process import ServiceProcess, quiet_port
+from tests.support.sessions import load_of
 from tests.support.tcp_proxy import TcpProxy
 from tests.support.waiting import until
 
@@ -24,7 +23,6 @@ ROLES = {"v": "verifier", "d": "drafter", "o": "orchestrator"}
 # The smaller model on both sides: what is tested is who answers, not how well.
 MODEL = str(bundled_model("drafter"))
 MODEL_FLAGS = ["--model", MODEL, "--dtype", "float32", "--threads", "1"]
-INFO_S = 20.0
 FREED_S = 60.0
 # By then every orchestrator has asked a replica that is back: a second, and gRPC's reconnecting.
 JOINED_S = 3.0
@@ -134,20 +132,12 @@ class Fleet:
 
     def sessions(self, name: str) -> int:
         """Sessions that a model service has, with a slot or without, as it says itself."""
-        with grpc.insecure_channel(self.processes[name].address) as channel:
-            if name.startswith("v"):
-                verifier = verifier_pb2_grpc.VerifierStub(channel)
-                load = verifier.Info(verifier_pb2.VerifierInfoRequest(), timeout=INFO_S).load
-            else:
-                drafter = drafter_pb2_grpc.DrafterStub(channel)
-                load = drafter.Info(drafter_pb2.DrafterInfoRequest(), timeout=INFO_S).load
+        load = load_of(self.processes[name].address, ROLES[name[0]])
         return int(load.running_sessions + load.waiting_sessions)
 
     def requests(self, orchestrator: Orchestrator) -> float:
         """Requests that run in an orchestrator, as its metrics say."""
-        text = httpx.get(f"http://{orchestrator.http_address}/metrics", timeout=INFO_S).text
-        lines = [line for line in text.splitlines() if line.startswith(RUNNING)]
-        return sum(float(line.rpartition(" ")[2]) for line in lines)
+        return measured(orchestrator.http_address, RUNNING)
 
     def wait_until_free(self) -> None:
         """Fails where a session or a request is left on anybody; who only starts has none."""

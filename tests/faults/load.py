@@ -159,7 +159,7 @@ class Load:
         self._pool = ThreadPoolExecutor(len(cases))
         self._counting = threading.Lock()
         self.tally = Tally()
-        self.begun = threading.Semaphore(0)
+        self._begun = [threading.Event() for _ in cases]
 
     def __enter__(self) -> Self:
         self._running = [self._pool.submit(self._client, i) for i in range(len(self._cases))]
@@ -174,8 +174,8 @@ class Load:
 
     def wait_until_under_way(self) -> None:
         """Until every client has its first tokens."""
-        for _ in self._cases:
-            assert self.begun.acquire(timeout=CALL_S)
+        for begun in self._begun:
+            assert begun.wait(CALL_S)
 
     def _client(self, index: int) -> None:
         for turn in itertools.count():
@@ -189,7 +189,7 @@ class Load:
             kills = {each: each.kills for each in self._orchestrators}  # before one is chosen
             orchestrator = self._ready_one(first + attempt)
             said: list[int] = []
-            problem = self._listen(door(orchestrator, self._cases[index], strategy), said)
+            problem = self._listen(index, door(orchestrator, self._cases[index], strategy), said)
             self._compare(index, strategy, said, whole=problem is None)
             if problem is None:
                 return
@@ -207,12 +207,11 @@ class Load:
         inturn = [*self._orchestrators[turn:], *self._orchestrators[:turn]]
         return next((each for each in inturn if each.ready), inturn[0])
 
-    def _listen(self, pieces: Pieces, said: list[int]) -> Broken | Refused | None:
+    def _listen(self, index: int, pieces: Pieces, said: list[int]) -> Broken | Refused | None:
         try:
             for piece in pieces:
-                if not said:
-                    self.begun.release()
                 said += piece
+                self._begun[index].set()
         except (Broken, Refused) as problem:
             return problem
         return None

@@ -18,8 +18,6 @@ FOUND = "found"
 START_S = 120.0
 TOKENS = 64
 DRAFT_TOKENS = 12  # enough for every part of every strategy, also where that does not pay
-# How many requests at a time, and how many in all: alone, a round is of one.
-AT_ONCE = ((1, 6), (8, 18))
 UNFILTERED: tuple[dict[str, Any], ...] = (
     {"temperature": 0.0}, {"temperature": 0.7}, {"temperature": 1.0},
 )  # fmt: skip

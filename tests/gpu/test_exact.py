@@ -12,10 +12,12 @@ import pytest
 
 from draftloop.speculation import STRATEGIES
 from tests.e2e.client import Case, first_difference
-from tests.gpu.conftest import AT_ONCE, DRAFT_TOKENS, Serve, Served
+from tests.gpu.conftest import DRAFT_TOKENS, Serve, Served
 
 pytestmark = [pytest.mark.gpu, pytest.mark.timeout(150)]
 WARNING = "rounding depends on the batch"
+# How many requests at a time, and how many in all: alone, a round is of one.
+AT_ONCE = ((1, 6), (8, 12))
 
 
 @pytest.fixture(scope="module")
@@ -27,7 +29,9 @@ def served(serve: Serve) -> Iterator[Served]:
 @pytest.fixture(scope="module")
 def expected(served: Served, cases: list[Case]) -> list[list[int]]:
     """What plain decoding says, one request at a time."""
-    return served.client.tokens(cases, "autoregressive")
+    said = served.client.tokens(cases, "autoregressive")
+    assert sum(map(len, said)) > 20 * len(said)
+    return said
 
 
 def test_no_service_says_that_rounding_depends_on_the_batch(served: Served) -> None:
@@ -46,6 +50,10 @@ def test_every_strategy_says_what_plain_decoding_says(
     concurrency: int,
     count: int,
 ) -> None:
-    size = None if strategy == "autoregressive" else DRAFT_TOKENS
-    said = served.client.tokens(cases[:count], strategy, concurrency, max_draft_tokens=size)
+    drafts = strategy != "autoregressive"
+    size = DRAFT_TOKENS if drafts else None
+    answers = served.client.answers(cases[:count], strategy, concurrency, max_draft_tokens=size)
+    said = [list(answer.token_ids) for answer in answers]
     assert not first_difference(expected[:count], said)
+    figures = [answer.summary.speculation for answer in answers]
+    assert (sum(each.draft_tokens for each in figures) > 0) == drafts

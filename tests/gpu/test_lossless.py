@@ -8,10 +8,12 @@ import pytest
 
 from draftloop.speculation import STRATEGIES
 from tests.e2e.client import Case, first_difference
-from tests.gpu.conftest import AT_ONCE, DRAFT_TOKENS, Serve, Served, Tell
+from tests.gpu.conftest import DRAFT_TOKENS, Serve, Served, Tell
 from tests.support.device import DEVICE
 
 pytestmark = [pytest.mark.gpu, pytest.mark.timeout(150)]
+# How many requests at a time, and how many in all: alone, a round is of one.
+AT_ONCE = ((1, 6), (8, 18))
 
 
 @pytest.fixture(scope="module")

@@ -15,6 +15,12 @@ def test_weights_of_eight_bits_are_served_alike(serve: Serve, cases: list[Case])
     flags = ("--quantization", "int8")
     with serve(dtype="float32", quantization="int8", drafter_flags=flags) as served:
         plain = served.client.tokens(cases, "autoregressive")
+        assert sum(map(len, plain)) > 20 * len(plain)
         for strategy, concurrency in (("fused", 1), ("opt_tree", 8), ("lookahead", 8)):
-            said = served.client.tokens(cases, strategy, concurrency, max_draft_tokens=DRAFT_TOKENS)
+            answers = served.client.answers(
+                cases, strategy, concurrency, max_draft_tokens=DRAFT_TOKENS
+            )
+            said = [list(answer.token_ids) for answer in answers]
             assert not first_difference(plain, said), strategy
+            figures = [answer.summary.speculation for answer in answers]
+            assert sum(each.draft_tokens for each in figures) > 0, strategy

@@ -1,19 +1,36 @@
-"""How many sessions a stack's verifier holds."""
+"""How many sessions model services hold."""
 
 from __future__ import annotations
+
+from typing import Any
 
 import grpc
 
 from orchestrator.launcher import Stack
-from protos import verifier_pb2, verifier_pb2_grpc
+from protos import drafter_pb2, drafter_pb2_grpc, verifier_pb2, verifier_pb2_grpc
+from protos import speculation_pb2 as shared
 from tests.support.waiting import until
 
+INFO_S = 20.0
 
-def sessions_of(verifier: str) -> int:
-    """As the verifier at this address itself says."""
-    with grpc.insecure_channel(verifier) as channel:
-        stub = verifier_pb2_grpc.VerifierStub(channel)
-        return int(stub.Info(verifier_pb2.VerifierInfoRequest()).load.running_sessions)
+
+def load_of(address: str, role: str) -> shared.ServiceLoad:
+    """As the verifier or drafter at this address itself says."""
+    with grpc.insecure_channel(address) as channel:
+        info: Any
+        if role == "verifier":
+            verifier = verifier_pb2_grpc.VerifierStub(channel)
+            info = verifier.Info(verifier_pb2.VerifierInfoRequest(), timeout=INFO_S)
+        else:
+            drafter = drafter_pb2_grpc.DrafterStub(channel)
+            info = drafter.Info(drafter_pb2.DrafterInfoRequest(), timeout=INFO_S)
+    load: shared.ServiceLoad = info.load
+    return load
+
+
+def sessions_of(address: str, role: str = "verifier") -> int:
+    """Those that run."""
+    return int(load_of(address, role).running_sessions)
 
 
 def open_sessions(stack: Stack) -> int:

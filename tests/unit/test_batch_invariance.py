@@ -25,6 +25,8 @@ from models.layout import DRAFTER_DIR, VERIFIER_DIR
 
 pytestmark = pytest.mark.skipif(cpu_linear.UNIT is None, reason="no kernel for this machine")
 TEXT = [17, 940, 33, 5, 221, 1033, 87, 402, 9, 11, 870, 2048, 77, 3, 641, 50, 51, 1200, 4, 8]
+# Attention runs over blocks of keys: long enough that there are several.
+LONG = [token + shift for shift in range(12) for token in TEXT]
 
 
 @pytest.fixture(
@@ -38,14 +40,14 @@ def model(request: pytest.FixtureRequest) -> LanguageModel:
 
 
 def run(model: LanguageModel, *forwards: tuple[int, Sequence[int], Sequence[int]]) -> list[Tensor]:
-    """Logits of nodes (tokens, parents) behind TEXT[:length], all in one forward."""
+    """Logits of nodes (tokens, parents) behind LONG[:length], all in one forward."""
     slots = [model.acquire() for _ in forwards]
     try:
         for slot, (length, _, _) in zip(slots, forwards, strict=True):
-            model.forward([Forward(model, slot, TEXT[: length - 1])])
+            model.forward([Forward(model, slot, LONG[: length - 1])])
         return model.forward(
             [
-                Forward(model, slot, TEXT[length - 1 : length], nodes, parents)
+                Forward(model, slot, LONG[length - 1 : length], nodes, parents)
                 for slot, (length, nodes, parents) in zip(slots, forwards, strict=True)
             ]
         )
@@ -62,7 +64,7 @@ def test_a_path_verified_as_a_tree_is_the_path_decoded_token_by_token(
     count = data.draw(st.integers(1, 24))
     tokens = data.draw(st.lists(st.integers(1, 4000), min_size=count, max_size=count))
     parents = [data.draw(st.integers(-1, node - 1)) for node in range(count)]
-    length = data.draw(st.integers(2, len(TEXT)))
+    length = data.draw(st.integers(2, len(LONG)))
     other = (len(TEXT), [5, 6, 7], [ROOT, ROOT, 1])  # another session shares the forward
     verified = run(model, (length, tokens, parents), other)[0]
     path: list[int] = []
@@ -72,10 +74,10 @@ def test_a_path_verified_as_a_tree_is_the_path_decoded_token_by_token(
         node = parents[node]
     slot = model.acquire()
     try:
-        model.forward([Forward(model, slot, TEXT[: length - 1])])
+        model.forward([Forward(model, slot, LONG[: length - 1])])
         decoded = [
             model.forward([Forward(model, slot, [token])])[0][0]
-            for token in [TEXT[length - 1], *(tokens[node] for node in path)]
+            for token in [LONG[length - 1], *(tokens[node] for node in path)]
         ]
     finally:
         model.cache.release(slot)
@@ -110,13 +112,12 @@ def test_a_prompt_is_the_same_in_whatever_pieces_it_is_run(
     With torch's attention for prompts one bfloat16 text of a record was another when it was
     decoded plainly, minutes before, than with drafts.
     """
-    prompt = [token + shift for shift in range(12) for token in TEXT]
-    ends = [*sorted({end for end in np.cumsum(sizes).tolist() if end < len(prompt)}), len(prompt)]
+    ends = [*sorted({end for end in np.cumsum(sizes).tolist() if end < len(LONG)}), len(LONG)]
     whole, pieces = model.acquire(), model.acquire()
     try:
-        wanted = model.forward([Forward(model, whole, prompt)])[0]
+        wanted = model.forward([Forward(model, whole, LONG)])[0]
         parts = [
-            model.forward([Forward(model, pieces, prompt[start:end])])[0]
+            model.forward([Forward(model, pieces, LONG[start:end])])[0]
             for start, end in zip([0, *ends], ends, strict=False)
         ]
     finally:

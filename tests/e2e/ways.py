@@ -1,0 +1,78 @@
+"""All ways to draft that differ in where drafts come from."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from protos import generation_pb2 as pb
+from protos import speculation_pb2 as shared
+from tests.e2e.client import Case
+
+SOURCES = ("draft_model", "phrases", "own_text", "recycling")
+OUROBOROS_OFF = dict.fromkeys(
+    ("draft_by_phrases", "lengthen", "harvest", "history", "phrases_alone"), False
+)
+
+
+@dataclass(frozen=True)
+class Way:
+    """A strategy, and the switches of its parts."""
+
+    name: str
+    strategy: str
+    fields: dict[str, object] = field(default_factory=dict)
+    heard_by: tuple[str, ...] = ("orchestrator",)  # roles that follow the log for its requests
+    from_phrases: bool = False  # whether it drafts from what others said
+    weighs: bool = False  # and from other sources, of which it takes the likelier
+
+    def parameters(self, case: Case, tenant: str = "", **more: Any) -> pb.GenerationParameters:
+        """Those of a request; what the way says of drafts comes before what `more` says."""
+        asked = case.parameters(self.strategy, tenant=tenant, **more)
+        asked.speculation.MergeFrom(pb.SpeculationParameters(**self.fields))  # type: ignore[arg-type]
+        return asked
+
+
+def part(**on: bool) -> dict[str, object]:
+    """Ouroboros with these parts alone."""
+    return {"ouroboros": shared.OuroborosParameters(**{**OUROBOROS_OFF, **on})}  # type: ignore[arg-type]
+
+
+def _window(window: int, ngram: int, candidates: int) -> shared.LookaheadParameters:
+    return shared.LookaheadParameters(window=window, ngram=ngram, candidates=candidates)
+
+
+def _source(name: str) -> dict[str, object]:
+    sources = shared.FusedParameters(**{other: other == name for other in SOURCES})
+    return {"fused": sources, "max_draft_tokens": 16}
+
+
+# What `ouroboros` is that drafts from the history of others.
+BOTH: dict[str, Any] = {"heard_by": ("orchestrator", "drafter"), "from_phrases": True}
+WAYS = (
+    Way("speculative", "speculative"),
+    Way("prompt_lookup", "prompt_lookup"),
+    Way("lookahead", "lookahead"),
+    Way("lookahead of bigrams", "lookahead", {"lookahead": _window(4, 2, 3)}),
+    Way("lookahead, wide", "lookahead", {"lookahead": _window(10, 4, 5)}),
+    Way("ouroboros", "ouroboros", **BOTH),
+    Way("ouroboros, long drafts", "ouroboros", {"max_draft_tokens": 30}, **BOTH),
+    Way("ouroboros, drafting only", "ouroboros", part(draft_by_phrases=True), ()),
+    Way("ouroboros, lengthening only", "ouroboros", part(lengthen=True), ()),
+    Way("ouroboros, harvest only", "ouroboros", part(harvest=True, lengthen=True), ()),
+    Way("ouroboros, history only", "ouroboros", part(history=True, lengthen=True), **BOTH),
+    Way("ouroboros, private", "ouroboros", {"phrases": shared.PHRASE_SCOPE_PRIVATE}, ()),
+    Way("ouroboros, off", "ouroboros", {"phrases": shared.PHRASE_SCOPE_OFF}, ()),
+    Way("opt_tree", "opt_tree"),
+    Way("opt_tree, wide", "opt_tree", {"opt_tree": shared.OptTreeParameters(nodes=40, delta=0.2)}),
+    Way("cascade", "cascade"),
+    Way("token_recycling", "token_recycling"),
+    Way("token_recycling, large", "token_recycling", {"max_draft_tokens": 30}),
+    Way("fused", "fused", from_phrases=True, weighs=True),
+    Way("fused, large", "fused", {"max_draft_tokens": 40}, from_phrases=True, weighs=True),
+    Way("fused, off", "fused", {"phrases": shared.PHRASE_SCOPE_OFF}, ()),
+    *(
+        Way(f"fused, {name} alone", "fused", _source(name), from_phrases=name == "phrases")
+        for name in SOURCES
+    ),
+)
