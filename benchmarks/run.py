@@ -30,7 +30,7 @@ from benchmarks.prompts import WORKLOADS, Missing
 from benchmarks.results import Results, rows
 from benchmarks.services import Services, running, stack_of
 from benchmarks.settings import read_settings, said
-from benchmarks.systems import METHODS, PROFILES, Profile, System, asks_drafter, unserved
+from benchmarks.systems import METHODS, PLAIN, PROFILES, Profile, System, asks_drafter, unserved
 from benchmarks.transformers_system import loaded
 from benchmarks.workload import Workload
 from draftloop.errors import DraftloopError, InvalidInput
@@ -196,7 +196,8 @@ def gain_experience(services: Services, plans: Sequence[Plan], tick: Tick) -> No
     """
     for plan in plans:
         seen = list(plan.workload.warming())[:EXPERIENCES]
-        for method in (name for name in plan.methods if METHODS[name].system == "draftloop"):
+        ours = (name for name in plan.methods if METHODS[name].system == "draftloop")
+        for method in (name for name in ours if name != PLAIN):
             for case in seen:
                 tick(f"gaining experience: {case.workload}, {method}")
                 services.run(method, case)
