@@ -19,7 +19,7 @@ from protos import generation_pb2 as pb
 from tests.e2e.client import Case, Client, first_difference, held_out_prompts
 from tests.support.forked import ForkedRole
 from tests.support.redis_server import free_port
-from tests.support.sessions import sessions_of
+from tests.support.sessions import load_of, sessions_of
 from tests.support.waiting import until
 
 START_S = 240.0
@@ -77,6 +77,12 @@ class Fleet:
         """Returns when each of these verifiers and drafters has one."""
         at = [(self.processes[name].address, self.processes[name].role) for name in names]
         until(lambda: all(sessions_of(*each) for each in at), 60)
+
+    def wait_for_forwards(self, drafter: str, count: int) -> None:
+        """Returns when it has run so many more."""
+        address = self.processes[drafter].address
+        before = load_of(address, "drafter").forwards
+        until(lambda: load_of(address, "drafter").forwards >= before + count, 60)
 
     def end(self) -> None:
         for process in reversed(self.processes.values()):
@@ -194,6 +200,7 @@ def test_a_new_one_takes_over_from_those_that_end_too_soon(
 
     def replace() -> None:
         fleet.wait_for_sessions("v2", "v3", "d2")
+        fleet.wait_for_forwards("d2", 8 * len(cases))  # more than prompts take
         fleet.processes["d2"].kill()
         fleet.terminate("v2")
 

@@ -202,10 +202,12 @@ def test_all_runs_together_count_by_the_time_that_they_took() -> None:
     """12 tokens at 10 a second against 4, and at 40 against 8: 4.5 s of plain decoding in 1.5."""
     slow, quick = sample(ratio=2.5), sample(ratio=5.0)
     slow = replace(slow, outcome=replace(slow.outcome, decode_s=1.2))
-    quick = replace(quick, outcome=replace(quick.outcome, decode_s=0.3))
-    summed, often = row([slow, quick]), row([slow, quick] * 50)
+    quick = replace(quick, outcome=replace(quick.outcome, decode_s=0.3), file="another.py")
+    summed, repeated = row([slow, quick]), row([slow, quick] * 50)
     assert summed.together == pytest.approx(4.5 / 1.5)
-    assert (summed.least_together, summed.most_together) == pytest.approx((2.5, 5.0))
+    for few in (summed, repeated):  # the same prompts again say no more of others
+        assert (few.least_together, few.most_together) == pytest.approx((2.5, 5.0))
+    often = row([replace(one, file=f"{n}") for n, one in enumerate([slow, quick] * 50)])
     assert 2.5 < (often.least_together or 0) < 3 < (often.most_together or 0) < 3.5
 
 
