@@ -30,13 +30,11 @@ from benchmarks.prompts import WORKLOADS, Missing
 from benchmarks.results import Results, rows
 from benchmarks.services import Services, running, stack_of
 from benchmarks.settings import read_settings, said
-from benchmarks.systems import METHODS, PLAIN, PROFILES, Profile, System, asks_drafter, unserved
+from benchmarks.systems import METHODS, PROFILES, Profile, System, asks_drafter, unserved
 from benchmarks.transformers_system import loaded
 from benchmarks.workload import Workload
 from draftloop.errors import DraftloopError, InvalidInput
 from orchestrator.launcher import interruptible
-
-EXPERIENCES = 4  # prompts of each workload that strategies see before they are measured
 
 
 @dataclass(slots=True)
@@ -93,7 +91,6 @@ class Bench:
 
             self._warm_up(systems, plans, tick)
             fill_pools(services, plans, tick)
-            gain_experience(services, plans, tick)
             for repetition in measure(
                 profile, systems, plans, deadline=deadline, last_call=self.deadline, tick=tick
             ):
@@ -187,20 +184,6 @@ def fill_pools(services: Services, plans: Sequence[Plan], tick: Tick) -> None:
             for case in plan.workload.warming():
                 tick(f"filling a pool: {case.workload}, {case.prompt.file}")
                 services.warm(case)
-
-
-def gain_experience(services: Services, plans: Sequence[Plan], tick: Tick) -> None:
-    """Lets every strategy see what its drafts bring, on prompts that are not measured.
-
-    Filling the pools lets one of them see it, and the first measured runs would do so for others.
-    """
-    for plan in plans:
-        seen = list(plan.workload.warming())[:EXPERIENCES]
-        ours = (name for name in plan.methods if METHODS[name].system == "draftloop")
-        for method in (name for name in ours if name != PLAIN):
-            for case in seen:
-                tick(f"gaining experience: {case.workload}, {method}")
-                services.run(method, case)
 
 
 def empty_cells(settings: argparse.Namespace, measured: set[tuple[str, str, float]]) -> list[str]:
