@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Coroutine
-from typing import Annotated, Any, Protocol
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Mapping
+from typing import Annotated, Any, Protocol, TypeVar
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
@@ -25,6 +25,7 @@ from orchestrator.gateway.envelope import (
 )
 from orchestrator.gateway.errors import ClientGone, Problem, body_problem, problem
 from orchestrator.gateway.gateway import Gateway
+from orchestrator.gateway.generating import Sampling
 from orchestrator.gateway.openapi import ANSWERS, ErrorAnswer
 from orchestrator.gateway.page import add_playground
 from orchestrator.gateway.responses.body import ResponseBody
@@ -72,26 +73,20 @@ def _add_generation(app: FastAPI, gateway: Gateway) -> None:
     @app.post("/v1/completions", response_class=JsonAnswer, responses=ANSWERS["completion"])
     async def completions(body: Annotated[CompletionBody, UNREAD], request: Request) -> Response:
         """Continue one or more prompts."""
-        said = await read(CompletionBody, body, request)
-        with counting_refusals():
-            work = await gateway.completion(said, request.headers)
-        return await _answer(work, said.stream, request)
+        return await _generated(CompletionBody, body, request, gateway.completion)
 
     @app.post("/v1/chat/completions", response_class=JsonAnswer, responses=ANSWERS["chat"])
     async def chat_completions(body: Annotated[ChatBody, UNREAD], request: Request) -> Response:
         """Continue a chat, by the chat template of the model."""
-        said = await read(ChatBody, body, request)
-        with counting_refusals():
-            work = await gateway.chat(said, request.headers)
-        return await _answer(work, said.stream, request)
+        return await _generated(ChatBody, body, request, gateway.chat)
 
     @app.post("/v1/responses", response_class=JsonAnswer, responses=ANSWERS["response"])
     async def responses(body: Annotated[ResponseBody, UNREAD], request: Request) -> Response:
         """Answer a conversation, in the words of OpenAI's Responses API."""
-        said = await read(ResponseBody, body, request)
-        with counting_refusals():
-            answer = await gateway.response(said, request.headers)
-        return await _answer(answer, said.stream, request)
+        return await _generated(ResponseBody, body, request, gateway.response)
+
+
+Said = TypeVar("Said", bound=Sampling)
 
 
 class Answering(Protocol):
@@ -104,8 +99,17 @@ class Answering(Protocol):
     def last_words(self, error: Exception) -> bytes: ...
 
 
-async def _answer(answer: Answering, streamed: bool | None, request: Request) -> Response:
-    if streamed:
+async def _generated(
+    kind: type[Said],
+    body: Said,
+    request: Request,
+    begun: Callable[[Said, Mapping[str, str]], Awaitable[Answering]],
+) -> Response:
+    """The answer to a body of that kind, as a whole or streamed."""
+    said = await read(kind, body, request)
+    with counting_refusals():
+        answer = await begun(said, request.headers)
+    if said.stream:
         return EventStream(answer.events(), answer.last_words)
     return JsonAnswer(await while_connected(request.receive, answer.whole()))
 

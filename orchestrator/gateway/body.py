@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Collection
 from typing import Annotated, Any, TypeVar
 
 from pydantic import (
@@ -33,6 +34,11 @@ def _by_types(value: Any, read: ValidatorFunctionWrapHandler) -> Any:
 # Of each the first entry that is wrong is told: a million complaints take seconds, and are no help.
 ListOf = Annotated[list[Entry], Field(fail_fast=True)]
 ObjectOf = Annotated[dict[str, Entry], WrapValidator(_by_types)]
+
+
+def meant(said: dict[str, Any], without: Collection[str]) -> dict[str, Any]:
+    """What clients send back of an answer, without nulls and what means nothing here."""
+    return {n: value for n, value in said.items() if value is not None and n not in without}
 
 
 class Body(BaseModel):

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 from pydantic import Field, model_validator
 
 from draftloop.errors import InvalidInput
 from draftloop.request import check_characters
-from orchestrator.gateway.body import Body, ListOf
+from orchestrator.gateway.body import Body, ListOf, meant
 from orchestrator.gateway.tools.schemas import Call
 
 # Of OpenAI's own client, which sends back what it has made of an answer, and what was empty there.
@@ -25,7 +25,14 @@ class TextPart(Body):
     cache_control: Any = Field(None, description="of no effect")
 
 
-def joined(content: str | list[TextPart]) -> str:
+class Told(Protocol):
+    """A part that is text."""
+
+    @property
+    def text(self) -> str: ...
+
+
+def joined(content: str | Sequence[Told]) -> str:
     """A text that may have come in parts; parts are lines."""
     return content if isinstance(content, str) else "\n".join(part.text for part in content)
 
@@ -48,10 +55,7 @@ class Message(Body):
         """Clients send back an answer's message with all its fields, most of no meaning."""
         if not isinstance(message, dict):
             return message
-        given = {
-            name: value for name, value in message.items()
-            if value is not None and name not in OF_CLIENTS
-        }  # fmt: skip
+        given = meant(message, OF_CLIENTS)
         if "reasoning_content" in given:  # a client that sends back an answer has it twice
             given["reasoning"] = given.pop("reasoning_content")
         return {"content": "", **given} if given.get("role") == "assistant" else given

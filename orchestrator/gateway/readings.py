@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 
-from draftloop.grammar import Grammar
 from draftloop.request import TextForm
 from orchestrator.deployment import Deployment
 from orchestrator.gateway import harmony
@@ -37,10 +36,7 @@ class Readings:
         begun = joined(said.messages[-1].content) if said.continue_final_message else ""
         hidden = said.include_reasoning is False
         thought = self._thought(prompt, begun)
-        form = grammar_of(said)
-        if thought is not None and form is not None:
-            form = thought.headed(form)
-        return Reading(thought, self._offer(said, form), hidden)
+        return Reading(thought, self._offer(said, thought), hidden)
 
     def text_form(self, said: Generating, reading: Reading) -> TextForm:
         """What the text has to tell, for the reading or because the client wants it."""
@@ -56,13 +52,16 @@ class Readings:
         known = self._marks
         return known and thought_after(prompt, known, self._tokenizer, begun=begun)
 
-    def _offer(self, said: ChatBody, form: Grammar | None) -> Offer | None:
-        """What the answer may call; of that form is one that calls nothing."""
+    def _offer(self, said: ChatBody, thought: Thought | ChannelThought | None) -> Offer | None:
+        """What the answer may call; one that calls nothing is of the form that is asked for."""
         if not said.tools or not said.may_call:
             return None
         if self._notation is None:
             rule = "need a model whose way to write calls is known; set --tool-call-parser"
             raise Unsupported("tools", rule, f"{len(said.tools)} tools")
+        form = grammar_of(said)
+        if thought is not None and form is not None:
+            form = thought.headed(form)
         return make_offer(
             self._notation, said.tools, said.tool_choice or "auto", self._tokenizer,
             parallel=said.parallel_tool_calls is not False, form=form,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import AsyncGenerator, Iterator
 from typing import Any
 
@@ -104,11 +105,12 @@ class ResponseAnswer:
             "error": self._error,
             "incomplete_details": cut,
             "output": [*self._output.items],
-            **self._echoed(),
+            **self._echoed,
             "usage": self._usage() if ended else None,
             "metrics": self._work.metrics() if ended else None,
         }
 
+    @functools.cached_property
     def _echoed(self) -> Object:
         """What was asked for, and what holds where nothing was said."""
         said = self._said

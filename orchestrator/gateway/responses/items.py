@@ -8,8 +8,9 @@ from typing import Annotated, Any, Literal
 from pydantic import Discriminator, Tag, model_validator
 
 from draftloop.errors import InvalidInput
-from orchestrator.gateway.body import Body, ListOf
+from orchestrator.gateway.body import Body, ListOf, meant
 from orchestrator.gateway.errors import Unsupported
+from orchestrator.gateway.messages import joined
 from orchestrator.gateway.tools.schemas import FunctionName
 
 Message = dict[str, Any]
@@ -24,12 +25,7 @@ class Part(Body):
     @model_validator(mode="before")
     @classmethod
     def _that_means_something(cls, said: Any) -> Any:
-        if not isinstance(said, dict):
-            return said
-        return {
-            name: value for name, value in said.items()
-            if value is not None and name not in OF_ANSWERS
-        }  # fmt: skip
+        return meant(said, OF_ANSWERS) if isinstance(said, dict) else said
 
 
 class Text(Part):
@@ -121,15 +117,15 @@ def messages(instructions: str | None, said: str | Sequence[Item]) -> list[Messa
             answer = _Answer()
         match item:
             case Reasoned():
-                answer.reasoning = _joined(item.content or item.summary)
+                answer.reasoning = joined(item.content or item.summary)
             case Turn(role="assistant"):
-                answer.content = _joined(item.content)
+                answer.content = joined(item.content)
             case Called():
                 answer.calls.append(item)
             case Turn():
-                turns.append({"role": item.role, "content": _joined(item.content)})
+                turns.append({"role": item.role, "content": joined(item.content)})
             case Returned():
-                told = {"tool_call_id": item.call_id, "content": _joined(item.output)}
+                told = {"tool_call_id": item.call_id, "content": joined(item.output)}
                 turns.append({"role": "tool", **told})
     return [*turns, *answer.told()]
 
@@ -161,8 +157,3 @@ class _Answer:
         ]
         told = {"content": self.content or "", "reasoning": self.reasoning, "tool_calls": calls}
         return [{"role": "assistant", **told}]
-
-
-def _joined(content: str | Sequence[Text]) -> str:
-    """Parts are lines, as in chats."""
-    return content if isinstance(content, str) else "\n".join(part.text for part in content)
