@@ -42,28 +42,16 @@ from orchestrator.text import TextStream
 from orchestrator.tokenizer import Tokenizer
 from tests.support.calls import is_allowed, read
 from tests.support.marks import in_pieces, message, tokenizer_with
-
-WEATHER = '{"name": "weather", "arguments": {"city": "Bern", "days": {"first": 1}}}'
-BRACES = '{"name": "say", "arguments": {"text": "a } \\" { \\\\"}}'
-READ = (
-    ("weather", '{"city": "Bern", "days": {"first": 1}}'),
-    ("say", '{"text": "a } \\" { \\\\"}'),
+from tests.support.tool_answers import (
+    ANSWERS,
+    BETWEEN_TAGS,
+    BRACES,
+    FUNCTIONS,
+    KNOWN,
+    READ,
+    WEATHER,
+    answers,
 )
-ANSWERS = {
-    "hermes": f"<tool_call>\n{WEATHER}\n</tool_call>\n<tool_call>\n{BRACES}\n</tool_call>",
-    "llama3_json": f"{WEATHER}; {BRACES}".replace("arguments", "parameters"),
-    "mistral": f"[TOOL_CALLS] [{WEATHER}, {BRACES}]",
-    "qwen3_coder": "<tool_call>\n<function=weather>\n<parameter=city>\nBern\n</parameter>\n"
-    '<parameter=days>\n{"first": 1}\n</parameter>\n</function>\n</tool_call>\n<tool_call>\n'
-    '<function=say>\n<parameter=text>\na } " { \\\n</parameter>\n</function>\n</tool_call>',
-    "pythonic": "[weather(city='Bern', days={'first': 1}), say(text='a } \" { \\\\')]",
-}
-ANSWERS["harmony"] = (
-    f"<|channel|>commentary to=functions.weather <|constrain|>json<|message|>{READ[0][1]}<|call|>"
-    f"<|channel|>commentary to=functions.say<|message|> {READ[1][1]}<|call|>"
-)
-KNOWN = {"weather": Function(name="weather", parameters={
-    "properties": {"city": {"type": "string"}, "days": {"type": "object"}}})}  # fmt: skip
 
 
 def offered(*names: str) -> dict[str, Function]:
@@ -74,7 +62,7 @@ def offered(*names: str) -> dict[str, Function]:
 @pytest.mark.parametrize("notation", NOTATIONS.values(), ids=NOTATIONS)
 @given(cuts=st.lists(st.integers(0, 1000)))
 def test_calls_in_any_pieces(notation: Notation, cuts: list[int]) -> None:
-    functions = KNOWN if notation is QWEN3_CODER else None
+    functions = KNOWN if notation in BETWEEN_TAGS else None
     assert read(notation, in_pieces(ANSWERS[notation.name], cuts), functions) == ("", list(READ))
 
 
@@ -246,52 +234,6 @@ def test_what_was_said_before_calls_is_the_content_beside_them() -> None:
 )
 def test_templates_show_how_calls_are_written(template: str, notation: Notation | None) -> None:
     assert detected(template) is notation
-
-
-FUNCTIONS = [
-    Function(name="weather", parameters={
-        "type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"],
-        "additionalProperties": False}),
-    Function(name='od"d'),
-]  # fmt: skip
-CALLS = (
-    '{"name": "weather", "ARGUMENTS": {"city": "Bern"}}',
-    '{"name": "od\\"d", "ARGUMENTS": {}}',
-)
-FORMS = {
-    "hermes": ("<tool_call>\n{}\n</tool_call>", "\n"),
-    "llama3_json": ("{}", "; "),
-    "mistral": ("[TOOL_CALLS] [{}]", None),
-}
-TAGGED = """\
-<tool_call>
-<function=weather>
-<parameter=city>
-Bern
-</parameter>
-</function>
-</tool_call>"""
-
-
-def answers(notation: Notation) -> tuple[str, str, str]:
-    """One call, two calls, and one with arguments that break the schema."""
-    if notation is QWEN3_CODER:
-        return TAGGED, f"{TAGGED}\n{TAGGED}", TAGGED.replace("city", "town")
-    if notation is HARMONY:
-        called = (
-            '<|channel|>commentary to=functions.weather <|constrain|>json<|message|>{"city": "x"}'
-        )
-        return called, called, called.replace("city", "town")
-    if notation is PYTHONIC:
-        call = 'weather(city="Bern")'
-        return f"[{call}]", f"[{call}, {call}]", f"[{call.replace('city', 'town')}]"
-    arguments = "parameters" if notation is LLAMA3_JSON else "arguments"
-    one, two = (call.replace("ARGUMENTS", arguments) for call in CALLS)
-    form, between = FORMS[notation.name]
-    bad = one.replace("city", "town")
-    if between is None:
-        return form.format(one), form.format(f"{one}, {two}"), form.format(bad)
-    return form.format(one), form.format(one) + between + form.format(two), form.format(bad)
 
 
 @pytest.mark.parametrize("special", [None, False, True])

@@ -9,26 +9,35 @@ from typing import Any
 from draftloop.errors import InvalidInput
 from orchestrator.gateway.tools.fields import MOST_HOPS, referred
 from orchestrator.gateway.tools.grammar import either, literal
+from orchestrator.gateway.tools.notation import Mark
 
 ANY = "/(?s:.*)/"
 
 
 def text_rules(
-    name: str, schema: dict[str, Any], end: str, *, without: Sequence[str]
+    name: str, schema: dict[str, Any], end: str, mark: Mark, *, without: Sequence[str]
 ) -> tuple[str, list[str]]:
-    """What stands for such a text and its `end`, and the rules behind that.
+    """What stands for such a text and its `end`, which may be a mark, and the rules behind that.
 
     The text has none of the marks `without`. Of what schemas say, `format` alone is not held.
     """
-    choices, rules = [], []
+    closing, choices, rules = mark(end), [], []
+    spelled = closing == literal(end)
     for number, one in enumerate(_alternatives(schema, schema)):
         values = one["enum"] if "enum" in one else [one["const"]] if "const" in one else None
         if values is not None:
-            choices += [literal(f"{value}{end}") for value in values if _has_none(value, without)]
+            texts = [str(value) for value in values if _has_none(str(value), without)]
+            choices += [
+                literal(text + end) if spelled else f"{literal(text)} {closing}" for text in texts
+            ]
             continue
         part = f"{name}_text_{number}"
         terms = " & ".join([*_terms(one), _without(without)])
-        rules += [f"{part}[suffix={literal(end)}]: {part.upper()}", f"{part.upper()}: {terms}"]
+        ended = f"{part}[suffix={closing}]: {part.upper()}"
+        rules += [
+            ended if spelled else f"{part}: {part.upper()} {closing}",
+            f"{part.upper()}: {terms}",
+        ]
         choices.append(part)
     return either(choices), rules
 

@@ -64,7 +64,7 @@ class MessageCall(NamedObject):
         """Up to the brace behind it."""
         head = HEAD.match(self.raw[:LONGEST_HEAD])
         if head is None:
-            return "" if len(self.raw) <= LONGEST_HEAD else self._is_none(WORD)
+            return "" if len(self.raw) <= LONGEST_HEAD else self._is_none()
         said = self.raw[head.end() :].lstrip()
         if said.startswith("{"):
             self.name = head[1]
@@ -72,7 +72,7 @@ class MessageCall(NamedObject):
         if said.startswith(CALL):
             self.name, self._new, self.ended = head[1], "{}", True
             return said
-        return "" if CALL.startswith(said) else self._is_none(WORD)
+        return "" if CALL.startswith(said) else self._is_none()
 
 
 HARMONY = Harmony()

@@ -7,16 +7,16 @@ from collections.abc import Sequence
 
 from orchestrator.gateway.tools.call_object import CallObject
 from orchestrator.gateway.tools.grammar import call_object, either, json_value, literal
-from orchestrator.gateway.tools.named_object import NamedObject
+from orchestrator.gateway.tools.headed_call import HeadedCall
 from orchestrator.gateway.tools.notation import CallBody, Functions, Mark, Notation
-from orchestrator.gateway.tools.schemas import MOST_NAME_LETTERS, Function
+from orchestrator.gateway.tools.schemas import Function
 
 CALLS, CALL_ID, ARGS = "[TOOL_CALLS]", "[CALL_ID]", "[ARGS]"
 WORD = r"[^\s\[\]{},]"
 NAME = re.compile(f"{WORD}+")
-HEAD = re.compile(rf"({WORD}+)(?:\[CALL_ID\]{WORD}*)?(?:\[ARGS\])?\s*(?=\{{)")
+# Newer models leave out the mark before arguments, or write an id before it.
+HEAD = re.compile(rf"(?P<name>{WORD}+)(?:\[CALL_ID\]{WORD}*)?(?:\[ARGS\])?\s*(?=\{{)")
 BEGUN = re.compile(rf"{WORD}+(?:\[[A-Z_]*\]?{WORD}*){{0,2}}\s*")  # and what may become a head
-LONGEST_HEAD = MOST_NAME_LETTERS + 128
 
 
 class Mistral(Notation):
@@ -38,7 +38,7 @@ class Mistral(Notation):
 
     def body(self, functions: Functions | None, text: str) -> CallBody:
         """Of either form."""
-        return CallObject() if text.startswith("{") else NamedCall()
+        return CallObject() if text.startswith("{") else HeadedCall(HEAD, BEGUN)
 
     def lark(self, functions: Sequence[Function], mark: Mark, *, several: bool) -> str:
         """In the form that the model was trained on, which its own probabilities know."""
@@ -55,20 +55,6 @@ class Mistral(Notation):
                 for number, one in enumerate(named)
             )
         return f"start: {start}\n{rules}"
-
-
-class NamedCall(NamedObject):
-    """`name[ARGS]{…}`; newer models leave out the mark in between, or write an id before it."""
-
-    def feed(self, text: str) -> str:
-        if self.name is None:
-            self.raw += text
-            head = HEAD.match(self.raw[:LONGEST_HEAD])
-            if head is None:
-                may_come = len(self.raw) <= LONGEST_HEAD and BEGUN.fullmatch(self.raw)
-                return "" if may_come else self._is_none(NAME)
-            self.name, text = head[1], self.raw[head.end() :]
-        return self._read_object(text)
 
 
 MISTRAL = Mistral()

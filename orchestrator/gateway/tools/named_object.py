@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-
 from orchestrator.gateway.tools.braces import Braces
 from orchestrator.gateway.tools.notation import CallBody
 
@@ -27,10 +25,7 @@ class NamedObject(CallBody):
         self._new += text[:end]
         return "" if end is None else text[end:]
 
-    def _is_none(self, word: re.Pattern[str]) -> str:
-        """It was no call: what follows its first word is text, and comes back."""
-        self.ended = True
-        first = word.match(self.raw)
-        end = 0 if first is None else first.end()
-        rest, self.raw = self.raw[end:], self.raw[:end]
+    def _is_none(self) -> str:
+        """It was no call: what has been read is text, and comes back."""
+        rest, self.raw, self.ended = self.raw, "", True
         return rest

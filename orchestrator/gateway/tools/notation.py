@@ -8,7 +8,10 @@ from typing import Literal
 
 from orchestrator.gateway.tools.schemas import Function
 
-NotationName = Literal["hermes", "llama3_json", "mistral", "qwen3_coder", "pythonic", "harmony"]
+NotationName = Literal[
+    "hermes", "llama3_json", "mistral", "qwen3_coder", "pythonic", "harmony", "deepseek", "kimi_k2",
+    "glm45",
+]  # fmt: skip
 Functions = Mapping[str, Function]  # by name
 Mark = Callable[[str], str]  # a mark in Lark's words: a token of its own, or its letters
 
@@ -17,13 +20,14 @@ class CallBody(ABC):
     """One call, read while it is being written.
 
     `name` is known once there is no doubt that it is a call. One that has `ended` without is none,
-    and then `raw` is what has been read of it.
+    and then `raw` is what has been read of it. `written_id` is the call's, where its model gave one.
     """
 
     def __init__(self) -> None:
         self.raw = ""
         self.ended = False
         self.name: str | None = None
+        self.written_id = ""
 
     @abstractmethod
     def feed(self, text: str) -> str:

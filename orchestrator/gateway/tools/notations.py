@@ -5,8 +5,11 @@ from __future__ import annotations
 import re
 
 from orchestrator.gateway import harmony
+from orchestrator.gateway.tools.deepseek import DEEPSEEK
+from orchestrator.gateway.tools.glm45 import GLM45, KEY
 from orchestrator.gateway.tools.harmony import HARMONY
 from orchestrator.gateway.tools.hermes import HERMES
+from orchestrator.gateway.tools.kimi_k2 import KIMI_K2
 from orchestrator.gateway.tools.llama3_json import LLAMA3_JSON
 from orchestrator.gateway.tools.mistral import MISTRAL
 from orchestrator.gateway.tools.notation import Notation, NotationName
@@ -14,10 +17,22 @@ from orchestrator.gateway.tools.pythonic import PYTHONIC
 from orchestrator.gateway.tools.qwen3_coder import QWEN3_CODER
 
 NOTATIONS: dict[NotationName, Notation] = {
-    one.name: one for one in (HERMES, LLAMA3_JSON, MISTRAL, QWEN3_CODER, PYTHONIC, HARMONY)
+    one.name: one
+    for one in (
+        HERMES,
+        LLAMA3_JSON,
+        MISTRAL,
+        QWEN3_CODER,
+        PYTHONIC,
+        HARMONY,
+        DEEPSEEK,
+        KIMI_K2,
+        GLM45,
+    )
 }
+# A template that shows the mark before their calls shows them.
+MARKED = (HERMES, MISTRAL, DEEPSEEK, KIMI_K2)
 
-OTHERS = re.compile(r"<function=|<arg_key>")  # between marks that are read here
 LLAMA = re.compile(r'<\|python_tag\|>|"name": function name, "parameters"')
 EXAMPLE_IN_PYTHON = re.compile(r"\[\w+\(\w+=")
 
@@ -28,12 +43,12 @@ def detected(template: str) -> Notation | None:
         return HARMONY
     if QWEN3_CODER.begin in template and QWEN3_CODER.opening in template:
         return QWEN3_CODER
-    if OTHERS.search(template):
+    if KEY in template:
+        return GLM45
+    if QWEN3_CODER.opening in template:  # by itself it is of others
         return None
-    if HERMES.begin in template:
-        return HERMES
-    if MISTRAL.begin in template:
-        return MISTRAL
+    if marked := next((one for one in MARKED if one.begin in template), None):
+        return marked
     if EXAMPLE_IN_PYTHON.search(template):
         return PYTHONIC
     return LLAMA3_JSON if LLAMA.search(template) else None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 from draftloop.errors import InvalidInput
@@ -10,17 +11,21 @@ from orchestrator.gateway.tools.fields import Field, fields_of, is_text
 from orchestrator.gateway.tools.grammar import either, json_value, literal
 from orchestrator.gateway.tools.notation import Functions, Mark, Notation
 from orchestrator.gateway.tools.schemas import Function
-from orchestrator.gateway.tools.tagged_call import (
-    CALL_END,
-    FUNCTION,
-    FUNCTION_END,
-    NAME_END,
-    PARAMETER,
-    PARAMETER_END,
-    VALUE_ENDS,
-    TaggedCall,
-)
+from orchestrator.gateway.tools.tagged_call import Head, TaggedCall, Tags
+from orchestrator.gateway.tools.tagged_value import ValueTags
 
+FUNCTION, FUNCTION_END = "<function=", "</function>"
+PARAMETER, PARAMETER_END = "<parameter=", "</parameter>"
+CALL_END = "</tool_call>"
+VALUE_ENDS = (PARAMETER_END, PARAMETER, FUNCTION_END)  # models forget the first one now and then
+NAME = r"[^>\n]*"
+TAGS = Tags(
+    call=Head(FUNCTION, re.compile(f"{FUNCTION}({NAME})>"), re.compile(FUNCTION + NAME)),
+    key=Head(PARAMETER, re.compile(f"{PARAMETER}({NAME})>"), re.compile(PARAMETER + NAME)),
+    value=ValueTags(PARAMETER_END, VALUE_ENDS, edge="\n"),
+    end=FUNCTION_END,
+    ends=(FUNCTION_END, CALL_END),
+)
 LINE_BEHIND = f"\n{PARAMETER_END}\n"  # a value
 
 
@@ -41,7 +46,7 @@ class Qwen3Coder(Notation):
 
     def body(self, functions: Functions | None, text: str) -> TaggedCall:
         """Whatever its name; what is known of its arguments says which are text."""
-        return TaggedCall(functions)
+        return TaggedCall(TAGS, functions)
 
     def lark(self, functions: Sequence[Function], mark: Mark, *, several: bool) -> str:
         """Arguments in the order of the schema. Raises InvalidInput where tags cannot hold it."""
@@ -69,12 +74,12 @@ def _field(name: str, field: Field) -> list[str]:
     begin = f"{name}: {literal(f'{PARAMETER}{field.name}>' + chr(10))}"
     if not is_text(field.schema):
         return [f"{begin} {json_value(field.schema)} {literal(LINE_BEHIND)}"]
-    value, rules = text_rules(name, field.schema, LINE_BEHIND, without=VALUE_ENDS)
+    value, rules = text_rules(name, field.schema, LINE_BEHIND, literal, without=VALUE_ENDS)
     return [f"{begin} ({value})", *rules]
 
 
 def _require_name(name: str) -> None:
-    if NAME_END.search(name) or name != name.strip():
+    if not re.fullmatch(NAME, name) or name != name.strip():
         rule = "must have names without line ends and >, as this model writes calls"
         raise InvalidInput("tools", rule, name)
 

@@ -54,6 +54,7 @@ class CallReader:
         self._content = ""
         self._parts: list[CallPart] = []
         self._object: CallBody | None = None
+        self._ids: set[str] = set()
         self._among_calls = self._at_start = notation.opens_answer
 
     def feed(self, text: str) -> Parts:
@@ -91,7 +92,7 @@ class CallReader:
         arguments = call.new_arguments()
         if call.name is not None:
             if not known:
-                self._begin_call(call.name, arguments)
+                self._begin_call(call.name, call.written_id, arguments)
             elif arguments and not self._beyond:
                 self._parts.append(CallPart(self.calls - 1, "", "", arguments))
         if not call.ended:
@@ -101,15 +102,19 @@ class CallReader:
         self._object = None
         return True
 
-    def _begin_call(self, name: str, arguments: str) -> None:
+    def _begin_call(self, name: str, written_id: str, arguments: str) -> None:
         self._passed = ""
         self._called, self._at_start, self._last_mark = True, False, ""
         self._beyond = self.calls == self._most
         if self._beyond:
             return
-        call_id = self._notation.id_prefix + uuid.uuid4().hex[: self._notation.id_letters]
+        call_id = self._own_id() if written_id in self._ids else written_id or self._own_id()
+        self._ids.add(call_id)
         self._parts.append(CallPart(self.calls, call_id, name, arguments))
         self.calls += 1
+
+    def _own_id(self) -> str:
+        return self._notation.id_prefix + uuid.uuid4().hex[: self._notation.id_letters]
 
     def _read_mark(self) -> bool:
         """Between calls: marks that may stand there, or the beginning of the next one."""

@@ -3,31 +3,51 @@
 from __future__ import annotations
 
 import re
-from typing import Protocol
+from typing import NamedTuple
 
-from orchestrator.gateway.tools.fields import is_text, kind_of, property_of, types_of
-from orchestrator.gateway.tools.literals import as_json, value_of
+from orchestrator.gateway.tools.fields import is_text, property_of, types_of
+from orchestrator.gateway.tools.literals import as_json
 from orchestrator.gateway.tools.notation import CallBody, Functions
 from orchestrator.gateway.tools.schemas import MOST_NAME_LETTERS, Function
-from orchestrator.text import overlap
+from orchestrator.gateway.tools.tagged_value import (
+    JsonValue,
+    TextValue,
+    Value,
+    ValueTags,
+    certain_before,
+    first_of,
+)
 
-FUNCTION, FUNCTION_END = "<function=", "</function>"
-PARAMETER, PARAMETER_END = "<parameter=", "</parameter>"
-CALL_END = "</tool_call>"
-NEXT_TAGS = (PARAMETER, FUNCTION_END, CALL_END)
-VALUE_ENDS = (PARAMETER_END, PARAMETER, FUNCTION_END)  # models forget the first one now and then
-NAME_END = re.compile(r"[>\n]")
-LONGEST_NAME = MOST_NAME_LETTERS + 64  # beyond it is none
+LONGEST_HEAD = MOST_NAME_LETTERS + 64  # beyond it is none
+
+
+class Head(NamedTuple):
+    """A `tag` that names something: `whole` has the name as its group, `begun` may become one."""
+
+    tag: str
+    whole: re.Pattern[str]
+    begun: re.Pattern[str]
+
+
+class Tags(NamedTuple):
+    """Of a family. `end` belongs to a call, and what may end one besides does not."""
+
+    call: Head
+    key: Head
+    value: ValueTags
+    end: str
+    ends: tuple[str, ...]
 
 
 class TaggedCall(CallBody):
-    """`<function=name><parameter=key>value</parameter></function>`.
+    """A head with the name, and for each argument one with its key, the value and its end.
 
-    Around a value one line end belongs to the tags. What stands between tags is passed over.
+    What stands between tags is passed over.
     """
 
-    def __init__(self, functions: Functions | None) -> None:
+    def __init__(self, tags: Tags, functions: Functions | None) -> None:
         super().__init__()
+        self._tags = tags
         self._functions = functions or {}
         self._function: Function | None = None
         self._held = ""
@@ -57,7 +77,7 @@ class TaggedCall(CallBody):
         return self._read_tag() if self._value is None else self._read_value(self._value)
 
     def _read_name(self) -> bool:
-        name = self._name_behind(FUNCTION)
+        name = self._named_by(self._tags.call)
         if name is None:
             return False
         if name:
@@ -66,34 +86,39 @@ class TaggedCall(CallBody):
         self.ended = not name
         return True
 
-    def _name_behind(self, tag: str) -> str | None:
-        """What the tag names, which is held up to there; empty for nothing, None for not yet."""
-        said = self._held[len(tag) : len(tag) + LONGEST_NAME]
-        end = NAME_END.search(said)
-        if end is None and len(said) < LONGEST_NAME:
+    def _named_by(self, head: Head) -> str | None:
+        """What the head names, which is held up to there; empty for nothing, None for not yet.
+
+        Of one that names nothing only the tag has been read.
+        """
+        said = self._held[:LONGEST_HEAD]
+        found = head.whole.match(said)
+        if found is None and len(self._held) <= LONGEST_HEAD and head.begun.fullmatch(said):
             return None
-        at = len(tag) + (len(said) if end is None else end.end())
+        at = len(head.tag) if found is None else found.end()
         self.raw, self._held = self._held[:at], self._held[at:]
-        return said[: end.start()].strip() if end is not None and end[0] == ">" else ""
+        return "" if found is None else found[1].strip()
 
     def _read_tag(self) -> bool:
-        at, tag = _first(self._held, NEXT_TAGS)
+        tags = (self._tags.key.tag, *self._tags.ends)
+        at, tag = first_of(tags, self._held)
         if not tag:
-            self._held = self._held[_certain(self._held, NEXT_TAGS) :]
+            self._held = self._held[certain_before(tags, self._held) :]
             return False
         self._held = self._held[at:]
-        if tag == PARAMETER:
+        if tag == self._tags.key.tag:
             return self._read_key()
-        self._held = self._held.removeprefix(FUNCTION_END)
+        self._held = self._held.removeprefix(self._tags.end)
         self._new += "}"
         self.ended = True
         return True
 
     def _read_key(self) -> bool:
-        key = self._name_behind(PARAMETER)
+        key = self._named_by(self._tags.key)
         if key:
             schema = property_of(self._function, key)
-            self._value = TextValue() if is_text(schema) else JsonValue(types_of(schema))
+            tags = self._tags.value
+            self._value = TextValue(tags) if is_text(schema) else JsonValue(tags, types_of(schema))
             self._new += f"{', ' if self._several else ''}{as_json(key)}: "
             self._several = True
         return key is not None
@@ -104,95 +129,3 @@ class TaggedCall(CallBody):
         if value.ended:
             self._value = None
         return value.ended
-
-
-class Value(Protocol):
-    """One argument. What is not yet understood comes back from `feed`, to be given once more."""
-
-    new: str
-    ended: bool
-
-    def feed(self, held: str) -> str:
-        """Reads on."""
-
-
-class TextValue:
-    """Text as it stands, told while it is written."""
-
-    def __init__(self) -> None:
-        self.new = ""
-        self.ended = False
-        self._begun = False
-
-    def feed(self, held: str) -> str:
-        """Up to its end, or as far as is certain."""
-        self.new = ""
-        if not self._begun:
-            if not held:
-                return held
-            self._begun, self.new = True, '"'
-            held = held.removeprefix("\n")
-        at, mark = _first(held, VALUE_ENDS)
-        if mark:
-            self.ended = True
-            self.new += _escaped(held[:at].removesuffix("\n")) + '"'
-            return held[at:].removeprefix(PARAMETER_END)
-        certain = held[: _certain(held, VALUE_ENDS)].removesuffix("\n")
-        self.new += _escaped(certain)
-        return held[len(certain) :]
-
-
-class JsonValue:
-    """A value of these types, told as a whole: JSON, a literal of Python, or else text."""
-
-    def __init__(self, types: frozenset[str]) -> None:
-        self.new = ""
-        self.ended = False
-        self._types = types
-        self._seen = 0
-
-    def feed(self, held: str) -> str:
-        """Up to its end."""
-        while True:
-            at, mark = _first(held, VALUE_ENDS, self._seen)
-            if not mark:
-                self._seen = max(self._seen, len(held) - len(PARAMETER_END))
-                return held
-            if not _within_text(held[:at]):
-                break
-            self._seen = at + 1
-        self.ended = True
-        self.new = self._meant(held[:at].removeprefix("\n").removesuffix("\n"))
-        return held[at:].removeprefix(PARAMETER_END)
-
-    def _meant(self, text: str) -> str:
-        try:
-            value = value_of(text)
-            if "string" in self._types and not kind_of(value) & self._types:
-                value = text
-            return as_json(value)
-        except ValueError:
-            return as_json(text)
-
-
-def _first(text: str, marks: tuple[str, ...], start: int = 0) -> tuple[int, str]:
-    """Place and name of the first of these marks; no name where there is none."""
-    found = [(at, mark) for mark in marks if (at := text.find(mark, start)) >= 0]
-    return min(found, default=(-1, ""))
-
-
-def _certain(text: str, marks: tuple[str, ...]) -> int:
-    """How much of the text begins none of these marks."""
-    return len(text) - max(overlap(text, mark) for mark in marks)
-
-
-def _within_text(text: str) -> bool:
-    """Whether what follows stands in a text of JSON, which ends within its line."""
-    if text.lstrip()[:1] not in ("[", "{", '"'):
-        return False
-    line = text[text.rfind("\n") + 1 :]
-    return re.sub(r"\\.", "", line).count('"') % 2 == 1
-
-
-def _escaped(text: str) -> str:
-    return as_json(text)[1:-1]

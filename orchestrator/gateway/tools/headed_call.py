@@ -1,0 +1,34 @@
+"""A call of a head, which tells the name, and the object that is its arguments."""
+
+from __future__ import annotations
+
+import re
+
+from orchestrator.gateway.tools.named_object import NamedObject
+from orchestrator.gateway.tools.schemas import MOST_NAME_LETTERS
+
+LONGEST_HEAD = MOST_NAME_LETTERS + 128
+
+
+class HeadedCall(NamedObject):
+    """`head` is all before the brace: its group `name`, and the call's `id` where it has one.
+
+    `begun`: what may yet become a head.
+    """
+
+    def __init__(self, head: re.Pattern[str], begun: re.Pattern[str]) -> None:
+        super().__init__()
+        self._head = head
+        self._begun = begun
+
+    def feed(self, text: str) -> str:
+        if self.name is None:
+            self.raw += text
+            head = self._head.match(self.raw[:LONGEST_HEAD])
+            if head is None:
+                may_come = len(self.raw) <= LONGEST_HEAD and self._begun.fullmatch(self.raw)
+                return "" if may_come else self._is_none()
+            said = head.groupdict()
+            self.name, self.written_id = said["name"], said.get("id", "")
+            text = self.raw[head.end() :]
+        return self._read_object(text)

@@ -1,0 +1,116 @@
+"""One argument between tags, read while it is being written."""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple, Protocol
+
+from orchestrator.gateway.tools.fields import kind_of
+from orchestrator.gateway.tools.literals import as_json, value_of
+from orchestrator.text import overlap
+
+
+class ValueTags(NamedTuple):
+    """What stands around values.
+
+    `end` is their own tag, and `ends` are all that end one. `edge` belongs to the tags.
+    """
+
+    end: str
+    ends: tuple[str, ...]
+    edge: str = ""
+
+
+class Value(Protocol):
+    """One argument. What is not yet understood comes back from `feed`, to be given once more."""
+
+    new: str
+    ended: bool
+
+    def feed(self, held: str) -> str:
+        """Reads on."""
+
+
+class TextValue:
+    """Text as it stands, told while it is written."""
+
+    def __init__(self, tags: ValueTags) -> None:
+        self.new = ""
+        self.ended = False
+        self._tags = tags
+        self._begun = False
+
+    def feed(self, held: str) -> str:
+        """Up to its end, or as far as is certain."""
+        self.new = ""
+        if not self._begun:
+            if not held:
+                return held
+            self._begun, self.new = True, '"'
+            held = held.removeprefix(self._tags.edge)
+        at, mark = first_of(self._tags.ends, held)
+        if mark:
+            self.ended = True
+            self.new += _escaped(held[:at].removesuffix(self._tags.edge)) + '"'
+            return held[at:].removeprefix(self._tags.end)
+        certain = held[: certain_before(self._tags.ends, held)].removesuffix(self._tags.edge)
+        self.new += _escaped(certain)
+        return held[len(certain) :]
+
+
+class JsonValue:
+    """A value of these types, told as a whole: JSON, a literal of Python, or else text."""
+
+    def __init__(self, tags: ValueTags, types: frozenset[str]) -> None:
+        self.new = ""
+        self.ended = False
+        self._tags = tags
+        self._types = types
+        self._seen = 0
+
+    def feed(self, held: str) -> str:
+        """Up to its end."""
+        while True:
+            at, mark = first_of(self._tags.ends, held, self._seen)
+            if not mark:
+                self._seen = max(self._seen, len(held) - max(map(len, self._tags.ends)))
+                return held
+            if not _within_text(held[:at]):
+                break
+            self._seen = at + 1
+        self.ended = True
+        edge = self._tags.edge
+        self.new = self._meant(held[:at].removeprefix(edge).removesuffix(edge))
+        return held[at:].removeprefix(self._tags.end)
+
+    def _meant(self, text: str) -> str:
+        try:
+            value = value_of(text)
+            if "string" in self._types and not kind_of(value) & self._types:
+                value = text
+            return as_json(value)
+        except ValueError:
+            return as_json(text)
+
+
+def first_of(marks: tuple[str, ...], text: str, start: int = 0) -> tuple[int, str]:
+    """Place and name of the first of these marks; no name where there is none."""
+    found = [(at, mark) for mark in marks if (at := text.find(mark, start)) >= 0]
+    return min(found, default=(-1, ""))
+
+
+def certain_before(marks: tuple[str, ...], text: str) -> int:
+    """How much of the text begins none of these marks."""
+    return len(text) - max(overlap(text, mark) for mark in marks)
+
+
+def _within_text(text: str) -> bool:
+    """Whether what follows stands in a text of JSON, which ends within its line."""
+    if text.lstrip()[:1] not in ("[", "{", '"'):
+        return False
+    line = text[text.rfind("\n") + 1 :]
+    return re.sub(r"\\.", "", line).count('"') % 2 == 1
+
+
+def _escaped(text: str) -> str:
+    return as_json(text)[1:-1]
