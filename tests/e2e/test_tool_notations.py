@@ -32,7 +32,15 @@ PLAIN = {"speculative": {"strategy": "autoregressive"}}
 
 @pytest.fixture(
     scope="module",
-    params=["QWEN3_CODER", "LLAMA_PYTHONIC", "MISTRAL_WITH_IDS", "GPT_OSS"],
+    params=[
+        "QWEN3_CODER",
+        "LLAMA_PYTHONIC",
+        "MISTRAL_WITH_IDS",
+        "GPT_OSS",
+        "DEEPSEEK_V3",
+        "KIMI_K2",
+        "GLM45",
+    ],  # fmt: skip
 )
 def caller(
     stack: Stack, tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest

@@ -130,3 +130,69 @@ type {{ tool.name }} = (_: {{ tool.parameters | tojson }}) => any;
 {%- endif %}
 {%- endfor %}
 {%- if add_generation_prompt %}<|start|>assistant{% endif %}"""
+
+_DEEPSEEK = """\
+{{- bos_token }}
+{%- if tools %}{{ tools | tojson }}{% endif %}
+{%- for message in messages %}
+{%- if message.role == "user" %}<｜User｜>{{ message.content }}<｜Assistant｜>
+{%- elif message.role == "tool" %}\
+<｜tool▁output▁begin｜>{{ message.content }}<｜tool▁output▁end｜>
+{%- else %}{{ message.content }}
+{%- if message.tool_calls %}<｜tool▁calls▁begin｜>
+{%- for call in message.tool_calls %}CALL{% endfor %}<｜tool▁calls▁end｜>{% endif %}\
+<｜end▁of▁sentence｜>
+{%- endif %}{% endfor %}"""
+
+# R1-0528 and V3, which add arguments as text to a fence; V3.1, which asks for text, too.
+DEEPSEEK_V3 = _DEEPSEEK.replace(
+    "CALL{%",
+    "{{ '<｜tool▁call▁begin｜>' + call.type + '<｜tool▁sep｜>' + call.function.name }}"
+    "{{ '\\n```json\\n' + call.function.arguments + '\\n```<｜tool▁call▁end｜>' }}"
+    "{% if not loop.last %}{{ '\\n' }}{% endif %}{%",
+)
+DEEPSEEK_V31 = _DEEPSEEK.replace(
+    "CALL{%",
+    "{{ '<｜tool▁call▁begin｜>' + call.function.name + '<｜tool▁sep｜>' }}"
+    "{{ call.function.arguments + '<｜tool▁call▁end｜>' }}{%",
+)
+
+KIMI_K2 = """\
+{%- if tools %}<|im_system|>tool_declare<|im_middle|>{{ tools | tojson }}<|im_end|>{% endif %}
+{%- for message in messages %}
+{%- if message.role == "tool" %}<|im_system|>tool<|im_middle|>\
+## Return of {{ message.tool_call_id }}
+{{ message.content }}
+{%- else %}<|im_{{ message.role }}|>{{ message.role }}<|im_middle|>{{ message.content }}
+{%- if message.tool_calls %}<|tool_calls_section_begin|>
+{%- for call in message.tool_calls %}<|tool_call_begin|>{{ call.id }}\
+<|tool_call_argument_begin|>{{ call.function.arguments | tojson }}<|tool_call_end|>
+{%- endfor %}<|tool_calls_section_end|>{% endif %}
+{%- endif %}<|im_end|>{% endfor %}
+{%- if add_generation_prompt %}<|im_assistant|>assistant<|im_middle|>{% endif %}"""
+
+GLM45 = """\
+[gMASK]<sop>
+{%- if tools %}<|system|>
+{{ tools | tojson }}
+<tool_call>{function-name}
+<arg_key>{arg-key-1}</arg_key>
+<arg_value>{arg-value-1}</arg_value>
+</tool_call>{% endif %}
+{%- for message in messages %}
+{%- if message.role == "tool" %}<|observation|>
+<tool_response>
+{{ message.content }}
+</tool_response>
+{%- else %}<|{{ message.role }}|>
+{{ message.content }}
+{%- for call in message.tool_calls or [] %}{% set call = call.function %}
+
+<tool_call>{{ call.name }}
+{% for key, value in call.arguments.items() %}
+<arg_key>{{ key }}</arg_key>
+<arg_value>{{ value if value is string else value | tojson }}</arg_value>
+{% endfor %}
+</tool_call>{% endfor %}
+{%- endif %}{% endfor %}
+{%- if add_generation_prompt %}<|assistant|>{% endif %}"""

@@ -20,9 +20,11 @@ from draftloop.request import TextForm
 from orchestrator.gateway.chat_reader import Reading
 from orchestrator.gateway.formats import ChatFormat
 from orchestrator.gateway.messages import Message, for_template
+from orchestrator.gateway.tools.deepseek import DEEPSEEK
+from orchestrator.gateway.tools.glm45 import GLM45
 from orchestrator.gateway.tools.grammar import calls_grammar
-from orchestrator.gateway.tools.harmony import HARMONY
 from orchestrator.gateway.tools.hermes import HERMES
+from orchestrator.gateway.tools.kimi_k2 import KIMI_K2
 from orchestrator.gateway.tools.llama3_json import LLAMA3_JSON
 from orchestrator.gateway.tools.mistral import MISTRAL
 from orchestrator.gateway.tools.notation import Notation
@@ -206,7 +208,11 @@ def test_a_stream_tells_at_its_end_that_tools_were_called_before() -> None:
 
 
 def test_ids_are_as_the_templates_of_a_notation_take_them() -> None:
-    for notation, form in ((HERMES, r"call_[0-9a-f]{24}"), (MISTRAL, r"[0-9a-f]{9}")):
+    for notation, form in (
+        (HERMES, r"call_[0-9a-f]{24}"),
+        (MISTRAL, r"[0-9a-f]{9}"),
+        (KIMI_K2, r"functions\.(weather:0|say:1)"),
+    ):
         reader = CallReader(notation)
         ids = [part.call_id for part in reader.feed(ANSWERS[notation.name]).calls if part.name]
         assert len(set(ids)) == 2 and all(re.fullmatch(form, call_id) for call_id in ids)
@@ -227,8 +233,11 @@ def test_what_was_said_before_calls_is_the_content_beside_them() -> None:
         ("<tool_call>\\n<function=example>\\n<parameter=a>", QWEN3_CODER),
         ("<function=example>{arguments}</function>", None),
         ("Respond in the format [func_name1(params_name1=params_value1)]", PYTHONIC),
-        ("<tool_call>{function-name}\\n<arg_key>", None),
+        ("<tool_call>{function-name}\\n<arg_key>", GLM45),
         ("{{ '[TOOL_CALLS]' + name + '[ARGS]' }}", MISTRAL),
+        ("{{ '<｜tool▁call▁begin｜>' + tool['type'] + '<｜tool▁sep｜>' }}", DEEPSEEK),
+        ("{{ '<｜tool▁call▁begin｜>' + tool['function']['name'] + '<｜tool▁sep｜>' }}", DEEPSEEK),
+        ("<|tool_call_begin|>{{ id }}<|tool_call_argument_begin|>", KIMI_K2),
         ("{% for message in messages %}", None),
     ],
 )

@@ -20,8 +20,11 @@ from orchestrator.gateway.readings import Readings
 from orchestrator.gateway.reasoning import marks
 from orchestrator.gateway.reasoning.channel_thought import ChannelThought
 from orchestrator.gateway.schemas import ChatBody
+from orchestrator.gateway.tools.deepseek import DEEPSEEK
+from orchestrator.gateway.tools.glm45 import GLM45
 from orchestrator.gateway.tools.harmony import HARMONY
 from orchestrator.gateway.tools.hermes import HERMES
+from orchestrator.gateway.tools.kimi_k2 import KIMI_K2
 from orchestrator.gateway.tools.llama3_json import LLAMA3_JSON
 from orchestrator.gateway.tools.mistral import MISTRAL
 from orchestrator.gateway.tools.notation import Notation
@@ -55,6 +58,10 @@ TEMPLATES = [
     (chat_templates.MISTRAL_WITH_IDS, MISTRAL),
     (chat_templates.MAGISTRAL, MISTRAL),
     (chat_templates.MISTRAL_LIST, MISTRAL),
+    (chat_templates.DEEPSEEK_V3, DEEPSEEK),
+    (chat_templates.DEEPSEEK_V31, DEEPSEEK),
+    (chat_templates.KIMI_K2, KIMI_K2),
+    (chat_templates.GLM45, GLM45),
 ]  # fmt: skip
 
 
@@ -64,9 +71,9 @@ def template_of(folder: Path, text: str) -> ChatTemplate:
     return ChatTemplate(bundled_model("verifier"), file)
 
 
-def called(arguments: str) -> dict[str, Any]:
+def called(arguments: str, call_id: str = "a1b2c3d4e") -> dict[str, Any]:
     function = {"name": "weather", "arguments": arguments}
-    return {"id": "a1b2c3d4e", "type": "function", "function": function}
+    return {"id": call_id, "type": "function", "function": function}
 
 
 @pytest.mark.parametrize(("text", "notation"), TEMPLATES)
@@ -75,10 +82,11 @@ def test_a_template_writes_calls_as_its_notation_reads_them(
 ) -> None:
     assert detected(text) is notation
     template = template_of(tmp_path, text)
+    call_id = "functions.weather:0" if notation is KIMI_K2 else "a1b2c3d4e"
     turns = [
         message(role="user", content="How is it?"),
-        message(content=None, tool_calls=[called(json.dumps(ARGUMENTS))]),
-        message(role="tool", content="fine", tool_call_id="a1b2c3d4e"),
+        message(content=None, tool_calls=[called(json.dumps(ARGUMENTS), call_id)]),
+        message(role="tool", content="fine", tool_call_id=call_id),
     ]
     tools = shown_tools([Tool(type="function", function=WEATHER)], "auto")
     before = template.render(for_template(turns[:1]), tools=tools)

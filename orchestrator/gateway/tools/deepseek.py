@@ -17,7 +17,7 @@ KIND, FENCE = "function", "```"
 
 
 class DeepSeek(Sectioned):
-    """`function<｜tool▁sep｜>name` and a fence of JSON, or `name<｜tool▁sep｜>{…}`, between marks."""
+    """`function<｜tool▁sep｜>name` and fenced JSON, or `name<｜tool▁sep｜>{…}`."""
 
     name = "deepseek"
     section = CALLS

@@ -1,4 +1,4 @@
-"""Calls of GLM 4.5 and later: a name, and a pair of tags for each argument, texts without quotes."""
+"""Calls of GLM: a name, and a pair of tags for each argument, texts without quotes."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ class CallBody(ABC):
     """One call, read while it is being written.
 
     `name` is known once there is no doubt that it is a call. One that has `ended` without is none,
-    and then `raw` is what has been read of it. `written_id` is the call's, where its model gave one.
+    and then `raw` is what has been read of it. `written_id`: where its model gives one.
     """
 
     def __init__(self) -> None:

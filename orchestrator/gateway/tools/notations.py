@@ -19,18 +19,10 @@ from orchestrator.gateway.tools.qwen3_coder import QWEN3_CODER
 NOTATIONS: dict[NotationName, Notation] = {
     one.name: one
     for one in (
-        HERMES,
-        LLAMA3_JSON,
-        MISTRAL,
-        QWEN3_CODER,
-        PYTHONIC,
-        HARMONY,
-        DEEPSEEK,
-        KIMI_K2,
-        GLM45,
+        HERMES, LLAMA3_JSON, MISTRAL, QWEN3_CODER, PYTHONIC, HARMONY, DEEPSEEK, KIMI_K2, GLM45,
     )
-}
-# A template that shows the mark before their calls shows them.
+}  # fmt: skip
+# The mark before their calls is enough to tell them by.
 MARKED = (HERMES, MISTRAL, DEEPSEEK, KIMI_K2)
 
 LLAMA = re.compile(r'<\|python_tag\|>|"name": function name, "parameters"')
@@ -43,7 +35,7 @@ def detected(template: str) -> Notation | None:
         return HARMONY
     if QWEN3_CODER.begin in template and QWEN3_CODER.opening in template:
         return QWEN3_CODER
-    if KEY in template:
+    if GLM45.begin in template and KEY in template:
         return GLM45
     if QWEN3_CODER.opening in template:  # by itself it is of others
         return None

@@ -1,0 +1,201 @@
+"""Calls in sections, as DeepSeek and Kimi K2 write them."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from draftloop.errors import InvalidInput
+from orchestrator.gateway.tools.deepseek import DEEPSEEK
+from orchestrator.gateway.tools.kimi_k2 import KIMI_K2
+from orchestrator.gateway.tools.reader import CallReader
+from orchestrator.gateway.tools.schemas import Function
+from orchestrator.gateway.tools.sectioned import Sectioned
+from tests.support.calls import is_allowed, read
+from tests.support.marks import in_pieces
+
+ONE, TWO = ("weather", '{"city": "Be } rn", "days": {"a": 1}}'), ("say", '{"text": "```"}')
+
+
+def fenced(name: str, arguments: str) -> str:
+    return (
+        f"<｜tool▁call▁begin｜>function<｜tool▁sep｜>{name}\n```json\n{arguments}\n```"
+        "<｜tool▁call▁end｜>"
+    )
+
+
+def plain(name: str, arguments: str) -> str:
+    return f"<｜tool▁call▁begin｜>{name}<｜tool▁sep｜>{arguments}<｜tool▁call▁end｜>"
+
+
+def numbered(name: str, arguments: str, number: int = 0) -> str:
+    return (
+        f"<|tool_call_begin|>functions.{name}:{number}<|tool_call_argument_begin|>{arguments}"
+        "<|tool_call_end|>"
+    )
+
+
+def section(notation: Sectioned, *calls: str, between: str = "") -> str:
+    return f"{notation.section}{between.join(calls)}{notation.end}"
+
+
+FORMS = [
+    (DEEPSEEK, section(DEEPSEEK, fenced(*ONE), fenced(*TWO), between="\n")),
+    (DEEPSEEK, section(DEEPSEEK, plain(*ONE), plain(*TWO))),
+    (KIMI_K2, section(KIMI_K2, numbered(*ONE), numbered(*TWO, number=12))),
+    # With line ends, as some write them, and what models forget.
+    (DEEPSEEK, section(DEEPSEEK, "", fenced(*ONE), fenced(*TWO), "", between="\n\n")),
+    (DEEPSEEK, section(DEEPSEEK, plain(*ONE), "", between="\n") + section(DEEPSEEK, plain(*TWO))),
+    (DEEPSEEK, fenced(*ONE) + fenced(*TWO)),
+    (DEEPSEEK, section(DEEPSEEK, plain(*ONE).removeprefix(DEEPSEEK.begin), plain(*TWO))),
+    (KIMI_K2, section(KIMI_K2, "", numbered(*ONE), numbered(*TWO), "", between="\n")),
+    (KIMI_K2, section(KIMI_K2, numbered(*ONE), numbered(*TWO)).replace("functions.", "")),
+    (KIMI_K2, section(KIMI_K2, numbered(*ONE), numbered(*TWO)).replace(":0<", "<")),
+    (KIMI_K2, numbered(*ONE) + numbered(*TWO)),
+]
+
+
+@pytest.mark.parametrize(("notation", "answer"), FORMS)
+@settings(deadline=None)
+@given(cuts=st.lists(st.integers(0, 600)))
+def test_calls_in_any_pieces(notation: Sectioned, answer: str, cuts: list[int]) -> None:
+    text = f"Let me see.\n\n{answer}"
+    assert read(notation, in_pieces(text, cuts)) == ("Let me see.", [ONE, TWO])
+
+
+@pytest.mark.parametrize(("notation", "answer"), FORMS)
+def test_every_letter_by_itself(notation: Sectioned, answer: str) -> None:
+    for cut in range(len(answer)):
+        assert read(notation, [answer[:cut], answer[cut:]]) == ("", [ONE, TWO])
+    assert read(notation, list(answer)) == ("", [ONE, TWO])
+
+
+@pytest.mark.parametrize(("notation", "answer"), FORMS[:3])
+def test_text_behind_a_section_is_content(notation: Sectioned, answer: str) -> None:
+    assert read(notation, list(f"{answer}\nDone")) == ("\nDone", [ONE, TWO])
+
+
+def test_arguments_come_while_they_are_written() -> None:
+    for notation, head in (
+        (DEEPSEEK, "<｜tool▁call▁begin｜>function<｜tool▁sep｜>weather\n```json\n"),
+        (DEEPSEEK, "<｜tool▁call▁begin｜>weather<｜tool▁sep｜>"),
+        (KIMI_K2, "<|tool_call_begin|>functions.weather:0<|tool_call_argument_begin|>"),
+    ):
+        reader = CallReader(notation)
+        assert reader.feed(notation.section + head).calls == []
+        (begun,) = reader.feed('{"ci').calls
+        assert (begun.name, begun.arguments) == ("weather", '{"ci')
+        (more,) = reader.feed('ty": "B').calls
+        assert (more.name, more.arguments) == ("", 'ty": "B')
+
+
+PIECES = (
+    *DEEPSEEK.marks, *KIMI_K2.marks, "functions.", "function", ":0", "a", "b1", " ", "{", "}", '"',
+    "```json", "```", "\n", "<", "<|tool", plain("f", "{}"), numbered("f", "{}"),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("notation", [DEEPSEEK, KIMI_K2])
+@settings(deadline=None, max_examples=300)
+@given(pieces=st.lists(st.sampled_from(PIECES), max_size=20), cuts=st.lists(st.integers(0, 600)))
+@example(pieces=[DEEPSEEK.begin, "a", "<｜tool▁sep｜>", "{", "```json", "{", "}"], cuts=[22, 31])
+@example(pieces=[KIMI_K2.begin, "a", KIMI_K2.call_end, numbered("f", "{}")], cuts=[20])
+@example(pieces=[DEEPSEEK.begin, "a" * 300, " ", plain("f", "{}"), " ", "a"], cuts=[280, 281])
+def test_any_text_is_told_whole_however_it_comes(
+    notation: Sectioned, pieces: list[str], cuts: list[int]
+) -> None:
+    text = "".join(pieces)
+    content, calls = read(notation, [text])
+    assert read(notation, in_pieces(text, cuts)) == (content, calls)
+    if not calls:
+        assert content == text
+
+
+@pytest.mark.parametrize(
+    ("notation", "begun"),
+    [
+        (DEEPSEEK, "<｜tool▁call▁begin｜>f<｜tool▁sep｜>[1]<｜tool▁call▁end｜>"),
+        (DEEPSEEK, "<｜tool▁call▁begin｜>a name<｜tool▁sep｜>{}<｜tool▁call▁end｜>"),
+        (KIMI_K2, "<|tool_call_begin|><|tool_call_argument_begin|>{}<|tool_call_end|>"),
+        (KIMI_K2, "<|tool_call_begin|>" + "a" * 500),
+    ],
+)
+def test_what_is_no_call_is_content_and_hides_none_behind_it(
+    notation: Sectioned, begun: str
+) -> None:
+    assert read(notation, [begun]) == read(notation, list(begun)) == (begun, [])
+    answer = begun + (plain if notation is DEEPSEEK else numbered)(*ONE)
+    assert read(notation, [answer]) == read(notation, list(answer)) == (begun, [ONE])
+
+
+def test_an_answer_that_was_cut_off() -> None:
+    for notation, first in ((DEEPSEEK, fenced(*ONE)), (KIMI_K2, numbered(*ONE))):
+        for cut in range(len(notation.begin) + 1, first.index("{")):
+            begun = notation.section + first[:cut]
+            assert read(notation, [begun]) == (begun, [])
+            more = "\n" + first[:cut]
+            assert read(notation, [section(notation, first)[: -len(notation.end)] + more]) == (
+                more, [ONE],
+            )  # fmt: skip
+        end = first.index(": {")
+        assert read(notation, [notation.section + first[:end]]) == ("", [(ONE[0], ONE[1][:26])])
+
+
+def test_ids_are_those_that_kimi_writes_and_none_is_told_twice() -> None:
+    def ids(*numbers: int) -> list[str]:
+        calls = (numbered(*ONE, number=number) for number in numbers)
+        parts = CallReader(KIMI_K2).feed(section(KIMI_K2, *calls)).calls
+        return [part.call_id for part in parts if part.name]
+
+    assert ids(3, 4) == ["functions.weather:3", "functions.weather:4"]
+    first, second = ids(0, 0)
+    assert first == "functions.weather:0" and second.startswith("call_")
+
+
+FUNCTIONS = [
+    Function(name="weather", parameters={
+        "properties": {"city": {"type": "string"}}, "required": ["city"],
+        "additionalProperties": False}),
+    Function(name="a:1"),
+]  # fmt: skip
+CITY, TOWN, EMPTY = ("weather", '{"city": "<｜"}'), ("weather", '{"town": "x"}'), ("a:1", "{}")
+
+
+@pytest.mark.parametrize(
+    ("notation", "text", "calls"),
+    [
+        (DEEPSEEK, section(DEEPSEEK, fenced(*CITY)), [CITY]),
+        (DEEPSEEK, section(DEEPSEEK, fenced(*CITY), fenced(*EMPTY), between="\n"), [CITY, EMPTY]),
+        (DEEPSEEK, section(DEEPSEEK, plain(*EMPTY)), [EMPTY]),
+        (DEEPSEEK, section(DEEPSEEK, plain(*EMPTY), plain(*CITY)), [EMPTY, CITY]),
+        (DEEPSEEK, section(DEEPSEEK, plain(*TOWN)), []),
+        (DEEPSEEK, section(DEEPSEEK, fenced(*TOWN)), []),
+        (DEEPSEEK, section(DEEPSEEK, plain(*CITY), fenced(*CITY)), []),
+        (DEEPSEEK, section(DEEPSEEK), []),
+        (DEEPSEEK, plain(*CITY), []),
+        (KIMI_K2, section(KIMI_K2, numbered(*CITY)), [CITY]),
+        (KIMI_K2, section(KIMI_K2, numbered(*EMPTY, number=7), numbered(*CITY)), [EMPTY, CITY]),
+        (KIMI_K2, section(KIMI_K2, numbered(*TOWN)), []),
+        (KIMI_K2, section(KIMI_K2, numbered(*CITY).replace(":0", "")), []),
+        (KIMI_K2, section(KIMI_K2, numbered(*CITY).replace(":0", ":12345")), []),
+    ],
+)
+def test_what_the_grammar_allows_is_read_as_it_is_meant(
+    notation: Sectioned, text: str, calls: list[tuple[str, str]]
+) -> None:
+    assert is_allowed(notation, FUNCTIONS, text) is bool(calls)
+    assert is_allowed(notation, FUNCTIONS, text, several=False) is (len(calls) == 1)
+    if calls:
+        assert read(notation, [text]) == ("", calls)
+        assert all(isinstance(json.loads(arguments), dict) for _, arguments in calls)
+
+
+@pytest.mark.parametrize("notation", [DEEPSEEK, KIMI_K2])
+@pytest.mark.parametrize("name", ["a name", "a<b", "a{b", "a`b"])
+def test_names_that_heads_cannot_hold_are_refused(notation: Sectioned, name: str) -> None:
+    with pytest.raises(InvalidInput) as caught:
+        is_allowed(notation, [Function(name=name)], "")
+    assert caught.value.field == "tools"
