@@ -14,6 +14,7 @@ from llguidance import LLMatcher
 
 from draftloop.config import bundled_model
 from draftloop.errors import InvalidInput
+from draftloop.grammar import Grammar
 from draftloop.grammars.matching import Vocabulary
 from draftloop.grammars.text import grammar_text
 from draftloop.request import TextForm
@@ -42,7 +43,7 @@ from orchestrator.gateway.tools.schemas import (
 )
 from orchestrator.text import TextStream
 from orchestrator.tokenizer import Tokenizer
-from tests.support.calls import is_allowed, read
+from tests.support.calls import follows, is_allowed, read
 from tests.support.marks import in_pieces, message, tokenizer_with
 from tests.support.tool_answers import (
     ANSWERS,
@@ -255,13 +256,30 @@ def test_grammars_of_calls(tmp_path: Path, notation: Notation, special: bool | N
     if folder is not None:
         tokenizer_with(folder, *marks, special=bool(special))
 
-    def follows(text: str, *, several: bool) -> bool:
+    def may_be(text: str, *, several: bool) -> bool:
         return is_allowed(notation, functions, text, several=several, folder=folder)
 
     one, two, bad = answers(notation)
-    assert follows(one, several=False) and follows(one, several=True)
-    assert follows(two, several=True) and follows(two, several=False) is (two == one)
-    assert not follows(bad, several=True)
+    assert may_be(one, several=False) and may_be(one, several=True)
+    assert may_be(two, several=True) and may_be(two, several=False) is (two == one)
+    assert not may_be(bad, several=True)
+
+
+@pytest.mark.parametrize("special", [None, True])
+@pytest.mark.parametrize("notation", NOTATIONS.values(), ids=NOTATIONS)
+def test_calls_beside_a_form_of_the_answer(
+    tmp_path: Path, notation: Notation, special: bool | None
+) -> None:
+    folder = bundled_model("verifier") if special is None else tmp_path
+    if special is not None:
+        tokenizer_with(folder, *notation.marks, special=special)
+    tools = [Tool(type="function", function=FUNCTIONS[0])]
+    form = Grammar("regex", "yes|no")
+    asked = make_offer(notation, tools, "auto", Tokenizer(folder), parallel=True, form=form)
+    one, _, bad = answers(notation)
+    assert asked.grammar is not None and not asked.required
+    for text, allowed in ((one, True), ("no", True), (bad, False), ("maybe", False)):
+        assert follows(asked.grammar, text, folder) is allowed
 
 
 def test_one_call_where_it_is_named_or_several_are_not_wanted() -> None:

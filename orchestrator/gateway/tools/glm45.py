@@ -87,8 +87,8 @@ def _field(name: str, field: Field, mark: Mark) -> list[str]:
 
 def _require(pattern: re.Pattern[str], name: str) -> None:
     if not pattern.fullmatch(name):
-        rule = "must have names without < (of functions without spaces, too), as this model writes"
-        raise InvalidInput("tools", f"{rule} calls", name)
+        rule = f"must have names that match {pattern.pattern}, as this model writes calls"
+        raise InvalidInput("tools", rule, name)
 
 
 GLM45 = Glm45()
