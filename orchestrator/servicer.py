@@ -19,7 +19,7 @@ from draftloop.tree import TokenSource
 from orchestrator.access import Caller, bearer_token
 from orchestrator.ahead import ahead
 from orchestrator.figures import Piece
-from orchestrator.front import Front
+from orchestrator.front import Front, reading
 from orchestrator.loop import STOP, Generation
 from protos import generation_pb2 as pb
 from protos import generation_pb2_grpc
@@ -142,7 +142,8 @@ class GenerationServicer(generation_pb2_grpc.GenerationServicer):
     ) -> Generation:
         deadline = Deadline.after(context.time_remaining())
         said = convert.parameters_from_pb(parameters)
-        return await self._front.generation(said, deadline, caller)
+        async with reading(deadline):
+            return await self._front.generation(said, deadline, caller)
 
 
 def _summary(generation: Generation) -> pb.GenerationSummary:
