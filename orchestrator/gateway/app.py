@@ -10,6 +10,7 @@ from fastapi.exceptions import RequestValidationError
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
+from starlette.middleware.errors import ServerErrorMiddleware
 from starlette.responses import Response
 
 from draftloop import __version__, logs
@@ -59,7 +60,9 @@ def build_app(gateway: Gateway, max_body_bytes: int) -> FastAPI:
     app.add_exception_handler(DraftloopError, _refused)
     app.add_exception_handler(ClientGone, _gone)
     app.add_exception_handler(HTTPException, _no_such_thing)
-    app.add_exception_handler(Exception, _unforeseen)
+    # Within the envelope and CORS: the framework's own place for it is around them, from where a
+    # page of another origin cannot read the answer.
+    app.add_middleware(ServerErrorMiddleware, handler=_unforeseen)
     app.add_middleware(
         Envelope, max_body_bytes=max_body_bytes, require_host=gateway.hosts.require_own,
         require_caller=gateway.require_caller, deadline=gateway.deadline, reading=gateway.reading,
