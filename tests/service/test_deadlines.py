@@ -177,6 +177,29 @@ async def test_what_is_no_time_limit_is_refused() -> None:
         assert (await client.get("/health", headers={"X-Request-Timeout": "0"})).status_code == 200
 
 
+async def test_grpc_calls_off_what_waits_for_the_tokenizer(monkeypatch: pytest.MonkeyPatch) -> None:
+    left: list[str] = []
+
+    async def kept(*_: Any) -> None:
+        try:
+            await for_ever()
+        finally:
+            left.append("")
+
+    for name in ("encoded", "decoded"):
+        monkeypatch.setattr(Tokenizer, name, kept)
+    async with by_grpc() as stub:
+        for call, request in (
+            (stub.Tokenize, pb.TokenizeRequest(text="a")),
+            (stub.Detokenize, pb.DetokenizeRequest(token_ids=[5])),
+            (stub.GenerateOnce, grpc_request()),
+        ):
+            with pytest.raises(grpc.aio.AioRpcError) as caught:
+                await call(request, timeout=SHORT_S)
+            assert caught.value.code() is grpc.StatusCode.DEADLINE_EXCEEDED
+        await eventually(lambda: len(left) == 3)
+
+
 @pytest.fixture
 def read_at(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """When requests began to be read."""
