@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from draftloop.logprobs import PromptLogprobs, TokenLogprobs
 from draftloop.model_info import ModelInfo
+from draftloop.phrase_store_info import PhraseStoreInfo
 from draftloop.tree import TokenSource
 
 
@@ -128,3 +129,4 @@ class DeploymentInfo:
     strategies: tuple[str, ...]
     default_strategy: str
     default_max_tokens: int
+    phrases: PhraseStoreInfo | None = None

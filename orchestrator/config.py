@@ -104,7 +104,10 @@ class OrchestratorSettings(PhraseSettings, ServiceSettings):
         4 << 20, ge=1 << 10, le=1 << 30, description="largest body of an HTTP request"
     )
     http_request_timeout_s: float = Field(
-        600.0, gt=0, le=86400, description="most seconds that an HTTP request may be worked on"
+        600.0,
+        gt=0,
+        le=86400,
+        description="most seconds from an HTTP request's head until it is given up",
     )
     http_allowed_origins: str = Field(
         "",

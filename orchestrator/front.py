@@ -17,7 +17,7 @@ from orchestrator.admission import RequestLimit
 from orchestrator.deployment import Deployment
 from orchestrator.ending import Ending
 from orchestrator.loop import Generation
-from orchestrator.metrics import count_late, counting_refusals
+from orchestrator.metrics import count_refused, counting_refusals
 from orchestrator.requests import RequestReader
 
 LEFT = (asyncio.CancelledError, GeneratorExit)
@@ -50,15 +50,14 @@ class Front:
         """What a client asks for, checked, to be run until the deadline.
 
         Raises InvalidInput for the first broken rule, Forbidden for what the caller may not do,
-        Unavailable while no verifier is known, Overloaded where too many wait to be read, and
-        DeadlineExceeded.
+        Unavailable while no verifier is known, and Overloaded where too many wait to be read.
+        Await it within `reading`: it may take long.
         """
-        async with _reading(deadline):
-            limit = self.deployment.settings.limit(ends_itself=said.ends_itself)
-            said = caller.allowed(said, limit)
-            request = await self._reader.read(said, self.deployment.verifier)
-            request = dataclasses.replace(request, text_form=text_form)
-            return self.deployment.generation(request, deadline)
+        limit = self.deployment.settings.limit(ends_itself=said.ends_itself)
+        said = caller.allowed(said, limit)
+        request = await self._reader.read(said, self.deployment.verifier)
+        request = dataclasses.replace(request, text_form=text_form)
+        return self.deployment.generation(request, deadline)
 
     def begin(self, caller: Caller, count: int = 1) -> None:
         """Counts so many requests of a caller, before anything of them is looked into.
@@ -96,14 +95,18 @@ class Front:
 
 
 @contextlib.asynccontextmanager
-async def _reading(deadline: Deadline) -> AsyncIterator[None]:
+async def reading(deadline: Deadline) -> AsyncIterator[None]:
+    """Around all that is awaited before a request runs: what is refused there is counted.
+
+    Raises DeadlineExceeded once the deadline is past.
+    """
     try:
         with counting_refusals():
             async with deadline.bounding():
                 yield
     except asyncio.CancelledError:
         if deadline.reached:  # by gRPC, which was faster than we
-            count_late()
+            count_refused(DeadlineExceeded())
         raise
 
 

@@ -228,7 +228,7 @@ def counting_refusals() -> Iterator[None]:
         yield
     except Exception as error:
         if within.old_value is Token.MISSING:
-            FAILURES.labels(reason_of(error)).inc()
+            count_refused(error)
         raise
     finally:
         _COUNTING.reset(within)
@@ -239,9 +239,9 @@ def count_invalid() -> None:
     FAILURES.labels(_INVALID).inc()
 
 
-def count_late() -> None:
-    """Counts a request that was called off at its deadline before it ran."""
-    FAILURES.labels(reason_of(DeadlineExceeded())).inc()
+def count_refused(error: Exception) -> None:
+    """Counts a request that ended by that before it ran."""
+    FAILURES.labels(reason_of(error)).inc()
 
 
 @dataclass(frozen=True, slots=True)

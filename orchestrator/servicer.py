@@ -12,14 +12,14 @@ from draftloop.deadline import Deadline
 from draftloop.logprobs import TokenLogprobs
 from draftloop.request import check_token_ids
 from draftloop.rpc import convert
-from draftloop.rpc.convert_generation import PLAIN_FIGURES, TIMINGS
+from draftloop.rpc.convert_generation import PHRASE_STORE, PLAIN_FIGURES, TIMINGS
 from draftloop.rpc.fields import taken
 from draftloop.speculation import STRATEGIES
 from draftloop.tree import TokenSource
 from orchestrator.access import Caller, bearer_token
 from orchestrator.ahead import ahead
 from orchestrator.figures import Piece
-from orchestrator.front import Front
+from orchestrator.front import Front, reading
 from orchestrator.loop import STOP, Generation
 from protos import generation_pb2 as pb
 from protos import generation_pb2_grpc
@@ -99,7 +99,7 @@ class GenerationServicer(generation_pb2_grpc.GenerationServicer):
     async def Info(
         self, request: pb.GenerationInfoRequest, context: grpc.aio.ServicerContext
     ) -> pb.GenerationInfoResponse:
-        """Models, strategies and limits."""
+        """Models, strategies, limits, and the phrases known."""
         self._caller(context)
         deployment = self._deployment
         drafter = deployment.drafter
@@ -110,6 +110,7 @@ class GenerationServicer(generation_pb2_grpc.GenerationServicer):
             strategies=STRATEGIES,
             default_strategy=deployment.settings.default_strategy,
             default_max_tokens=deployment.settings.limit(ends_itself=False),
+            phrases=pb.PhraseStoreInfo(**taken(deployment.store.info(), PHRASE_STORE)),
         )
 
     async def _served(
@@ -142,7 +143,8 @@ class GenerationServicer(generation_pb2_grpc.GenerationServicer):
     ) -> Generation:
         deadline = Deadline.after(context.time_remaining())
         said = convert.parameters_from_pb(parameters)
-        return await self._front.generation(said, deadline, caller)
+        async with reading(deadline):
+            return await self._front.generation(said, deadline, caller)
 
 
 def _summary(generation: Generation) -> pb.GenerationSummary:

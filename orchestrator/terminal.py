@@ -12,6 +12,7 @@ from rich.text import Text
 from draftloop.completion import DeploymentInfo, Piece, Summary
 from draftloop.cost_line import cost_line
 from draftloop.model_info import ModelInfo
+from draftloop.phrase_store_info import PhraseStoreInfo
 from draftloop.tree import SOURCE_NAMES, TokenSource
 
 STYLES = {
@@ -117,6 +118,32 @@ def show_info(console: Console, info: DeploymentInfo) -> None:
         f"strategies: {', '.join(info.strategies)} (default {info.default_strategy}); "
         f"{info.default_max_tokens} tokens unless told otherwise"
     )
+    console.print(_phrases(info.phrases))
+
+
+def _phrases(store: PhraseStoreInfo | None) -> str:
+    if store is None:
+        return "phrases: none"
+    return (
+        f"phrases: {store.kind}, {_connection(store)}; {store.records_read:,} records read; "
+        f"{store.namespaces} of at most {store.most_namespaces} namespaces with {store.entries:,} "
+        f"entries in {_mib(store.bytes)}, at most {_mib(store.most_namespace_bytes)} each"
+    )
+
+
+def _connection(store: PhraseStoreInfo) -> str:
+    if store.kind == "memory":
+        return "of this process alone"
+    if not store.namespaces:
+        return "not used yet"
+    if store.unreachable_namespaces:
+        return f"not connected for {store.unreachable_namespaces} of its namespaces"
+    replaying = f", {store.replaying_namespaces} namespaces not read yet"
+    return "connected" + (replaying if store.replaying_namespaces else "")
+
+
+def _mib(size: int) -> str:
+    return f"{size / 2**20:.1f} MiB"
 
 
 def _curve(model: ModelInfo) -> str:

@@ -104,10 +104,14 @@ def check_url(url: str) -> None:
     _backend(url).check(url)
 
 
+def kind_of(url: str) -> str:
+    """The scheme, in small letters: all of a URL that anybody may know."""
+    return url.partition("://")[0].lower()
+
+
 def is_shared(url: str) -> bool:
     """Whether anybody else may open the log: `memory://` without a name is each store's own."""
-    scheme, _, rest = url.partition("://")
-    return bool(rest) or scheme.lower() != "memory"
+    return kind_of(url) != "memory" or bool(url.partition("://")[2])
 
 
 def open_log(url: str, namespace: str, options: LogOptions | None = None) -> PhraseLog:
@@ -125,9 +129,8 @@ def list_namespaces(url: str, options: LogOptions | None = None) -> list[str]:
 
 
 def _backend(url: str) -> Backend:
-    scheme, separator, _ = url.partition("://")
-    name = _BACKENDS.get(scheme.lower())
-    if not separator or name is None:
+    name = _BACKENDS.get(kind_of(url))
+    if "://" not in url or name is None:
         rule = f"must start with one of {', '.join(f'{known}://' for known in _BACKENDS)}"
         raise InvalidInput("phrases_url", rule, masked(url))
     return cast(Backend, importlib.import_module(name))

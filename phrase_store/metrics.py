@@ -34,6 +34,7 @@ COUNTS = {
     "published": ("phrases_published", "Phrases written to the log."),
     "dropped": ("phrases_dropped", "Phrases not written: the log was gone or slow."),
     "received": ("phrases_received", "Phrases of other processes that came by the log."),
+    "records_read": ("phrase_records_read", "Records read from the log, one's own too."),
     "skipped": ("phrase_records_skipped", "Records of the log that are foreign or damaged."),
     "failures": ("phrase_log_failures", "Calls to the log that failed."),
     "evictions": ("phrase_evictions", "Entries that made room for others."),

@@ -35,6 +35,7 @@ class LinkFigures:
     published: int = 0  # phrases written
     dropped: int = 0  # phrases that were not, because the log was gone or slow
     received: int = 0  # phrases of other processes
+    records_read: int = 0  # one's own too
     skipped: int = 0  # records that are foreign or damaged
     failures: int = 0  # calls to the log that failed
 
@@ -236,6 +237,7 @@ class Follower:
 
     def _take_all(self, entries: Sequence[Entry]) -> None:
         if entries:
+            self._figures.records_read += len(entries)
             self._take([entry.record for entry in entries])
             self._position = entries[-1].position
             self._at_once = min(READ_RECORDS, 2 * self._at_once)

@@ -10,12 +10,13 @@ from dataclasses import dataclass
 
 from draftloop.calibration import Calibration
 from draftloop.phrase import Phrase, PhraseAccess, PhraseScope
+from draftloop.phrase_store_info import PhraseStoreInfo
 from phrase_store import index, unpack
 from phrase_store.config import PhraseSettings
 from phrase_store.exchange import Exchange
 from phrase_store.index import PhraseIndex
 from phrase_store.intake import Intake
-from phrase_store.log import is_shared
+from phrase_store.log import is_shared, kind_of
 from phrase_store.metrics import STORES
 from phrase_store.records import TOKEN_LIMIT
 from phrase_store.replication import LinkFigures
@@ -248,6 +249,21 @@ class PhraseStore:
             for namespace in self._namespaces.values():
                 total.add(namespace.figures())
         return total
+
+    def info(self) -> PhraseStoreInfo:
+        """For whoever asks the service: where the log is remains its own business."""
+        figures, settings = self.figures(), self._settings
+        return PhraseStoreInfo(
+            kind=kind_of(settings.phrases_url),
+            namespaces=figures.namespaces,
+            unreachable_namespaces=figures.open_breakers,
+            replaying_namespaces=figures.replaying,
+            most_namespaces=settings.phrases_namespaces,
+            records_read=figures.records_read,
+            entries=figures.entries,
+            bytes=figures.bytes,
+            most_namespace_bytes=settings.phrases_mib << 20,
+        )
 
     def close(self) -> None:
         """Ends all threads; phrases that wait are written if that goes quickly."""

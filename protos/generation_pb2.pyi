@@ -243,17 +243,41 @@ class GenerationInfoRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class GenerationInfoResponse(_message.Message):
-    __slots__ = ("version", "verifier", "drafter", "strategies", "default_strategy", "default_max_tokens")
+    __slots__ = ("version", "verifier", "drafter", "strategies", "default_strategy", "default_max_tokens", "phrases")
     VERSION_FIELD_NUMBER: _ClassVar[int]
     VERIFIER_FIELD_NUMBER: _ClassVar[int]
     DRAFTER_FIELD_NUMBER: _ClassVar[int]
     STRATEGIES_FIELD_NUMBER: _ClassVar[int]
     DEFAULT_STRATEGY_FIELD_NUMBER: _ClassVar[int]
     DEFAULT_MAX_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    PHRASES_FIELD_NUMBER: _ClassVar[int]
     version: str
     verifier: _speculation_pb2.ModelInfo
     drafter: _speculation_pb2.ModelInfo
     strategies: _containers.RepeatedScalarFieldContainer[str]
     default_strategy: str
     default_max_tokens: int
-    def __init__(self, version: _Optional[str] = ..., verifier: _Optional[_Union[_speculation_pb2.ModelInfo, _Mapping]] = ..., drafter: _Optional[_Union[_speculation_pb2.ModelInfo, _Mapping]] = ..., strategies: _Optional[_Iterable[str]] = ..., default_strategy: _Optional[str] = ..., default_max_tokens: _Optional[int] = ...) -> None: ...
+    phrases: PhraseStoreInfo
+    def __init__(self, version: _Optional[str] = ..., verifier: _Optional[_Union[_speculation_pb2.ModelInfo, _Mapping]] = ..., drafter: _Optional[_Union[_speculation_pb2.ModelInfo, _Mapping]] = ..., strategies: _Optional[_Iterable[str]] = ..., default_strategy: _Optional[str] = ..., default_max_tokens: _Optional[int] = ..., phrases: _Optional[_Union[PhraseStoreInfo, _Mapping]] = ...) -> None: ...
+
+class PhraseStoreInfo(_message.Message):
+    __slots__ = ("kind", "namespaces", "unreachable_namespaces", "replaying_namespaces", "most_namespaces", "records_read", "entries", "bytes", "most_namespace_bytes")
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    NAMESPACES_FIELD_NUMBER: _ClassVar[int]
+    UNREACHABLE_NAMESPACES_FIELD_NUMBER: _ClassVar[int]
+    REPLAYING_NAMESPACES_FIELD_NUMBER: _ClassVar[int]
+    MOST_NAMESPACES_FIELD_NUMBER: _ClassVar[int]
+    RECORDS_READ_FIELD_NUMBER: _ClassVar[int]
+    ENTRIES_FIELD_NUMBER: _ClassVar[int]
+    BYTES_FIELD_NUMBER: _ClassVar[int]
+    MOST_NAMESPACE_BYTES_FIELD_NUMBER: _ClassVar[int]
+    kind: str
+    namespaces: int
+    unreachable_namespaces: int
+    replaying_namespaces: int
+    most_namespaces: int
+    records_read: int
+    entries: int
+    bytes: int
+    most_namespace_bytes: int
+    def __init__(self, kind: _Optional[str] = ..., namespaces: _Optional[int] = ..., unreachable_namespaces: _Optional[int] = ..., replaying_namespaces: _Optional[int] = ..., most_namespaces: _Optional[int] = ..., records_read: _Optional[int] = ..., entries: _Optional[int] = ..., bytes: _Optional[int] = ..., most_namespace_bytes: _Optional[int] = ...) -> None: ...

@@ -16,6 +16,7 @@ from draftloop.completion import (
     Usage,
 )
 from draftloop.errors import Mismatch
+from draftloop.phrase_store_info import PhraseStoreInfo
 from draftloop.rpc.convert import (
     logprobs_from_pb,
     model_info_from_pb,
@@ -28,6 +29,7 @@ from protos import generation_pb2 as pb
 # Fields that the message, our own type and the orchestrator's figures have in common.
 TIMINGS = names(Timings)
 PLAIN_FIGURES = names(Figures, but=["strategy", "accepted_per_position", "sources", "ends"])
+PHRASE_STORE = names(PhraseStoreInfo)
 FINISH_REASONS = {pb.FINISH_REASON_STOP: "stop", pb.FINISH_REASON_LENGTH: "length"}
 
 
@@ -81,7 +83,12 @@ def deployment_from_pb(message: pb.GenerationInfoResponse) -> DeploymentInfo:
         strategies=tuple(message.strategies),
         default_strategy=message.default_strategy,
         default_max_tokens=message.default_max_tokens,
+        phrases=_phrase_store(message.phrases) if message.HasField("phrases") else None,
     )
+
+
+def _phrase_store(message: pb.PhraseStoreInfo) -> PhraseStoreInfo:
+    return PhraseStoreInfo(**taken(message, PHRASE_STORE))
 
 
 def _figures(message: pb.SpeculationFigures) -> Figures:

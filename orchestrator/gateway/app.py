@@ -10,11 +10,14 @@ from fastapi.exceptions import RequestValidationError
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
+from starlette.middleware.errors import ServerErrorMiddleware
 from starlette.responses import Response
 
 from draftloop import __version__, logs
+from draftloop.deadline import Deadline
 from draftloop.errors import DraftloopError, Unavailable
 from draftloop.metrics import REGISTRY
+from orchestrator.front import reading
 from orchestrator.gateway.answers import JsonAnswer, refusal
 from orchestrator.gateway.envelope import (
     CLIENT_CLOSED,
@@ -22,6 +25,7 @@ from orchestrator.gateway.envelope import (
     BodyRefused,
     Envelope,
     closing,
+    deadline_of,
 )
 from orchestrator.gateway.errors import ClientGone, Problem, body_problem, problem
 from orchestrator.gateway.gateway import Gateway
@@ -32,7 +36,7 @@ from orchestrator.gateway.responses.body import ResponseBody
 from orchestrator.gateway.schemas import ChatBody, CompletionBody, DetokenizeBody, TokenizeBody
 from orchestrator.gateway.stream import EventStream, while_connected
 from orchestrator.gateway.unread import UNREAD, read
-from orchestrator.metrics import count_invalid, counting_refusals
+from orchestrator.metrics import count_invalid
 
 REFUSALS: dict[int | str, dict[str, Any]] = {
     "4XX": {"model": ErrorAnswer, "description": "the request's fault"},
@@ -56,10 +60,12 @@ def build_app(gateway: Gateway, max_body_bytes: int) -> FastAPI:
     app.add_exception_handler(DraftloopError, _refused)
     app.add_exception_handler(ClientGone, _gone)
     app.add_exception_handler(HTTPException, _no_such_thing)
-    app.add_exception_handler(Exception, _unforeseen)
+    # Within the envelope and CORS: the framework's own place for it is around them, from where a
+    # page of another origin cannot read the answer.
+    app.add_middleware(ServerErrorMiddleware, handler=_unforeseen)
     app.add_middleware(
         Envelope, max_body_bytes=max_body_bytes, require_host=gateway.hosts.require_own,
-        require_caller=gateway.require_caller, reading=gateway.reading,
+        require_caller=gateway.require_caller, deadline=gateway.deadline, reading=gateway.reading,
     )  # fmt: skip
     if origins := gateway.front.deployment.settings.allowed_origins:
         app.add_middleware(  # around the envelope: what asks whether it may call has no key yet
@@ -103,12 +109,13 @@ async def _generated(
     kind: type[Said],
     body: Said,
     request: Request,
-    begun: Callable[[Said, Mapping[str, str]], Awaitable[Answering]],
+    begun: Callable[[Said, Mapping[str, str], Deadline], Awaitable[Answering]],
 ) -> Response:
     """The answer to a body of that kind, as a whole or streamed."""
     said = await read(kind, body, request)
-    with counting_refusals():
-        answer = await begun(said, request.headers)
+    deadline = deadline_of(request)
+    async with reading(deadline):
+        answer = await begun(said, request.headers, deadline)
     if said.stream:
         return EventStream(answer.events(), answer.last_words)
     return JsonAnswer(await while_connected(request.receive, answer.whole()))
@@ -148,9 +155,9 @@ def _add_tokens(app: FastAPI, gateway: Gateway) -> None:
     async def tokenize(body: Annotated[TokenizeBody, UNREAD], request: Request) -> Response:
         """Token ids of a text, or of the prompt that a chat becomes."""
         said = await read(TokenizeBody, body, request)
-        with counting_refusals():
+        async with reading(deadline_of(request)):
             token_ids = await gateway.tokens(said, request.headers)
-        strings = await tokenizer.token_texts(token_ids) if said.return_token_strs else None
+            strings = await tokenizer.token_texts(token_ids) if said.return_token_strs else None
         return JsonAnswer(
             {
                 "count": len(token_ids),
@@ -164,7 +171,7 @@ def _add_tokens(app: FastAPI, gateway: Gateway) -> None:
     async def detokenize(body: Annotated[DetokenizeBody, UNREAD], request: Request) -> Response:
         """The text of token ids, special tokens left out."""
         said = await read(DetokenizeBody, body, request)
-        with counting_refusals():
+        async with reading(deadline_of(request)):
             text = await gateway.text(said, request.headers)
         return JsonAnswer({"prompt": text})
 

@@ -1,4 +1,5 @@
-"""Around every request: who may ask, a limit for its body, an id, and a count of its answers."""
+"""Around every request: who may ask, until when, a limit for its body, an id, and a count of its
+answers."""
 
 from __future__ import annotations
 
@@ -8,15 +9,23 @@ from collections.abc import Callable, Mapping
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.exceptions import HTTPException
+from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from draftloop import logs
-from draftloop.errors import Forbidden, Unauthenticated, Unavailable
+from draftloop.deadline import Deadline
+from draftloop.errors import (
+    DeadlineExceeded,
+    Forbidden,
+    InvalidInput,
+    Unauthenticated,
+    Unavailable,
+)
 from draftloop.request import is_request_id
 from orchestrator.ending import Ending, stopping
 from orchestrator.gateway.answers import JsonAnswer, refusal
 from orchestrator.gateway.errors import Problem, encoded, problem, too_large, too_slow
-from orchestrator.metrics import HTTP_REQUESTS
+from orchestrator.metrics import HTTP_REQUESTS, count_refused
 
 REQUEST_ID_HEADER = "x-request-id"
 # What everybody may ask: how the server is, what it serves; files of a page that asks with a key.
@@ -31,19 +40,22 @@ class Envelope:
     """ASGI middleware. `require_caller` raises Unauthenticated for headers of a stranger.
 
     `require_host` raises Forbidden for those of a request that is meant for somebody else.
-    `reading` ends the reading of bodies.
+    `deadline` is that of a request which comes now; it raises InvalidInput. `reading` ends the
+    reading of bodies.
     """
 
     def __init__(
         self, app: ASGIApp, *, max_body_bytes: int,
         require_host: Callable[[Mapping[str, str]], None],
         require_caller: Callable[[Mapping[str, str]], None],
+        deadline: Callable[[Mapping[str, str]], Deadline],
         reading: Ending,
     ) -> None:  # fmt: skip
         self._app = app
         self._max_body_bytes = max_body_bytes
         self._require_host = require_host
         self._require_caller = require_caller
+        self._deadline = deadline
         self._reading = reading
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -64,11 +76,13 @@ class Envelope:
             await send(message)
 
         try:
-            answer = self._refused(scope, headers)
-            if answer is not None:
-                await answer(scope, receive, named)
+            try:
+                deadline = self._admitted(scope, headers)
+            except BodyRefused as error:
+                await closing(refusal(error.problem))(scope, receive, named)
             else:
-                await self._app(scope, self._limited(receive), named)
+                scope.setdefault("state", {})["deadline"] = deadline
+                await self._app(scope, self._limited(receive, deadline), named)
         except Exception:
             status = FAILED
             raise
@@ -76,31 +90,32 @@ class Envelope:
             route = getattr(scope.get("route"), "path", UNKNOWN)
             HTTP_REQUESTS.labels(route, str(status)).inc()
 
-    def _refused(self, scope: Scope, headers: Headers) -> JsonAnswer | None:
-        """An answer to what is not worth reading."""
-        path = scope["path"]
+    def _admitted(self, scope: Scope, headers: Headers) -> Deadline:
+        """Until when the request is worth something. Raises BodyRefused where it is not read."""
+        path, deadline = scope["path"], Deadline()
         try:
             self._require_host(headers)
             if path not in OPEN and not f"{path}/".startswith(f"{OPEN_FOLDER}/"):
                 self._require_caller(headers)
-        except (Forbidden, Unauthenticated) as error:
-            return closing(refusal(problem(error)))
+                deadline = self._deadline(headers)
+        except (Forbidden, Unauthenticated, InvalidInput) as error:
+            raise BodyRefused(problem(error)) from None
         encoding = headers.get("content-encoding", "identity")
         if encoding.lower() != "identity":
-            return closing(refusal(encoded(encoding)))
+            raise BodyRefused(encoded(encoding))
         announced = headers.get("content-length", "")
         if announced.isdecimal() and int(announced) > self._max_body_bytes:
-            return closing(refusal(too_large(self._max_body_bytes)))
-        return None
+            raise BodyRefused(too_large(self._max_body_bytes))
+        return deadline
 
-    def _limited(self, receive: Receive) -> Receive:
+    def _limited(self, receive: Receive, deadline: Deadline) -> Receive:
         """A body without an announced length is counted as it comes, and has to come."""
         left, whole = self._max_body_bytes, False
 
         async def counted() -> Message:
             nonlocal left, whole
             # behind the body comes that the client has left, for which answers wait
-            message = await (receive() if whole else self._in_time(receive))
+            message = await (receive() if whole else self._in_time(receive, deadline))
             whole = not message.get("more_body", False)
             if message["type"] == "http.request":
                 left -= len(message.get("body", b""))
@@ -110,15 +125,19 @@ class Envelope:
 
         return counted
 
-    async def _in_time(self, receive: Receive) -> Message:
+    async def _in_time(self, receive: Receive, deadline: Deadline) -> Message:
         """Behind the end of reading what is there is read, so that it is refused as what it is."""
         ended = self._reading.ended
         try:
-            async with asyncio.timeout(REST_S) if ended else self._reading.within(BODY_S):
+            patience = asyncio.timeout(REST_S) if ended else self._reading.within(BODY_S)
+            async with deadline.bounding(), patience:
                 return await receive()
         except TimeoutError:
             raise BodyRefused(problem(stopping()) if ended else too_slow(BODY_S)) from None
         except Unavailable as error:
+            raise BodyRefused(problem(error)) from None
+        except DeadlineExceeded as error:
+            count_refused(error)
             raise BodyRefused(problem(error)) from None
 
 
@@ -126,6 +145,12 @@ def closing(answer: JsonAnswer) -> JsonAnswer:
     """The rest of the body is not read."""
     answer.headers["connection"] = "close"
     return answer
+
+
+def deadline_of(request: Request) -> Deadline:
+    """Of a request that passed here, counted from when its head came."""
+    deadline: Deadline = request.state.deadline
+    return deadline
 
 
 class BodyRefused(HTTPException):

@@ -38,6 +38,7 @@ from orchestrator.gateway.schemas import (
 from orchestrator.gateway.structure import grammar_of
 from orchestrator.gateway.work import Form, Work
 from orchestrator.loop import Generation
+from orchestrator.metrics import counting_refusals
 
 TIMEOUT_HEADER = "x-request-timeout"
 
@@ -72,31 +73,50 @@ class Gateway:
         """Raises Unauthenticated where a key is needed and none that is known came."""
         caller_of(self.front, headers)
 
+    def deadline(self, headers: Mapping[str, str]) -> Deadline:
+        """Of a request that comes now, and of all that it asks for: the client's time limit, never
+        above the server's. Raises InvalidInput.
+        """
+        most = self._settings.http_request_timeout_s
+        said = headers.get(TIMEOUT_HEADER)
+        if said is None:
+            return Deadline.after(most)
+        try:
+            seconds = float(said)
+        except ValueError:
+            seconds = 0.0
+        if not seconds > 0:  # NaN included
+            with counting_refusals():
+                raise InvalidInput(TIMEOUT_HEADER, "must be a number of seconds above 0", said)
+        return Deadline.after(min(seconds, most))
+
     async def completion(
-        self, said: CompletionBody, headers: Mapping[str, str]
+        self, said: CompletionBody, headers: Mapping[str, str], deadline: Deadline
     ) -> Work[CompletionFormat]:
         """Raises InvalidInput, UnknownModel, Unavailable."""
         caller = self._welcome(said, count(said), headers)
-        deadline = self._deadline(headers)
         prompts = await self._prompts.of_completion(said)
         choices = said.n or 1
         echoes = [prompt.text if said.echo else "" for prompt in prompts for _ in range(choices)]
         form = CompletionFormat(echoes)
         return await self._work(said, prompts, caller, deadline, headers, form)
 
-    async def chat(self, said: ChatBody, headers: Mapping[str, str]) -> Work[ChatFormat]:
+    async def chat(
+        self, said: ChatBody, headers: Mapping[str, str], deadline: Deadline
+    ) -> Work[ChatFormat]:
         """Raises InvalidInput, UnknownModel, Unavailable."""
         caller = self._welcome(said, 1, headers)
-        deadline = self._deadline(headers)
         prompt = await self._prompts.of_chat(said)
         reading = self._readings.of(said, prompt.text)
         form = ChatFormat(reading)
         return await self._work(said, [prompt], caller, deadline, headers, form, reading)
 
-    async def response(self, said: ResponseBody, headers: Mapping[str, str]) -> ResponseAnswer:
+    async def response(
+        self, said: ResponseBody, headers: Mapping[str, str], deadline: Deadline
+    ) -> ResponseAnswer:
         """Raises InvalidInput, UnknownModel, Unavailable."""
         with own_names():
-            return ResponseAnswer(await self.chat(said.chat, headers), said)
+            return ResponseAnswer(await self.chat(said.chat, headers, deadline), said)
 
     async def tokens(self, said: TokenizeBody, headers: Mapping[str, str]) -> list[int]:
         """Token ids of a text or of a chat's prompt."""
@@ -165,20 +185,6 @@ class Gateway:
             prompt_alone=said.prompt_alone,
         )
 
-    def _deadline(self, headers: Mapping[str, str]) -> Deadline:
-        """Of all that a request asks for: the client's time limit, never above the server's."""
-        most = self._settings.http_request_timeout_s
-        said = headers.get(TIMEOUT_HEADER)
-        if said is None:
-            return Deadline.after(most)
-        try:
-            seconds = float(said)
-        except ValueError:
-            seconds = 0.0
-        if not seconds > 0:  # NaN included
-            raise InvalidInput(TIMEOUT_HEADER, "must be a number of seconds above 0", said)
-        return Deadline.after(min(seconds, most))
-
     async def _generation(
         self,
         said: Generating,
@@ -196,8 +202,7 @@ class Gateway:
             newer = isinstance(said, ChatBody) and said.max_completion_tokens is not None
             if error.field == "max_tokens" and newer:
                 raise InvalidInput.passed_on("max_completion_tokens", error.description) from None
-            async with deadline.bounding():
-                error = await self._nearer(error, said, reading)
+            error = await self._nearer(error, said, reading)
             raise by_form_field(error, said.form_field) from None
 
     async def _nearer(

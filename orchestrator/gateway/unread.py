@@ -10,9 +10,10 @@ from fastapi import Request
 from fastapi.exceptions import RequestValidationError
 from pydantic import ValidationError, WrapValidator
 
-from draftloop.errors import InvalidInput
+from draftloop.errors import DraftloopError
 from orchestrator.gateway.body import RequestBody
-from orchestrator.metrics import count_invalid
+from orchestrator.gateway.envelope import deadline_of
+from orchestrator.metrics import count_refused
 
 LONG_BODY = 1 << 16  # bytes beyond which others would notice the time that reading takes
 # In an annotation: the document says what the body has to be, and the framework does not look.
@@ -22,13 +23,16 @@ Read = TypeVar("Read", bound=RequestBody)
 
 
 async def read(kind: type[Read], unread: Read, request: Request) -> Read:
-    """What the body says. Raises InvalidInput, or as the framework does where it has no form."""
+    """What the body says. Raises InvalidInput, DeadlineExceeded, or as the framework does where
+    it has no form.
+    """
     try:
-        if len(await request.body()) > LONG_BODY:
-            return await asyncio.to_thread(_read, kind, unread)
-        return _read(kind, unread)
-    except InvalidInput:  # what the framework raises is counted where it is answered
-        count_invalid()
+        async with deadline_of(request).bounding():
+            if len(await request.body()) > LONG_BODY:
+                return await asyncio.to_thread(_read, kind, unread)
+            return _read(kind, unread)
+    except DraftloopError as error:  # what the framework raises is counted where it is answered
+        count_refused(error)
         raise
 
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
+import threading
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
 import grpc
+import httpx
 import pytest
 
 from draftloop.deadline import Deadline
@@ -15,10 +18,12 @@ from draftloop.errors import Unavailable
 from draftloop.request import GenerationRequest
 from draftloop.rpc.interceptors import ErrorInterceptor
 from orchestrator.front import Front
+from orchestrator.gateway import unread
 from orchestrator.loop import Generation
 from orchestrator.metrics import FAILURES, SUCCESSES
 from orchestrator.requests import RequestReader
 from orchestrator.servicer import GenerationServicer, register
+from orchestrator.tokenizer import Tokenizer
 from protos import generation_pb2 as pb
 from protos import generation_pb2_grpc
 from tests.support.gateway import Described, gateway
@@ -28,6 +33,15 @@ from tests.support.waiting import eventually
 BOMB = '{"type": "integer", "multipleOf": 999983}'  # takes seconds to be refused
 BODY = {"prompt": "a", "structured_outputs": {"json": BOMB}}
 SHORT_S, LONG_S = 0.3, 60.0
+SHORT = {"X-Request-Timeout": str(SHORT_S)}
+CHAT = [{"role": "user", "content": "a"}]
+BODIES: dict[str, dict[str, Any]] = {
+    "/v1/completions": {"prompt": "a"},
+    "/v1/chat/completions": {"messages": CHAT},
+    "/v1/responses": {"input": "a"},
+    "/tokenize": {"messages": CHAT},
+    "/detokenize": {"tokens": [5]},
+}
 
 
 @pytest.fixture(autouse=True)
@@ -63,6 +77,12 @@ def ended() -> tuple[float, float]:
     return late._value.get(), left._value.get()
 
 
+def require_late(answer: httpx.Response) -> None:
+    assert answer.status_code == 504, answer.text
+    error = answer.json()["error"]
+    assert (error["type"], error["code"]) == ("timeout_error", "timeout")
+
+
 def grpc_request(bomb: str | None = None) -> pb.GenerateOnceRequest:
     parameters = pb.GenerationParameters(text="a")
     if bomb is not None:
@@ -88,10 +108,96 @@ async def test_a_deadline_that_passes_while_a_request_is_read_over_http(
 ) -> None:
     async with gateway() as (client, _):
         late, left = ended()
-        headers = {"X-Request-Timeout": str(SHORT_S)}
-        answer = await client.post("/v1/completions", json=BODY, headers=headers)
-        assert answer.status_code == 504 and answer.json()["error"]["code"] == "timeout"
+        require_late(await client.post("/v1/completions", json=BODY, headers=SHORT))
         assert ended() == (late + 1, left) and not deadlines
+
+
+async def for_ever(*_: Any, **__: Any) -> None:
+    await asyncio.Event().wait()
+
+
+@pytest.mark.parametrize("path", BODIES)
+async def test_a_deadline_that_passes_while_others_keep_the_tokenizer(
+    deadlines: list[Deadline], monkeypatch: pytest.MonkeyPatch, path: str
+) -> None:
+    """Only what came behind it used to end: texts and token ids were waited for without limit."""
+    for name in ("encoded", "decoded"):
+        monkeypatch.setattr(Tokenizer, name, for_ever)
+    async with gateway() as (client, _), asyncio.timeout(LONG_S):
+        late, left = ended()
+        require_late(await client.post(path, json=BODIES[path], headers=SHORT))
+        assert ended() == (late + 1, left) and not deadlines
+
+
+async def test_a_deadline_that_passes_while_token_texts_are_looked_up(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(Tokenizer, "token_texts", for_ever)
+    body = {"prompt": "a", "return_token_strs": True}
+    async with gateway() as (client, _), asyncio.timeout(LONG_S):
+        require_late(await client.post("/tokenize", json=body, headers=SHORT))
+
+
+@pytest.mark.parametrize("path", BODIES)
+async def test_a_deadline_that_passes_before_a_body_is_there(path: str) -> None:
+    """It is counted from when the head came: a body used to have as long as it went on to come."""
+
+    async def body() -> AsyncIterator[bytes]:
+        yield b"{"
+        await for_ever()
+
+    async with gateway() as (client, _), asyncio.timeout(LONG_S):
+        late, left = ended()
+        answer = await client.post(path, content=body(), headers=SHORT)
+        require_late(answer)
+        assert answer.headers["connection"] == "close"  # the rest of it is not read
+        assert ended() == (late + 1, left)
+
+
+async def test_a_deadline_that_passes_while_a_long_body_is_checked(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    done = threading.Event()
+    monkeypatch.setattr(unread, "_read", lambda *_: done.wait(LONG_S))
+    body = {"prompt": "a" * (unread.LONG_BODY + 1)}
+    async with gateway() as (client, _):
+        late, left = ended()
+        try:
+            require_late(await client.post("/v1/completions", json=body, headers=SHORT))
+            assert ended() == (late + 1, left)
+        finally:
+            done.set()
+
+
+async def test_what_is_no_time_limit_is_refused() -> None:
+    async with gateway() as (client, _):
+        refused = await client.post("/tokenize", content=b"", headers={"X-Request-Timeout": "0"})
+        assert refused.status_code == 400
+        assert refused.json()["error"]["param"] == "x-request-timeout"
+        assert (await client.get("/health", headers={"X-Request-Timeout": "0"})).status_code == 200
+
+
+async def test_grpc_calls_off_what_waits_for_the_tokenizer(monkeypatch: pytest.MonkeyPatch) -> None:
+    left: list[str] = []
+
+    async def kept(*_: Any) -> None:
+        try:
+            await for_ever()
+        finally:
+            left.append("")
+
+    for name in ("encoded", "decoded"):
+        monkeypatch.setattr(Tokenizer, name, kept)
+    async with by_grpc() as stub:
+        for call, request in (
+            (stub.Tokenize, pb.TokenizeRequest(text="a")),
+            (stub.Detokenize, pb.DetokenizeRequest(token_ids=[5])),
+            (stub.GenerateOnce, grpc_request()),
+        ):
+            with pytest.raises(grpc.aio.AioRpcError) as caught:
+                await call(request, timeout=SHORT_S)
+            assert caught.value.code() is grpc.StatusCode.DEADLINE_EXCEEDED
+        await eventually(lambda: len(left) == 3)
 
 
 @pytest.fixture

@@ -21,6 +21,8 @@ from orchestrator.deployment import Deployment
 from orchestrator.doors import Doors
 from orchestrator.front import Front
 from orchestrator.gateway import connections, envelope
+from orchestrator.gateway.errors import INTERNAL
+from orchestrator.gateway.gateway import Gateway
 from orchestrator.gateway.server import HttpServer
 from orchestrator.key_file import KeyEntry, hash_of, new_key
 from orchestrator.replicas import Replica
@@ -133,6 +135,31 @@ async def test_what_is_no_http_behind_a_head_is_nobodys_failure() -> None:
         async with opened() as (_, http), connected(http, refused) as (reader, _):
             assert (await reader.read()).startswith(b"HTTP/1.1 400 ")
     assert not [line for line in lines if line["log_level"] == "error"]
+
+
+async def test_an_unforeseen_error_can_be_read_by_pages_of_allowed_origins(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As every answer, with its request's id: both used to be missing from this one."""
+
+    def broken(*_: object) -> None:
+        raise RuntimeError("nobody foresaw this")
+
+    monkeypatch.setattr(Gateway, "require_model", broken)
+    page, count = "http://page.example", metrics.HTTP_REQUESTS.labels("/tokenize", "500")
+    headers = {"Origin": page, "X-Request-Id": "mine"}
+    before = count._value.get()
+    with capture_logs() as lines:
+        async with opened(http_allowed_origins=page) as (_, http), httpx.AsyncClient() as client:
+            answer = await client.post(
+                f"http://{http.address}/tokenize", json={"prompt": "a"}, headers=headers
+            )
+    assert answer.status_code == 500
+    assert answer.json()["error"]["message"] == INTERNAL
+    assert answer.headers["access-control-allow-origin"] == page
+    assert answer.headers["x-request-id"] == "mine"
+    assert count._value.get() == before + 1
+    assert [line["event"] for line in lines].count("unforeseen error") == 1
 
 
 async def test_half_a_body_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:

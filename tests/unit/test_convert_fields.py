@@ -18,8 +18,10 @@ from draftloop.logprobs import PromptLogprobs, TokenLogprobs
 from draftloop.lookahead import LookaheadParameters
 from draftloop.model_info import CostPoint, ModelInfo
 from draftloop.phrase import PhraseAccess, PhraseScope
+from draftloop.phrase_store_info import PhraseStoreInfo
 from draftloop.request import GenerationParameters, SamplingParameters
 from draftloop.rpc import convert, convert_generation, convert_speculation
+from draftloop.rpc.fields import names, taken
 from draftloop.rpc.sessions import opening_fields
 from draftloop.runtime.sessions import Opening
 from draftloop.speculation import (
@@ -59,6 +61,10 @@ INFO = ModelInfo(
     tensor_parallel_size=6, cost_inflation="6:2", prefix_caching=True, strategies=("fused",),
     stop_token_ids=(7, 8), cost_curve=(CostPoint(9, 10, 11, 12), CostPoint(13, 14, 15, 16)),
     protocol_version=17, processor="here",
+)  # fmt: skip
+PHRASES = PhraseStoreInfo(
+    kind="redis", namespaces=1, unreachable_namespaces=2, replaying_namespaces=3,
+    most_namespaces=4, records_read=5, entries=6, bytes=7, most_namespace_bytes=8,
 )  # fmt: skip
 PROMPT = PromptLogprobs(
     count=2, logprobs=[-0.5], ranks=[3], top_token_ids=[4, 5], top_logprobs=[-0.25, -0.75]
@@ -203,9 +209,10 @@ def test_every_field_of_an_answer_is_read() -> None:
         pb.GenerationInfoResponse(
             version="1", verifier=model, drafter=model, strategies=["fused"],
             default_strategy="fused", default_max_tokens=2,
+            phrases=pb.PhraseStoreInfo(**taken(PHRASES, names(PhraseStoreInfo))),
         )
     )  # fmt: skip
-    assert list(forgotten(deployment)) == []
+    assert list(forgotten(deployment)) == [] and deployment.phrases == PHRASES
 
 
 def test_every_figure_of_a_summary_arrives() -> None:

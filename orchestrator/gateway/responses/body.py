@@ -149,6 +149,8 @@ class ResponseBody(Sampling):
             said["tools"] = [tool.as_in_chats for tool in self.tools]
         if isinstance(self.tool_choice, ChosenResponseTool):
             said["tool_choice"] = self.tool_choice.as_in_chats
+        # Checked again, since only this makes a chat's own types and holds its rules on several
+        # fields. The first check has the places of what the client wrote, which messages have not.
         with own_names():
             self._chat = ChatBody.model_validate(said)
         return self

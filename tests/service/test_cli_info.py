@@ -1,0 +1,110 @@
+"""`draftloop info` says how the phrase log is: an orchestrator's gRPC door, over a real Redis."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import grpc
+from rich.console import Console
+from typer.testing import CliRunner
+
+from draftloop.phrase import Phrase
+from orchestrator import terminal
+from orchestrator.cli import app
+from orchestrator.front import Front
+from orchestrator.servicer import GenerationServicer, register
+from phrase_store.log import open_log
+from phrase_store.records import encode
+from phrase_store.store import namespace_name
+from protos import generation_pb2 as pb
+from protos import generation_pb2_grpc
+from tests.support.gateway import Described, gateway
+from tests.support.model_info import deployment_info
+from tests.support.redis_server import RedisServer
+from tests.support.waiting import eventually
+
+PASSWORD = "open-sesame"
+MODEL, TENANT = "aaaa", "acme"
+RECORDS = [encode(number, [Phrase((1, 2), (3, number))]) for number in (4, 5, 6)]
+
+
+@asynccontextmanager
+async def orchestrator(**settings: Any) -> AsyncIterator[tuple[Described, str]]:
+    """What it has, and its address."""
+    async with gateway(phrases_timeout_s=1, **settings) as (_, deployment):
+        server = grpc.aio.server()
+        register(GenerationServicer(Front(deployment)), server)
+        port = server.add_insecure_port("127.0.0.1:0")
+        await server.start()
+        yield deployment, f"127.0.0.1:{port}"
+        await server.stop(0)
+
+
+async def told(address: str) -> str:
+    """The line on phrases."""
+
+    def run() -> str:
+        environment = {"COLUMNS": "300"}
+        result = CliRunner().invoke(app, ["info", "--server", address], env=environment)
+        assert result.exit_code == 0, result.output
+        return result.output
+
+    (line,) = [x for x in (await asyncio.to_thread(run)).splitlines() if x.startswith("phrases: ")]
+    return line
+
+
+async def test_the_phrase_log_of_redis_as_it_comes_and_goes(tmp_path: Path) -> None:
+    with RedisServer(tmp_path, f"requirepass {PASSWORD}") as redis:
+        url = f"redis://:{PASSWORD}@127.0.0.1:{redis.port}"
+        log = open_log(url, namespace_name(MODEL, TENANT))
+        log.append(RECORDS)
+        log.close()
+        async with orchestrator(phrases_url=url, phrases_mib=2) as (deployment, address):
+            empty = "0 records read; 0 of at most 8 namespaces with 0 entries in 0.0 MiB"
+            line = f"phrases: redis, not used yet; {empty}, at most 2.0 MiB each"
+            assert await told(address) == line
+
+            namespace = deployment.store.namespace(MODEL, TENANT)
+            assert await asyncio.to_thread(namespace.wait_replayed, 30)
+            entries, size = namespace.index.entries, namespace.index.bytes / 2**20
+            assert entries
+            shown = f"namespaces with {entries} entries in {size:.1f} MiB, at most 2.0 MiB each"
+            line = f"phrases: redis, connected; 3 records read; 1 of at most 8 {shown}"
+            assert await told(address) == line
+
+            redis.kill()
+            await eventually(lambda: not namespace.figures().reachable)
+            assert "redis, not connected for 1 of its namespaces; 3 records" in await told(address)
+
+            async with grpc.aio.insecure_channel(address) as channel:
+                stub = generation_pb2_grpc.GenerationStub(channel)
+                said = await stub.Info(pb.GenerationInfoRequest())
+            for secret in (PASSWORD, TENANT, str(redis.port)):
+                assert secret.encode() not in said.SerializeToString()
+
+
+async def test_a_log_that_is_not_there_is_not_taken_for_an_empty_one(tmp_path: Path) -> None:
+    redis = RedisServer(tmp_path)
+    async with orchestrator(phrases_url=redis.url) as (deployment, address):
+        namespace = deployment.store.namespace(MODEL)
+        await eventually(lambda: not namespace.figures().reachable)
+        assert (await told(address)).startswith("phrases: redis, not connected for 1 of its")
+
+
+async def test_phrases_of_the_process_alone() -> None:
+    async with orchestrator() as (deployment, address):
+        deployment.store.namespace(MODEL)
+        line = await told(address)
+        assert line.startswith("phrases: memory, of this process alone; 0 records read; 1 of at")
+
+
+def test_no_phrases() -> None:
+    """As where the server is older than the field."""
+    console = Console(width=300)
+    with console.capture() as captured:
+        terminal.show_info(console, deployment_info())
+    assert "phrases: none\n" in captured.get()
