@@ -15,7 +15,7 @@ from draftloop.runtime.forward import Forward
 from draftloop.runtime.model import LanguageModel
 from draftloop.runtime.sampling import Sampler
 from draftloop.tree import MOST_SUCCESSORS, DraftBudget
-from phrase_store.index import PhraseIndex, correction_of, grow
+from phrase_store.index import PhraseIndex, grow
 from phrase_store.session import BYTES_PER_TOKEN, LEAST_TOKENS
 
 MOST_OFFERS = 8
@@ -47,14 +47,14 @@ class Phrases:
         self._others = others
         tokens = max(LEAST_TOKENS, len(text))
         self._own = None if others else PhraseIndex(max_bytes=tokens * BYTES_PER_TOKEN)
-        self._correction = correction_of(Calibration())
+        self._calibration = Calibration()
 
     def offers(self, position: int, width: int) -> Sequence[int]:
         """The likeliest children by blended counts."""
         context = self._text[max(0, position - MAX_CONTEXT) : position]
         budget = DraftBudget(max_nodes=width, max_depth=1)
         tree = grow(
-            context, budget, shared=self._others, own=self._own, correction=self._correction
+            context, budget, shared=self._others, own=self._own, calibration=self._calibration
         ).tree
         return tree.token_ids
 

@@ -13,7 +13,7 @@ from rich.table import Table
 from draftloop.calibration import Calibration
 from draftloop.phrase import MAX_CONTEXT, Phrase
 from draftloop.tree import DraftBudget
-from phrase_store.index import PhraseIndex, correction_of, grow, warm_up
+from phrase_store.index import PhraseIndex, grow, warm_up
 from phrase_store.session import BYTES_PER_TOKEN
 
 TOKENS = 1_000_000
@@ -70,7 +70,7 @@ def main() -> None:
     text = zipf_text(TOKENS, seed=1)
     shared, inserting_s = indexed(text)
     own = new_own(text[5000 : 5000 + OWN_TOKENS])
-    correction = correction_of(Calibration())
+    calibration = Calibration()
     drafted: list[int] = []
 
     def look_up(nodes: int) -> Callable[[int], None]:
@@ -79,7 +79,7 @@ def main() -> None:
         def once(number: int) -> None:
             start = number * 397 % (TOKENS - MAX_CONTEXT)
             context = text[start : start + MAX_CONTEXT]
-            made = grow(context, budget, shared=shared, own=own, correction=correction)
+            made = grow(context, budget, shared=shared, own=own, calibration=calibration)
             drafted.append(len(made.tree))
 
         return once

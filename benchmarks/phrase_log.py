@@ -27,7 +27,7 @@ from draftloop.phrase import MAX_CONTEXT, Phrase
 from draftloop.tree import DraftBudget
 from phrase_store import store as phrases
 from phrase_store.config import PhraseSettings
-from phrase_store.index import correction_of, grow
+from phrase_store.index import grow
 from phrase_store.log import LogOptions, open_log
 from phrase_store.records import encode
 
@@ -90,7 +90,7 @@ def look_up(namespace: phrases.Namespace, number: int) -> None:
         DraftBudget(max_nodes=16, max_depth=16),
         shared=namespace.index,
         own=None,
-        correction=correction_of(Calibration()),
+        calibration=Calibration(),
     )
 
 

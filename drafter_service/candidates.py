@@ -27,7 +27,6 @@ from draftloop.calibration import Calibration
 from draftloop.runtime.forward import Forward
 from draftloop.runtime.prepared import Pass, Passes, Prepared
 from draftloop.tree import ROOT, SOURCES, DraftBudget, DraftTree
-from phrase_store.index import correction_of
 from phrase_store.stops import in_order
 
 FIRST_ROOM = 512  # nodes; where more are looked at there is room for twice as many
@@ -59,8 +58,7 @@ class Candidates:
 
     def learn_by(self, calibration: Calibration) -> None:
         """How far the draft model's own nodes are believed from now on, and what they teach."""
-        own, reviews = map(correction_of, (calibration, self.session.experience.reviews))
-        self._learned = Learned(own, reviews)
+        self._learned = Learned(calibration, self.session.experience.reviews)
 
     def clear(self) -> None:
         """Forgets all nodes, and what is known of the root; the slot is left as it is."""

@@ -19,11 +19,11 @@ from drafter_service.tree_nodes import (
     select,
     settle,
 )
-from draftloop.calibration import LATER, MEMORY, PRIOR_TRIALS, RUNS_TOGETHER, SHAPE
+from draftloop.calibration import Calibration
+from draftloop.runtime.calibrating import cell_of, correct, count, estimate
 from draftloop.runtime.compiling import compiled
 from draftloop.runtime.records import Floats, Whole
 from draftloop.tree import ROOT
-from phrase_store.growth import RUNS, SCORES, Correction, corrected
 
 # What the draft model says of an offered node, in five levels. They stand where a calibration has
 # depths: both scores together tell more of a reviewed node than its depth does.
@@ -79,25 +79,6 @@ def both(estimate: float, heard: float) -> float:
 
 
 @compiled
-def buckets_of(score: float, run: int) -> tuple[int, int]:
-    """Where a calibration counts trials with this score and run."""
-    bucket = np.searchsorted(SCORES, score, side="right")
-    return int(bucket), int(np.searchsorted(RUNS, run, side="right"))
-
-
-@compiled
-def cell_of(source: int, bucket: int, run: int) -> int:
-    """`calibration.cell_of` by buckets; `source` with LATER where the guess is not the first."""
-    return (source * SHAPE[1] + bucket) * SHAPE[2] + run
-
-
-@compiled
-def counted(source: int, is_first: bool) -> int:
-    """A source as a calibration counts it, for what is the draft model's first guess or is not."""
-    return source if is_first else source + LATER
-
-
-@compiled
 def weigh(tree: Tree, learned: Learned, guesses: Offered, tokens: Whole) -> None:
     """Re-weighs offered nodes by what the draft model says there, [ends, k] tokens best first.
 
@@ -107,21 +88,17 @@ def weigh(tree: Tree, learned: Learned, guesses: Offered, tokens: Whole) -> None
     for guess in range(len(guesses.nodes)):
         known, share = tree.nodes[guesses.nodes[guess]], guesses.shares[guess]
         is_first = tokens[guesses.places[guess], 0] == known.token
-        heard = corrected(learned.own, counted(SOURCE, is_first), share, known.depth)
-        source, reviews = counted(known.source, is_first), learned.reviews
+        heard = correct(learned.own, SOURCE, share, known.depth, is_first)
         finer, coarser, expected = known.estimate, share, both(known.estimate, heard)
         if known.source == SOURCE:  # of a smaller draft model, which knows less of the same
             finer, coarser, expected = share, known.estimate, heard
         level = LEVEL_DEPTHS[np.searchsorted(LEVEL_EDGES, coarser, side="right")]
-        bucket, run = buckets_of(finer, level)
-        known.judged_by, known.cell = REVIEWS, cell_of(source, bucket, run)
-        prior = PRIOR_TRIALS * expected
-        hits, trials = reviews.hits[source, bucket, run], reviews.trials[source, bucket, run]
-        known.estimate = (hits + prior) / (trials + PRIOR_TRIALS)
+        known.judged_by, known.cell = REVIEWS, cell_of(known.source, finer, level, is_first)
+        known.estimate = estimate(learned.reviews, known.cell, expected)
 
 
 @compiled
-def widen(tree: Tree, own: Correction, tokens: Whole, shares: Floats) -> None:
+def widen(tree: Tree, own: Calibration, tokens: Whole, shares: Floats) -> None:
     """Adds the draft model's children of the ends, [ends, k] tokens and shares, as they pay.
 
     Of all of them those with the greatest reach.
@@ -136,9 +113,7 @@ def widen(tree: Tree, own: Correction, tokens: Whole, shares: Floats) -> None:
         for rank in range(width):
             share = shares[place, rank]
             if share > 0:
-                estimates[first + rank] = corrected(
-                    own, counted(SOURCE, rank == 0), share, parent.depth + 1
-                )
+                estimates[first + rank] = correct(own, SOURCE, share, parent.depth + 1, rank == 0)
         later = estimates[first + 1 : first + width]
         later *= part_of_others(estimates[first], later.sum())
         for spot in range(first, first + width):
@@ -153,8 +128,7 @@ def widen(tree: Tree, own: Correction, tokens: Whole, shares: Floats) -> None:
             break
         if child(tree, parent, token) == MISSING:
             depth, share = tree.nodes[parent].depth + 1, shares[place, rank]
-            bucket, run = buckets_of(share, depth)
-            cell = cell_of(counted(SOURCE, rank == 0), bucket, run)
+            cell = cell_of(SOURCE, share, depth, rank == 0)
             add(tree, parent, token, SOURCE, estimates[spot], reaches[spot], OWN, cell)
     state.drafted += state.nodes - state.first_new
 
@@ -220,14 +194,3 @@ def judge(tree: Tree, learned: Learned, emitted: Whole) -> None:
         if following == MISSING:
             break
         at = following
-
-
-@compiled
-def count(correction: Correction, cell: int, hit: bool) -> None:
-    """`Calibration.count`, compiled."""
-    source, place = cell // (SHAPE[1] * SHAPE[2]), cell % (SHAPE[1] * SHAPE[2])
-    bucket, run = place // SHAPE[2], place % SHAPE[2]
-    for counted in (run, RUNS_TOGETHER):
-        hits, trials = correction.hits[source, bucket], correction.trials[source, bucket]
-        hits[counted] = MEMORY * hits[counted] + hit
-        trials[counted] = MEMORY * trials[counted] + 1

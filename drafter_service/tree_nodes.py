@@ -10,11 +10,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from draftloop.calibration import Calibration
 from draftloop.runtime.compiling import compiled
 from draftloop.runtime.records import Floats, Whole
 from draftloop.runtime.slot_rows import PARENT, TOKEN
 from draftloop.tree import ROOT, TokenSource
-from phrase_store.growth import Correction
 
 SOURCE = int(TokenSource.DRAFT_MODEL)
 UNRUN = -2  # the row of a node that was not run
@@ -78,8 +78,8 @@ class Tree(NamedTuple):
 class Learned(NamedTuple):
     """What became of the draft model's own nodes, and of those that others offered to it."""
 
-    own: Correction
-    reviews: Correction
+    own: Calibration
+    reviews: Calibration
 
 
 @compiled

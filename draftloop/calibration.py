@@ -9,13 +9,16 @@ at its depth, and a phrase that the text has followed for long has those tokens 
 
 A draft model's first guess is right far more often than a later one with the same score, above all
 without noise, where the target's first is all that counts: later ones are counted apart.
+
+Compiled loops calibrate by these functions too, as `draftloop.runtime.calibrating` has them: they
+keep to what numba compiles.
 """
 
 from __future__ import annotations
 
 from array import array
-from bisect import bisect_right
 from collections.abc import Collection, Sequence
+from typing import NamedTuple
 
 from draftloop.tree import ROOT, DraftTree, TokenSource, Verdict
 
@@ -32,28 +35,24 @@ PRIOR_TRIALS = 8.0
 MEMORY = 0.99
 
 
-class Calibration:
-    """`hits` and `trials`: [source or with LATER, score bucket, run bucket], row by row."""
+class _Cells(NamedTuple):
+    """`hits` and `trials`: [source or with LATER, score bucket, run bucket], row by row.
 
-    def __init__(self) -> None:
+    Buffers in a named tuple: compiled loops take it as it is.
+    """
+
+    hits: array[float]
+    trials: array[float]
+
+
+class Calibration(_Cells):
+    """What is known of every cell; of none at first."""
+
+    __slots__ = ()
+
+    def __new__(cls) -> Calibration:
         cells = SHAPE[0] * SHAPE[1] * SHAPE[2]
-        self.hits = array("d", bytes(8 * cells))
-        self.trials = array("d", bytes(8 * cells))
-
-    def correct(self, source: TokenSource, score: float, run: int) -> float:
-        """Probability, 0 to 1, that a child with this score is accepted once its parent was."""
-        cell = cell_of(source, score, run)
-        return self.estimate(cell, self.estimate(_together(cell), score))
-
-    def estimate(self, cell: int, prior: float) -> float:
-        """The hit rate of a cell, which `prior` stands for until it has trials."""
-        return (self.hits[cell] + PRIOR_TRIALS * prior) / (self.trials[cell] + PRIOR_TRIALS)
-
-    def count(self, cell: int, *, hit: bool) -> None:
-        """Takes in one trial."""
-        for place in (cell, _together(cell)):
-            self.hits[place] = MEMORY * self.hits[place] + hit
-            self.trials[place] = MEMORY * self.trials[place] + 1
+        return super().__new__(cls, array("d", bytes(8 * cells)), array("d", bytes(8 * cells)))
 
     def observe(
         self,
@@ -72,15 +71,45 @@ class Calibration:
         for node, (parent, score) in enumerate(zip(draft.parents, scores, strict=True)):
             if parent in accepted and (nodes is None or node in nodes):
                 cell = cell_of(draft.sources[node], score, runs[node])
-                self.count(cell, hit=node in accepted)
+                count(self, cell, node in accepted)
 
 
-def cell_of(source: TokenSource, score: float, run: int) -> int:
-    """Where trials of such a node are counted."""
-    bucket = bisect_right(SCORE_EDGES, score)
-    return (source * SHAPE[1] + bucket) * SHAPE[2] + bisect_right(RUN_EDGES, run)
+def correct(
+    known: Calibration, source: int, score: float, run: int, is_first: bool = True
+) -> float:
+    """Probability, 0 to 1, that a child with this score is accepted once its parent was."""
+    cell = cell_of(source, score, run, is_first)
+    return estimate(known, cell, estimate(known, together(cell), score))
 
 
-def _together(cell: int) -> int:
+def estimate(known: Calibration, cell: int, prior: float) -> float:
+    """The hit rate of a cell, which `prior` stands for until it has trials."""
+    return (known.hits[cell] + PRIOR_TRIALS * prior) / (known.trials[cell] + PRIOR_TRIALS)
+
+
+def count(known: Calibration, cell: int, hit: bool) -> None:
+    """Takes in one trial."""
+    for place in (cell, together(cell)):
+        known.hits[place] = MEMORY * known.hits[place] + hit
+        known.trials[place] = MEMORY * known.trials[place] + 1
+
+
+def cell_of(source: int, score: float, run: int, is_first: bool = True) -> int:
+    """Where trials of such a node are counted, the first guess of its source or a later one."""
+    row = source if is_first else source + LATER
+    return (row * SHAPE[1] + bucket(SCORE_EDGES, score)) * SHAPE[2] + bucket(RUN_EDGES, run)
+
+
+def together(cell: int) -> int:
     """The cell of all runs of the same source and score."""
     return cell - cell % SHAPE[2] + RUNS_TOGETHER
+
+
+def bucket(edges: tuple[float, ...], value: float) -> int:
+    """How many of the edges, in order, a value has reached."""
+    reached = 0
+    for edge in edges:
+        if value < edge:
+            break
+        reached += 1
+    return reached

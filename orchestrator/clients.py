@@ -116,6 +116,8 @@ class DrafterStream(Stream):
         super().__init__(call, farewell, terms.answer_timeout_s)
         self._terms = terms
         self._replica = replica
+        self._told = 0  # tokens of the text
+        self._has_drafted = False  # something that a verdict can be about
 
     async def open(self, committed: Sequence[int]) -> None:
         """Opens the session; returns once the drafter has prefilled.
@@ -141,20 +143,21 @@ class DrafterStream(Stream):
         opened = drafter_pb2.DraftRequest(open=message)
         answer = await self.ask(opened, max(self._timeout_s, SILENCE_S), self._replica.unheard_s)
         self.load = convert.load_from_pb(answer.load)
+        self._told = len(committed)
 
     async def propose(
         self,
-        committed_length: int,
-        new_token_ids: Sequence[int],
+        committed: Sequence[int],
         verdict: Verdict | None,
         budget: DraftBudget,
         offer: DraftTree = EMPTY_TREE,
     ) -> Draft:
-        """A draft as it came, still to be checked."""
+        """A draft as it came, still to be checked. `verdict` is the one on the drafter's last."""
+        heard = verdict if self._has_drafted else None  # else it is about a lost session's
         message = drafter_pb2.ProposeDraft(
-            committed_length=committed_length,
-            new_token_ids=new_token_ids,
-            verdict=convert.judgement_to_pb(verdict) if verdict else None,
+            committed_length=len(committed),
+            new_token_ids=committed[self._told :],
+            verdict=convert.judgement_to_pb(heard) if heard else None,
             max_nodes=budget.max_nodes,
             max_depth=budget.max_depth,
             least_path_probability=budget.least_path_probability,
@@ -163,6 +166,7 @@ class DrafterStream(Stream):
         )
         answer = await self.ask(drafter_pb2.DraftRequest(propose=message))
         self.load = convert.load_from_pb(answer.load)
+        self._told, self._has_drafted = len(committed), True
         return Draft(
             tree=convert.tree_from_pb(answer.draft),
             committed_length=answer.committed_length,

@@ -19,22 +19,28 @@ log = logs.get(__name__)
 
 
 class DrafterSession(Session[DrafterStream]):
-    """Rounds go without a drafter until it `is_due`."""
+    """Rounds go without a drafter until it `is_due`.
+
+    Its one state is the task that opens it: none before and after a loss, running while the drafter
+    prefills, and done once rounds can be drafted for. A request that was refused has none for good.
+    """
 
     def __init__(self, replicas: Replicas, terms: SessionTerms, *, target: ModelInfo) -> None:
         super().__init__(replicas, terms)
         self._target = target
         self._opening: asyncio.Task[None] | None = None
-        self.is_ready = False  # the drafter has prefilled
         self._refused = False  # this request, by a drafter that cannot do what it asks
-        self._told = 0
-        self._has_drafted = False  # something that a verdict can be about
         self._waits_s = 0.0
 
     @property
     def asked_for(self) -> bool:
         """Whether it is open or opening."""
         return self._opening is not None
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether the drafter has prefilled."""
+        return self._opening is not None and self._opening.done()
 
     @property
     def is_due(self) -> bool:
@@ -54,7 +60,6 @@ class DrafterSession(Session[DrafterStream]):
             return
         replica.on_trial(self._terms.answer_timeout_s)
         self._waits_s = self._terms.answer_timeout_s if waits_s is None else waits_s
-        self._told, self._has_drafted = len(committed), False
         self._opening = asyncio.create_task(self._open_on(replica, tuple(committed)))
 
     async def propose(
@@ -65,18 +70,9 @@ class DrafterSession(Session[DrafterStream]):
         offer: DraftTree = EMPTY_TREE,
     ) -> Draft:
         """A checked draft within the budget. Raises Unavailable where none came in time."""
-        if self._opening is None or self._refused or not self._has_room(committed):
-            raise self._unopened(committed)
-        if not self.is_ready:
-            await self._wait_once(self._opening)
-        if self._stream is None or not self.is_ready:
-            FALLBACKS.labels("opening").inc()
-            raise Unavailable("drafter: the session is not open yet")
+        stream = await self._ready(committed)
         try:
-            new = committed[self._told :]
-            offer = self._fitting(offer)
-            heard = verdict if self._has_drafted else None  # else it is about a lost session's
-            draft = await self._stream.propose(len(committed), new, heard, budget, offer)
+            draft = await stream.propose(committed, verdict, budget, self._fitting(offer))
         except DraftloopError as error:
             self._refused = _refuses(error)
             raise self._failed(error) from None
@@ -84,28 +80,29 @@ class DrafterSession(Session[DrafterStream]):
             self._check(draft, len(committed), budget)
         except InvalidInput as mistake:
             raise self._failed(mistake) from None
-        self._told, self._has_drafted = len(committed), True
         self._worked()
         return draft
 
-    def _unopened(self, committed: Sequence[int]) -> Unavailable:
-        """Why there is no session, counted; where one may be, it begins to open."""
+    async def _ready(self, committed: Sequence[int]) -> DrafterStream:
+        """Where to ask. Raises Unavailable where that is nowhere yet; it begins to open then."""
         if not self._has_room(committed):
-            FALLBACKS.labels("context").inc()
             self._drop()
-            return Unavailable("drafter: the text has outgrown the draft model's context")
+            raise _without("context", "the text has outgrown the draft model's context")
         if self._refused:
-            FALLBACKS.labels("refused").inc()
-            return Unavailable("drafter: it has refused the request")
-        FALLBACKS.labels("no_session").inc()
-        self.open(committed)
-        return Unavailable("drafter: no session is open")
+            raise _without("refused", "it has refused the request")
+        if self._opening is None:
+            self.open(committed)
+            raise _without("no_session", "no session is open")
+        if not self.is_ready:
+            await self._wait_once(self._opening)
+        if self._stream is None or not self.is_ready:
+            raise _without("opening", "the session is not open yet")
+        return self._stream
 
     def _failed(self, error: DraftloopError) -> Unavailable:
-        """What the round is told of a failure, which is counted and costs the session."""
-        FALLBACKS.labels(reason_of(error)).inc()
+        """What the round is told of a failure, which costs the session."""
         self._lose(error)
-        return Unavailable(f"drafter: {error}")
+        return _without(reason_of(error), str(error))
 
     async def _wait_once(self, opening: asyncio.Task[None]) -> None:
         """For who asks before the drafter has prefilled.
@@ -136,7 +133,6 @@ class DrafterSession(Session[DrafterStream]):
             log.error("unforeseen error", exc_info=error)
             self._lose(error)
         else:
-            self.is_ready = True
             self._worked()
             self._served(committed)
 
@@ -172,8 +168,14 @@ class DrafterSession(Session[DrafterStream]):
             super()._lose(error)
 
     def _drop(self) -> None:
-        self._opening, self.is_ready = None, False
+        self._opening = None
         super()._drop()
+
+
+def _without(reason: str, words: str) -> Unavailable:
+    """What a round is told that goes without the drafter, which is counted."""
+    FALLBACKS.labels(reason).inc()
+    return Unavailable(f"drafter: {words}")
 
 
 def _refuses(error: DraftloopError) -> bool:

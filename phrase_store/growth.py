@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from draftloop.calibration import PRIOR_TRIALS, RUN_EDGES, RUNS_TOGETHER, SCORE_EDGES
+from draftloop.calibration import Calibration
 from draftloop.phrase import MAX_CONTEXT
+from draftloop.runtime.calibrating import correct
 from draftloop.runtime.compiling import compiled
 from draftloop.tree import TokenSource
 from phrase_store.counts import (
@@ -34,20 +35,12 @@ LEAST_NEWS = 0.05  # counts below this are what decay left of nothing
 # one time in seven, from six or more three times in four.
 ESCAPES = np.array([6.0, 1.5, 0.8, 0.55, 0.43, 0.33, 0.3, 0.3])
 LEAST_MASS = 0.01  # what is left for shorter contexts when they are not asked any more
-SCORES, RUNS = np.array(SCORE_EDGES), np.array(RUN_EDGES, np.float64)
 OWN_SOURCE, SHARED_SOURCE = int(TokenSource.PROMPT_LOOKUP), int(TokenSource.PHRASE)
 RECYCLED_SOURCE = int(TokenSource.RECYCLED)
 # First guesses at how often the target's n-th likeliest successor at an earlier place comes again.
 RANK_SCORES = np.array([0.45, 0.25, 0.15, 0.09, 0.06, 0.04, 0.03, 0.015])
 OWN_WEIGHT = 4.0  # of the request's own text against shared phrases
 CERTAINTY = 1.0 - 1e-6  # siblings' estimates sum to less than one whatever is rounded
-
-
-class Correction(NamedTuple):
-    """Measured hits and trials, each [source, score bucket, run bucket]: see Calibration."""
-
-    hits: Floats
-    trials: Floats
 
 
 # A continuation: its counts in own text and in others' phrases, its blended probability, the part
@@ -63,7 +56,7 @@ GUESS = np.dtype(
     ],
     align=True,
 )
-# A node of a tree under construction, or an open end; `run`: see Calibration; `priority`: corrected
+# A node of a tree under construction, or an open end; `run`: see calibration; `priority`: corrected
 # path probability.
 NODE = np.dtype(
     [
@@ -197,18 +190,6 @@ def likeliest(blended: NodeRecords, found: int, kept: NodeRecords) -> int:
 
 
 @compiled
-def corrected(correction: Correction, source: int, score: float, run: int) -> float:
-    """`Calibration.correct`, compiled."""
-    bucket = np.searchsorted(SCORES, score, side="right")
-    level = np.searchsorted(RUNS, run, side="right")
-    guess = score
-    for place in (RUNS_TOGETHER, level):
-        hits = correction.hits[source, bucket, place] + PRIOR_TRIALS * guess
-        guess = hits / (correction.trials[source, bucket, place] + PRIOR_TRIALS)
-    return float(guess)
-
-
-@compiled
 def open_ends(
     kept: NodeRecords,
     count: int,
@@ -217,7 +198,7 @@ def open_ends(
     depth: int,
     run: int,
     reach: float,
-    correction: Correction,
+    calibration: Calibration,
     ends: NodeRecords,
     opened: int,
 ) -> int:
@@ -232,7 +213,7 @@ def open_ends(
         of_own = 2.0 * kept[rank].weight_of_own > kept[rank].weight
         end.source = OWN_SOURCE if of_own else SHARED_SOURCE
         end.score = kept[rank].weight
-        end.priority = corrected(correction, end.source, end.score, run)
+        end.priority = correct(calibration, end.source, end.score, run)
         total += end.priority
     left = max(0.0, 1.0 - total)
     known = count
@@ -248,7 +229,7 @@ def open_ends(
         end.token, end.parent, end.depth, end.run = recycled[rank], parent, depth, run
         end.source = RECYCLED_SOURCE
         end.score = RANK_SCORES[rank] * left
-        end.priority = corrected(correction, RECYCLED_SOURCE, end.score, run)
+        end.priority = correct(calibration, RECYCLED_SOURCE, end.score, run)
         total += end.priority
         count += 1
     for place in range(opened, opened + count):
@@ -299,7 +280,7 @@ def grow_nodes(
     own: Table,
     shared: Table,
     successors: Successors,
-    correction: Correction,
+    calibration: Calibration,
     context: Integers,
     run: int,
     stops: Stops,
@@ -334,7 +315,7 @@ def grow_nodes(
             if length > 0 and 0 <= recent[0] < successors.shape[0]:
                 recycled = successors[recent[0]]
             opened = open_ends(
-                kept, best, recycled, node, depth + 1, run + 1, reach, correction, ends, opened
+                kept, best, recycled, node, depth + 1, run + 1, reach, calibration, ends, opened
             )
         end = best_end(ends, opened, leaves < most_leaves, has_child)
         if end < 0 or ends[end].priority < least:
@@ -363,8 +344,7 @@ def grow_into(
     shared_state: Totals,
     shared_decay: float,
     successors: Successors,
-    hits: Floats,
-    trials: Floats,
+    calibration: Calibration,
     context: Integers,
     run: int,
     stops: Stops,
@@ -381,9 +361,8 @@ def grow_into(
     nodes = np.empty(integers.shape[1], NODE)
     own = Table(own_words, own_state, own_decay)
     shared = Table(shared_words, shared_state, shared_decay)
-    correction = Correction(hits, trials)
     count = grow_nodes(
-        own, shared, successors, correction, context, run, stops, nodes, max_depth, most_leaves,
+        own, shared, successors, calibration, context, run, stops, nodes, max_depth, most_leaves,
         least,
     )  # fmt: skip
     for node in range(count):

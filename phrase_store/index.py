@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from draftloop.calibration import SHAPE, Calibration
+from draftloop.calibration import Calibration
 from draftloop.phrase import MAX_CONTEXT, Phrase
 from draftloop.tree import MOST_SUCCESSORS, SOURCES, DraftBudget, DraftTree
 from phrase_store import counts, growth, run
@@ -136,19 +136,13 @@ class Grown(NamedTuple):
 NOTHING_GROWN = Grown(DraftTree(), [], [])
 
 
-def correction_of(calibration: Calibration) -> growth.Correction:
-    """A view, not a copy: what is observed later is seen."""
-    hits, trials = (np.frombuffer(cells) for cells in (calibration.hits, calibration.trials))
-    return growth.Correction(hits=hits.reshape(SHAPE), trials=trials.reshape(SHAPE))
-
-
 def grow(
     context: Sequence[int],
     budget: DraftBudget,
     *,
     shared: PhraseIndex | None,
     own: PhraseIndex | None,
-    correction: growth.Correction,
+    calibration: Calibration,
     successors: growth.Successors | None = None,
     most_leaves: int | None = None,
     behind: int = 0,
@@ -172,7 +166,7 @@ def grow(
             *(own.table if own else _NOTHING),
             *(shared.table if shared else _NOTHING),
             _NO_SUCCESSORS if successors is None else successors,
-            *correction,
+            calibration,
             np.array(context[-MAX_CONTEXT:], np.int32),
             behind,
             stops,
@@ -218,5 +212,5 @@ def warm_up() -> None:
     index.extend((), (1, 2, 3, 1, 2))
     index.insert([Phrase((1, 2), (3,))])
     budget = DraftBudget(max_nodes=2, max_depth=2)
-    grow((1, 2), budget, shared=index, own=None, correction=correction_of(Calibration()))
+    grow((1, 2), budget, shared=index, own=None, calibration=Calibration())
     follow((1, 2), (3,), shared=index, own=None, behind=0)

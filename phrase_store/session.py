@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
-from draftloop.calibration import Calibration, cell_of
+from draftloop.calibration import Calibration, cell_of, count
 from draftloop.phrase import MAX_CONTEXT, Phrase
 from draftloop.pieces import at_once
 from draftloop.tree import ROOT, DraftBudget, DraftTree, Verdict
 from phrase_store.harvest import harvest
-from phrase_store.index import Grown, PhraseIndex, correction_of, follow, grow
+from phrase_store.index import Grown, PhraseIndex, follow, grow
 from phrase_store.metrics import observe_query
 from phrase_store.stops import in_order
 from phrase_store.successors import SuccessorTable
@@ -75,7 +75,6 @@ class PhraseSession:
         self._stop_token_ids = stop_token_ids
         self._stops = in_order(stop_token_ids)
         self._calibration = calibration or Calibration()
-        self._correction = correction_of(self._calibration)
         self._proposed: list[Proposed] = []
         self._unjudged: list[tuple[Proposed, Sequence[int]]] = []
         self._run = 0
@@ -104,7 +103,7 @@ class PhraseSession:
             shared=self._shared,
             own=self._own,
             successors=self._successors.rows if self._successors else None,
-            correction=self._correction,
+            calibration=self._calibration,
             most_leaves=most_leaves,
             behind=self._run_behind(context, drafted) if drafted else self._run,
             stops=self._stops,
@@ -171,7 +170,7 @@ class PhraseSession:
                 hit = tree.token_ids[child] == token
                 found = child if hit else found
                 cell = cell_of(tree.sources[child], scores[child], runs[child])
-                self._calibration.count(cell, hit=hit)
+                count(self._calibration, cell, hit)
             if found is None:
                 return
             node = found

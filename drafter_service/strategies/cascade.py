@@ -11,7 +11,7 @@ from drafter_service.economy import Economy
 from drafter_service.review import review
 from drafter_service.session import DrafterSession
 from drafter_service.strategies.chain import Chain, Drafted
-from draftloop.calibration import Calibration
+from draftloop.calibration import Calibration, correct
 from draftloop.max_gram import MaxGram
 from draftloop.runtime.forward import Forward, Task
 from draftloop.runtime.kv_cache import Slot
@@ -149,7 +149,7 @@ class Cascade(Chain):
         """Max-gram writes up to `depth` tokens, none that is reached with less than `least`."""
         calibration, source = self.session.experience.calibration, TokenSource.PROMPT_LOOKUP
         for token, score in self._max_gram.propose(path.token_ids, depth - len(path)):
-            estimate = calibration.correct(source, score, len(path) + 1)
+            estimate = correct(calibration, source, score, len(path) + 1)
             if path.reach * estimate < least:
                 return DraftEnd.VERIFY_COST
             path.add(token, score, estimate, source)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from drafter_service.session import DrafterSession
 from drafter_service.strategies.base import Strategy
-from draftloop.calibration import Calibration
+from draftloop.calibration import Calibration, correct
 from draftloop.tree import EMPTY_TREE, ROOT, DraftBudget, DraftTree, TokenSource, Verdict
 
 SOURCE = TokenSource.DRAFT_MODEL
@@ -119,7 +119,7 @@ class Chain(Strategy):
         drafted.ended = verdict.stopped  # nothing is ever emitted after a stop token
         gain, reach = 0.0, 1.0
         for token, score in zip(verdict.emitted_token_ids, scores, strict=True):
-            estimate = calibration.correct(SOURCE, score, len(drafted) + 1)
+            estimate = correct(calibration, SOURCE, score, len(drafted) + 1)
             drafted.add(token, score, estimate, writer=writer)
             reach *= estimate
             gain += reach

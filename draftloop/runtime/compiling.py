@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar, cast
 
 import numba
+from numba.extending import register_jitable
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -26,6 +27,11 @@ def vectorised(function: Function) -> Function:
     Nothing else is reordered or fused, so the results have the same bits wherever it is called.
     """
     return _compiled(function, fastmath={"nnan", "nsz"})
+
+
+def compilable(function: Function) -> Function:
+    """Stays what it is; compiled code that calls it has it compiled along."""
+    return register_jitable(function)
 
 
 def _compiled(function: Function, **more: Any) -> Function:

@@ -74,6 +74,6 @@ async def test_the_drafter_is_told_where_a_request_ends(
         )
         stream = DrafterStream(Replica("one", channel), terms)
         await stream.open(PROMPT)
-        draft = await stream.propose(LENGTH + 1, [end], None, DraftBudget(max_nodes=4, max_depth=4))
+        draft = await stream.propose([*PROMPT, end], None, DraftBudget(max_nodes=4, max_depth=4))
         assert draft.tree.token_ids == (end,) * (4 if ignores else 1)
         await stream.close()

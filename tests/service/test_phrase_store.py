@@ -15,7 +15,7 @@ import redis
 from draftloop.calibration import Calibration
 from draftloop.phrase import Phrase
 from draftloop.tree import DraftBudget
-from phrase_store.index import correction_of, grow, warm_up
+from phrase_store.index import grow, warm_up
 from phrase_store.log import LogUnavailable, open_log
 from phrase_store.records import encode, encode_cleared
 from phrase_store.redis_log import RedisLog
@@ -215,10 +215,10 @@ def test_tokens_of_no_vocabulary_are_passed_over(
     until(lambda: says(reader) == (99, 7))
     assert reader.figures().skipped == 2 and reader.figures().received == 1
     successors = reader.successors(100).rows
-    shared, correction = writer.index, correction_of(Calibration())
+    shared, calibration = writer.index, Calibration()
     budget = DraftBudget(max_nodes=4, max_depth=4)
     grown = grow(
-        (2_000_000_000,), budget, shared=shared, own=None, correction=correction,
+        (2_000_000_000,), budget, shared=shared, own=None, calibration=calibration,
         successors=successors,
     )  # fmt: skip
     assert set(grown.tree.token_ids) <= {7}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from draftloop.calibration import Calibration
 from draftloop.phrase import Phrase
 from draftloop.tree import DraftBudget
-from phrase_store.index import correction_of, grow
+from phrase_store.index import grow
 from phrase_store.store import Namespace
 
 CONTEXT = (11, 12, 13)
@@ -13,10 +13,10 @@ CONTEXT = (11, 12, 13)
 
 def says(namespace: Namespace, context: tuple[int, ...] = CONTEXT) -> tuple[int, ...]:
     """What the namespace thinks follows."""
-    correction = correction_of(Calibration())
+    calibration = Calibration()
     budget = DraftBudget(max_nodes=3, max_depth=3)
     shared = namespace.index
-    grown = grow(context, budget, shared=shared, own=None, correction=correction, most_leaves=1)
+    grown = grow(context, budget, shared=shared, own=None, calibration=calibration, most_leaves=1)
     return grown.tree.token_ids
 
 

@@ -6,10 +6,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from draftloop.calibration import MEMORY, PRIOR_TRIALS, RUN_EDGES, SCORE_EDGES, Calibration
+from draftloop.calibration import (
+    MEMORY,
+    PRIOR_TRIALS,
+    RUN_EDGES,
+    SCORE_EDGES,
+    Calibration,
+    cell_of,
+    correct,
+    count,
+)
+from draftloop.runtime import calibrating
+from draftloop.runtime.compiling import compiled
 from draftloop.tree import ROOT, DraftTree, TokenSource, Verdict
-from phrase_store import growth
-from phrase_store.index import correction_of
 
 PHRASE, DRAFT = TokenSource.PHRASE, TokenSource.DRAFT_MODEL
 scores = st.floats(0, 1) | st.sampled_from(SCORE_EDGES)
@@ -29,7 +38,7 @@ HIT, MISS = verdict(0), verdict()
 
 @given(st.sampled_from(list(TokenSource)), scores, depths)
 def test_a_score_stands_for_itself_at_first(source: TokenSource, score: float, depth: int) -> None:
-    assert Calibration().correct(source, score, depth) == pytest.approx(score)
+    assert correct(Calibration(), source, score, depth) == pytest.approx(score)
 
 
 @pytest.mark.parametrize("rate", [0.0, 0.25, 1.0])
@@ -42,7 +51,7 @@ def test_what_is_measured_takes_over(rate: float) -> None:
     expected = 0.6
     for _ in range(2):  # all depths together, and then this one
         expected = (rate * trials + PRIOR_TRIALS * expected) / (trials + PRIOR_TRIALS)
-    assert calibration.correct(PHRASE, 0.6, 1) == pytest.approx(expected, abs=0.02)
+    assert correct(calibration, PHRASE, 0.6, 1) == pytest.approx(expected, abs=0.02)
 
 
 def test_trials_fade_so_that_the_correction_follows_the_text() -> None:
@@ -50,10 +59,10 @@ def test_trials_fade_so_that_the_correction_follows_the_text() -> None:
     for _ in range(5000):
         calibration.observe(one(), [0.6], HIT)
     assert max(calibration.trials) <= 1 / (1 - MEMORY)
-    high = calibration.correct(PHRASE, 0.6, 1)
+    high = correct(calibration, PHRASE, 0.6, 1)
     for _ in range(200):
         calibration.observe(one(), [0.6], MISS)
-    assert calibration.correct(PHRASE, 0.6, 1) < 0.25 < high
+    assert correct(calibration, PHRASE, 0.6, 1) < 0.25 < high
 
 
 def test_only_nodes_whose_parent_was_accepted_are_trials() -> None:
@@ -63,25 +72,25 @@ def test_only_nodes_whose_parent_was_accepted_are_trials() -> None:
     calibration.observe(tree, [0.15, 0.25, 0.35, 0.45], verdict(0))
     # Each is counted at its depth and among all depths.
     assert sum(calibration.trials) == 2 * 3 and sum(calibration.hits) == 2 * 1
-    assert calibration.correct(PHRASE, 0.15, 1) > 0.15
-    assert calibration.correct(PHRASE, 0.25, 2) < 0.25
-    assert calibration.correct(PHRASE, 0.35, 1) < 0.35
-    assert calibration.correct(PHRASE, 0.45, 2) == pytest.approx(0.45)
+    assert correct(calibration, PHRASE, 0.15, 1) > 0.15
+    assert correct(calibration, PHRASE, 0.25, 2) < 0.25
+    assert correct(calibration, PHRASE, 0.35, 1) < 0.35
+    assert correct(calibration, PHRASE, 0.45, 2) == pytest.approx(0.45)
 
 
 def test_sources_and_scores_are_judged_apart_and_depths_as_they_show_themselves() -> None:
     calibration = Calibration()
     for _ in range(50):
         calibration.observe(one(), [0.6], MISS)
-    assert calibration.correct(PHRASE, 0.6, 1) < 0.2
-    assert calibration.correct(DRAFT, 0.6, 1) == pytest.approx(0.6)
-    assert calibration.correct(PHRASE, 0.75, 1) == pytest.approx(0.75)
-    assert calibration.correct(PHRASE, 0.6, 2) < 0.2  # nothing is known of this depth alone
+    assert correct(calibration, PHRASE, 0.6, 1) < 0.2
+    assert correct(calibration, DRAFT, 0.6, 1) == pytest.approx(0.6)
+    assert correct(calibration, PHRASE, 0.75, 1) == pytest.approx(0.75)
+    assert correct(calibration, PHRASE, 0.6, 2) < 0.2  # nothing is known of this depth alone
     deeper = DraftTree.chain([7, 8], PHRASE)
     for _ in range(50):
         calibration.observe(deeper, [0.99, 0.6], verdict(0, 1))
-    assert calibration.correct(PHRASE, 0.6, 2) > 0.8
-    assert calibration.correct(PHRASE, 0.6, 1) < 0.3
+    assert correct(calibration, PHRASE, 0.6, 2) > 0.8
+    assert correct(calibration, PHRASE, 0.6, 1) < 0.3
 
 
 def test_a_bucket_ends_before_its_edge() -> None:
@@ -89,8 +98,8 @@ def test_a_bucket_ends_before_its_edge() -> None:
         calibration = Calibration()
         calibration.observe(one(), [edge], MISS)
         below = edge - 1e-9
-        assert calibration.correct(PHRASE, edge, 1) < edge
-        assert calibration.correct(PHRASE, below, 1) == pytest.approx(below)
+        assert correct(calibration, PHRASE, edge, 1) < edge
+        assert correct(calibration, PHRASE, below, 1) == pytest.approx(below)
 
 
 def test_every_node_needs_its_score() -> None:
@@ -99,21 +108,31 @@ def test_every_node_needs_its_score() -> None:
 
 
 outcomes = st.lists(
-    st.tuples(st.sampled_from([PHRASE, TokenSource.PROMPT_LOOKUP]), scores, st.booleans()),
+    st.tuples(st.sampled_from(list(TokenSource)), scores, depths, st.booleans(), st.booleans()),
     max_size=40,
 )
 
 
+@compiled
+def counted_and_corrected(
+    calibration: Calibration, source: int, score: float, run: int, is_first: bool, hit: bool
+) -> float:
+    """What a compiled loop takes in, and what it says afterwards."""
+    cell = calibrating.cell_of(source, score, run, is_first)
+    calibrating.count(calibration, cell, hit)
+    return calibrating.correct(calibration, source, score, run, is_first)
+
+
 @settings(deadline=None)
-@given(outcomes, scores, depths)
+@given(outcomes)
 def test_corrections_are_probabilities_and_the_compiled_ones_the_same(
-    seen: list[tuple[TokenSource, float, bool]], score: float, depth: int
+    seen: list[tuple[TokenSource, float, int, bool, bool]],
 ) -> None:
-    calibration = Calibration()
-    correction = correction_of(calibration)  # a view: made before, it sees what comes later
-    for source, raw, hit in seen:
-        calibration.observe(one(source), [raw], HIT if hit else MISS)
-    for source in (PHRASE, TokenSource.PROMPT_LOOKUP):
-        corrected = calibration.correct(source, score, depth)
+    calibration, other = Calibration(), Calibration()
+    for source, score, run, is_first, hit in seen:
+        count(calibration, cell_of(source, score, run, is_first), hit)
+        corrected = correct(calibration, source, score, run, is_first)
         assert 0 <= corrected <= 1
-        assert growth.corrected(correction, int(source), score, depth) == pytest.approx(corrected)
+        said = counted_and_corrected(other, int(source), score, run, is_first, hit)
+        assert said == corrected  # to the last bit
+    assert other == calibration

@@ -22,7 +22,7 @@ from draftloop.phrase import MAX_CONTEXT, Phrase
 from draftloop.tree import ROOT, DraftBudget, DraftTree, TokenSource, Verdict
 from phrase_store import growth
 from phrase_store.counts import MOST_CONTINUATIONS, WAYS
-from phrase_store.index import Grown, PhraseIndex, correction_of, grow, warm_up
+from phrase_store.index import Grown, PhraseIndex, grow, warm_up
 from phrase_store.session import PhraseSession
 from phrase_store.stops import in_order
 
@@ -56,8 +56,8 @@ def grown(
     calibration: Calibration | None = None,
 ) -> Grown:
     budget = DraftBudget(max_nodes=nodes, max_depth=depth, least_path_probability=least)
-    correction = correction_of(calibration or Calibration())
-    return grow(context, budget, shared=shared, own=own, correction=correction, most_leaves=leaves)
+    known = calibration or Calibration()
+    return grow(context, budget, shared=shared, own=own, calibration=known, most_leaves=leaves)
 
 
 def first(
@@ -174,12 +174,12 @@ def test_nothing_follows_a_stop_token_but_what_is_committed() -> None:
 def test_stop_tokens_take_away_what_is_behind_them_and_nothing_else(
     text: list[int], context: list[int], stop_token_ids: set[int]
 ) -> None:
-    budget, calibration = DraftBudget(max_nodes=400, max_depth=3), correction_of(Calibration())
+    budget, calibration = DraftBudget(max_nodes=400, max_depth=3), Calibration()
     index = new_index(text)
 
     def paths(stops: set[int]) -> set[tuple[int, ...]]:
         tree = grow(
-            context, budget, shared=index, own=None, correction=calibration, stops=in_order(stops)
+            context, budget, shared=index, own=None, calibration=calibration, stops=in_order(stops)
         ).tree
         return {tuple(tree.token_ids[at] for at in tree.path(node)) for node in range(len(tree))}
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from draftloop.calibration import Calibration
 from draftloop.phrase import MAX_CONTEXT, MAX_PHRASE_TOKENS, Phrase
 from draftloop.tree import DraftBudget
-from phrase_store.index import PhraseIndex, correction_of, grow
+from phrase_store.index import PhraseIndex, grow
 from phrase_store.records import (
     MAX_RECORD_PHRASES,
     TOKEN_LIMIT,
@@ -140,8 +140,8 @@ def test_predictions_count_less_than_text_in_other_processes_too() -> None:
     said = [Phrase((1,), (6,)), Phrase((1,), (5,), committed=False)]
     count_into(index, unpack([encode(1, said)]).runs)
     budget = DraftBudget(max_nodes=1, max_depth=1)
-    correction = correction_of(Calibration())
-    made = grow((1,), budget, shared=index, own=None, correction=correction)
+    calibration = Calibration()
+    made = grow((1,), budget, shared=index, own=None, calibration=calibration)
     assert made.tree.token_ids == (6,)
 
 

@@ -12,7 +12,7 @@ from draftloop.phrase import PhraseAccess, PhraseScope
 from draftloop.tree import MOST_SUCCESSORS, ROOT, DraftBudget, DraftTree, TokenSource, Verdict
 from phrase_store.config import PhraseSettings
 from phrase_store.growth import RANK_SCORES
-from phrase_store.index import PhraseIndex, correction_of, grow
+from phrase_store.index import PhraseIndex, grow
 from phrase_store.session import PhraseSession
 from phrase_store.store import DraftsFrom, PhraseStore
 from phrase_store.successors import UNKNOWN, SuccessorTable
@@ -182,7 +182,7 @@ def test_successors_share_what_phrases_leave_of_the_probability() -> None:
     table = table_of(t1=[2, 3, 4])
     made = grow(
         [1], DraftBudget(max_nodes=3, max_depth=1), shared=index, own=None,
-        correction=correction_of(Calibration()), successors=table.rows,
+        calibration=Calibration(), successors=table.rows,
     )  # fmt: skip
     of_phrase = made.tree.estimates[0]
     assert made.tree.token_ids == (2, 3, 4) and 0.5 < of_phrase < 1
@@ -193,6 +193,6 @@ def test_unknown_successors_end_a_row() -> None:
     rows = np.full((VOCABULARY, MOST_SUCCESSORS), UNKNOWN, np.int32)
     grown = grow(
         [1], BUDGET, shared=PhraseIndex(max_bytes=1 << 12), own=None,
-        correction=correction_of(Calibration()), successors=rows,
+        calibration=Calibration(), successors=rows,
     )  # fmt: skip
     assert not len(grown.tree)

@@ -1,0 +1,13 @@
+"""Calibration for compiled loops: the functions of `draftloop.calibration` themselves."""
+
+from __future__ import annotations
+
+from draftloop import calibration
+from draftloop.runtime.compiling import compilable
+
+bucket = compilable(calibration.bucket)
+together = compilable(calibration.together)
+cell_of = compilable(calibration.cell_of)
+count = compilable(calibration.count)
+estimate = compilable(calibration.estimate)
+correct = compilable(calibration.correct)
