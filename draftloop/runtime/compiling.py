@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
+import functools
+import hashlib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import FunctionType
 from typing import Any, TypeVar, cast
 
 import numba
+import numpy as np
 from numba.extending import register_jitable
 
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -15,8 +20,8 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 def compiled(function: Function) -> Function:
     """Compiled at first use, kept on disk where a folder can be written, without the GIL.
 
-    What is kept is renewed when its own file changes, not when a file does whose functions it
-    calls: who changes one of these removes the `*.nbi` beside those that call it.
+    What is kept is renewed when its own file changes, that of a function that it calls, or a
+    constant that it has from elsewhere.
     """
     return _compiled(function)
 
@@ -40,6 +45,8 @@ def _compiled(function: Function, **more: Any) -> Function:
         made = numba.njit(cache=True, **options)(function)
     except RuntimeError:  # numba found no folder for its cache: a read-only container, say
         return cast(Function, numba.njit(**options)(function))
+    # numba itself looks at the function's own file alone
+    made._cache._cache_file._source_stamp = stamp_of(function)
     save = made._cache.save_overload
 
     def save_if_there_is_room(*what: Any) -> None:
@@ -48,3 +55,43 @@ def _compiled(function: Function, **more: Any) -> Function:
 
     made._cache.save_overload = save_if_there_is_room
     return cast(Function, made)
+
+
+def stamp_of(function: Callable[..., Any]) -> tuple[str, ...]:
+    """What the compiled code of a function is made of, as something that tells two apart."""
+    made_of: set[str] = set()
+    seen: set[FunctionType] = set()
+    ahead = [cast(FunctionType, function)]
+    while ahead:
+        code = ahead.pop()
+        if code in seen:
+            continue
+        seen.add(code)
+        made_of.add(_source_of(code.__code__.co_filename))
+        for used in _used_by(code):
+            if isinstance(used, FunctionType):
+                ahead.append(used)
+            else:
+                made_of.add(used)
+    return tuple(sorted(made_of))
+
+
+def _used_by(function: FunctionType) -> Iterator[FunctionType | str]:
+    """Functions and constants of its module that a function names."""
+    for name in function.__code__.co_names:
+        used = function.__globals__.get(name)
+        used = getattr(used, "py_func", used)
+        if isinstance(used, FunctionType):
+            yield used
+        elif isinstance(used, np.ndarray):
+            yield f"{name} = {used.dtype} {used.tolist()}"
+        elif isinstance(used, int | float | str | tuple | np.generic | np.dtype):
+            yield f"{name} = {used!r}"
+
+
+@functools.cache
+def _source_of(path: str) -> str:
+    try:
+        return hashlib.sha256(Path(path).read_bytes()).hexdigest()
+    except OSError:  # no file: of an archive, say, whose name holds its version
+        return path

@@ -1,0 +1,74 @@
+"""What is compiled and kept on disk is never older than what it is made of."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+CALLER = """
+from draftloop.runtime.compiling import compiled
+from {inner} import FACTOR, STEPS, times
+
+@compiled
+def result(number):
+    return times(number) + 1000 * FACTOR + 100 * STEPS[0]
+
+def hits():
+    return sum(result.stats.cache_hits.values())
+"""
+CALLED = """
+import numpy as np
+from draftloop.runtime.compiling import {way}
+
+FACTOR, STEPS = {factor}, np.array([{step}])
+
+@{way}
+def times(number):
+    return {times} * number
+"""
+
+
+def run(folder: Path) -> tuple[int, int]:
+    """What another process has the compiled function say, and how often it was on disk."""
+    said = "import caller; print(caller.result(7), caller.hits())"
+    made = subprocess.run(
+        [sys.executable, "-c", said], cwd=folder, capture_output=True, text=True, check=True
+    )
+    result, hits = map(int, made.stdout.split())
+    return result, hits
+
+
+@pytest.mark.parametrize("way", ["compiled", "compilable"])
+def test_what_is_kept_is_renewed_when_what_it_calls_changes(tmp_path: Path, way: str) -> None:
+    def write(**what: int) -> None:
+        said = {"times": 2, "factor": 3, "step": 4} | what
+        (tmp_path / "called.py").write_text(CALLED.format(way=way, **said), encoding="utf-8")
+
+    (tmp_path / "caller.py").write_text(CALLER.format(inner="called"), encoding="utf-8")
+    write()
+    assert run(tmp_path) == (3414, 0)
+    assert run(tmp_path) == (3414, 1)
+    write(times=5)
+    assert run(tmp_path) == (3435, 0)
+
+
+def test_what_is_kept_is_renewed_when_a_constant_changes(tmp_path: Path) -> None:
+    def write(factor: int, step: int) -> None:
+        said = CALLED.format(way="compiled", times=2, factor=factor, step=step)
+        (tmp_path / "constants.py").write_text(said, encoding="utf-8")
+
+    handed_on = "from constants import FACTOR, STEPS\nfrom own import times\n"
+    (tmp_path / "called.py").write_text(handed_on, encoding="utf-8")
+    own = CALLED.format(way="compiled", times=2, factor=0, step=0)
+    (tmp_path / "own.py").write_text(own, encoding="utf-8")
+    (tmp_path / "caller.py").write_text(CALLER.format(inner="called"), encoding="utf-8")
+    write(3, 4)
+    assert run(tmp_path) == (3414, 0)
+    write(5, 4)
+    assert run(tmp_path) == (5414, 0)
+    write(5, 6)
+    assert run(tmp_path) == (5614, 0)
+    assert run(tmp_path) == (5614, 1)
