@@ -86,6 +86,7 @@ class DrafterSession(Session[DrafterStream]):
     async def _ready(self, committed: Sequence[int]) -> DrafterStream:
         """Where to ask. Raises Unavailable where that is nowhere yet; it begins to open then."""
         if not self._has_room(committed):
+            await self._call_off_opening()
             self._drop()
             raise _without("context", "the text has outgrown the draft model's context")
         if self._refused:
@@ -115,11 +116,14 @@ class DrafterSession(Session[DrafterStream]):
 
     async def close(self) -> None:
         """Frees the session, even one that is still opening."""
+        await self._call_off_opening()
+        await super().close()
+
+    async def _call_off_opening(self) -> None:
         if self._opening is not None and not self._opening.done():
             self._opening.cancel()
             await asyncio.wait({self._opening})
             self._drop()
-        await super().close()
 
     async def _open_on(self, replica: Replica, committed: Sequence[int]) -> None:
         try:

@@ -84,6 +84,21 @@ async def test_a_text_longer_than_the_draft_model_reads_blames_nobody() -> None:
             await each.close()
 
 
+async def test_a_text_that_outgrows_the_draft_model_opens_no_session_any_more() -> None:
+    fake = fakes.FakeDrafter(None, one_node)
+    async with fakes.listening(add_drafter, fake) as address, replicas(address) as known:
+        (replica,) = known
+        replica.model = model_info(context_length=6)
+        known.join(replica)
+        session = DrafterSession(known, terms(), target=TARGET)
+        session.open(range(5))  # the task has not begun
+        assert session.asked_for
+        assert await falls_back(session, range(6)) == "context"
+        await asyncio.sleep(0.1)
+        assert not session.asked_for and not replica.sessions and not replica.resting
+        await session.close()
+
+
 async def test_a_request_that_a_drafter_refuses_is_not_asked_again_and_blames_nobody() -> None:
     """Such as one with a bias for a token that the draft model has not."""
 
