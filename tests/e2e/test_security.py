@@ -131,7 +131,8 @@ def refused(deployment: Deployment, key: str | None, **said: Any) -> grpc.RpcErr
 
 
 def test_a_request_passes_all_roles(deployment: Deployment) -> None:
-    answer = ask(deployment, ALICE, speculation=pb.SpeculationParameters(strategy="speculative"))
+    waits = pb.SpeculationParameters(strategy="speculative", max_draft_tokens=4)
+    answer = ask(deployment, ALICE, speculation=waits)
     assert answer.summary.output_tokens == 8
     assert answer.summary.speculation.draft_tokens > 0
 
