@@ -92,8 +92,11 @@ class Controller:
 
     @property
     def node_price(self) -> float:
-        """Least probability with which one more node must be reached."""
-        return self.shared_rate * self.verify_cost.node_nanoseconds(self._nodes)
+        """Least probability with which one more node must be reached to be drafted.
+
+        The least that it may have to be verified with: what is, `select` says by all sizes.
+        """
+        return self.shared_rate * self.verify_cost.node_nanoseconds(self._nodes, self.max_nodes)
 
     def worth(self, offer: Offer = NO_OFFER) -> float:
         """Expected tokens of a round beyond those that its time brings in anyway.

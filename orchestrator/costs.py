@@ -101,21 +101,23 @@ class VerifyCost:
 
     def times(self, most: int) -> list[float]:
         """Expected times of verifying 0 to `most` nodes."""
-        if self._beside != self.load.others_rows:
-            self._beside = self.load.others_rows
-            self._forwards.clear()
-        known, around = self._forwards, self.everybodys.nanoseconds
-        known.extend(self._forward(nodes) for nodes in range(len(known), most + 1))
-        return [forward + around(nodes) for nodes, forward in enumerate(known[: most + 1])]
+        around = self.everybodys.nanoseconds
+        return [forward + around(nodes) for nodes, forward in enumerate(self._until(most))]
 
     def nanoseconds(self, nodes: float) -> float:
         """Expected time of verifying so many nodes."""
         return max(1.0, self._forward(nodes) + self.everybodys.nanoseconds(nodes))
 
-    def node_nanoseconds(self, nodes: float) -> float:
-        """What one more node costs beyond so many, as the mean of the next few."""
-        more = self._forward(nodes + SLOPE_NODES) - self._forward(nodes)
-        return max(0.0, more / SLOPE_NODES) + self.everybodys.node_ns
+    def node_nanoseconds(self, nodes: float, most: int) -> float:
+        """What one more node costs beyond so many, at least, where drafts have at most `most`.
+
+        That is what the next few do. Curves are stairs: where they are on a step it is what a node
+        of the best size of draft does, behind the step.
+        """
+        none, *others = self._until(most)
+        behind = min(((more - none) / count for count, more in enumerate(others, 1)), default=0.0)
+        here = (self._forward(nodes + SLOPE_NODES) - self._forward(nodes)) / SLOPE_NODES
+        return max(0.0, min(here, behind)) + self.everybodys.node_ns
 
     def observe(self, nodes: int, nanoseconds: int, timings: ServiceTimings = UNTOLD) -> None:
         """Takes in what a round took, its draft apart, and what the service says of it."""
@@ -131,6 +133,15 @@ class VerifyCost:
         The first ones of a crowd do not make a load yet, and wait for its prompts.
         """
         return self.load.is_shared or timings.is_shared
+
+    def _until(self, most: int) -> list[float]:
+        """Forwards with 0 to `most` nodes."""
+        if self._beside != self.load.others_rows:
+            self._beside = self.load.others_rows
+            self._forwards.clear()
+        known = self._forwards
+        known.extend(self._forward(nodes) for nodes in range(len(known), most + 1))
+        return known[: most + 1]
 
     def _forward(self, nodes: float) -> float:
         return self._line.nanoseconds(self.load.others_rows + nodes + 1)

@@ -30,7 +30,7 @@ def controller(curve: tuple[CostPoint, ...], fixed: bool = False) -> Controller:
 def test_a_verification_costs_what_the_curve_and_the_last_rounds_say() -> None:
     cost = VerifyCost(SLOPING)
     assert cost.nanoseconds(0) == 1000 and cost.nanoseconds(31) == 2000
-    assert cost.node_nanoseconds(0) == pytest.approx(1000 / 31)
+    assert cost.node_nanoseconds(0, 31) == pytest.approx(1000 / 31)
     for _ in range(50):
         cost.observe(0, 3000)
     assert cost.nanoseconds(0) == pytest.approx(3000, rel=0.01)
@@ -40,7 +40,7 @@ def test_a_verification_costs_what_the_curve_and_the_last_rounds_say() -> None:
     assert cost.nanoseconds(31) == pytest.approx(5000, rel=0.01)
     assert cost.nanoseconds(0) == pytest.approx(3000, rel=0.1)  # drafts have more around them
     assert cost.times(31)[0] == cost.nanoseconds(0) and cost.times(31)[31] == cost.nanoseconds(31)
-    assert cost.node_nanoseconds(0) == pytest.approx(1000 / 31)  # what is around does not grow
+    assert cost.node_nanoseconds(0, 31) == pytest.approx(1000 / 31)  # what is around does not grow
 
 
 def test_a_verification_takes_some_time() -> None:
@@ -51,7 +51,22 @@ def test_a_verification_takes_some_time() -> None:
 
 
 def test_one_more_node_never_saves_time() -> None:
-    assert VerifyCost((CostPoint(1, 2000), CostPoint(8, 1000))).node_nanoseconds(0) == 0
+    assert VerifyCost((CostPoint(1, 2000), CostPoint(8, 1000))).node_nanoseconds(0, 31) == 0
+
+
+def test_a_step_of_the_curve_is_paid_by_all_nodes_that_stand_on_it() -> None:
+    """Else drafts would end before it, where the next node is dear and those behind it are not."""
+    cost = VerifyCost(
+        (CostPoint(1, 1000), CostPoint(2, 1010), CostPoint(4, 1030), CostPoint(5, 1220),
+         CostPoint(12, 1220), CostPoint(13, 2000), CostPoint(16, 2000))
+    )  # fmt: skip
+    assert cost.node_nanoseconds(1, 15) == pytest.approx(10)
+    assert cost.node_nanoseconds(3, 3) == pytest.approx(10)  # no draft stands on the step
+    assert cost.node_nanoseconds(3, 15) == pytest.approx(10)
+    dear_first = VerifyCost((CostPoint(1, 1000), CostPoint(2, 1330), CostPoint(12, 1330)))
+    assert dear_first.node_nanoseconds(0, 1) == pytest.approx(165)  # the next two together
+    assert dear_first.node_nanoseconds(0, 11) == pytest.approx(30)
+    assert dear_first.node_nanoseconds(1, 11) == 0
 
 
 def test_what_verifications_took_in_other_requests_is_where_the_next_one_starts() -> None:
@@ -89,7 +104,9 @@ def test_a_verification_among_others_begins_where_their_rows_end() -> None:
     for _ in range(20):
         among.observe(2, 1250, shared(sessions=8, rows=18))
     assert among.load.sessions == 8 and among.load.others_rows == 15
-    assert among.node_nanoseconds(0) == pytest.approx(125) and alone.node_nanoseconds(0) == 0
+    assert (
+        among.node_nanoseconds(0, 16) == pytest.approx(125) and alone.node_nanoseconds(0, 31) == 0
+    )
     assert among.times(1)[1] - among.times(1)[0] == pytest.approx(125)
     for _ in range(20):
         among.observe(2, 1000, shared(sessions=1, rows=3))
@@ -197,7 +214,7 @@ def test_what_is_around_a_verification_grows_with_its_nodes() -> None:
     assert cost.nanoseconds(0) == pytest.approx(3000, rel=0.05)
     assert cost.nanoseconds(2) == pytest.approx(3200, rel=0.05)
     assert cost.times(20)[20] == cost.nanoseconds(20) == pytest.approx(4100, rel=0.05)
-    assert cost.node_nanoseconds(0) == pytest.approx(50, rel=0.05)
+    assert cost.node_nanoseconds(0, 31) == pytest.approx(50, rel=0.05)
 
 
 def test_a_round_that_stood_still_does_not_make_drafts_dear() -> None:
