@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+import contextlib
+from collections.abc import AsyncIterator, Sequence
 
 import pytest
 
@@ -11,6 +12,7 @@ from draftloop.errors import InvalidInput, Unavailable
 from draftloop.metrics import REGISTRY
 from draftloop.tree import DraftBudget
 from orchestrator.drafter_session import DrafterSession
+from orchestrator.replicas import Replica, Replicas
 from protos import drafter_pb2
 from tests.faults import fakes
 from tests.faults.open_sessions import (
@@ -62,13 +64,22 @@ def one_node(asked: drafter_pb2.ProposeDraft, _: object) -> fakes.Reply:
     return fakes.draft(asked.committed_length, [1], [-1])
 
 
-async def test_a_text_longer_than_the_draft_model_reads_blames_nobody() -> None:
-    """The draft model of a pair often has the shorter context; others draft with it as before."""
-    fake = fakes.FakeDrafter(None, one_node)
+@contextlib.asynccontextmanager
+async def short_context(
+    fake: fakes.FakeDrafter,
+) -> AsyncIterator[tuple[Replicas, Replica]]:
+    """A drafter whose model reads texts of up to five tokens."""
     async with fakes.listening(add_drafter, fake) as address, replicas(address) as known:
         (replica,) = known
         replica.model = model_info(context_length=6)
         known.join(replica)
+        yield known, replica
+
+
+async def test_a_text_longer_than_the_draft_model_reads_blames_nobody() -> None:
+    """The draft model of a pair often has the shorter context; others draft with it as before."""
+    fake = fakes.FakeDrafter(None, one_node)
+    async with short_context(fake) as (known, replica):
         session = DrafterSession(known, terms(), target=TARGET)
         long = DrafterSession(known, terms(), target=TARGET)
         assert await becomes_ready(session)
@@ -86,10 +97,7 @@ async def test_a_text_longer_than_the_draft_model_reads_blames_nobody() -> None:
 
 async def test_a_text_that_outgrows_the_draft_model_opens_no_session_any_more() -> None:
     fake = fakes.FakeDrafter(None, one_node)
-    async with fakes.listening(add_drafter, fake) as address, replicas(address) as known:
-        (replica,) = known
-        replica.model = model_info(context_length=6)
-        known.join(replica)
+    async with short_context(fake) as (known, replica):
         session = DrafterSession(known, terms(), target=TARGET)
         session.open(range(5))  # the task has not begun
         assert session.asked_for

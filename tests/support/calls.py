@@ -13,6 +13,7 @@ from orchestrator.gateway.tools.notation import Functions, Notation
 from orchestrator.gateway.tools.reader import CallPart, CallReader
 from orchestrator.gateway.tools.schemas import Function
 from orchestrator.tokenizer import Tokenizer
+from tests.support.marks import in_pieces
 
 Calls = list[tuple[str, str]]  # names and arguments
 
@@ -60,3 +61,14 @@ def follows(grammar: Grammar, text: str, folder: Path | None = None) -> bool:
     token_ids = own.encode(text, add_special_tokens=False)
     accepted: int = matcher.validate_tokens([*token_ids, 0])
     return accepted == len(token_ids) + 1
+
+
+def assert_told_whole(
+    notation: Notation, pieces: list[str], cuts: list[int], functions: Functions | None = None
+) -> None:
+    """However a text is cut it is read alike; without a call the content is all of it."""
+    text = "".join(pieces)
+    content, calls = read(notation, [text], functions)
+    assert read(notation, in_pieces(text, cuts), functions) == (content, calls)
+    if not calls:
+        assert content == text

@@ -43,7 +43,7 @@ from orchestrator.gateway.tools.schemas import (
 )
 from orchestrator.text import TextStream
 from orchestrator.tokenizer import Tokenizer
-from tests.support.calls import follows, is_allowed, read
+from tests.support.calls import assert_told_whole, follows, is_allowed, read
 from tests.support.marks import in_pieces, message, tokenizer_with
 from tests.support.tool_answers import (
     ANSWERS,
@@ -100,11 +100,7 @@ def test_any_text_is_told_whole_however_it_comes(
     notation: Notation, pieces: list[str], cuts: list[int]
 ) -> None:
     """Where nothing is called, it is the content as it stands."""
-    text = "".join(pieces)
-    content, calls = read(notation, [text])
-    assert read(notation, in_pieces(text, cuts)) == (content, calls)
-    if not calls:
-        assert content == text
+    assert_told_whole(notation, pieces, cuts)
 
 
 @pytest.mark.parametrize(

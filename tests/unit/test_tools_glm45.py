@@ -15,7 +15,7 @@ from draftloop.errors import InvalidInput
 from orchestrator.gateway.tools.glm45 import GLM45
 from orchestrator.gateway.tools.reader import CallReader
 from orchestrator.gateway.tools.schemas import Function
-from tests.support.calls import is_allowed, read
+from tests.support.calls import assert_told_whole, is_allowed, read
 from tests.support.marks import in_pieces, tokenizer_with
 
 PARAMETERS: dict[str, Any] = {
@@ -113,11 +113,7 @@ PIECES = ("<tool_call>", "</tool_call>", "<arg_key>", "</arg_key>", "<arg_value>
 @example(pieces=["<tool_call>", "write", "<arg_key>", "</arg_key>", "<arg_value>", "5"], cuts=[])
 @example(pieces=["<tool_call>", "a" * 300, written(path="x")], cuts=[230])
 def test_any_text_is_told_whole_however_it_comes(pieces: list[str], cuts: list[int]) -> None:
-    text = "".join(pieces)
-    content, calls = read(GLM45, [text], KNOWN)
-    assert read(GLM45, in_pieces(text, cuts), KNOWN) == (content, calls)
-    if not calls:
-        assert content == text
+    assert_told_whole(GLM45, pieces, cuts, KNOWN)
 
 
 @pytest.mark.parametrize(

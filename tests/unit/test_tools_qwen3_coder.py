@@ -14,7 +14,7 @@ from draftloop.errors import InvalidInput
 from orchestrator.gateway.tools.qwen3_coder import QWEN3_CODER
 from orchestrator.gateway.tools.reader import CallReader
 from orchestrator.gateway.tools.schemas import Function
-from tests.support.calls import is_allowed, read
+from tests.support.calls import assert_told_whole, is_allowed, read
 from tests.support.marks import in_pieces
 
 PARAMETERS: dict[str, Any] = {
@@ -115,11 +115,7 @@ PIECES = ("<tool_call>", "</tool_call>", "<function=", "write", ">", "\n", "</fu
 @example(pieces=["<function=", "\n", "<tool_call>", "f"], cuts=[])
 @example(pieces=["<function=", "f", ">", "<parameter=", "\n", "path>", "</function>"], cuts=[20])
 def test_any_text_is_told_whole_however_it_comes(pieces: list[str], cuts: list[int]) -> None:
-    text = "".join(pieces)
-    content, calls = read(QWEN3_CODER, [text], KNOWN)
-    assert read(QWEN3_CODER, in_pieces(text, cuts), KNOWN) == (content, calls)
-    if not calls:
-        assert content == text
+    assert_told_whole(QWEN3_CODER, pieces, cuts, KNOWN)
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from orchestrator.gateway.tools.kimi_k2 import KIMI_K2
 from orchestrator.gateway.tools.reader import CallReader
 from orchestrator.gateway.tools.schemas import Function
 from orchestrator.gateway.tools.sectioned import Sectioned
-from tests.support.calls import is_allowed, read
+from tests.support.calls import assert_told_whole, is_allowed, read
 from tests.support.marks import in_pieces
 
 ONE, TWO = ("weather", '{"city": "Be } rn", "days": {"a": 1}}'), ("say", '{"text": "```"}')
@@ -107,11 +107,7 @@ PIECES = (
 def test_any_text_is_told_whole_however_it_comes(
     notation: Sectioned, pieces: list[str], cuts: list[int]
 ) -> None:
-    text = "".join(pieces)
-    content, calls = read(notation, [text])
-    assert read(notation, in_pieces(text, cuts)) == (content, calls)
-    if not calls:
-        assert content == text
+    assert_told_whole(notation, pieces, cuts)
 
 
 @pytest.mark.parametrize(
