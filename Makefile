@@ -53,9 +53,10 @@ bench-full: $(INSTALLED) ## the record, in hours: all cells, both ablations, the
 	$(RUN) benchmarks.run --ablation ouroboros --profiles 300M --prompts 8 --minutes 30 --resume
 	$(RUN) benchmarks.oracle --costs benchmarks/results/full.json --out benchmarks/results/oracle-full.json
 
-docs: $(INSTALLED) ## rewrites the tables of settings and metrics in docs/ from the code
+docs: $(INSTALLED) ## rewrites the pages' tables of settings, metrics and results
 	$(RUN) tests.contract.configuration_page
 	$(RUN) tests.contract.metrics_page
+	$(RUN) tests.contract.results_pages
 
 protos: $(PROTOS_INSTALLED) ## rewrites the stubs beside the .proto files
 	$(PROTOS_VENV)/bin/python -m grpc_tools.protoc -I. \

@@ -204,8 +204,13 @@ def _against_best(compared: Sequence[Comparison]) -> list[str]:
 
 
 def markdown_table(title: str, names: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
-    """A table whose first column is text and whose others are figures."""
-    head = [f"**{title}**", "", f"| {' | '.join(names)} |", "|---|" + "---:|" * (len(names) - 1)]
+    """A table under its title, whose first column is text and whose others are figures."""
+    return f"**{title}**\n\n{untitled_table(names, lines)}"
+
+
+def untitled_table(names: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
+    """The same without a title."""
+    head = [f"| {' | '.join(names)} |", "|---|" + "---:|" * (len(names) - 1)]
     return "\n".join([*head, *(f"| {' | '.join(line)} |" for line in lines)])
 
 

@@ -105,7 +105,7 @@ def tables() -> list[str]:
     return [stack_table(stack_settings()), *roles]
 
 
-PAGE = WrittenPage(ROOT / "docs" / "configuration.md", "settings", tables)
+PAGE = WrittenPage(ROOT / "docs" / "configuration.md", {"settings": tables})
 
 if __name__ == "__main__":
     PAGE.write()

@@ -79,7 +79,7 @@ def tables() -> list[str]:
     return [table(heading, declared(module)) for heading, module in MODULES.items()]
 
 
-PAGE = WrittenPage(ROOT / "docs" / "metrics.md", "metrics", tables)
+PAGE = WrittenPage(ROOT / "docs" / "metrics.md", {"metrics": tables})
 
 if __name__ == "__main__":
     PAGE.write()

@@ -16,8 +16,9 @@ from typer.testing import CliRunner
 
 from orchestrator.cli import app
 from orchestrator.gateway.envelope import OPEN, OPEN_FOLDER
-from tests.contract import configuration_page
+from tests.contract import configuration_page, metrics_page, results_pages
 from tests.contract.repository import ROOT, documents, fenced, modules, prose
+from tests.contract.written_page import WrittenPage
 
 README = ROOT / "README.md"
 INLINE = re.compile(r"`([^`\n]+)`")
@@ -163,9 +164,14 @@ def test_what_needs_no_key_is_named() -> None:
     assert {*OPEN, f"{OPEN_FOLDER}/*"} <= {*INLINE.findall(passage)}
 
 
-def test_configuration_page_is_fresh() -> None:
-    """`make docs` renews it."""
-    assert configuration_page.PAGE.text == configuration_page.PAGE.fresh
+@pytest.mark.parametrize(
+    "page",
+    [configuration_page.PAGE, metrics_page.PAGE, *results_pages.PAGES],
+    ids=lambda page: page.path.name,
+)
+def test_written_pages_are_fresh(page: WrittenPage) -> None:
+    """`make docs` renews them."""
+    assert page.text == page.fresh
 
 
 def test_times_in_settings_name_their_unit() -> None:

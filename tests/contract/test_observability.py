@@ -55,11 +55,6 @@ def queries() -> Iterator[tuple[str, str]]:
                 yield panel["title"], target["expr"]
 
 
-def test_metrics_page_is_fresh() -> None:
-    """`make docs` renews it."""
-    assert metrics_page.PAGE.text == metrics_page.PAGE.fresh
-
-
 def test_dashboards_and_alerts_name_metrics_that_exist() -> None:
     known = known_series()
     named = [(place, name) for place, query in queries() for name in NAME.findall(query)]

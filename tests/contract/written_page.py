@@ -1,9 +1,9 @@
-"""A page of the docs whose tables come from the code."""
+"""Pages of the docs with parts that come from the code, or from records."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,11 +12,10 @@ from tests.contract.repository import ROOT
 
 @dataclass(frozen=True)
 class WrittenPage:
-    """`tables` stand between two marks that name the subject; the rest is written by hand."""
+    """Each of `parts` stands between two marks that name its subject; the rest is by hand."""
 
     path: Path
-    subject: str
-    tables: Callable[[], list[str]]
+    parts: Mapping[str, Callable[[], list[str]]]
 
     @property
     def text(self) -> str:
@@ -25,16 +24,18 @@ class WrittenPage:
 
     @property
     def fresh(self) -> str:
-        """With the tables as the code has them now."""
-        begin, end = (
-            f"<!-- {self.subject}: written by `make docs` -->\n",
-            f"<!-- /{self.subject} -->",
-        )
-        before, _, rest = self.text.partition(begin)
-        after = rest.partition(end)[2]
-        return f"{before}{begin}\n" + "\n\n".join(self.tables()) + f"\n\n{end}{after}"
+        """With all parts as they are now. Raises ValueError where a mark is missing."""
+        text = self.text
+        for subject, paragraphs in self.parts.items():
+            begin, end = f"<!-- {subject}: written by `make docs` -->\n", f"<!-- /{subject} -->"
+            before, begun, rest = text.partition(begin)
+            _, ended, after = rest.partition(end)
+            if not (begun and ended):
+                raise ValueError(f"{self.path}: no marks of {subject}")
+            text = f"{before}{begin}\n" + "\n\n".join(paragraphs()) + f"\n\n{end}{after}"
+        return text
 
     def write(self) -> None:
-        """Renews the tables."""
+        """Renews the parts."""
         self.path.write_text(self.fresh, encoding="utf-8")
         sys.stdout.write(f"wrote {self.path.relative_to(ROOT)}\n")

@@ -1,0 +1,152 @@
+"""The tables of docs/results.md and of the README's speeds, from the records of benchmarks.
+
+`python -m tests.contract.results_pages` rewrites them; a test holds them fresh.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from benchmarks.prompts import MAIN_WORKLOADS
+from benchmarks.speeds import Speeds
+from benchmarks.summaries import (
+    GREEDY,
+    SAMPLED,
+    Column,
+    against_best,
+    beside_foresight,
+    by_requests,
+    by_workload,
+    mean,
+    overheads,
+    part_by_part,
+    provenance,
+    sampled_and_greedy,
+    speed_table,
+)
+from tests.contract.repository import ROOT
+from tests.contract.written_page import WrittenPage
+
+FOLDER = "../benchmarks/results"
+CODE = ("completion", "editing", "agent")  # workloads without instructions
+# What a newcomer compares; the rest is on the page of results.
+FIRST = ("speculative", "prompt_lookup", "ouroboros warm", "opt_tree", "cascade", "fused warm")
+IN_A_ROW = ("speculative", "ouroboros warm", "opt_tree", "cascade", "fused warm")
+MACHINES = {
+    "AMX": "simulated-amx",
+    "Zen 5": "simulated",
+    "Zen 4": "simulated-zen4",
+    "AVX2": "simulated-avx2",
+}
+PARTS = (("editing", SAMPLED), ("completion", SAMPLED))
+
+Paragraphs = Callable[[], list[str]]
+
+
+def matrix(record: str, profile: str) -> Paragraphs:
+    """All methods in all cells of a profile."""
+    return lambda: [sampled_and_greedy(record, profile), provenance(record, FOLDER, profile)]
+
+
+def readme_cpu() -> list[str]:
+    """The main methods at 300M."""
+    speeds = Speeds.measured("zen4", "300M")
+    columns = [*by_workload(speeds, SAMPLED), mean("greedy: mean", speeds, [GREEDY])]
+    return [speed_table(columns, FIRST)]
+
+
+def gpu(*notes: str) -> Paragraphs:
+    """On an H100."""
+    columns = by_workload(Speeds.measured("cuda", "13B"), SAMPLED, CODE)
+    return lambda: [speed_table(columns), *notes]
+
+
+def colder() -> list[str]:
+    """At temperature 0.7."""
+    columns = by_workload(Speeds.measured("zen4-t07", "300M"), 0.7, CODE)
+    return [speed_table(columns), provenance("zen4-t07", FOLDER)]
+
+
+def larger() -> list[str]:
+    """Small and larger draft model side by side."""
+    small = Speeds.measured("zen4", "300M", prompts_of="zen4-large")
+    large = Speeds.measured("zen4-large", "300M-large")
+    columns = [
+        column
+        for workload in MAIN_WORKLOADS
+        for column in (
+            *by_workload(small, SAMPLED, [workload]),
+            Column("larger", large, ((workload, SAMPLED),)),
+        )
+    ]
+    return [speed_table(columns, IN_A_ROW), provenance("zen4-large", FOLDER)]
+
+
+def dear_drafts() -> list[str]:
+    """Draft forwards as cheap as they are, and dearer ones."""
+    cheap, dear = (Speeds.in_virtual_time(f"simulated-{name}", "300M") for name in ("t07", "tenth"))
+    columns = [
+        *by_workload(cheap, 0.7, CODE),
+        *by_workload(dear, 0.7, CODE, prefix="a tenth: "),
+        *by_workload(dear, GREEDY, CODE, prefix="greedy: "),
+    ]
+    return [speed_table(columns), "`simulated-t07.json`, `simulated-tenth.json`."]
+
+
+def in_a_row() -> list[str]:
+    """Two draft models, a dear one and a cheap one."""
+    speeds = Speeds.in_virtual_time("simulated-row", "300M-large")
+    columns = [*by_workload(speeds, SAMPLED), mean("mean", speeds, [SAMPLED])]
+    return [speed_table(columns), "`simulated-row.json`."]
+
+
+def processors() -> list[str]:
+    """Today's models at the costs of several machines."""
+    columns = [
+        mean(f"{machine}{', greedy' if temperature == GREEDY else ''}", speeds, [temperature])
+        for temperature in (SAMPLED, GREEDY)
+        for machine, record in MACHINES.items()
+        for speeds in [Speeds.in_virtual_time(record, "300M")]
+    ]
+    return [speed_table(columns, IN_A_ROW)]
+
+
+RESULTS = WrittenPage(
+    ROOT / "docs" / "results.md",
+    {
+        "speed at 300M": matrix("zen4", "300M"),
+        "speed at 1B": matrix("zen4-1B", "1B"),
+        "speed of the bundled pair": matrix("zen4", "bundled"),
+        "speed on a GPU": gpu(provenance("cuda", FOLDER)),
+        "beside the best at 300M": lambda: [against_best("zen4", "300M")],
+        "beside the best of the bundled pair": lambda: [against_best("zen4", "bundled")],
+        "beside the best at 1B": lambda: [against_best("zen4-1B", "1B")],
+        "overheads": lambda: [overheads("zen4", ["300M", "bundled"])],
+        "temperature 0.7": colder,
+        "larger draft model": larger,
+        "price of draft forwards": dear_drafts,
+        "draft models in a row": in_a_row,
+        "processors": processors,
+        "many requests": lambda: [by_requests("load"), provenance("load", FOLDER)],
+        "parts of ouroboros": lambda: [
+            part_by_part("ablation-ouroboros", "300M", PARTS),
+            provenance("ablation-ouroboros", FOLDER),
+        ],
+        "sources of fused": lambda: [
+            part_by_part("ablation-fused", "300M", PARTS),
+            provenance("ablation-fused", FOLDER),
+        ],
+        "foresight at 300M": lambda: [
+            beside_foresight("oracle", "simulated-forwards", "300M"),
+        ],
+        "foresight of the bundled pair": lambda: [
+            beside_foresight("oracle", "simulated-forwards", "bundled")
+        ],
+    },
+)
+README = WrittenPage(ROOT / "README.md", {"speed": readme_cpu, "speed on a GPU": gpu()})
+PAGES = (RESULTS, README)
+
+if __name__ == "__main__":
+    for page in PAGES:
+        page.write()
