@@ -8,14 +8,21 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import AutoConfig, AutoModelForCausalLM, PretrainedConfig, PreTrainedModel
+from torch import Tensor
+from transformers import (
+    MODEL_FOR_CAUSAL_LM_MAPPING,
+    AutoConfig,
+    AutoModelForCausalLM,
+    PretrainedConfig,
+    PreTrainedModel,
+)
 from transformers.distributed.configuration_utils import DistributedConfig
 from transformers.utils.logging import disable_progress_bar, set_verbosity_error
 
 from draftloop import logs
 from draftloop.errors import InvalidInput, StartupFailure
 from draftloop.model_info import end_token, require_model_folder
-from draftloop.runtime import tree_attention
+from draftloop.runtime import dequantized, tree_attention
 from draftloop.runtime.step import LONGEST_S
 from draftloop.runtime.trial import said_by, trial, unlike
 
@@ -58,29 +65,43 @@ def load_network(options: ModelOptions, device: torch.device) -> PreTrainedModel
     disable_progress_bar()  # every line of the log is structured
     set_verbosity_error()  # what matters of the rest is said below
     config = read_config(options.folder)
+    method = dequantized.quantized_by(config)
+    weights = dequantized.prepare(config, options.folder, getattr(torch, options.dtype))
     try:
-        network: PreTrainedModel
-        network, report = AutoModelForCausalLM.from_pretrained(
-            options.folder,
-            config=config,
-            trust_remote_code=False,
-            dtype=getattr(torch, options.dtype),
-            attn_implementation=tree_attention.NAME,
-            local_files_only=True,
-            use_safetensors=True,
-            ignore_mismatched_sizes=True,
-            output_loading_info=True,
-            **_parts(options),
-        )
+        network, report = _read(options, config, weights)
     except Exception as error:  # of whatever library a checkpoint leads to
         if error.args == (tree_attention.NAME,):
             raise unlike(options.folder.name) from error
         raise _unloadable(options.folder, error) from error
     _require_all_weights(options.folder, report)
+    if method:
+        dequantized.finish(network, options.folder)
+        log.info("weights were dequantized", quantized_by=method, dtype=options.dtype)
     tree_attention.require_supported(network.config)
     with trial(network.config.model_type):
         network.eval().requires_grad_(False)
         return network if options.split else network.to(device)
+
+
+def _read(
+    options: ModelOptions, config: PretrainedConfig, weights: Mapping[str, Tensor] | None
+) -> tuple[PreTrainedModel, Mapping[str, Collection[Any]]]:
+    """The model of the folder, or with these weights, and what was missing or too much."""
+    own = MODEL_FOR_CAUSAL_LM_MAPPING[type(config)] if weights is not None else None
+    network, report = (own or AutoModelForCausalLM).from_pretrained(
+        None if own else options.folder,
+        state_dict=weights,
+        config=config,
+        trust_remote_code=False,
+        dtype=getattr(torch, options.dtype),
+        attn_implementation=tree_attention.NAME,
+        local_files_only=True,
+        use_safetensors=True,
+        ignore_mismatched_sizes=True,
+        output_loading_info=True,
+        **_parts(options),
+    )
+    return network, report
 
 
 def read_config(folder: Path) -> PretrainedConfig:

@@ -14,6 +14,7 @@ from torch.distributed import Store, TCPStore  # type: ignore[attr-defined]  # t
 
 from draftloop.config import LOOPBACK
 from draftloop.errors import InvalidInput, StartupFailure
+from draftloop.runtime import dequantized
 from draftloop.runtime.loading import ModelOptions, read_config
 
 BACKENDS = {"cuda": "nccl", "cpu": "gloo"}
@@ -27,6 +28,11 @@ def require_splittable(options: ModelOptions) -> None:
         raise InvalidInput("inflate", f"must not be given with {FIELD}", options.inflate)
     _require_devices(options.device, ranks)
     config = read_config(options.folder)
+    if method := dequantized.quantized_by(config):
+        raise StartupFailure(
+            f"{FIELD}: the weights of {options.folder} are quantized by {method}, and cannot be "
+            f"split; serve a checkpoint in bfloat16, or this one on one device"
+        )
     text = config.get_text_config(decoder=True)
     if not text.base_model_tp_plan:
         raise StartupFailure(

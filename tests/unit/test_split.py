@@ -13,13 +13,14 @@ from safetensors.torch import load_file, save_file
 from transformers import PretrainedConfig
 
 from draftloop import logs
-from draftloop.errors import DraftloopError
+from draftloop.errors import DraftloopError, StartupFailure
 from draftloop.runtime.forward import Forward
 from draftloop.runtime.loading import ModelOptions
 from draftloop.runtime.model import LanguageModel
 from draftloop.runtime.ranks import Ranks
 from draftloop.runtime.tensor_parallel import require_splittable
 from tests.support.families import FAMILIES
+from tests.support.quantized_checkpoints import KINDS, save_quantized
 from tests.support.toy_model import llama_config, load_model, save_model
 
 RANKS = 2
@@ -108,6 +109,14 @@ def test_what_cannot_be_split(
     with pytest.raises(DraftloopError) as caught:
         require_splittable(wanted)
     assert complaint in str(caught.value)
+
+
+def test_a_checkpoint_with_quantized_weights(tmp_path: Path) -> None:
+    """Ranks would have to cut what stands for blocks of weights."""
+    save_quantized(tmp_path, KINDS["fp8"])
+    wanted = ModelOptions(folder=tmp_path, tensor_parallel_size=RANKS)
+    with pytest.raises(StartupFailure, match="are quantized by fp8, and cannot be split"):
+        require_splittable(wanted)
 
 
 def test_what_can_only_be_split_or_quantized(ranks: list[Ranks], tmp_path: Path) -> None:

@@ -1,0 +1,109 @@
+"""Weights of a few bits in 32-bit integers, as GPTQ (arXiv 2210.17323) and AWQ (2306.00978) pack
+them: a zero point and a scale for every group of a column's rows.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import safe_open
+from torch import Tensor
+
+from draftloop.errors import StartupFailure
+
+INTEGER = 32
+# Which of eight columns the parts of an integer are, lowest bits first.
+AWQ_ORDER = (0, 2, 4, 6, 1, 3, 5, 7)
+PACKED = "qweight"
+NEEDED = (PACKED, "qzeros", "scales")
+PARTS = (*NEEDED, "g_idx")  # by rows: their groups
+
+# A layer's parts by name, to its weight [out, in].
+Unpack = Callable[[Mapping[str, Tensor]], Tensor]
+
+
+def plain_weights(folder: Path, said: Mapping[str, Any], dtype: torch.dtype) -> dict[str, Tensor]:
+    """All weights of a checkpoint by name, the packed ones as the numbers that they stand for.
+
+    `said` is the configuration's `quantization_config`. Raises StartupFailure where it names a way
+    to pack that is not known, or a layer lacks a part.
+    """
+    unpack = _way_of(folder, said)
+    weights: dict[str, Tensor] = {}
+    with contextlib.ExitStack() as files:
+        stored: dict[str, Any] = {}
+        for file in sorted(folder.glob("*.safetensors")):
+            opened = files.enter_context(safe_open(file, framework="pt"))
+            stored |= dict.fromkeys(opened.keys(), opened)
+        for name, opened in stored.items():
+            layer, _, part = name.rpartition(".")
+            if f"{layer}.{PACKED}" not in stored or part not in PARTS:
+                weights[name] = _cast(opened.get_tensor(name), dtype)
+            elif part == PACKED:
+                names = {part: f"{layer}.{part}" for part in PARTS}
+                if lacking := [names[part] for part in NEEDED if names[part] not in stored]:
+                    raise StartupFailure(f"model: {folder} lacks weights: {', '.join(lacking)}")
+                found = {p: stored[n].get_tensor(n) for p, n in names.items() if n in stored}
+                weights[f"{layer}.weight"] = unpack(found).to(dtype)
+    return weights
+
+
+def _cast(weight: Tensor, dtype: torch.dtype) -> Tensor:
+    return weight.to(dtype) if weight.is_floating_point() else weight
+
+
+def _way_of(folder: Path, said: Mapping[str, Any]) -> Unpack:
+    """Raises StartupFailure where it is none of those below."""
+    bits = said.get("bits")
+    if said.get("quant_method") == "awq":
+        version = str(said.get("version", "gemm")).lower()
+        if (version, bits) != ("gemm", 4):
+            raise _unknown(folder, "version gemm with 4 bits", f"{version} with {bits}")
+        return _unpack_awq
+    if bits not in (2, 4, 8):
+        raise _unknown(folder, "2, 4 or 8 bits", bits)
+    # the first version keeps zero points less one
+    less = 0 if said.get("checkpoint_format") == "gptq_v2" else 1
+    return lambda parts: _unpack_gptq(parts, bits, less)
+
+
+def _unknown(folder: Path, rule: str, found: object) -> StartupFailure:
+    return StartupFailure(f"model: {folder}: quantization_config must say {rule}; got {found}")
+
+
+def _unpack_gptq(parts: Mapping[str, Tensor], bits: int, less: int) -> Tensor:
+    """Integers hold parts of a column's rows, those of zero points parts of a group's columns."""
+    rows = unpacked(parts[PACKED].T, bits).T
+    return _plain(rows, unpacked(parts["qzeros"], bits) + less, parts)
+
+
+def _unpack_awq(parts: Mapping[str, Tensor]) -> Tensor:
+    """Integers hold parts of a row's columns, or of a group's."""
+    eight = len(AWQ_ORDER)
+    order = torch.tensor(AWQ_ORDER).argsort()
+    rows, zeros = (
+        unpacked(parts[name], INTEGER // eight).unflatten(1, (-1, eight))[..., order].flatten(1)
+        for name in (PACKED, "qzeros")
+    )
+    return _plain(rows, zeros, parts)
+
+
+def _plain(rows: Tensor, zeros: Tensor, parts: Mapping[str, Tensor]) -> Tensor:
+    """float32 [out, in], from integers [in, out] and zero points [groups, out] of their rows."""
+    groups = parts.get("g_idx")
+    if groups is None:
+        groups = torch.arange(len(rows)) // (len(rows) // len(zeros))
+    groups = groups.long()
+    weight: Tensor = (rows - zeros[groups]) * parts["scales"].float()[groups]
+    return weight.T.contiguous()
+
+
+def unpacked(integers: Tensor, bits: int) -> Tensor:
+    """int32 [rows, n] to the int32 [rows, n x 32 / bits] in them, lowest bits first."""
+    shifts = torch.arange(0, INTEGER, bits, dtype=torch.int32)
+    parts: Tensor = integers[..., None] >> shifts & (1 << bits) - 1
+    return parts.flatten(1)

@@ -1,0 +1,95 @@
+"""Checkpoints with quantized weights: what is served is what their numbers stand for."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from draftloop.errors import StartupFailure
+from draftloop.model_info import model_fingerprint
+from draftloop.runtime.dequantized import READ, VERSION
+from draftloop.runtime.loading import ModelOptions, load_network
+from tests.support.quantized_checkpoints import KINDS, Kind, save_plain, save_quantized
+from tests.support.toy_model import load_model
+
+
+def of_kind(name: str) -> Any:
+    """A parameter; the oldest transformers that is allowed skips what it does not read."""
+    kind = KINDS[name]
+    needed = READ.get(kind.said["quant_method"], VERSION)
+    skipped = pytest.mark.skipif(needed > VERSION, reason=f"read by transformers from {needed} on")
+    return pytest.param(kind, id=name, marks=skipped)
+
+
+every_kind = pytest.mark.parametrize("kind", [of_kind(name) for name in KINDS])
+
+
+@every_kind
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_weights_are_what_their_numbers_stand_for(kind: Kind, dtype: str, tmp_path: Path) -> None:
+    weights = save_quantized(tmp_path, kind)
+    plain = save_plain(tmp_path / "plain", kind, weights)
+    found, expected = (
+        load_network(ModelOptions(folder=folder, dtype=dtype), torch.device("cpu")).state_dict()
+        for folder in (tmp_path, plain)
+    )
+    assert found.keys() == expected.keys()
+    for name, weight in expected.items():
+        assert (found[name].dtype, True) == (weight.dtype, torch.equal(found[name], weight)), name
+
+
+@every_kind
+@pytest.mark.parametrize("quantization", ["", "w8a8"])
+def test_such_a_model_is_served_as_any_other(
+    kind: Kind, quantization: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Compared with transformers when it starts, and quantized anew where that is asked for."""
+    expected = save_quantized(tmp_path, kind)
+    info = load_model(tmp_path, quantization=quantization).info()
+    assert info.quantization == quantization
+    assert info.model_fingerprint == model_fingerprint(tmp_path)
+    told = capfd.readouterr()
+    assert "weights were dequantized" in told.out + told.err
+    assert info.parameters == sum(weight.numel() for weight in expected.values())
+
+
+@every_kind
+def test_scales_that_are_missing_are_not_made_up(kind: Kind, tmp_path: Path) -> None:
+    save_quantized(tmp_path, kind)
+    file = tmp_path / "model.safetensors"
+    kept = {name: part for name, part in load_file(file).items() if "scale" not in name}
+    save_file(kept, file, metadata={"format": "pt"})
+    with pytest.raises(StartupFailure, match="scale"):
+        load_model(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("said", "complaint"),
+    [
+        ({"quant_method": "bitsandbytes"}, "by bitsandbytes, which is not read; .* one of fp8, "),
+        ({"quant_method": "gptq", "bits": 3}, "must say 2, 4 or 8 bits; got 3"),
+        ({"quant_method": "awq", "bits": 4, "version": "gemv"}, "version gemm .* got gemv with 4"),
+    ],
+)
+def test_what_cannot_be_read_is_named(said: dict[str, Any], complaint: str, tmp_path: Path) -> None:
+    save_quantized(tmp_path, dataclasses.replace(KINDS["fp8"], said=said))
+    with pytest.raises(StartupFailure, match=f"^model: .*{complaint}"):
+        load_model(tmp_path)
+
+
+def test_such_a_model_stops_where_its_generation_config_says(tmp_path: Path) -> None:
+    save_quantized(tmp_path, KINDS["awq"])
+    (tmp_path / "generation_config.json").write_text('{"eos_token_id": [7, 9]}')
+    assert {7, 9} <= set(load_model(tmp_path).stop_token_ids)
+
+
+def test_an_older_transformers_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(READ, "fp8", (99, 1))
+    save_quantized(tmp_path, KINDS["fp8"])
+    with pytest.raises(StartupFailure, match=r"by fp8, .*; pip install 'transformers>=99\.1'"):
+        load_model(tmp_path)
