@@ -1,6 +1,6 @@
 """How far a tree of the sources of `fused` could go, with a perfect choice among candidates.
 
-    python -m benchmarks.oracle [--workloads editing] [--costs benchmarks/results/full.json]
+    python -m benchmarks.oracle [--workloads editing] [--costs benchmarks/results/zen4.json]
 
 Decodes prompts plainly with the bundled pair, in this process, and asks of every token whether
 it was among the candidates. Speeds follow from the costs of forwards that a benchmark's results
@@ -209,7 +209,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--prompts", type=at_least(1), default=8)
     parser.add_argument("--tokens", type=at_least(LEAST_TOKENS), default=64)
     parser.add_argument("--threads", type=at_least(1))
-    parser.add_argument("--costs", default=str((RESULTS / "bench.json").relative_to(REPOSITORY)),
+    parser.add_argument("--costs", default=str((RESULTS / "zen4.json").relative_to(REPOSITORY)),
                         help="results whose costs of forwards count")  # fmt: skip
     parser.add_argument("--out", default=str((RESULTS / "oracle.json").relative_to(REPOSITORY)))
     settings = parser.parse_args(arguments)

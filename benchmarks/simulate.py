@@ -1,6 +1,6 @@
 """What strategies decide, without a machine's noise: speeds in virtual time.
 
-    python -m benchmarks.simulate [--workloads editing] [--costs benchmarks/results/full.json]
+    python -m benchmarks.simulate [--workloads editing] [--costs benchmarks/results/zen4.json]
 
 Every method continues every prompt with the bundled pair, in this process. The loop, the drafts
 and the verdicts are the real ones; time passes only as the costs of forwards in the results of a

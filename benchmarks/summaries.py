@@ -188,7 +188,7 @@ def provenance(record: str, folder: str, profile: str | None = None) -> str:
     settings = content["settings"]
     counts: defaultdict[float, set[int]] = defaultdict(set)
     for row in content["rows"]:
-        if profile in (None, row["profile"]):
+        if profile in (None, row.get("profile")):
             counts[row.get("temperature", settings["temperature"])].add(row["runs"])
     runs = ", ".join(
         f"n = {_span(found, '.0f')} at {sampling(temperature)}"

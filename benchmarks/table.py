@@ -1,6 +1,6 @@
 """Results as tables: for the terminal, or as Markdown.
 
-python -m benchmarks.table benchmarks/results/full.json
+python -m benchmarks.table benchmarks/results/zen4.json
 """
 
 from __future__ import annotations

@@ -34,7 +34,7 @@ FIRST = ("speculative", "prompt_lookup", "ouroboros warm", "opt_tree", "cascade"
 IN_A_ROW = ("speculative", "ouroboros warm", "opt_tree", "cascade", "fused warm")
 MACHINES = {
     "AMX": "simulated-amx",
-    "Zen 5": "simulated",
+    "Zen 5": "simulated-zen5",
     "Zen 4": "simulated-zen4",
     "AVX2": "simulated-avx2",
 }
