@@ -191,12 +191,12 @@ def provenance(record: str, folder: str, profile: str | None = None) -> str:
         if profile in (None, row.get("profile")):
             counts[row.get("temperature", settings["temperature"])].add(row["runs"])
     runs = ", ".join(
-        f"n = {_span(found, '.0f')} at {sampling(temperature)}"
+        f"{sampling(temperature)}: n = {_span(found, '.0f')}"
         for temperature, found in counts.items()
     )
     return (
         f"[`{record}.md`]({folder}/{record}.md): code of {content['machine']['commit']}, "
-        f"{settings['tokens']} tokens, {runs}."
+        f"{settings['tokens']} tokens; {runs}."
     )
 
 

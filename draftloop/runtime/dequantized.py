@@ -13,13 +13,13 @@ from typing import Any
 
 import torch
 import transformers
-from safetensors import safe_open
 from torch import Tensor
 from transformers import GenerationConfig, PretrainedConfig, PreTrainedModel
 
 from draftloop.errors import StartupFailure
 from draftloop.model_info import GENERATION
 from draftloop.runtime.packed_weights import plain_weights
+from draftloop.runtime.stored_weights import stored_weights
 
 # What transformers can turn into plain weights while it reads them, by its `quant_method`, and the
 # version from which on it leaves nothing else behind.
@@ -97,15 +97,12 @@ def _quantization(config: PretrainedConfig) -> Mapping[str, Any] | None:
 
 def _unscaled(folder: Path) -> list[str]:
     """Weights of eight bits without their scales: they would be taken for plain numbers."""
-    kinds: dict[str, str] = {}
-    for file in folder.glob("*.safetensors"):
-        with safe_open(file, framework="pt") as stored:
-            kinds |= {name: stored.get_slice(name).get_dtype() for name in stored.keys()}  # noqa: SIM118 - it is no mapping
-    scaled = {_module(name) for name in kinds if "scale" in name}
+    stored = stored_weights(folder)
+    scaled = {_module(name) for name in stored if "scale" in name}
     return sorted(
         name
-        for name, kind in kinds.items()
-        if kind.startswith("F8_") and "scale" not in name and _module(name) not in scaled
+        for name, weight in stored.items()
+        if weight.kind.startswith("F8_") and "scale" not in name and _module(name) not in scaled
     )
 
 

@@ -24,6 +24,7 @@ from draftloop.errors import InvalidInput, StartupFailure
 from draftloop.model_info import end_token, require_model_folder
 from draftloop.runtime import dequantized, tree_attention
 from draftloop.runtime.step import LONGEST_S
+from draftloop.runtime.stored_weights import require_memory
 from draftloop.runtime.trial import said_by, trial, unlike
 
 log = logs.get(__name__)
@@ -65,8 +66,10 @@ def load_network(options: ModelOptions, device: torch.device) -> PreTrainedModel
     disable_progress_bar()  # every line of the log is structured
     set_verbosity_error()  # what matters of the rest is said below
     config = read_config(options.folder)
+    dtype = getattr(torch, options.dtype)
+    require_memory(options.folder, dtype, device, options.tensor_parallel_size)
     method = dequantized.quantized_by(config)
-    weights = dequantized.prepare(config, options.folder, getattr(torch, options.dtype))
+    weights = dequantized.prepare(config, options.folder, dtype)
     try:
         network, report = _read(options, config, weights)
     except Exception as error:  # of whatever library a checkpoint leads to

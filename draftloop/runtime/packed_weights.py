@@ -14,6 +14,7 @@ from safetensors import safe_open
 from torch import Tensor
 
 from draftloop.errors import StartupFailure
+from draftloop.runtime.stored_weights import weight_files
 
 INTEGER = 32
 # Which of eight columns the parts of an integer are, lowest bits first.
@@ -36,7 +37,7 @@ def plain_weights(folder: Path, said: Mapping[str, Any], dtype: torch.dtype) -> 
     weights: dict[str, Tensor] = {}
     with contextlib.ExitStack() as files:
         stored: dict[str, Any] = {}
-        for file in sorted(folder.glob("*.safetensors")):
+        for file in weight_files(folder):
             opened = files.enter_context(safe_open(file, framework="pt"))
             stored |= dict.fromkeys(opened.keys(), opened)
         for name, opened in stored.items():

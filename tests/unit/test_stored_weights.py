@@ -1,0 +1,64 @@
+"""What is known of weights before they are read: whether there is memory for them."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+
+from draftloop.errors import StartupFailure
+from draftloop.runtime import memory_left
+from draftloop.runtime.stored_weights import require_memory, stored_weights, weight_files
+from tests.support.quantized_checkpoints import KINDS, save_quantized
+from tests.support.toy_model import load_model, save_model
+
+CPU = torch.device("cpu")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_there_are_at_least_as_many_as_the_files_say(kind: str, tmp_path: Path) -> None:
+    """Packed ones count for several, and never for more than they are, but for scales."""
+    weights = sum(weight.numel() for weight in save_quantized(tmp_path, KINDS[kind]).values())
+    counted = sum(stored.weights for stored in stored_weights(tmp_path).values())
+    assert 0.45 * weights < counted < 1.2 * weights
+
+
+def test_a_model_that_is_too_large_is_refused_before_it_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its process would be killed."""
+    monkeypatch.setattr(memory_left, "free_bytes", lambda device: 1000)
+    said = r"weights of .* take at least 0\.0 GiB in float32, and cpu has 0\.0 .* or in bfloat16$"
+    with pytest.raises(StartupFailure, match=said):
+        load_model(save_model(tmp_path))
+
+
+def test_ranks_share_the_weights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    save_model(tmp_path)
+    needed = 2 * sum(stored.weights for stored in stored_weights(tmp_path).values())
+    monkeypatch.setattr(memory_left, "free_bytes", lambda device: needed // 2)
+    require_memory(tmp_path, torch.bfloat16, CPU, ranks=2)
+    with pytest.raises(StartupFailure, match=r"GiB free; serve a smaller model$"):
+        require_memory(tmp_path, torch.bfloat16, CPU)
+
+
+def test_files_that_nobody_reads_do_not_count(tmp_path: Path) -> None:
+    """Some publishers put the same weights beside them under other names."""
+    file = save_model(tmp_path) / "model.safetensors"
+    before = stored_weights(tmp_path)
+    shutil.copy(file, tmp_path / "consolidated.safetensors")
+    assert (weight_files(tmp_path), stored_weights(tmp_path)) == ([file], before)
+    part = file.rename(tmp_path / "model-00001-of-00001.safetensors")
+    index = {"weight_map": dict.fromkeys(before, part.name)}
+    (tmp_path / "model.safetensors.index.json").write_text(json.dumps(index))
+    assert (weight_files(tmp_path), stored_weights(tmp_path)) == ([part], before)
+
+
+@pytest.mark.parametrize("index", ["", "[]", "{}", '{"weight_map": []}'])
+def test_a_damaged_index_is_left_to_who_reads_it(index: str, tmp_path: Path) -> None:
+    file = save_model(tmp_path) / "model.safetensors"
+    (tmp_path / "model.safetensors.index.json").write_text(index)
+    assert weight_files(tmp_path) == [file]
