@@ -69,9 +69,11 @@ def load_network(options: ModelOptions, device: torch.device) -> PreTrainedModel
     dtype = getattr(torch, options.dtype)
     require_memory(options.folder, dtype, device, options.tensor_parallel_size)
     method = dequantized.quantized_by(config)
-    weights = dequantized.prepare(config, options.folder, dtype)
     try:
+        weights = dequantized.prepare(config, options.folder, dtype)
         network, report = _read(options, config, weights)
+    except StartupFailure:
+        raise
     except Exception as error:  # of whatever library a checkpoint leads to
         if error.args == (tree_attention.NAME,):
             raise unlike(options.folder.name) from error

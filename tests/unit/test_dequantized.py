@@ -68,6 +68,15 @@ def test_scales_that_are_missing_are_not_made_up(kind: Kind, tmp_path: Path) -> 
         load_model(tmp_path)
 
 
+@every_kind
+def test_a_damaged_file_is_told_of_in_a_line(kind: Kind, tmp_path: Path) -> None:
+    save_quantized(tmp_path, kind)
+    file = tmp_path / "model.safetensors"
+    file.write_bytes(file.read_bytes()[:-100])
+    with pytest.raises(StartupFailure, match=r"^model: .* cannot be loaded: .{,300}$"):
+        load_model(tmp_path)
+
+
 @pytest.mark.parametrize(
     ("said", "complaint"),
     [
