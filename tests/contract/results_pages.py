@@ -30,7 +30,10 @@ from tests.contract.written_page import WrittenPage
 FOLDER = "../benchmarks/results"
 CODE = ("completion", "editing", "agent")  # workloads without instructions
 # What a newcomer compares; the rest is on the page of results.
-FIRST = ("speculative", "prompt_lookup", "ouroboros warm", "opt_tree", "cascade", "fused warm")
+FIRST = (
+    "speculative", "prompt_lookup", "ouroboros cold", "ouroboros warm", "opt_tree", "cascade",
+    "fused cold", "fused warm",
+)  # fmt: skip
 IN_A_ROW = ("speculative", "ouroboros warm", "opt_tree", "cascade", "fused warm")
 MACHINES = {
     "AMX": "simulated-amx",
@@ -51,7 +54,8 @@ def matrix(record: str, profile: str) -> Paragraphs:
 def readme_cpu() -> list[str]:
     """The main methods at 300M."""
     speeds = Speeds.measured("zen4", "300M")
-    columns = [*by_workload(speeds, SAMPLED), mean("greedy: mean", speeds, [GREEDY])]
+    means = [mean("mean", speeds, [SAMPLED]), mean("greedy: mean", speeds, [GREEDY])]
+    columns = [*by_workload(speeds, SAMPLED), *means]
     return [speed_table(columns, FIRST)]
 
 
