@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-import math
+import statistics
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -69,4 +69,4 @@ class Speeds:
         found = [ratio for ratio in known if ratio is not None]
         if len(found) < len(cells):
             return None
-        return math.exp(sum(map(math.log, found)) / len(found))
+        return statistics.geometric_mean(found)

@@ -18,7 +18,7 @@ from benchmarks.table import NONE, sampling, untitled_table
 
 WORKLOADS = tuple(MAIN_WORKLOADS)
 SAMPLED, GREEDY = 0.8, 0.0
-JOINED = "fused warm"
+FUSED_WARM = "fused warm"
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,8 +59,9 @@ def sampled_and_greedy(record: str, profile: str) -> str:
 def speed_table(columns: Sequence[Column], methods: Sequence[str] = ()) -> str:
     """A line a method, the fastest of a column in bold."""
     shown = methods or [name for name in columns[0].speeds.methods if name != PLAIN]
-    figures = {name: [column.speeds.mean(name, column.cells) for column in columns]
-               for name in shown}  # fmt: skip
+    figures = {
+        name: [column.speeds.mean(name, column.cells) for column in columns] for name in shown
+    }
     best = [
         max((value or 0.0 for value in values), default=0.0)
         for values in zip(*figures.values(), strict=True)
@@ -98,7 +99,7 @@ def against_best(record: str, profile: str) -> str:
             str(found.runs),
         ]
         for found in comparisons(read_record(record)["samples"])
-        if (found.profile, found.method) == (profile, JOINED)
+        if (found.profile, found.method) == (profile, FUSED_WARM)
     ]
     names = ["cell", "best single strategy", "`fused`, warm pool", "within", "apart", "n"]
     return untitled_table(names, lines)
@@ -169,7 +170,7 @@ def beside_foresight(oracle: str, simulated: str, profile: str) -> str:
     reached = Speeds.in_virtual_time(simulated, profile).ratios
     lines = []
     for cell, known in sorted(bounds.items(), key=lambda entry: -entry[0][1]):
-        first, most, own = known[min(known)], known[max(known)], reached[JOINED, cell]
+        first, most, own = known[min(known)], known[max(known)], reached[FUSED_WARM, cell]
         figures = [f"{first:.2f}x", f"{own:.2f}x", f"{own / first:.0%}", f"{most:.1f}x"]
         lines.append([f"{cell[0]}, {sampling(cell[1])}", *figures])
     names = [

@@ -47,7 +47,7 @@ def prepare(
         return None
     method = quantized_by(config)
     if method in PACKED:
-        for part in (config, config.get_text_config(decoder=True)):
+        for part in _parts(config):
             if hasattr(part, "quantization_config"):
                 del part.quantization_config
         return plain_weights(folder, said, dtype)
@@ -87,12 +87,14 @@ def finish(network: PreTrainedModel, folder: Path) -> None:
             weight.data = weight.data.to(network.config.dtype)
 
 
-def _quantization(config: PretrainedConfig) -> Mapping[str, Any] | None:
+def _quantization(config: PretrainedConfig) -> dict[str, Any] | None:
     """What the configuration, or that of its text model, says of quantized weights."""
-    for said in (config, config.get_text_config(decoder=True)):
-        if (found := getattr(said, "quantization_config", None)) is not None:
-            return dict(found)
-    return None
+    said = (getattr(part, "quantization_config", None) for part in _parts(config))
+    return next((dict(found) for found in said if found is not None), None)
+
+
+def _parts(config: PretrainedConfig) -> tuple[PretrainedConfig, PretrainedConfig]:
+    return config, config.get_text_config(decoder=True)
 
 
 def _unscaled(folder: Path) -> list[str]:

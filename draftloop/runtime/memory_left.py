@@ -7,6 +7,7 @@ from pathlib import Path
 import psutil
 import torch
 
+GIB = 1 << 30
 CGROUP = Path("/sys/fs/cgroup")  # where a container sees its own limit (cgroup v2)
 
 

@@ -12,11 +12,11 @@ from draftloop.runtime import memory_left
 from draftloop.runtime.attention_shapes import AttentionShapes
 from draftloop.runtime.kv_cache import CacheShape, KVCache
 from draftloop.runtime.loading import ModelOptions
+from draftloop.runtime.memory_left import GIB
 
 # So long a context nobody needs to ask for: it is tried whatever memory says is free.
 UNASKED = 4096
 SHARE_OF_KEPT = 0.25  # of `memory_share`: texts of sessions that have ended
-GIB = 1 << 30
 
 log = logs.get(__name__)
 

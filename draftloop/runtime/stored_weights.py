@@ -13,8 +13,8 @@ from transformers.utils import SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME
 
 from draftloop.errors import StartupFailure
 from draftloop.runtime import memory_left
+from draftloop.runtime.memory_left import GIB
 
-GIB = 2**30
 # Weights in an element that holds several, at least: two of four bits, four of eight.
 PACKED = {"U8": 2, "I32": 4}
 
@@ -64,9 +64,9 @@ def require_memory(folder: Path, dtype: torch.dtype, device: torch.device, ranks
     needed, free = weights * dtype.itemsize // ranks, memory_left.free_bytes(device)
     if needed > free:
         kind = str(dtype).removeprefix("torch.")
-        shared = f", a {ranks}th of them," if ranks > 1 else ""
+        each = f" on each of {ranks} devices" if ranks > 1 else ""
         raise StartupFailure(
-            f"model: the weights of {folder}{shared} take at least {needed / GIB:,.1f} GiB in "
-            f"{kind}, and {device} has {free / GIB:,.1f} GiB free; serve a smaller model"
+            f"model: the weights of {folder} take at least {needed / GIB:,.1f} GiB in "
+            f"{kind}{each}, and {device} has {free / GIB:,.1f} GiB free; serve a smaller model"
             f"{', or in bfloat16' if dtype.itemsize > 2 else ''}"
         )

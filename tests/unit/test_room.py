@@ -13,7 +13,8 @@ from draftloop.errors import StartupFailure
 from draftloop.runtime import memory_left
 from draftloop.runtime.attention_shapes import AttentionShapes
 from draftloop.runtime.loading import ModelOptions
-from draftloop.runtime.room import GIB, UNASKED, Room
+from draftloop.runtime.memory_left import GIB
+from draftloop.runtime.room import UNASKED, Room
 from tests.support.toy_model import llama_config, load_model, save_model
 
 CPU = torch.device("cpu")
