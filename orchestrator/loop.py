@@ -101,6 +101,11 @@ class Generation:
         """The tokens generated so far."""
         return self.committed[len(self.request.prompt) :]
 
+    @property
+    def stop_text(self) -> str | None:
+        """The stop text that ended it, if one did."""
+        return self.text.stopped_by
+
     async def _open(self) -> Verification:
         """Both prefill at once; the verifier's answer holds the first token."""
         self.drafting.open(self.committed)

@@ -67,7 +67,12 @@ class TextStream:
         self._held = ""
         self._looked_at = 0  # of what is held, for the beginning of a stop text
         self._waiting: deque[Told] = deque()
-        self.stopped = False
+        self.stopped_by: str | None = None  # which of the stop texts was met
+
+    @property
+    def stopped(self) -> bool:
+        """Whether a stop text was met."""
+        return self.stopped_by is not None
 
     @property
     def may_stop(self) -> bool:
@@ -89,7 +94,7 @@ class TextStream:
             told.texts = tuple(texts)
 
     def push(self, token_ids: Sequence[int]) -> str:
-        """The text that is certain now. Sets `stopped` when a stop text was met."""
+        """The text that is certain now. Sets `stopped_by` when a stop text was met."""
         if self.stopped:
             return ""
         for token in token_ids:
@@ -176,9 +181,8 @@ class TextStream:
             return released
         hits = [(at, stop) for stop in self._stop if (at := self._held.find(stop)) >= 0]
         if hits:
-            self.stopped = True
-            at, stop = min(hits)
-            return self._held[: at + len(stop) if self._form.ending else at]
+            at, self.stopped_by = min(hits)
+            return self._held[: at + len(self.stopped_by) if self._form.ending else at]
         new = self._held[self._looked_at :]
         keep = self._looked_at = max((begun.behind(new) for begun in self._begun), default=0)
         cut = len(self._held) - keep

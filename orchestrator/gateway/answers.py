@@ -10,6 +10,7 @@ from starlette.responses import Response
 
 from orchestrator.gateway.errors import Problem, problem
 
+MESSAGES = "/v1/messages"  # of Anthropic's API
 DONE = b"data: [DONE]\n\n"
 
 _encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
@@ -52,6 +53,7 @@ class JsonAnswer(Response):
         super().__init__(encoded(value), status_code=status_code, headers=dict(headers or {}))
 
 
-def refusal(said: Problem) -> JsonAnswer:
-    """The answer that tells a problem."""
-    return JsonAnswer(said.body, said.status, said.headers)
+def refusal(said: Problem, path: str) -> JsonAnswer:
+    """The answer that tells a problem, in the shape that the clients of that route know."""
+    of_anthropic = f"{path}/".startswith(f"{MESSAGES}/")
+    return JsonAnswer(said.anthropic_body if of_anthropic else said.body, said.status, said.headers)

@@ -18,7 +18,8 @@ from draftloop.deadline import Deadline
 from draftloop.errors import DraftloopError, Unavailable
 from draftloop.metrics import REGISTRY
 from orchestrator.front import reading
-from orchestrator.gateway.answers import JsonAnswer, refusal
+from orchestrator.gateway.answers import MESSAGES, JsonAnswer, refusal
+from orchestrator.gateway.anthropic.body import MessagesBody
 from orchestrator.gateway.envelope import (
     CLIENT_CLOSED,
     REQUEST_ID_HEADER,
@@ -90,6 +91,11 @@ def _add_generation(app: FastAPI, gateway: Gateway) -> None:
     async def responses(body: Annotated[ResponseBody, UNREAD], request: Request) -> Response:
         """Answer a conversation, in the words of OpenAI's Responses API."""
         return await _generated(ResponseBody, body, request, gateway.response)
+
+    @app.post(MESSAGES, response_class=JsonAnswer, responses=ANSWERS["message"])
+    async def messages(body: Annotated[MessagesBody, UNREAD], request: Request) -> Response:
+        """Answer a conversation, in the words of Anthropic's Messages API."""
+        return await _generated(MessagesBody, body, request, gateway.message)
 
 
 Said = TypeVar("Said", bound=Sampling)
@@ -167,6 +173,14 @@ def _add_tokens(app: FastAPI, gateway: Gateway) -> None:
             }
         )
 
+    @app.post(f"{MESSAGES}/count_tokens", response_class=JsonAnswer)
+    async def count_tokens(body: Annotated[MessagesBody, UNREAD], request: Request) -> Response:
+        """How many tokens the prompt of a message has."""
+        said = await read(MessagesBody, body, request)
+        async with reading(deadline_of(request)):
+            tokens = await gateway.count_tokens(said, request.headers)
+        return JsonAnswer({"input_tokens": tokens})
+
     @app.post("/detokenize", response_class=JsonAnswer)
     async def detokenize(body: Annotated[DetokenizeBody, UNREAD], request: Request) -> Response:
         """The text of token ids, special tokens left out."""
@@ -200,14 +214,14 @@ def _add_operations(app: FastAPI, gateway: Gateway) -> None:
         return Response(generate_latest(REGISTRY), media_type=CONTENT_TYPE_LATEST)
 
 
-async def _bad_body(_request: Request, error: Exception) -> Response:
+async def _bad_body(request: Request, error: Exception) -> Response:
     assert isinstance(error, RequestValidationError)
     count_invalid()
-    return refusal(body_problem(error.errors()))
+    return refusal(body_problem(error.errors()), request.url.path)
 
 
-async def _refused(_request: Request, error: Exception) -> Response:
-    return refusal(problem(error))
+async def _refused(request: Request, error: Exception) -> Response:
+    return refusal(problem(error), request.url.path)
 
 
 async def _gone(_request: Request, _error: Exception) -> Response:
@@ -218,7 +232,7 @@ async def _no_such_thing(request: Request, error: Exception) -> Response:
     """What the framework itself refuses: routes, methods, bodies that are no text."""
     assert isinstance(error, HTTPException)
     if isinstance(error, BodyRefused):
-        return closing(refusal(error.problem))
+        return closing(refusal(error.problem, request.url.path))
     if error.status_code == 400:
         count_invalid()
     asked = f"{request.method} {request.url.path}"
@@ -232,9 +246,10 @@ async def _no_such_thing(request: Request, error: Exception) -> Response:
     }
     message, code = told.get(error.status_code, (error.detail, None))
     headers = error.headers or {}
-    return refusal(Problem(status=error.status_code, message=message, code=code, headers=headers))
+    told_of = Problem(status=error.status_code, message=message, code=code, headers=headers)
+    return refusal(told_of, request.url.path)
 
 
-async def _unforeseen(_request: Request, error: Exception) -> Response:
+async def _unforeseen(request: Request, error: Exception) -> Response:
     log.error("unforeseen error", exc_info=error)
-    return refusal(problem(error))
+    return refusal(problem(error), request.url.path)

@@ -7,12 +7,15 @@ from collections.abc import Mapping
 from orchestrator.access import Caller, bearer_token
 from orchestrator.front import Front
 
-TENANT_HEADER = "x-tenant"
+TENANT_HEADER, KEY_HEADER = "x-tenant", "x-api-key"
 
 
 def caller_of(front: Front, headers: Mapping[str, str]) -> Caller:
-    """Whose key came with the request. Raises Unauthenticated where one is needed."""
-    return front.caller(bearer_token(headers.get("authorization")))
+    """Whose key came with the request: as OpenAI's clients send it, or as Anthropic's.
+
+    Raises Unauthenticated where one is needed.
+    """
+    return front.caller(bearer_token(headers.get("authorization")) or headers.get(KEY_HEADER))
 
 
 def tenant_of(headers: Mapping[str, str]) -> str:

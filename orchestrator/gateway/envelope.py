@@ -79,7 +79,7 @@ class Envelope:
             try:
                 deadline = self._admitted(scope, headers)
             except BodyRefused as error:
-                await closing(refusal(error.problem))(scope, receive, named)
+                await closing(refusal(error.problem, scope["path"]))(scope, receive, named)
             else:
                 scope.setdefault("state", {})["deadline"] = deadline
                 await self._app(scope, self._limited(receive, deadline), named)

@@ -1,4 +1,4 @@
-"""Errors in OpenAI's shape: the one place where exceptions become HTTP statuses."""
+"""Errors in OpenAI's shape and in Anthropic's: where exceptions become HTTP statuses."""
 
 from __future__ import annotations
 
@@ -23,6 +23,12 @@ INTERNAL = "internal error; the server's log has the cause"
 RENAMED = (("speculation.", "speculative."), ("tokens.ids", "prompt"))
 BRANCHES = ("str", "int", "float", r"list\[.*\]", r"literal\[.*\]", "Chosen.*Tool", "item:.*")
 UNION_BRANCH = re.compile(f"({'|'.join(BRANCHES)})$")
+# Of errors, by their status; every other one is the request's fault.
+ANTHROPIC = {
+    401: "authentication_error", 403: "permission_error", 404: "not_found_error",
+    413: "request_too_large", 429: "rate_limit_error", 500: "api_error", 503: "overloaded_error",
+    504: "timeout_error",
+}  # fmt: skip
 KINDS = {"missing": "missing_required_parameter", "extra_forbidden": "unknown_parameter"}
 
 
@@ -58,6 +64,12 @@ class Problem:
         """OpenAI's shape."""
         said = {"message": self.message, "type": self.kind, "param": self.param, "code": self.code}
         return {"error": said}
+
+    @property
+    def anthropic_body(self) -> dict[str, Any]:
+        """Anthropic's shape."""
+        kind = ANTHROPIC.get(self.status, "invalid_request_error")
+        return {"type": "error", "error": {"type": kind, "message": self.message}}
 
 
 def problem(error: Exception) -> Problem:

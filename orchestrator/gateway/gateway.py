@@ -13,6 +13,9 @@ from draftloop.request import GenerationParameters, SamplingParameters, check_bi
 from orchestrator.access import Caller
 from orchestrator.ending import Ending
 from orchestrator.front import Front
+from orchestrator.gateway.anthropic.answer import MessageAnswer
+from orchestrator.gateway.anthropic.body import MessagesBody
+from orchestrator.gateway.anthropic.names import own_names as messages_names
 from orchestrator.gateway.caller import caller_of, tenant_of
 from orchestrator.gateway.chat_reader import PLAIN, Reading
 from orchestrator.gateway.chat_template import ChatTemplate
@@ -27,7 +30,7 @@ from orchestrator.gateway.prompts import Prompt, Prompts, count
 from orchestrator.gateway.readings import Readings
 from orchestrator.gateway.responses.answer import ResponseAnswer
 from orchestrator.gateway.responses.body import ResponseBody
-from orchestrator.gateway.responses.names import own_names
+from orchestrator.gateway.responses.names import own_names as responses_names
 from orchestrator.gateway.sampling_defaults import OPENAI
 from orchestrator.gateway.schemas import (
     ChatBody,
@@ -115,8 +118,22 @@ class Gateway:
         self, said: ResponseBody, headers: Mapping[str, str], deadline: Deadline
     ) -> ResponseAnswer:
         """Raises InvalidInput, UnknownModel, Unavailable."""
-        with own_names():
+        with responses_names():
             return ResponseAnswer(await self.chat(said.chat, headers, deadline), said)
+
+    async def message(
+        self, said: MessagesBody, headers: Mapping[str, str], deadline: Deadline
+    ) -> MessageAnswer:
+        """Raises InvalidInput, UnknownModel, Unavailable."""
+        with messages_names():
+            return MessageAnswer(await self.chat(said.chat, headers, deadline))
+
+    async def count_tokens(self, said: MessagesBody, headers: Mapping[str, str]) -> int:
+        """Of the prompt that a message becomes, whether or not there is room for it."""
+        self.require_model(said.model)
+        self.front.begin(caller_of(self.front, headers))
+        with messages_names():
+            return len(await self._prompts.tokens(said.chat))
 
     async def tokens(self, said: TokenizeBody, headers: Mapping[str, str]) -> list[int]:
         """Token ids of a text or of a chat's prompt."""

@@ -60,13 +60,21 @@ class Answer(BaseModel):
     metrics: dict[str, Any]
 
 
-class CompletionChoice(BaseModel):
+class Choice(BaseModel):
     """One continuation."""
 
     index: int
-    text: str
     logprobs: dict[str, Any] | None
     finish_reason: str
+    stop_reason: str | int | None = Field(
+        description="the stop text, or the token of stop_token_ids, that ended it"
+    )
+
+
+class CompletionChoice(Choice):
+    """Of a text."""
+
+    text: str
 
 
 class CompletionAnswer(Answer):
@@ -84,13 +92,10 @@ class ChatMessage(BaseModel):
     tool_calls: list[Call] | None = None
 
 
-class ChatChoice(BaseModel):
-    """One continuation."""
+class ChatChoice(Choice):
+    """Of a chat."""
 
-    index: int
     message: ChatMessage
-    logprobs: dict[str, Any] | None
-    finish_reason: str
 
 
 class ChatAnswer(Answer):
@@ -136,8 +141,41 @@ class ResponseAnswer(BaseModel):
     metrics: dict[str, Any]
 
 
+class OutputTokensDetails(BaseModel):
+    """Tokens of thinking."""
+
+    thinking_tokens: int
+
+
+class MessageUsage(BaseModel):
+    """Tokens of input, apart from what was found in the cache, and of output."""
+
+    input_tokens: int
+    cache_creation_input_tokens: int
+    cache_read_input_tokens: int
+    output_tokens: int
+    output_tokens_details: OutputTokensDetails | None = Field(
+        None, description="of models that may reason"
+    )
+
+
+class MessageAnswer(BaseModel):
+    """`POST /v1/messages`."""
+
+    id: str
+    type: str
+    role: str
+    model: str
+    content: list[dict[str, Any]] = Field(description="blocks of type text, thinking, tool_use")
+    stop_reason: str
+    stop_sequence: str | None
+    usage: MessageUsage
+    metrics: dict[str, Any]
+
+
 ANSWERS = {
     "completion": _answers(CompletionAnswer),
     "chat": _answers(ChatAnswer),
     "response": _answers(ResponseAnswer),
+    "message": _answers(MessageAnswer),
 }

@@ -53,15 +53,14 @@ class Prompts:
 
     async def of_chat(self, said: ChatBody) -> Prompt:
         """What the template makes of the messages; it writes the special tokens that belong."""
-        text = await self._rendered(said, said.tool_choice)
-        token_ids = await self._encoded(said, text, special=False)
+        text, token_ids = await self._chat(said)
         return await self._fitting(said, "messages", token_ids, text, told=True)
 
-    async def tokens(self, said: TokenizeBody) -> list[int]:
+    async def tokens(self, said: ChatBody | TokenizeBody) -> list[int]:
         """Token ids of a text or of a chat's prompt."""
         if said.messages is None:
             return await self._encoded(said, said.prompt or "", special=True)
-        return await self._encoded(said, await self._rendered(said, None), special=False)
+        return (await self._chat(said))[1]
 
     async def text(self, said: DetokenizeBody) -> str:
         """The text of token ids, special tokens left out."""
@@ -69,6 +68,11 @@ class Prompts:
             size = self._deployment.verifier.vocabulary_size
             check_token_ids("tokens", said.tokens, size)
         return await self._tokenizer.decoded(said.tokens)
+
+    async def _chat(self, said: ChatBody | TokenizeBody) -> tuple[str, list[int]]:
+        """A chat's prompt, as text and as tokens."""
+        text = await self._rendered(said, said.tool_choice if isinstance(said, ChatBody) else None)
+        return text, await self._encoded(said, text, special=False)
 
     async def _encoded(
         self, said: Generating | TokenizeBody, text: str, *, special: bool

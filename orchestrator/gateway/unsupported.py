@@ -1,4 +1,4 @@
-"""What OpenAI's API has and this server does not: refused by name, where it would change anything.
+"""What others' APIs have and this server has not: refused by name, where it would change anything.
 
 A value that asks for nothing, such as `functions: []`, passes.
 """
@@ -42,6 +42,12 @@ RESPONSES: Table = {
     "prompt": (),  # a template that OpenAI keeps
     "background": (False,),
     "truncation": ("disabled",),
+}
+MESSAGES: Table = {
+    **OTHERS,
+    "container": (),
+    "mcp_servers": ([],),
+    "speed": ("standard",),
 }
 
 

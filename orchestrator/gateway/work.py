@@ -23,7 +23,7 @@ from orchestrator.gateway.logprobs import CompletionLogprobs, LogprobsFormat
 from orchestrator.gateway.prompt_logprobs import PromptAnswer
 from orchestrator.gateway.rounds import trace
 from orchestrator.gateway.runs import Step, steps
-from orchestrator.loop import Generation
+from orchestrator.loop import STOP, Generation
 
 Form = TypeVar("Form", bound=AnswerFormat)
 
@@ -72,7 +72,8 @@ class Work(Generic[Form]):
         for index in range(len(self.generations)):
             echoed = await self._echoed_logprobs(index)
             written = _joined(echoed, self.written(index, logprobs[index]))
-            choices.append(self.form.whole(index, texts[index], written, reasons[index]))
+            choice = self.form.whole(index, texts[index], written, reasons[index])
+            choices.append({**choice, "stop_reason": self._stop_reason(index)})
         answer = self._envelope(self.form.whole_object, choices)
         for choice, generation in zip(choices, self.generations, strict=True):
             self._tell_ids(answer, choice, self._output(generation), first=True)
@@ -154,10 +155,20 @@ class Work(Generic[Form]):
             return None
         return await self.of_prompts.echo(self.generations[index], writer)
 
+    def _stop_reason(self, index: int) -> str | int | None:
+        """vLLM's: which stop text or token of the client's ended a choice, if one of them did."""
+        generation = self.generations[index]
+        if generation.stop_text is not None or generation.finish_reason != STOP:
+            return generation.stop_text
+        last = generation.output[-1]
+        return None if last in self.front.deployment.verifier.stop_token_ids else last
+
     def _delta(self, step: Step) -> Choice:
         piece = step.piece
         written = self.written(step.choice, piece.logprobs)
         choice = self.form.delta(step.choice, piece.texts, written, step.finish_reason)
+        if step.finish_reason is not None:
+            choice["stop_reason"] = self._stop_reason(step.choice)
         if self.traced:
             choice["trace"] = trace(piece, self.front.deployment.tokenizer)
         return choice

@@ -53,6 +53,8 @@ def _forbid_tokenizing(monkeypatch: pytest.MonkeyPatch) -> None:
     [
         ("/v1/completions", {"prompt": "a", **REFUSED}, 400),
         ("/v1/chat/completions", {"messages": CHAT, **REFUSED}, 400),
+        ("/v1/messages", {"messages": CHAT, **REFUSED}, 400),
+        ("/v1/messages/count_tokens", {"messages": CHAT}, 200),
         ("/tokenize", {"prompt": "a"}, 200),
         ("/detokenize", {"tokens": [5]}, 200),
     ],

@@ -12,11 +12,12 @@ from draftloop.errors import InvalidInput, Unavailable
 from orchestrator.figures import Piece
 from orchestrator.gateway.chat_reader import PLAIN, Parts
 from orchestrator.gateway.formats import ChatFormat
+from orchestrator.gateway.output import COMPLETED, Output
 from orchestrator.gateway.responses.answer import ResponseAnswer
 from orchestrator.gateway.responses.body import ResponseBody
 from orchestrator.gateway.responses.items import messages
 from orchestrator.gateway.responses.names import own_names
-from orchestrator.gateway.responses.output import COMPLETED, Output
+from orchestrator.gateway.responses.output import KINDS
 from orchestrator.gateway.runs import Step
 from orchestrator.gateway.tools.reader import CallPart
 
@@ -96,7 +97,7 @@ def test_mistakes_have_the_names_that_the_client_used(inside: str, told: str) ->
 
 def test_items_of_output_grow_one_after_the_other() -> None:
     """What the events add up to is what the items are at the end."""
-    output = Output()
+    output = Output(KINDS)
     told: list[Any] = []
     first = CallPart(0, "call_0", "f", "{")
     for parts in [
@@ -106,10 +107,10 @@ def test_items_of_output_grow_one_after_the_other() -> None:
     ]:  # fmt: skip
         told.extend(output.feed(parts, ()))
     told.extend(output.finish(COMPLETED))
-    kinds = [item["type"] for item in output.items]
+    kinds = [item["type"] for item in output.said]
     assert kinds == ["reasoning", "message", "function_call", "function_call"]
-    assert {item["status"] for item in output.items} == {"completed"}
-    for index, item in enumerate(output.items):
+    assert {item["status"] for item in output.said} == {"completed"}
+    for index, item in enumerate(output.said):
         mine = [event for event in told if event["output_index"] == index]
         assert mine[0]["type"] == "response.output_item.added"
         assert mine[0]["item"]["status"] == "in_progress"
@@ -117,13 +118,13 @@ def test_items_of_output_grow_one_after_the_other() -> None:
         text = "".join(event.get("delta", "") for event in mine)
         whole = item["arguments"] if "arguments" in item else item["content"][0]["text"]
         assert text == whole
-    assert [item.get("arguments") for item in output.items[2:]] == ["{}", "{}"]
+    assert [item.get("arguments") for item in output.said[2:]] == ["{}", "{}"]
 
 
 def test_an_answer_that_says_nothing_is_an_empty_message() -> None:
-    output = Output()
-    list(output.finish(COMPLETED))
-    (item,) = output.items
+    output = Output(KINDS)
+    list(output.finish_with_content(COMPLETED))
+    (item,) = output.said
     assert (item["type"], item["content"][0]["text"]) == ("message", "")
 
 

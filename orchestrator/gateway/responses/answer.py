@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
-from collections.abc import AsyncGenerator, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 from draftloop.logprobs import TokenLogprobs
-from orchestrator.gateway.answers import named_event
 from orchestrator.gateway.errors import problem
+from orchestrator.gateway.event_answer import EventAnswer
 from orchestrator.gateway.formats import ChatFormat
+from orchestrator.gateway.output import COMPLETED, IN_PROGRESS, INCOMPLETE, Object
 from orchestrator.gateway.responses.body import ResponseBody
 from orchestrator.gateway.responses.names import own_names
-from orchestrator.gateway.responses.output import COMPLETED, IN_PROGRESS, INCOMPLETE, Object, Output
+from orchestrator.gateway.responses.output import KINDS
 from orchestrator.gateway.runs import Step
 from orchestrator.gateway.work import Work
 
@@ -25,52 +25,30 @@ ECHOED = (
 )  # fmt: skip
 
 
-class ResponseAnswer:
-    """Written while the work runs. Every request needs a new one."""
+class ResponseAnswer(EventAnswer):
+    """Its events are numbered, and the first and the last ones have all of it."""
+
+    names, kinds, id_prefix = own_names, KINDS, "resp"
 
     def __init__(self, work: Work[ChatFormat], said: ResponseBody) -> None:
-        self._work = work
+        super().__init__(work)
         self._said = said
-        self._id = f"resp_{work.answer_id.removeprefix(f'{work.form.id_prefix}-')}"
-        self._output = Output()
         self._status = IN_PROGRESS
         self._error: Object | None = None
         self._untold: list[TokenLogprobs] = []  # of tokens whose text is not certain yet
         self._events = 0
 
-    async def whole(self) -> Object:
-        """The answer, once it has ended."""
-        async with contextlib.aclosing(self._steps()) as steps:
-            async for step in steps:
-                for _event in self._taken(step):
-                    pass
-        return self._response()
-
-    async def events(self) -> AsyncGenerator[bytes, None]:
-        """The answer as events; those of a round come as one piece."""
-        begun = False
-        async with contextlib.aclosing(self._steps()) as steps:
-            async for step in steps:
-                events = [] if begun else [self._about("created"), self._about("in_progress")]
-                begun = True
-                events.extend(self._taken(step))
-                if self._status != IN_PROGRESS:
-                    events.append(self._about(self._status))
-                if events:
-                    yield b"".join(map(self._event, events))
-
     def last_words(self, error: Exception) -> bytes:
         """What a stream says of an error that ends it."""
         self._status = FAILED
-        self._output.cut()
+        if self._output.open is not None:
+            self._output.open.said["status"] = INCOMPLETE
         self._error = {"code": "server_error", "message": problem(error).message}
         return self._event(self._about(FAILED))
 
-    async def _steps(self) -> AsyncGenerator[Step, None]:
-        with own_names():
-            async with contextlib.aclosing(self._work.steps()) as steps:
-                async for step in steps:
-                    yield step
+    def _opening(self) -> Iterator[Object]:
+        yield self._about("created")
+        yield self._about("in_progress")
 
     def _taken(self, step: Step) -> Iterator[Object]:
         parts, reason = self._work.form.read(step.choice, step.piece.texts, step.finish_reason)
@@ -83,17 +61,20 @@ class ResponseAnswer:
         yield from self._output.feed(parts, logprobs)
         if reason is not None:
             self._status = INCOMPLETE if reason == "length" else COMPLETED
-            yield from self._output.finish(self._status)
+            yield from self._output.finish_with_content(self._status)
+
+    def _closing(self) -> Iterator[Object]:
+        yield self._about(self._status)
 
     def _event(self, said: Object) -> bytes:
         numbered = {**said, "sequence_number": self._events}
         self._events += 1
-        return named_event(said["type"], numbered)
+        return super()._event(numbered)
 
     def _about(self, what: str) -> Object:
-        return {"type": f"response.{what}", "response": self._response()}
+        return {"type": f"response.{what}", "response": self._answer()}
 
-    def _response(self) -> Object:
+    def _answer(self) -> Object:
         ended = self._status in (COMPLETED, INCOMPLETE)
         cut = {"reason": "max_output_tokens"} if self._status == INCOMPLETE else None
         return {
@@ -104,7 +85,7 @@ class ResponseAnswer:
             "status": self._status,
             "error": self._error,
             "incomplete_details": cut,
-            "output": [*self._output.items],
+            "output": self._output.said,
             **self._echoed,
             "usage": self._usage() if ended else None,
             "metrics": self._work.metrics() if ended else None,

@@ -1,11 +1,8 @@
-"""A response is a chat inside: what is wrong with it is told by the names that its client used."""
+"""What a chat's fields are called in the Responses API."""
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator
-
-from draftloop.errors import InvalidInput
+from orchestrator.gateway.renaming import Renaming
 
 NAMES = (
     ("max_tokens", "max_output_tokens"),
@@ -15,20 +12,5 @@ NAMES = (
     ("reasoning_effort", "reasoning.effort"),
     ("tool_choice.function", "tool_choice"),
 )
-WITHIN_INPUT = "input"  # several items may have become one message: which one is not told
-
-
-@contextlib.contextmanager
-def own_names() -> Iterator[None]:
-    """Raises what is raised within, by these names."""
-    try:
-        yield
-    except InvalidInput as error:
-        raise type(error).passed_on(_named(error.field), error.description) from None
-
-
-def _named(field: str) -> str:
-    for theirs, ours in NAMES:
-        if field == theirs or field.startswith((f"{theirs}.", f"{theirs}[")):
-            return ours if ours == WITHIN_INPUT else ours + field.removeprefix(theirs)
-    return field
+# Several items may have become one message: which one is not told.
+own_names = Renaming(NAMES, wholes=("input",))

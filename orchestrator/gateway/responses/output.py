@@ -1,24 +1,21 @@
-"""The items of an answer's output. They grow one after the other, and every step is an event."""
+"""The items of a response's output, and the events of their growth."""
 
 from __future__ import annotations
 
 import copy
 import uuid
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Iterator, Sequence
 from typing import Any, ClassVar
 
-from orchestrator.gateway.chat_reader import Parts
+from orchestrator.gateway.output import IN_PROGRESS, Growing, Kinds, Object
 from orchestrator.gateway.tools.reader import CallPart
 
-Object = dict[str, Any]
-
 TOLD_AT_THE_END = ("text", "logprobs")  # of a part
-COMPLETED, INCOMPLETE, IN_PROGRESS = "completed", "incomplete", "in_progress"
 
 
-class Item(ABC):
-    """One that grows. `said` is what an answer shows of it."""
+class Item(Growing):
+    """One of them, with an id of its own."""
 
     prefix: ClassVar[str]
 
@@ -28,19 +25,13 @@ class Item(ABC):
         self._index = index
 
     def opening(self) -> Iterator[Object]:
-        """That it is there."""
         yield self._of_output("added")
-
-    @abstractmethod
-    def growing(self, text: str, logprobs: Sequence[Object]) -> Iterator[Object]:
-        """That it has some more text."""
 
     @abstractmethod
     def _whole(self) -> Iterator[Object]:
         """That its text is whole."""
 
     def closing(self, status: str) -> Iterator[Object]:
-        """That there is no more of it."""
         yield from self._whole()
         self.said["status"] = status
         yield self._of_output("done")
@@ -125,56 +116,4 @@ class CallItem(Item):
         yield self._event("function_call_arguments.done", told)
 
 
-class Output:
-    """All items of one answer, of which the last one may still grow."""
-
-    def __init__(self) -> None:
-        self._items: list[Item] = []
-        self._open: Item | None = None
-
-    @property
-    def items(self) -> list[Object]:
-        """What there is so far."""
-        return [item.said for item in self._items]
-
-    def feed(self, parts: Parts, logprobs: Sequence[Object]) -> Iterator[Object]:
-        """Events of some more text; the log-probabilities are those of its content."""
-        if parts.reasoning:
-            yield from self._grow(ReasoningItem, parts.reasoning, ())
-        if parts.content:
-            yield from self._grow(MessageItem, parts.content, logprobs)
-        for part in parts.calls:
-            if part.name:
-                yield from self._next(CallItem(len(self._items), part))
-            if part.arguments and self._open is not None:
-                yield from self._open.growing(part.arguments, ())
-
-    def finish(self, status: str) -> Iterator[Object]:
-        """Events of the end. An answer that says nothing is an empty message."""
-        if not self._items:
-            yield from self._next(MessageItem(0))
-        yield from self._close(status)
-
-    def cut(self) -> None:
-        """What is open stays as it is."""
-        if self._open is not None:
-            self._open.said["status"] = INCOMPLETE
-
-    def _grow(
-        self, kind: type[ReasoningItem | MessageItem], text: str, logprobs: Sequence[Object]
-    ) -> Iterator[Object]:
-        if not isinstance(self._open, kind):
-            yield from self._next(kind(len(self._items)))
-        assert self._open is not None
-        yield from self._open.growing(text, logprobs)
-
-    def _next(self, item: Item) -> Iterator[Object]:
-        yield from self._close(COMPLETED)
-        self._items.append(item)
-        self._open = item
-        yield from item.opening()
-
-    def _close(self, status: str) -> Iterator[Object]:
-        if self._open is not None:
-            yield from self._open.closing(status)
-            self._open = None
+KINDS = Kinds(ReasoningItem, MessageItem, CallItem)

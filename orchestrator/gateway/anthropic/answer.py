@@ -1,0 +1,81 @@
+"""One answer of the Messages API: whole, or as a stream of events."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from orchestrator.gateway.answers import named_event
+from orchestrator.gateway.anthropic.names import own_names
+from orchestrator.gateway.anthropic.output import KINDS
+from orchestrator.gateway.errors import problem
+from orchestrator.gateway.event_answer import EventAnswer
+from orchestrator.gateway.formats import ChatFormat
+from orchestrator.gateway.output import COMPLETED, Object
+from orchestrator.gateway.runs import Step
+from orchestrator.gateway.work import Work
+
+ENDS = {"stop": "end_turn", "length": "max_tokens", "tool_calls": "tool_use"}
+
+
+class MessageAnswer(EventAnswer):
+    """Its events have what is new, and the first one what there is before the first token."""
+
+    names, kinds, id_prefix = own_names, KINDS, "msg"
+
+    def __init__(self, work: Work[ChatFormat]) -> None:
+        super().__init__(work)
+        self._end: Object = {"stop_reason": None, "stop_sequence": None}
+
+    def last_words(self, error: Exception) -> bytes:
+        """What a stream says of an error that ends it."""
+        return named_event("error", problem(error).anthropic_body)
+
+    def _opening(self) -> Iterator[Object]:
+        yield {"type": "message_start", "message": self._message()}
+
+    def _taken(self, step: Step) -> Iterator[Object]:
+        parts, reason = self._work.form.read(step.choice, step.piece.texts, step.finish_reason)
+        yield from self._output.feed(parts, ())
+        if reason is not None:
+            self._end = self._ended(reason)
+            yield from self._output.finish(COMPLETED)
+
+    def _closing(self) -> Iterator[Object]:
+        usage, metrics = self._usage(), self._work.metrics()
+        yield {"type": "message_delta", "delta": self._end, "usage": usage, "metrics": metrics}
+        yield {"type": "message_stop"}
+
+    def _answer(self) -> Object:
+        return {**self._message(), "metrics": self._work.metrics()}
+
+    def _message(self) -> Object:
+        return {
+            "id": self._id,
+            "type": "message",
+            "role": "assistant",
+            "model": self._work.model,
+            "content": self._output.said,
+            **self._end,
+            "usage": self._usage(),
+        }
+
+    def _ended(self, reason: str) -> Object:
+        text = self._work.generations[0].stop_text if reason == "stop" else None
+        return {
+            "stop_reason": ENDS[reason] if text is None else "stop_sequence",
+            "stop_sequence": text,
+        }
+
+    def _usage(self) -> Object:
+        """As here: what was found in the cache does not count as input."""
+        counted = self._work.usage()
+        cached = counted["prompt_tokens_details"]["cached_tokens"]
+        usage = {
+            "input_tokens": counted["prompt_tokens"] - cached,
+            "cache_creation_input_tokens": 0,
+            "cache_read_input_tokens": cached,
+            "output_tokens": counted["completion_tokens"],
+        }
+        if (details := counted.get("completion_tokens_details")) is not None:
+            usage["output_tokens_details"] = {"thinking_tokens": details["reasoning_tokens"]}
+        return usage

@@ -1,0 +1,133 @@
+"""`POST /v1/messages`: what it may say, and the chat that it means."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import Field, PrivateAttr, model_validator
+
+from draftloop.errors import InvalidInput
+from orchestrator.gateway.anthropic.names import own_names
+from orchestrator.gateway.anthropic.tools import Choice, MessagesTool, without_servers_own
+from orchestrator.gateway.anthropic.turns import Text, Turn, goes_on, messages, require_known
+from orchestrator.gateway.body import Body, ListOf, ObjectOf
+from orchestrator.gateway.generating import Count, Sampling
+from orchestrator.gateway.schemas import ChatBody, Effort, TemplateOptions
+from orchestrator.gateway.tools.schemas import MOST_TOOLS
+from orchestrator.gateway.unsupported import MESSAGES, without_unsupported
+
+# Fields that chats have under the same name; of metadata nothing is kept.
+SHARED = {*Sampling.model_fields, "include_reasoning"} - {"metadata"}
+
+
+class Thinking(Body):
+    """Anthropic's `thinking`."""
+
+    type: Literal["enabled", "adaptive", "between_tools", "disabled"]
+    budget_tokens: Count | None = Field(None, description="of no effect: max_tokens bounds it")
+    display: Literal["summarized", "omitted"] | None = Field(
+        None, description="omitted: it is left out of what is sent; there are no summaries"
+    )
+
+    @property
+    def template_options(self) -> dict[str, bool]:
+        """By the names that chat templates know."""
+        wanted = self.type != "disabled"
+        return {"enable_thinking": wanted, "thinking": wanted}
+
+
+class OutputFormat(Body):
+    """Anthropic's `output_config.format`."""
+
+    type: Literal["json_schema"]
+    schema_: dict[str, Any] | bool = Field(alias="schema")
+
+    @property
+    def as_in_chats(self) -> dict[str, Any]:
+        """Chats have the schema in an object of its own."""
+        return {"type": self.type, "json_schema": {"schema": self.schema_}}
+
+
+class OutputConfig(Body):
+    """Anthropic's `output_config`."""
+
+    effort: Effort | None = None
+    format: OutputFormat | None = None
+
+
+class MessagesBody(Sampling):
+    """One answer to a conversation. What is counted of it is its prompt."""
+
+    messages: Annotated[ListOf[Turn], Field(min_length=1)]
+    system: str | ListOf[Text] | None = Field(None, description="the system's words, before them")
+    max_tokens: Count | None = Field(
+        None, description="most tokens, thinking included; the server's default without"
+    )
+    stop_sequences: ListOf[str] | None = None
+    metadata: ObjectOf[str | None] | None = Field(None, description="of no effect")
+    tools: Annotated[ListOf[MessagesTool], Field(max_length=MOST_TOOLS)] | None = Field(
+        None, description="Anthropic's own, which run at its servers, are not offered to the model"
+    )
+    tool_choice: Choice | None = None
+    thinking: Thinking | None = Field(
+        None, description="of no effect where the model's chat template leaves no choice"
+    )
+    output_config: OutputConfig | None = None
+    cache_control: Any = Field(None, description="of no effect: beginnings are kept by themselves")
+    context_management: Any = Field(
+        None, description="of no effect: the whole conversation is read"
+    )
+    diagnostics: Any = Field(None, description="of no effect")
+    inference_geo: str | None = Field(None, description="of no effect")
+    chat_template_kwargs: TemplateOptions | None = None
+    include_reasoning: bool | None = None
+    _chat: ChatBody = PrivateAttr()
+
+    @model_validator(mode="before")
+    @classmethod
+    def _supported(cls, body: Any) -> Any:
+        body = without_unsupported(body, MESSAGES)
+        if not isinstance(body, dict):
+            return body
+        require_known(body.get("messages"))
+        return {**body, "tools": without_servers_own(body.get("tools"))}
+
+    @model_validator(mode="after")
+    def _as_a_chat(self) -> Self:
+        if self.stop is not None and self.stop_sequences is not None:
+            raise InvalidInput("stop", "must not be given with stop_sequences", "both")
+        said = self.model_dump(include=SHARED, exclude_none=True, by_alias=True)
+        said["messages"] = messages(self.system, self.messages)
+        said["continue_final_message"] = goes_on(self.messages)
+        said["add_generation_prompt"] = not said["continue_final_message"]
+        said["max_completion_tokens"] = self.max_tokens
+        if self.stop_sequences is not None:
+            said["stop"] = self.stop_sequences
+        said["chat_template_kwargs"] = self._template_options
+        if self.thinking is not None and self.thinking.display == "omitted":
+            said["include_reasoning"] = False
+        if self.tools is not None:
+            said["tools"] = [tool.as_in_chats for tool in self.tools]
+        if self.tool_choice is not None:
+            said |= self.tool_choice.as_in_chats
+        if self.output_config is not None:
+            said["reasoning_effort"] = self.output_config.effort
+            if self.output_config.format is not None:
+                said["response_format"] = self.output_config.format.as_in_chats
+        # Checked again, since only this makes a chat's own types and holds its rules on several
+        # fields. The first check has the places of what the client wrote, which messages have not.
+        with own_names():
+            self._chat = ChatBody.model_validate(said)
+        return self
+
+    @property
+    def chat(self) -> ChatBody:
+        """What it asks for, as a chat."""
+        return self._chat
+
+    @property
+    def _template_options(self) -> dict[str, Any] | None:
+        given = self.chat_template_kwargs
+        return (
+            given if self.thinking is None else {**self.thinking.template_options, **(given or {})}
+        )

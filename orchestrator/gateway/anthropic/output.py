@@ -1,0 +1,93 @@
+"""The blocks of a message's content, and the events of their growth."""
+
+from __future__ import annotations
+
+import copy
+from abc import abstractmethod
+from collections.abc import Iterator, Sequence
+from typing import Any, ClassVar
+
+from pydantic_core import from_json
+
+from orchestrator.gateway.output import Growing, Kinds, Object
+from orchestrator.gateway.tools.reader import CallPart
+
+
+class Block(Growing):
+    """One of them, known by its place."""
+
+    delta_type: ClassVar[str]
+    delta_field: ClassVar[str]
+
+    def __init__(self, index: int, **fields: Any) -> None:
+        self.said: Object = fields
+        self._index = index
+
+    def opening(self) -> Iterator[Object]:
+        yield self._event("start", {"content_block": copy.deepcopy(self.said)})
+
+    def growing(self, text: str, logprobs: Sequence[Object]) -> Iterator[Object]:
+        self._add(text)
+        yield self._event("delta", {"delta": {"type": self.delta_type, self.delta_field: text}})
+
+    def closing(self, status: str) -> Iterator[Object]:
+        yield self._event("stop", {})
+
+    @abstractmethod
+    def _add(self, text: str) -> None: ...
+
+    def _event(self, what: str, fields: Object) -> Object:
+        return {"type": f"content_block_{what}", "index": self._index, **fields}
+
+
+class TextBlock(Block):
+    """What the answer says."""
+
+    delta_type, delta_field = "text_delta", "text"
+
+    def __init__(self, index: int) -> None:
+        super().__init__(index, type="text", text="")
+
+    def _add(self, text: str) -> None:
+        self.said["text"] += text
+
+
+class ThinkingBlock(Block):
+    """What the answer thinks before. Nobody signs it: it comes back as it is told."""
+
+    delta_type, delta_field = "thinking_delta", "thinking"
+
+    def __init__(self, index: int) -> None:
+        super().__init__(index, type="thinking", thinking="", signature="")
+
+    def _add(self, text: str) -> None:
+        self.said["thinking"] += text
+
+
+class ToolUseBlock(Block):
+    """A call of a tool. Its input is told as an object, but streamed as the text of one."""
+
+    delta_type, delta_field = "input_json_delta", "partial_json"
+
+    def __init__(self, index: int, part: CallPart) -> None:
+        super().__init__(index, type="tool_use", id=part.call_id, name=part.name, input={})
+        self._text = ""
+
+    def _add(self, text: str) -> None:
+        self._text += text
+
+    def closing(self, status: str) -> Iterator[Object]:
+        self.said["input"] = _object(self._text)
+        yield from super().closing(status)
+
+
+def _object(text: str) -> Object:
+    """As far as it goes: a limit may have cut it, and a model may write what is none."""
+    try:
+        said = from_json(text, allow_partial=True)
+    except ValueError:
+        return {}
+    return said if isinstance(said, dict) else {}
+
+
+KINDS = Kinds(ThinkingBlock, TextBlock, ToolUseBlock)

@@ -1,0 +1,169 @@
+"""What the turns of a message's conversation are made of, and the chat that they stand for."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from typing import Annotated, Any, Literal
+
+from pydantic import Discriminator, Field, Tag, model_validator
+
+from draftloop.errors import InvalidInput
+from orchestrator.gateway.body import Body, ListOf, meant
+from orchestrator.gateway.messages import joined
+from orchestrator.gateway.tools.schemas import FunctionName
+
+# Of no meaning here: marks for a cache that keeps beginnings by itself, and what an answer's blocks
+# have when clients send them back.
+OF_NO_EFFECT = ("cache_control", "citations", "signature", "caller", "toolset_name")
+
+
+class Block(Body):
+    """Any of them."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _that_means_something(cls, said: Any) -> Any:
+        return meant(said, OF_NO_EFFECT) if isinstance(said, dict) else said
+
+
+class Text(Block):
+    """Of a message, of the system's words, or of what came of a call."""
+
+    type: Literal["text"]
+    text: str
+
+
+class Thought(Block):
+    """What an earlier answer thought."""
+
+    type: Literal["thinking"]
+    thinking: str
+
+
+class Redacted(Block):
+    """What an earlier answer of somebody else thought, and nobody can read."""
+
+    type: Literal["redacted_thinking"]
+    data: str
+
+
+class Called(Block):
+    """What an earlier answer called."""
+
+    type: Literal["tool_use"]
+    id: str
+    name: FunctionName
+    input: dict[str, Any]
+
+
+class Returned(Block):
+    """What came of a call."""
+
+    type: Literal["tool_result"]
+    tool_use_id: str
+    content: str | ListOf[Text] = ""
+    is_error: bool | None = Field(
+        None, description="of no effect: the content says what went wrong"
+    )
+
+
+KINDS = {
+    "user": ("text", "tool_result"),
+    "assistant": ("text", "thinking", "redacted_thinking", "tool_use"),
+    "system": ("text",),
+}
+
+
+def _kind(said: Any) -> str:
+    return f"item:{said.get('type') if isinstance(said, dict) else said.type}"
+
+
+AnyBlock = Annotated[
+    Annotated[Text, Tag("item:text")]
+    | Annotated[Thought, Tag("item:thinking")]
+    | Annotated[Redacted, Tag("item:redacted_thinking")]
+    | Annotated[Called, Tag("item:tool_use")]
+    | Annotated[Returned, Tag("item:tool_result")],
+    Discriminator(_kind),
+]
+
+
+class Turn(Body):
+    """One of the conversation."""
+
+    role: Literal["user", "assistant", "system"]
+    content: str | ListOf[AnyBlock]
+
+
+def require_known(messages: Any) -> None:
+    """Raises InvalidInput where a turn has a block of a kind that its role has not."""
+    for place, turn in enumerate(messages if isinstance(messages, list) else ()):
+        blocks = turn.get("content") if isinstance(turn, dict) else None
+        known = KINDS.get(turn["role"]) if blocks and isinstance(turn.get("role"), str) else None
+        if known is None or not isinstance(blocks, list):
+            continue  # which is told of by its form
+        for number, block in enumerate(blocks):
+            field = f"messages[{place}].content[{number}]"
+            if not isinstance(block, dict):
+                raise InvalidInput(field, "must be an object", block)
+            if block.get("type") not in known:
+                rule = f"must be one of {', '.join(known)} with role {turn['role']}"
+                raise InvalidInput(f"{field}.type", rule, block.get("type"))
+
+
+def messages(system: str | Sequence[Text] | None, turns: Sequence[Turn]) -> list[dict[str, Any]]:
+    """The chat's, in its own words: the system's first, what came of each call by itself."""
+    said = [{"role": "system", "content": joined(system)}] if system else []
+    return [*said, *(message for turn in turns for message in _messages(turn))]
+
+
+def goes_on(turns: Sequence[Turn]) -> bool:
+    """Whether the answer goes on with the last turn. Raises InvalidInput where that has called."""
+    last = turns[-1]
+    if last.role != "assistant":
+        return False
+    if any(isinstance(block, Called) for block in last.content):
+        rule = "must be followed by what came of its calls, as tool_result"
+        raise InvalidInput(f"messages[{len(turns) - 1}]", rule, "tool_use")
+    return True
+
+
+def _messages(turn: Turn) -> Iterator[dict[str, Any]]:
+    if isinstance(turn.content, str):
+        yield {"role": turn.role, "content": turn.content}
+    elif turn.role == "assistant":
+        yield _answer(turn.content)
+    else:
+        yield from _told(turn.role, turn.content)
+
+
+def _answer(blocks: Sequence[AnyBlock]) -> dict[str, Any]:
+    thoughts = [block.thinking for block in blocks if isinstance(block, Thought)]
+    calls = [
+        {"id": block.id, "function": {"name": block.name, "arguments": _text(block.input)}}
+        for block in blocks if isinstance(block, Called)
+    ]  # fmt: skip
+    texts = [block for block in blocks if isinstance(block, Text)]
+    said = {"content": joined(texts), "reasoning": "\n".join(thoughts), "tool_calls": calls}
+    return {"role": "assistant", **said}
+
+
+def _told(role: str, blocks: Sequence[AnyBlock]) -> Iterator[dict[str, Any]]:
+    """In their order, texts that follow one another together."""
+    texts: list[Text] = []
+    for block in blocks:
+        if isinstance(block, Text):
+            texts.append(block)
+        elif isinstance(block, Returned):
+            if texts:
+                yield {"role": role, "content": joined(texts)}
+                texts = []
+            told = {"tool_call_id": block.tool_use_id, "content": joined(block.content)}
+            yield {"role": "tool", **told}
+    if texts or not blocks:
+        yield {"role": role, "content": joined(texts)}
+
+
+def _text(arguments: dict[str, Any]) -> str:
+    return json.dumps(arguments, ensure_ascii=False)

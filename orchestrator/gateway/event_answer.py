@@ -1,0 +1,78 @@
+"""An answer that grows by named events, of which the whole one is the sum."""
+
+from __future__ import annotations
+
+import contextlib
+from abc import ABC, abstractmethod
+from collections.abc import AsyncGenerator, Iterator
+from typing import ClassVar
+
+from orchestrator.gateway.answers import named_event
+from orchestrator.gateway.formats import ChatFormat
+from orchestrator.gateway.output import Kinds, Object, Output
+from orchestrator.gateway.renaming import Renaming
+from orchestrator.gateway.runs import Step
+from orchestrator.gateway.work import Work
+
+
+class EventAnswer(ABC):
+    """Written while the work of a chat with one choice runs. Every request needs a new one."""
+
+    names: ClassVar[Renaming]
+    kinds: ClassVar[Kinds]
+    id_prefix: ClassVar[str]
+
+    def __init__(self, work: Work[ChatFormat]) -> None:
+        self._work = work
+        self._id = f"{self.id_prefix}_{work.answer_id.removeprefix(f'{work.form.id_prefix}-')}"
+        self._output = Output(self.kinds)
+
+    async def whole(self) -> Object:
+        """The answer, once it has ended."""
+        async with contextlib.aclosing(self._steps()) as steps:
+            async for step in steps:
+                for _event in self._taken(step):
+                    pass
+        return self._answer()
+
+    async def events(self) -> AsyncGenerator[bytes, None]:
+        """The answer as events; those of a round come as one piece."""
+        begun = False
+        async with contextlib.aclosing(self._steps()) as steps:
+            async for step in steps:
+                events = [] if begun else [*self._opening()]
+                begun = True
+                events.extend(self._taken(step))
+                if step.finish_reason is not None:
+                    events.extend(self._closing())
+                if events:
+                    yield b"".join(map(self._event, events))
+
+    @abstractmethod
+    def last_words(self, error: Exception) -> bytes:
+        """What a stream says of an error that ends it."""
+
+    async def _steps(self) -> AsyncGenerator[Step, None]:
+        with self.names():
+            async with contextlib.aclosing(self._work.steps()) as steps:
+                async for step in steps:
+                    yield step
+
+    @abstractmethod
+    def _opening(self) -> Iterator[Object]:
+        """Events before the first step's own."""
+
+    @abstractmethod
+    def _taken(self, step: Step) -> Iterator[Object]:
+        """Events of a step; the last one ends the output."""
+
+    @abstractmethod
+    def _closing(self) -> Iterator[Object]:
+        """Events behind the last step's own."""
+
+    @abstractmethod
+    def _answer(self) -> Object:
+        """The answer as it is now."""
+
+    def _event(self, said: Object) -> bytes:
+        return named_event(said["type"], said)

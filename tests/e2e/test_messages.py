@@ -1,0 +1,242 @@
+"""Anthropic's Messages API, by its own client: said, streamed, called, reasoned, refused."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import anthropic
+import jsonschema
+import pytest
+from anthropic import Anthropic
+from openai import OpenAI
+
+from orchestrator.launcher import Stack
+from tests.e2e.conftest import PERSON
+from tests.e2e.http_client import MODEL, talk
+from tests.e2e.test_reasoning import HELP, SEEDS, SHOWN, TEMPLATE
+from tests.support.own_orchestrator import own_orchestrator
+
+QUESTION = "Say something."
+ASKED = [{"role": "user", "content": QUESTION}]
+SCHEMA = json.loads(PERSON)
+NOTHING = {"type": "object", "properties": {}, "additionalProperties": False}
+TOOLS: list[Any] = [
+    {"name": "add_person", "description": "Adds one.", "input_schema": SCHEMA},
+    {"name": "list_people", "input_schema": NOTHING},
+]
+NAMED = {"type": "tool", "name": "add_person"}
+
+
+@pytest.fixture(scope="module")
+def claude(base: str) -> Iterator[Anthropic]:
+    """Anthropic's own client of the stack."""
+    with Anthropic(base_url=base, api_key="none", max_retries=0) as client:
+        yield client
+
+
+def _said(said: dict[str, Any], seed: int) -> dict[str, Any]:
+    chosen = {"messages": ASKED, "max_tokens": 16, "model": MODEL, **said}
+    return {**chosen, "extra_body": {"seed": seed, **chosen.pop("extra_body", {})}}
+
+
+def send(client: Anthropic, seed: int = 11, **said: Any) -> Any:
+    return client.messages.create(**_said(said, seed))
+
+
+def events(client: Anthropic, seed: int = 11, **said: Any) -> tuple[list[Any], Any]:
+    """What comes of the same as a stream, and what Anthropic's client makes of it."""
+    with client.messages.stream(**_said(said, seed)) as stream:
+        return list(stream), stream.get_final_message()
+
+
+def content(message: Any) -> list[dict[str, Any]]:
+    """Blocks without what is another in every answer."""
+    blocks = [block.to_dict() for block in message.content]
+    return [{name: value for name, value in block.items() if name != "id"} for block in blocks]
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_an_answer_is_that_of_the_chat(api: OpenAI, claude: Anthropic, seed: int) -> None:
+    """Whole and streamed, with drafts and without."""
+    messages: Any = [{"role": "system", "content": "Be brief."}, *ASKED]
+    expected = talk(api, seed=seed, messages=messages)
+    whole = send(claude, seed, system="Be brief.")
+    assert content(whole) == [{"type": "text", "text": expected.choices[0].message.content}]
+    assert (whole.type, whole.role, whole.model) == ("message", "assistant", MODEL)
+    assert (whole.stop_reason, whole.stop_sequence) == ("max_tokens", None)
+    usage = whole.usage
+    assert usage.output_tokens == expected.usage.completion_tokens
+    both = usage.input_tokens + usage.cache_read_input_tokens
+    assert both == expected.usage.prompt_tokens
+    plain = {"speculative": {"strategy": "autoregressive"}}
+    assert content(send(claude, seed, system="Be brief.", extra_body=plain)) == content(whole)
+    told, final = events(claude, seed, system="Be brief.")
+    assert content(final) == content(whole) and final.stop_reason == "max_tokens"
+    assert final.usage.output_tokens == usage.output_tokens
+    kinds = [event.type for event in told if event.type not in ("text", "content_block_delta")]
+    assert kinds == [
+        "message_start", "content_block_start", "content_block_stop", "message_delta",
+        "message_stop",
+    ]  # fmt: skip
+
+
+def test_tokens_are_counted_as_the_answer_counts_them(claude: Anthropic) -> None:
+    counted = claude.messages.count_tokens(model=MODEL, messages=ASKED, system="Be brief.")  # type: ignore[arg-type]
+    usage = send(claude, system="Be brief.", max_tokens=1).usage
+    assert counted.input_tokens == usage.input_tokens + usage.cache_read_input_tokens
+    long: Any = [{"role": "user", "content": "x " * 10_000}]
+    assert claude.messages.count_tokens(model=MODEL, messages=long).input_tokens > 2048
+
+
+def test_what_stops_an_answer(claude: Anthropic) -> None:
+    plain = content(send(claude, max_tokens=40))[0]["text"]
+    letter = next(letter for letter in plain[5:] if letter.isalpha())
+    answer = send(claude, max_tokens=40, stop_sequences=["\0", letter])
+    assert (answer.stop_reason, answer.stop_sequence) == ("stop_sequence", letter)
+    assert content(answer)[0]["text"] == plain[: plain.index(letter)]
+    _, final = events(claude, max_tokens=40, stop_sequences=["\0", letter])
+    assert (final.stop_reason, final.stop_sequence) == ("stop_sequence", letter)
+    every = {"logit_bias": {"0": 100.0}}  # the token that ends a text
+    assert send(claude, extra_body=every).stop_reason == "end_turn"
+
+
+def test_blocks_of_the_answer_go_back(api: OpenAI, claude: Anthropic) -> None:
+    """As the client has them: the next prompt is that of the chat with the same messages."""
+    first = send(claude)
+    more = {"role": "user", "content": [{"type": "text", "text": "Go on."}]}
+    second = send(claude, messages=[*ASKED, {"role": "assistant", "content": first.content}, more])
+    text = content(first)[0]["text"]
+    messages: Any = [
+        *ASKED, {"role": "assistant", "content": text}, {"role": "user", "content": "Go on."},
+    ]  # fmt: skip
+    expected = talk(api, messages=messages)
+    assert content(second)[0]["text"] == expected.choices[0].message.content
+
+
+def test_an_answer_that_has_begun_is_gone_on_with(api: OpenAI, claude: Anthropic) -> None:
+    begun: Any = [*ASKED, {"role": "assistant", "content": "import"}]
+    body = {"continue_final_message": True, "add_generation_prompt": False}
+    expected = talk(api, messages=begun, extra_body=body)
+    answer = send(claude, messages=begun)
+    assert content(answer)[0]["text"] == expected.choices[0].message.content
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3, 4])
+@pytest.mark.parametrize("choice", [{"type": "any"}, NAMED], ids=["any", "named"])
+def test_a_call_that_is_required(claude: Anthropic, choice: Any, seed: int) -> None:
+    alone = {**choice, "disable_parallel_tool_use": True}
+    said: dict[str, Any] = {"tools": TOOLS, "tool_choice": alone, "max_tokens": 400}
+    answer = send(claude, seed, **said)
+    (call,) = answer.content
+    assert (call.type, answer.stop_reason) == ("tool_use", "tool_use")
+    schemas = {"add_person": SCHEMA, "list_people": NOTHING}
+    jsonschema.validate(call.input, schemas[call.name])
+    told, final = events(claude, seed, **said)
+    assert content(final) == content(answer)
+    pieces = [event.partial_json for event in told if event.type == "input_json"]
+    assert json.loads("".join(pieces)) == call.input
+    returned = {"type": "tool_result", "tool_use_id": call.id, "content": "added"}
+    back: Any = [
+        *ASKED, {"role": "assistant", "content": answer.content},
+        {"role": "user", "content": [returned]},
+    ]  # fmt: skip
+    assert send(claude, messages=back, tools=TOOLS).content
+
+
+def test_a_call_that_the_limit_cuts_is_told_as_far_as_it_goes(claude: Anthropic) -> None:
+    said: dict[str, Any] = {"tools": TOOLS, "tool_choice": NAMED, "max_tokens": 14}
+    answer = send(claude, **said)
+    assert answer.stop_reason == "max_tokens"
+    assert [block.type for block in answer.content] == ["tool_use"]
+    assert content(events(claude, **said)[1])[0]["name"] == "add_person"
+
+
+def test_tools_of_anthropic_are_not_offered(claude: Anthropic) -> None:
+    search: Any = [{"type": "web_search_20250305", "name": "web_search"}]
+    assert content(send(claude, tools=search)) == content(send(claude))
+
+
+def test_a_form(claude: Anthropic) -> None:
+    schema = {"type": "object", "additionalProperties": False, "required": ["a"],
+              "properties": {"a": {"type": "integer", "minimum": 0, "maximum": 9}}}  # fmt: skip
+    form = {"format": {"type": "json_schema", "schema": schema}}
+    answer = send(claude, max_tokens=100, output_config=form)
+    jsonschema.validate(json.loads(content(answer)[0]["text"]), schema)
+    assert answer.stop_reason == "end_turn"
+
+
+@pytest.fixture(scope="module")
+def reasoner(stack: Stack, tmp_path_factory: pytest.TempPathFactory) -> Iterator[OpenAI]:
+    """Of an orchestrator whose chat template lets models reason, before the stack's services."""
+    with own_orchestrator(stack, tmp_path_factory.mktemp("reasoner"), TEMPLATE) as client:
+        yield client
+
+
+def test_thinking_is_a_block_of_its_own(reasoner: OpenAI) -> None:
+    both = 0
+    address = str(reasoner.base_url).removesuffix("/v1/")
+    shown: Any = [{"role": "user", "content": SHOWN}]
+    said: dict[str, Any] = {
+        "messages": shown, "max_tokens": 120, "extra_body": {"logit_bias": HELP},
+    }  # fmt: skip
+    with Anthropic(base_url=address, api_key="none", max_retries=0) as claude:
+        for seed in SEEDS:
+            answer = send(claude, seed, **said)
+            chosen: Any = {"seed": seed, "max_tokens": 120, "logit_bias": HELP, "messages": shown}
+            message = talk(reasoner, **chosen).choices[0].message
+            blocks = content(answer)
+            thought = [block["thinking"] for block in blocks if block["type"] == "thinking"]
+            text = [block["text"] for block in blocks if block["type"] == "text"]
+            assert "".join(thought) == (getattr(message, "reasoning", None) or "")
+            assert "".join(text) == (message.content or "")
+            both += [block["type"] for block in blocks] == ["thinking", "text"]
+            assert content(events(claude, seed, **said)[1]) == blocks
+            back = [*shown, {"role": "assistant", "content": answer.content}, *shown]
+            send(claude, **{**said, "messages": back, "max_tokens": 1})
+        off = {**said, "thinking": {"type": "disabled"}}
+        assert [block["type"] for block in content(send(claude, **off))] == ["text"]
+    assert both >= 2  # others go on reasoning
+
+
+@pytest.mark.parametrize(
+    ("said", "field"),
+    [
+        ({"messages": []}, "messages"),
+        ({"messages": [{"role": "user", "content": "x " * 10_000}]}, "messages"),
+        ({"messages": [{"role": "user", "content": [{"type": "image"}]}]},
+         "messages[0].content[0].type"),
+        ({"messages": [{"role": "user"}]}, "messages[0].content"),
+        ({"messages": [{"role": "nobody", "content": "x"}]}, "messages[0].role"),
+        ({"messages": [*ASKED, {"role": "assistant", "content": " "}]}, "messages"),
+        ({"max_tokens": 0}, "max_tokens"),
+        ({"temperature": -1}, "temperature"),
+        ({"stop_sequences": [""]}, "stop_sequences[0]"),
+        ({"tools": [{"name": "f"}]}, "tools[0].input_schema"),
+        ({"tools": [{"type": "bash_20250124", "name": "bash"}]}, "tools[0].type"),
+        ({"tool_choice": {"type": "any"}}, "tool_choice"),
+        ({"tools": TOOLS, "tool_choice": {"type": "tool", "name": "x"}}, "tool_choice.name"),
+        ({"output_config": {"format": {"type": "json_schema", "schema": {"type": "objct"}}}},
+         "output_config.format"),
+        ({"output_config": {"effort": "enormous"}}, "output_config.effort"),
+        ({"thinking": {"type": "deep"}}, "thinking.type"),
+        ({"extra_body": {"mcp_servers": [{}]}}, "mcp_servers"),
+        ({"extra_body": {"what": 1}}, "what"),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("stream", [False, True])
+def test_what_is_refused(claude: Anthropic, said: Any, field: str, stream: bool) -> None:
+    """By the name that its client used, before anything is streamed."""
+    with pytest.raises(anthropic.BadRequestError) as caught:
+        send(claude, **said, stream=stream)
+    error: Any = caught.value.body
+    assert error["error"]["type"] == "invalid_request_error"
+    assert error["error"]["message"].startswith(f"{field}: ")
+
+
+def test_another_model_is_not_found(claude: Anthropic) -> None:
+    with pytest.raises(anthropic.NotFoundError) as caught:
+        claude.messages.create(model="another", messages=ASKED, max_tokens=1)  # type: ignore[arg-type]
+    error: Any = caught.value.body
+    assert error["error"]["type"] == "not_found_error"

@@ -1,0 +1,283 @@
+"""The Messages API's own pieces: turns of input, blocks of output, and streams that end badly."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncGenerator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from draftloop.errors import InvalidInput, Overloaded
+from orchestrator.figures import Piece
+from orchestrator.gateway.anthropic.answer import MessageAnswer
+from orchestrator.gateway.anthropic.body import MessagesBody
+from orchestrator.gateway.anthropic.names import own_names
+from orchestrator.gateway.anthropic.output import KINDS
+from orchestrator.gateway.chat_reader import PLAIN, Parts
+from orchestrator.gateway.errors import Unsupported
+from orchestrator.gateway.formats import ChatFormat
+from orchestrator.gateway.output import COMPLETED, Output
+from orchestrator.gateway.runs import Step
+from orchestrator.gateway.tools.reader import CallPart
+from orchestrator.key_file import KeyEntry, hash_of, new_key
+from tests.support.gateway import gateway
+
+CACHED = {"cache_control": {"type": "ephemeral"}}
+ASKED = {"role": "user", "content": [{"type": "text", "text": "x", **CACHED}]}
+CALL = {
+    "type": "tool_use",
+    "id": "c1",
+    "name": "f",
+    "input": {"a": "é"},
+    "caller": {"type": "direct"},
+}
+ANSWER = {"role": "assistant", "content": [
+    {"type": "thinking", "thinking": "hm", "signature": "s"},
+    {"type": "redacted_thinking", "data": "?"},
+    {"type": "text", "text": "yes", "citations": None}, CALL,
+]}  # fmt: skip
+TWO = [{"type": "text", "text": "one"}, {"type": "text", "text": "two"}]
+RETURNED = {"type": "tool_result", "tool_use_id": "c1", "content": TWO, "is_error": True}
+WEATHER = {"name": "weather", "input_schema": {"type": "object"}, "strict": True, **CACHED}
+
+
+def body(**said: Any) -> MessagesBody:
+    return MessagesBody.model_validate({"messages": [ASKED], **said})
+
+
+def told(said: list[Any], **more: Any) -> list[dict[str, Any]]:
+    chat = body(messages=said, **more).chat
+    return [one.model_dump(exclude_none=True, exclude={"tool_calls"}) for one in chat.messages]
+
+
+def test_blocks_of_an_answer_are_one_message() -> None:
+    chat = body(messages=[ASKED, ANSWER, {"role": "user", "content": [RETURNED]}]).chat
+    assert [one.role for one in chat.messages] == ["user", "assistant", "tool"]
+    answer = chat.messages[1]
+    assert (answer.reasoning, answer.content) == ("hm", "yes")
+    (call,) = answer.tool_calls or ()
+    assert (call.id, call.function.name, call.function.arguments) == ("c1", "f", '{"a": "é"}')
+    assert (chat.messages[2].tool_call_id, chat.messages[2].content) == ("c1", "one\ntwo")
+
+
+@pytest.mark.parametrize(
+    ("blocks", "expected"),
+    [
+        ([RETURNED, *TWO], [("tool", "one\ntwo"), ("user", "one\ntwo")]),
+        ([TWO[0], RETURNED, TWO[1]], [("user", "one"), ("tool", "one\ntwo"), ("user", "two")]),
+        ([{"type": "tool_result", "tool_use_id": "c1"}], [("tool", "")]),
+        ([], [("user", "")]),
+    ],
+)
+def test_what_a_turn_tells(blocks: list[Any], expected: list[tuple[str, str]]) -> None:
+    said = told([{"role": "user", "content": blocks}])
+    assert [(one["role"], one["content"]) for one in said] == expected
+
+
+@pytest.mark.parametrize("system", ["Be brief.", [{"type": "text", "text": "Be brief.", **CACHED}]])
+def test_the_words_of_the_system_come_first(system: Any) -> None:
+    assert told([ASKED], system=system)[0] == {"role": "system", "content": "Be brief."}
+
+
+def test_the_chat_that_is_meant() -> None:
+    chat = body(
+        tools=[WEATHER, {"type": "custom", **WEATHER, "name": "g"},
+               {"type": "web_search_20250305", "name": "web_search", "max_uses": 5}],
+        tool_choice={"type": "tool", "name": "g", "disable_parallel_tool_use": True},
+        thinking={"type": "adaptive", "display": "omitted"},
+        output_config={"effort": "low",
+                       "format": {"type": "json_schema", "schema": {"type": "integer"}}},
+        stop_sequences=["x"],
+        max_tokens=7,
+        metadata={"user_id": None},
+        context_management={"edits": []},
+        top_k=5,
+        **CACHED,
+    ).chat  # fmt: skip
+    assert [tool.function.name for tool in chat.tools or ()] == ["weather", "g"]
+    assert chat.tool_choice.function.name == "g"  # type: ignore[union-attr]
+    assert (chat.parallel_tool_calls, chat.include_reasoning) == (False, False)
+    assert chat.chat_template_kwargs == {"enable_thinking": True, "thinking": True}
+    assert (chat.reasoning_effort, chat.stop, chat.max_completion_tokens) == ("low", ["x"], 7)
+    assert chat.response_format is not None and chat.response_format.json_schema is not None
+    assert chat.response_format.json_schema.schema_ == {"type": "integer"}
+    assert (chat.top_k, chat.add_generation_prompt, chat.continue_final_message) == (5, True, False)
+
+
+@pytest.mark.parametrize(
+    ("choice", "meant"), [("auto", "auto"), ("any", "required"), ("none", "none")]
+)
+def test_choices_of_tools(choice: str, meant: str) -> None:
+    assert body(tools=[WEATHER], tool_choice={"type": choice}).chat.tool_choice == meant
+
+
+def test_thinking_may_be_refused() -> None:
+    said = body(thinking={"type": "disabled"}, chat_template_kwargs={"x": 1, "thinking": True})
+    assert said.chat.chat_template_kwargs == {"enable_thinking": False, "thinking": True, "x": 1}
+    assert body().chat.chat_template_kwargs is None
+
+
+def test_an_answer_that_has_begun_is_gone_on_with() -> None:
+    chat = body(messages=[ASKED, {"role": "assistant", "content": "It is"}]).chat
+    assert (chat.add_generation_prompt, chat.continue_final_message) == (False, True)
+
+
+@pytest.mark.parametrize(
+    ("said", "field"),
+    [
+        ({"messages": [ASKED, ANSWER]}, "messages[1]"),
+        ({"messages": [{"role": "user", "content": [{"type": "image"}]}]},
+         "messages[0].content[0].type"),
+        ({"messages": [{"role": "user", "content": [CALL]}]}, "messages[0].content[0].type"),
+        ({"messages": [{"role": "assistant", "content": [RETURNED]}]},
+         "messages[0].content[0].type"),
+        ({"messages": [{"role": "user", "content": ["x"]}]}, "messages[0].content[0]"),
+        ({"tool_choice": {"type": "tool"}}, "tool_choice.name"),
+        ({"tool_choice": {"type": "any", "name": "x"}}, "tool_choice.name"),
+        ({"tool_choice": {"type": "any"}}, "tool_choice"),
+        ({"tools": [{"type": "bash_20250124", "name": "bash"}]}, "tools[0].type"),
+        ({"mcp_servers": [{"type": "url", "url": "http://x"}]}, "mcp_servers"),
+        ({"stop": "x", "stop_sequences": ["y"]}, "stop"),
+    ],
+)  # fmt: skip
+def test_what_is_refused(said: dict[str, Any], field: str) -> None:
+    with pytest.raises(InvalidInput) as caught:
+        body(**said)
+    assert caught.value.field == field
+    assert isinstance(caught.value, Unsupported) == (field in ("tools[0].type", "mcp_servers"))
+
+
+@pytest.mark.parametrize(
+    ("inside", "name"),
+    [
+        ("max_completion_tokens", "max_tokens"), ("messages[3].content", "messages"),
+        ("continue_final_message", "messages"), ("stop[1]", "stop_sequences[1]"),
+        ("stop_token_ids[0]", "stop_token_ids[0]"),
+        ("response_format.json_schema", "output_config.format.json_schema"),
+        ("tool_choice.function.name", "tool_choice.name"),
+    ],
+)  # fmt: skip
+def test_mistakes_have_the_names_that_the_client_used(inside: str, name: str) -> None:
+    with pytest.raises(InvalidInput) as caught, own_names():
+        raise InvalidInput(inside, "must be another", 1)
+    assert caught.value.field == name
+
+
+def test_blocks_of_output_grow_one_after_the_other() -> None:
+    """What the events add up to is what the blocks are at the end."""
+    output = Output(KINDS)
+    events: list[Any] = []
+    first = CallPart(0, "call_0", "f", '{"a": ')
+    for parts in [
+        Parts("I ", "", []), Parts("see", "It", []), Parts("", " is", []),
+        Parts("", "", [first, CallPart(0, "", "", "5}"), CallPart(1, "call_1", "g", "")]),
+        Parts("", "", [CallPart(1, "", "", "{}")]),
+    ]:  # fmt: skip
+        events.extend(output.feed(parts, ()))
+    events.extend(output.finish(COMPLETED))
+    kinds = [block["type"] for block in output.said]
+    assert kinds == ["thinking", "text", "tool_use", "tool_use"]
+    for index, block in enumerate(output.said):
+        begin, *deltas, end = [event for event in events if event["index"] == index]
+        assert (begin["type"], end["type"]) == ("content_block_start", "content_block_stop")
+        assert begin["content_block"]["type"] == block["type"]
+        pieces = [[text for name, text in e["delta"].items() if name != "type"] for e in deltas]
+        text = "".join(piece for (piece,) in pieces)
+        whole = {"thinking": block.get("thinking"), "text": block.get("text")}.get(block["type"])
+        assert text == whole or json.loads(text) == block["input"]
+    assert [block.get("input") for block in output.said[2:]] == [{"a": 5}, {}]
+
+
+@pytest.mark.parametrize(
+    ("written", "expected"),
+    [('{"a": [1, 2', {"a": [1]}), ('{"a": "x', {}), ("", {}), ("[1]", {}), ("nonsense", {})],
+)
+def test_a_call_that_was_cut(written: str, expected: Any) -> None:
+    """What there is of its input that is certain."""
+    output = Output(KINDS)
+    list(output.feed(Parts("", "", [CallPart(0, "c", "f", written)]), ()))
+    list(output.finish(COMPLETED))
+    assert output.said[0]["input"] == expected
+
+
+def test_an_answer_that_says_nothing_has_no_blocks() -> None:
+    output = Output(KINDS)
+    assert list(output.finish(COMPLETED)) == [] and output.said == []
+
+
+class BrokenWork:
+    """What runs behind an answer, and stops after its first piece."""
+
+    answer_id, created, model = "chatcmpl-1", 5, "m"
+    form = ChatFormat(PLAIN)
+
+    async def steps(self) -> AsyncGenerator[Step, None]:
+        yield Step(0, Piece(token_ids=(1,), sources=(), told=lambda: ("Hello",)), None)
+        raise Overloaded("too many requests", retry_after_s=1)
+
+    def usage(self) -> dict[str, Any]:
+        cached = {"cached_tokens": 4}
+        return {"prompt_tokens": 9, "completion_tokens": 1, "prompt_tokens_details": cached}
+
+
+async def test_a_stream_that_fails_says_so() -> None:
+    answer = MessageAnswer(BrokenWork())  # type: ignore[arg-type]
+    written = b""
+    with pytest.raises(Overloaded) as caught:
+        async for data in answer.events():
+            written += data
+    written += answer.last_words(caught.value)
+    lines = [line for line in written.decode().splitlines() if line.startswith("data: ")]
+    start, *_, last = [json.loads(line.removeprefix("data: ")) for line in lines]
+    assert start["message"]["usage"]["input_tokens"] == 5
+    assert start["message"]["usage"]["cache_read_input_tokens"] == 4
+    assert (last["type"], last["error"]["type"]) == ("error", "rate_limit_error")
+    assert b"event: error\n" in written and "too many requests" in last["error"]["message"]
+
+
+@pytest.mark.parametrize(
+    ("said", "status", "kind"),
+    [
+        ({"messages": "x"}, 400, "invalid_request_error"),
+        ({"messages": []}, 400, "invalid_request_error"),
+        ({"messages": [ASKED], "what": 1}, 400, "invalid_request_error"),
+        ({"messages": [ASKED], "model": "another"}, 404, "not_found_error"),
+        ("nonsense", 400, "invalid_request_error"),
+    ],
+)
+@pytest.mark.parametrize("path", ["/v1/messages", "/v1/messages/count_tokens"])
+async def test_errors_have_their_own_shape(said: Any, status: int, kind: str, path: str) -> None:
+    async with gateway() as (client, _):
+        answer = await client.post(path, content=json.dumps(said))
+    assert answer.status_code == status
+    error = answer.json()
+    assert (set(error), set(error["error"])) == ({"type", "error"}, {"type", "message"})
+    assert (error["type"], error["error"]["type"]) == ("error", kind)
+
+
+async def test_no_such_route_and_no_such_method() -> None:
+    async with gateway() as (client, _):
+        missing = await client.post("/v1/messages/batches")
+        wrong = await client.get("/v1/messages")
+        others = await client.get("/v1/messagesx")
+    assert (missing.status_code, missing.json()["type"]) == (404, "error")
+    assert (wrong.status_code, wrong.json()["error"]["type"]) == (405, "invalid_request_error")
+    assert others.json()["error"]["code"] == "unknown_url"
+
+
+async def test_the_key_may_come_under_either_name(tmp_path: Path) -> None:
+    key = new_key()
+    (tmp_path / "keys.toml").write_text(KeyEntry(name="a", sha256=hash_of(key), tenant="").toml())
+    said = {"messages": [ASKED]}
+    async with gateway(tmp_path / "keys.toml") as (client, _):
+        for headers, status in [
+            ({"x-api-key": key}, 200), ({"authorization": f"Bearer {key}"}, 200),
+            ({"x-api-key": "another"}, 401), ({}, 401),
+        ]:  # fmt: skip
+            path = "/v1/messages/count_tokens"
+            answer = await client.post(path, json=said, headers=headers)
+            assert answer.status_code == status
+            if status == 401:
+                assert answer.json()["error"]["type"] == "authentication_error"
