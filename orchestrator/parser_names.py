@@ -19,6 +19,7 @@ OTHERS_NAMES = {
         "deepseekv31": "deepseek",
         "glm": "glm45",
         "glm47": "glm45",
+        "minimax-m2": "minimax_m2",
     },
     "reasoning_parser": {
         "deepseek_r1": "think",
@@ -28,6 +29,8 @@ OTHERS_NAMES = {
         "kimi_k2": "think",
         "qwen3": "think",
         "glm45": "think",
+        "minimax": "think",
+        "minimax_m2": "think",
         "seed_oss": "seed",
         "openai_gptoss": "harmony",
         "gpt-oss": "harmony",

@@ -40,6 +40,7 @@ PLAIN = {"speculative": {"strategy": "autoregressive"}}
         "DEEPSEEK_V3",
         "KIMI_K2",
         "GLM45",
+        "MINIMAX_M2",
     ],  # fmt: skip
 )
 def caller(

@@ -196,3 +196,33 @@ GLM45 = """\
 </tool_call>{% endfor %}
 {%- endif %}{% endfor %}
 {%- if add_generation_prompt %}<|assistant|>{% endif %}"""
+
+MINIMAX_M2 = """\
+{%- set begin, end = "<minimax:tool_call>", "</minimax:tool_call>" -%}
+]~!b[]~b]system
+{%- if tools %}
+{{ tools | map(attribute="function") | list | tojson }}
+{{ begin }}
+<invoke name="tool-name-1">
+<parameter name="param-key-1">param-value-1</parameter>
+</invoke>
+{{ end }}{% endif %}[e~[
+{%- for message in messages %}
+]~b]{{ {"assistant": "ai"}.get(message.role, message.role) }}
+{% if message.role == "tool" %}<response>{{ message.content }}</response>
+{%- else %}{{ message.content }}
+{%- if message.tool_calls %}
+{{ begin }}
+{%- for call in message.tool_calls %}{% set call = call.function %}
+<invoke name="{{ call.name }}">
+{%- for key, value in call.arguments.items() %}
+<parameter name="{{ key }}">{{ value if value is string else value | tojson }}</parameter>
+{%- endfor %}
+</invoke>
+{%- endfor %}
+{{ end }}{% endif %}{% endif %}[e~[
+{%- endfor %}
+{%- if add_generation_prompt %}
+]~b]ai
+<think>
+{% endif %}"""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from orchestrator.gateway.tools.glm45 import GLM45
 from orchestrator.gateway.tools.harmony import HARMONY
+from orchestrator.gateway.tools.minimax_m2 import MINIMAX_M2
 from orchestrator.gateway.tools.notation import Notation
 from orchestrator.gateway.tools.qwen3_coder import QWEN3_CODER
 from orchestrator.gateway.tools.schemas import Function
@@ -42,7 +43,12 @@ ANSWERS["glm45"] = (
     '<arg_key>days</arg_key>\n<arg_value>{"first": 1}</arg_value>\n</tool_call>\n<tool_call>say\n'
     '<arg_key>text</arg_key>\n<arg_value>a } " { \\</arg_value>\n</tool_call>'
 )
-BETWEEN_TAGS = (QWEN3_CODER, GLM45)  # where schemas tell texts from other values
+ANSWERS["minimax_m2"] = (
+    '<minimax:tool_call>\n<invoke name="weather">\n<parameter name="city">Bern</parameter>\n'
+    '<parameter name="days">{"first": 1}</parameter>\n</invoke>\n<invoke name="say">\n'
+    '<parameter name="text">a } " { \\</parameter>\n</invoke>\n</minimax:tool_call>'
+)
+BETWEEN_TAGS = (QWEN3_CODER, GLM45, MINIMAX_M2)  # where schemas tell texts from other values
 KNOWN = {"weather": Function(name="weather", parameters={
     "properties": {"city": {"type": "string"}, "days": {"type": "object"}}})}  # fmt: skip
 
@@ -67,6 +73,10 @@ PAIRED = """\
 <arg_key>city</arg_key>
 <arg_value>Bern</arg_value>
 </tool_call>"""
+INVOKED = """\
+<invoke name="weather">
+<parameter name="city">Bern</parameter>
+</invoke>"""
 MESSAGE = '<|channel|>commentary to=functions.weather <|constrain|>json<|message|>{"city": "x"}'
 FENCED = """\
 <｜tool▁call▁begin｜>function<｜tool▁sep｜>weather
@@ -90,6 +100,9 @@ FORMS = {
         NUMBERED.replace(":3", ":4"),
     ),
     "glm45": ("{}", "\n", PAIRED, PAIRED),
+    "minimax_m2": (
+        "<minimax:tool_call>\n{}\n</minimax:tool_call>", "\n", INVOKED, INVOKED,
+    ),
 }  # fmt: skip
 
 

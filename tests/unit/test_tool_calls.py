@@ -27,6 +27,7 @@ from orchestrator.gateway.tools.grammar import calls_grammar
 from orchestrator.gateway.tools.hermes import HERMES
 from orchestrator.gateway.tools.kimi_k2 import KIMI_K2
 from orchestrator.gateway.tools.llama3_json import LLAMA3_JSON
+from orchestrator.gateway.tools.minimax_m2 import MINIMAX_M2
 from orchestrator.gateway.tools.mistral import MISTRAL
 from orchestrator.gateway.tools.notation import Notation
 from orchestrator.gateway.tools.notations import NOTATIONS, detected
@@ -231,6 +232,7 @@ def test_what_was_said_before_calls_is_the_content_beside_them() -> None:
         ("<function=example>{arguments}</function>", None),
         ("Respond in the format [func_name1(params_name1=params_value1)]", PYTHONIC),
         ("<tool_call>{function-name}\\n<arg_key>", GLM45),
+        ("{% set begin = '<minimax:tool_call>' %}", MINIMAX_M2),
         ("{{ '[TOOL_CALLS]' + name + '[ARGS]' }}", MISTRAL),
         ("{{ '<｜tool▁call▁begin｜>' + tool['type'] + '<｜tool▁sep｜>' }}", DEEPSEEK),
         ("{{ '<｜tool▁call▁begin｜>' + tool['function']['name'] + '<｜tool▁sep｜>' }}", DEEPSEEK),

@@ -26,6 +26,7 @@ from orchestrator.gateway.tools.harmony import HARMONY
 from orchestrator.gateway.tools.hermes import HERMES
 from orchestrator.gateway.tools.kimi_k2 import KIMI_K2
 from orchestrator.gateway.tools.llama3_json import LLAMA3_JSON
+from orchestrator.gateway.tools.minimax_m2 import MINIMAX_M2
 from orchestrator.gateway.tools.mistral import MISTRAL
 from orchestrator.gateway.tools.notation import Notation
 from orchestrator.gateway.tools.notations import NOTATIONS, detected
@@ -62,6 +63,7 @@ TEMPLATES = [
     (chat_templates.DEEPSEEK_V31, DEEPSEEK),
     (chat_templates.KIMI_K2, KIMI_K2),
     (chat_templates.GLM45, GLM45),
+    (chat_templates.MINIMAX_M2, MINIMAX_M2),
 ]  # fmt: skip
 
 

@@ -6,12 +6,11 @@ import re
 from collections.abc import Sequence
 
 from draftloop.errors import InvalidInput
-from orchestrator.gateway.tools.bare_text import text_rules
-from orchestrator.gateway.tools.fields import Field, fields_of, is_text
-from orchestrator.gateway.tools.grammar import either, json_value, literal
+from orchestrator.gateway.tools.grammar import literal
 from orchestrator.gateway.tools.notation import Functions, Mark, Notation
 from orchestrator.gateway.tools.schemas import Function
 from orchestrator.gateway.tools.tagged_call import Head, TaggedCall, Tags
+from orchestrator.gateway.tools.tagged_rules import Words, call_rules
 from orchestrator.gateway.tools.tagged_value import ValueTags
 
 CALL, CALL_END = "<tool_call>", "</tool_call>"
@@ -57,38 +56,25 @@ class Glm45(Notation):
 
     def lark(self, functions: Sequence[Function], mark: Mark, *, several: bool) -> str:
         """Arguments in the order of the schema. Raises InvalidInput where tags cannot hold it."""
-        rules = [rule for n, function in enumerate(functions) for rule in _call(n, function, mark)]
-        calls = either([f"call_{number}" for number in range(len(functions))])
+        words = Words(
+            head=lambda name: f"{literal(_possible(NAME, name))} LINE?",
+            key=lambda name: (
+                f"{mark(KEY)} {literal(_possible(KEY_NAME, name))} {mark(KEY_END)} LINE? "
+                f"{mark(VALUE)}"
+            ),
+            value_end=VALUE_END, mark=mark, without=(VALUE_END,), behind="LINE?",
+        )  # fmt: skip
+        rules = call_rules(functions, words)
         start = "marked (LINE? marked)*" if several else "marked"
-        marked = f"{mark(CALL)} ({calls}) {mark(CALL_END)}"
+        marked = f"{mark(CALL)} call {mark(CALL_END)}"
         return "\n".join([f"start: {start}", f"marked: {marked}", 'LINE: "\\n"', *rules, ""])
 
 
-def _call(number: int, function: Function, mark: Mark) -> list[str]:
-    _require(NAME, function.name)
-    fields = fields_of(function)
-    names = [f"field_{number}_{place}" for place in range(len(fields))]
-    written = " ".join(
-        name if field.required else f"{name}?" for name, field in zip(names, fields, strict=True)
-    )
-    call = f"call_{number}: {literal(function.name)} LINE? {written}"
-    pairs = zip(names, fields, strict=True)
-    return [call, *(rule for name, field in pairs for rule in _field(name, field, mark))]
-
-
-def _field(name: str, field: Field, mark: Mark) -> list[str]:
-    _require(KEY_NAME, field.name)
-    head = f"{mark(KEY)} {literal(field.name)} {mark(KEY_END)} LINE? {mark(VALUE)}"
-    if not is_text(field.schema):
-        return [f"{name}: {head} {json_value(field.schema)} {mark(VALUE_END)} LINE?"]
-    value, rules = text_rules(name, field.schema, VALUE_END, mark, without=(VALUE_END,))
-    return [f"{name}: {head} ({value}) LINE?", *rules]
-
-
-def _require(pattern: re.Pattern[str], name: str) -> None:
+def _possible(pattern: re.Pattern[str], name: str) -> str:
     if not pattern.fullmatch(name):
         rule = f"must have names that match {pattern.pattern}, as this model writes calls"
         raise InvalidInput("tools", rule, name)
+    return name
 
 
 GLM45 = Glm45()

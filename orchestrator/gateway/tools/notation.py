@@ -10,7 +10,7 @@ from orchestrator.gateway.tools.schemas import Function
 
 NotationName = Literal[
     "hermes", "llama3_json", "mistral", "qwen3_coder", "pythonic", "harmony", "deepseek", "kimi_k2",
-    "glm45",
+    "glm45", "minimax_m2",
 ]  # fmt: skip
 Functions = Mapping[str, Function]  # by name
 Mark = Callable[[str], str]  # a mark in Lark's words: a token of its own, or its letters

@@ -11,6 +11,7 @@ from orchestrator.gateway.tools.harmony import HARMONY
 from orchestrator.gateway.tools.hermes import HERMES
 from orchestrator.gateway.tools.kimi_k2 import KIMI_K2
 from orchestrator.gateway.tools.llama3_json import LLAMA3_JSON
+from orchestrator.gateway.tools.minimax_m2 import MINIMAX_M2
 from orchestrator.gateway.tools.mistral import MISTRAL
 from orchestrator.gateway.tools.notation import Notation, NotationName
 from orchestrator.gateway.tools.pythonic import PYTHONIC
@@ -20,10 +21,11 @@ NOTATIONS: dict[NotationName, Notation] = {
     one.name: one
     for one in (
         HERMES, LLAMA3_JSON, MISTRAL, QWEN3_CODER, PYTHONIC, HARMONY, DEEPSEEK, KIMI_K2, GLM45,
+        MINIMAX_M2,
     )
 }  # fmt: skip
 # The mark before their calls is enough to tell them by.
-MARKED = (HERMES, MISTRAL, DEEPSEEK, KIMI_K2)
+MARKED = (HERMES, MISTRAL, DEEPSEEK, KIMI_K2, MINIMAX_M2)
 
 LLAMA = re.compile(r'<\|python_tag\|>|"name": function name, "parameters"')
 EXAMPLE_IN_PYTHON = re.compile(r"\[\w+\(\w+=")

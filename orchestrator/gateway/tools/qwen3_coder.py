@@ -6,12 +6,11 @@ import re
 from collections.abc import Sequence
 
 from draftloop.errors import InvalidInput
-from orchestrator.gateway.tools.bare_text import text_rules
-from orchestrator.gateway.tools.fields import Field, fields_of, is_text
-from orchestrator.gateway.tools.grammar import either, json_value, literal
+from orchestrator.gateway.tools.grammar import literal
 from orchestrator.gateway.tools.notation import Functions, Mark, Notation
 from orchestrator.gateway.tools.schemas import Function
 from orchestrator.gateway.tools.tagged_call import Head, TaggedCall, Tags
+from orchestrator.gateway.tools.tagged_rules import Words, call_rules
 from orchestrator.gateway.tools.tagged_value import ValueTags
 
 FUNCTION, FUNCTION_END = "<function=", "</function>"
@@ -50,38 +49,26 @@ class Qwen3Coder(Notation):
 
     def lark(self, functions: Sequence[Function], mark: Mark, *, several: bool) -> str:
         """Arguments in the order of the schema. Raises InvalidInput where tags cannot hold it."""
-        rules = [rule for n, function in enumerate(functions) for rule in _call(n, function)]
         marked = f'{mark(self.begin)} "\\n" call "\\n" {mark(self.end)}'
-        calls = either([f"call_{number}" for number in range(len(functions))])
         start = 'marked ("\\n" marked)*' if several else "marked"
-        return "\n".join([f"start: {start}", f"marked: {marked}", f"call: {calls}", *rules, ""])
+        rules = call_rules(functions, WORDS)
+        return "\n".join([f"start: {start}", f"marked: {marked}", *rules, ""])
 
 
-def _call(number: int, function: Function) -> list[str]:
-    _require_name(function.name)
-    fields = fields_of(function)
-    names = [f"field_{number}_{place}" for place in range(len(fields))]
-    written = " ".join(
-        name if field.required else f"{name}?" for name, field in zip(names, fields, strict=True)
-    )
-    head = literal(f"{FUNCTION}{function.name}>\n")
-    call = f"call_{number}: {head} {written} {literal(FUNCTION_END)}"
-    return [call, *(rule for pair in zip(names, fields, strict=True) for rule in _field(*pair))]
+def _head(name: str) -> str:
+    return literal(f"{FUNCTION}{_possible(name)}>\n")
 
 
-def _field(name: str, field: Field) -> list[str]:
-    _require_name(field.name)
-    begin = f"{name}: {literal(f'{PARAMETER}{field.name}>' + chr(10))}"
-    if not is_text(field.schema):
-        return [f"{begin} {json_value(field.schema)} {literal(LINE_BEHIND)}"]
-    value, rules = text_rules(name, field.schema, LINE_BEHIND, literal, without=VALUE_ENDS)
-    return [f"{begin} ({value})", *rules]
+def _key(name: str) -> str:
+    return literal(f"{PARAMETER}{_possible(name)}>\n")
 
 
-def _require_name(name: str) -> None:
+def _possible(name: str) -> str:
     if not re.fullmatch(NAME, name) or name != name.strip():
         rule = "must have names without line ends and >, as this model writes calls"
         raise InvalidInput("tools", rule, name)
+    return name
 
 
+WORDS = Words(_head, _key, LINE_BEHIND, literal, VALUE_ENDS, end=literal(FUNCTION_END))
 QWEN3_CODER = Qwen3Coder()

@@ -1,0 +1,73 @@
+"""Calls of MiniMax M2: invocations in a section, a tag for each argument, texts without quotes."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from draftloop.errors import InvalidInput
+from orchestrator.gateway.tools.grammar import literal
+from orchestrator.gateway.tools.notation import Functions, Mark, Notation
+from orchestrator.gateway.tools.schemas import Function
+from orchestrator.gateway.tools.tagged_call import Head, TaggedCall, Tags
+from orchestrator.gateway.tools.tagged_rules import Words, call_rules
+from orchestrator.gateway.tools.tagged_value import ValueTags
+
+CALLS, CALLS_END = "<minimax:tool_call>", "</minimax:tool_call>"
+INVOKE, INVOKE_END = "<invoke name=", "</invoke>"
+PARAMETER, PARAMETER_END = "<parameter name=", "</parameter>"
+VALUE_ENDS = (PARAMETER_END, PARAMETER, INVOKE_END)  # as with Qwen3-Coder
+QUOTE, NAME = "[\"']?", "[^\"'>\\n]*"
+
+
+def _head(tag: str) -> Head:
+    """Its name stands in quotes, which models forget now and then."""
+    whole = re.compile(f"{tag}{QUOTE}({NAME}){QUOTE}>")
+    return Head(tag, whole, re.compile(f"{tag}{QUOTE}{NAME}{QUOTE}"))
+
+
+TAGS = Tags(
+    call=_head(INVOKE),
+    key=_head(PARAMETER),
+    value=ValueTags(PARAMETER_END, VALUE_ENDS),
+    end=INVOKE_END,
+    ends=(INVOKE_END, CALLS_END),
+)
+
+
+class MiniMaxM2(Notation):
+    """`<invoke name="name"><parameter name="key">value</parameter></invoke>`, a line for each."""
+
+    name = "minimax_m2"
+    begin = CALLS
+    end = CALLS_END
+    opening = INVOKE
+
+    def body(self, functions: Functions | None, text: str) -> TaggedCall:
+        """Whatever its name; what is known of its arguments says which are text."""
+        return TaggedCall(TAGS, functions)
+
+    def lark(self, functions: Sequence[Function], mark: Mark, *, several: bool) -> str:
+        """Arguments in the order of the schema. Raises InvalidInput where tags cannot hold it."""
+        more = "+" if several else ""
+        start = f'start: {mark(CALLS)} "\\n" (call "\\n"){more} {mark(CALLS_END)}'
+        return "\n".join([start, *call_rules(functions, WORDS), ""])
+
+
+def _invoked(name: str) -> str:
+    return literal(f'{INVOKE}"{_possible(name)}">\n')
+
+
+def _key(name: str) -> str:
+    return literal(f'{PARAMETER}"{_possible(name)}">')
+
+
+def _possible(name: str) -> str:
+    if not re.fullmatch(NAME, name) or name != name.strip():
+        rule = "must have names without line ends, quotes and >, as this model writes calls"
+        raise InvalidInput("tools", rule, name)
+    return name
+
+
+WORDS = Words(_invoked, _key, f"{PARAMETER_END}\n", literal, VALUE_ENDS, end=literal(INVOKE_END))
+MINIMAX_M2 = MiniMaxM2()

@@ -1,0 +1,60 @@
+"""The form of calls between tags, in Lark's words."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from orchestrator.gateway.tools.bare_text import text_rules
+from orchestrator.gateway.tools.fields import Field, fields_of, is_text
+from orchestrator.gateway.tools.grammar import either, json_value
+from orchestrator.gateway.tools.notation import Mark
+from orchestrator.gateway.tools.schemas import Function
+
+
+class Words(NamedTuple):
+    """Of a family: what stands before a call of that name and before an argument of that key.
+
+    `value_end` ends an argument, written by `mark`, and texts have none of the marks `without`.
+    `behind` follows an argument, and `end` all of them. The first two raise InvalidInput for names
+    that the tags cannot hold.
+    """
+
+    head: Callable[[str], str]
+    key: Callable[[str], str]
+    value_end: str
+    mark: Mark
+    without: tuple[str, ...]
+    behind: str = ""
+    end: str = ""
+
+
+def call_rules(functions: Sequence[Function], words: Words) -> list[str]:
+    """Rules of which `call` is one call of any of them, with arguments in the schema's order.
+
+    Raises InvalidInput where tags cannot hold it.
+    """
+    calls = either([f"call_{number}" for number in range(len(functions))])
+    rules = [f"call: {calls}"]
+    for number, function in enumerate(functions):
+        rules += _call(number, function, words)
+    return rules
+
+
+def _call(number: int, function: Function, words: Words) -> list[str]:
+    head = words.head(function.name)
+    fields = [(f"field_{number}_{place}", one) for place, one in enumerate(fields_of(function))]
+    written = " ".join(name if field.required else f"{name}?" for name, field in fields)
+    call = f"call_{number}: {head} {written} {words.end}"
+    return [call, *(rule for name, field in fields for rule in _field(name, field, words))]
+
+
+def _field(name: str, field: Field, words: Words) -> list[str]:
+    begin = f"{name}: {words.key(field.name)}"
+    if not is_text(field.schema):
+        end = words.mark(words.value_end)
+        return [f"{begin} {json_value(field.schema)} {end} {words.behind}"]
+    value, rules = text_rules(
+        name, field.schema, words.value_end, words.mark, without=words.without
+    )
+    return [f"{begin} ({value}) {words.behind}", *rules]
