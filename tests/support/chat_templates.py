@@ -224,5 +224,4 @@ MINIMAX_M2 = """\
 {%- endfor %}
 {%- if add_generation_prompt %}
 ]~b]ai
-<think>
 {% endif %}"""

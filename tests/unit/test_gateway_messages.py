@@ -192,10 +192,10 @@ def test_blocks_of_output_grow_one_after_the_other() -> None:
 
 @pytest.mark.parametrize(
     ("written", "expected"),
-    [('{"a": [1, 2', {"a": [1]}), ('{"a": "x', {}), ("", {}), ("[1]", {}), ("nonsense", {})],
+    [('{"a": [1, 2', {"a": [1, 2]}), ('{"a": "x', {}), ("", {}), ("[1]", {}), ("nonsense", {})],
 )
 def test_a_call_that_was_cut(written: str, expected: Any) -> None:
-    """What there is of its input that is certain."""
+    """What there is of its input, as Anthropic's client reads streams."""
     output = Output(KINDS)
     list(output.feed(Parts("", "", [CallPart(0, "c", "f", written)]), ()))
     list(output.finish(COMPLETED))
@@ -250,7 +250,7 @@ async def test_a_stream_that_fails_says_so() -> None:
 @pytest.mark.parametrize("path", ["/v1/messages", "/v1/messages/count_tokens"])
 async def test_errors_have_their_own_shape(said: Any, status: int, kind: str, path: str) -> None:
     async with gateway() as (client, _):
-        answer = await client.post(path, content=json.dumps(said))
+        answer = await client.post(path, json=said)
     assert answer.status_code == status
     error = answer.json()
     assert (set(error), set(error["error"])) == ({"type", "error"}, {"type", "message"})

@@ -192,7 +192,7 @@ def test_what_the_grammar_allows_is_read_as_the_schema_wants(
 @pytest.mark.parametrize(
     "function",
     [
-        Function(name='a"b'),
+        Function(name='"ab'),
         Function(name="a>b"),
         Function(name="a", parameters={"anyOf": [{"properties": {}}]}),
         Function(name="a", parameters={"properties": {" b": {}}}),

@@ -17,13 +17,13 @@ CALLS, CALLS_END = "<minimax:tool_call>", "</minimax:tool_call>"
 INVOKE, INVOKE_END = "<invoke name=", "</invoke>"
 PARAMETER, PARAMETER_END = "<parameter name=", "</parameter>"
 VALUE_ENDS = (PARAMETER_END, PARAMETER, INVOKE_END)  # as with Qwen3-Coder
-QUOTE, NAME = "[\"']?", "[^\"'>\\n]*"
+QUOTE, NAME = "[\"']?", r"[^>\n]*"
 
 
 def _head(tag: str) -> Head:
     """Its name stands in quotes, which models forget now and then."""
-    whole = re.compile(f"{tag}{QUOTE}({NAME}){QUOTE}>")
-    return Head(tag, whole, re.compile(f"{tag}{QUOTE}{NAME}{QUOTE}"))
+    whole = re.compile(f"{tag}{QUOTE}({NAME}?){QUOTE}>")
+    return Head(tag, whole, re.compile(f"{tag}{NAME}"))
 
 
 TAGS = Tags(
@@ -63,8 +63,8 @@ def _key(name: str) -> str:
 
 
 def _possible(name: str) -> str:
-    if not re.fullmatch(NAME, name) or name != name.strip():
-        rule = "must have names without line ends, quotes and >, as this model writes calls"
+    if not re.fullmatch(NAME, name) or name != name.strip(" \t\"'"):
+        rule = "must have names without line ends and >, as this model writes calls"
         raise InvalidInput("tools", rule, name)
     return name
 
