@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, ClassVar, TypeVar
 
 from pydantic import (
     BaseModel,
@@ -45,6 +45,17 @@ class Body(BaseModel):
     """A JSON object of which every field counts."""
 
     model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False, frozen=True)
+
+
+class SentBack(Body):
+    """What clients send back of an answer comes with fields of no meaning: `of_no_effect`."""
+
+    of_no_effect: ClassVar[Collection[str]] = ()
+
+    @model_validator(mode="before")
+    @classmethod
+    def _that_means_something(cls, said: Any) -> Any:
+        return meant(said, cls.of_no_effect) if isinstance(said, dict) else said
 
 
 class RequestBody(Body):

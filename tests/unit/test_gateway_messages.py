@@ -57,7 +57,8 @@ def test_blocks_of_an_answer_are_one_message() -> None:
     assert [one.role for one in chat.messages] == ["user", "assistant", "tool"]
     answer = chat.messages[1]
     assert (answer.reasoning, answer.content) == ("hm", "yes")
-    (call,) = answer.tool_calls or ()
+    assert answer.tool_calls is not None
+    (call,) = answer.tool_calls
     assert (call.id, call.function.name, call.function.arguments) == ("c1", "f", '{"a": "é"}')
     assert (chat.messages[2].tool_call_id, chat.messages[2].content) == ("c1", "one\ntwo")
 

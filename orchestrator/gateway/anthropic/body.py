@@ -4,20 +4,20 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, PrivateAttr, model_validator
+from pydantic import Field, model_validator
 
 from draftloop.errors import InvalidInput
 from orchestrator.gateway.anthropic.names import own_names
 from orchestrator.gateway.anthropic.tools import Choice, MessagesTool, without_servers_own
 from orchestrator.gateway.anthropic.turns import Text, Turn, goes_on, messages, require_known
 from orchestrator.gateway.body import Body, ListOf, ObjectOf
-from orchestrator.gateway.generating import Count, Sampling
-from orchestrator.gateway.schemas import ChatBody, Effort, TemplateOptions
+from orchestrator.gateway.generating import Count
+from orchestrator.gateway.other_words import SHARED, InOtherWords
+from orchestrator.gateway.schemas import Effort
 from orchestrator.gateway.tools.schemas import MOST_TOOLS
 from orchestrator.gateway.unsupported import MESSAGES, without_unsupported
 
-# Fields that chats have under the same name; of metadata nothing is kept.
-SHARED = {*Sampling.model_fields, "include_reasoning"} - {"metadata"}
+AS_IN_CHATS = SHARED - {"metadata", "chat_template_kwargs"}
 
 
 class Thinking(Body):
@@ -55,7 +55,7 @@ class OutputConfig(Body):
     format: OutputFormat | None = None
 
 
-class MessagesBody(Sampling):
+class MessagesBody(InOtherWords):
     """One answer to a conversation. What is counted of it is its prompt."""
 
     messages: Annotated[ListOf[Turn], Field(min_length=1)]
@@ -64,7 +64,7 @@ class MessagesBody(Sampling):
         None, description="most tokens, thinking included; the server's default without"
     )
     stop_sequences: ListOf[str] | None = None
-    metadata: ObjectOf[str | None] | None = Field(None, description="of no effect")
+    metadata: ObjectOf[Any] | None = Field(None, description="of no effect")
     tools: Annotated[ListOf[MessagesTool], Field(max_length=MOST_TOOLS)] | None = Field(
         None, description="Anthropic's own, which run at its servers, are not offered to the model"
     )
@@ -79,9 +79,6 @@ class MessagesBody(Sampling):
     )
     diagnostics: Any = Field(None, description="of no effect")
     inference_geo: str | None = Field(None, description="of no effect")
-    chat_template_kwargs: TemplateOptions | None = None
-    include_reasoning: bool | None = None
-    _chat: ChatBody = PrivateAttr()
 
     @model_validator(mode="before")
     @classmethod
@@ -96,7 +93,7 @@ class MessagesBody(Sampling):
     def _as_a_chat(self) -> Self:
         if self.stop is not None and self.stop_sequences is not None:
             raise InvalidInput("stop", "must not be given with stop_sequences", "both")
-        said = self.model_dump(include=SHARED, exclude_none=True, by_alias=True)
+        said = self.model_dump(include=AS_IN_CHATS, exclude_none=True, by_alias=True)
         said["messages"] = messages(self.system, self.messages)
         said["continue_final_message"] = goes_on(self.messages)
         said["add_generation_prompt"] = not said["continue_final_message"]
@@ -114,16 +111,8 @@ class MessagesBody(Sampling):
             said["reasoning_effort"] = self.output_config.effort
             if self.output_config.format is not None:
                 said["response_format"] = self.output_config.format.as_in_chats
-        # Checked again, since only this makes a chat's own types and holds its rules on several
-        # fields. The first check has the places of what the client wrote, which messages have not.
-        with own_names():
-            self._chat = ChatBody.model_validate(said)
+        self._become(said, own_names)
         return self
-
-    @property
-    def chat(self) -> ChatBody:
-        """What it asks for, as a chat."""
-        return self._chat
 
     @property
     def _template_options(self) -> dict[str, Any] | None:

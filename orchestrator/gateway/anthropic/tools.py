@@ -7,7 +7,7 @@ from typing import Any, Literal, Self
 from pydantic import Field, model_validator
 
 from draftloop.errors import InvalidInput
-from orchestrator.gateway.body import Body, meant
+from orchestrator.gateway.body import Body, SentBack
 from orchestrator.gateway.errors import Unsupported
 from orchestrator.gateway.tools.schemas import FunctionName
 
@@ -20,18 +20,14 @@ SERVERS_OWN = ("web_search_", "web_fetch_", "code_execution_", "tool_search_tool
 CHOICES = {"auto": "auto", "any": "required", "none": "none"}
 
 
-class MessagesTool(Body):
+class MessagesTool(SentBack):
     """A tool that the client runs."""
 
+    of_no_effect = OF_NO_EFFECT
     type: Literal["custom"] = "custom"
     name: FunctionName
     description: str | None = None
     input_schema: dict[str, Any] = Field(description="JSON Schema of an object")
-
-    @model_validator(mode="before")
-    @classmethod
-    def _that_means_something(cls, said: Any) -> Any:
-        return meant(said, OF_NO_EFFECT) if isinstance(said, dict) else said
 
     @property
     def as_in_chats(self) -> dict[str, Any]:

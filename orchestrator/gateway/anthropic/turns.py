@@ -6,10 +6,10 @@ import json
 from collections.abc import Iterator, Sequence
 from typing import Annotated, Any, Literal
 
-from pydantic import Discriminator, Field, Tag, model_validator
+from pydantic import Discriminator, Field, Tag
 
 from draftloop.errors import InvalidInput
-from orchestrator.gateway.body import Body, ListOf, meant
+from orchestrator.gateway.body import Body, ListOf, SentBack
 from orchestrator.gateway.messages import joined
 from orchestrator.gateway.tools.schemas import FunctionName
 
@@ -18,13 +18,10 @@ from orchestrator.gateway.tools.schemas import FunctionName
 OF_NO_EFFECT = ("cache_control", "citations", "signature", "caller", "toolset_name")
 
 
-class Block(Body):
+class Block(SentBack):
     """Any of them."""
 
-    @model_validator(mode="before")
-    @classmethod
-    def _that_means_something(cls, said: Any) -> Any:
-        return meant(said, OF_NO_EFFECT) if isinstance(said, dict) else said
+    of_no_effect = OF_NO_EFFECT
 
 
 class Text(Block):

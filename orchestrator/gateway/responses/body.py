@@ -4,24 +4,21 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, PrivateAttr, model_validator
+from pydantic import Field, model_validator
 
 from draftloop.errors import InvalidInput
 from draftloop.logprobs import MOST_TOP_LOGPROBS
 from orchestrator.gateway.body import Body, ListOf
-from orchestrator.gateway.generating import Count, CountOrZero, Sampling
+from orchestrator.gateway.generating import Count, CountOrZero
+from orchestrator.gateway.other_words import SHARED, InOtherWords
 from orchestrator.gateway.responses.items import Item, messages, require_known
 from orchestrator.gateway.responses.names import own_names
-from orchestrator.gateway.schemas import ChatBody, Effort, TemplateOptions
+from orchestrator.gateway.schemas import Effort
 from orchestrator.gateway.tools.schemas import MOST_TOOLS, Function, FunctionName
 from orchestrator.gateway.unsupported import RESPONSES, without_unsupported
 
 LOGPROBS = "message.output_text.logprobs"
-# Fields that chats have under the same name.
-SHARED = {
-    *Sampling.model_fields, "tool_choice", "parallel_tool_calls", "chat_template_kwargs",
-    "include_reasoning",
-}  # fmt: skip
+AS_IN_CHATS = SHARED | {"tool_choice", "parallel_tool_calls"}
 
 
 class ResponseTool(Function):
@@ -98,7 +95,7 @@ class ResponseStreamOptions(Body):
     include_obfuscation: Literal[False] | None = Field(None, description="there is none")
 
 
-class ResponseBody(Sampling):
+class ResponseBody(InOtherWords):
     """One answer to a conversation, which is sent as a whole: this server keeps none."""
 
     input: str | ListOf[Item]
@@ -121,9 +118,6 @@ class ResponseBody(Sampling):
         None, description="of no effect: counts tools that run at the server, which has none"
     )
     stream_options: ResponseStreamOptions | None = None
-    chat_template_kwargs: TemplateOptions | None = None
-    include_reasoning: bool | None = None
-    _chat: ChatBody = PrivateAttr()
 
     @model_validator(mode="before")
     @classmethod
@@ -136,7 +130,7 @@ class ResponseBody(Sampling):
 
     @model_validator(mode="after")
     def _as_a_chat(self) -> Self:
-        said = self.model_dump(include=SHARED, exclude_none=True, by_alias=True)
+        said = self.model_dump(include=AS_IN_CHATS, exclude_none=True, by_alias=True)
         said["messages"] = messages(self.instructions, self.input)
         said["max_completion_tokens"] = self.max_output_tokens
         if self.tells_logprobs:
@@ -149,16 +143,8 @@ class ResponseBody(Sampling):
             said["tools"] = [tool.as_in_chats for tool in self.tools]
         if isinstance(self.tool_choice, ChosenResponseTool):
             said["tool_choice"] = self.tool_choice.as_in_chats
-        # Checked again, since only this makes a chat's own types and holds its rules on several
-        # fields. The first check has the places of what the client wrote, which messages have not.
-        with own_names():
-            self._chat = ChatBody.model_validate(said)
+        self._become(said, own_names)
         return self
-
-    @property
-    def chat(self) -> ChatBody:
-        """What it asks for, as a chat."""
-        return self._chat
 
     @property
     def tells_logprobs(self) -> bool:

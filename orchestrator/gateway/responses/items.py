@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
-from pydantic import Discriminator, Tag, model_validator
+from pydantic import Discriminator, Tag
 
 from draftloop.errors import InvalidInput
-from orchestrator.gateway.body import Body, ListOf, meant
+from orchestrator.gateway.body import ListOf, SentBack
 from orchestrator.gateway.errors import Unsupported
 from orchestrator.gateway.messages import joined
 from orchestrator.gateway.tools.schemas import FunctionName
@@ -19,13 +19,10 @@ Message = dict[str, Any]
 OF_ANSWERS = ("id", "status", "annotations", "logprobs", "parsed", "parsed_arguments", "phase")
 
 
-class Part(Body):
-    """What clients send back of an answer comes with all its fields, most of no meaning."""
+class Part(SentBack):
+    """Any of them."""
 
-    @model_validator(mode="before")
-    @classmethod
-    def _that_means_something(cls, said: Any) -> Any:
-        return meant(said, OF_ANSWERS) if isinstance(said, dict) else said
+    of_no_effect = OF_ANSWERS
 
 
 class Text(Part):

@@ -1,0 +1,187 @@
+"""Calls between tags, of all families: typed by the tool's schema, texts as they are."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from draftloop.errors import InvalidInput
+from orchestrator.gateway.tools.schemas import Function
+from tests.support.calls import is_allowed, read
+from tests.support.marks import in_pieces, tokenizer_with
+from tests.support.tagged import KNOWN, PARAMETERS, STYLES, WRITE, Style
+
+each_style = pytest.mark.parametrize("style", STYLES.values(), ids=STYLES)
+each_tokenizer = pytest.mark.parametrize("special", [None, False, True])
+
+
+@each_style
+@pytest.mark.parametrize(
+    ("key", "text", "value"),
+    [
+        ("path", 'a "b"\n\n  c\\n\n', 'a "b"\n\n  c\\n\n'),
+        ("path", '\na "b"\n', '\na "b"\n'),
+        ("path", "5", "5"),
+        ("path", "null", "null"),
+        ("path", "", ""),
+        ("path", "<b> </param </arg_valu </parameterx", "<b> </param </arg_valu </parameterx"),
+        ("lines", "12", 12),
+        ("lines", " 12\n", 12),
+        ("lines", "-3", -3),
+        ("lines", "twelve", "twelve"),
+        ("share", "0.5", 0.5),
+        ("share", "1e999", "1e999"),
+        ("deep", "true", True),
+        ("deep", "True", True),
+        ("tags", '["a", "</arg_value></parameter>"]', ["a", "</arg_value></parameter>"]),
+        ("tags", "['a', 'b']", ["a", "b"]),
+        ("tags", "[\n  1,\n  2\n]", [1, 2]),
+        ("more", '{"x": {"y": [null, 1.5]}}', {"x": {"y": [None, 1.5]}}),
+        ("kind", "b c", "b c"),
+        ("either", "null", None),
+        ("either", "5", "5"),
+        ("either", '"five"', "five"),
+        ("either", "five", "five"),
+        ("unknown", "5", "5"),
+    ],
+)
+def test_values_are_of_the_types_of_the_schema(
+    style: Style, key: str, text: str, value: Any
+) -> None:
+    assert style.arguments_of(style.written(**{key: text})) == {key: value}
+
+
+CALLED = [
+    {"path": 'é "x"\n', "lines": 3, "tags": ["END", 1], "more": {}},
+    {"path": "", "either": None},
+    {},
+]
+
+
+def three_calls(style: Style) -> tuple[str, list[Any]]:
+    """An answer, and what it means; one of its values has what ends others."""
+    said = [
+        {"path": 'é "x"\n', "lines": "3", "tags": f'["{style.end}", 1]', "more": "{}"},
+        {"path": "", "either": "null"},
+        {},
+    ]  # fmt: skip
+    meant = json.loads(json.dumps(CALLED).replace("END", style.end))
+    return style.answer([style.call(one) for one in said]), meant
+
+
+@each_style
+def test_a_cut_at_every_letter(style: Style) -> None:
+    answer, meant = three_calls(style)
+    for cut in range(len(answer)):
+        content, calls = read(style.notation, [answer[:cut], answer[cut:]], KNOWN)
+        assert content == "" and [json.loads(arguments) for _, arguments in calls] == meant
+
+
+@each_style
+@settings(deadline=None)
+@given(cuts=st.lists(st.integers(0, 700)))
+def test_calls_in_any_pieces(style: Style, cuts: list[int]) -> None:
+    text = f"Let me see.\n\n{three_calls(style)[0]}\nDone "
+    assert read(style.notation, in_pieces(text, cuts), KNOWN) == read(style.notation, [text], KNOWN)
+    assert read(style.notation, [text], KNOWN)[0] == "Let me see.\nDone"
+
+
+@each_style
+def test_an_answer_that_was_cut_off(style: Style) -> None:
+    answer = style.written(path="abc")
+    named = answer.index("write")
+    assert read(style.notation, [answer[:named]], KNOWN) == (answer[:named], [])
+    cut = answer[: answer.index("bc")]
+    assert read(style.notation, [cut], KNOWN) == ("", [("write", '{"path": "a')])
+
+
+GRAMMATICAL = [
+    ({"path": "x"}, True),
+    ({"path": 'a\n"b"\n'}, True),
+    ({"path": "\nx\n"}, True),
+    ({"path": ""}, True),
+    ({"path": "x", "lines": "5", "share": "0.5", "deep": "true"}, True),
+    ({"path": "x", "tags": '["a", "END"]', "more": '{"x": 1}', "kind": "b c"}, True),
+    ({"path": "x", "kind": ""}, True),
+    ({"path": "x", "either": "null"}, True),
+    ({"path": "x", "either": '"y"'}, True),
+    ({"lines": "5"}, False),
+    ({"path": "x", "lines": "five"}, False),
+    ({"path": "x", "kind": "c"}, False),
+    ({"path": "x", "town": "c"}, False),
+    ({"path": "xEND"}, False),
+    ({"lines": "5", "path": "x"}, False),
+]
+
+
+@each_style
+@each_tokenizer
+@pytest.mark.parametrize(("arguments", "allowed"), GRAMMATICAL)
+def test_what_the_grammar_allows_is_read_as_the_schema_wants(
+    tmp_path: Path, style: Style, arguments: dict[str, str], allowed: bool, special: bool | None
+) -> None:
+    """Whether the notation's marks are letters or tokens of their own."""
+    notation, folder = style.notation, None if special is None else tmp_path
+    arguments = {key: text.replace("END", style.end) for key, text in arguments.items()}
+    marked = any(mark in text for text in arguments.values() for mark in notation.marks)
+    if folder is not None:
+        tokenizer_with(folder, *notation.marks, special=bool(special))
+        allowed = allowed and not marked  # which would be written as these tokens
+    call = style.call(arguments)
+    one, two = style.answer([call]), style.answer([call, call])
+    assert is_allowed(notation, [WRITE], one, several=False, folder=folder) is allowed
+    if allowed:
+        meant = style.arguments_of(one)
+        jsonschema.validate(meant, PARAMETERS)
+        assert list(meant) == list(arguments)
+        assert is_allowed(notation, [WRITE], two, folder=folder)
+        assert not is_allowed(notation, [WRITE], two, several=False, folder=folder)
+
+
+@each_style
+@each_tokenizer
+@pytest.mark.parametrize(
+    ("schema", "good", "bad"),
+    [
+        ({"type": "string", "minLength": 2, "maxLength": 3}, "a\n", "abcd"),
+        ({"type": "string", "minLength": 1}, "a", ""),
+        ({"type": "string", "pattern": "^a/[0-9]+$"}, "a/12", "a/1b"),
+        ({"type": "string", "pattern": "b+"}, "abbc", "ac"),
+        ({"type": "string", "const": "x"}, "x", "y"),
+        ({"oneOf": [{"const": "x"}, {"type": "string", "maxLength": 1}]}, "y", "yy"),
+        ({"type": "integer", "minimum": 3}, "3", "2"),
+    ],
+)
+def test_what_schemas_say_of_values(
+    tmp_path: Path, style: Style, schema: dict[str, Any], good: str, bad: str, special: bool | None
+) -> None:
+    folder = None if special is None else tmp_path
+    if folder is not None:
+        tokenizer_with(folder, *style.notation.marks, special=bool(special))
+    function = Function(name="write", parameters={"properties": {"a": schema}})
+    assert is_allowed(style.notation, [function], style.written(a=good), folder=folder)
+    assert not is_allowed(style.notation, [function], style.written(a=bad), folder=folder)
+
+
+@each_style
+@pytest.mark.parametrize(
+    "function",
+    [
+        Function(name="a", parameters={"anyOf": [{"properties": {}}]}),
+        Function(name="a", parameters={"required": ["b"]}),
+        Function(name="a", parameters={"properties": {"b": {"enum": ["END"]}}}),
+        Function(name="a", parameters={"properties": {" b": {}}}),
+        Function(name="a\nb"),
+    ],
+)
+def test_what_tags_cannot_hold_is_refused(style: Style, function: Function) -> None:
+    said = function.model_dump_json().replace("END", style.end)
+    with pytest.raises(InvalidInput) as caught:
+        is_allowed(style.notation, [Function.model_validate_json(said)], "")
+    assert caught.value.field == "tools"
