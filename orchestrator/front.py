@@ -91,7 +91,7 @@ class Front:
         metered = _metered(generation, caller.name)
         with tracing.span("request", headers, strategy=strategy) as span, metered:
             yield
-            span.note(output_tokens=len(generation.output), rounds=generation.figures.rounds)
+            span.note(output_tokens=generation.output_length, rounds=generation.figures.rounds)
 
 
 @contextlib.asynccontextmanager
@@ -123,7 +123,7 @@ def _metered(generation: Generation, api_key: str) -> Iterator[None]:
     finally:
         if isinstance(problem, LEFT) and generation.deadline.reached:
             problem = DeadlineExceeded()  # which gRPC tells us by a cancel, as it does a client's
-        output = len(generation.output)
+        output = generation.output_length
         outcome = meter.ended(generation.finish_reason, problem, len(request.prompt), output)
         log.info(
             "generated",

@@ -102,6 +102,11 @@ class Generation:
         return self.committed[len(self.request.prompt) :]
 
     @property
+    def output_length(self) -> int:
+        """How many they are; a copy of them takes longer with every token."""
+        return len(self.committed) - len(self.request.prompt)
+
+    @property
     def stop_text(self) -> str | None:
         """The stop text that ended it, if one did."""
         return self.text.stopped_by
@@ -144,7 +149,7 @@ class Generation:
     def _budget(self) -> DraftBudget:
         if self.request.strategy == AUTOREGRESSIVE:
             return NO_DRAFT
-        left = self.request.max_tokens - len(self.output)
+        left = self.request.max_tokens - self.output_length
         room = min(left, self.context_length - len(self.committed)) - 1
         return self.controller.next_budget(max(room, 0))
 
@@ -201,7 +206,7 @@ class Generation:
         if token in self.request.stop_token_ids or self.text.stopped:
             return STOP
         full = len(self.committed) >= self.context_length
-        return LENGTH if full or len(self.output) >= self.request.max_tokens else None
+        return LENGTH if full or self.output_length >= self.request.max_tokens else None
 
     def _learn(self, draft: Draft, answer: Verification, piece: Piece, round_ns: int) -> None:
         kept = len(piece.token_ids)

@@ -156,7 +156,7 @@ def _summary(generation: Generation) -> pb.GenerationSummary:
         finish_reason=reason,
         prompt_tokens=len(request.prompt),
         cached_prompt_tokens=generation.cached_prompt_tokens,
-        output_tokens=len(generation.output),
+        output_tokens=generation.output_length,
         seed=request.sampling.seed,
         speculation=pb.SpeculationFigures(
             strategy=request.strategy,

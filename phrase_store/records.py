@@ -57,6 +57,31 @@ def new_origin() -> int:
     return secrets.randbits(64)
 
 
+def joined(phrases: Sequence[Phrase]) -> list[Phrase]:
+    """The same with committed runs of which one goes on where another ends as one run.
+
+    Of a request: round after round says a few tokens, and eight of context each time.
+    """
+    whole: list[Phrase] = []
+    open_run = -1  # place of the committed run that the next one may go on with
+    for phrase in phrases:
+        before = whole[open_run] if open_run >= 0 else None
+        if phrase.committed and before is not None and _goes_on(before, phrase):
+            tokens = before.tokens + phrase.tokens
+            whole[open_run] = Phrase(before.context, tokens)
+            continue
+        if phrase.committed:
+            open_run = len(whole)
+        whole.append(phrase)
+    return whole
+
+
+def _goes_on(before: Phrase, after: Phrase) -> bool:
+    text = before.context + before.tokens
+    fits = len(before.tokens) + len(after.tokens) <= MAX_PHRASE_TOKENS
+    return fits and after.context == text[-MAX_CONTEXT:]
+
+
 def encode_all(origin: int, phrases: Sequence[Phrase]) -> Iterator[bytes]:
     """As few records as hold the phrases; see `encode`."""
     for start in range(0, len(phrases), MAX_RECORD_PHRASES):

@@ -13,12 +13,13 @@ from draftloop import logs
 from draftloop.phrase import Phrase
 from phrase_store.breaker import BreakerPolicy, BreakerState, CircuitBreaker
 from phrase_store.log import START, Entry, LogUnavailable, PhraseLog
-from phrase_store.records import ORIGIN_LIMIT, encode_all, is_recordable
+from phrase_store.records import ORIGIN_LIMIT, encode_all, is_recordable, joined
 
 # Phrases waiting to be written; beyond it new ones are dropped and counted.
 MOST_WAITING = 10_000
-# One write for what comes in so many seconds: a round is not a write.
-GATHER_S = 0.02
+# One write for what comes in so many seconds: a round is not a write, and runs of several rounds
+# are one run.
+GATHER_S = 0.2
 READ_RECORDS = 1024
 FOLLOW_S = 1.0
 PROGRESS_S = 1.0
@@ -143,17 +144,15 @@ class Publisher:
         self._write()
 
     def _write(self) -> None:
-        records: list[bytes] = []
         batches: dict[int, list[Phrase]] = {}
-        count = 0
         while self._waiting:
             origin, phrase = self._waiting.popleft()
             batches.setdefault(origin, []).append(phrase)
-            count += 1
-        for origin, phrases in batches.items():
-            records += encode_all(origin, phrases)
+        runs = {origin: joined(phrases) for origin, phrases in batches.items()}
+        records = [record for origin in runs for record in encode_all(origin, runs[origin])]
         if not records:
             return
+        count = sum(map(len, runs.values()))
         if self.link.try_call(lambda: self._log.append(records)):
             self._figures.published += count
         else:

@@ -61,7 +61,7 @@ def _timings(generations: Sequence[Generation]) -> dict[str, float]:
     """Milliseconds; of several choices the time to the first token is the first one's."""
     timings = [generation.timings for generation in generations]
     decode_ms = max(one.decode_ns for one in timings) / NS_PER_MS
-    later = sum(max(0, len(generation.output) - 1) for generation in generations)
+    later = sum(max(0, generation.output_length - 1) for generation in generations)
     return {
         "time_to_first_token_ms": min(one.time_to_first_token_ns for one in timings) / NS_PER_MS,
         "decode_ms": decode_ms,

@@ -22,6 +22,7 @@ from phrase_store.records import (
     encode_all,
     encode_cleared,
     is_recordable,
+    joined,
 )
 from phrase_store.unpack import count_into, decode, phrases_of, unpack, warm_up
 
@@ -143,6 +144,51 @@ def test_predictions_count_less_than_text_in_other_processes_too() -> None:
     calibration = Calibration()
     made = grow((1,), budget, shared=index, own=None, calibration=calibration)
     assert made.tree.token_ids == (6,)
+
+
+def rounds_of(text: list[int], lengths: list[int]) -> list[Phrase]:
+    """What a request leaves that says so many tokens a round: the text, and wrong branches."""
+    said: list[Phrase] = []
+    end = 0
+    for length in lengths:
+        begin, end = end, end + length
+        context = tuple(text[max(0, begin - MAX_CONTEXT) : begin])
+        said.append(Phrase(context, tuple(text[begin:end])))
+        if length % 2:
+            said.append(Phrase(context, (7, 8), committed=False))
+    return said
+
+
+@settings(deadline=None)
+@given(st.lists(st.integers(1, 30), min_size=1, max_size=20), st.data())
+def test_rounds_of_a_request_are_one_run(lengths: list[int], data: st.DataObject) -> None:
+    """An index knows the same by it: whoever hears of it by the log counts what was counted."""
+    count = sum(lengths)
+    text = data.draw(st.lists(st.integers(0, 5), min_size=count, max_size=count))
+    apart = rounds_of(text, lengths)
+    together = joined(apart)
+    runs = [phrase for phrase in together if phrase.committed]
+    assert [token for run in runs for token in run.tokens] == text
+    full = [len(run.tokens) + len(after.tokens) > MAX_PHRASE_TOKENS - 30
+            for run, after in zip(runs, runs[1:], strict=False)]  # fmt: skip
+    assert all(full) and all(is_recordable(phrase) for phrase in together)
+    wrong = [phrase for phrase in apart if not phrase.committed]
+    assert [phrase for phrase in together if not phrase.committed] == wrong
+    if wrong:
+        return  # what comes in another order may have another place in a table
+    one, other = PhraseIndex(max_bytes=1 << 16), PhraseIndex(max_bytes=1 << 16)
+    one.insert(apart)
+    other.insert(together)
+    assert (one.table.words == other.table.words).all()
+
+
+def test_only_what_goes_on_is_joined() -> None:
+    said = [Phrase((1, 2), (3,)), Phrase((9,), (9,)), Phrase((1, 2, 3), (4,))]
+    assert joined(said) == said  # others' text came in between
+    assert joined([Phrase((), (3,)), Phrase((3,), (4,))]) == [Phrase((), (3, 4))]
+    predicted = Phrase((1, 2, 3), (4,), committed=False)
+    assert joined([said[0], predicted]) == [said[0], predicted]
+    assert joined([]) == []
 
 
 def test_nothing_may_stand_behind_the_last_phrase() -> None:

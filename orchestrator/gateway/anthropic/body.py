@@ -116,7 +116,6 @@ class MessagesBody(InOtherWords):
 
     @property
     def _template_options(self) -> dict[str, Any] | None:
-        given = self.chat_template_kwargs
-        return (
-            given if self.thinking is None else {**self.thinking.template_options, **(given or {})}
-        )
+        if self.thinking is None:
+            return self.chat_template_kwargs
+        return self.thinking.template_options | (self.chat_template_kwargs or {})
