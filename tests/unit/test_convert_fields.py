@@ -234,7 +234,7 @@ def test_every_figure_of_a_summary_arrives() -> None:
     )
     generation: Any = SimpleNamespace(
         request=request, figures=figures, timings=timings, finish_reason="length",
-        cached_prompt_tokens=4, output=[5, 6, 7],
+        cached_prompt_tokens=4, output=[5, 6, 7], output_length=3,
     )  # fmt: skip
     message = over_the_wire(servicer._summary(generation))
     assert list(empty(message)) == []

@@ -53,7 +53,7 @@ def test_http_says_what_each_source_proposed_and_promised() -> None:
         sampling=SimpleNamespace(seed=1),
     )
     generation: Any = SimpleNamespace(
-        figures=figures, request=request, timings=Timings(), output=[5]
+        figures=figures, request=request, timings=Timings(), output=[5], output_length=1
     )
     assert metrics([generation, generation], 64)["speculative_decoding"]["sources"] == {
         "draft_model": {
