@@ -12,7 +12,7 @@ from protos import generation_pb2_grpc
 from protos import speculation_pb2 as shared
 from tests.support.waiting import until
 
-MAX_TOKENS = 500
+MAX_TOKENS = 1500
 PATIENCE_S = 300.0
 
 
