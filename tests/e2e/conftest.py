@@ -18,8 +18,10 @@ from orchestrator.launcher import Stack
 from orchestrator.servicer import SERVICE_NAME, GenerationServicer, register
 from orchestrator.stack_config import StackConfig
 from tests.e2e.client import CALL_TIMEOUT_S, Case, Client, held_out_prompts
+from tests.e2e.reasoning import TEMPLATE
 from tests.support.forked import ForkedStack
 from tests.support.opt_in import only_on_request
+from tests.support.own_orchestrator import own_orchestrator
 
 PERSON = """{
     "type": "object", "additionalProperties": false,
@@ -96,6 +98,13 @@ def http(base: str) -> Iterator[httpx.Client]:
 def api(base: str) -> Iterator[OpenAI]:
     """OpenAI's own client of it."""
     with OpenAI(base_url=f"{base}/v1", api_key="none", max_retries=0) as client:
+        yield client
+
+
+@pytest.fixture(scope="module")
+def reasoner(stack: Stack, tmp_path_factory: pytest.TempPathFactory) -> Iterator[OpenAI]:
+    """Of an orchestrator whose chat template lets models reason, before the stack's services."""
+    with own_orchestrator(stack, tmp_path_factory.mktemp("reasoner"), TEMPLATE) as client:
         yield client
 
 

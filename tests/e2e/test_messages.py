@@ -12,11 +12,9 @@ import pytest
 from anthropic import Anthropic
 from openai import OpenAI
 
-from orchestrator.launcher import Stack
 from tests.e2e.conftest import PERSON
 from tests.e2e.http_client import MODEL, talk
-from tests.e2e.test_reasoning import HELP, SEEDS, SHOWN, TEMPLATE
-from tests.support.own_orchestrator import own_orchestrator
+from tests.e2e.reasoning import HELP, SEEDS, SHOWN
 
 QUESTION = "Say something."
 ASKED = [{"role": "user", "content": QUESTION}]
@@ -165,13 +163,6 @@ def test_a_form(claude: Anthropic) -> None:
     answer = send(claude, max_tokens=100, output_config=form)
     jsonschema.validate(json.loads(content(answer)[0]["text"]), schema)
     assert answer.stop_reason == "end_turn"
-
-
-@pytest.fixture(scope="module")
-def reasoner(stack: Stack, tmp_path_factory: pytest.TempPathFactory) -> Iterator[OpenAI]:
-    """Of an orchestrator whose chat template lets models reason, before the stack's services."""
-    with own_orchestrator(stack, tmp_path_factory.mktemp("reasoner"), TEMPLATE) as client:
-        yield client
 
 
 def test_thinking_is_a_block_of_its_own(reasoner: OpenAI) -> None:

@@ -3,34 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from typing import Any
 
 import jsonschema
 import pytest
 from openai import OpenAI
 
-from orchestrator.launcher import Stack
 from tests.e2e.http_client import talk
-from tests.support.own_orchestrator import own_orchestrator
+from tests.e2e.reasoning import HELP, SEEDS, SHOWN
 
-TEMPLATE = """\
-{% for message in messages %}{{ message.content }}{% endfor %}
-{% if add_generation_prompt and enable_thinking is not false %}<think>
-{% endif %}
-"""
-# The bundled model was trained to write code. What it has seen, and some help, makes it go on so.
-SHOWN = '<think>\nself.x = 1\n</think>\n\n{"a": 1}\n' * 6
-HELP = {"1225": 2, "28": -100}  # "</", "<"
-SEEDS = range(8)
 PLAIN = {"speculative": {"strategy": "autoregressive"}}
-
-
-@pytest.fixture(scope="module")
-def reasoner(stack: Stack, tmp_path_factory: pytest.TempPathFactory) -> Iterator[OpenAI]:
-    """Of an orchestrator whose chat template lets models reason, before the stack's services."""
-    with own_orchestrator(stack, tmp_path_factory.mktemp("reasoner"), TEMPLATE) as client:
-        yield client
 
 
 def ask(client: OpenAI, seed: int, **said: Any) -> Any:

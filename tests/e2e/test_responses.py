@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from typing import Any
 
 import httpx
@@ -13,11 +12,9 @@ import pytest
 from openai import OpenAI
 from pydantic import BaseModel, Field
 
-from orchestrator.launcher import Stack
 from tests.e2e.conftest import PERSON
 from tests.e2e.http_client import MODEL, talk
-from tests.e2e.test_reasoning import HELP, SEEDS, SHOWN, TEMPLATE
-from tests.support.own_orchestrator import own_orchestrator
+from tests.e2e.reasoning import HELP, SEEDS, SHOWN
 
 QUESTION = "Say something."
 SCHEMA = json.loads(PERSON)
@@ -160,13 +157,6 @@ def test_log_probabilities(api: OpenAI) -> None:
     chat = talk(api, logprobs=True, top_logprobs=2).choices[0].logprobs.content
     assert streamed == [one.logprob for one in chat]
     assert respond(api).output[0].content[0].logprobs == []
-
-
-@pytest.fixture(scope="module")
-def reasoner(stack: Stack, tmp_path_factory: pytest.TempPathFactory) -> Iterator[OpenAI]:
-    """Of an orchestrator whose chat template lets models reason, before the stack's services."""
-    with own_orchestrator(stack, tmp_path_factory.mktemp("reasoner"), TEMPLATE) as client:
-        yield client
 
 
 def test_reasoning_is_an_item_of_its_own(reasoner: OpenAI) -> None:
