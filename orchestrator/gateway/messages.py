@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, Literal, Protocol
 
 from pydantic import Field, model_validator
@@ -35,6 +35,15 @@ class Told(Protocol):
 def joined(content: str | Sequence[Told]) -> str:
     """A text that may have come in parts; parts are lines."""
     return content if isinstance(content, str) else "\n".join(part.text for part in content)
+
+
+def answered(content: str, reasoning: str, calls: Iterable[tuple[str, str, str]]) -> dict[str, Any]:
+    """An earlier answer as a chat says it; of each call id, name, and arguments as text."""
+    told = [
+        {"id": call_id, "function": {"name": name, "arguments": arguments}}
+        for call_id, name, arguments in calls
+    ]
+    return {"role": "assistant", "content": content, "reasoning": reasoning, "tool_calls": told}
 
 
 class Message(Body):

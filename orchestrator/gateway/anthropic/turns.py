@@ -10,7 +10,7 @@ from pydantic import Discriminator, Field, Tag
 
 from draftloop.errors import InvalidInput
 from orchestrator.gateway.body import Body, ListOf, SentBack
-from orchestrator.gateway.messages import joined
+from orchestrator.gateway.messages import answered, joined
 from orchestrator.gateway.tools.schemas import FunctionName
 
 # Of no meaning here: marks for a cache that keeps beginnings by itself, and what an answer's blocks
@@ -137,13 +137,10 @@ def _messages(turn: Turn) -> Iterator[dict[str, Any]]:
 
 def _answer(blocks: Sequence[AnyBlock]) -> dict[str, Any]:
     thoughts = [block.thinking for block in blocks if isinstance(block, Thought)]
-    calls = [
-        {"id": block.id, "function": {"name": block.name, "arguments": _text(block.input)}}
-        for block in blocks if isinstance(block, Called)
-    ]  # fmt: skip
+    called = [block for block in blocks if isinstance(block, Called)]
     texts = [block for block in blocks if isinstance(block, Text)]
-    said = {"content": joined(texts), "reasoning": "\n".join(thoughts), "tool_calls": calls}
-    return {"role": "assistant", **said}
+    calls = ((block.id, block.name, _text(block.input)) for block in called)
+    return answered(joined(texts), "\n".join(thoughts), calls)
 
 
 def _told(role: str, blocks: Sequence[AnyBlock]) -> Iterator[dict[str, Any]]:

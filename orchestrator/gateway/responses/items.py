@@ -10,7 +10,7 @@ from pydantic import Discriminator, Tag
 from draftloop.errors import InvalidInput
 from orchestrator.gateway.body import ListOf, SentBack
 from orchestrator.gateway.errors import Unsupported
-from orchestrator.gateway.messages import joined
+from orchestrator.gateway.messages import answered, joined
 from orchestrator.gateway.tools.schemas import FunctionName
 
 Message = dict[str, Any]
@@ -148,9 +148,5 @@ class _Answer:
         """The message, where there is anything to tell."""
         if not (self.reasoning or self.content is not None or self.calls):
             return []
-        calls = [
-            {"id": call.call_id, "function": {"name": call.name, "arguments": call.arguments}}
-            for call in self.calls
-        ]
-        told = {"content": self.content or "", "reasoning": self.reasoning, "tool_calls": calls}
-        return [{"role": "assistant", **told}]
+        calls = ((call.call_id, call.name, call.arguments) for call in self.calls)
+        return [answered(self.content or "", self.reasoning, calls)]
