@@ -1,4 +1,4 @@
-"""`python -m benchmarks.quantization`: what weights of eight bits cost, and what they are worth.
+"""`python -m benchmarks.quantization`: what weights of eight bits and four cost, and are worth.
 
     python -m benchmarks.quantization [--profile 300M] [--repeats 16] [--tokens 64]
 
@@ -40,7 +40,9 @@ from draftloop.runtime.loading import ModelOptions
 from draftloop.runtime.model import LanguageModel
 
 # Names of columns, and what the services are told.
-FORMATS: dict[str, Quantization] = {"bfloat16": "none", "int8": "int8", "w8a8": "w8a8"}
+FORMATS: dict[str, Quantization] = {
+    "bfloat16": "none", "int8": "int8", "w8a8": "w8a8", "w4a8": "w4a8",
+}  # fmt: skip
 METHODS = (PLAIN, "fused cold", "fused warm")
 TEXTS, CONTEXT = 48, 1024  # held-out prompts that are scored, and the most tokens of one
 TOGETHER, TOGETHER_METHODS = 8, (PLAIN, "fused cold")  # requests at a time

@@ -81,7 +81,7 @@ def read_settings(arguments: Sequence[str] | None, description: str = "") -> arg
 
 
 def add_quantization(parser: argparse.ArgumentParser) -> None:
-    """The option of benchmarks whose target model may have weights of eight bits."""
+    """The option of benchmarks whose target model may be quantized."""
     parser.add_argument("--quantization", default="none", choices=get_args(Quantization),
                         help="weights of our target model, not of transformers'")  # fmt: skip
 

@@ -145,7 +145,7 @@ class ServiceSettings(BaseSettings):
 
 
 Dtype = Literal["bfloat16", "float32", "float16"]
-Quantization = Literal["none", "int8", "w8a8"]
+Quantization = Literal["none", "int8", "w8a8", "w4a8"]
 
 
 class ModelServiceSettings(ServiceSettings):
@@ -160,7 +160,8 @@ class ModelServiceSettings(ServiceSettings):
         "none",
         description="int8 rounds the weights of linear layers to 8 bits: half of the bytes of "
         "bfloat16, and on a CPU some three fifths of the time of plain decoding; w8a8 rounds the "
-        "activations too, and saves as much for prompts and many requests",
+        "activations too, and saves as much for prompts and many requests; w4a8 rounds the weights "
+        "to 4 bits, with a scale for every 128 of them: a quarter of the bytes, at some loss",
     )
     device: str = Field("cpu", description="cpu, cuda or cuda:N")
     torch_compile: bool = Field(

@@ -46,7 +46,7 @@ def up(
     inflate: Annotated[str | None, typer.Option(help="Cost inflation, such as 300M.")] = None,
     dtype: Annotated[str | None, typer.Option(help=f"One of {', '.join(get_args(Dtype))}.")] = None,
     quantization: Annotated[
-        str | None, typer.Option(help="Of the target model: none, int8 or w8a8.")
+        str | None, typer.Option(help="Of the target model: none, int8, w8a8 or w4a8.")
     ] = None,
     device: Annotated[str | None, typer.Option(help="cpu, cuda or cuda:N.")] = None,
     draft_device: Annotated[

@@ -15,17 +15,17 @@ from draftloop.runtime.cpu_lines_kernel import BLOCK
 from draftloop.runtime.llvm import F32, I32, FormatEmitter, at, i64
 
 I8 = ir.IntType(8)
-OFFSET = 128  # of weights: the instruction takes those without a sign
 
 
 class ByteDots(Bytes):
     """`Bytes` whose words are multiplied whole, activations rounded to 8 bits.
 
-    Weights lie in order of k, with OFFSET added. What that adds to a sum is taken off where it
-    begins: it depends on the row alone.
+    Weights lie in order of k, with `offset` added: the instruction takes those without a sign. What
+    that adds to a sum is taken off where it begins: it depends on the row alone.
     """
 
     name = "byte_dots"
+    offset = 128
     parts = 1
     wide_rows, max_rows = 14, 20  # as `Dots`
 
@@ -69,5 +69,5 @@ class ByteDots(Bytes):
     def _end_row(self, b: Any, target: Any) -> None:
         """Keeps, behind the scale, what sums begin with."""
         total = b.call(self._total, [b.load(self._sum, typ=self._emitter.ints)])
-        less = b.mul(total, ir.Constant(I32, -OFFSET))
+        less = b.mul(total, ir.Constant(I32, -self.offset))
         b.store(less, at(b, target, i64(BLOCK + 1), F32), align=4)

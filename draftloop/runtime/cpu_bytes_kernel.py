@@ -26,7 +26,6 @@ from draftloop.runtime.llvm import (
 )
 from draftloop.runtime.quantization import SPAN
 
-VALUES = 4  # of a word of weights
 # Bits of a float32: where its exponent is, the sign taken off, and a value that is no number.
 EXPONENT, UNSIGNED, NO_NUMBER = 23, 0x7FFFFFFF, 0x7FC00000
 SPECIAL = 255  # the exponent of infinities and of what is no number
@@ -48,8 +47,9 @@ class Bytes(Lines):
     """
 
     name = "bytes"
+    values = 4  # of a word of weights
     parts = 2  # pairs
-    block = SPAN // VALUES
+    block = SPAN // values
 
     def __init__(self, emitter: FormatEmitter, bits: int) -> None:
         """`bits`: of activations, 16 or 8."""
@@ -70,7 +70,7 @@ class Bytes(Lines):
     @property
     def step_words(self) -> int:
         """Those of as many activations as a word holds weights."""
-        return VALUES // self._emitter.depth
+        return self.values // self._emitter.depth
 
     @property
     def chain(self) -> Any:
@@ -79,7 +79,7 @@ class Bytes(Lines):
 
     def pack(self, b: Any, x: Any, packed: Any, rows: Any, pitch: Any, steps: Any) -> None:
         """Makes integers of so many steps of rows that are `pitch` steps apart."""
-        depth, values = (b.mul(count, i64(VALUES)) for count in (pitch, steps))
+        depth, values = (b.mul(count, i64(self.values)) for count in (pitch, steps))
         b.call(self._pack, [x, packed, rows, depth, values])
 
     def _begun(self, b: Any, start: Any, row: Any) -> Any:

@@ -13,7 +13,8 @@ rounded once at the end, whatever the number of rows, their place in the batch, 
 threads or the width of the vectors. A row verified among others is therefore bit-identical to the
 same row decoded alone, in bfloat16 as in float32. CPUs with tiles (AMX) or dot products of pairs
 (AVX512-BF16) multiply bfloat16 by them: 32 or 2 values of k at a time are added in the processor's
-order, and the rest holds as well. Weights of eight bits meet integers; those sums are exact.
+order, and the rest holds as well. Weights of eight bits or four meet integers, and their sums are
+exact.
 
 The kernel is LLVM IR that `cpu_linear_kernel` writes and compiles when first needed (a second):
 no C compiler is asked of the user. Threads are those of the OpenMP runtime that torch itself uses,
@@ -31,7 +32,12 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from draftloop.runtime.huge_pages import WEIGHTS
-from draftloop.runtime.quantization import MULTIPLE, Int8Linear, Quantized, whole_parts
+from draftloop.runtime.quantization import (
+    MULTIPLE,
+    Quantized,
+    QuantizedLinear,
+    whole_parts,
+)
 
 try:
     from draftloop.runtime import cpu_linear_kernel as kernel
@@ -45,6 +51,7 @@ else:
 FORMATS = (torch.float32, torch.bfloat16)  # of activations
 # Values along k of which a matrix has a multiple: those of a word, and of a vector of integers.
 MULTIPLES = {torch.float32: 1, torch.bfloat16: 2, torch.int8: MULTIPLE}
+WORD_BITS = 32
 
 
 def packable(weight: Tensor) -> bool:
@@ -59,20 +66,25 @@ def packable(weight: Tensor) -> bool:
     )
 
 
-def pack(weight: Tensor, lanes: int, strip: int, *, without_sign: bool = False) -> Tensor:
-    """Lay [outputs, k] out in panels: [outputs / lanes, words along k, lanes, values in a word].
+def pack(
+    weight: Tensor, lanes: int, strip: int, bits: int = 0, *, in_bytes: bool = False
+) -> Tensor:
+    """Lay [outputs, k] out in panels: [outputs / lanes, words along k, lanes, elements of a word].
 
-    A word is 32 bits; the second and third of four bytes are exchanged, or, `without_sign`, 128 is
-    added to all of them. Outputs are padded with zeros to a multiple of `strip`.
+    A word is 32 bits. `bits`: of integers. For dot products of bytes they lose their sign, by half
+    of their range, and lie in order; else so that pairs of 16 bits do, the first of each pair in
+    the word's lower half. Outputs are padded with zeros to a multiple of `strip`.
     """
     outputs, depth = weight.shape
-    values = 4 // weight.element_size()
+    values = WORD_BITS // (bits or 8 * weight.element_size())
     weight = functional.pad(weight, (0, 0, 0, -outputs % strip))
     panels = weight.reshape(-1, lanes, depth // values, values).permute(0, 2, 1, 3)
-    if without_sign:
-        panels = panels ^ -128  # the bits of what that makes of it
-    elif weight.dtype is torch.int8:
-        panels = panels[..., [0, 2, 1, 3]]
+    if bits == 8:
+        panels = panels ^ -128 if in_bytes else panels[..., [0, 2, 1, 3]]
+    elif bits == 4:
+        panels = panels + 8 if in_bytes else panels & 15
+        lower, upper = ([0, 1, 2, 3], [4, 5, 6, 7]) if in_bytes else ([0, 4, 1, 5], [2, 6, 3, 7])
+        panels = panels[..., lower] | (panels[..., upper] << 4)
     # Never a view: the kernel needs an alignment that a tensor mapped from a file may lack.
     return WEIGHTS.empty(panels.shape, weight.dtype).copy_(panels)
 
@@ -94,18 +106,17 @@ class PackedLinear(nn.Module):
         `dtype` is the weight's where it is not given. No tensor is kept.
         """
         super().__init__()
-        scales: Tensor | None = None
-        self.bits = 0  # of activations where weights have eight
+        scales, self.form = None, None
         if isinstance(weight, Quantized):
-            weight, scales, self.bits = weight
+            weight, scales, self.form = weight
         self.dtype = dtype or weight.dtype
         if UNIT is None or not packable(weight) or self.dtype not in FORMATS:
             raise ValueError(f"cannot pack a {weight.dtype} matrix {tuple(weight.shape)} here")
         self.out_features, self.in_features = weight.shape
-        without_sign = UNIT.byte_dots and self.bits == 8
-        self.packed = pack(weight.detach(), UNIT.lanes, UNIT.strip, without_sign=without_sign)
+        in_bytes = UNIT.byte_dots and self.form is not None and self.form.activations == 8
+        self.packed = pack(weight.detach(), UNIT.lanes, UNIT.strip, self.bits, in_bytes=in_bytes)
         self.bias = self._of_outputs(bias)
-        self.scales = None if scales is None else self._of_outputs(scales)
+        self.scales = None if scales is None else self._of_groups(scales, UNIT.strip)
         self.steps = self.packed.shape[1]
         self.weight = torch.empty(0, dtype=self.dtype)  # some models look at its dtype
         self._kernel()
@@ -117,8 +128,20 @@ class PackedLinear(nn.Module):
             kept[: self.out_features] = values.detach()
         return kept
 
+    @staticmethod
+    def _of_groups(scales: Tensor, strip: int) -> Tensor:
+        """[outputs, groups] as the kernel reads them: [strips, groups, strip]."""
+        groups = scales.shape[1]
+        filled = functional.pad(scales.detach(), (0, 0, 0, -len(scales) % strip))
+        return filled.reshape(-1, strip, groups).transpose(1, 2).contiguous()
+
     def _kernel(self) -> Callable[[bytes], None]:
-        return kernel.compiled(UNIT, self.dtype, self.bits)
+        return kernel.compiled(UNIT, self.dtype, self.form)
+
+    @property
+    def bits(self) -> int:
+        """Of weights that are integers; else 0."""
+        return self.form.weights if self.form else 0
 
     @property
     def addresses(self) -> tuple[int, int, int]:
@@ -138,6 +161,7 @@ class PackedLinear(nn.Module):
         call = kernel.CALL.pack(
             x.data_ptr(),
             *self.addresses,
+            self.bits,
             out.data_ptr(),
             math.prod(batch),
             self.steps,
@@ -166,7 +190,7 @@ def packed(layer: nn.Module) -> nn.Module:
 
 def _parts(layer: nn.Module) -> Parts | None:
     """Those of a layer that does nothing but multiply; None of any other."""
-    if type(layer) is Int8Linear:
+    if type(layer) is QuantizedLinear:
         return layer.matrix, layer.bias, layer.dtype
     whole = whole_parts(layer)
     return None if whole is None else (*whole, whole[0].dtype)

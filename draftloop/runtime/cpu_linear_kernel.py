@@ -15,10 +15,11 @@ import torch
 from llvmlite import ir
 
 from draftloop.runtime.cpu_byte_dots_kernel import ByteDots
-from draftloop.runtime.cpu_bytes_kernel import VALUES, Bytes
+from draftloop.runtime.cpu_bytes_kernel import Bytes
 from draftloop.runtime.cpu_dots_kernel import Dots
 from draftloop.runtime.cpu_linear_way import Block, Way
 from draftloop.runtime.cpu_lines_kernel import ROW_FLOATS, Lines
+from draftloop.runtime.cpu_nibbles_kernel import NibbleDots, Nibbles
 from draftloop.runtime.cpu_tiles_kernel import Tiles
 from draftloop.runtime.llvm import (
     F32,
@@ -36,6 +37,7 @@ from draftloop.runtime.llvm import (
     maximum,
     minimum,
 )
+from draftloop.runtime.quantization import Format
 from draftloop.runtime.team import Team
 from draftloop.runtime.vector_unit import VectorUnit
 
@@ -44,35 +46,35 @@ SUMS_FLOATS = 1 << 15  # of the strips that a thread takes at a time
 MIN_WORK_PER_THREAD = 1 << 21  # multiply-adds; for less, waking a thread costs more than it saves
 WEIGHT_WORK = 4  # multiply-adds that take as long as fetching a weight
 
-CALL = struct.Struct("13q")
+CALL = struct.Struct("14q")
 # `gated`: where SiLU of the first half of the outputs times the second half goes instead of `out`,
 # dense, or 0. The halves must begin with a strip. `next`: the matrix that the same threads multiply
-# by afterwards, or 0; its strips are those of a half where it has halves. `scales`: those of the
-# outputs where weights are bytes, else 0.
+# by afterwards, or 0; its strips are those of a half where it has halves. `bits`: of weights that
+# are integers, and `scales` those of their outputs; else 0.
 CALL_FIELDS = (
-    "x", "weights", "bias", "scales", "out", "rows", "steps", "outputs", "threads", "gated", "next",
-    "next_steps", "next_strips",
+    "x", "weights", "bias", "scales", "bits", "out", "rows", "steps", "outputs", "threads", "gated",
+    "next", "next_steps", "next_strips",
 )  # fmt: skip
 UNITS_PER_THREAD = 4  # at least, where there are as many strips
 POINTERS = ("x", "weights", "bias", "scales", "out")
-WORD_BYTES = 4
+WORD_BYTES, WORD_BITS = 4, 32
 
 
 class _LinearEmitter(FormatEmitter):
     """Writes the LLVM module of one format of activations for one vector unit.
 
-    Weights are of that format, and of eight bits where `bits` says to how many activations are
-    rounded for them. A *word* is 32 bits: one float32, two bfloat16 or four bytes of neighbours
-    along k. A *step* is the part of k that one word of weights spans. Weights lie in panels of
-    `lanes` outputs, [steps][lanes] words each; a strip of outputs is some panels, which `Lines`,
-    `Dots`, `Tiles`, `Bytes` or `ByteDots` multiply by rows.
+    Weights are of that format, or integers where `form` names some. A *word* is 32 bits: one
+    float32, two bfloat16, four bytes or eight nibbles of neighbours along k. A *step* is the part
+    of k that one word of weights spans. Weights lie in panels of `lanes` outputs, [steps][lanes]
+    words each; a strip of outputs is some panels, which `Lines`, `Dots`, `Tiles`, `Bytes`,
+    `ByteDots`, `Nibbles` or `NibbleDots` multiply by rows.
     """
 
     entry, part = "linear", "linear_part"
 
-    def __init__(self, unit: VectorUnit, dtype: torch.dtype, bits: int) -> None:
+    def __init__(self, unit: VectorUnit, dtype: torch.dtype, form: Format | None) -> None:
         super().__init__(unit, dtype)
-        self.bits = bits
+        self.form = form
         self.team = Team(self)
         scalars = ir.VectorType(self.scalar, unit.lanes)
         self.masked_store = self.declare(
@@ -125,16 +127,14 @@ class _LinearEmitter(FormatEmitter):
         keep = self.emit_keep()
         by_dots, by_tiles = (has and self.narrow for has in (self.unit.dots, self.unit.tiles))
         tiles = Tiles(self) if by_tiles else None
-        by_words = self.bits == 8 and self.unit.byte_dots
-        integers = ByteDots(self) if by_words else Bytes(self, self.bits) if self.bits else None
-        small = self.emit_way(integers, keep) if integers else None
         whole = self.emit_way(tiles, keep) if tiles else None
+        small = {bits: self.emit_way(way, keep) for bits, way in self.integers().items()}
         lines = self.emit_way(Dots(self) if by_dots else Lines(self), keep)
         function, b = self.define(self.part, [PTR, PTR])
         known = self.record(b, function.args[0], CALL_FIELDS, POINTERS)
-        if small is not None:
-            with b.if_then(self.in_bytes(b, known)):
-                b.call(small, function.args)
+        for bits, way in small.items():
+            with b.if_then(b.icmp_signed("==", known["bits"], i64(bits))):
+                b.call(way, function.args)
                 b.ret_void()
         if tiles is not None:
             with b.if_then(tiles.fit(b, known["steps"])):
@@ -144,9 +144,16 @@ class _LinearEmitter(FormatEmitter):
         b.ret_void()
         return function
 
-    def in_bytes(self, b: Any, known: dict[str, Any]) -> Any:
-        """Whether weights have eight bits."""
-        return b.icmp_signed("!=", b.ptrtoint(known["scales"], I64), i64(0))
+    def integers(self) -> dict[int, Way]:
+        """The ways for weights that are integers, by their bits: eight beside four, for heads."""
+        if self.form is None:
+            return {}
+        bits = self.form.activations
+        by_words = bits == 8 and self.unit.byte_dots
+        ways: dict[int, Way] = {8: ByteDots(self) if by_words else Bytes(self, bits)}
+        if self.form.weights == 4:
+            ways[4] = NibbleDots(self) if by_words else Nibbles(self)
+        return ways
 
     def emit_way(self, way: Way, keep: Any) -> Any:
         """lines_part(call, team), tiles_part(call, team): the same in one way of multiplying.
@@ -203,9 +210,9 @@ class _LinearEmitter(FormatEmitter):
             with loop(b, first, stop) as strip:
                 offset = b.add(b.mul(strip, strip_words), b.mul(step, lanes))
                 mine = at(b, sums, b.mul(b.sub(strip, first), strip_sums), F32)
-                bias, scales = (
-                    at(b, known[name], b.mul(strip, strip_size), F32) for name in ("bias", "scales")
-                )
+                bias = at(b, known["bias"], b.mul(strip, strip_size), F32)
+                scaled = way.scales(b, strip, step, steps)
+                scales = at(b, known["scales"], b.mul(scaled, strip_size), F32)
                 place = (first, strip, stop, behind)
                 following = self.next_part(b, way, place, strip_words, step, steps)
                 with loop(b, i64(0), rows, height) as row:
@@ -327,7 +334,9 @@ class _LinearEmitter(FormatEmitter):
         (call,) = function.args
         known = self.record(b, call, CALL_FIELDS, POINTERS)
         rows = known["rows"]
-        values = b.select(self.in_bytes(b, known), i64(VALUES), i64(self.depth))
+        are_whole = b.icmp_signed("==", known["bits"], i64(0))
+        in_word = b.sdiv(i64(WORD_BITS), maximum(b, known["bits"], i64(1)))
+        values = b.select(are_whole, i64(self.depth), in_word)
         depth = b.mul(known["steps"], values)
         most = minimum(b, rows, i64(JOB_ROWS))
         work = b.mul(b.mul(b.add(most, i64(WEIGHT_WORK)), depth), known["outputs"])
@@ -349,10 +358,11 @@ class _LinearEmitter(FormatEmitter):
 
 
 @functools.cache
-def compiled(unit: VectorUnit, dtype: torch.dtype, bits: int = 0) -> Callable[[bytes], None]:
+def compiled(
+    unit: VectorUnit, dtype: torch.dtype, form: Format | None = None
+) -> Callable[[bytes], None]:
     """The kernel for activations of a format: a function of one packed `CALL`.
 
-    For weights of that format; also for those of eight bits where `bits` says to how many
-    activations are rounded for them: 16 or 8.
+    For weights of that format; where `form` is given, also for integers of its bits, and of eight.
     """
-    return compile_module(_LinearEmitter(unit, dtype, bits).emit_linear(), _LinearEmitter.entry)
+    return compile_module(_LinearEmitter(unit, dtype, form).emit_linear(), _LinearEmitter.entry)

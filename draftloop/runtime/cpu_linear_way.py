@@ -41,6 +41,9 @@ class Way(Protocol):
     def step_words(self) -> int:
         """Words of a row of activations that a step spans."""
 
+    def scales(self, b: Any, strip: Any, step: Any, steps: Any) -> Any:
+        """How many strips' scales lie before those of a strip at a step, of so many steps."""
+
     def begin(self, b: Any) -> Any:
         """What a thread does before a call; the answer is for `end`."""
 

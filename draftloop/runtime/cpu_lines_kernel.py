@@ -81,6 +81,10 @@ class Lines:
         """Rows of the largest tile two vectors wide, less what the compiler needs for itself."""
         return 12 if self._emitter.unit.registers == 32 else 5
 
+    def scales(self, b: Any, strip: Any, step: Any, steps: Any) -> Any:
+        """One for every output."""
+        return strip
+
     def begin(self, b: Any) -> Any:
         """Nothing has to be set up."""
 

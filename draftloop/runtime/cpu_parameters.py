@@ -17,7 +17,7 @@ from torch.nn import functional
 from transformers import PreTrainedModel
 
 from draftloop.runtime.cpu_linear import PackedLinear, packable
-from draftloop.runtime.quantization import MULTIPLE, quantized
+from draftloop.runtime.quantization import MULTIPLE, Format, quantized
 
 PRODUCTS = {torch.matmul, torch.mm, Tensor.matmul, Tensor.mm, Tensor.__matmul__}
 
@@ -74,16 +74,13 @@ class Matrix(Parameter):
         assert self._packed is not None
         return self._packed(x)
 
-    def pack(self, by_columns: bool, bits: int = 0) -> None:
-        """Takes the layout of the kernel, where it has one for this matrix.
-
-        Quantized where `bits` says to how many activations are rounded for it.
-        """
+    def pack(self, by_columns: bool, form: Format | None = None) -> None:
+        """Takes the layout of the kernel, where it has one for this matrix; quantized by `form`."""
         weight = self.dense.T.contiguous() if by_columns else self.dense
         if not packable(weight):
             self._packed = functools.partial(functional.linear, weight=weight)
-        elif bits and weight.shape[1] % MULTIPLE == 0:
-            self._packed = PackedLinear(quantized(weight, bits), None, weight.dtype)
+        elif form and weight.shape[1] % MULTIPLE == 0:
+            self._packed = PackedLinear(quantized(weight, form), None, weight.dtype)
         else:
             self._packed = PackedLinear(weight)
 
@@ -103,11 +100,11 @@ class Matrix(Parameter):
 
 
 class Stack(Parameter):
-    """[matrices, ...]: one for every expert; `bits`: as `Matrix.pack` takes them."""
+    """[matrices, ...]: one for every expert; `form`: as `Matrix.pack` takes it."""
 
-    def __init__(self, dense: Tensor, bits: int = 0) -> None:
+    def __init__(self, dense: Tensor, form: Format | None = None) -> None:
         super().__init__(dense)
-        self._bits = bits
+        self._form = form
         self.matrices = [Matrix(matrix, self) for matrix in dense]
 
     def __getitem__(self, index: Any) -> Any:
@@ -117,7 +114,7 @@ class Stack(Parameter):
     def pack(self, by_columns: bool) -> None:
         """Packs all of its matrices and lets go of what they were."""
         for matrix in self.matrices:
-            matrix.pack(by_columns, self._bits)
+            matrix.pack(by_columns, self._form)
             del matrix.dense
         del self.dense
 
@@ -134,22 +131,22 @@ def multiplies_itself(module: nn.Module) -> bool:
     return not any(kind.startswith("torch.nn") for kind in kinds)
 
 
-def _replacement(parameter: Tensor, bits: int) -> Parameter | None:
+def _replacement(parameter: Tensor, form: Format | None) -> Parameter | None:
     if parameter.dim() == 3:
-        return Stack(parameter, bits)
+        return Stack(parameter, form)
     return Matrix(parameter) if parameter.dim() == 2 else None
 
 
-def replace_parameters(model: PreTrainedModel, bits: int = 0) -> None:
+def replace_parameters(model: PreTrainedModel, form: Format | None = None) -> None:
     """Replaces matrices, and stacks of them, in modules of others' code.
 
-    Experts are multiplied one by one then, each by the rows that chose it. With `bits` of
-    activations stacks are quantized; what is no stack is a router's, and small.
+    Experts are multiplied one by one then, each by the rows that chose it. By a
+    `form` stacks are quantized; what is no stack is a router's, and small.
     """
     replaced = False
     for module in filter(multiplies_itself, list(model.modules())):
         for name, parameter in list(module.named_parameters(recurse=False)):
-            replacement = _replacement(parameter.detach(), bits)
+            replacement = _replacement(parameter.detach(), form)
             if replacement is not None:
                 delattr(module, name)
                 setattr(module, name, replacement)

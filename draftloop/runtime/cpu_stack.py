@@ -91,8 +91,9 @@ class CpuStack:
         self._dtype = frame.last_norm.dtype
         self._windows = sorted({layer.window or 0 for layer in layers})
         linears = [self._head, *(linear for layer in layers for linear in _linears(layer))]
-        bits = max(linear.bits for linear in linears)
-        self._kernel = kernel.compiled(UNIT, self._dtype, shape.dim, _widths(layers, shape), bits)
+        # Of four bits where some have them: that kernel knows eight, too.
+        form = min((linear.form for linear in linears if linear.form), default=None)
+        self._kernel = kernel.compiled(UNIT, self._dtype, shape.dim, _widths(layers, shape), form)
         # Behind the last layer the head stands for the matrix that comes next.
         fields = [self._fields(layer) for layer in layers]
         head = fields[-1][: kernel.LAYER_FIELDS.index("before_attention weights")]
@@ -254,7 +255,7 @@ def _linears(layer: Layer) -> list[PackedLinear]:
 
 def _linear_fields(linear: PackedLinear) -> list[int]:
     """In the order of the kernel's records."""
-    return [*linear.addresses, linear.steps, linear.out_features]
+    return [*linear.addresses, linear.bits, linear.steps, linear.out_features]
 
 
 def _widths(layers: Sequence[Layer], shape: StackShape) -> tuple[int, ...]:

@@ -28,6 +28,7 @@ from draftloop.runtime.llvm import (
     loop,
     minimum,
 )
+from draftloop.runtime.quantization import Format
 from draftloop.runtime.team import Team
 from draftloop.runtime.vector_unit import VectorUnit, lanes_for
 
@@ -36,7 +37,7 @@ CALL_FIELDS = (
     "key_head", "slot_size", "threads", "work_per_row", "token_ids", "positions", "embedding", "x",
     "normed", "joined", "query", "attended", "narrowed", "gates", "inner", "delta", "cosines",
     "sines", "last_norm", "chosen", "chosen_count", "head weights", "head bias", "head scales",
-    "head steps", "head outputs", "scores", "logits", "scale", "epsilon",
+    "head bits", "head steps", "head outputs", "scores", "logits", "scale", "epsilon",
 )  # fmt: skip
 CALL = struct.Struct(f"{len(CALL_FIELDS) - 2}q2d")
 MEMBER_FIELDS = (*CALL_FIELDS, "team")  # of the copy that all threads of a team read
@@ -46,14 +47,14 @@ MEMBER_POINTERS = (
     "chosen", "head weights", "head bias", "head scales", "scores", "logits",
 )  # fmt: skip
 MIN_WORK_PER_THREAD = 1 << 23  # multiply-adds; for less, waking a thread costs more than it saves
-LINEAR_FIELDS = ("weights", "bias", "scales", "steps", "outputs")
+LINEAR_FIELDS = ("weights", "bias", "scales", "bits", "steps", "outputs")
 LINEARS = ("before_attention", "after_attention", "before_activation", "after_activation")
 LAYER_FIELDS = (
     "first_norm", "second_norm", "query_norm", "key_norm", "keys", "values", "window",
     *(f"{name} {field}" for name in LINEARS for field in LINEAR_FIELDS),
 )  # fmt: skip
 LAYER_POINTERS = tuple(
-    name for name in LAYER_FIELDS if name.split()[-1] not in ("window", "steps", "outputs")
+    name for name in LAYER_FIELDS if name.split()[-1] not in ("window", "bits", "steps", "outputs")
 )
 # `biases`: for every kind of window the address and the row's length.
 SEGMENT_FIELDS = ("slot", "start", "rows", "stored_from", "stored_to", "biases")
@@ -214,7 +215,7 @@ class _StackEmitter(RowsEmitter):
         What x is must be there for all threads; they wait at the end. `following` is the matrix
         that comes next: its layer, its name and into how many parts it is gated.
         """
-        fields = {field: layer[f"{name} {field}"] for field in ("steps", "outputs")}
+        fields = {field: layer[f"{name} {field}"] for field in ("bits", "steps", "outputs")}
         for field in ("weights", "bias", "scales"):
             fields[field] = b.ptrtoint(layer[f"{name} {field}"], I64)
         fields["x"], fields["out"] = (b.ptrtoint(known[matrix], I64) for matrix in (x, out))
@@ -373,16 +374,20 @@ class _StackEmitter(RowsEmitter):
 
 @functools.cache
 def compiled(
-    unit: VectorUnit, dtype: torch.dtype, dim: int, widths: tuple[int, ...], bits: int = 0
+    unit: VectorUnit,
+    dtype: torch.dtype,
+    dim: int,
+    widths: tuple[int, ...],
+    form: Format | None = None,
 ) -> Callable[[bytes], None]:
     """The kernel for heads of `dim` dimensions: a function of one packed `CALL`.
 
     `widths` are those of all matrices, and half of a head: vectors have lanes that divide them.
-    `bits`: as `cpu_linear_kernel.compiled` says.
+    `form`: as `cpu_linear_kernel.compiled` says.
     """
-    linear = f"draftloop_linear_{dtype.itemsize}_{bits}"
+    linear = "_".join(map(str, ("draftloop_linear", dtype.itemsize, *(form or ()))))
     attention = f"draftloop_attention_{dtype.itemsize}_{dim}"
-    know_function(linear, cpu_linear_kernel.compiled(unit, dtype, bits), "linear_part")
+    know_function(linear, cpu_linear_kernel.compiled(unit, dtype, form), "linear_part")
     know_function(attention, cpu_attention_kernel.compiled(unit, dtype, dim), "attention_part")
     narrower = VectorUnit(lanes=lanes_for(unit, *widths), registers=unit.registers)
     emitter = _StackEmitter(narrower, dtype, linear, attention, unit.strip)

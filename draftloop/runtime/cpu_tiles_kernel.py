@@ -58,6 +58,10 @@ class Tiles:
         self._save = declare("llvm.x86.sttilecfg", VOID, [PTR])
         self._pack, self._tile = self._emit_pack(), self._emit_tile()
 
+    def scales(self, b: Any, strip: Any, step: Any, steps: Any) -> Any:
+        """There are none."""
+        return strip
+
     def begin(self, b: Any) -> Any:
         """Configures the thread's registers; returns how they were: other libraries use them."""
         with b.goto_entry_block():

@@ -31,7 +31,7 @@ from draftloop.runtime.cpu_linear import packed
 from draftloop.runtime.cpu_stack import CpuStack, Frame, StackShape, stackable
 from draftloop.runtime.forward import Batch
 from draftloop.runtime.kv_cache import KVCache
-from draftloop.runtime.quantization import Int8Linear, Linear, stacked
+from draftloop.runtime.quantization import Linear, QuantizedLinear, stacked
 from draftloop.runtime.row_blocks import Heads, Multiplier, RowBlocks, multiplied, normed, parts_of
 from draftloop.runtime.split import WHOLE, Parts
 from draftloop.runtime.tree_attention import attend
@@ -62,7 +62,7 @@ def is_lean(model: PreTrainedModel) -> bool:
         getattr(body.rotary_emb, "rope_type", None) in FIXED_ROPE
         and turned == 1
         and all(
-            type(module) in (nn.Linear, Int8Linear)
+            type(module) in (nn.Linear, QuantizedLinear)
             for layer in body.layers
             for name, module in layer.named_modules()
             if name.endswith("_proj")

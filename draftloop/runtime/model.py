@@ -52,7 +52,7 @@ from draftloop.runtime.loading import (
 from draftloop.runtime.orders import NOBODY, Lead, Run
 from draftloop.runtime.prefixes import Text
 from draftloop.runtime.prepared import Pass, Passes, Prepared, Wanted
-from draftloop.runtime.quantization import ACTIVATION_BITS, quantize
+from draftloop.runtime.quantization import FORMATS, Format, quantize
 from draftloop.runtime.room import Room
 from draftloop.runtime.sampling import Sampler
 from draftloop.runtime.split import WHOLE, Parts
@@ -117,14 +117,14 @@ class LanguageModel:
         return split.taken_apart(self.network, self.options) if self.options.split else WHOLE
 
     def _quantize(self, wrapped: bool) -> None:
-        if not self._bits:
+        if self._form is None:
             return
         if wrapped:
             kind = self.network.config.model_type
             raise StartupFailure(
                 f"quantization: {kind} cannot be split and quantized at once; leave one of both"
             )
-        quantize(self.network, self._bits)
+        quantize(self.network, self._form)
 
     def _decoder(self, parts: Parts | None) -> LeanDecoder | None:
         if parts is not None:
@@ -135,14 +135,14 @@ class LanguageModel:
             return decoder
         if self._own_kernels:
             cpu_linear.replace_linears(self.network)
-            cpu_parameters.replace_parameters(self.network, self._bits)
+            cpu_parameters.replace_parameters(self.network, self._form)
             cpu_elementwise.replace_activations(self.network)
         return None
 
     @property
-    def _bits(self) -> int:
-        """Of activations where weights have eight; else 0."""
-        return ACTIVATION_BITS.get(self.options.quantization, 0)
+    def _form(self) -> Format | None:
+        """Of weights that are quantized."""
+        return FORMATS.get(self.options.quantization)
 
     def _cache_dtype(self, head_dim: int) -> torch.dtype:
         dtype: torch.dtype = self.network.dtype

@@ -197,8 +197,10 @@ def test_nor_does_bfloat16(cases: list[Case]) -> None:
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize(("target", "draft"), [("int8", "w8a8"), ("w8a8", "int8")])
-def test_nor_do_weights_of_eight_bits(cases: list[Case], target: Any, draft: str) -> None:
+@pytest.mark.parametrize(
+    ("target", "draft"), [("int8", "w8a8"), ("w8a8", "int8"), ("w4a8", "w4a8")]
+)
+def test_nor_do_quantized_weights(cases: list[Case], target: Any, draft: str) -> None:
     """Of both models, in bfloat16: drafts change nothing of what such a target model says."""
     config = StackConfig(
         port=0, http_port=None, drafter_port=0, verifier_port=0, quantization=target,

@@ -16,6 +16,7 @@ from draftloop.request import SamplingParameters
 from draftloop.runtime.forward import Forward
 from draftloop.runtime.loading import ModelOptions
 from draftloop.runtime.model import LanguageModel
+from draftloop.runtime.quantization import FORMATS
 from draftloop.runtime.sampling import Sampler
 from draftloop.tree import ROOT
 from models.layout import DRAFTER_DIR, VERIFIER_DIR
@@ -30,7 +31,7 @@ TEXT = [17, 940, 33, 5, 221, 1033, 87, 402, 9, 11, 870, 2048, 77, 3, 641, 50, 51
 NODES, PARENTS = [5, 6, 7, 8, 9, 10, 11, 12], [ROOT, ROOT, 0, 0, 2, 4, 1, ROOT]
 PATH = [0, 2, 4, 5]
 # Of the norm: TF32 has ten bits, and would come to some thousandths.
-FLOAT32, BFLOAT16, EIGHT_BITS = 2e-5, 3e-2, 1.5e-1
+FLOAT32, BFLOAT16, EIGHT_BITS, FOUR_BITS = 2e-5, 3e-2, 1.5e-1, 5e-1
 
 
 def load(folder: Path, dtype: str = "float32", device: str = DEVICE, **more: Any) -> LanguageModel:
@@ -100,13 +101,13 @@ def test_the_device_says_what_the_cpu_says(
     assert apart(path, tree[rows]) < most
 
 
-@pytest.mark.parametrize("quantization", ["int8", "w8a8"])
-def test_weights_of_eight_bits(on_cpu: Tensor, folder: Path, quantization: str) -> None:
+@pytest.mark.parametrize("quantization", FORMATS)
+def test_quantized_weights(on_cpu: Tensor, folder: Path, quantization: str) -> None:
     """Near the whole weights, and as near as rounding to what the CPU makes of the same ones."""
     model = load(folder, "bfloat16", quantization=quantization)
     said = together(model)
     there = together(load(folder, "bfloat16", device="cpu", quantization=quantization))
-    assert apart(said, on_cpu) < EIGHT_BITS
+    assert apart(said, on_cpu) < (FOUR_BITS if quantization == "w4a8" else EIGHT_BITS)
     assert apart(said, there) < 2 * BFLOAT16
 
 

@@ -2,7 +2,7 @@
 
 A product of two bfloat16 is exact in float32, so there the chain is a plain running sum. Where the
 processor multiplies pairs (AVX512-BF16) or tiles (AMX) the order along k is its own; there the sums
-are compared within rounding, and all else as strictly. Weights of eight bits: `test_cpu_bytes`.
+are compared within rounding, and all else as strictly. Integers: `test_cpu_integers`.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from torch.nn import functional
 
 from draftloop.runtime import cpu_linear
 from draftloop.runtime.cpu_linear import PackedLinear, packable, replace_linears
-from draftloop.runtime.quantization import quantized
+from draftloop.runtime.quantization import FORMATS, Format, quantized
 from tests.support.matrices import random_layer, same_bits
 
 needs_kernel = pytest.mark.skipif(cpu_linear.UNIT is None, reason="no kernel for this machine")
 DTYPES = (torch.bfloat16, torch.float32)
-FORMATS = [(dtype, bits) for dtype in DTYPES for bits in (0, 16, 8)]
+WAYS = [(dtype, form) for dtype in DTYPES for form in (None, *FORMATS.values())]
 KERNEL = "draftloop.runtime.cpu_linear_kernel"
 
 
@@ -58,10 +58,10 @@ def running_sum(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     return total.to(x.dtype)
 
 
-def packed_layer(outputs: int, depth: int, dtype: torch.dtype, bits: int) -> PackedLinear:
-    """`bits`: of activations where weights have eight, else 0."""
+def packed_layer(outputs: int, depth: int, dtype: torch.dtype, form: Format | None) -> PackedLinear:
+    """Quantized where a form is given."""
     weight, bias = random_layer(outputs, depth, dtype)
-    return PackedLinear(quantized(weight, bits) if bits else weight, bias, dtype)
+    return PackedLinear(quantized(weight, form) if form else weight, bias, dtype)
 
 
 def in_own_order(depth: int) -> bool:
@@ -93,9 +93,9 @@ def test_float32_is_close_to_the_sum_in_double_precision() -> None:
 
 
 @needs_kernel
-@pytest.mark.parametrize(("dtype", "bits"), FORMATS)
-def test_a_row_has_the_same_bits_in_every_batch(dtype: torch.dtype, bits: int) -> None:
-    packed = packed_layer(1100, 256, dtype, bits)
+@pytest.mark.parametrize(("dtype", "form"), WAYS)
+def test_a_row_has_the_same_bits_in_every_batch(dtype: torch.dtype, form: Format | None) -> None:
+    packed = packed_layer(1100, 256, dtype, form)
     x = torch.randn(70, 256).to(dtype)
     alone = torch.cat([packed(row[None]) for row in x])
     for rows in (*range(1, 30), 48, 70):
@@ -104,9 +104,11 @@ def test_a_row_has_the_same_bits_in_every_batch(dtype: torch.dtype, bits: int) -
 
 
 @needs_kernel
-@pytest.mark.parametrize(("dtype", "bits"), FORMATS)
-def test_bits_do_not_depend_on_the_number_of_threads(dtype: torch.dtype, bits: int) -> None:
-    packed = packed_layer(1100, 256, dtype, bits)
+@pytest.mark.parametrize(("dtype", "form"), WAYS)
+def test_bits_do_not_depend_on_the_number_of_threads(
+    dtype: torch.dtype, form: Format | None
+) -> None:
+    packed = packed_layer(1100, 256, dtype, form)
     x = torch.randn(20, 256).to(dtype)
     expected = packed(x)
     for threads in (1, 3, 5):
@@ -115,35 +117,39 @@ def test_bits_do_not_depend_on_the_number_of_threads(dtype: torch.dtype, bits: i
 
 
 @needs_kernel
-@pytest.mark.parametrize(("depth", "bits"), [(1110, 0), (2080, 0), (2080, 16), (2080, 8)])
-def test_more_rows_than_are_taken_at_once(depth: int, bits: int) -> None:
-    packed = packed_layer(64, depth, torch.bfloat16, bits)
+@pytest.mark.parametrize(
+    ("depth", "form"), [(1110, None), *((2080, form) for form in (None, *FORMATS.values()))]
+)
+def test_more_rows_than_are_taken_at_once(depth: int, form: Format | None) -> None:
+    packed = packed_layer(64, depth, torch.bfloat16, form)
     kernel = pytest.importorskip(KERNEL)
     x = torch.randn(2 * kernel.JOB_ROWS + 3, depth).bfloat16()
     assert same_bits(packed(x), torch.cat([packed(row[None]) for row in x]))
 
 
 @needs_kernel
-@pytest.mark.parametrize(("dtype", "bits"), FORMATS)
+@pytest.mark.parametrize(("dtype", "form"), WAYS)
 @pytest.mark.parametrize("rows", [1, 7, 200])
 @pytest.mark.parametrize("has_next", [False, True])
-def test_a_gated_product(rows: int, dtype: torch.dtype, bits: int, has_next: bool) -> None:
+def test_a_gated_product(
+    rows: int, dtype: torch.dtype, form: Format | None, has_next: bool
+) -> None:
     """In place of the outputs: SiLU of their first half times their second, in one call.
 
     Which matrix comes next says what is fetched meanwhile and changes nothing.
     """
     width, depth = 3 * 64, 592
-    packed = packed_layer(2 * width, depth, dtype, bits)
+    packed = packed_layer(2 * width, depth, dtype, form)
     x = torch.randn(rows, depth).to(dtype) / 8
     gate, up = packed(x).split(width, dim=1)
     gated = torch.empty(rows, width, dtype=dtype)
     kernel = pytest.importorskip(KERNEL)
     call = kernel.CALL.pack(
-        x.data_ptr(), *packed.addresses, 0, rows, packed.steps, 2 * width,
+        x.data_ptr(), *packed.addresses, packed.bits, 0, rows, packed.steps, 2 * width,
         torch.get_num_threads(), gated.data_ptr(),
         *((packed.packed.data_ptr(), packed.steps, 6) if has_next else (0, 0, 0)),
     )  # fmt: skip
-    kernel.compiled(cpu_linear.UNIT, dtype, bits)(call)
+    kernel.compiled(cpu_linear.UNIT, dtype, form)(call)
     torch.testing.assert_close(gated, functional.silu(gate) * up)
 
 

@@ -44,7 +44,7 @@ def test_weights_are_what_their_numbers_stand_for(kind: Kind, dtype: str, tmp_pa
 
 
 @every_kind
-@pytest.mark.parametrize("quantization", ["", "w8a8"])
+@pytest.mark.parametrize("quantization", ["", "w8a8", "w4a8"])
 def test_such_a_model_is_served_as_any_other(
     kind: Kind, quantization: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:

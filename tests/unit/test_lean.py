@@ -121,7 +121,9 @@ def test_the_same_without_our_kernels(
 
 @pytest.mark.filterwarnings("ignore:.*torch.jit.*:DeprecationWarning")  # torch's own use of it
 @pytest.mark.skipif(shutil.which("g++") is None, reason="no compiler for what torch writes")
-@pytest.mark.parametrize(("family", "bits"), [("qwen3", ""), ("llama with biases", "w8a8")])
+@pytest.mark.parametrize(
+    ("family", "bits"), [("qwen3", ""), ("llama with biases", "w8a8"), ("qwen3", "w4a8")]
+)
 def test_the_same_compiled_by_torch(
     family: str, bits: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

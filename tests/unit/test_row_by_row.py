@@ -74,7 +74,7 @@ def said(model: LanguageModel, rows: int) -> Tensor:
         model.cache.release(slot)
 
 
-@pytest.mark.parametrize("quantization", ["", "int8", "w8a8"])
+@pytest.mark.parametrize("quantization", ["", "int8", "w8a8", "w4a8"])
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("kind", KINDS)
 def test_rows_are_the_same_alone_and_together(
