@@ -2,26 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 from draftloop.grammar import Grammar
+from orchestrator.gateway.parts import Content, Part, Parts, Reasoning
 from orchestrator.gateway.reasoning.channel_thought import ChannelThought
 from orchestrator.gateway.reasoning.channels import ChannelReader
 from orchestrator.gateway.reasoning.count import TokenPlaces
 from orchestrator.gateway.reasoning.reader import ReasoningReader
 from orchestrator.gateway.reasoning.thought import Thought
 from orchestrator.gateway.tools.offer import Offer
-from orchestrator.gateway.tools.reader import CallPart, CallReader
-
-
-class Parts(NamedTuple):
-    """What some text made certain."""
-
-    reasoning: str
-    content: str
-    calls: list[CallPart]
+from orchestrator.gateway.tools.reader import CallReader
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +69,8 @@ class ChatReader:
         self._calls = calls
         self._hidden = hidden
         self._places = TokenPlaces()
+        self._tokens = 0
+        self._unclear: tuple[int, ...] = ()  # tokens of which is not known what their text is
 
     @property
     def reasoning_tokens(self) -> int | None:
@@ -93,16 +87,54 @@ class ChatReader:
     def feed(self, texts: Sequence[str], *, ends: bool) -> Parts:
         """The texts of the next tokens, and all that was held back where they are the last."""
         self._places.add(texts)
-        text, reasoning = "".join(texts), ""
+        parts = Parts()
+        for text in texts:
+            stage = self._stage
+            found = self._read(text)
+            if self._stage != stage:  # what is not clear yet was of the marks between
+                self._unclear = ()
+            if self._stage == stage or found:
+                self._unclear += (self._tokens,)
+            self._tokens += 1
+            self._tell(found, parts)
+        if ends:
+            self._tell(self._rest(), parts)
+        return parts
+
+    @property
+    def _stage(self) -> object:
+        return [reader.stage for reader in (self._reasoning, self._calls) if reader is not None]
+
+    def _read(self, text: str) -> Parts:
+        said = Parts([Content(text)]) if self._reasoning is None else self._reasoning.feed(text)
+        return self._with_calls(said)
+
+    def _rest(self) -> Parts:
+        """What was held back."""
+        parts = Parts()
         if self._reasoning is not None:
-            reasoning, text = self._reasoning.feed(text)
-            if ends:
-                rest = self._reasoning.finish()
-                reasoning, text = reasoning + rest.reasoning, text + rest.content
-        calls: list[CallPart] = []
+            parts = self._with_calls(self._reasoning.finish())
         if self._calls is not None:
-            text, calls = self._calls.feed(text)
-            if ends:
-                last = self._calls.finish()
-                text, calls = text + last.content, calls + last.calls
-        return Parts("" if self._hidden else reasoning, text, calls)
+            parts.extend(self._calls.finish())
+        return parts
+
+    def _with_calls(self, said: Parts) -> Parts:
+        """The same, its content read for calls."""
+        if self._calls is None:
+            return said
+        parts = Parts()
+        for part in said:
+            if isinstance(part, Content):
+                parts.extend(self._calls.feed(part.text))
+            else:
+                parts.append(part)
+        return parts
+
+    def _tell(self, found: Iterable[Part], parts: Parts) -> None:
+        """Adds what was found; tokens that are not clear yet are its."""
+        for part in found:
+            if isinstance(part, Content):
+                part = Content(part.text, self._unclear)
+            self._unclear = ()
+            if not (self._hidden and isinstance(part, Reasoning)):
+                parts.add(part)

@@ -7,9 +7,14 @@ from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any
 
-from orchestrator.gateway.chat_reader import ChatReader, Parts, Reading
-from orchestrator.gateway.logprobs import ChatLogprobs, CompletionLogprobs, LogprobsFormat
-from orchestrator.gateway.tools.reader import CallPart
+from orchestrator.gateway.chat_reader import ChatReader, Reading
+from orchestrator.gateway.logprobs import (
+    ChatLogprobs,
+    CompletionLogprobs,
+    LogprobsFormat,
+    OfTokens,
+)
+from orchestrator.gateway.parts import CallPart, Content, Parts
 from orchestrator.tokenizer import Tokenizer
 
 Choice = dict[str, Any]
@@ -95,6 +100,8 @@ class ChatFormat(AnswerFormat):
 
     def __init__(self, reading: Reading) -> None:
         self._readers = defaultdict[int, ChatReader](reading.reader)  # of choices
+        self._hides = reading.hidden and reading.thought is not None
+        self._logprobs = defaultdict[int, OfTokens](OfTokens)  # where some are hidden
 
     def opening(self, index: int, logprobs: Any) -> list[Choice]:
         """Who speaks."""
@@ -105,7 +112,7 @@ class ChatFormat(AnswerFormat):
         self, index: int, texts: Sequence[str], logprobs: Any, finish_reason: str | None
     ) -> Choice:
         parts, finish_reason = self.read(index, texts, finish_reason)
-        said = _reasoning(parts)
+        logprobs, said = self._shown(index, logprobs, parts), _reasoning(parts)
         if parts.content:
             said["content"] = parts.content
         if parts.calls:
@@ -118,6 +125,7 @@ class ChatFormat(AnswerFormat):
         self, index: int, texts: Sequence[str], logprobs: Any, finish_reason: str | None
     ) -> Choice:
         parts, finish_reason = self.read(index, texts, finish_reason)
+        logprobs = self._shown(index, logprobs, parts)
         message: Choice = {"role": "assistant", "content": parts.content, "refusal": None}
         message |= _reasoning(parts)
         if parts.reasoning or parts.calls:
@@ -128,6 +136,16 @@ class ChatFormat(AnswerFormat):
             "index": index, "message": message, "logprobs": logprobs,
             "finish_reason": finish_reason,
         }  # fmt: skip
+
+    def _shown(self, index: int, logprobs: Any, parts: Parts) -> Any:
+        """Where reasoning is left out, those of the content alone: the others would tell it."""
+        if logprobs is None or not self._hides:
+            return logprobs
+        kept = self._logprobs[index]
+        kept.add(logprobs["content"])
+        tokens = [part.tokens for part in parts if isinstance(part, Content)]
+        shown = [one for some in tokens for one in kept.of(some)]
+        return {**logprobs, "content": shown} if shown else None
 
     def says_something(self, choice: Choice) -> bool:
         return bool(choice["delta"] or choice["logprobs"] or choice["finish_reason"])

@@ -91,6 +91,27 @@ class ChatLogprobs:
         return {"token": text, "logprob": finite(logprob), "bytes": list(data)}
 
 
+class OfTokens:
+    """What there is to tell of an answer's tokens, until it is known what their text is."""
+
+    def __init__(self) -> None:
+        self._first = 0
+        self._kept: list[dict[str, Any]] = []
+
+    def add(self, told: Sequence[dict[str, Any]]) -> None:
+        """Of the next tokens."""
+        self._kept.extend(told)
+
+    def of(self, tokens: Sequence[int]) -> list[dict[str, Any]]:
+        """Of these, by their numbers. Those before are forgotten."""
+        if not self._kept or not tokens:
+            return []
+        told = [self._kept[token - self._first] for token in tokens]
+        passed = tokens[-1] + 1 - self._first
+        self._kept, self._first = self._kept[passed:], self._first + passed
+        return told
+
+
 def finite(logprob: float) -> float:
     """As JSON can have it."""
     return max(logprob, LEAST)

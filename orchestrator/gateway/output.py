@@ -6,10 +6,11 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
-from orchestrator.gateway.chat_reader import Parts
-from orchestrator.gateway.tools.reader import CallPart
+from orchestrator.gateway.parts import CallPart, Content, Parts, Reasoning
 
 Object = dict[str, Any]
+# Of tokens, by their numbers in the answer.
+Logprobs = Callable[[Sequence[int]], Sequence[Object]]
 
 COMPLETED, INCOMPLETE, IN_PROGRESS = "completed", "incomplete", "in_progress"
 
@@ -59,17 +60,16 @@ class Output:
         """What may still grow."""
         return self._open
 
-    def feed(self, parts: Parts, logprobs: Sequence[Object]) -> Iterator[Object]:
-        """Events of some more text; the log-probabilities are those of its content."""
-        if parts.reasoning:
-            yield from self._grow(self._kinds.reasoning, parts.reasoning, ())
-        if parts.content:
-            yield from self._grow(self._kinds.content, parts.content, logprobs)
-        for part in parts.calls:
-            if part.name:
-                yield from self._next(self._kinds.call, part)
-            if part.arguments and self._open is not None:
-                yield from self._open.growing(part.arguments, ())
+    def feed(self, parts: Parts, logprobs: Logprobs = lambda tokens: ()) -> Iterator[Object]:
+        """Events of some more text."""
+        for part in parts:
+            match part:
+                case Reasoning(text):
+                    yield from self._grow(self._kinds.reasoning, text, ())
+                case Content(text, tokens):
+                    yield from self._grow(self._kinds.content, text, logprobs(tokens))
+                case CallPart():
+                    yield from self._call(part)
 
     def finish(self, status: str) -> Iterator[Object]:
         """Events of the end."""
@@ -90,6 +90,12 @@ class Output:
             yield from self._next(kind)
         assert self._open is not None
         yield from self._open.growing(text, logprobs)
+
+    def _call(self, part: CallPart) -> Iterator[Object]:
+        if part.name:
+            yield from self._next(self._kinds.call, part)
+        if part.arguments and self._open is not None:
+            yield from self._open.growing(part.arguments, ())
 
     def _next(self, kind: Callable[..., Growing], *said: CallPart) -> Iterator[Object]:
         yield from self.finish(COMPLETED)

@@ -8,9 +8,10 @@ from pathlib import Path
 from draftloop.config import bundled_model
 from draftloop.grammar import Grammar
 from draftloop.grammars.matching import Vocabulary
+from orchestrator.gateway.parts import CallPart
 from orchestrator.gateway.tools.grammar import calls_grammar
 from orchestrator.gateway.tools.notation import Functions, Notation
-from orchestrator.gateway.tools.reader import CallPart, CallReader
+from orchestrator.gateway.tools.reader import CallReader
 from orchestrator.gateway.tools.schemas import Function
 from orchestrator.tokenizer import Tokenizer
 from tests.support.marks import in_pieces

@@ -15,12 +15,12 @@ from orchestrator.gateway.anthropic.answer import MessageAnswer
 from orchestrator.gateway.anthropic.body import MessagesBody
 from orchestrator.gateway.anthropic.names import own_names
 from orchestrator.gateway.anthropic.output import KINDS
-from orchestrator.gateway.chat_reader import PLAIN, Parts
+from orchestrator.gateway.chat_reader import PLAIN
 from orchestrator.gateway.errors import Unsupported
 from orchestrator.gateway.formats import ChatFormat
 from orchestrator.gateway.output import COMPLETED, Output
+from orchestrator.gateway.parts import CallPart, Content, Part, Parts, Reasoning
 from orchestrator.gateway.runs import Step
-from orchestrator.gateway.tools.reader import CallPart
 from orchestrator.key_file import KeyEntry, hash_of, new_key
 from tests.support.gateway import gateway
 
@@ -171,12 +171,13 @@ def test_blocks_of_output_grow_one_after_the_other() -> None:
     output = Output(KINDS)
     events: list[Any] = []
     first = CallPart(0, "call_0", "f", '{"a": ')
-    for parts in [
-        Parts("I ", "", []), Parts("see", "It", []), Parts("", " is", []),
-        Parts("", "", [first, CallPart(0, "", "", "5}"), CallPart(1, "call_1", "g", "")]),
-        Parts("", "", [CallPart(1, "", "", "{}")]),
-    ]:  # fmt: skip
-        events.extend(output.feed(parts, ()))
+    rounds: list[list[Part]] = [
+        [Reasoning("I ")], [Reasoning("see"), Content("It")], [Content(" is")],
+        [first, CallPart(0, "", "", "5}"), CallPart(1, "call_1", "g", "")],
+        [CallPart(1, "", "", "{}")],
+    ]  # fmt: skip
+    for parts in rounds:
+        events.extend(output.feed(Parts(parts)))
     events.extend(output.finish(COMPLETED))
     kinds = [block["type"] for block in output.said]
     assert kinds == ["thinking", "text", "tool_use", "tool_use"]
@@ -198,7 +199,7 @@ def test_blocks_of_output_grow_one_after_the_other() -> None:
 def test_a_call_that_was_cut(written: str, expected: Any) -> None:
     """What there is of its input, as Anthropic's client reads streams."""
     output = Output(KINDS)
-    list(output.feed(Parts("", "", [CallPart(0, "c", "f", written)]), ()))
+    list(output.feed(Parts([CallPart(0, "c", "f", written)])))
     list(output.finish(COMPLETED))
     assert output.said[0]["input"] == expected
 

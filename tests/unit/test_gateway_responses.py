@@ -10,16 +10,16 @@ import pytest
 
 from draftloop.errors import InvalidInput, Unavailable
 from orchestrator.figures import Piece
-from orchestrator.gateway.chat_reader import PLAIN, Parts
+from orchestrator.gateway.chat_reader import PLAIN
 from orchestrator.gateway.formats import ChatFormat
 from orchestrator.gateway.output import COMPLETED, Output
+from orchestrator.gateway.parts import CallPart, Content, Part, Parts, Reasoning
 from orchestrator.gateway.responses.answer import ResponseAnswer
 from orchestrator.gateway.responses.body import ResponseBody
 from orchestrator.gateway.responses.items import messages
 from orchestrator.gateway.responses.names import own_names
 from orchestrator.gateway.responses.output import KINDS
 from orchestrator.gateway.runs import Step
-from orchestrator.gateway.tools.reader import CallPart
 
 THOUGHT = {"type": "reasoning", "id": "rs_1", "summary": [],
            "content": [{"type": "reasoning_text", "text": "hm"}]}  # fmt: skip
@@ -100,12 +100,13 @@ def test_items_of_output_grow_one_after_the_other() -> None:
     output = Output(KINDS)
     told: list[Any] = []
     first = CallPart(0, "call_0", "f", "{")
-    for parts in [
-        Parts("I ", "", []), Parts("see", "It", []), Parts("", " is", []),
-        Parts("", "", [first, CallPart(0, "", "", "}"), CallPart(1, "call_1", "g", "")]),
-        Parts("", "", [CallPart(1, "", "", "{}")]),
-    ]:  # fmt: skip
-        told.extend(output.feed(parts, ()))
+    rounds: list[list[Part]] = [
+        [Reasoning("I ")], [Reasoning("see"), Content("It")], [Content(" is")],
+        [first, CallPart(0, "", "", "}"), CallPart(1, "call_1", "g", "")],
+        [CallPart(1, "", "", "{}")],
+    ]  # fmt: skip
+    for parts in rounds:
+        told.extend(output.feed(Parts(parts)))
     told.extend(output.finish(COMPLETED))
     kinds = [item["type"] for item in output.said]
     assert kinds == ["reasoning", "message", "function_call", "function_call"]

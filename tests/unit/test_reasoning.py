@@ -81,7 +81,8 @@ def test_any_text_in_any_pieces(opened: bool, pieces: list[str], cuts: list[int]
 def test_reasoning_comes_while_it_is_written() -> None:
     reader = ReasoningReader(THINK, opened=False)
     said = [reader.feed(text) for text in ("<th", "ink>a", " b\n", "c", "\n</think>", "\n", "d")]
-    assert said == [("", ""), ("a", ""), (" b", ""), ("\nc", ""), ("", ""), ("", ""), ("", "d")]
+    told = [(parts.reasoning, parts.content) for parts in said]
+    assert told == [("", ""), ("a", ""), (" b", ""), ("\nc", ""), ("", ""), ("", ""), ("", "d")]
 
 
 @pytest.mark.parametrize(

@@ -35,7 +35,7 @@ class MessageAnswer(EventAnswer):
 
     def _taken(self, step: Step) -> Iterator[Object]:
         parts, reason = self._work.form.read(step.choice, step.piece.texts, step.finish_reason)
-        yield from self._output.feed(parts, ())
+        yield from self._output.feed(parts)
         if reason is not None:
             self._end = self._ended(reason)
             yield from self._output.finish(COMPLETED)

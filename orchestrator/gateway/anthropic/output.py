@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 from pydantic_core import from_json
 
 from orchestrator.gateway.output import Growing, Kinds, Object
-from orchestrator.gateway.tools.reader import CallPart
+from orchestrator.gateway.parts import CallPart
 
 
 class Block(Growing):

@@ -16,8 +16,8 @@ from orchestrator.gateway.harmony import (
     ROLE,
     START,
 )
+from orchestrator.gateway.parts import Content, Parts, Reasoning
 from orchestrator.gateway.reasoning.count import Span
-from orchestrator.gateway.reasoning.reader import Parts
 from orchestrator.text import overlap
 
 Kind = Literal["reasoning", "content", "call", "plain"]
@@ -42,7 +42,8 @@ class ChannelReader:
         self._kind: Kind | None = None  # of the message that is being read; None amid a header
         self._told: set[Kind] = set()
         self._opening = False  # nothing of the message has been told
-        self._reasoning = self._content = ""
+        self._messages = 0
+        self._parts = Parts()
         self._letters = -len(begun)
         self.feed(begun)
         self._told.clear()
@@ -51,6 +52,11 @@ class ChannelReader:
     def kind(self) -> Kind | None:
         """Of the message that is being read; None where its header is to come, or has begun."""
         return self._kind
+
+    @property
+    def stage(self) -> object:
+        """Another one where marks have been passed."""
+        return self._messages, self._kind
 
     def feed(self, text: str) -> Parts:
         """The next text."""
@@ -66,13 +72,12 @@ class ChannelReader:
         if self._kind is not None:
             self._tell(rest)
         elif not any(mark in rest for mark in OPENINGS) and (rest.strip() or not self._told):
-            self._content += rest
+            self._parts.add(Content(rest))
         return self._taken()
 
     def _taken(self) -> Parts:
-        parts = Parts(self._reasoning, self._content)
-        self._reasoning = self._content = ""
-        return parts
+        taken, self._parts = self._parts, Parts()
+        return taken
 
     def _step(self) -> bool:
         """One piece of what is held; false where more text is needed."""
@@ -96,9 +101,10 @@ class ChannelReader:
         """A message with that header."""
         called, channel = CALLED.search(header), CHANNEL_NAME.search(header)
         self._opening = True
+        self._messages += 1
         if called is not None:
             self._kind = "call"
-            self._content += f"{CALL_BEGIN}{called[1]}{MESSAGE}"
+            self._parts.add(Content(f"{CALL_BEGIN}{called[1]}{MESSAGE}"))
         elif channel is not None and channel[1] == "analysis":
             self._kind = "reasoning"
             self.spans.append(Span(max(0, self._place), None))
@@ -125,7 +131,7 @@ class ChannelReader:
         if kind == "reasoning":
             self.spans[-1] = Span(self.spans[-1].start, max(0, self._place))
         if kind == "call":
-            self._content += CALL
+            self._parts.add(Content(CALL))
         self._held = self._held if mark == START else self._held[len(mark) :]
         self._kind = None
         return True
@@ -138,10 +144,8 @@ class ChannelReader:
         between = "\n" if self._opening and kind != "call" and kind in self._told else ""
         self._opening = False
         self._told.add(kind)
-        if kind == "reasoning":
-            self._reasoning += between + text
-        else:
-            self._content += between + text
+        said = between + text
+        self._parts.add(Reasoning(said) if kind == "reasoning" else Content(said))
 
 
 def begun_in(prompt: str) -> str:

@@ -2,24 +2,17 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
+from orchestrator.gateway.parts import Content, Parts, Reasoning
 from orchestrator.gateway.reasoning.count import Span
 from orchestrator.gateway.reasoning.marks import Marks
 from orchestrator.text import overlap
 
 
-class Parts(NamedTuple):
-    """What some text made certain. Line ends around the marks belong to neither."""
-
-    reasoning: str
-    content: str
-
-
 class ReasoningReader:
     """Reads one answer. `opened`: the prompt has said the first mark already.
 
-    `spans`: where the reasoning stands in it, between the marks.
+    Line ends around the marks are neither reasoning nor content. `spans`: where the reasoning
+    stands in it, between the marks.
     """
 
     def __init__(self, marks: Marks, *, opened: bool) -> None:
@@ -31,21 +24,33 @@ class ReasoningReader:
         self._letters = 0
         self.spans = [Span(0, None)] if opened else []
 
+    @property
+    def stage(self) -> object:
+        """Another one where a mark has been passed, and the line ends behind it."""
+        return tuple(self.spans), self._told or not self.spans
+
     def feed(self, text: str) -> Parts:
         """The next text."""
+        parts = Parts()
         self._held += text
         self._letters += len(text)
         if self._at_start and not self._begun():
-            return Parts("", "")
-        reasoning = self._reasoning() if self._inside else ""
-        return Parts(reasoning, "" if self._inside else self._content())
+            return parts
+        if self._inside:
+            parts.add(Reasoning(self._reasoning()))
+        if not self._inside:
+            parts.add(Content(self._content()))
+        return parts
 
     def finish(self) -> Parts:
         """There is no more text: what was held back belongs to where it stands."""
+        parts = Parts()
         rest, self._held = self._held, ""
         if self._inside:
-            return Parts(self._trimmed(rest).rstrip("\n"), "")
-        return Parts("", rest if self._at_start else self._trimmed(rest))
+            parts.add(Reasoning(self._trimmed(rest).rstrip("\n")))
+        else:
+            parts.add(Content(rest if self._at_start else self._trimmed(rest)))
+        return parts
 
     def _begun(self) -> bool:
         """Whether it is known if the answer begins with the mark."""

@@ -6,10 +6,10 @@ import functools
 from collections.abc import Iterator
 from typing import Any
 
-from draftloop.logprobs import TokenLogprobs
 from orchestrator.gateway.errors import problem
 from orchestrator.gateway.event_answer import EventAnswer
 from orchestrator.gateway.formats import ChatFormat
+from orchestrator.gateway.logprobs import OfTokens
 from orchestrator.gateway.output import COMPLETED, IN_PROGRESS, INCOMPLETE, Object
 from orchestrator.gateway.responses.body import ResponseBody
 from orchestrator.gateway.responses.names import own_names
@@ -35,7 +35,7 @@ class ResponseAnswer(EventAnswer):
         self._said = said
         self._status = IN_PROGRESS
         self._error: Object | None = None
-        self._untold: list[TokenLogprobs] = []  # of tokens whose text is not certain yet
+        self._logprobs = OfTokens()
         self._events = 0
 
     def last_words(self, error: Exception) -> bytes:
@@ -52,13 +52,9 @@ class ResponseAnswer(EventAnswer):
 
     def _taken(self, step: Step) -> Iterator[Object]:
         parts, reason = self._work.form.read(step.choice, step.piece.texts, step.finish_reason)
-        self._untold.extend(step.piece.logprobs)
-        logprobs: list[Object] = []
-        if parts.content or parts.reasoning or parts.calls:
-            written = self._work.written(step.choice, self._untold)
-            logprobs = written["content"] if written else []
-            self._untold = []
-        yield from self._output.feed(parts, logprobs)
+        if (written := self._work.written(step.choice, step.piece.logprobs)) is not None:
+            self._logprobs.add(written["content"])
+        yield from self._output.feed(parts, self._logprobs.of)
         if reason is not None:
             self._status = INCOMPLETE if reason == "length" else COMPLETED
             yield from self._output.finish_with_content(self._status)

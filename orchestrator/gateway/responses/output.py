@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, ClassVar
 
 from orchestrator.gateway.output import IN_PROGRESS, Growing, Kinds, Object
-from orchestrator.gateway.tools.reader import CallPart
+from orchestrator.gateway.parts import CallPart
 
 TOLD_AT_THE_END = ("text", "logprobs")  # of a part
 

@@ -3,26 +3,10 @@
 from __future__ import annotations
 
 import uuid
-from typing import NamedTuple
 
+from orchestrator.gateway.parts import CallPart, Content, Parts
 from orchestrator.gateway.tools.notation import CallBody, Functions, Notation
 from orchestrator.text import overlap
-
-
-class CallPart(NamedTuple):
-    """Of one call: the first has id and name, and each some more of the arguments' text."""
-
-    call: int
-    call_id: str
-    name: str
-    arguments: str
-
-
-class Parts(NamedTuple):
-    """What some text made certain."""
-
-    content: str
-    calls: list[CallPart]
 
 
 class CallReader:
@@ -51,11 +35,15 @@ class CallReader:
         self._passed = ""  # marks before a call: content, if none follows
         self._called = False  # since the calls began
         self._last_mark = ""  # before what comes next, unless that is a call
-        self._content = ""
-        self._parts: list[CallPart] = []
+        self._parts = Parts()
         self._object: CallBody | None = None
         self._ids: set[str] = set()
         self._among_calls = self._at_start = notation.opens_answer
+
+    @property
+    def stage(self) -> object:
+        """Another one where marks of calls have been passed."""
+        return self.calls, self._called and self._among_calls
 
     def feed(self, text: str) -> Parts:
         """The next text."""
@@ -72,12 +60,11 @@ class CallReader:
         marks = ("", self._notation.end, *self._notation.between)
         ends_calls = self.calls and any(mark.startswith(rest.strip()) for mark in marks)
         if not ends_calls and not self._required:
-            self._content += rest
+            self._parts.add(Content(rest))
         return self._taken()
 
     def _taken(self) -> Parts:
-        taken = Parts(self._content, self._parts)
-        self._content, self._parts = "", []
+        taken, self._parts = self._parts, Parts()
         return taken
 
     def _step(self) -> bool:
@@ -94,7 +81,7 @@ class CallReader:
             if not known:
                 self._begin_call(call.name, call.written_id, arguments)
             elif arguments and not self._beyond:
-                self._parts.append(CallPart(self.calls - 1, "", "", arguments))
+                self._parts.add(CallPart(self.calls - 1, "", "", arguments))
         if not call.ended:
             return False
         if call.name is None:
@@ -110,7 +97,7 @@ class CallReader:
             return
         call_id = self._own_id() if written_id in self._ids else written_id or self._own_id()
         self._ids.add(call_id)
-        self._parts.append(CallPart(self.calls, call_id, name, arguments))
+        self._parts.add(CallPart(self.calls, call_id, name, arguments))
         self.calls += 1
 
     def _own_id(self) -> str:
@@ -151,7 +138,7 @@ class CallReader:
 
     def _give_back(self, text: str) -> None:
         """It was no call: content goes on where the calls seemed to begin."""
-        self._content += self._passed + text
+        self._parts.add(Content(self._passed + text))
         self._passed = ""
         self._among_calls = self._at_start = False
 
@@ -176,5 +163,5 @@ class CallReader:
         return False
 
     def _say(self, content: str) -> None:
-        self._content += self._passed + content
+        self._parts.add(Content(self._passed + content))
         self._passed = ""

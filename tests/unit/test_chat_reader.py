@@ -1,0 +1,110 @@
+"""The parts of a chat's answer, however it comes in rounds, and whose tokens they are."""
+
+from __future__ import annotations
+
+import pytest
+
+from orchestrator.gateway.chat_reader import ChatReader, Reading
+from orchestrator.gateway.formats import ChatFormat
+from orchestrator.gateway.output import COMPLETED, Output
+from orchestrator.gateway.parts import CallPart, Content, Parts, Reasoning
+from orchestrator.gateway.reasoning.channel_thought import ChannelThought
+from orchestrator.gateway.reasoning.marks import THINK
+from orchestrator.gateway.reasoning.thought import Thought
+from orchestrator.gateway.responses.output import KINDS
+from orchestrator.gateway.tools.hermes import HERMES
+from orchestrator.gateway.tools.reader import CallReader
+
+THOUGHT = Thought(THINK, opened=False, closed=False, tokens={}, named_tokens=frozenset())
+CHANNELS = ChannelThought("", {}, frozenset())
+CALL = (
+    "<tool_call>",
+    '\n{"name": "f", ',
+    '"arguments": {"city"',
+    ': "Rome"}}\n',
+    "</tool_",
+    "call>",
+)
+TOKENS = (
+    "<th",
+    "ink>",
+    "\n",
+    "Hm",
+    ".",
+    "\n</think>",
+    "\n\n",
+    "Look",
+    ":",
+    " ",
+    *CALL,
+    "\nThere",
+    "!",
+)
+
+
+def reader() -> ChatReader:
+    return ChatReader(THOUGHT.reader(), CallReader(HERMES), hidden=False)
+
+
+def in_rounds(read: ChatReader, tokens: tuple[str, ...], size: int) -> list[Parts]:
+    rounds = [tokens[at : at + size] for at in range(0, len(tokens), size)]
+    return [*(read.feed(texts, ends=False) for texts in rounds), read.feed((), ends=True)]
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 5, 8, len(TOKENS)])
+def test_parts_stand_in_order_whatever_the_rounds(size: int) -> None:
+    """And each has the tokens that are its text, not those of the marks between."""
+    parts = Parts()
+    for some in in_rounds(reader(), TOKENS, size):
+        for part in some:
+            parts.add(part)
+    called = parts[2]
+    assert isinstance(called, CallPart)
+    assert parts == [
+        Reasoning("Hm."),
+        Content("Look:", (7, 8)),
+        CallPart(0, called.call_id, "f", '{"city": "Rome"}'),
+        Content("\nThere!", (16, 17)),
+    ]
+
+
+@pytest.mark.parametrize("size", [1, 4, len(TOKENS)])
+def test_the_output_has_them_in_that_order(size: int) -> None:
+    output = Output(KINDS)
+    for parts in in_rounds(reader(), TOKENS, size):
+        list(output.feed(parts))
+    list(output.finish(COMPLETED))
+    told = [item.get("arguments") or item["content"][0]["text"] for item in output.said]
+    assert told == ["Hm.", "Look:", '{"city": "Rome"}', "\nThere!"]
+
+
+def test_messages_in_channels_stand_in_order() -> None:
+    said = "<|channel|>commentary<|message|>So.<|end|><|start|>assistant"
+    thought = "<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant"
+    tokens = (said, thought, said, "<|channel|>final<|message|>", "Yes", ".")
+    for size in (1, len(tokens)):
+        parts = Parts()
+        read = Reading(CHANNELS).reader()
+        for some in in_rounds(read, tokens, size):
+            for part in some:
+                parts.add(part)
+        expected = [Content("So.", (0,)), Reasoning("Hm."), Content("\nSo.\nYes.", (2, 4, 5))]
+        assert parts == expected
+
+
+def test_what_seemed_to_be_a_call_keeps_its_tokens() -> None:
+    (parts,) = [some for some in in_rounds(reader(), ("Ok", " <tool", "s>", "."), 4) if some]
+    assert parts == [Content("Ok <tools>.", (0, 1, 2, 3))]
+
+
+@pytest.mark.parametrize("size", [1, 3, len(TOKENS)])
+def test_hidden_reasoning_is_not_told_by_log_probabilities(size: int) -> None:
+    form = ChatFormat(Reading(THOUGHT, hidden=True))
+    told: list[str] = []
+    for at in range(0, len(TOKENS), size):
+        texts = TOKENS[at : at + size]
+        ends = "stop" if at + size >= len(TOKENS) else None
+        written = {"content": [{"token": text} for text in texts], "refusal": None}
+        choice = form.delta(0, texts, written, ends)
+        told.extend(one["token"] for one in (choice["logprobs"] or {"content": []})["content"])
+    assert told == list(TOKENS[7:])
