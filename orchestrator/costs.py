@@ -15,8 +15,11 @@ SLOPE_NODES = 2
 # Rounds of any kind whose median is how busy everything is now. What a draft adds is remembered for
 # longer: it changes less, and is seen only where drafts are thought to pay.
 LATEST, LATEST_DRAFTED = 32, 64
-# Drafted rounds after which what a draft adds is reckoned anew.
+# Drafted rounds, more of them or fewer, after which what a draft adds is reckoned anew.
 REFIT = 8
+# Rounds without a draft after which one with a draft, the oldest, is forgotten: what was seen while
+# the machine was busy otherwise would forbid drafts for good, as nothing corrects it without them.
+FADING = 4
 # From so many on their thirds say what a node adds.
 FEWEST_FOR_SLOPE = 12
 UNTOLD = ServiceTimings()
@@ -28,13 +31,14 @@ class VerifyOverhead:
     With a small model that is more than the forward. A request that had to find it out first would
     begin with wrong prices. All rounds have a level in common, which follows how busy the machine
     is; a draft adds something to it, and something for every node. All are medians: a round in
-    which the machine stood still would otherwise make drafts look too dear to be tried again.
+    which the machine stood still would otherwise make drafts look too dear to be tried again. What
+    drafts added is forgotten where none are made.
     """
 
     def __init__(self) -> None:
         self._levels: deque[float] = deque(maxlen=LATEST)
         self._drafted: deque[tuple[int, float]] = deque(maxlen=LATEST_DRAFTED)
-        self._unfitted = 0
+        self._unfitted = self._plain = 0
         self._level = self._draft = self._node = 0.0
 
     def nanoseconds(self, nodes: float) -> float:
@@ -48,13 +52,23 @@ class VerifyOverhead:
 
     def observe(self, nodes: int, nanoseconds: float, *, is_shared: bool = False) -> None:
         """Takes in a round's; where others shared it, it says nothing about what a draft adds."""
-        if nodes and self._levels and not is_shared:
-            self._drafted.append((nodes, nanoseconds - self._level))
-            self._unfitted += 1
-            if self._unfitted >= REFIT:
-                self._fit()
+        if self._levels and not is_shared:
+            self._learn(nodes, nanoseconds - self._level)
         self._levels.append(nanoseconds - self._added(nodes))
         self._level = statistics.median(self._levels)
+
+    def _learn(self, nodes: int, added: float) -> None:
+        if nodes:
+            self._drafted.append((nodes, added))
+            self._plain = 0
+        else:
+            self._plain += 1
+            if self._plain % FADING or not self._drafted:
+                return
+            self._drafted.popleft()
+        self._unfitted += 1
+        if self._unfitted >= REFIT or not self._drafted:
+            self._fit()
 
     def _added(self, nodes: float) -> float:
         return self._draft + nodes * self._node if nodes > 0 else 0.0
@@ -64,7 +78,9 @@ class VerifyOverhead:
         self._unfitted = 0
         ordered = sorted(self._drafted)
         third = len(ordered) // 3 if len(ordered) >= FEWEST_FOR_SLOPE else 0
-        self._node = 0.0
+        self._node = self._draft = 0.0
+        if not ordered:
+            return
         if third:
             (few, less), (many, more) = (_middle(ordered[:third]), _middle(ordered[-third:]))
             self._node = max(0.0, (more - less) / (many - few)) if many > few else 0.0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Mapping
 from typing import Annotated, Any, Protocol, TypeVar
 
@@ -71,9 +72,17 @@ def build_app(gateway: Gateway, max_body_bytes: int) -> FastAPI:
     if origins := gateway.front.deployment.settings.allowed_origins:
         app.add_middleware(  # around the envelope: what asks whether it may call has no key yet
             CORSMiddleware, allow_origins=origins, allow_methods=["*"], allow_headers=["*"],
-            expose_headers=[REQUEST_ID_HEADER, "Retry-After"],
+            expose_headers=[REQUEST_ID_HEADER, "Retry-After"], **TO_PRIVATE_NETWORKS,
         )  # fmt: skip
     return app
+
+
+# A page of a public address asks by a header of its own whether it may call a private one. Versions
+# of starlette that know the header refuse it unless they are told; the others pass it over.
+_KNOWN = inspect.signature(CORSMiddleware).parameters
+TO_PRIVATE_NETWORKS: dict[str, Any] = {
+    name: True for name in ("allow_private_network",) if name in _KNOWN
+}
 
 
 def _add_generation(app: FastAPI, gateway: Gateway) -> None:

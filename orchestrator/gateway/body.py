@@ -64,7 +64,7 @@ class RequestBody(Body):
     @model_validator(mode="before")
     @classmethod
     def _of_characters(cls, body: Any) -> Any:
-        """JSON can write half of a surrogate pair, which no text can hold.
+        """JSON can write half of a surrogate pair, which no text can hold, and 1e999.
 
         What is null asks for nothing, whatever its name means elsewhere.
         """
@@ -74,8 +74,11 @@ class RequestBody(Body):
         body = {name: value for name, value in body.items() if value is not None or name in known}
         for name, value in body.items():
             try:
-                text = json.dumps({name: value}, ensure_ascii=False)
+                text = json.dumps({name: value}, ensure_ascii=False, allow_nan=False)
             except RecursionError:
                 raise InvalidInput(name, "must not be nested so deep", "lists in lists") from None
+            except ValueError:
+                rule = "must have no numbers beyond what a float holds"
+                raise InvalidInput(name, rule, "infinity, or what is no number") from None
             check_characters(name, text)
         return body

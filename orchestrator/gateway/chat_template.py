@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+import uuid
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
@@ -81,9 +82,7 @@ class ChatTemplate:
         given["add_generation_prompt"] = add_generation_prompt
         try:
             return _rendered(template, given)
-        except (
-            jinja2.TemplateError, TypeError, ValueError, ArithmeticError, RecursionError
-        ) as error:  # fmt: skip
+        except Exception as error:  # a template is others' code, and takes what it takes
             rule = f"must be what the model's chat template takes ({error})"
             raise InvalidInput(
                 "messages", rule, [message["role"] for message in messages]
@@ -95,13 +94,18 @@ class ChatTemplate:
         Raises InvalidInput where the template does not show that message as it stands.
         """
         text = self.render(messages, add_generation_prompt=False, **said)
-        last = messages[-1]["content"]
-        start = text.rfind(last.strip())
-        if not last.strip() or start < 0:
+        *before, message = messages
+        last, end = message["content"], uuid.uuid4().hex  # which no template has by chance
+        ending = [*before, {**message, "content": last + end}]
+        marked = self.render(ending, add_generation_prompt=False, **said)
+        begun, found, _ = marked.rpartition(end)
+        if not text.startswith(begun):
+            begun = begun.rstrip()  # templates may cut off white space at its end
+        shown = last.strip()
+        if not found or not shown or not text.startswith(begun) or shown not in begun[-len(last) :]:
             rule = "needs a last message with a content, which the chat template shows as it stands"
             raise InvalidInput("continue_final_message", rule, last)
-        whole = last.lstrip()  # templates may cut off white space at its end
-        return text[: start + len(whole if text.startswith(whole, start) else whole.rstrip())]
+        return begun
 
     def _compiled(self, text: str) -> jinja2.Template:
         try:

@@ -21,7 +21,10 @@ from draftloop.errors import (
 INTERNAL = "internal error; the server's log has the cause"
 # Names that the loop and the gRPC API use, and what an HTTP client calls the same things.
 RENAMED = (("speculation.", "speculative."), ("tokens.ids", "prompt"))
-BRANCHES = ("str", "int", "float", r"list\[.*\]", r"literal\[.*\]", "Chosen.*Tool", "item:.*")
+BRANCHES = (
+    "str", "int", "float", "bool", r"list\[.*\]", r"dict\[.*\]", r"literal\[.*\]", "Chosen.*Tool",
+    "item:.*",
+)  # fmt: skip
 UNION_BRANCH = re.compile(f"({'|'.join(BRANCHES)})$")
 # Of errors, by their status; every other one is the request's fault.
 ANTHROPIC = {

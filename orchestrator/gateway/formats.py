@@ -7,6 +7,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any
 
+from draftloop.request import TextForm
 from orchestrator.gateway.chat_reader import ChatReader, Reading
 from orchestrator.gateway.logprobs import (
     ChatLogprobs,
@@ -56,8 +57,8 @@ class AnswerFormat(ABC):
         return None
 
     @abstractmethod
-    def logprobs(self, tokenizer: Tokenizer) -> LogprobsFormat:
-        """A new one for every choice."""
+    def logprobs(self, tokenizer: Tokenizer, form: TextForm) -> LogprobsFormat:
+        """A new one for every choice, whose text has this form."""
 
 
 class CompletionFormat(AnswerFormat):
@@ -87,8 +88,8 @@ class CompletionFormat(AnswerFormat):
     def says_something(self, choice: Choice) -> bool:
         return bool(choice["text"] or choice["logprobs"] or choice["finish_reason"])
 
-    def logprobs(self, tokenizer: Tokenizer) -> LogprobsFormat:
-        return CompletionLogprobs(tokenizer)
+    def logprobs(self, tokenizer: Tokenizer, form: TextForm) -> LogprobsFormat:
+        return CompletionLogprobs(tokenizer, form)
 
 
 class ChatFormat(AnswerFormat):
@@ -155,7 +156,7 @@ class ChatFormat(AnswerFormat):
         known = [count for count in counts if count is not None]
         return sum(known) if known else None
 
-    def logprobs(self, tokenizer: Tokenizer) -> LogprobsFormat:
+    def logprobs(self, tokenizer: Tokenizer, form: TextForm) -> LogprobsFormat:
         return ChatLogprobs(tokenizer)
 
     def read(

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, Protocol
 
 from draftloop.logprobs import TokenLogprobs
+from draftloop.request import USUAL, TextForm
 from orchestrator.tokenizer import Tokenizer
 
 LEAST = -9999.0  # JSON has no infinity; OpenAI and vLLM write this
@@ -25,8 +26,9 @@ class CompletionLogprobs:
     The token itself is among `top_logprobs` even where it is not among the likeliest.
     """
 
-    def __init__(self, tokenizer: Tokenizer) -> None:
+    def __init__(self, tokenizer: Tokenizer, form: TextForm = USUAL) -> None:
         self._tokenizer = tokenizer
+        self._named = form.named_tokens
         self._characters = codecs.getincrementaldecoder("utf-8")("replace")
         self._offset = 0
 
@@ -60,11 +62,15 @@ class CompletionLogprobs:
             return "bytes:" + "".join(f"\\x{byte:02x}" for byte in data)
 
     def _next_offset(self, token_id: int) -> int:
-        if self._tokenizer.is_special(token_id):
+        named, special = token_id in self._named, self._tokenizer.is_special(token_id)
+        if special and not named:
             return self._offset
-        if not self._tokenizer.continues_character(token_id):  # what was begun stays broken
-            self._offset += len(self._characters.decode(b"", final=True))
+        if named or not self._tokenizer.continues_character(token_id):
+            self._offset += len(self._characters.decode(b"", final=True))  # begun, it stays broken
         offset = self._offset
+        if named:
+            self._offset += len(self._tokenizer.token_text(token_id))
+            return offset
         self._offset += len(self._characters.decode(self._tokenizer.token_bytes(token_id)))
         return offset
 

@@ -56,7 +56,8 @@ class Work(Generic[Form]):
     def __post_init__(self) -> None:
         self.answer_id = f"{self.form.id_prefix}-{uuid.uuid4().hex}"
         tokenizer = self.front.deployment.tokenizer
-        self._logprobs = [self.form.logprobs(tokenizer) for _ in self.generations]
+        forms = [generation.request.text_form for generation in self.generations]
+        self._logprobs = [self.form.logprobs(tokenizer, form) for form in forms]
 
     async def whole(self) -> dict[str, Any]:
         """The answer, once all choices have ended."""
@@ -158,6 +159,8 @@ class Work(Generic[Form]):
     def _stop_reason(self, index: int) -> str | int | None:
         """vLLM's: which stop text or token of the client's ended a choice, if one of them did."""
         generation = self.generations[index]
+        if self.prompt_alone:
+            return None
         if generation.stop_text is not None or generation.finish_reason != STOP:
             return generation.stop_text
         last = generation.output[-1]

@@ -123,6 +123,15 @@ def test_a_prompt_alone_is_scored(api: OpenAI, stream: bool) -> None:
     assert last.usage.prompt_tokens == last.usage.total_tokens > 0
 
 
+def test_nothing_stopped_a_prompt_alone(api: OpenAI) -> None:
+    """What would have followed it, and might have ended there, was not asked for."""
+    told = {"extra_body": {"return_token_ids": True}}
+    (following,) = complete(api, max_tokens=1, **told).choices[0].model_dump()["token_ids"]
+    stops = {"extra_body": {"stop_token_ids": [following]}}
+    choice = complete(api, max_tokens=0, echo=True, **stops).choices[0].model_dump()
+    assert (choice["finish_reason"], choice["stop_reason"]) == ("length", None)
+
+
 def test_as_vllm_tells_them(api: OpenAI) -> None:
     """Of a completion beside its text, of a chat beside its choices."""
     asked = {"extra_body": {"prompt_logprobs": 2}, "max_tokens": 2}

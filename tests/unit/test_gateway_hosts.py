@@ -67,7 +67,8 @@ async def test_pages_of_allowed_origins_may_call(tmp_path: Path, allowed: str) -
     keys = tmp_path / "keys.toml"
     keys.write_text(KeyEntry(name="a", sha256=hash_of(new_key()), tenant="").toml())
     asked = {"Origin": "http://page.example", "Access-Control-Request-Method": "POST",
-             "Access-Control-Request-Headers": "authorization, content-type"}  # fmt: skip
+             "Access-Control-Request-Headers": "authorization, content-type",
+             "Access-Control-Request-Private-Network": "true"}  # fmt: skip
     async with gateway(keys=keys, http_allowed_origins=allowed) as (client, _):
         preflight = await client.options("/v1/chat/completions", headers=asked)
         answer = await client.get("/v1/models", headers={"Origin": "http://page.example"})

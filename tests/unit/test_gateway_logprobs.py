@@ -9,6 +9,7 @@ from tokenizers import decoders, models
 
 from draftloop.config import bundled_model
 from draftloop.logprobs import TokenLogprobs
+from draftloop.request import TextForm
 from orchestrator.gateway.logprobs import ChatLogprobs, CompletionLogprobs
 from orchestrator.text import TextStream
 from orchestrator.tokenizer import Tokenizer
@@ -53,6 +54,14 @@ def test_offsets_count_characters() -> None:
 def test_special_tokens_take_no_room_in_the_text() -> None:
     written = CompletionLogprobs(TOKENIZER).of([TokenLogprobs(0, -0.5), *entries("x")])
     assert written["text_offset"] == [0, 0]
+
+
+def test_special_tokens_that_are_told_do() -> None:
+    form = TextForm(named_tokens=frozenset({0}))
+    told = [TokenLogprobs(0, -0.5), *entries("x"), TokenLogprobs(166, -0.5), TokenLogprobs(0, -0.5)]
+    written = CompletionLogprobs(TOKENIZER, form).of([*told, *entries("y")])
+    name = len("<|endoftext|>")
+    assert written["text_offset"] == [0, name, name + 1, name + 2, 2 * name + 2]
 
 
 @given(st.lists(st.integers(1, TOKENIZER.vocabulary_size - 1), max_size=30))

@@ -87,6 +87,7 @@ def test_options_are_the_templates(tmp_path: Path) -> None:
     "{{ raise_exception('roles must alternate') }}", "{{ messages[7].content }}",
     "{{ messages.append(1) }}", "{{ ''.__class__.__mro__ }}", "{{ 1 // 0 }}",
     "{{ cycler.__init__.__globals__.os.system('true') }}", "{{ range(10000000) | list }}",
+    "{{ none | dictsort }}", "{{ {}['a'].b }}",
 ])  # fmt: skip
 def test_what_a_template_refuses_or_must_not_do(tmp_path: Path, text: str) -> None:
     template = ChatTemplate(folder(tmp_path, {}, text))
@@ -95,6 +96,24 @@ def test_what_a_template_refuses_or_must_not_do(tmp_path: Path, text: str) -> No
     assert caught.value.field == "messages"
     if "raise_exception" in text:
         assert "roles must alternate" in str(caught.value)
+
+
+@pytest.mark.parametrize("content", ["<", "end", "|", "e", "im_end", "user", " So:\n 1.  ", "Hi"])
+@pytest.mark.parametrize("shown", ["m.content", "m.content | trim"])
+def test_a_last_message_that_is_gone_on_with(tmp_path: Path, content: str, shown: str) -> None:
+    """The prompt ends with it, though the marks of the turns may have the same letters."""
+    template = ChatTemplate(folder(tmp_path, {}, CHATML.replace("m.content", shown)))
+    kept = content.strip() if "trim" in shown else content
+    opened = template.render_open([*TALK, {"role": "assistant", "content": content}])
+    assert opened == template.render(TALK) + kept
+
+
+@pytest.mark.parametrize("shown", ["m.content | upper", "m.content[:1]", "''"])
+def test_one_that_is_not_shown_cannot_be_gone_on_with(tmp_path: Path, shown: str) -> None:
+    template = ChatTemplate(folder(tmp_path, {}, CHATML.replace("m.content", shown)))
+    with pytest.raises(InvalidInput) as caught:
+        template.render_open([*TALK, {"role": "assistant", "content": "So"}])
+    assert caught.value.field == "continue_final_message"
 
 
 @pytest.mark.parametrize("content", ["{{ 7 * 7 }}", "{% raise %}", "{#"])

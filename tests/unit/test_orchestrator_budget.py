@@ -226,6 +226,25 @@ def test_a_round_that_stood_still_does_not_make_drafts_dear() -> None:
     assert cost.nanoseconds(4) == pytest.approx(2200, rel=0.05)
 
 
+def test_what_drafts_added_in_a_busy_moment_does_not_forbid_them_for_good() -> None:
+    """Where they do not pay none is made that could correct it: then it is forgotten."""
+    cost = VerifyCost(FLAT)
+    for _ in range(40):
+        cost.observe(0, 2000)
+        cost.observe(4, 90_000)
+    assert cost.nanoseconds(4) > 20 * cost.nanoseconds(0)
+    for _ in range(40):
+        cost.observe(0, 2000)
+    assert cost.nanoseconds(4) > 20 * cost.nanoseconds(0)  # not at once
+    for _ in range(400):
+        cost.observe(0, 2000)
+    assert cost.nanoseconds(4) == cost.nanoseconds(0)
+    cost.observe(4, 2200)
+    for _ in range(20):
+        cost.observe(4, 2200)
+    assert cost.nanoseconds(4) == pytest.approx(2200, rel=0.05)
+
+
 def test_a_price_from_a_busy_moment_does_not_outlive_it() -> None:
     """A machine that is quiet again makes both kinds of rounds cheaper, though one is run only."""
     everybodys = VerifyOverhead()

@@ -171,6 +171,25 @@ def test_what_schemas_say_of_values(
 
 @each_style
 @pytest.mark.parametrize(
+    "parameters",
+    [
+        {"required": None, "properties": {"path": {"type": "string"}}},
+        {"properties": None, "required": None},
+        {"properties": {"path": {"anyOf": None}}},
+        {"properties": {"path": {"allOf": 5}, "lines": None}},
+    ],
+)
+def test_nulls_in_a_schema_say_nothing(style: Style, parameters: dict[str, Any]) -> None:
+    """As some languages write an empty list; and what is said of types there counts for nothing."""
+    function = Function(name="write", parameters=parameters)
+    path = parameters["properties"] or {}
+    answer = style.answer([style.call({"path": "a"} if "path" in path else {})])
+    assert is_allowed(style.notation, [function], answer)
+    assert [name for name, _ in read(style.notation, [answer], {"write": function})[1]] == ["write"]
+
+
+@each_style
+@pytest.mark.parametrize(
     "function",
     [
         Function(name="a", parameters={"anyOf": [{"properties": {}}]}),
@@ -178,6 +197,10 @@ def test_what_schemas_say_of_values(
         Function(name="a", parameters={"properties": {"b": {"enum": ["END"]}}}),
         Function(name="a", parameters={"properties": {" b": {}}}),
         Function(name="a\nb"),
+        Function(name="a", parameters={"required": 5}),
+        Function(name="a", parameters={"properties": [], "required": ["b"]}),
+        Function(name="a", parameters={"properties": "b"}),
+        Function(name="a", parameters={"required": [{}], "properties": {"b": {}}}),
     ],
 )
 def test_what_tags_cannot_hold_is_refused(style: Style, function: Function) -> None:

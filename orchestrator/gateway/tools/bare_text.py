@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from draftloop.errors import InvalidInput
-from orchestrator.gateway.tools.fields import MOST_HOPS, referred
+from orchestrator.gateway.tools.fields import CHOICES, MOST_HOPS, choices_of, referred
 from orchestrator.gateway.tools.grammar import either, literal
 from orchestrator.gateway.tools.notation import Mark
 
@@ -48,8 +48,8 @@ def _alternatives(schema: Any, root: dict[str, Any], hops: int = 0) -> list[dict
         return [{}]
     if isinstance(target := schema.get("$ref"), str):
         return _alternatives(referred(target, root), root, hops + 1)
-    for key in ("anyOf", "oneOf", "allOf"):
-        several = schema.get(key, [])
+    for key in CHOICES:
+        several = choices_of(schema, key)
         if key == "allOf" and len(several) > 1:
             rule = "must have texts of one schema each, as this model writes calls"
             raise InvalidInput("tools", rule, key)
@@ -68,8 +68,9 @@ def _has_none(value: str, marks: Sequence[str]) -> bool:
 def _terms(schema: dict[str, Any]) -> list[str]:
     """Regular expressions that all have to match."""
     terms = []
-    least, most = schema.get("minLength", 0), schema.get("maxLength", "")
-    if least or most != "":
+    least, most = schema.get("minLength") or 0, schema.get("maxLength")
+    if least or most is not None:
+        most = "" if most is None else most
         terms.append(f"/(?s:.{{{least},{most}}})/")
     if isinstance(pattern := schema.get("pattern"), str):
         terms.append(_searched(pattern))

@@ -15,6 +15,7 @@ PLAIN = {
 }  # fmt: skip
 KINDS = {bool: "boolean", int: "integer", float: "number", str: "string", list: "array",
          dict: "object", type(None): "null"}  # fmt: skip
+CHOICES = ("anyOf", "oneOf", "allOf")
 MOST_HOPS = 16  # from one schema to another
 
 
@@ -36,12 +37,21 @@ def fields_of(function: Function) -> list[Field]:
     if schema["type"] != "object" or more:
         rule = "must have parameters of plain properties, as this model writes calls"
         raise InvalidInput("tools", rule, f"{function.name}: {', '.join(more) or schema['type']}")
-    properties = schema.get("properties", {})
-    required = schema.get("required", [])
-    if unknown := [name for name in required if name not in properties]:
+    properties: dict[str, Any] = _said(function, "properties", dict)
+    required: list[Any] = _said(function, "required", list)
+    if unknown := [name for name in required if str(name) not in properties]:
         rule = "must have properties for all that is required"
         raise InvalidInput("tools", rule, f"{function.name}: {unknown[0]}")
     return [Field(name, property_of(function, name), name in required) for name in properties]
+
+
+def _said(function: Function, key: str, kind: type) -> Any:
+    """What a schema of arguments says there; nothing is as good as `null`."""
+    said = function.schema_of_arguments.get(key)
+    if said is not None and not isinstance(said, kind):
+        rule = f"must have an {KINDS[kind]} as {key} of its parameters"
+        raise InvalidInput("tools", rule, f"{function.name}: {said}")
+    return said or kind()
 
 
 def property_of(function: Function | None, name: str) -> dict[str, Any]:
@@ -69,8 +79,14 @@ def types_of(schema: Any, root: dict[str, Any] | None = None, hops: int = 0) -> 
     values = [schema["const"]] if "const" in schema else values
     if values:
         return frozenset(KINDS.get(type(value), "object") for value in values)
-    choices = [one for key in ("anyOf", "oneOf", "allOf") for one in schema.get(key, ())]
+    choices = [one for key in CHOICES for one in choices_of(schema, key)]
     return frozenset().union(*(types_of(one, root, hops + 1) for one in choices))
+
+
+def choices_of(schema: dict[str, Any], key: str) -> list[Any]:
+    """Schemas of which one or all hold, as `anyOf` and its like name them."""
+    said = schema.get(key)
+    return said if isinstance(said, list) else []
 
 
 def is_text(schema: dict[str, Any]) -> bool:
