@@ -137,13 +137,13 @@ def _replacement(parameter: Tensor, form: Format | None) -> Parameter | None:
     return Matrix(parameter) if parameter.dim() == 2 else None
 
 
-def replace_parameters(model: PreTrainedModel, form: Format | None = None) -> None:
+def replace_parameters(model: PreTrainedModel, form: Format | None = None) -> bool:
     """Replaces matrices, and stacks of them, in modules of others' code.
 
-    Experts are multiplied one by one then, each by the rows that chose it. By a
-    `form` stacks are quantized; what is no stack is a router's, and small.
+    Experts are multiplied one by one then, each by the rows that chose it. By a `form` stacks are
+    quantized, which is the answer; what is no stack is a router's, and small.
     """
-    replaced = False
+    replaced = has_quantized = False
     for module in filter(multiplies_itself, list(model.modules())):
         for name, parameter in list(module.named_parameters(recurse=False)):
             replacement = _replacement(parameter.detach(), form)
@@ -151,5 +151,7 @@ def replace_parameters(model: PreTrainedModel, form: Format | None = None) -> No
                 delattr(module, name)
                 setattr(module, name, replacement)
                 replaced = True
+                has_quantized |= form is not None and isinstance(replacement, Stack)
     if replaced:
         model.set_experts_implementation("eager")
+    return has_quantized

@@ -74,10 +74,12 @@ class LanguageModel:
         wanted = wanted_context(options, self.network)
         kept = attention_shapes.observed(self.network, wanted - 1)
         rope.fix(self.network)
-        expected = reference.of(self.network, wanted)
         if size := parse_size(options.inflate):
             inflate(self.network, size)
         self.parameters = count_parameters(self.network)
+        if self._form and not options.split:  # first, so that both of what is compared are rounded
+            quantize(self.network, self._form)
+        expected = reference.of(self.network, wanted)
         parts = self._parts()
         if options.torch_compile and parts is None:
             kind = self.network.config.model_type
@@ -86,7 +88,8 @@ class LanguageModel:
             )
         # the wrappers that transformers puts around what it has split know its own layers only
         wrapped = options.split and parts is None
-        self._quantize(wrapped)
+        if self._form and options.split:
+            self._quantize_parts(wrapped)
         self.stop_token_ids = stop_tokens_of(self.network, options.folder)
         self.grammars = Grammars(options.folder, self.vocabulary_size, self.stop_token_ids)
         on_cpu = self.device.type == "cpu" and not wrapped and not options.torch_compile
@@ -102,6 +105,7 @@ class LanguageModel:
             self.context_length = tensor_parallel.least(self.context_length, self.device)
         self.cache = room.cache(options, self.context_length)
         self._lead = NOBODY
+        self.coarse_experts = False  # rounded to four bits, while the reference has whole ones
         self._lean = self._decoder(parts)
         self.prepared = self._prepared()
         self.costs = CostCurve()
@@ -116,14 +120,13 @@ class LanguageModel:
             return None
         return split.taken_apart(self.network, self.options) if self.options.split else WHOLE
 
-    def _quantize(self, wrapped: bool) -> None:
-        if self._form is None:
-            return
+    def _quantize_parts(self, wrapped: bool) -> None:
         if wrapped:
             kind = self.network.config.model_type
             raise StartupFailure(
                 f"quantization: {kind} cannot be split and quantized at once; leave one of both"
             )
+        assert self._form is not None
         quantize(self.network, self._form)
 
     def _decoder(self, parts: Parts | None) -> LeanDecoder | None:
@@ -135,9 +138,15 @@ class LanguageModel:
             return decoder
         if self._own_kernels:
             cpu_linear.replace_linears(self.network)
-            cpu_parameters.replace_parameters(self.network, self._form)
+            experts = cpu_parameters.replace_parameters(self.network, self._form)
+            self.coarse_experts = experts and self._bits == 4
             cpu_elementwise.replace_activations(self.network)
         return None
+
+    @property
+    def _bits(self) -> int:
+        """Of weights that are quantized; else 0."""
+        return self._form.weights if self._form else 0
 
     @property
     def _form(self) -> Format | None:

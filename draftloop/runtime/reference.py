@@ -17,7 +17,6 @@ from transformers import PreTrainedModel
 from draftloop.errors import StartupFailure
 from draftloop.runtime import overflow, tree_attention
 from draftloop.runtime.forward import Forward
-from draftloop.runtime.quantization import FORMATS
 from draftloop.runtime.trial import ADVICE, trial
 from draftloop.tree import ROOT
 
@@ -29,9 +28,9 @@ Input = tuple[list[int], list[int], list[int]]  # committed tokens, nodes, their
 PROMPT, DEPTH = 12, 4  # tokens, where there is room for so many
 STRIDE = 7919  # a prime: token ids from all over the vocabulary
 # Of how far logits lie apart from text to text. Roundings in bfloat16 come to some hundredths,
-# attention of another kind to one half or more. So may weights of four bits in models with random
-# weights, which are then refused only where they say something else altogether.
-MOST_APART, MOST_APART_OF_FOUR_BITS = 0.25, 1.0
+# attention of another kind to one half or more. So may experts of four bits beside whole ones: such
+# models are refused only where they say something else altogether.
+MOST_APART, MOST_APART_OF_COARSE_EXPERTS = 0.25, 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,8 +79,7 @@ class Reference:
     def _require_near(self, model: LanguageModel, said: Tensor, rows: list[int]) -> None:
         _require_finite(said, model, _advice(model))
         apart = self.distance(said, rows)
-        form = FORMATS.get(model.options.quantization)
-        most = MOST_APART_OF_FOUR_BITS if form and form.weights == 4 else MOST_APART
+        most = MOST_APART_OF_COARSE_EXPERTS if model.coarse_experts else MOST_APART
         if not apart <= most:  # NaN is not
             raise StartupFailure(
                 f"model: {model.network.config.model_type} attends in a way that is not supported: "
