@@ -348,6 +348,14 @@ def test_autoscaled_workloads_have_no_number_of_their_own(overlay: str, componen
         assert "replicas" not in manifests.one(target["kind"], target["name"])["spec"]
 
 
+@pytest.mark.parametrize("component", AUTOSCALING)
+def test_no_autoscaler_leaves_a_role_with_one_replica(component: str) -> None:
+    """Two of everything but Redis, or the end of one replica costs requests."""
+    for scaler in combined("gpu", component).of_kind("HorizontalPodAutoscaler", "ScaledObject"):
+        least = {"minReplicas", "minReplicaCount"} & scaler["spec"].keys()
+        assert [scaler["spec"][name] for name in least] == [2], scaler["metadata"]["name"]
+
+
 def test_everything_can_be_found_by_one_label() -> None:
     for component in (*OTHER_COMPONENTS, *AUTOSCALING):
         for document in combined("gpu", component).documents:
