@@ -44,14 +44,14 @@ check: $(INSTALLED) ## style, types, and the rules of the house
 	$(RUN) mypy
 	$(RUN) pytest -q tests/contract
 
-bench: $(INSTALLED) ## speed of the main strategies in under five minutes; writes benchmarks/results/
+bench: $(INSTALLED) ## speed of the main strategies in under five minutes; writes benchmarks/results/bench*
 	$(RUN) benchmarks.run
 
-bench-full: $(INSTALLED) ## the record, in hours: all cells, both ablations, the oracle
+bench-full: $(INSTALLED) ## as the record was made, in hours: all cells, both ablations, the oracle; full* and bench*
 	$(RUN) benchmarks.run --full --resume
 	$(RUN) benchmarks.run --ablation fused --profiles 300M --prompts 8 --minutes 40 --resume
 	$(RUN) benchmarks.run --ablation ouroboros --profiles 300M --prompts 8 --minutes 30 --resume
-	$(RUN) benchmarks.oracle --costs benchmarks/results/full.json --out benchmarks/results/oracle-full.json
+	$(RUN) benchmarks.oracle --costs benchmarks/results/full.json --out benchmarks/results/full-oracle.json
 
 docs: $(INSTALLED) ## rewrites the pages' tables of settings, metrics and results
 	$(RUN) tests.contract.configuration_page

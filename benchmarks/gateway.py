@@ -21,7 +21,7 @@ from rich.console import Console
 
 from benchmarks.machine import describe_machine
 from benchmarks.output import as_command, beside, prepare
-from benchmarks.settings import LEAST_TOKENS, RESULTS, at_least
+from benchmarks.settings import LEAST_TOKENS, at_least, unless_told
 from draftloop.client import AsyncClient
 from draftloop.request import GenerationParameters, SamplingParameters
 from draftloop.speculation import AUTOREGRESSIVE, Speculation
@@ -213,10 +213,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--tokens", type=at_least(LEAST_TOKENS), default=64, help="tokens a stream")
     parser.add_argument("--repeats", type=at_least(1), default=10, help="turns of each door")
-    parser.add_argument("--output", type=Path, default=RESULTS, help="folder of the results")
+    parser.add_argument("--out", type=Path, default=unless_told("gateway"),
+                        help="path without suffix")  # fmt: skip
     chosen = parser.parse_args(arguments)
-    out = chosen.output / "gateway"
-    prepare(*beside(out, ".json", ".md"))
+    prepare(*beside(chosen.out, ".json", ".md"))
     config = StackConfig(port=0, http_port=0, verifier_port=0, draft=None, start_timeout_s=600)
     with Stack(config) as stack:
         process = stack.processes["orchestrator"].process
@@ -228,7 +228,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
                 return await measure(doors, psutil.Process(pid), chosen.repeats)
 
         rows = asyncio.run(run(stack.http_address, process.pid))
-    Console().print(_write(rows, out), markup=False)
+    Console().print(_write(rows, chosen.out), markup=False)
 
 
 if __name__ == "__main__":

@@ -9,11 +9,11 @@ from pathlib import Path
 from benchmarks.machine import available_cores
 from benchmarks.settings import (
     LEAST_TOKENS,
-    RESULTS,
     add_quantization,
     at_least,
     names,
     read_temperature,
+    unless_told,
 )
 from benchmarks.systems import METHODS, PROFILES
 
@@ -58,7 +58,7 @@ def _completed(parser: argparse.ArgumentParser, settings: argparse.Namespace) ->
             parser.error(f"--{name}: not with --server, which runs already")
         if not given and not settings.server:
             setattr(settings, name, default)
-    settings.out = settings.out or (Path("load") if settings.server else RESULTS / "load")
+    settings.out = settings.out or (Path("load") if settings.server else unless_told("load"))
     return settings
 
 

@@ -27,7 +27,7 @@ from benchmarks.output import as_command, prepare
 from benchmarks.perfect_tree import CandidateSource, PerfectRound, perfect_rounds
 from benchmarks.prompts import MAIN_WORKLOADS, Missing, Prompt
 from benchmarks.recorded_costs import points_of, read_profiles
-from benchmarks.settings import LEAST_TOKENS, RESULTS, at_least, read_temperature
+from benchmarks.settings import LEAST_TOKENS, RESULTS, at_least, read_temperature, unless_told
 from benchmarks.systems import PROFILES, SOURCES
 from benchmarks.table import sampling as in_words
 from benchmarks.workload import FIRST_SEED
@@ -211,7 +211,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--threads", type=at_least(1))
     parser.add_argument("--costs", default=str((RESULTS / "zen4.json").relative_to(REPOSITORY)),
                         help="results whose costs of forwards count")  # fmt: skip
-    parser.add_argument("--out", default=str((RESULTS / "oracle.json").relative_to(REPOSITORY)))
+    parser.add_argument("--out", default=str(unless_told("oracle.json").relative_to(REPOSITORY)))
     settings = parser.parse_args(arguments)
     prepare(Path(settings.out))
     profiles = read_profiles([settings.costs])

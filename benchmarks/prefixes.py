@@ -26,7 +26,7 @@ from benchmarks.machine import available_cores, describe_machine
 from benchmarks.output import as_command, beside, prepare
 from benchmarks.prompts import held_out_prompts
 from benchmarks.services import stack_of
-from benchmarks.settings import RESULTS, at_least
+from benchmarks.settings import at_least, unless_told
 from benchmarks.systems import PROFILES
 from draftloop.client import NO_RETRY, AsyncClient
 from draftloop.request import GenerationParameters, SamplingParameters
@@ -120,7 +120,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--profile", choices=PROFILES, default="300M")
     parser.add_argument("--repeats", type=at_least(1), default=3)
-    parser.add_argument("--out", type=Path, default=RESULTS / "prefixes")
+    parser.add_argument("--out", type=Path, default=unless_told("prefixes"))
     options = parser.parse_args(arguments)
     (file,) = beside(options.out, ".json")
     prepare(file)

@@ -31,7 +31,7 @@ from benchmarks import prompts
 from benchmarks.machine import available_cores, describe_machine, describe_model
 from benchmarks.output import as_command, beside, prepare
 from benchmarks.services import Services, running, stack_of
-from benchmarks.settings import LEAST_TOKENS, RESULTS, at_least
+from benchmarks.settings import LEAST_TOKENS, at_least, unless_told
 from benchmarks.systems import PLAIN, PROFILES
 from benchmarks.workload import Case, Workload
 from draftloop.config import Quantization, bundled_model
@@ -191,7 +191,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
                         help="prompts that are continued")  # fmt: skip
     parser.add_argument("--tokens", type=at_least(LEAST_TOKENS), default=64,
                         help="tokens of each")  # fmt: skip
-    parser.add_argument("--out", type=Path, default=RESULTS / "quantization")
+    parser.add_argument("--out", type=Path, default=unless_told("quantization"))
     options = parser.parse_args(arguments)
     (file,) = beside(options.out, ".json")
     prepare(file)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import re
 from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
 from typing import Any, get_args
 
 from benchmarks.machine import available_cores
@@ -80,6 +81,11 @@ def read_settings(arguments: Sequence[str] | None, description: str = "") -> arg
     return _completed(settings)
 
 
+def unless_told(name: str) -> Path:
+    """Where a benchmark writes: beside the records, under a name that git ignores."""
+    return RESULTS / f"bench-{name}"
+
+
 def add_quantization(parser: argparse.ArgumentParser) -> None:
     """The option of benchmarks whose target model may be quantized."""
     parser.add_argument("--quantization", default="none", choices=get_args(Quantization),
@@ -90,7 +96,7 @@ def _completed(settings: argparse.Namespace) -> argparse.Namespace:
     preset = dict(FULL if settings.full else SHORT)
     if settings.ablation:
         preset["strategies"] = by_part(settings.ablation)
-        preset["out"] = f"ablation-{settings.ablation}"
+        preset["out"] += f"-ablation-{settings.ablation}"
     preset["out"] = str((RESULTS / preset["out"]).relative_to(REPOSITORY))
     for name, value in preset.items():
         if getattr(settings, name) is None:

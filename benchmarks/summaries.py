@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from benchmarks.against_best import comparisons
@@ -103,6 +104,15 @@ def against_best(record: str, profile: str) -> str:
     ]
     names = ["cell", "best single strategy", "`fused`, warm pool", "within", "apart", "n"]
     return untitled_table(names, lines)
+
+
+def cost_of_rows(record: str, profile: str, rows: int) -> float:
+    """How many times as long as one row a forward of the target takes with so many, by the costs
+    that a record in virtual time was simulated with."""
+    (measured,) = read_record(record)["settings"]["costs"]
+    verifier = read_record(Path(measured).stem)["profiles"][profile]["verifier"]
+    took: Mapping[str, float] = verifier["forward_ms_by_tokens"]
+    return took[str(rows)] / took["1"]
 
 
 def overheads(record: str, profiles: Sequence[str], temperature: float = SAMPLED) -> str:

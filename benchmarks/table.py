@@ -78,9 +78,9 @@ ONLY_ON_A_PAGE = {"within", "from, to", "forwards/token", "fallback", "looping"}
 TERMINAL = {name: cell for name, cell in SPEED.items() if name not in ONLY_ON_A_PAGE}
 SPEED_LEGEND = (
     "tokens/s: after the first token. ratio: to our plain decoding in the same repetition; "
-    "together: of all repetitions' times, and within what it lies if as many runs are drawn out of "
-    "these, nine times of ten; from, to: of single runs. tokens/round: per forward of the target "
-    "model. accepted/node: share of the verified nodes. forwards/token: of the draft model. "
+    "together: of all repetitions' times; within what it lies in nine of ten drawings of as many "
+    "prompts; from, to: of single runs. tokens/round: per forward of the target model. "
+    "accepted/node: share of the verified nodes. forwards/token: of the draft model. "
     "fallback: rounds without the drafter's answer. "
     f"looping: {DEFINITION}. "
     "equal: the same tokens as plain decoding of the same system. n: runs. "

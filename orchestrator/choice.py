@@ -34,7 +34,7 @@ class DraftChoice:
 
     def drafts(self) -> bool:
         """Whether to draft in this round; to be asked once a round."""
-        return self._controller.fixed or self._gain.patience.takes(self.advantage() > 0)
+        return self._controller.fixed or self._gain.shared.patience.takes(self.advantage() > 0)
 
     def advantage(self, offer: Offer = NO_OFFER) -> float:
         """Tokens that a round with a draft is expected to bring in beyond one without.
@@ -54,7 +54,7 @@ class DraftChoice:
 
     def delayed(self, nanoseconds: float) -> None:
         """Takes in what its round took beyond what was expected."""
-        self._gain.delayed(nanoseconds)
+        self._gain.shared.delayed(nanoseconds)
 
 
 @dataclass(slots=True)
@@ -112,7 +112,8 @@ class ModelChoice(DraftChoice):
         pays = advantage > 0
         if not pays and self._goes_on(advantage):
             return True
-        asks = self._gain.asking.takes(pays, at_least=self._rounds_between(advantage)) or opened
+        between = self._rounds_between(advantage)
+        asks = self._gain.shared.asking.takes(pays, at_least=between) or opened
         if asks:
             self._try = _Try(0 if pays else ROUNDS_OF_TRY - 1, offer)
         return asks
@@ -141,8 +142,8 @@ class ModelChoice(DraftChoice):
         prefill_ns = self._costs.nanoseconds(self.drafter.fresh(committed))
         left = self._left(len(committed))
         price = self._controller.draft_price(prefill_ns, prefill_ns)
-        pays = advantage * left / (1 + self._gain.tokens) > price
-        opens = self._controller.fixed or self._gain.openings.takes(pays)
+        pays = advantage * left / (1 + self._gain.means.tokens) > price
+        opens = self._controller.fixed or self._gain.shared.openings.takes(pays)
         if opens:
             self.drafter.open(committed, self._waits_s(advantage, prefill_ns))
         return opens

@@ -41,22 +41,37 @@ ROUNDS_OF_TRY = 4
 
 
 @dataclass(slots=True)
-class Gain:
-    """Rounds with drafts: means of accepted tokens, of nodes, and of what free sources offered.
+class Means:
+    """Of rounds with drafts: accepted tokens, nodes, and what free sources offered.
 
     Where free sources offer something of their own, only rounds with drafts of the draft model.
     """
 
-    # Of all requests, in nanoseconds, with what a round took longer around them; never empty.
-    draft_times: deque[float]
+    memory: float
     tokens: float = USUAL_TOKENS
     nodes: float = USUAL_NODES
     offered_tokens: float = 0.0
     offered_nodes: float = 0.0
-    memory: float = MEMORY
     rounds: int = 0
-    everybodys: Gain | None = None  # learns too
-    # One for all requests: each trying by itself would cost short ones much.
+
+    def observe(self, accepted: int, nodes: int, offer: Offer) -> None:
+        """Takes in a round with a draft."""
+        self.rounds += 1
+        share = max(1 - self.memory, 1 / (PRIOR_ROUNDS + self.rounds))
+        self.tokens += share * (accepted - self.tokens)
+        self.nodes += share * (nodes - self.nodes)
+        self.offered_tokens += share * (offer.tokens - self.offered_tokens)
+        self.offered_nodes += share * (offer.nodes - self.offered_nodes)
+
+
+@dataclass(slots=True)
+class SharedGain:
+    """What all requests learn together: what drafts bring, what they take, when to try again."""
+
+    # In nanoseconds, with what a round took longer around them; never empty.
+    draft_times: deque[float]
+    means: Means = field(default_factory=lambda: Means(LONG_MEMORY))
+    # Each request trying by itself would cost short ones much.
     patience: Patience = field(default_factory=lambda: Patience(LONGEST_WITHOUT))
     asking: Patience = field(default_factory=lambda: Patience(ROUNDS_OF_TRY * LONGEST_WITHOUT))
     openings: Patience = field(
@@ -81,34 +96,36 @@ class Gain:
         """
         self.draft_times[-1] += nanoseconds
 
+
+class Gain:
+    """A request's own means, which start where everybody's are, beside what all share."""
+
+    def __init__(self, shared: SharedGain) -> None:
+        self.shared = shared
+        self.means = dataclasses.replace(shared.means, memory=MEMORY)
+
     def worth(self, controller: Controller, offer: Offer = NO_OFFER) -> float:
         """Expected tokens of a round, beyond those that its time brings in anyway.
 
         `offer`: what free sources have for this round. Among other sessions nodes are dearer, and
         drafts smaller, than what is remembered was drafted with.
         """
-        more, larger = offer.tokens - self.offered_tokens, offer.nodes - self.offered_nodes
-        expected = max(0.0, self.tokens + SHARE_OF_OFFER * more)
-        nodes = max(1.0, self.nodes + SHARE_OF_OFFER * larger)
+        usual, shared = self.means, self.shared
+        more, larger = offer.tokens - usual.offered_tokens, offer.nodes - usual.offered_nodes
+        expected = max(0.0, usual.tokens + SHARE_OF_OFFER * more)
+        nodes = max(1.0, usual.nodes + SHARE_OF_OFFER * larger)
         cost, rate = controller.verify_cost, controller.shared_rate
         most = max(
             math.sqrt(share) * expected - rate * cost.nanoseconds(share * nodes)
             for share in (SMALLER_DRAFTS if cost.load.is_shared else (1.0,))
         )
-        return 1 + most - controller.draft_price(self.draft_ns, self.work_ns)
+        return 1 + most - controller.draft_price(shared.draft_ns, shared.work_ns)
 
     def observe(self, accepted: int, nodes: int, draft_ns: int, offer: Offer = NO_OFFER) -> None:
-        """Takes in a round with a draft."""
-        self.rounds += 1
-        share = max(1 - self.memory, 1 / (PRIOR_ROUNDS + self.rounds))
-        self.tokens += share * (accepted - self.tokens)
-        self.nodes += share * (nodes - self.nodes)
-        self.offered_tokens += share * (offer.tokens - self.offered_tokens)
-        self.offered_nodes += share * (offer.nodes - self.offered_nodes)
-        if self.everybodys is not None:
-            self.everybodys.observe(accepted, nodes, draft_ns, offer)
-        else:
-            self.draft_times.append(draft_ns)
+        """Takes in a round with a draft, here and for everybody."""
+        self.means.observe(accepted, nodes, offer)
+        self.shared.means.observe(accepted, nodes, offer)
+        self.shared.draft_times.append(draft_ns)
 
 
 @dataclass(slots=True)
@@ -116,7 +133,7 @@ class _Everybodys:
     """What requests that are drafted alike have in common."""
 
     pace: Pace = field(default_factory=lambda: Pace(memory=EVERYBODYS_MEMORY))
-    gain: Gain | None = None
+    gain: SharedGain | None = None
 
 
 class Gains:
@@ -137,8 +154,8 @@ class Gains:
         everybodys = self._everybodys(method, temperature)
         if everybodys.gain is None:
             guess = USUAL_FORWARDS * draft_token_ns
-            everybodys.gain = Gain(deque([guess], LATEST_DRAFTS), memory=LONG_MEMORY)
-        return dataclasses.replace(everybodys.gain, memory=MEMORY, everybodys=everybodys.gain)
+            everybodys.gain = SharedGain(deque([guess], LATEST_DRAFTS))
+        return Gain(everybodys.gain)
 
     def _everybodys(self, method: Hashable, temperature: float) -> _Everybodys:
         key = method, step_of(temperature)

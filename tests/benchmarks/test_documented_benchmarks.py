@@ -29,7 +29,7 @@ SMALLER = {
     "benchmarks.draft_temperature": "--prompts 1 --tokens 6",
     "benchmarks.simulate": "--profiles 300M --workloads completion --prompts 1 --tokens 6",
     "benchmarks.phrase_log": "--records 20000",
-    "benchmarks.gateway": "--tokens 6 --repeats 1 --output {}",
+    "benchmarks.gateway": "--tokens 6 --repeats 1 --out {}/gateway",
     "benchmarks.prefixes": "--profile bundled --repeats 1 --out {}/prefixes",
     "benchmarks.quantization": "--profile bundled --repeats 1 --tokens 6 --out {}/quantization",
 }

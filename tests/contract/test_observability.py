@@ -15,6 +15,7 @@ import yaml
 from prometheus_client import generate_latest
 
 from draftloop.metrics import REGISTRY
+from draftloop.runtime.cost_measurement import CONTEXT, LONG_CONTEXTS
 from tests.contract import metrics_page
 from tests.contract.repository import ROOT
 
@@ -120,6 +121,37 @@ def test_every_alert_fires_in_some_case() -> None:
 def test_the_alerts_are_valid_and_fire_when_they_should() -> None:
     promtool("check", "rules", "--lint=all", "--lint-fatal", "alerts.yml")
     promtool("test", "rules", "alerts.test.yml")
+
+
+@needs_promtool
+def test_more_tokens_are_not_shown_to_cost_less(tmp_path: Path) -> None:
+    """Long contexts are measured with few numbers of tokens, and would lie above the line."""
+    (panel,) = (each for each in panels(DASHBOARDS[0]) if each["title"] == "Cost of a forward")
+    (target,) = panel["targets"]
+    costs = {(CONTEXT, 8): "0.125", (CONTEXT, 16): "0.1875", (max(LONG_CONTEXTS), 8): "0.25"}
+    case = {
+        "input_series": [
+            {
+                "series": "draftloop_forward_cost_seconds"
+                f'{{job="drafter", batch="1", context="{context}", tokens="{tokens}"}}',
+                "values": cost,
+            }
+            for (context, tokens), cost in costs.items()
+        ],
+        "promql_expr_test": [
+            {
+                "expr": target["expr"],
+                "eval_time": "0s",
+                "exp_samples": [
+                    {"labels": f'{{job="drafter", tokens="{tokens}"}}', "value": cost}
+                    for tokens, cost in ((8, 0.125), (16, 0.1875))
+                ],
+            }
+        ],
+    }
+    file = tmp_path / "cost.test.yml"
+    file.write_text(yaml.safe_dump({"tests": [case]}))
+    promtool("test", "rules", str(file))
 
 
 @needs_promtool

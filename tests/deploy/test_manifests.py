@@ -235,9 +235,10 @@ def test_a_split_model_has_a_device_for_each_rank_and_memory_to_share() -> None:
 
 
 def test_the_loader_writes_where_the_roles_read() -> None:
-    """As the user and the group that they have, from an image that is in the cluster anyway."""
+    """As the user and the group that they have, from an image that is in the cluster anyway, in
+    the namespace that `kubectl -n` names."""
     manifests, pod = combined("gpu"), loader()["spec"]
-    assert loader()["metadata"]["namespace"] == "draftloop"
+    assert "namespace" not in loader()["metadata"]
     verifier, (container,) = manifests.pod("verifier"), pod["containers"]
     assert pod["securityContext"] == verifier["securityContext"]
     (mount,) = container["volumeMounts"]
@@ -345,6 +346,14 @@ def test_autoscaled_workloads_have_no_number_of_their_own(overlay: str, componen
     for target in targets:
         assert target["kind"] in WORKLOADS
         assert "replicas" not in manifests.one(target["kind"], target["name"])["spec"]
+
+
+@pytest.mark.parametrize("component", AUTOSCALING)
+def test_no_autoscaler_leaves_a_role_with_one_replica(component: str) -> None:
+    """Two of everything but Redis, or the end of one replica costs requests."""
+    for scaler in combined("gpu", component).of_kind("HorizontalPodAutoscaler", "ScaledObject"):
+        least = {"minReplicas", "minReplicaCount"} & scaler["spec"].keys()
+        assert [scaler["spec"][name] for name in least] == [2], scaler["metadata"]["name"]
 
 
 def test_everything_can_be_found_by_one_label() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import json
-import shutil
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,7 @@ import yaml
 
 from tests.contract.repository import ROOT, fenced
 from tests.support.kubernetes_schemas import NEWEST, OLDEST, complaint
-from tests.support.manifests import Manifests, combinations, combined, loader, rendered
+from tests.support.manifests import Manifests, combinations, combined, loader, rendered, required
 
 
 def every_document() -> list[dict[str, Any]]:
@@ -82,18 +81,14 @@ def test_the_kustomization_in_the_documents_builds() -> None:
         ]
 
 
-def promtool() -> str:
-    found = shutil.which("promtool")
-    if found is None:
-        pytest.skip("promtool is not installed (apt install prometheus)")
-    return found
-
-
 def test_alerts_are_rules_of_prometheus(tmp_path: Path) -> None:
     rules = tmp_path / "rules.yml"
     rules.write_text(yaml.safe_dump(alerts(combined("gpu", "monitoring"))), encoding="utf-8")
     run = subprocess.run(
-        [promtool(), "check", "rules", str(rules)], capture_output=True, text=True, timeout=60
+        [required("promtool"), "check", "rules", str(rules)],
+        capture_output=True,
+        text=True,
+        timeout=60,
     )
     assert run.returncode == 0, run.stdout + run.stderr
 

@@ -72,6 +72,8 @@ def test_weights_that_are_there_are_used(images: Engine) -> None:
     """The part of compose.gpu.yml that runs without a GPU and without a hub."""
     pair = {"TARGET_MODEL": "verifier", "DRAFT_MODEL": "drafter"}
     run = ("run", "-T", "--rm", "weights")
+    # Fetching takes no compiler, so the image without one stands for that with one.
+    images.run("docker", "tag", f"draftloop-verifier:{TAG}", f"draftloop-verifier:{TAG}-cuda")
     try:
         gpu_project(images, *run, **pair)
         with pytest.raises(AssertionError, match="no model in /weights/elsewhere"):

@@ -92,11 +92,11 @@ class Manifests:
         ]
 
 
-def require_kubectl() -> str:
-    """Path of kubectl; skips the test with a reason where there is none."""
-    found = shutil.which("kubectl")
+def required(program: str) -> str:
+    """Its path; skips the test with a reason where there is none."""
+    found = shutil.which(program)
     if found is None:
-        pytest.skip("kubectl is not installed")
+        pytest.skip(f"{program} is not installed")
     return found
 
 
@@ -105,7 +105,7 @@ def rendered(kustomization: str) -> Manifests:
 
     It is laid beside the repository's own, so its relative paths mean what they mean there.
     """
-    kubectl = require_kubectl()
+    kubectl = required("kubectl")
     with tempfile.TemporaryDirectory() as folder:
         here = Path(folder).resolve()
         text = kustomization.replace("../..", os.path.relpath(KUBERNETES, here))

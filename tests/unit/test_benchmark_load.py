@@ -68,7 +68,7 @@ def test_what_cannot_be_meant_is_refused(
 def test_results_of_ones_own_server_are_not_laid_over_the_record() -> None:
     assert read_settings(SERVER, "").out == Path("load")
     ours = read_settings([], "")
-    assert (ours.out.name, ours.out.parent.name, ours.profile) == ("load", "results", "300M")
+    assert (ours.out.name, ours.out.parent.name, ours.profile) == ("bench-load", "results", "300M")
 
 
 def test_prompts_are_lines_or_fields_of_json_lines(tmp_path: Path) -> None:

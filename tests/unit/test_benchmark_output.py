@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import json
+import subprocess
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -23,9 +24,10 @@ from benchmarks.output import as_command, beside, prepare
 from benchmarks.results import Results, Sample, row
 from benchmarks.services import stack_of
 from benchmarks.settings import read_settings
-from benchmarks.systems import PLAIN, PROFILES
+from benchmarks.systems import ABLATIONS, PLAIN, PROFILES
 from benchmarks.workload import Case
 from draftloop.completion import DeploymentInfo
+from draftloop.config import REPOSITORY
 from draftloop.errors import StartupFailure
 from tests.support.model_info import deployment_info
 
@@ -72,10 +74,42 @@ def test_where_nothing_can_be_written_nothing_is_measured(
     benchmark: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "file").touch()
-    option = "--output" if benchmark is gateway else "--out"
     with pytest.raises(SystemExit, match="cannot be written"):
-        as_command(lambda: benchmark.main([option, str(tmp_path / "file" / "x")]))
+        as_command(lambda: benchmark.main(["--out", str(tmp_path / "file" / "x")]))
     assert not capsys.readouterr().out
+
+
+class Begins(Exception):
+    """A benchmark has seen to its files, and would measure now."""
+
+
+@pytest.mark.parametrize(
+    ("benchmark", "words"),
+    [
+        *((benchmark, "") for benchmark in (run, load, prefixes, quantization, oracle, gateway)),
+        *((run, words) for words in ("--full", *(f"--ablation {name}" for name in ABLATIONS))),
+        (run, "--full --ablation fused"),
+    ],
+)
+def test_no_record_is_written_over_unless_told(
+    benchmark: ModuleType, words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Records are tracked; what git ignores is anybody's own, and leaves the tree clean."""
+    if not (REPOSITORY / ".git").exists():
+        pytest.skip("a copy without its history")
+    written: list[Path] = []
+
+    def begin(*files: Path) -> None:
+        written.extend(files)
+        raise Begins
+
+    monkeypatch.setattr(benchmark, "prepare", begin)
+    with pytest.raises(Begins):
+        benchmark.main(words.split())
+    ignored = subprocess.run(
+        ["git", "check-ignore", *map(str, written)], cwd=REPOSITORY, capture_output=True, text=True
+    )
+    assert ignored.stdout.splitlines() == [str(file) for file in written]
 
 
 @pytest.mark.parametrize(

@@ -306,8 +306,8 @@ def test_what_drafts_take_beside_their_forwards_is_soon_known() -> None:
     for took in (100 * DEAR_NS, DEAR_NS, DEAR_NS):
         chosen.observe(0, 4, took)
     later = gains.of(PROMPT_LOOKUP, 0.0, CHEAP_NS)
-    assert later.draft_ns == DEAR_NS
-    assert later.tokens > USUAL_TOKENS / 2  # which takes more rounds to learn
+    assert later.shared.draft_ns == DEAR_NS
+    assert later.means.tokens > USUAL_TOKENS / 2  # which takes more rounds to learn
 
 
 def test_what_free_sources_offer_counts_by_what_it_is_more_or_less_than_usual() -> None:
@@ -363,7 +363,9 @@ def test_the_time_of_a_draft_keeps_nobody_else_waiting() -> None:
 def test_a_first_guess_is_worth_a_few_rounds() -> None:
     gain = Gains().of(PROMPT_LOOKUP, 0.0, 0.0)
     gain.observe(6, 4, 0)
-    assert gain.tokens == pytest.approx((PRIOR_ROUNDS * USUAL_TOKENS + 6) / (PRIOR_ROUNDS + 1))
+    assert gain.means.tokens == pytest.approx(
+        (PRIOR_ROUNDS * USUAL_TOKENS + 6) / (PRIOR_ROUNDS + 1)
+    )
 
 
 def test_the_next_request_starts_from_what_drafts_brought() -> None:
@@ -372,7 +374,7 @@ def test_the_next_request_starts_from_what_drafts_brought() -> None:
         gains.of(PROMPT_LOOKUP, 0.0, 0.0).observe(
             5, 9, 0, Offer(0.5, 3)
         )  # each request has one round
-    later = gains.of(PROMPT_LOOKUP, 0.0, 0.0)
+    later = gains.of(PROMPT_LOOKUP, 0.0, 0.0).means
     assert (later.tokens, later.nodes) == pytest.approx((5, 9), rel=0.02)
     assert (later.offered_tokens, later.offered_nodes) == pytest.approx((0.5, 3), rel=0.02)
 
@@ -381,5 +383,5 @@ def test_a_round_that_was_quicker_than_expected_makes_its_draft_cheaper() -> Non
     gain = Gains().of(PROMPT_LOOKUP, 0.0, 0.0)
     for _ in range(20):
         gain.observe(1, 4, DEAR_NS)
-        gain.delayed(-PLAIN_NS)
-    assert gain.draft_ns == DEAR_NS - PLAIN_NS
+        gain.shared.delayed(-PLAIN_NS)
+    assert gain.shared.draft_ns == DEAR_NS - PLAIN_NS

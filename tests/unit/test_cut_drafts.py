@@ -24,7 +24,7 @@ from orchestrator.choice import DraftChoice, ModelChoice
 from orchestrator.costs import VerifyCost
 from orchestrator.drafting import Drafting, ModelDrafting
 from orchestrator.figures import SpeculationFigures
-from orchestrator.gains import Gain
+from orchestrator.gains import Gain, SharedGain
 
 # Up to four nodes are free, then the forward takes three times as long, up to any number.
 STAIRS = VerifyCost(
@@ -60,9 +60,9 @@ class Copies:
 def proposed(prices: Controller, *, phrases: bool = False) -> Draft:
     """By a drafter, or by phrases that promise more than it usually brings."""
     drafter: Any = Drafter()
-    gain = Gain(deque([0.0]))
+    gain = Gain(SharedGain(deque([0.0])))
     if phrases:
-        gain.asking.takes(pays=True)  # no try of the drafter is due
+        gain.shared.asking.takes(pays=True)  # no try of the drafter is due
     choice = ModelChoice(
         prices, gain, drafter=drafter, costs=cost_line(()), left=lambda held: 100 - held
     )
@@ -94,7 +94,7 @@ def test_nodes_without_a_chance_belong_to_a_stated_size() -> None:
 
 
 def test_drafts_from_tokens_alone_are_cut_too() -> None:
-    choice = DraftChoice(controller(), Gain(deque([0.0])))
+    choice = DraftChoice(controller(), Gain(SharedGain(deque([0.0]))))
     drafting = Drafting(Copies(), None, choice)  # type: ignore[arg-type]
     draft = asyncio.run(drafting.propose([1], None, BUDGET))
     assert draft.tree.token_ids == (1, 2, 3, 4) and draft.end is DraftEnd.VERIFY_COST

@@ -21,7 +21,7 @@ ALONE = Speculation(
 
 
 def brought(gains: Gains, of: Speculation, temperature: float = 0.8) -> float:
-    return gains.of(of.method, temperature, 1.0).tokens
+    return gains.of(of.method, temperature, 1.0).means.tokens
 
 
 def test_a_draft_model_alone_says_nothing_of_one_beside_other_sources() -> None:

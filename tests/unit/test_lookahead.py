@@ -23,7 +23,7 @@ from orchestrator.choice import DraftChoice
 from orchestrator.config import OrchestratorSettings
 from orchestrator.costs import VerifyCost
 from orchestrator.deployment import Deployment
-from orchestrator.gains import Gain
+from orchestrator.gains import Gain, SharedGain
 from orchestrator.sources import LookaheadSource
 
 TEXT = list(range(40, 60))
@@ -266,7 +266,7 @@ async def test_it_hears_of_the_stop_tokens_of_the_request() -> None:
     )  # fmt: skip
     deployment = Deployment(OrchestratorSettings())
     controller = Controller(max_nodes=60, verify_cost=VerifyCost((CostPoint(1, 1000),)), fixed=True)
-    choice = DraftChoice(controller, Gain(deque([0.0])))
+    choice = DraftChoice(controller, Gain(SharedGain(deque([0.0]))))
     drafting = deployment._beside_the_loop(request, None, choice)
     await drafting.read()
     budget = DraftBudget(max_nodes=60, max_depth=20)

@@ -33,7 +33,7 @@ from orchestrator.choice import DraftChoice
 from orchestrator.costs import VerifyCost
 from orchestrator.drafting import Drafting
 from orchestrator.figures import SpeculationFigures
-from orchestrator.gains import Gain
+from orchestrator.gains import Gain, SharedGain
 from orchestrator.loop import LENGTH, STOP, Generation
 from orchestrator.selection import NO_OFFER, Offer
 from orchestrator.text import TextStream
@@ -171,7 +171,7 @@ async def test_nor_does_it_speak_against_drafting(tokenizer: Tokenizer) -> None:
 
     seen: list[tuple[int, int]] = []
     running = generation(tokenizer, ScriptedVerifier(loses=(2,)), Drafting(None, None))
-    choice = DraftChoice(running.controller, Counted(deque([0.0])))
+    choice = DraftChoice(running.controller, Counted(SharedGain(deque([0.0]))))
     running.drafting = Drafting(Pairs(), None, choice)
     assert [len(piece.token_ids) async for piece in running.run()] == [1, 3, 1, 3, 2]
     assert seen == [(2, 2), (2, 2), (1, 1)]
@@ -265,7 +265,7 @@ class Reads:
 def reading(tokenizer: Tokenizer, source: Reads, max_tokens: int = 3) -> Generation:
     running = generation(tokenizer, ScriptedVerifier(), Drafting(None, None))
     running.request = dataclasses.replace(running.request, max_tokens=max_tokens)
-    choice = DraftChoice(running.controller, Gain(deque([0.0])))
+    choice = DraftChoice(running.controller, Gain(SharedGain(deque([0.0]))))
     running.drafting = Drafting(source, None, choice)
     return running
 
