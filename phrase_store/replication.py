@@ -34,7 +34,7 @@ class LinkFigures:
     """Counts since the start."""
 
     published: int = 0  # phrases written
-    dropped: int = 0  # phrases that were not, because the log was gone or slow
+    dropped: int = 0  # phrases that were not: log gone or slow, namespace let go
     received: int = 0  # phrases of other processes
     records_read: int = 0  # one's own too
     skipped: int = 0  # records that are foreign or damaged

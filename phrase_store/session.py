@@ -36,7 +36,7 @@ class Proposed(NamedTuple):
 class PhraseSession:
     """`shared` is what other requests said, where this one may read it.
 
-    `teach` takes what it learns, for others to read: `Namespace.publish`, or nothing. `harvests`
+    `teach` takes what it learns, for others to read: the store's way in, or nothing. `harvests`
     tells whether predictions on rejected branches become phrases too; what was committed always
     does. Sessions of about the same temperature may share a calibration.
     `drafts_from_text` tells whether its own text is drafted from, and so kept at all; `successors`
