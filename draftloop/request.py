@@ -193,20 +193,22 @@ class GenerationRequest:
 
     @property
     def prefix_group(self) -> str | None:
-        """With whom it shares keys and values of a common beginning: those who share phrases."""
-        if self.cache_salt:
-            return f"{self.tenant}\n{self.cache_salt}"  # a tenant's name has no line end
-        return self.tenant if self.speculation.phrases.reads else None
+        """With whom it shares keys and values of a common beginning, as far as its scope goes."""
+        if not self.speculation.phrases.reads:
+            return None
+        # a tenant's name has no line end
+        return f"{self.tenant}\n{self.cache_salt}" if self.cache_salt else self.tenant
 
     @property
     def prefix_read_only(self) -> bool:
         """Whether it leaves nothing of this behind."""
-        return not self.cache_salt and self.speculation.phrases is not PhraseScope.SHARED
+        return self.speculation.phrases is not PhraseScope.SHARED
 
     def access(self, target_fingerprint: str) -> PhraseAccess:
-        """Whose phrases it uses."""
+        """Whose phrases it uses: with a salt, which is for beginnings, `shared` is private here."""
+        salted = self.cache_salt and self.speculation.phrases is PhraseScope.SHARED
         access = PhraseAccess(
-            scope=self.speculation.phrases,
+            scope=PhraseScope.PRIVATE if salted else self.speculation.phrases,
             target_fingerprint=target_fingerprint,
             tenant=self.tenant,
             origin=self.origin,

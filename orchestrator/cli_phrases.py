@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -194,7 +195,20 @@ def import_(
         from phrase_store.transfer import check_file, import_file
 
         _require_shared(url)
-        total = check_file(file)  # all of it, so that a mistake leaves the log as it was
-        with _progress("importing", total) as told:
-            phrases = import_file(url, file, told)
+        with _readable_twice(file) as source:
+            total = check_file(source)  # all of it, so that a mistake leaves the log as it was
+            with _progress("importing", total) as told:
+                phrases = import_file(url, source, told)
         console.print(f"imported {phrases:,} phrases in {total:,} records")
+
+
+@contextmanager
+def _readable_twice(file: Path) -> Iterator[Path]:
+    """The file, or a copy of what comes through a pipe and is gone once it is read."""
+    if file.is_file():
+        yield file
+        return
+    with file.open("rb") as pipe, tempfile.NamedTemporaryFile(prefix="draftloop-") as copy:
+        shutil.copyfileobj(pipe, copy)
+        copy.flush()
+        yield Path(copy.name)

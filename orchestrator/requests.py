@@ -9,7 +9,6 @@ import uuid
 from draftloop.errors import InvalidInput
 from draftloop.grammar import Grammar
 from draftloop.model_info import ModelInfo
-from draftloop.phrase import PhraseScope
 from draftloop.request import (
     MAX_ID_LETTERS,
     MAX_SALT_LETTERS,
@@ -61,7 +60,7 @@ class RequestReader:
             sampling=sampling,
             # with more the context would be full before
             max_tokens=min(max_tokens, model.context_length - len(prompt)),
-            speculation=self._speculation(said, model),
+            speculation=self._speculation(said.speculation, model),
             tenant=_tenant(said.tenant),
             stop=_stop_texts(said.stop),
             stop_token_ids=stops,
@@ -114,15 +113,12 @@ class RequestReader:
             raise InvalidInput("min_tokens", rule, said.min_tokens)
         return most
 
-    def _speculation(self, of: GenerationParameters, model: ModelInfo) -> Speculation:
-        said = of.speculation
+    def _speculation(self, said: Speculation, model: ModelInfo) -> Speculation:
         name = said.strategy or self._settings.default_strategy
         if name not in STRATEGIES:
             rule = f"must be one of {', '.join(STRATEGIES)}"
             raise InvalidInput("speculation.strategy", rule, name)
         speculation = dataclasses.replace(said, strategy=name)
-        if of.cache_salt and speculation.phrases is PhraseScope.SHARED:
-            speculation = dataclasses.replace(speculation, phrases=PhraseScope.PRIVATE)
         speculation.validate(model.max_draft_nodes)
         return speculation
 

@@ -26,7 +26,9 @@ class Exchange:
         )
         self._log = open_log(settings.phrases_url, name, options)
         self._publisher = Publisher(self._log, figures, name)
-        self._follower = Follower(self._log, intake.take, figures, name, prepare=intake.prepare)
+        self._follower = Follower(
+            self._log, intake.take, figures, name, prepare=intake.prepare, forget=intake.forget
+        )
 
     def put(self, origin: int, phrases: Sequence[Phrase]) -> None:
         """Queues phrases for the others; returns at once."""

@@ -44,16 +44,17 @@ class Intake:
         """Takes in what comes from the log, but for what was learned here."""
         said = unpack.unpack(records, self._origins, self._vocabulary_size)
         if said.cleared:
-            self._forget()
-            self._index.touch()
+            self.forget()
         unpack.count_into(self._index, said.runs)
         self._figures.skipped += said.skipped
         self._figures.received += said.runs.contexts.size
 
-    def _forget(self) -> None:
+    def forget(self) -> None:
+        """Makes void all that came before."""
         self._index.clear()
         if self.successors is not None:
             self.successors.clear()
+        self._index.touch()
 
     def _remember(self, origin: int) -> None:
         with self._door:

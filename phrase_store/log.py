@@ -73,6 +73,13 @@ class PhraseLog(ABC):
         """
         return after
 
+    def cleared(self, after: str) -> str | None:
+        """The place of the last word that all before is void, where that is behind `after`.
+
+        For who was cut off: the word is a record, and may have been dropped since.
+        """
+        return None
+
     @abstractmethod
     def length(self) -> int:
         """Records held."""

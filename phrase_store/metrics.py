@@ -32,7 +32,10 @@ _HIT = {source: HITS.labels(source.name.lower()) for source in TokenSource}
 
 COUNTS = {
     "published": ("phrases_published", "Phrases written to the log."),
-    "dropped": ("phrases_dropped", "Phrases not written: the log was gone or slow."),
+    "dropped": (
+        "phrases_dropped",
+        "Phrases not written: the log was gone or slow, or others pushed their namespace out.",
+    ),
     "received": ("phrases_received", "Phrases of other processes that came by the log."),
     "records_read": ("phrase_records_read", "Records read from the log, one's own too."),
     "skipped": ("phrase_records_skipped", "Records of the log that are foreign or damaged."),

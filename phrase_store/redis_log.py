@@ -20,6 +20,8 @@ from phrase_store.trail import Trail, numbers
 
 KEY_PREFIX = "draftloop:phrases:"
 FIELD = b"r"
+# Behind it what no model is called: the place of a log's last clearing, in a stream of one entry.
+CLEARED = "cleared:"
 SCAN_COUNT = 500
 # A server looks every tenth of a second which of those that wait have waited for long enough.
 SLACK_S = 0.25
@@ -35,6 +37,7 @@ class RedisLog(PhraseLog):
         self._shown = masked(url)
         self._options = options
         self._key = KEY_PREFIX + namespace
+        self._cleared_key = KEY_PREFIX + CLEARED + namespace
         self._clients: dict[float, Any] = {}
         self._door = threading.Lock()
         self._trail = Trail()
@@ -76,6 +79,11 @@ class RedisLog(PhraseLog):
         self._trail = Trail()
         return START
 
+    def cleared(self, after: str) -> str | None:
+        last = self._call(lambda client: client.xrevrange(self._cleared_key, "+", "-", 1))
+        place = _text(last[0][0]) if last else START
+        return place if numbers(place) > numbers(after) else None
+
     def length(self) -> int:
         return int(self._call(lambda client: client.xlen(self._key)))
 
@@ -87,6 +95,7 @@ class RedisLog(PhraseLog):
                 client.xtrim(self._key, maxlen=0, approximate=False)
                 place = client.xadd(self._key, {FIELD: word})
             client.xtrim(self._key, minid=place, approximate=False)
+            client.xadd(self._cleared_key, {FIELD: b""}, id=place, maxlen=1, approximate=False)
 
         self._call(tell)
 
@@ -127,7 +136,8 @@ def namespaces(url: str, options: LogOptions) -> list[str]:
         client = client_of(parse(url), options, 0.0)
         try:
             keys = client.scan_iter(match=f"{KEY_PREFIX}*", count=SCAN_COUNT, _type="stream")
-            return sorted(name.removeprefix(KEY_PREFIX) for key in keys if (name := _name(key)))
+            names = (_name(key).removeprefix(KEY_PREFIX) for key in keys)
+            return sorted(name for name in names if name and not name.startswith(CLEARED))
         finally:
             client.close()
 

@@ -34,7 +34,7 @@ class LinkFigures:
     """Counts since the start."""
 
     published: int = 0  # phrases written
-    dropped: int = 0  # phrases that were not, because the log was gone or slow
+    dropped: int = 0  # phrases that were not: log gone or slow, namespace let go
     received: int = 0  # phrases of other processes
     records_read: int = 0  # one's own too
     skipped: int = 0  # records that are foreign or damaged
@@ -168,15 +168,19 @@ class Follower:
         take: Callable[[Sequence[bytes]], None],
         figures: LinkFigures,
         name: str,
-        prepare: Callable[[], None] = lambda: None,
+        *,
+        prepare: Callable[[], None],
+        forget: Callable[[], None],
     ) -> None:
-        """`prepare` is called first of all, on the thread that takes in."""
+        """All is called on one thread: `prepare` first, `forget` where a clearing was missed."""
         self._log = phrase_log
         self._take = take
         self._prepare = prepare
+        self._forget = forget
         self._figures = figures
         self.link = Link(figures, BreakerPolicy(failures=1), namespace=name, task="read")
         self._position = START
+        self._cut_off = False
         self._at_once = READ_RECORDS  # fewer where so many are too large to come in time
         self._replay_began: float | None = None
         self._replay_records = 0
@@ -199,9 +203,26 @@ class Follower:
     def _run(self) -> None:
         self._prepare()
         while not self._stopping.is_set():
-            if not self.link.try_call(self._follow if self.replayed.is_set() else self._replay):
+            if not self.link.try_call(self._go_on):
+                self._cut_off = True
                 self._at_once = max(1, self._at_once // 2)
                 self._stopping.wait(self.link.wait_s())
+
+    def _go_on(self) -> None:
+        if self._cut_off:
+            self._heed_clearing()
+            self._cut_off = False
+        if self.replayed.is_set():
+            self._follow()
+        else:
+            self._replay()
+
+    def _heed_clearing(self) -> None:
+        """Records may have pushed out the word, which would otherwise come by the log."""
+        cleared = self._log.cleared(self._position)
+        if cleared is not None:
+            self._forget()
+            self._position = cleared
 
     def _follow(self) -> None:
         entries = self._log.follow(self._position, self._at_once, FOLLOW_S)

@@ -17,8 +17,9 @@ from phrase_store.successors import SuccessorTable
 
 # Up to 8 entries of 16 bytes a token, in a table that is half full at the end.
 BYTES_PER_TOKEN = 256
-# Phrases of the request's own text before its table must evict.
-LEAST_TOKENS = 1024
+# Phrases of the request's own text before its table must evict; a longer text than the most fills
+# it further, up to twice as long, and then loses what is oldest.
+LEAST_TOKENS, MOST_TOKENS = 1024, 65_536
 # Of its first text, counted in one go: some tenths of a millisecond.
 PIECE_TOKENS = 512
 
@@ -36,7 +37,7 @@ class Proposed(NamedTuple):
 class PhraseSession:
     """`shared` is what other requests said, where this one may read it.
 
-    `teach` takes what it learns, for others to read: `Namespace.publish`, or nothing. `harvests`
+    `teach` takes what it learns, for others to read: the store's way in, or nothing. `harvests`
     tells whether predictions on rejected branches become phrases too; what was committed always
     does. Sessions of about the same temperature may share a calibration.
     `drafts_from_text` tells whether its own text is drafted from, and so kept at all; `successors`
@@ -64,7 +65,7 @@ class PhraseSession:
         self._reading: Iterator[None] = iter(())
         if drafts_from_text:
             tokens = max(LEAST_TOKENS, len(text) + len(prediction) + expected_tokens)
-            self._own = PhraseIndex(max_bytes=tokens * BYTES_PER_TOKEN)
+            self._own = PhraseIndex(max_bytes=min(tokens, MOST_TOKENS) * BYTES_PER_TOKEN)
             # `prediction` first: what the text really says counts as newer
             self._reading = _read(self._own, tuple(prediction), tuple(text))
         self._successors = successors

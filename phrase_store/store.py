@@ -7,6 +7,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from draftloop.calibration import Calibration
 from draftloop.phrase import Phrase, PhraseAccess, PhraseScope
@@ -165,6 +166,7 @@ class PhraseStore:
     def __init__(self, settings: PhraseSettings) -> None:
         self._settings = settings
         self._namespaces: OrderedDict[str, Namespace] = OrderedDict()
+        self._leaving: list[Namespace] = []  # pushed out, and closing
         self._past = StoreFigures()  # of namespaces that were let go: counts never fall
         self._door = threading.Lock()
         STORES.watch(self)
@@ -183,12 +185,32 @@ class PhraseStore:
                 self._namespaces[name] = Namespace(name, self._settings, vocabulary_size)
                 if len(self._namespaces) > self._settings.phrases_namespaces:
                     _, dropped = self._namespaces.popitem(last=False)
-                    self._past.count(dropped.figures())
+                    self._leaving.append(dropped)
             self._namespaces.move_to_end(name)
             namespace = self._namespaces[name]
         if dropped is not None:
-            threading.Thread(target=dropped.close, daemon=True).start()
+            threading.Thread(target=self._let_go, args=[dropped], daemon=True).start()
         return namespace
+
+    def _let_go(self, namespace: Namespace) -> None:
+        namespace.close()  # which writes what waits, or drops it
+        with self._door:
+            self._leaving.remove(namespace)
+            self._past.count(namespace.figures())
+
+    def _publish(self, name: str, origin: int, phrases: Sequence[Phrase]) -> None:
+        """Phrases of a running request, which keep its namespace in use.
+
+        Where others have pushed that out they are dropped: with more tenants at once than there
+        is room for, opening it again would push out another's with every round.
+        """
+        with self._door:
+            namespace = self._namespaces.get(name)
+            if namespace is None:
+                self._past.dropped += len(phrases)
+                return
+            self._namespaces.move_to_end(name)
+        namespace.publish(origin, phrases)
 
     def session(
         self,
@@ -217,7 +239,8 @@ class PhraseStore:
             namespace = self.namespace(access.target_fingerprint, access.tenant, vocabulary_size)
             shared = namespace.index if drafts_from.shared else None
             told = publishes or not is_shared(self._settings.phrases_url)
-            teach = namespace.publish if scope is PhraseScope.SHARED and told else None
+            if scope is PhraseScope.SHARED and told:
+                teach = partial(self._publish, namespace.name)
             if drafts_from.recycles:
                 table = namespace.successors(drafts_from.recycles)
                 table = table if scope is PhraseScope.SHARED else table.copy()
@@ -246,6 +269,8 @@ class PhraseStore:
         """For metrics."""
         with self._door:
             total = dataclasses.replace(self._past)
+            for namespace in self._leaving:
+                total.count(namespace.figures())
             for namespace in self._namespaces.values():
                 total.add(namespace.figures())
         return total

@@ -175,17 +175,20 @@ def _write(file: TextIO, value: object) -> None:
 
 
 def _lines(path: Path) -> Iterator[_Line]:
-    with path.open(encoding="utf-8", errors="replace") as file:
+    with path.open("rb") as file:
         _parsed(_Header, 1, file.readline())
-        for number, text in enumerate(file, start=2):
-            if text.strip():
-                yield _parsed(_Line, number, text)
+        for number, line in enumerate(file, start=2):
+            if line.strip():
+                yield _parsed(_Line, number, line)
 
 
-def _parsed(form: type[Form], number: int, text: str) -> Form:
+def _parsed(form: type[Form], number: int, line: bytes) -> Form:
+    place = f"line {number}"
     try:
-        return form.model_validate_json(text)
+        return form.model_validate_json(line.decode())
+    except UnicodeDecodeError as error:  # replaced, letters would make one tenant of two
+        raise InvalidInput(place, "must be UTF-8", ascii(line[error.start : error.end])) from None
     except ValidationError as error:
         name, rule, value = next(broken_rules(error))
-        field = f"line {number}, {name}" if name else f"line {number}"
+        field = f"{place}, {name}" if name else place
         raise InvalidInput(field, rule[0].lower() + rule[1:], value) from None

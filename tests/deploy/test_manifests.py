@@ -12,6 +12,7 @@ import pytest
 from draftloop import __version__
 from draftloop.config import DEFAULT_PORTS, ServiceSettings
 from orchestrator.config import OrchestratorSettings
+from phrase_store.session import BYTES_PER_TOKEN, MOST_TOKENS
 from tests.contract import configuration_page
 from tests.support.documented import documented_commands
 from tests.support.manifests import (
@@ -206,6 +207,21 @@ def test_resources_are_bounded(overlay: str) -> None:
         resources = manifests.container(name)["resources"]
         assert {"cpu", "memory", "ephemeral-storage"} <= set(resources["requests"])
         assert {"memory", "ephemeral-storage"} <= set(resources["limits"])
+
+
+@pytest.mark.parametrize(("overlay", "context"), [("cpu-demo", 2048), ("gpu", 131_072)])
+def test_an_orchestrators_memory_holds_all_phrases(
+    overlay: str, context: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every index full, and as many requests as may be, prompt and prediction of a context each."""
+    manifests = combined(overlay)
+    chosen = settings(manifests, "orchestrator", monkeypatch)
+    assert isinstance(chosen, OrchestratorSettings)
+    limit = manifests.container("orchestrator")["resources"]["limits"]["memory"]
+    shared = chosen.phrases_mib * chosen.phrases_namespaces << 20
+    own = min(MOST_TOKENS, 2 * context) * BYTES_PER_TOKEN * chosen.max_requests
+    process = 256 << 20
+    assert int(limit[:-2]) << {"Mi": 20, "Gi": 30}[limit[-2:]] >= shared + own + process
 
 
 def test_accelerators_are_asked_for_and_tolerated() -> None:

@@ -64,11 +64,15 @@ def test_a_chats_next_turn(client: Client, beginning: list[int], strategy: str) 
     assert list(second.token_ids) == list(answer(client, longer, "autoregressive", "OFF").token_ids)
 
 
+@pytest.mark.parametrize("salt", ["", "s"])
 @pytest.mark.parametrize("scope", ["READ_ONLY", "PRIVATE", "OFF"])
-def test_who_leaves_nothing_behind(client: Client, beginning: list[int], scope: str) -> None:
-    answer(client, beginning, phrases=scope)
-    assert answer(client, beginning).summary.cached_prompt_tokens == 0
-    read = answer(client, beginning, phrases=scope).summary.cached_prompt_tokens
+def test_who_leaves_nothing_behind(
+    client: Client, beginning: list[int], scope: str, salt: str
+) -> None:
+    answer(client, beginning, phrases=scope, cache_salt=salt)
+    assert answer(client, beginning, cache_salt=salt).summary.cached_prompt_tokens == 0
+    again = answer(client, beginning, phrases=scope, cache_salt=salt)
+    read = again.summary.cached_prompt_tokens
     assert (read > 0) == (scope == "READ_ONLY")
 
 

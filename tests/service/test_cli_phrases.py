@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -172,6 +173,35 @@ def test_a_mistake_in_a_file_is_named_and_nothing_imported(
     result = run("import", str(file))
     assert result.exit_code == 2 and words in result.output
     assert held(server.url, "aaaa:") == []
+
+
+def test_a_file_that_is_no_utf_8_makes_no_tenant_of_two(
+    server: RedisServer, run: Run, tmp_path: Path
+) -> None:
+    file = tmp_path / "phrases.jsonl"
+    header = {"format": "draftloop-phrases", "version": 1}
+    tenants = [{**GOOD, "tenant": tenant} for tenant in ("", "Müller", "Möller")]
+    lines = [json.dumps(value, ensure_ascii=False) for value in (header, *tenants)]
+    file.write_text("\n".join(lines), encoding="latin-1")
+    result = run("import", str(file))
+    assert result.exit_code == 2 and "line 3: must be UTF-8; got " in result.output
+    assert held(server.url, "aaaa:") == []
+
+
+def test_what_comes_through_a_pipe_is_imported(
+    server: RedisServer, run: Run, tmp_path: Path
+) -> None:
+    """It is read twice, and a pipe gives it once."""
+    file = tmp_path / "phrases.jsonl"
+    write(server.url, "aaaa:", encode(1, [ONE, OTHER]))
+    assert run("export", str(file)).exit_code == 0 and run("clear", "--yes").exit_code == 0
+    reading, writing = os.pipe()
+    with open(reading, "rb"), open(writing, "wb") as pipe:
+        pipe.write(file.read_bytes())
+        pipe.close()
+        result = run("import", f"/dev/fd/{reading}")
+    assert result.exit_code == 0 and "2 phrases in 1 records" in result.output
+    assert held(server.url, "aaaa:") == [ONE, OTHER]
 
 
 @pytest.mark.parametrize(

@@ -114,6 +114,36 @@ def test_a_log_that_nobody_else_may_read_is_not_kept(
     assert not figures.open_breakers and not list_namespaces("memory://")
 
 
+def test_a_running_request_keeps_its_namespace(
+    server: RedisServer, open_store: Callable[..., PhraseStore]
+) -> None:
+    """Requests of others pushed it out, and what it said went nowhere."""
+    store, other = open_store(server.url, phrases_namespaces=2), open_store(server.url)
+    made = session(store, PhraseAccess(target_fingerprint="m", tenant="a"), publishes=True)
+    for number in range(10):
+        store.namespace("m", f"other {number}")
+        commits(made, 100 + number)
+    following = other.namespace("m", "a")
+    until(lambda: following.figures().received == 10)
+    assert [namespace.name for namespace in store.namespaces()] == ["m:other 9", "m:a"]
+
+
+def test_what_is_said_behind_a_namespace_that_was_pushed_out_is_counted(
+    server: RedisServer, open_store: Callable[..., PhraseStore]
+) -> None:
+    store = open_store(server.url, phrases_namespaces=1)
+    access = PhraseAccess(target_fingerprint="m", tenant="a")
+    made, last = (session(store, access, publishes=True) for _ in range(2))
+    server.freeze()  # until it is let go nothing can be written
+    commits(last, 4)
+    store.namespace("m", "b")
+    commits(made, 5)
+    commits(made, 6)
+    assert [namespace.name for namespace in store.namespaces()] == ["m:b"]
+    until(lambda: store.figures().dropped == 3)
+    assert store.figures().published == 0
+
+
 def replace_stream(client: redis.Redis, entries: Sequence[Any]) -> None:
     """As a server has it that was promoted or restored: nothing else, and its clock there."""
     pipeline = client.pipeline()

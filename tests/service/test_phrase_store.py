@@ -24,6 +24,7 @@ from phrase_store.store import PhraseStore, namespace_name
 from phrase_store.transfer import clear_log, open_patiently
 from tests.support.phrases import phrase, says
 from tests.support.redis_server import RedisServer
+from tests.support.tcp_proxy import TcpProxy
 from tests.support.waiting import until
 
 STALL_S = 0.05
@@ -73,6 +74,35 @@ def test_clearing_reaches_every_process_and_what_comes_later_stays(
     until(lambda: says(second) == (6,))
     late = open_store(server.url).namespace("m")
     assert late.wait_replayed(10) and says(late) == (6,)
+
+
+def test_who_was_cut_off_heeds_a_clearing_whose_word_is_gone(
+    server: RedisServer, open_store: Callable[..., PhraseStore]
+) -> None:
+    """The word is a record like others, and records push one another out."""
+    key = "draftloop:phrases:m:"
+    with TcpProxy(f"127.0.0.1:{server.port}") as wire, server.client() as client:
+        namespace = open_store(f"redis://{wire.address}").namespace("m")
+
+        def meanwhile(act: Callable[[], object], record: bytes) -> None:
+            """Does it while the process is cut off; it reads the record when it is back."""
+            figures = namespace.figures()
+            wire.hold()
+            until(lambda: namespace.figures().failures > figures.failures)
+            act()
+            client.xadd(key, {"r": record})
+            client.xtrim(key, maxlen=1, approximate=False)
+            wire.release()
+            until(lambda: namespace.figures().received > figures.received)
+
+        client.xadd(key, {"r": encode(1, phrase(5))})
+        until(lambda: says(namespace) == (5,))
+        namespace.successors(8).learn([1], [2, 3])
+        meanwhile(lambda: clear(server), encode(2, [Phrase((1,), (6,))]))
+        assert says(namespace) == () and says(namespace, (1,)) == (6,)
+        assert (namespace.successors(8).rows == -1).all()
+        meanwhile(lambda: None, encode(3, [Phrase((2,), (7,))]))  # no clearing, nothing forgotten
+        assert says(namespace, (1,)) == (6,) and says(namespace, (2,)) == (7,)
 
 
 def test_foreign_and_damaged_records_are_counted_and_passed_over(

@@ -200,10 +200,20 @@ async def test_a_salt_is_a_wall_within_a_tenant(reader: RequestReader) -> None:
         for tenant, salt in (("a", "t"), ("b", "s"), ("as", ""), ("", "as"))
     ]
     assert len({request.prefix_group for request in (usual, salted, *others)}) == 6
-    assert salted.speculation.phrases is PhraseScope.PRIVATE and not salted.prefix_read_only
-    assert usual.speculation.phrases is PhraseScope.SHARED
-    asked = Speculation(phrases=PhraseScope.READ_ONLY)
-    reading = await reader.read(replace(SAID, cache_salt="s", speculation=asked), MODEL)
-    assert reading.speculation.phrases is PhraseScope.READ_ONLY and not reading.prefix_read_only
+    assert salted.access("m").scope is PhraseScope.PRIVATE and not salted.prefix_read_only
+    assert usual.access("m").scope is PhraseScope.SHARED
     with pytest.raises(InvalidInput, match="cache_salt: must have at most 256 characters"):
         await reader.read(replace(SAID, cache_salt="s" * 257), MODEL)
+
+
+@pytest.mark.parametrize("scope", [scope for scope in PhraseScope if scope != "shared"])
+async def test_who_leaves_nothing_behind_leaves_nothing_within_a_salt_either(
+    reader: RequestReader, scope: PhraseScope
+) -> None:
+    asked = replace(SAID, tenant="a", speculation=Speculation(phrases=scope))
+    plain, salted = [
+        await reader.read(replace(asked, cache_salt=salt), MODEL) for salt in ("", "s")
+    ]
+    assert salted.prefix_read_only
+    assert (plain.prefix_group is None) == (salted.prefix_group is None) == (not scope.reads)
+    assert salted.access("m").scope is scope
