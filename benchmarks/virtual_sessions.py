@@ -108,6 +108,7 @@ class VerifierSession:
             successors=request.successors,
         )
         self._session = verifier.VerifierSession(world.target, self._slot, asked)
+        self.context_length = world.target.context_length
         self.reopened = 0
 
     async def open(self, committed: Sequence[int]) -> Verification:

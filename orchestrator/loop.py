@@ -150,7 +150,9 @@ class Generation:
         if self.request.strategy == AUTOREGRESSIVE:
             return NO_DRAFT
         left = self.request.max_tokens - self.output_length
-        room = min(left, self.context_length - len(self.committed)) - 1
+        # The verifier of now may have a shorter context than the request was promised.
+        context_length = min(self.context_length, self.verifier.context_length)
+        room = min(left, context_length - len(self.committed)) - 1
         return self.controller.next_budget(max(room, 0))
 
     async def _verify(self, draft: Draft, of: Span) -> Verification:

@@ -17,6 +17,7 @@ from draftloop.errors import (
     Overloaded,
     Unavailable,
 )
+from draftloop.model_info import ModelInfo
 from draftloop.tree import DraftTree, Verification
 from orchestrator.clients import VerifierStream
 from orchestrator.metrics import REOPENED
@@ -47,8 +48,16 @@ class VerifierSession(Session[VerifierStream]):
     @property
     def max_draft_nodes(self) -> int:
         """Most nodes that it takes in one draft."""
-        model = self._replica.model if self._replica is not None else None
-        return model.max_draft_nodes if model is not None else sys.maxsize
+        return self._model.max_draft_nodes if self._model is not None else sys.maxsize
+
+    @property
+    def context_length(self) -> int:
+        """Most tokens of a text there; a longer one needs another replica."""
+        return self._model.context_length if self._model is not None else sys.maxsize
+
+    @property
+    def _model(self) -> ModelInfo | None:
+        return self._replica.model if self._replica is not None else None
 
     async def open(self, committed: Sequence[int]) -> Verification:
         """Opens on the best replica; the answer holds the next token.
@@ -97,12 +106,10 @@ class VerifierSession(Session[VerifierStream]):
             raise
         except DraftloopError as error:
             log.warning("verifier session lost", reason=str(error), committed=len(committed))
-            if not isinstance(error, InvalidInput):
-                self._lose(error)
-            elif error.field.startswith("draft."):
-                self._drop()  # whoever drafted that, it is the fault neither of client nor replica
+            if isinstance(error, InvalidInput):
+                self._drop()  # a draft, or a full context: the fault neither of client nor replica
             else:
-                raise
+                self._lose(error)
             return await self._reopen(committed)
         self._worked()
         return answer

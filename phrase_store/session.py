@@ -98,6 +98,7 @@ class PhraseSession:
         They follow what was committed, `context`, and what was `drafted` behind that.
         """
         self._count()
+        ended = bool(drafted) and drafted[-1] in self._stop_token_ids
         grown = grow(
             (*context[-MAX_CONTEXT:], *drafted),
             budget,
@@ -105,7 +106,7 @@ class PhraseSession:
             own=self._own,
             successors=self._successors.rows if self._successors else None,
             calibration=self._calibration,
-            most_leaves=most_leaves,
+            most_leaves=0 if ended else most_leaves,
             behind=self._run_behind(context, drafted) if drafted else self._run,
             stops=self._stops,
         )

@@ -11,7 +11,14 @@ from typing import Any
 
 import pytest
 
-from draftloop.errors import DeadlineExceeded, Mismatch, Overloaded, SessionLost, Unavailable
+from draftloop.errors import (
+    DeadlineExceeded,
+    InvalidInput,
+    Mismatch,
+    Overloaded,
+    SessionLost,
+    Unavailable,
+)
 from draftloop.load import ServiceLoad
 from draftloop.tree import EMPTY_TREE, ROOT, DraftTree, TokenSource
 from orchestrator.drafter_session import DrafterSession
@@ -58,6 +65,26 @@ class Forgetful(fakes.ScriptedVerifier):
             yield answer
         await anext(messages)
         raise SessionLost("forgotten")
+
+
+class Short(fakes.ScriptedVerifier):
+    """Verifies nothing behind a full context, and says so as a verifier does."""
+
+    def __init__(self, context_length: int) -> None:
+        super().__init__()
+        self.context_length = context_length
+
+    async def Verify(self, messages: Any, context: Any) -> AsyncIterator[Any]:
+        async def fitting() -> AsyncIterator[Any]:
+            async for message in messages:
+                length, most = message.verify.committed_length, self.context_length
+                if length >= most:
+                    rule = f"must be below the context length, {most}"
+                    raise InvalidInput("committed_length", rule, length)
+                yield message
+
+        async for answer in super().Verify(fitting(), context):
+            yield answer
 
 
 class Incapable(fakes.ScriptedVerifier):
@@ -213,6 +240,31 @@ async def test_a_replica_without_room_for_the_text_is_passed_over() -> None:
             await session.open(PROMPT)
             await session.close()
         assert len(fake.times_given) == 4
+
+
+async def test_a_text_that_outgrows_its_replica_goes_on_at_another_one() -> None:
+    """It was refused as its client's mistake, and the client had been promised the room."""
+    full, short = (*PROMPT, len(PROMPT)), Short(len(PROMPT) + 1)
+    async with (
+        fakes.listening(add_verifier, short) as first,
+        fakes.listening(add_verifier, fakes.ScriptedVerifier()) as second,
+        replicas(first, second) as everybody,
+    ):
+        small, large = everybody
+        small.model, large.model = model_info(context_length=short.context_length), TARGET
+        known = Replicas([small])
+        session = VerifierSession(known, terms(), reopen_for_s=AT_ONCE_S)
+        assert (await session.open(PROMPT)).verdict.emitted_token_ids == full[-1:]
+        assert session.context_length == len(full)
+        with pytest.raises(Unavailable):
+            await session.verify(full, EMPTY_TREE)
+        session = VerifierSession(known, terms(), reopen_for_s=2)
+        await session.open(PROMPT)
+        known.join(large)
+        answer = await session.verify(full, EMPTY_TREE)
+        assert answer.verdict.emitted_token_ids == (len(full),) and session.reopened == 1
+        assert session.context_length == TARGET.context_length and not small.failures
+        await session.close()
 
 
 @pytest.mark.parametrize(

@@ -289,6 +289,22 @@ async def test_health_answers_while_the_model_loads_and_works() -> None:
     await host.stop()
 
 
+async def test_a_draft_leaves_room_for_the_bonus_token(serve_verifier: Start) -> None:
+    """One that would fill the context is refused; with one node less the verdict may fill it."""
+    async with serve_verifier(context_length=LENGTH + 4) as (channel, _):
+        stub = VerifierStub(channel)
+        expected = await plain(stub, 4)
+        calls = [stub.Verify() for _ in range(2)]
+        for call in calls:
+            await say(call, open_verifier())
+        with pytest.raises(grpc.aio.AioRpcError) as refused:
+            await say(calls[0], verify(LENGTH + 1, expected[1:4], [-1, 0, 1]))
+        assert "draft.parents: must leave room for the bonus token" in refused.value.details()
+        answer = await say(calls[1], verify(LENGTH + 1, expected[1:3], [-1, 0]))
+        assert list(answer.verdict.emitted_token_ids) == expected[1:4]
+        calls[1].cancel()
+
+
 async def test_a_session_ends_with_its_context(serve_verifier: Start) -> None:
     """Also where a client asks on: no token comes from beyond it."""
     async with serve_verifier(context_length=LENGTH + 2) as (channel, host):

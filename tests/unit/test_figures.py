@@ -42,6 +42,17 @@ def test_every_figure_is_added() -> None:
     assert SpeculationFigures() + ONE == ONE
 
 
+def test_what_was_accepted_behind_the_end_of_the_text_is_not_counted() -> None:
+    """A stop text may end it in the middle of an accepted path."""
+    figures = SpeculationFigures()
+    tree = DraftTree((5, 6, 7), (-1, 0, 1), (0.5,) * 3, (PHRASE, MODEL, MODEL))
+    verdict = Verdict((0, 1, 2), (5, 6, 7, 8), 5, (6, 7, 8))
+    figures.observe(Draft(tree=tree, committed_length=1), verdict, emitted=2)
+    assert (figures.draft_tokens, figures.accepted_tokens, figures.round_tokens) == (3, 2, 2)
+    assert figures.accepted_per_position == [1, 1]
+    assert figures.accepted_by_source == {PHRASE: 1, MODEL: 1}
+
+
 def test_http_says_what_each_source_proposed_and_promised() -> None:
     figures = SpeculationFigures()
     tree = DraftTree((5, 6), (-1, 0), (0.5, 0.5), (PHRASE, PHRASE))

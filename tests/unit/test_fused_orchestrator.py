@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import pytest
@@ -106,6 +106,7 @@ def made(
     gains: Gains | None = None,
     prefill_ns: float = 0.0,
     left: int = 100,
+    stop_token_ids: Collection[int] = (),
 ) -> tuple[FusedDrafting, Controller]:
     controller = Controller(max_nodes=16, verify_cost=LINE, fixed=fixed)
     choice: ModelChoice | None = None
@@ -117,7 +118,7 @@ def made(
         choice = ModelChoice(
             controller, gain, drafter=known, costs=costs, left=lambda held: len(text) + left - held
         )
-    phrases = PhraseSession(text, 64)
+    phrases = PhraseSession(text, 64, stop_token_ids=stop_token_ids)
     drafting = FusedDrafting(phrases, choice, controller=controller, figures=SpeculationFigures())
     drafting.open(text)
     return drafting, controller
@@ -190,6 +191,15 @@ def test_phrases_lengthen_a_draft_no_deeper_than_may_be() -> None:
     budget = DraftBudget(max_nodes=16, max_depth=5)
     draft = asyncio.run(drafting.propose(text, None, budget))
     assert draft.tree.token_ids[:5] == (7, 7, 7, 7, 8) and max(draft.tree.depths()) == 5
+
+
+def test_phrases_do_not_lengthen_a_draft_that_ends_the_text() -> None:
+    """They were verified for nothing, and counted as proposed and promised."""
+    text = [8, 7, 9, 10, 11] * 4 + [1]
+    drafter = ScriptedDrafter(length=1, estimate=0.99)
+    drafting, controller = made(drafter, text, draft_ns=1000.0, fixed=True, stop_token_ids={7})
+    draft = rounds(drafting, controller, text, 1)[0]
+    assert draft.tree.token_ids == (7,) and not draft.proposed[TokenSource.PROMPT_LOOKUP]
 
 
 def test_phrases_behind_the_draft_models_end_are_worth_their_verification_too() -> None:

@@ -51,10 +51,12 @@ def tokenizer() -> Tokenizer:
 class ScriptedVerifier:
     """Accepts every draft whole; loses its session in the rounds `loses`."""
 
-    def __init__(self, loses: Sequence[int] = (), nodes_then: int = 64) -> None:
+    def __init__(
+        self, loses: Sequence[int] = (), nodes_then: int = 64, context_then: int = 64
+    ) -> None:
         self._loses = loses
-        self._nodes_then = nodes_then
-        self.max_draft_nodes = 64
+        self._nodes_then, self._context_then = nodes_then, context_then
+        self.max_draft_nodes = self.context_length = 64
         self._round = 0
         self.reopened = 0
         self.closed = False
@@ -66,7 +68,7 @@ class ScriptedVerifier:
         self._round += 1
         if self._round in self._loses:
             self.reopened += 1
-            self.max_draft_nodes = self._nodes_then
+            self.max_draft_nodes, self.context_length = self._nodes_then, self._context_then
             return self._says(committed, EMPTY_TREE)
         return self._says(committed, draft)
 
@@ -305,6 +307,18 @@ async def test_a_full_context_ends_the_text_and_no_draft_reaches_beyond(
     assert [len(piece.token_ids) for piece in pieces] == [1, 3, 2]
     assert running.finish_reason == LENGTH and len(running.committed) == running.context_length
     assert drafting.depths == [4, 1]  # room for the target's own token is left
+
+
+async def test_a_verifier_with_a_shorter_context_gets_shorter_drafts_and_ends_no_text(
+    tokenizer: Tokenizer,
+) -> None:
+    """Behind its end the text goes on at another one."""
+    drafting = Noted()
+    verifier = ScriptedVerifier(loses=(1,), context_then=len(PROMPT) + 6)
+    running = generation(tokenizer, verifier, drafting)
+    pieces = [piece async for piece in running.run()]
+    assert drafting.depths == [4, 3, 0, 0, 0, 0, 0]
+    assert [len(piece.token_ids) for piece in pieces] == [1, 1, 3, 1, 1, 1, 1, 1]
 
 
 async def test_what_comes_behind_the_end_is_told_to_nobody(tokenizer: Tokenizer) -> None:

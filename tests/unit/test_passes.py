@@ -322,6 +322,28 @@ def test_a_verdict_is_the_same_in_one_call(
         model.cache.release(session.slot)
 
 
+@pytest.mark.parametrize("alone", [True, False])
+@pytest.mark.parametrize("cut", [{"top_p": 0.3}, {"top_k": 2}, {"min_p": 0.5}], ids=str)
+def test_log_probabilities_are_of_all_tokens_whatever_is_cut_off(
+    toy: LanguageModel, cut: dict[str, Any], alone: bool
+) -> None:
+    """One call cuts off in place, and would tell how likely tokens are among those left."""
+    asked = verifier.SessionRequest(
+        session_id="test", token_ids=tuple(PROMPT), prompt_length=len(PROMPT), logprobs=8,
+        sampling=SamplingParameters(temperature=0.8, seed=5, **cut),
+    )  # fmt: skip
+    session = verifier.VerifierSession(toy, toy.acquire(), asked, is_alone=lambda: alone)
+    verdict, _ = finished(verify(session, EMPTY_TREE, chunk_tokens=512), toy)
+    slot = toy.acquire()
+    [logits] = toy.forward([Forward(toy, slot, PROMPT, logits_from=len(PROMPT) - 1)])
+    best = logits[0].log_softmax(dim=-1).topk(8)
+    [told] = verdict.logprobs
+    assert [token for token, _ in told.top] == best.indices.tolist()
+    assert [logprob for _, logprob in told.top] == pytest.approx(best.values.tolist())
+    for each in (session.slot, slot):
+        toy.cache.release(each)
+
+
 def test_sessions_that_wait_together_share_their_forward(toy: LanguageModel) -> None:
     """Neither is alone, whichever came first."""
     engine = Engine()

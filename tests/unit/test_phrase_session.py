@@ -54,6 +54,14 @@ def test_what_comes_after_a_first_text_is_counted_behind_it() -> None:
     assert all((word == words[0]).all() for word in words)
 
 
+def test_nothing_follows_a_stop_token_that_somebody_else_drafted() -> None:
+    """One of a prompt, at the end of a turn, is followed by the next turn."""
+    session = PhraseSession([5, 9, 1, 2] * 4, 16, stop_token_ids={9})
+    assert len(session.propose([5], AMPLE, drafted=[9])) == 0
+    assert session.propose([5], AMPLE, drafted=[9, 1]).token_ids[0] == 2
+    assert session.propose([5, 9], AMPLE).token_ids[0] == 1
+
+
 @pytest.fixture
 def store() -> Iterator[PhraseStore]:
     opened = PhraseStore(PhraseSettings(phrases_url="memory://", phrases_mib=1))

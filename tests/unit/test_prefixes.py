@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TypeVar
+from typing import NoReturn, TypeVar
 
 import pytest
 import torch
@@ -129,11 +129,12 @@ def test_groups_do_not_share(model: LanguageModel, groups: tuple[str | None, str
 def test_a_reader_gives_nothing(model: LanguageModel) -> None:
     said(model, CHAT)
     said(model, OTHER)
-    reader = model.acquire(Text([*CHAT, 3], "", read_only=True))
-    assert run(speak(model, reader, [*CHAT, 3]))[1] == 1
-    longer = opened(model, [*CHAT, 3] + OTHER)
+    text = [*CHAT, *OTHER[:LEAST]]
+    reader = model.acquire(Text(text, "", read_only=True))
+    assert run(speak(model, reader, text))[1] == LEAST
+    longer = opened(model, text + OTHER)
     assert not computes_for(reader, longer)
-    assert run(speak(model, longer, [*CHAT, 3] + OTHER))[1] == 1 + len(OTHER)
+    assert run(speak(model, longer, text + OTHER))[1] == LEAST + len(OTHER)
     for slot in (reader, longer):
         model.cache.release(slot)
     assert reader not in model.cache.kept_slots()
@@ -143,6 +144,43 @@ def test_a_text_that_is_there_is_run_but_for_its_last_token(model: LanguageModel
     wanted = said(model, CHAT)[0]
     again, computed = said(model, CHAT)
     assert computed == 1 and same(again, wanted)
+
+
+def out_of_memory(*_: object) -> NoReturn:
+    raise RuntimeError("out of memory")
+
+
+@pytest.mark.parametrize(
+    ("fails", "alone", "first"),
+    [
+        ("draftloop.runtime.model.LanguageModel.run_batch", False, 91),
+        ("draftloop.runtime.layout.run", False, 92),
+        ("draftloop.runtime.layout.run_and_choose", True, 93),
+    ],
+    ids=["laid out", "prepared", "in one call"],
+)
+def test_rows_that_a_failed_forward_did_not_compute_are_nobodys(
+    model: LanguageModel, monkeypatch: pytest.MonkeyPatch, fails: str, alone: bool, first: int
+) -> None:
+    """They are counted into the slot before it runs, and whoever shared them would say nonsense."""
+    if "layout" not in fails:
+        monkeypatch.setattr(model, "prepared", None)
+    elif model.prepared is None:
+        pytest.skip("no compiled forwards on this processor")
+    text = [first, *CHAT[:30]]  # whose rows no slot has held yet
+    request = SessionRequest(
+        session_id="", token_ids=tuple(text), prompt_length=len(text), prefix_group="",
+        sampling=SamplingParameters(),
+    )  # fmt: skip
+    slot = model.acquire(request.text())
+    session = VerifierSession(model, slot, request, is_alone=lambda: alone)
+    with monkeypatch.context() as broken, pytest.raises(RuntimeError, match="out of memory"):
+        broken.setattr(fails, out_of_memory)
+        at_once([verify(session, EMPTY_TREE, chunk_tokens=len(text))])
+    assert (slot.length, slot.pending) == (0, 0)
+    model.cache.release(slot)
+    logits, computed = said(model, [*text, 5])
+    assert computed == len(text) + 1 and same(logits, said(model, [*text, 5], None)[0])
 
 
 def test_little_is_computed_rather_than_copied(model: LanguageModel) -> None:
