@@ -55,8 +55,8 @@ class ByteDots(Bytes):
         """The sums, four products later."""
         return b.call(self._dot, [total, weight, factor])
 
-    def _begin_row(self, b: Any) -> None:
-        """The sum of a row's integers."""
+    def _begin_span(self, b: Any) -> None:
+        """The sum of a span's integers."""
         with b.goto_entry_block():
             self._sum = b.alloca(self._emitter.ints)
         b.store(self._emitter.whole(0), self._sum)
@@ -66,8 +66,8 @@ class ByteDots(Bytes):
         b.store(b.add(known, whole), self._sum)
         b.store(b.trunc(whole, self._fours), at(b, target, k, I8), align=1)
 
-    def _end_row(self, b: Any, target: Any) -> None:
+    def _end_span(self, b: Any, kept: Any) -> None:
         """Keeps, behind the scale, what sums begin with."""
         total = b.call(self._total, [b.load(self._sum, typ=self._emitter.ints)])
         less = b.mul(total, ir.Constant(I32, -self.offset))
-        b.store(less, at(b, target, i64(BLOCK + 1), F32), align=4)
+        b.store(less, at(b, kept, i64(1), F32), align=4)

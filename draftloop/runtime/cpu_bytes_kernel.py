@@ -10,7 +10,7 @@ from typing import Any
 
 from llvmlite import ir
 
-from draftloop.runtime.cpu_lines_kernel import BLOCK, FROM_L2, ROW_FLOATS, Lines
+from draftloop.runtime.cpu_lines_kernel import BLOCK, FROM_L2, ROW_FLOATS, SPAN_FLOATS, Lines
 from draftloop.runtime.llvm import (
     F32,
     I16,
@@ -22,6 +22,7 @@ from draftloop.runtime.llvm import (
     at,
     i64,
     loop,
+    minimum,
     single,
 )
 from draftloop.runtime.quantization import SPAN
@@ -111,29 +112,34 @@ class Bytes(Lines):
     def _emit_pack(self) -> Any:
         """pack(x, packed, rows, depth, values): so many values of rows that have `depth`.
 
-        To integers, and behind BLOCK words the float32 that they are to be multiplied by.
+        To integers, and behind BLOCK words, for every span, the float32 that they are to be
+        multiplied by.
         """
         function, b = self._emitter.define(f"{self.name}_pack", [PTR, PTR, I64, I64, I64])
         x, packed, rows, depth, values = function.args
-        lanes = i64(self._emitter.unit.lanes)
-        with loop(b, i64(0), rows) as row:
-            source = at(b, x, b.mul(row, depth), self._emitter.scalar)
+        lanes, span = i64(self._emitter.unit.lanes), i64(self.span * self.values)
+        with loop(b, i64(0), rows) as row, loop(b, i64(0), values, span) as begun:
+            place = b.add(b.mul(row, depth), begun)
+            source = at(b, x, place, self._emitter.scalar)
             target = at(b, packed, b.mul(row, i64(ROW_FLOATS)), F32)
-            inverse, scale = self._scales(b, self._largest_of(b, source, values))
-            b.store(scale, at(b, target, i64(BLOCK), F32), align=4)
+            number = b.mul(b.sdiv(begun, span), i64(SPAN_FLOATS))
+            kept = at(b, target, b.add(number, i64(BLOCK)), F32)
+            count = minimum(b, span, b.sub(values, begun))
+            inverse, scale = self._scales(b, self._largest_of(b, source, count))
+            b.store(scale, kept, align=4)
             factor = self._emitter.splat(b, inverse, self._emitter.floats)
-            self._begin_row(b)
-            with loop(b, i64(0), values, lanes) as k:
+            self._begin_span(b)
+            with loop(b, i64(0), count, lanes) as k:
                 scaled = b.fmul(self._emitter.load(b, source, k), factor)
-                self._keep(b, self._whole(b, scaled), target, k)
-            self._end_row(b, target)
+                self._keep(b, self._whole(b, scaled), target, b.add(begun, k))
+            self._end_span(b, kept)
         b.ret_void()
         return function
 
-    def _begin_row(self, b: Any) -> None:
+    def _begin_span(self, b: Any) -> None:
         """Nothing is counted."""
 
-    def _end_row(self, b: Any, target: Any) -> None:
+    def _end_span(self, b: Any, kept: Any) -> None:
         """Nothing was counted."""
 
     def _keep(self, b: Any, whole: Any, target: Any, k: Any) -> None:

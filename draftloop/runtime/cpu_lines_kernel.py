@@ -6,6 +6,7 @@ requires llvmlite.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 from llvmlite import ir
@@ -22,12 +23,14 @@ from draftloop.runtime.llvm import (
     ceil,
     i64,
     loop,
+    minimum,
 )
 from draftloop.runtime.vector_unit import STRIP_VECTORS
 
 BLOCK = 512  # values along k that a tile takes at a time: those of its rows stay in the L1 cache
 # Floats between two rows of a block: not a power of two, or all rows fall into the same cache sets.
 ROW_FLOATS = BLOCK + 16
+SPAN_FLOATS = 2  # behind a row's block, for every span of it: what integers keep of its scale
 NEAR_BYTES = 512  # what is fetched from the L2 cache into L1 ahead of each weight stream
 FROM_L2, FROM_L1 = 2, 3  # LLVM's words for the levels
 
@@ -55,6 +58,11 @@ class Lines:
     def block(self) -> int:
         """Steps whose parts take BLOCK words of a row."""
         return BLOCK // self.parts
+
+    @property
+    def span(self) -> int:
+        """Steps of a chain: all of a block, unless what they are scaled by changes within it."""
+        return self.block
 
     @property
     def step_words(self) -> int:
@@ -129,6 +137,7 @@ class Lines:
         emit_step = self._emit_step if tile.keeps_weights else self._emit_step_by_rows
         with b.goto_entry_block():
             chains = [[b.alloca(self.chain) for _ in range(vectors)] for _ in range(rows)]
+        strip = i64(self._emitter.unit.strip)
         with loop(b, i64(0), i64(STRIP_VECTORS), i64(vectors)) as first:
             panels = [
                 at(b, weights, b.mul(b.add(first, i64(v)), panel), I32) for v in range(vectors)
@@ -139,22 +148,45 @@ class Lines:
                 for row in range(rows)
                 for v in range(vectors)
             ]
-            starts = {
-                place: at(b, start, b.add(b.mul(i64(row), pitch), place), F32)
-                for row, _, place in places
-            }
-            for row, v, place in places:
-                of_row = at(b, x, i64(row * ROW_FLOATS), F32)
-                b.store(self._begun(b, starts[place], of_row), chains[row][v])
-            with loop(b, i64(0), steps) as step:
-                emit_step(b, x, panels, chains, step, ahead)
-            for row, v, place in places:
-                target = at(b, sums, b.add(i64(row * self._emitter.unit.strip), place), F32)
-                total = b.load(chains[row][v], typ=self.chain)
-                of_row, of_outputs = at(b, x, i64(row * ROW_FLOATS), F32), at(b, scales, place, F32)
-                b.store(self._ended(b, total, starts[place], of_row, of_outputs), target, align=4)
+            for number, before, begun in self._spans(b, (start, pitch), (sums, strip), steps):
+                origin, apart = before
+                starts = {
+                    place: at(b, origin, b.add(b.mul(i64(row), apart), place), F32)
+                    for row, _, place in places
+                }
+                of_rows = [
+                    at(b, x, b.add(i64(row * ROW_FLOATS), b.mul(number, i64(SPAN_FLOATS))), F32)
+                    for row in range(rows)
+                ]
+                for row, v, place in places:
+                    b.store(self._begun(b, starts[place], of_rows[row]), chains[row][v])
+                stop = minimum(b, b.add(begun, i64(self.span)), steps)
+                with loop(b, begun, stop) as step:
+                    emit_step(b, x, panels, chains, step, ahead)
+                of_outputs = at(b, scales, b.mul(number, strip), F32)
+                for row, v, place in places:
+                    target = at(b, sums, b.add(b.mul(i64(row), strip), place), F32)
+                    total = b.load(chains[row][v], typ=self.chain)
+                    mine = at(b, of_outputs, place, F32)
+                    ended = self._ended(b, total, starts[place], of_rows[row], mine)
+                    b.store(ended, target, align=4)
         b.ret_void()
         return function
+
+    def _spans(
+        self, b: Any, start: tuple[Any, Any], sums: tuple[Any, Any], steps: Any
+    ) -> Iterator[tuple[Any, tuple[Any, Any], Any]]:
+        """Emits what follows once for every span of so many steps, most often the only one.
+
+        Number of the span, the sums that it goes on from with their pitch, and its first step.
+        """
+        if self.span == self.block:
+            yield i64(0), start, i64(0)
+            return
+        with loop(b, i64(0), steps, i64(self.span)) as begun:
+            is_first = b.icmp_signed("==", begun, i64(0))
+            origin, apart = (b.select(is_first, *both) for both in zip(start, sums, strict=True))
+            yield b.sdiv(begun, i64(self.span)), (origin, apart), begun
 
     def _begun(self, b: Any, start: Any, row: Any) -> Any:
         """What a chain of a packed row begins with where its sums go on from `start`."""

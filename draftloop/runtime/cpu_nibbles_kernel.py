@@ -1,7 +1,7 @@
 """Weights of four bits for the kernel of `cpu_linear`: LLVM IR, written with llvmlite.
 
 Half the bytes of `cpu_bytes_kernel`, and integers as there: a word's nibbles become bytes, or pairs
-of 16 bits, in a register. Each group along k has scales of its own, and is a block: its sum is
+of 16 bits, in a register. Each group along k has scales of its own, and is a span: its sum is
 scaled and added to those of the groups before in float32. Importing this module requires llvmlite.
 """
 
@@ -18,7 +18,8 @@ from draftloop.runtime.quantization import GROUP
 
 BITS = 4
 VALUES = 8  # of a word
-BLOCK_STEPS = GROUP // VALUES
+SPAN_STEPS = GROUP // VALUES
+BLOCK_STEPS = 4 * SPAN_STEPS  # so long that memory is read in a row
 LOWER = 0x0F0F0F0F  # of every byte of a word
 
 
@@ -27,8 +28,8 @@ class _Groups:
 
     def scales(self, b: Any, strip: Any, step: Any, steps: Any) -> Any:
         """Those of the strips before, and of the groups before."""
-        groups = ceil(b, steps, i64(BLOCK_STEPS))
-        return b.add(b.mul(strip, groups), b.sdiv(step, i64(BLOCK_STEPS)))
+        groups = ceil(b, steps, i64(SPAN_STEPS))
+        return b.add(b.mul(strip, groups), b.sdiv(step, i64(SPAN_STEPS)))
 
 
 class Nibbles(_Groups, Bytes):
@@ -39,7 +40,7 @@ class Nibbles(_Groups, Bytes):
     """
 
     name = "nibbles"
-    values, parts, block = VALUES, VALUES // 2, BLOCK_STEPS
+    values, parts, block, span = VALUES, VALUES // 2, BLOCK_STEPS, SPAN_STEPS
 
     def __init__(self, emitter: FormatEmitter) -> None:
         super().__init__(emitter, bits=8)
@@ -63,7 +64,7 @@ class NibbleDots(_Groups, ByteDots):
 
     name = "nibble_dots"
     offset = 8
-    values, parts, block = VALUES, 2, BLOCK_STEPS
+    values, parts, block, span = VALUES, 2, BLOCK_STEPS, SPAN_STEPS
     wide_rows = 12
 
     def _values(self, b: Any, word: Any) -> list[Any]:
