@@ -91,7 +91,8 @@ def test_unset_filters_are_off() -> None:
 @pytest.mark.parametrize("name", NEVER_ZERO)
 def test_a_zero_that_was_said_is_no_unset_filter(name: str) -> None:
     """Once it switched the filter off."""
-    message = over_the_wire(pb.SamplingParameters(**{name: 0.0}))
+    said: dict[str, Any] = {name: 0.0}
+    message = over_the_wire(pb.SamplingParameters(**said))
     with pytest.raises(errors.InvalidInput, match=f"{name}: must be above 0"):
         convert.sampling_from_pb(message).validate(8)
 
