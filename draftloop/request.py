@@ -24,6 +24,7 @@ MAX_SALT_LETTERS = 256
 MAX_ID_LETTERS = 128
 LIKELY_ANSWER = 512  # tokens
 LEAST_POSITIVE = 1e-30  # what the wire, which has single precision, does not make zero of
+NEVER_ZERO = ("top_p", "repetition_penalty")  # which would be none at all
 # Up to this, as in vLLM, decoding is greedy: the noise would only choose among equals, and single
 # precision makes zero of still smaller ones.
 GREEDY_TEMPERATURE = 1e-5
@@ -67,7 +68,7 @@ class SamplingParameters:
         _require("min_p", "must be from 0 to 1", self.min_p, 0 <= self.min_p <= 1)
         _require("repetition_penalty", "must be above 0 and at most 100", self.repetition_penalty,
                  0 < self.repetition_penalty <= 100)  # fmt: skip
-        for name in ("top_p", "repetition_penalty"):  # 0 would be none at all
+        for name in NEVER_ZERO:
             value = getattr(self, name)
             _require(name, f"must be at least {LEAST_POSITIVE}", value, value >= LEAST_POSITIVE)
         for name in ("presence_penalty", "frequency_penalty"):

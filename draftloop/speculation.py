@@ -195,8 +195,10 @@ class Speculation:
         if limit is not None and not 1 <= limit <= max_draft_nodes:
             rule = f"must be from 1 to {max_draft_nodes}"
             raise InvalidInput("speculation.max_draft_tokens", rule, limit)
-        # Only where the target runs it must a window fit in a draft; a drafter cuts its own.
-        most = max_draft_nodes if self.strategy == LOOKAHEAD else MAX_WINDOW_NODES
+        # Only a window that was asked for, and that the target runs, must fit in a draft: a drafter
+        # cuts its own, and of the usual one as many columns ride along as there is room for.
+        asked = self.strategy == LOOKAHEAD and self.lookahead != LookaheadParameters()
+        most = max_draft_nodes if asked else MAX_WINDOW_NODES
         self.lookahead.validate("speculation.lookahead", most)
         self.ouroboros.validate("speculation.ouroboros")
         self.opt_tree.validate("speculation.opt_tree", max_draft_nodes)

@@ -57,7 +57,7 @@ def generate(
         str | None, typer.Option(help="Regular expression that the whole output must match.")
     ] = None,
     compare: Annotated[
-        bool, typer.Option("--compare", help="Show plain decoding beside it.")
+        bool, typer.Option("--compare", help="Then decode it plainly, too, and show both speeds.")
     ] = False,
     echo: Annotated[
         bool | None, typer.Option(help="Write the prompt before the text; a terminal alone does.")
@@ -121,8 +121,8 @@ def _stream(
     if not compare:
         run(parameters)
         return
-    (plain, plain_ids), (other, other_ids) = _two_ways(run, parameters)
-    terminal.show_comparison(complaints, plain, other, plain_ids == other_ids)
+    (drafted, drafted_ids), (plain, plain_ids) = _two_ways(run, parameters)
+    terminal.show_comparison(complaints, plain, drafted, plain_ids == drafted_ids)
 
 
 def _print(pieces: Stream, prompt: str) -> Ran[Summary]:
@@ -152,9 +152,9 @@ def _write_json(client: Client, parameters: GenerationParameters, *, compare: bo
         return whole, whole.token_ids
 
     if compare:
-        (plain, plain_ids), (other, other_ids) = _two_ways(run, parameters)
-        answer: dict[str, Any] = {"plain": _as_json(plain), "drafted": _as_json(other)}
-        answer["identical"] = plain_ids == other_ids
+        (drafted, drafted_ids), (plain, plain_ids) = _two_ways(run, parameters)
+        answer: dict[str, Any] = {"drafted": _as_json(drafted), "plain": _as_json(plain)}
+        answer["identical"] = plain_ids == drafted_ids
     else:
         answer = _as_json(run(parameters)[0])
     typer.echo(json.dumps(answer))
@@ -180,7 +180,11 @@ def _as_json(whole: Completion) -> dict[str, Any]:
 def _two_ways(
     run: Callable[[GenerationParameters], Ran[Said]], parameters: GenerationParameters
 ) -> tuple[Ran[Said], Ran[Said]]:
-    """Plain decoding, and as asked for with the same seed."""
-    without = Speculation(strategy=AUTOREGRESSIVE)
-    plain = run(dataclasses.replace(parameters, speculation=without))
-    return plain, run(dataclasses.replace(parameters, seed=plain[0].seed))
+    """As asked for, and plain decoding with the same seed and the same phrases' scope.
+
+    In this order: a plain run that came first would teach the other its own answer.
+    """
+    drafted = run(parameters)
+    without = dataclasses.replace(parameters.speculation, strategy=AUTOREGRESSIVE)
+    plain = dataclasses.replace(parameters, speculation=without, seed=drafted[0].seed)
+    return drafted, run(plain)

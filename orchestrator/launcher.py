@@ -30,8 +30,13 @@ DRAFTER_MEMORY_SHARE = 0.2
 
 # Settings of roles that have been made one from what was asked for here and their environment.
 OURS = ("model", "tokenizer")
-# What asks for a role's setting, where that is not a setting of its name.
-ASKED_BY = {"http_listen": {"host", "http_port"}}
+PORTS = {"verifier": "verifier_port", "drafter": "drafter_port", "orchestrator": "port"}
+# What asks for a role's setting, where that is not a setting of its name alone.
+ASKED_BY = {
+    **{(role, "listen"): {"host", port} for role, port in PORTS.items()},
+    ("orchestrator", "http_listen"): {"host", "http_port"},
+    ("drafter", "device"): {"device", "draft_device"},
+}
 
 
 class Stack:
@@ -49,7 +54,7 @@ class Stack:
             raise StartupFailure(f"no folder for logs can be made: {error}; set TMPDIR") from None
         self.processes: dict[str, RoleProcess] = {}
         self.phrases_url = ""  # of the orchestrator, once it is known
-        self._ports: dict[str, int] = {}
+        self._ports: dict[str, int] = {}  # those that are ours to say
         self._on_ready = on_ready or (lambda _: None)
         self._http_address_file = self.folder / "http.address"
         self._start_lock = self.folder / "start.lock"
@@ -111,16 +116,18 @@ class Stack:
         if problems := [*self._missing_models(), *self._taken_ports()]:
             raise StartupFailure("\n".join(problems))
         self._require_orchestrator_flags()
-        self._add("verifier", self._ports["verifier_port"], self._verifier_flags())
+        self._add("verifier", self._verifier_flags())
         if config.draft is not None:
-            self._add("drafter", self._ports["drafter_port"], self._drafter_flags())
+            self._add("drafter", self._drafter_flags())
         for process in list(self.processes.values()):  # both import torch in the meantime
             self._await(process, deadline)
-        self._add("orchestrator", config.port, self._orchestrator_flags())
+        self._add("orchestrator", self._orchestrator_flags())
         self._await(self.processes["orchestrator"], deadline)
 
-    def _add(self, role: str, port: int, flags: list[str]) -> None:
-        flags = ["--listen", f"{self.config.host}:{port}", *flags]
+    def _add(self, role: str, flags: list[str]) -> None:
+        port = self._ports.get(PORTS[role])
+        if port is not None:
+            flags = ["--listen", f"{self.config.host}:{port}", *flags]
         secrets: dict[str, str] = {}
         if role != "verifier" and "phrases_url" in self.config.model_fields_set:
             secrets[f"{prefix_of(role)}PHRASES_URL"] = self.config.phrases_url
@@ -176,11 +183,13 @@ class Stack:
     def _taken_ports(self) -> Iterator[str]:
         """Chooses the ports first: see `ports.free_where_taken`."""
         config, named = self.config, self.config.model_fields_set
-        ports = {"verifier_port": config.verifier_port, "port": config.port}
+        ports = {
+            name: getattr(config, name)
+            for role, name in PORTS.items()
+            if self._says(role, "listen") and not (role == "drafter" and config.draft is None)
+        }
         if config.http_port is not None and self._says("orchestrator", "http_listen"):
             ports["http_port"] = config.http_port
-        if config.draft is not None:
-            ports["drafter_port"] = config.drafter_port
         self._ports = free_where_taken(config.host, ports, named)
         yield from port_problems(config.host, self._ports, named)
 
@@ -225,7 +234,7 @@ class Stack:
 
     def _says(self, role: str, name: str) -> bool:
         """Whether a setting is ours to say: asked for, or not said by the role's environment."""
-        asked = ASKED_BY.get(name, {name}) & self.config.model_fields_set
+        asked = ASKED_BY.get((role, name), {name}) & self.config.model_fields_set
         said = f"{prefix_of(role)}{name.upper()}" in os.environ
         return name in OURS or bool(asked) or not said
 

@@ -13,7 +13,14 @@ from typing import Any
 from draftloop.errors import InvalidInput
 from draftloop.grammar import FORMATS, Grammar
 from draftloop.logprobs import MOST_TOP_LOGPROBS
-from draftloop.request import MAX_SEED, MAX_TOP_K, GenerationParameters, check_characters
+from draftloop.request import (
+    LEAST_POSITIVE,
+    MAX_SEED,
+    MAX_TOP_K,
+    NEVER_ZERO,
+    GenerationParameters,
+    check_characters,
+)
 
 INT32, UINT32 = 2**31 - 1, 2**32 - 1
 REAL_NUMBERS = (
@@ -27,6 +34,9 @@ def require_fitting(said: GenerationParameters) -> None:
     _require_grammar(said.sampling.grammar)
     for name in REAL_NUMBERS:
         require_number(name, getattr(said.sampling, name))
+    for name in NEVER_ZERO:
+        if (real := getattr(said.sampling, name)) < LEAST_POSITIVE:
+            raise InvalidInput(name, f"must be at least {LEAST_POSITIVE}", real)
     for name, value, most, rule in (
         ("max_tokens", said.max_tokens, UINT32, _at_least_1(said.max_tokens)),
         ("min_tokens", said.min_tokens, UINT32, f"must be from 0 to {UINT32}"),

@@ -10,10 +10,11 @@ from draftloop.tls import ClientTls
 
 KEEPALIVE_MS = 10_000
 KEEPALIVE_TIMEOUT_MS = 5_000
+NO_LIMIT = -1  # on messages, for clients of a server that has one
 
 
 def shared_options(max_message_bytes: int) -> list[tuple[str, int]]:
-    """Options that both ends must agree on."""
+    """Options that both ends must agree on, but for a client's NO_LIMIT."""
     return [
         ("grpc.max_send_message_length", max_message_bytes),
         ("grpc.max_receive_message_length", max_message_bytes),

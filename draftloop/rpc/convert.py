@@ -11,7 +11,7 @@ from draftloop.grammar import Format, Grammar
 from draftloop.load import ServiceLoad
 from draftloop.logprobs import PromptLogprobs, TokenLogprobs
 from draftloop.model_info import CostPoint, ModelInfo
-from draftloop.request import GenerationParameters, SamplingParameters
+from draftloop.request import NEVER_ZERO, GenerationParameters, SamplingParameters
 from draftloop.rpc.convert_speculation import speculation_from_pb, speculation_to_pb
 from draftloop.rpc.fields import names, taken
 from draftloop.tree import DraftEnd, DraftTree, ServiceTimings, TokenSource, Verdict
@@ -148,19 +148,18 @@ def sampling_to_pb(parameters: SamplingParameters) -> pb.SamplingParameters:
 
 
 def sampling_from_pb(message: pb.SamplingParameters) -> SamplingParameters:
-    """Sampling parameters as they came; top_p and repetition_penalty 0 mean "off", like unset."""
+    """Sampling parameters as they came, unchecked; what is not said is off."""
     return SamplingParameters(
         temperature=message.temperature,
         top_k=message.top_k,
-        top_p=message.top_p or 1.0,
         min_p=message.min_p,
-        repetition_penalty=message.repetition_penalty or 1.0,
         presence_penalty=message.presence_penalty,
         frequency_penalty=message.frequency_penalty,
         logit_bias=tuple(sorted(message.logit_bias.items())),
         bans=_bans_from_pb(message.bans) if message.HasField("bans") else NO_BANS,
         grammar=_grammar_from_pb(message.grammar) if message.HasField("grammar") else None,
         seed=message.seed,
+        **taken(message, filter(message.HasField, NEVER_ZERO)),
     )
 
 

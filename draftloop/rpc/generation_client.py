@@ -11,11 +11,10 @@ import grpc
 from google.protobuf.message import Message
 
 from draftloop.completion import Completion, DeploymentInfo, Piece, Summary
-from draftloop.config import MAX_MESSAGE_BYTES
 from draftloop.errors import DraftloopError, InvalidInput, Unavailable
 from draftloop.request import GenerationParameters
 from draftloop.rpc import convert, convert_generation
-from draftloop.rpc.channel import open_channel
+from draftloop.rpc.channel import NO_LIMIT, open_channel
 from draftloop.rpc.status import to_error
 from draftloop.tls import ClientTls
 from protos import generation_pb2 as pb
@@ -41,7 +40,7 @@ class Wire:
             raise DraftloopError(CLOSED)
         if self._channel is None:
             asyncio.get_running_loop()  # a channel made outside would belong to another loop
-            self._channel = open_channel(self._address, MAX_MESSAGE_BYTES, self._tls)
+            self._channel = open_channel(self._address, NO_LIMIT, self._tls)
         return generation_pb2_grpc.GenerationStub(self._channel)
 
     async def close(self) -> None:

@@ -73,7 +73,7 @@ def to_error(error: grpc.aio.AioRpcError, address: str) -> DraftloopError:
     if code is grpc.StatusCode.INVALID_ARGUMENT:
         return _invalid(error, text)
     if code is grpc.StatusCode.RESOURCE_EXHAUSTED:
-        return overloaded(error) or DraftloopError(text)
+        return overloaded(error) or DraftloopError(f"{text} (--max-message-bytes of the server)")
     if code is grpc.StatusCode.UNAVAILABLE:
         return _unavailable(error, text, address)
     if code in PLAIN:

@@ -101,6 +101,31 @@ def test_a_comparison_is_beside_the_texts(stack: Stack, whole: Completion) -> No
     assert result.stderr.splitlines()[-1] == "identical tokens"
 
 
+def test_a_comparison_does_not_teach_the_drafts_their_answer(stack: Stack) -> None:
+    """Once the plain run came first, and what it said was drafted in the other."""
+    result = generated(stack.address, PROMPT, *GREEDY, "--compare")
+    ways = [line.partition(":")[0] for line in result.stderr.splitlines() if " tokens in " in line]
+    assert ways == ["fused", "autoregressive"]
+
+
+def test_a_comparison_shares_no_more_than_was_asked_for(stack: Stack) -> None:
+    """Once its plain run shared a text whatever the scope."""
+
+    def namespaces() -> int:
+        with Client(stack.address) as client:
+            phrases = client.info().phrases
+        assert phrases is not None
+        return phrases.namespaces
+
+    before = namespaces()
+    alone = (*GREEDY, "--compare", "--tenant", "compared")
+    for scope in ("off", "private"):
+        assert generated(stack.address, PROMPT, *alone, "--phrases", scope).exit_code == 0
+    assert namespaces() == before
+    assert generated(stack.address, PROMPT, *alone).exit_code == 0
+    assert namespaces() == before + 1
+
+
 def test_the_port_of_the_http_api_is_not_nobodys(stack: Stack) -> None:
     """Once it was told to start a server, beside the one that answered."""
     assert stack.http_address is not None

@@ -23,6 +23,7 @@ from draftloop.client import (
     TokenSource,
     Unavailable,
 )
+from draftloop.config import MAX_MESSAGE_BYTES
 from tests.support.scripted_generation import ScriptedGeneration, serving
 from tests.support.waiting import until
 
@@ -99,6 +100,23 @@ def test_what_would_fail_again_is_not_tried_again(
     with pytest.raises(kind, match=words):
         client.generate("x")
     assert servicer.calls == 1
+
+
+def test_messages_are_as_large_as_the_server_lets_them_be() -> None:
+    """Once the client had a limit of its own, the usual one of servers."""
+    large = MAX_MESSAGE_BYTES + 1
+    with serving(ScriptedGeneration(), 2 * large) as address, Client(address) as client:
+        assert client.generate("x" * large).text == "012"
+        assert len(client.detokenize([large])) == large
+
+
+def test_a_message_that_is_too_large_names_the_servers_setting(client: Client) -> None:
+    for ask in (
+        lambda: client.generate("x" * MAX_MESSAGE_BYTES),
+        lambda: client.detokenize([MAX_MESSAGE_BYTES]),
+    ):
+        with pytest.raises(DraftloopError, match="larger than max .*--max-message-bytes of the"):
+            ask()
 
 
 def test_a_wait_that_outlasts_the_timeout_is_not_begun(told: Told, client: Client) -> None:

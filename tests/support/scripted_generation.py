@@ -9,7 +9,9 @@ from contextlib import contextmanager
 import grpc
 
 from draftloop.client.loop_thread import LoopThread
+from draftloop.config import MAX_MESSAGE_BYTES
 from draftloop.errors import DraftloopError
+from draftloop.rpc.channel import shared_options
 from draftloop.rpc.interceptors import ErrorInterceptor
 from protos import generation_pb2 as pb
 from protos import generation_pb2_grpc, speculation_pb2
@@ -78,13 +80,23 @@ class ScriptedGeneration(generation_pb2_grpc.GenerationServicer):
             summary=SUMMARY,
         )
 
+    async def Detokenize(
+        self, request: pb.DetokenizeRequest, context: grpc.aio.ServicerContext
+    ) -> pb.DetokenizeResponse:
+        """As many letters as the first token says."""
+        self._begin(context)
+        return pb.DetokenizeResponse(text="x" * request.token_ids[0])
+
 
 @contextmanager
-def serving(servicer: ScriptedGeneration) -> Iterator[str]:
+def serving(
+    servicer: ScriptedGeneration, max_message_bytes: int = MAX_MESSAGE_BYTES
+) -> Iterator[str]:
     """Its address, while it runs on a thread of its own."""
 
     async def start() -> tuple[grpc.aio.Server, str]:
-        server = grpc.aio.server(interceptors=[ErrorInterceptor()])
+        options = shared_options(max_message_bytes)
+        server = grpc.aio.server(interceptors=[ErrorInterceptor()], options=options)
         generation_pb2_grpc.add_GenerationServicer_to_server(servicer, server)
         port = server.add_insecure_port("127.0.0.1:0")
         await server.start()
@@ -93,7 +105,9 @@ def serving(servicer: ScriptedGeneration) -> Iterator[str]:
     thread = LoopThread()
     try:
         server, address = thread.run(start())
-        yield address
-        thread.run(server.stop(0))
+        try:
+            yield address
+        finally:
+            thread.run(server.stop(0))
     finally:
         thread.stop()

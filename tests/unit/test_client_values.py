@@ -83,6 +83,8 @@ def test_options_win_over_a_request() -> None:
         ("x", {"seed": 2**64}, "seed: must be from 0 to"),
         ("x", {"top_k": -2}, "top_k: must be from 0"),
         ("x", {"max_draft_tokens": -2}, "^speculation.max_draft_tokens: must be at least 1; got"),
+        ("x", {"top_p": 0}, "^top_p: must be at least 1e-30; got 0"),
+        ("x", {"repetition_penalty": 1e-50}, "^repetition_penalty: must be at least 1e-30; got"),
         ("x", {"logprobs": -1}, "logprobs: must be from 0"),
         ("x", {"prompt_logprobs": -1}, "prompt_logprobs: must be from 0"),
         ("x", {"stop_token_ids": [1, 2**31]}, r"stop_token_ids\[1\]: must be"),

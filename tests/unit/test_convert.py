@@ -15,7 +15,7 @@ from draftloop import errors
 from draftloop.bans import Bans
 from draftloop.grammar import FORMATS, Grammar
 from draftloop.logprobs import TokenLogprobs
-from draftloop.request import SamplingParameters
+from draftloop.request import NEVER_ZERO, SamplingParameters
 from draftloop.rpc import convert
 from draftloop.rpc.interceptors import to_status
 from draftloop.tree import DraftTree, ServiceTimings, TokenSource, Verdict
@@ -86,6 +86,15 @@ def test_sampling(
 
 def test_unset_filters_are_off() -> None:
     assert convert.sampling_from_pb(pb.SamplingParameters()) == SamplingParameters()
+
+
+@pytest.mark.parametrize("name", NEVER_ZERO)
+def test_a_zero_that_was_said_is_no_unset_filter(name: str) -> None:
+    """Once it switched the filter off."""
+    said: dict[str, Any] = {name: 0.0}
+    message = over_the_wire(pb.SamplingParameters(**said))
+    with pytest.raises(errors.InvalidInput, match=f"{name}: must be above 0"):
+        convert.sampling_from_pb(message).validate(8)
 
 
 def test_bans() -> None:

@@ -27,6 +27,13 @@ from orchestrator.role_process import PYTHON, RoleProcess
 from orchestrator.stack_config import StackConfig
 
 
+class Unstarted(RoleProcess):
+    """Of which only what it was told is looked at."""
+
+    def start(self) -> None:
+        pass
+
+
 @pytest.mark.parametrize(("draft", "threads"), [("drafter", ["1"]), ("drafter-large", [])])
 def test_a_draft_model_that_one_core_holds_gets_one_thread(draft: str, threads: list[str]) -> None:
     stack = Stack(StackConfig(draft=bundled_model(draft), device="cpu"))
@@ -192,14 +199,10 @@ def test_an_environments_phrase_log_is_not_overruled(
 ) -> None:
     monkeypatch.setenv(name, "redis://there")
 
-    class Unstarted(RoleProcess):
-        def start(self) -> None:
-            pass
-
     def given(config: StackConfig) -> str:
         stack = Stack(config)
         stack.role_process = Unstarted
-        stack._add("drafter", 0, [])
+        stack._add("drafter", [])
         stack.stop()
         with pytest.MonkeyPatch.context() as started:
             for variable, value in stack.processes["drafter"].environment.items():
@@ -247,6 +250,40 @@ def test_what_a_roles_environment_says_is_not_overruled_by_defaults(
     assert asked["verifier"]["--dtype"] == "bfloat16"
     assert asked["orchestrator"]["--http-listen"] == "127.0.0.1:9"
     assert asked["orchestrator"]["--default-strategy"] == "fused"
+
+
+def test_a_device_that_was_asked_for_goes_before_the_drafters_environment(
+    monkeypatch: pytest.MonkeyPatch, unstarted: Callable[..., dict[str, dict[str, str]]]
+) -> None:
+    """Once --draft-device did not; it says nothing of the verifier's."""
+    for role in ("VERIFIER", "DRAFTER"):
+        monkeypatch.setenv(f"DRAFTLOOP_{role}_DEVICE", "cuda:1")
+    flags = unstarted(draft_device="cpu")
+    assert flags["drafter"]["--device"] == "cpu" and "--device" not in flags["verifier"]
+    assert "--device" not in unstarted()["drafter"]
+    for role in ("verifier", "drafter"):
+        assert unstarted(device="cuda")[role]["--device"] == "cuda"
+
+
+def test_a_role_listens_where_its_environment_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Unless host or port were asked for; once it was told another place all the same."""
+
+    def listening(**settings: Any) -> dict[str, str | None]:
+        stack = Stack(StackConfig.read(None, **settings))
+        stack.role_process = Unstarted
+        assert not list(stack._taken_ports())
+        for role in ("verifier", "drafter", "orchestrator"):
+            stack._add(role, [])
+        stack.stop()
+        flags = {name: process.flags for name, process in stack.processes.items()}
+        return {name: dict(pairwise(said)).get("--listen") for name, said in flags.items()}
+
+    others = {"drafter_port": 0, "port": 0, "http_port": 0}
+    monkeypatch.setenv("DRAFTLOOP_VERIFIER_LISTEN", "127.0.0.2:7")
+    free = "127.0.0.1:0"
+    assert listening(**others) == {"verifier": None, "drafter": free, "orchestrator": free}
+    assert listening(**others, verifier_port=0)["verifier"] == free
+    assert str(listening(**others, host="localhost")["verifier"]).startswith("localhost:")
 
 
 def test_the_target_of_the_environment_brings_its_tokenizer(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from draftloop.errors import InvalidInput
 from draftloop.lookahead import LookaheadParameters
 from draftloop.speculation import (
     STRATEGIES,
@@ -29,3 +30,17 @@ def test_parameters_that_say_how_much(strategy: str) -> None:
 def test_parameters_that_leave_it_open() -> None:
     assert Speculation().most_nodes("opt_tree") is None
     assert Speculation().most_nodes("cascade") is None
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_defaults_suit_every_target(strategy: str) -> None:
+    """With 55 nodes in a draft `lookahead` was refused for a window that nobody had asked for."""
+    for most in (1, 16, 55, 1024):
+        Speculation(strategy=strategy).validate(most)
+
+
+def test_a_window_that_was_asked_for_must_fit() -> None:
+    asked = Speculation(strategy="lookahead", lookahead=LookaheadParameters(window=6))
+    asked.validate(52)
+    with pytest.raises(InvalidInput, match="speculation.lookahead: .* must be at most 51; got 52"):
+        asked.validate(51)
