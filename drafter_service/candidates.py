@@ -36,7 +36,16 @@ NO_DELTA = -1.0
 class Candidates:
     """Nodes, parents before children; the same token under the same parent is one node.
 
-    `children`: most of one node that the draft model is asked for.
+    `children`: most of one node that the draft model is asked for. A draft takes these steps:
+
+        advance             from the last draft to the text as it is by now
+        plan, offer         how far it may grow, and what other sources have for it
+        begin               the first ends
+        while it `grows`    make_room, run (its logits come from a forward), take, next_ends;
+                            or passes, which is all of that in one call;
+                            or take_known, next_ends, where no forward is needed
+        choose, build       what is worth verifying
+        judge               what the target said
     """
 
     def __init__(self, session: DrafterSession, children: int) -> None:

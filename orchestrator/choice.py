@@ -101,13 +101,14 @@ class ModelChoice(DraftChoice):
         A round that only opens the session does without: that is a choice and no failure.
         """
         advantage = self.advantage(offer)
-        if not self.drafter.asked_for:
-            self._just_opened = self._opens(committed, advantage)
-            return self._just_opened and not self.drafter.asked_for  # none was there
-        if self._controller.fixed:
-            return True
-        if not self.drafter.is_due:
-            return False
+        if self.drafter.asked_for:
+            due = self.drafter.is_due
+            return self._controller.fixed or (due and self._takes(advantage, offer))
+        self._just_opened = self._opens(committed, advantage)
+        return self._just_opened and not self.drafter.asked_for  # none was there
+
+    def _takes(self, advantage: float, offer: Offer) -> bool:
+        """Whether it pays to ask, or is tried."""
         opened, self._just_opened = self._just_opened, False
         pays = advantage > 0
         if not pays and self._goes_on(advantage):
