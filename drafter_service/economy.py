@@ -14,6 +14,12 @@ from draftloop.tree import DraftBudget
 
 MEMORY = 0.9
 PRIOR_GAIN = 0.6
+# A forward counts for at most so many times what they take, or this: one that waited behind a long
+# prompt would end further ones for good, and with them all that could correct it.
+MOST_SURPRISE, LEAST_S = 4.0, 1e-3
+# Part of the way to the first guess that is gone with every forward that does not pay: they are
+# tried again.
+FADING = 0.005
 # Forwards of each way at first, then every so many one of the way that lost.
 TRIALS, RETRY = 4, 16
 # Drafts, of all sessions, of which one goes another way; and tokens that the drafts of a way must
@@ -24,27 +30,31 @@ CHOICE_MEMORY, MOST_DRAFTS = 0.95, 100
 
 @compiled
 def observed(state: Floats, seconds: float, gain: float, first: bool) -> None:
-    """`Economy.observe`, compiled; `state`: seconds and gain of a further forward."""
+    """`Economy.observe`, compiled."""
     if not first:
-        state[0] += (1 - MEMORY) * (seconds - state[0])
+        most = MOST_SURPRISE * max(state[0], LEAST_S)
+        state[0] += (1 - MEMORY) * (min(seconds, most) - state[0])
     state[1] += (1 - MEMORY) * (gain - state[1])
 
 
 @compiled
 def pays(state: Floats, reach: float, tokens_per_second: float, least: float) -> bool:
     """`Economy.pays`, compiled."""
-    return bool(reach * state[1] > tokens_per_second * state[0] + least)
+    goes_on = reach * state[1] > tokens_per_second * state[0] + least
+    if not goes_on:
+        state[0] += FADING * (state[2] - state[0])
+    return bool(goes_on)
 
 
 class Economy:
     """What further forwards of a session's drafts cost and bring in, of late.
 
-    `first_forward_s` is a first guess: seconds of one forward. `state`: those seconds, and expected
-    accepted tokens of a forward whose start is accepted.
+    `first_forward_s` is a first guess: seconds of one forward. `state`: those seconds, expected
+    accepted tokens of a forward whose start is accepted, and the guess.
     """
 
     def __init__(self, first_forward_s: float) -> None:
-        self.state = np.array((first_forward_s, PRIOR_GAIN))
+        self.state = np.array((first_forward_s, PRIOR_GAIN, first_forward_s))
 
     def observe(self, seconds: float, gain: float, *, first: bool = False) -> None:
         """Takes in a forward, waiting included, and the expected tokens that it added.

@@ -17,8 +17,9 @@ SLOPE_NODES = 2
 LATEST, LATEST_DRAFTED = 32, 64
 # Drafted rounds, more of them or fewer, after which what a draft adds is reckoned anew.
 REFIT = 8
-# Rounds without a draft after which one with a draft, the oldest, is forgotten: what was seen while
-# the machine was busy otherwise would forbid drafts for good, as nothing corrects it without them.
+# Rounds that say nothing of drafts after which one with a draft, the oldest, is forgotten: what was
+# seen while the machine was busy otherwise would forbid drafts for good, as nothing corrects it
+# without them.
 FADING = 4
 # From so many on their thirds say what a node adds.
 FEWEST_FOR_SLOPE = 12
@@ -32,7 +33,7 @@ class VerifyOverhead:
     begin with wrong prices. All rounds have a level in common, which follows how busy the machine
     is; a draft adds something to it, and something for every node. All are medians: a round in
     which the machine stood still would otherwise make drafts look too dear to be tried again. What
-    drafts added is forgotten where none are made.
+    drafts added is forgotten where nothing more is heard of it.
     """
 
     def __init__(self) -> None:
@@ -50,15 +51,20 @@ class VerifyOverhead:
         """What a node adds."""
         return self._node
 
-    def observe(self, nodes: int, nanoseconds: float, *, is_shared: bool = False) -> None:
-        """Takes in a round's; where others shared it, it says nothing about what a draft adds."""
-        if self._levels and not is_shared:
-            self._learn(nodes, nanoseconds - self._level)
+    def observe(
+        self, nodes: int, nanoseconds: float, *, is_shared: bool = False, by_choice: bool = True
+    ) -> None:
+        """Takes in a round's.
+
+        Where others shared it, it says as little about what a draft adds as one without a draft.
+        """
+        if self._levels and by_choice:
+            self._learn(0 if is_shared else nodes, nanoseconds - self._level)
         self._levels.append(nanoseconds - self._added(nodes))
         self._level = statistics.median(self._levels)
 
     def _learn(self, nodes: int, added: float) -> None:
-        if nodes:
+        if nodes > 0:
             self._drafted.append((nodes, added))
             self._plain = 0
         else:
@@ -135,13 +141,24 @@ class VerifyCost:
         here = (self._forward(nodes + SLOPE_NODES) - self._forward(nodes)) / SLOPE_NODES
         return max(0.0, min(here, behind)) + self.everybodys.node_ns
 
-    def observe(self, nodes: int, nanoseconds: int, timings: ServiceTimings = UNTOLD) -> None:
-        """Takes in what a round took, its draft apart, and what the service says of it."""
+    def observe(
+        self,
+        nodes: int,
+        nanoseconds: int,
+        timings: ServiceTimings = UNTOLD,
+        *,
+        by_choice: bool = True,
+    ) -> None:
+        """Takes in what a round took, its draft apart, and what the service says of it.
+
+        `by_choice`: it was for prices to say whether it has a draft.
+        """
         rows = nodes + 1
         self.load.observe(rows, timings)
         forward = self._line.nanoseconds(max(rows, timings.round_rows))
         around = nanoseconds - timings.prompts_ns - forward
-        self.everybodys.observe(nodes, around, is_shared=self.is_shared(timings))
+        is_shared = self.is_shared(timings)
+        self.everybodys.observe(nodes, around, is_shared=is_shared, by_choice=by_choice)
 
     def is_shared(self, timings: ServiceTimings) -> bool:
         """Whether others have to do with how long that verification took.

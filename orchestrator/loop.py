@@ -223,7 +223,9 @@ class Generation:
             cost, nodes = self.controller.verify_cost, len(draft.tree)
             if modelled and not cost.is_shared(timings):  # else others' work would be booked on it
                 self.drafting.delayed(but_draft - cost.nanoseconds(nodes))
-            cost.observe(nodes, but_draft, timings)
+            cost.observe(
+                nodes, but_draft, timings, by_choice=self.request.strategy != AUTOREGRESSIVE
+            )
             self.controller.observe(nodes, kept, round_ns, modelled=modelled)
         # Text, harvesting and counting wait for the moment in which the next round waits for a
         # service.

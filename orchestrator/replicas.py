@@ -17,6 +17,7 @@ from orchestrator.beginnings import Beginnings
 
 FIRST_REST_S = 0.25
 LONGEST_REST_S = 5.0
+MOST_DOUBLINGS = 10  # of the first rest: a replica may fail for days, and floats end
 # Of a replica's room, by which it may be busier than another one for the sake of what it knows.
 WORTH_OF_A_BEGINNING = 0.125
 
@@ -72,8 +73,8 @@ class Replica:
 
     def failed(self) -> None:
         """Lets it rest, longer with every failure in a row."""
+        rest = min(LONGEST_REST_S, FIRST_REST_S * 2 ** min(self.failures, MOST_DOUBLINGS))
         self.failures += 1
-        rest = min(LONGEST_REST_S, FIRST_REST_S * 2 ** (self.failures - 1))
         self.resting_until = time.monotonic() + rest
 
     def on_trial(self, seconds: float) -> None:

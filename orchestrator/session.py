@@ -7,7 +7,7 @@ from typing import Generic, TypeVar
 
 from draftloop.errors import DeadlineExceeded
 from orchestrator.replicas import Replica, Replicas
-from orchestrator.stream import Stream
+from orchestrator.stream import SessionGone, Stream
 from orchestrator.terms import SessionTerms
 
 AnyStream = TypeVar("AnyStream", bound=Stream)
@@ -58,8 +58,11 @@ class Session(Generic[AnyStream]):
                 self._replica.report(self._stream.load)
 
     def _lose(self, error: Exception) -> None:
-        """Drops the stream. That a client was in a hurry is not the replica's failure."""
-        if self._replica is not None and not isinstance(error, DeadlineExceeded):
+        """Drops the stream. That a client was in a hurry is not the replica's failure.
+
+        Nor is that it has freed a session which was idle for long.
+        """
+        if self._replica is not None and not isinstance(error, (DeadlineExceeded, SessionGone)):
             self._replica.failed()
         self._drop()
 

@@ -104,6 +104,10 @@ class Stream:
         return DeadlineExceeded() if late else error
 
 
+class SessionGone(Unavailable):
+    """The service is there, and has the session no more."""
+
+
 def _meaning(error: grpc.aio.AioRpcError) -> DraftloopError:
     """The user's mistake, too much load, no time left, or a part that is gone."""
     text = error.details() or error.code().name
@@ -114,6 +118,8 @@ def _meaning(error: grpc.aio.AioRpcError) -> DraftloopError:
         return overloaded(error) or Unavailable(f"{text} (--max-message-bytes)")
     if error.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
         return DeadlineExceeded()
+    if error.code() is grpc.StatusCode.NOT_FOUND:
+        return SessionGone(text)
     if error.code() is grpc.StatusCode.INTERNAL:
         return ServiceFailed(text)
     info = error_info(error)

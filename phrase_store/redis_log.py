@@ -10,7 +10,12 @@ from typing import Any, TypeVar
 import redis
 from redis.backoff import NoBackoff
 from redis.cluster import ClusterNode, RedisCluster
-from redis.exceptions import OutOfMemoryError, RedisClusterException, RedisError
+from redis.exceptions import (
+    OutOfMemoryError,
+    RedisClusterException,
+    RedisError,
+    ResponseError,
+)
 from redis.retry import Retry
 from redis.sentinel import Sentinel
 
@@ -95,9 +100,17 @@ class RedisLog(PhraseLog):
                 client.xtrim(self._key, maxlen=0, approximate=False)
                 place = client.xadd(self._key, {FIELD: word})
             client.xtrim(self._key, minid=place, approximate=False)
-            client.xadd(self._cleared_key, {FIELD: b""}, id=place, maxlen=1, approximate=False)
+            self._note_clearing(client, _text(place))
 
         self._call(tell)
+
+    def _note_clearing(self, client: Any, place: str) -> None:
+        try:
+            client.xadd(self._cleared_key, {FIELD: b""}, id=place, maxlen=1, approximate=False)
+        except ResponseError:
+            last = client.xrevrange(self._cleared_key, "+", "-", 1)
+            if not last or numbers(_text(last[0][0])) < numbers(place):
+                raise  # else somebody else has cleared it meanwhile
 
     def close(self) -> None:
         with self._door:

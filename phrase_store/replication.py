@@ -22,6 +22,8 @@ MOST_WAITING = 10_000
 GATHER_S = 0.2
 READ_RECORDS = 1024
 FOLLOW_S = 1.0
+# So often a log is asked for its last clearing: a server that must evict keeps what is asked for.
+CLEARINGS_S = 30.0
 PROGRESS_S = 1.0
 # A link that nobody has used for so long after a failure is not known to be lost any more.
 FORGOTTEN_S = 30.0
@@ -181,6 +183,7 @@ class Follower:
         self.link = Link(figures, BreakerPolicy(failures=1), namespace=name, task="read")
         self._position = START
         self._cut_off = False
+        self._looks_again = time.monotonic() + CLEARINGS_S
         self._at_once = READ_RECORDS  # fewer where so many are too large to come in time
         self._replay_began: float | None = None
         self._replay_records = 0
@@ -227,6 +230,9 @@ class Follower:
     def _follow(self) -> None:
         entries = self._log.follow(self._position, self._at_once, FOLLOW_S)
         self._take_all(entries)
+        if time.monotonic() > self._looks_again:
+            self._looks_again = time.monotonic() + CLEARINGS_S
+            self._heed_clearing()
         if not entries:
             self._position = self._log.resume(self._position)
 

@@ -2,7 +2,8 @@
 
 Every forward compares its time with the curve's. The difference corrects the two points between
 which it lies, and by a share all points at once, as when the machine has become slower. Corrections
-are logarithms, so that twice and half weigh the same; old forwards fade by GAIN.
+are logarithms, so that twice and half weigh the same; old forwards fade by GAIN, and what sizes
+that do not run had of their own by DRIFT.
 """
 
 from __future__ import annotations
@@ -21,6 +22,10 @@ GAIN = 0.1
 SHARED = 0.5
 # No single forward, however late, counts for more than a factor of e^0.5.
 MOST_SURPRISE = 0.5
+# Forwards after which all points' own corrections come so much nearer to those of the latest: a
+# busy moment is over for sizes that do not run any more, too. Nothing else would show it, where
+# what they seem to cost is why they do not run.
+DRIFT_EVERY, DRIFT = 16, 0.005
 # Forwards beyond the largest one measured, by this factor, say nothing about it: prefills.
 REACH = 1.25
 # Contexts are told apart in such steps, and all beyond so many steps are one.
@@ -35,7 +40,7 @@ class CostCurve:
 
     def __init__(self, measured: Sequence[CostPoint] = ()) -> None:
         self._measured = tuple(measured)
-        self._common = 0.0
+        self._common, self._forwards = 0.0, 0
         self._own = [0.0] * len(self._measured)
         # forwards that corrected each point, and the start's measurement
         self._weights = [1.0] * len(self._measured)
@@ -59,6 +64,10 @@ class CostCurve:
         own[high] += (1 - SHARED) * share * step
         weights[low] += 1 - share
         weights[high] += share
+        self._forwards += 1
+        if self._forwards % DRIFT_EVERY == 0:
+            here = (1 - share) * own[low] + share * own[high]
+            own[:] = [one + DRIFT * (here - one) for one in own]
 
     def _find(self, key: tuple[int, int, int], context: int) -> Spot:
         rows, _, batch = key

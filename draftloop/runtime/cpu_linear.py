@@ -30,6 +30,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+from transformers.pytorch_utils import Conv1D
 
 from draftloop.runtime.huge_pages import WEIGHTS
 from draftloop.runtime.quantization import (
@@ -52,6 +53,7 @@ FORMATS = (torch.float32, torch.bfloat16)  # of activations
 # Values along k of which a matrix has a multiple: those of a word, and of a vector of integers.
 MULTIPLES = {torch.float32: 1, torch.bfloat16: 2, torch.int8: MULTIPLE}
 WORD_BITS = 32
+LAYERS = (nn.Linear, Conv1D, QuantizedLinear)
 
 
 def packable(weight: Tensor) -> bool:
@@ -210,12 +212,13 @@ def replace_linears(model: nn.Module) -> int:
     module shares it, as the embedding does with a tied head: that matrix then exists twice.
     """
     replaced = 0
-    for parent in [module for module in model.modules() if _parts(module) is None]:
+    for parent in [module for module in model.modules() if not isinstance(module, LAYERS)]:
         for name, child in list(parent.named_children()):
             parts = _parts(child)
             if parts is not None and _suits(parts):
                 setattr(parent, name, PackedLinear(*parts))
                 replaced += 1
+            del parts  # a matrix of few bits is apart there
     return replaced
 
 

@@ -33,6 +33,7 @@ T = TypeVar("T")
 # What nobody waits for is done after so long without a job, or when there is so much of it.
 QUIET_S = 0.0005
 MOST_UNCOUNTED = 64
+LONGEST_END_S = 10.0  # of what is running when the engine is to stop
 NO_FORWARD = Pass(rows=0, nodes=0, nanoseconds=0)
 
 log = logs.get(__name__)
@@ -149,14 +150,16 @@ class Engine:
     def stop(self, *, waits: bool = True) -> None:
         """Ends the thread; tasks under way fail with Unavailable.
 
-        Not before what is called on it returns. Who does not wait has to end the process: see
-        `draftloop.rpc.role`.
+        Not before what is called on it returns. Who does not wait, or has waited for long, has to
+        end the process: see `draftloop.rpc.role`.
         """
         with self._door:
             self._stopping = True
             self._inbox.put(None)
         if waits:
-            self._thread.join()
+            self._thread.join(LONGEST_END_S)
+            if self._thread.is_alive():
+                log.error("the engine's thread does not end", waited_s=LONGEST_END_S)
 
     def _run(self) -> None:
         try:

@@ -77,6 +77,10 @@ class LanguageModel:
         if size := parse_size(options.inflate):
             inflate(self.network, size)
         self.parameters = count_parameters(self.network)
+        if options.split and self._bits == 4:
+            raise StartupFailure(
+                "quantization: w4a8 does not go with tensor_parallel_size yet; take int8 or w8a8"
+            )
         if self._form and not options.split:  # first, so that both of what is compared are rounded
             quantize(self.network, self._form)
         expected = reference.of(self.network, wanted)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from draftloop.grammar import Grammar
@@ -127,14 +127,20 @@ class ChatReader:
             if isinstance(part, Content):
                 parts.extend(self._calls.feed(part.text))
             else:
+                parts.extend(self._calls.break_off())
                 parts.append(part)
         return parts
 
-    def _tell(self, found: Iterable[Part], parts: Parts) -> None:
-        """Adds what was found; tokens that are not clear yet are its."""
+    def _tell(self, found: Sequence[Part], parts: Parts) -> None:
+        """Adds what was found; tokens that are not clear yet are its.
+
+        One whose text is of reasoning and content is the reasoning's, of which content must not
+        tell.
+        """
+        mixed = any(isinstance(part, Reasoning) for part in found)
         for part in found:
             if isinstance(part, Content):
-                part = Content(part.text, self._unclear)
+                part = Content(part.text, () if mixed else self._unclear)
             self._unclear = ()
             if not (self._hidden and isinstance(part, Reasoning)):
                 parts.add(part)

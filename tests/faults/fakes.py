@@ -118,6 +118,8 @@ class FakeDrafter(drafter_pb2_grpc.DrafterServicer):
                 await asyncio.sleep(self.delay_s)
                 try:
                     reply = self._behavior(message.propose, chance)
+                except SessionLost as error:
+                    await context.abort(grpc.StatusCode.NOT_FOUND, str(error))
                 except RuntimeError as error:
                     await context.abort(grpc.StatusCode.INTERNAL, str(error))
                 yield reply

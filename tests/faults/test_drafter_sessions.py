@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import random
 import time
+from typing import Any
 
+from draftloop.errors import SessionLost
 from tests.faults import fakes
 from tests.faults.open_sessions import (
     AT_ONCE_S,
@@ -79,6 +82,28 @@ async def test_a_drafter_that_prefills_for_long_is_done_without_until_it_is_read
         assert time.monotonic() - began > 4 * DRAFT_TIMEOUT_S
         assert await proposes(session)
         assert fake.opened == 1 and replica.failures == 0 and replica.sessions == 1
+
+
+async def test_a_session_that_a_drafter_has_freed_is_opened_again_at_once() -> None:
+    """It was idle for long: its drafter is as well as before, for all others too."""
+    lost = iter([True])
+
+    def once_gone(propose: Any, chance: random.Random) -> Any:
+        if next(lost, False):
+            raise SessionLost("idle")
+        return fakes.wrong_chain(propose, chance)
+
+    fake = fakes.FakeDrafter(None, once_gone)
+    async with (
+        fakes.listening(add_drafter, fake) as address,
+        replicas(address) as known,
+        drafter_session(known) as session,
+    ):
+        (replica,) = known
+        session.open(PROMPT)
+        assert await becomes_ready(session)  # though the first answer is that it is gone
+        assert not replica.resting and replica.failures == 0
+        assert fake.opened == 2
 
 
 async def test_one_request_alone_tries_a_drafter_that_has_failed() -> None:

@@ -12,6 +12,7 @@ from orchestrator.gateway.reasoning.channel_thought import ChannelThought
 from orchestrator.gateway.reasoning.marks import THINK
 from orchestrator.gateway.reasoning.thought import Thought
 from orchestrator.gateway.responses.output import KINDS
+from orchestrator.gateway.tools.harmony import HARMONY
 from orchestrator.gateway.tools.hermes import HERMES
 from orchestrator.gateway.tools.reader import CallReader
 
@@ -90,6 +91,17 @@ def test_messages_in_channels_stand_in_order() -> None:
                 parts.add(part)
         expected = [Content("So.", (0,)), Reasoning("Hm."), Content("\nSo.\nYes.", (2, 4, 5))]
         assert parts == expected
+
+
+def test_what_is_held_back_does_not_move_behind_other_parts() -> None:
+    head = "<|channel|>{}<|message|>{}<|end|><|start|>assistant"
+    said = [("final", "Hi <"), ("analysis", "Hm."), ("final", "So.")]
+    read = ChatReader(CHANNELS.reader(), CallReader(HARMONY), hidden=False)
+    parts = Parts()
+    for some in in_rounds(read, tuple(head.format(*one) for one in said), 1):
+        for part in some:
+            parts.add(part)
+    assert parts == [Content("Hi <", (0,)), Reasoning("Hm."), Content("\nSo.", (2,))]
 
 
 def test_what_seemed_to_be_a_call_keeps_its_tokens() -> None:

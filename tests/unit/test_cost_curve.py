@@ -117,6 +117,21 @@ def test_the_nearest_line_that_never_falls(
     assert never_falling(values, weights) == expected
 
 
+def test_a_busy_moment_is_over_for_sizes_that_do_not_run_any_more() -> None:
+    """What they seem to cost may be why they do not run."""
+    curve = CostCurve(MEASURED)
+    for _ in range(100):
+        curve.observe(1, 0, 1, 80 * MS)
+        curve.observe(8, 0, 1, 96 * MS)
+        curve.observe(8, 0, 1, 96 * MS)
+    for _ in range(100):
+        curve.observe(1, 0, 1, 10 * MS)
+    assert milliseconds(curve)[1, 128, 8] > 20  # not at once
+    for _ in range(20_000):
+        curve.observe(1, 0, 1, 10 * MS)
+    assert milliseconds(curve)[1, 128, 8] == pytest.approx(12, rel=0.05)
+
+
 def test_more_tokens_never_cost_less() -> None:
     times = (1, 9, 3, 12)
     curve = CostCurve(tuple(CostPoint(1 << at, time * MS) for at, time in enumerate(times)))

@@ -37,6 +37,20 @@ def test_the_first_forward_of_a_draft_says_nothing_about_the_time_of_a_further_o
     assert not economy.pays(1.0, budget(tokens_per_second=500.0))
 
 
+def test_one_late_forward_does_not_end_further_ones_for_good() -> None:
+    """What does not pay is never run: nothing but time could correct what it seems to take."""
+    economy, asked = Economy(first_forward_s=0.001), budget(tokens_per_second=400.0)
+    economy.observe(0.4, 0.6)
+    assert economy.pays(1.0, asked)
+    for _ in range(20):
+        economy.observe(0.4, 0.6)
+    assert not economy.pays(1.0, asked)
+    refused = 0
+    while not economy.pays(1.0, asked):
+        refused += 1
+    assert 100 < refused < 2000
+
+
 def taken(choice: Choice, count: int, first_tokens: int) -> list[bool]:
     ways = []
     for _ in range(count):

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from draftloop.errors import Unavailable
+from draftloop.runtime import engine as engine_module
 from draftloop.runtime import step
 from draftloop.runtime.awaited import Awaited
 from draftloop.runtime.engine import Engine, Job, in_turn
@@ -271,6 +272,23 @@ async def test_an_error_that_nobody_waits_for_any_more_is_not_reported(engine: E
     del lost
     gc.collect()
     assert len(reported) == 1
+
+
+def test_an_engine_stops_beside_a_call_that_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its process could be ended by nobody otherwise."""
+    monkeypatch.setattr(engine_module, "LONGEST_END_S", 0.05)
+    engine, ended, begun = Engine(), threading.Event(), threading.Event()
+
+    def hang() -> None:
+        begun.set()
+        ended.wait(WAIT_S)
+
+    hanging = engine.call(hang)
+    assert begun.wait(WAIT_S)
+    engine.stop()
+    assert not hanging.done()
+    ended.set()
+    hanging.result(WAIT_S)
 
 
 async def test_an_engine_that_stops_says_so_to_a_loop(engine: Engine) -> None:

@@ -235,14 +235,25 @@ def test_what_drafts_added_in_a_busy_moment_does_not_forbid_them_for_good() -> N
     assert cost.nanoseconds(4) > 20 * cost.nanoseconds(0)
     for _ in range(40):
         cost.observe(0, 2000)
+    for _ in range(400):
+        cost.observe(0, 2000, by_choice=False)  # of who asks for no drafts
     assert cost.nanoseconds(4) > 20 * cost.nanoseconds(0)  # not at once
     for _ in range(400):
         cost.observe(0, 2000)
     assert cost.nanoseconds(4) == cost.nanoseconds(0)
-    cost.observe(4, 2200)
     for _ in range(20):
         cost.observe(4, 2200)
     assert cost.nanoseconds(4) == pytest.approx(2200, rel=0.05)
+
+
+def test_nor_where_others_share_all_rounds_from_then_on() -> None:
+    cost = VerifyCost(FLAT)
+    for _ in range(40):
+        cost.observe(0, 2000)
+        cost.observe(4, 90_000)
+    for _ in range(400):
+        cost.observe(0, 2000, shared(sessions=2, rows=2))
+    assert cost.everybodys.nanoseconds(4) == cost.everybodys.nanoseconds(0)
 
 
 def test_a_price_from_a_busy_moment_does_not_outlive_it() -> None:
@@ -358,6 +369,9 @@ def test_a_failed_replica_rests_longer_each_time_until_it_works() -> None:
     assert replica.resting and replica.resting_until > first
     replica.worked()
     assert not replica.resting and replica.failures == 0
+    for _ in range(2000):  # hours of nothing but failures
+        replica.failed()
+    assert replica.resting
 
 
 def test_the_request_limit_holds_and_gives_back() -> None:

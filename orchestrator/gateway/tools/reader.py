@@ -52,6 +52,13 @@ class CallReader:
             pass
         return self._taken()
 
+    def break_off(self) -> Parts:
+        """Something else comes next: what was held back is no beginning of a call."""
+        if self._object is None and not self._among_calls:
+            self._say(self._held)
+            self._held = ""
+        return self._taken()
+
     def finish(self) -> Parts:
         """There is no more text: what was held back is content, but for what ends calls."""
         if self._object is not None and self._object.name is None:
