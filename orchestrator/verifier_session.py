@@ -34,6 +34,8 @@ MOST_FAILURES = 4
 
 log = logs.get(__name__)
 
+OURS = ("draft.", "committed_length")  # fields that clients know nothing of
+
 
 class VerifierSession(Session[VerifierStream]):
     """Reopened on the best replica whenever it is lost. Raises DeadlineExceeded in time."""
@@ -106,10 +108,12 @@ class VerifierSession(Session[VerifierStream]):
             raise
         except DraftloopError as error:
             log.warning("verifier session lost", reason=str(error), committed=len(committed))
-            if isinstance(error, InvalidInput):
+            if not isinstance(error, InvalidInput):
+                self._lose(error)
+            elif error.field.startswith(OURS):
                 self._drop()  # a draft, or a full context: the fault neither of client nor replica
             else:
-                self._lose(error)
+                raise
             return await self._reopen(committed)
         self._worked()
         return answer
