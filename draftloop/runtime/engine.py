@@ -80,6 +80,7 @@ class Engine:
         self._stopping = False
         self._asking: Job | None = None  # whose task has the word
         self._latest = NO_FORWARD  # what those that come in have waited for
+        self._begun: float | None = None  # when the forward that is running did
         self.forwards = 0  # that were run: whether the engine moves
         self._door = threading.Lock()  # nothing enters the inbox behind the word to stop
         self._unread = 0  # of the inbox, those that ask for forwards; behind the door too
@@ -128,6 +129,12 @@ class Engine:
             else:
                 self._unread += asks
                 self._inbox.put(job)
+
+    @property
+    def forward_runs_s(self) -> float:
+        """For how long the forward that is running has; 0 between forwards."""
+        begun = self._begun
+        return 0.0 if begun is None else time.monotonic() - begun
 
     @property
     def alone(self) -> bool:
@@ -261,11 +268,14 @@ class Engine:
         return job.wish is not None
 
     def _step(self, batch: list[Job]) -> None:
+        self._begun = time.monotonic()
         try:
             done, logits = _run(batch)
         except Exception as error:  # the sessions fail, the engine lives
             self._fail_all(batch, error)
             return
+        finally:
+            self._begun = None
         self._ruin.passed()
         self.forwards += len(done)
         self._latest = done[-1] if done else NO_FORWARD

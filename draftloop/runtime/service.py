@@ -34,6 +34,7 @@ from draftloop.runtime.trial import said_by
 Part = TypeVar("Part")
 
 CHUNK_ON_CPU, CHUNK_ON_GPU = 256, 2048  # tokens of a prompt
+HANGS_S = 300.0  # what runs for so long does not come back: steps are to take less than a second
 LOAD_MEMORY = 0.8  # share of the earlier messages in `answer_ns`
 
 log = logs.get(__name__)
@@ -62,6 +63,7 @@ class ModelHost:
         self._admission: Admission | None = None
         self._answer_ns = 0.0
         self._ranks: Ranks | None = None
+        self._watch: asyncio.Task[None] | None = None
 
     @property
     def model(self) -> LanguageModel:
@@ -130,6 +132,7 @@ class ModelHost:
         self._info = model.info(strategies=self._strategies, prefix_caching=settings.prefix_caching)
         self._admission = Admission(model, self.engine, max_waiting=settings.max_waiting)
         metrics.HOSTS.watch(self)
+        self._watch = asyncio.create_task(self._end_where_it_hangs())
         line = self._costs()
         milliseconds = {
             rows: round(time / 1e6, 3) for rows, time in zip(line.rows, line.times, strict=True)
@@ -139,11 +142,19 @@ class ModelHost:
     async def stop(self) -> None:
         """Ends the engine's thread, and the other ranks of a split model."""
         metrics.HOSTS.forget(self)
+        if self._watch is not None:
+            self._watch.cancel()
         # Loading takes minutes, and ends with the process: nobody should have to kill it.
         stop = functools.partial(self.engine.stop, waits=self._model is not None)
         await asyncio.to_thread(stop)
         if self._ranks is not None:
             await asyncio.to_thread(self._ranks.stop)
+
+    async def _end_where_it_hangs(self) -> None:
+        """Health, which another thread tells of, would go on to say that all is well."""
+        while self.engine.forward_runs_s < HANGS_S:
+            await asyncio.sleep(HANGS_S / 10)
+        _end(TimeoutError(f"a forward has run for {HANGS_S:g} s"), 1)
 
     def _costs(self) -> CostLine:
         return cost_line(self.model.cost_curve)
