@@ -17,8 +17,9 @@ from draftloop.errors import Unavailable
 from draftloop.runtime import engine as engine_module
 from draftloop.runtime import step
 from draftloop.runtime.awaited import Awaited
-from draftloop.runtime.engine import Engine, Job, in_turn
+from draftloop.runtime.engine import Engine
 from draftloop.runtime.forward import Task
+from draftloop.runtime.job import Job, in_turn
 from draftloop.runtime.step import ROUND_TOKENS, StepSize
 from draftloop.tree import ServiceTimings
 from tests.support.engine_tasks import steps, wish
