@@ -123,9 +123,11 @@ class _Trials:
         return await asyncio.to_thread(self._exchange, asdict(grammar))
 
     async def end(self) -> None:
-        """With whatever it is trying."""
+        """With whatever it is trying, and though who ends it may be cancelled meanwhile."""
         self._process.terminate()
-        await asyncio.to_thread(self._taken_leave_of)
+        leaving = threading.Thread(target=self._taken_leave_of, daemon=True)
+        leaving.start()
+        await asyncio.to_thread(leaving.join)
 
     def _exchange(self, message: object) -> str | None:
         assert self._process.stdin is not None and self._process.stdout is not None

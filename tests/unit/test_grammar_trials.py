@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import threading
 from collections.abc import AsyncIterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -236,3 +238,21 @@ async def test_what_means_nothing_is_refused(
 ) -> None:
     with pytest.raises(InvalidInput, match=complaint):
         await trials.require(grammar, MODEL)
+
+
+async def test_who_ends_a_trial_may_be_cancelled_before_it_is_over(trials: GrammarTrials) -> None:
+    """Its process is taken leave of though no thread of the loop's pool was free for that."""
+    await trials.require(SOUND, MODEL)
+    one = trials._idle.pop()
+    pool, freed = ThreadPoolExecutor(1), threading.Event()
+    asyncio.get_running_loop().set_default_executor(pool)
+    try:
+        pool.submit(freed.wait)
+        ending = asyncio.create_task(one.end())
+        await asyncio.sleep(0)
+        ending.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await ending
+        await eventually(lambda: one._process.returncode is not None)
+    finally:
+        freed.set()
