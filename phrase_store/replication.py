@@ -182,7 +182,6 @@ class Follower:
         self._figures = figures
         self.link = Link(figures, BreakerPolicy(failures=1), namespace=name, task="read")
         self._position = START
-        self._cut_off = False
         self._looks_again = time.monotonic() + CLEARINGS_S
         self._at_once = READ_RECORDS  # fewer where so many are too large to come in time
         self._replay_began: float | None = None
@@ -207,14 +206,14 @@ class Follower:
         self._prepare()
         while not self._stopping.is_set():
             if not self.link.try_call(self._go_on):
-                self._cut_off = True
+                self._looks_again = 0.0  # its word may have been pushed out meanwhile
                 self._at_once = max(1, self._at_once // 2)
                 self._stopping.wait(self.link.wait_s())
 
     def _go_on(self) -> None:
-        if self._cut_off:
+        if time.monotonic() > self._looks_again:
             self._heed_clearing()
-            self._cut_off = False
+            self._looks_again = time.monotonic() + CLEARINGS_S
         if self.replayed.is_set():
             self._follow()
         else:
@@ -230,9 +229,6 @@ class Follower:
     def _follow(self) -> None:
         entries = self._log.follow(self._position, self._at_once, FOLLOW_S)
         self._take_all(entries)
-        if time.monotonic() > self._looks_again:
-            self._looks_again = time.monotonic() + CLEARINGS_S
-            self._heed_clearing()
         if not entries:
             self._position = self._log.resume(self._position)
 

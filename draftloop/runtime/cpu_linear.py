@@ -32,6 +32,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from transformers.pytorch_utils import Conv1D
 
+from draftloop.runtime.cpu_linear_way import WORD_BITS
 from draftloop.runtime.huge_pages import WEIGHTS
 from draftloop.runtime.quantization import (
     MULTIPLE,
@@ -52,7 +53,6 @@ else:
 FORMATS = (torch.float32, torch.bfloat16)  # of activations
 # Values along k of which a matrix has a multiple: those of a word, and of a vector of integers.
 MULTIPLES = {torch.float32: 1, torch.bfloat16: 2, torch.int8: MULTIPLE}
-WORD_BITS = 32
 LAYERS = (nn.Linear, Conv1D, QuantizedLinear)
 
 

@@ -17,7 +17,7 @@ from llvmlite import ir
 from draftloop.runtime.cpu_byte_dots_kernel import ByteDots
 from draftloop.runtime.cpu_bytes_kernel import Bytes
 from draftloop.runtime.cpu_dots_kernel import Dots
-from draftloop.runtime.cpu_linear_way import Block, Way
+from draftloop.runtime.cpu_linear_way import WORD_BITS, Block, Way
 from draftloop.runtime.cpu_lines_kernel import ROW_FLOATS, Lines
 from draftloop.runtime.cpu_nibbles_kernel import NibbleDots, Nibbles
 from draftloop.runtime.cpu_tiles_kernel import Tiles
@@ -57,7 +57,7 @@ CALL_FIELDS = (
 )  # fmt: skip
 UNITS_PER_THREAD = 4  # at least, where there are as many strips
 POINTERS = ("x", "weights", "bias", "scales", "out")
-WORD_BYTES, WORD_BITS = 4, 32
+WORD_BYTES = WORD_BITS // 8
 
 
 class _LinearEmitter(FormatEmitter):

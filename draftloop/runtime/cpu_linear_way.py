@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple, Protocol
 
+WORD_BITS = 32  # of weights, as many of them as fit
+
 
 class Block(NamedTuple):
     """A strip by some rows along a part of k, in values and addresses of the code being written.

@@ -13,11 +13,12 @@ from llvmlite import ir
 
 from draftloop.runtime.cpu_byte_dots_kernel import ByteDots
 from draftloop.runtime.cpu_bytes_kernel import Bytes
+from draftloop.runtime.cpu_linear_way import WORD_BITS
 from draftloop.runtime.llvm import FormatEmitter, ceil, i64
 from draftloop.runtime.quantization import GROUP
 
 BITS = 4
-VALUES = 8  # of a word
+VALUES = WORD_BITS // BITS  # of a word
 SPAN_STEPS = GROUP // VALUES
 BLOCK_STEPS = 4 * SPAN_STEPS  # so long that memory is read in a row
 LOWER = 0x0F0F0F0F  # of every byte of a word

@@ -91,9 +91,9 @@ class ChatReader:
         for text in texts:
             stage = self._stage
             found = self._read(text)
-            if self._stage != stage:  # what is not clear yet was of the marks between
+            if passed := self._stage != stage:  # what is not clear yet was of the marks between
                 self._unclear = ()
-            if self._stage == stage or found:
+            if found or not passed:
                 self._unclear += (self._tokens,)
             self._tokens += 1
             self._tell(found, parts)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 
 from orchestrator.gateway.chat_reader import ChatReader, Reading
@@ -52,13 +54,17 @@ def in_rounds(read: ChatReader, tokens: tuple[str, ...], size: int) -> list[Part
     return [*(read.feed(texts, ends=False) for texts in rounds), read.feed((), ends=True)]
 
 
+def put_together(rounds: list[Parts]) -> Parts:
+    parts = Parts()
+    for part in itertools.chain(*rounds):
+        parts.add(part)
+    return parts
+
+
 @pytest.mark.parametrize("size", [1, 2, 3, 5, 8, len(TOKENS)])
 def test_parts_stand_in_order_whatever_the_rounds(size: int) -> None:
     """And each has the tokens that are its text, not those of the marks between."""
-    parts = Parts()
-    for some in in_rounds(reader(), TOKENS, size):
-        for part in some:
-            parts.add(part)
+    parts = put_together(in_rounds(reader(), TOKENS, size))
     called = parts[2]
     assert isinstance(called, CallPart)
     assert parts == [
@@ -84,11 +90,7 @@ def test_messages_in_channels_stand_in_order() -> None:
     thought = "<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant"
     tokens = (said, thought, said, "<|channel|>final<|message|>", "Yes", ".")
     for size in (1, len(tokens)):
-        parts = Parts()
-        read = Reading(CHANNELS).reader()
-        for some in in_rounds(read, tokens, size):
-            for part in some:
-                parts.add(part)
+        parts = put_together(in_rounds(Reading(CHANNELS).reader(), tokens, size))
         expected = [Content("So.", (0,)), Reasoning("Hm."), Content("\nSo.\nYes.", (2, 4, 5))]
         assert parts == expected
 
@@ -97,10 +99,7 @@ def test_what_is_held_back_does_not_move_behind_other_parts() -> None:
     head = "<|channel|>{}<|message|>{}<|end|><|start|>assistant"
     said = [("final", "Hi <"), ("analysis", "Hm."), ("final", "So.")]
     read = ChatReader(CHANNELS.reader(), CallReader(HARMONY), hidden=False)
-    parts = Parts()
-    for some in in_rounds(read, tuple(head.format(*one) for one in said), 1):
-        for part in some:
-            parts.add(part)
+    parts = put_together(in_rounds(read, tuple(head.format(*one) for one in said), 1))
     assert parts == [Content("Hi <", (0,)), Reasoning("Hm."), Content("\nSo.", (2,))]
 
 

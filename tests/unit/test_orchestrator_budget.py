@@ -226,12 +226,17 @@ def test_a_round_that_stood_still_does_not_make_drafts_dear() -> None:
     assert cost.nanoseconds(4) == pytest.approx(2200, rel=0.05)
 
 
-def test_what_drafts_added_in_a_busy_moment_does_not_forbid_them_for_good() -> None:
-    """Where they do not pay none is made that could correct it: then it is forgotten."""
+def after_a_busy_moment() -> VerifyCost:
     cost = VerifyCost(FLAT)
     for _ in range(40):
         cost.observe(0, 2000)
         cost.observe(4, 90_000)
+    return cost
+
+
+def test_what_drafts_added_in_a_busy_moment_does_not_forbid_them_for_good() -> None:
+    """Where they do not pay none is made that could correct it: then it is forgotten."""
+    cost = after_a_busy_moment()
     assert cost.nanoseconds(4) > 20 * cost.nanoseconds(0)
     for _ in range(40):
         cost.observe(0, 2000)
@@ -247,10 +252,7 @@ def test_what_drafts_added_in_a_busy_moment_does_not_forbid_them_for_good() -> N
 
 
 def test_nor_where_others_share_all_rounds_from_then_on() -> None:
-    cost = VerifyCost(FLAT)
-    for _ in range(40):
-        cost.observe(0, 2000)
-        cost.observe(4, 90_000)
+    cost = after_a_busy_moment()
     for _ in range(400):
         cost.observe(0, 2000, shared(sessions=2, rows=2))
     assert cost.everybodys.nanoseconds(4) == cost.everybodys.nanoseconds(0)
