@@ -17,6 +17,7 @@ from drafter_service.passes import FORWARDS, LENGTH, Context, grow
 from drafter_service.session import NOISE_AT_ONCE, DrafterSession
 from drafter_service.tree_nodes import (
     NODE,
+    PLAN,
     STATE,
     UNRUN,
     Learned,
@@ -54,6 +55,7 @@ class Candidates:
         most = session.model.options.max_draft_nodes
         self._tree = Tree(
             nodes=np.zeros(FIRST_ROOM, NODE),
+            plan=np.zeros(1, PLAN),
             state=np.zeros(1, STATE),
             rows=session.slot.rows,
             said_tokens=np.zeros((most + 1, self._children), np.int64),
@@ -117,17 +119,30 @@ class Candidates:
     def _count(self, name: str) -> int:
         return int(self._tree.state[name][0])
 
+    @property
+    def _wanted(self) -> int:
+        """Nodes that are wanted at most, as planned."""
+        return int(self._tree.plan["most"][0])
+
+    @property
+    def _max_depth(self) -> int:
+        return int(self._tree.plan["max_depth"][0])
+
+    def _choose(self, most: int) -> None:
+        tree_ends.choose(self._tree, most, float(self._tree.plan["least"][0]))
+
     def plan(
         self, budget: DraftBudget, *, together: int, most: int, max_depth: int, least: float,
         delta: float = NO_DELTA,
     ) -> None:  # fmt: skip
-        """How the tree is to grow: see `tree_nodes.STATE`. What forwards cost is the budget's."""
-        state = self._tree.state[0]
-        state["children"], state["together"], state["why"] = self._children, together, 0
-        state["most"], state["max_depth"], state["least"] = most, max_depth, least
-        state["tokens_per_second"] = budget.tokens_per_second
-        state["node_price"] = budget.least_path_probability
-        state["delta"], state["expected"] = delta, 0.0
+        """How the tree is to grow: see `tree_nodes.PLAN`. What forwards cost is the budget's."""
+        plan, state = self._tree.plan[0], self._tree.state[0]
+        plan["children"], plan["together"] = self._children, together
+        plan["most"], plan["max_depth"], plan["least"] = most, max_depth, least
+        plan["tokens_per_second"] = budget.tokens_per_second
+        plan["node_price"] = budget.least_path_probability
+        plan["delta"] = delta
+        state["expected"], state["why"] = 0.0, 0
 
     def offer(self, tree: DraftTree, max_depth: int) -> None:
         """Adds nodes that another source proposes, as far as they are within the depth."""
@@ -138,11 +153,11 @@ class Candidates:
 
     def begin(self, reviewed: int = 0) -> None:
         """The first ends: the root, and of the offered nodes the best, which are run with it."""
-        tree, state = self._tree, self._tree.state[0]
-        tree.ends[0], state["ends"] = ROOT, 1
+        tree = self._tree
+        tree.ends[0], tree.state["ends"] = ROOT, 1
         if reviewed and not self.root_is_run:
-            tree_ends.choose(tree, min(reviewed, int(state["most"])), float(state["least"]))
-            tree_ends.open_up(tree, 1, int(state["max_depth"]))
+            self._choose(min(reviewed, self._wanted))
+            tree_ends.open_up(tree, 1, self._max_depth)
             tree.ends[: self._count("ends")].sort()
 
     def begin_behind(self, chain: DraftTree) -> None:
@@ -150,7 +165,7 @@ class Candidates:
         if not chain:
             self.begin()
             return
-        last, state = len(chain) - 1, self._tree.state[0]
+        last, state = len(chain) - 1, self._tree.state
         self._tree.nodes[ROOT]["row"], state["rows"] = ROOT, self.session.slot.pending
         self.offer(chain, len(chain))
         self.nodes["grown"][:last] = 1
@@ -169,11 +184,11 @@ class Candidates:
 
     def every_end(self, most: int) -> None:
         """Up to `most` open ends, or all of those whose children are known, whatever they cost."""
-        tree, state = self._tree, self._tree.state[0]
-        tree_ends.choose(tree, len(self), float(state["least"]))
-        tree_ends.open_up(tree, 0, int(state["max_depth"]))
+        tree = self._tree
+        self._choose(len(self))
+        tree_ends.open_up(tree, 0, self._max_depth)
         if not tree_ends.keep_known(tree):
-            state["ends"] = min(most, self._room, int(state["ends"]))
+            tree.state["ends"] = min(most, self._room, self._count("ends"))
             tree.ends[: self._count("ends")].sort()
 
     @property
@@ -183,7 +198,7 @@ class Candidates:
 
     def take_known(self) -> None:
         """Takes in what the draft model said after the ends before."""
-        self._hold(self._count("most"))
+        self._hold(self._wanted)
         tree_children.take_known(self._tree, self._learned)
 
     def make_room(self) -> None:
@@ -215,7 +230,7 @@ class Candidates:
     def take(self, logits: Tensor) -> float:
         """Takes in what the draft model says after the ends; the gain, see `tree_children.take`."""
         session, ends = self.session, self.ends
-        self._hold(self._count("most"))
+        self._hold(self._wanted)
         start = len(session.committed)
         paths: list[list[int]] = [[]] * len(ends)
         if session.sampler.follows_paths:
@@ -244,9 +259,8 @@ class Candidates:
         return Passes(session.model, slot, lambda: self._run(prepared, economy))
 
     def _run(self, prepared: Prepared, economy: Economy) -> list[Pass]:
+        self._hold(self._wanted)
         session, slot, tree = self.session, self.session.slot, self._tree
-        state = tree.state[0]
-        self._hold(int(state["most"]))
         tail = [] if self.root_is_run else session.committed[slot.length :]
         depth = tree_ends.deepest(tree)
         noise = session.sampler.noise(len(session.committed), depth + NOISE_AT_ONCE)
@@ -255,7 +269,7 @@ class Candidates:
         place = np.array((slot.length, 0), np.int64)
         context = Context(np.array(tail, np.int64), place)
         grow(tree, self._learned, economy.state, records, context)
-        slot.length, slot.pending = int(place[LENGTH]), int(state["rows"])
+        slot.length, slot.pending = int(place[LENGTH]), self._count("rows")
         return [Pass(*times) for times in records.times[: place[FORWARDS]].tolist()]
 
     def path_tokens(self, node: int) -> list[int]:
@@ -281,9 +295,8 @@ class Candidates:
 
     def choose(self) -> int:
         """Chooses the nodes with the greatest reach, as planned; how many there are."""
-        state = self._tree.state[0]
-        tree_ends.choose(self._tree, int(state["most"]), float(state["least"]))
-        return int(state["chosen"])
+        self._choose(self._wanted)
+        return self._count("chosen")
 
     def _retain(self) -> None:
         """Drops keys and values of all but the chosen nodes, which hold their parents too."""

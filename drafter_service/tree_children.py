@@ -103,8 +103,8 @@ def widen(tree: Tree, own: Calibration, tokens: Whole, shares: Floats) -> None:
 
     Of all of them those with the greatest reach.
     """
-    state = tree.state[0]
-    ends, width = int(state.ends), min(shares.shape[1], state.children)
+    plan, state = tree.plan[0], tree.state[0]
+    ends, width = int(state.ends), min(shares.shape[1], plan.children)
     estimates, reaches = np.zeros(ends * width), np.zeros(ends * width)
     for place in range(ends):
         parent = tree.nodes[tree.ends[place]]
@@ -118,8 +118,8 @@ def widen(tree: Tree, own: Calibration, tokens: Whole, shares: Floats) -> None:
         later *= part_of_others(estimates[first], later.sum())
         for spot in range(first, first + width):
             reaches[spot] = parent.reach * estimates[spot]
-    best = np.empty(min(state.most, ends * width), np.int64)
-    found = select(reaches, ends * width, len(best), state.least, best)
+    best = np.empty(min(plan.most, ends * width), np.int64)
+    found = select(reaches, ends * width, len(best), plan.least, best)
     state.first_new = state.nodes
     for spot in best[:found]:
         place, rank = spot // width, spot % width

@@ -83,25 +83,25 @@ def nodes_to_run(tree: Tree) -> int:
 @compiled
 def next_ends(tree: Tree, economy: Floats) -> None:
     """Open ends for the next forward; none where it would bring in less than it costs."""
-    state = tree.state[0]
-    choose(tree, state.most, state.least)
+    plan, state = tree.plan[0], tree.state[0]
+    choose(tree, plan.most, plan.least)
     before, state.expected = state.expected, 0.0
     for node in tree.chosen[: state.chosen]:
         state.expected += tree.nodes[node].reach
-    open_up(tree, 0, state.max_depth)
+    open_up(tree, 0, plan.max_depth)
     if keep_known(tree):
         return
-    state.ends = min(state.ends, state.together)
+    state.ends = min(state.ends, plan.together)
     tree.ends[: state.ends].sort()
     if not state.ends:
         state.why = NOTHING_OPEN
         return
-    if state.delta >= 0:
-        goes_on = state.expected - before > state.delta
+    if plan.delta >= 0:
+        goes_on = state.expected - before > plan.delta
     else:
         reach = 0.0
         for end in tree.ends[: state.ends]:
             reach += tree.nodes[end].reach
-        goes_on = pays(economy, reach, state.tokens_per_second, state.node_price)
+        goes_on = pays(economy, reach, plan.tokens_per_second, plan.node_price)
     if not goes_on:
         state.why, state.ends = TOO_DEAR, 0

@@ -35,19 +35,24 @@ NODE = np.dtype(
     ],
     align=True,
 )
-# How a tree grows: `children` of a node and nodes run `together`, at most; of all nodes the `most`
-# with a reach of at `least` so much are wanted, down to `max_depth`. It ends where the next forward
-# is not worth `tokens_per_second` and a node's price, or where the last one brought in no more than
-# `delta`, if that is not negative. How far it is: all nodes, those that the draft model proposed,
-# the first that the last forward added, pending `rows`, nodes that were chosen last and `ends` that
-# grow next, the `expected` accepted tokens, whether anything was offered, and why
-# nothing grows any more.
-STATE = np.dtype(
+# How a tree is to grow: `children` of a node and nodes run `together`, at most; of all nodes the
+# `most` with a reach of at `least` so much are wanted, down to `max_depth`. It ends where the next
+# forward is not worth `tokens_per_second` and a node's price, or where the last one brought in no
+# more than `delta`, if that is not negative.
+PLAN = np.dtype(
     [
         *((name, np.int64) for name in ("children", "together", "most", "max_depth")),
         *((name, np.float64) for name in ("least", "node_price", "tokens_per_second", "delta")),
-        ("expected", np.float64),
+    ],
+    align=True,
+)
+# How far it is: all nodes, those that the draft model proposed, the first that the last forward
+# added, pending `rows`, nodes that were chosen last and `ends` that grow next, the `expected`
+# accepted tokens, whether anything was offered, and why nothing grows any more.
+STATE = np.dtype(
+    [
         *((name, np.int64) for name in ("nodes", "drafted", "first_new", "rows", "chosen", "ends")),
+        ("expected", np.float64),
         *((name, np.int64) for name in ("has_offer", "why")),
     ],
     align=True,
@@ -60,12 +65,13 @@ NodeRecords = Any
 class Tree(NamedTuple):
     """A tree under construction; every array is as long as it may ever need.
 
-    `state` has one record. `rows` are the slot's pending ones. After a row's node the draft model's
-    best tokens were `said_tokens` with `said_shares` of all, both [rows and the root's, children].
-    `chosen` and `ends` are nodes, `stops` tokens in order.
+    `plan` and `state` have one record each. `rows` are the slot's pending ones. After a row's node
+    the draft model's best tokens were `said_tokens` with `said_shares` of all, both [rows and the
+    root's, children]. `chosen` and `ends` are nodes, `stops` tokens in order.
     """
 
     nodes: NodeRecords
+    plan: NodeRecords
     state: NodeRecords
     rows: Whole
     said_tokens: Whole
