@@ -42,9 +42,19 @@ def meant(said: dict[str, Any], without: Collection[str]) -> dict[str, Any]:
 
 
 class Body(BaseModel):
-    """A JSON object of which every field counts."""
+    """A JSON object of which every field counts. What is null asks for nothing, whatever its name
+    means elsewhere.
+    """
 
     model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False, frozen=True)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _that_asks_for_something(cls, said: Any) -> Any:
+        if not isinstance(said, dict) or None not in said.values():
+            return said
+        known = {field.alias or name for name, field in cls.model_fields.items()}
+        return {name: value for name, value in said.items() if value is not None or name in known}
 
 
 class SentBack(Body):
@@ -64,14 +74,9 @@ class RequestBody(Body):
     @model_validator(mode="before")
     @classmethod
     def _of_characters(cls, body: Any) -> Any:
-        """JSON can write half of a surrogate pair, which no text can hold, and 1e999.
-
-        What is null asks for nothing, whatever its name means elsewhere.
-        """
+        """JSON can write half of a surrogate pair, which no text can hold, and 1e999."""
         if not isinstance(body, dict):
             return body
-        known = cls.model_fields
-        body = {name: value for name, value in body.items() if value is not None or name in known}
         for name, value in body.items():
             try:
                 text = json.dumps({name: value}, ensure_ascii=False, allow_nan=False)

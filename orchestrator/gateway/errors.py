@@ -18,6 +18,7 @@ from draftloop.errors import (
     Unavailable,
 )
 
+UNSUPPORTED = "unsupported_parameter"
 INTERNAL = "internal error; the server's log has the cause"
 # Names that the loop and the gRPC API use, and what an HTTP client calls the same things.
 RENAMED = (("speculation.", "speculative."), ("tokens.ids", "prompt"))
@@ -32,6 +33,9 @@ ANTHROPIC = {
     413: "request_too_large", 429: "rate_limit_error", 500: "api_error", 503: "overloaded_error",
     504: "timeout_error",
 }  # fmt: skip
+# Of what Anthropic's client does without where it is told so in these words: it holds the whole
+# conversation itself.
+DETAILS = {"thread": {"error_code": "thread_unsupported_request", "unsupported": ["thread"]}}
 KINDS = {"missing": "missing_required_parameter", "extra_forbidden": "unknown_parameter"}
 
 
@@ -72,7 +76,10 @@ class Problem:
     def anthropic_body(self) -> dict[str, Any]:
         """Anthropic's shape."""
         kind = ANTHROPIC.get(self.status, "invalid_request_error")
-        return {"type": "error", "error": {"type": kind, "message": self.message}}
+        said: dict[str, Any] = {"type": kind, "message": self.message}
+        if self.code == UNSUPPORTED and self.param in DETAILS:
+            said["details"] = DETAILS[self.param]
+        return {"type": "error", "error": said}
 
 
 def problem(error: Exception) -> Problem:
@@ -114,7 +121,7 @@ def _invalid(error: InvalidInput) -> Problem:
             name = theirs + name.removeprefix(ours)
     code = "invalid_value"
     if isinstance(error, Unsupported):
-        code = "unsupported_parameter"
+        code = UNSUPPORTED
     elif isinstance(error, ContextExceeded):
         code = "context_length_exceeded"
     return Problem(status=400, message=f"{name}: {error.description}", param=name, code=code)

@@ -216,8 +216,7 @@ class Gateway:
                 one, deadline, caller, self._readings.text_form(said, reading)
             )
         except InvalidInput as error:
-            newer = isinstance(said, ChatBody) and said.max_completion_tokens is not None
-            if error.field == "max_tokens" and newer:
+            if error.field == "max_tokens" and said.max_completion_tokens is not None:
                 raise InvalidInput.passed_on("max_completion_tokens", error.description) from None
             error = await self._nearer(error, said, reading)
             raise by_form_field(error, said.form_field) from None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -72,6 +72,7 @@ class Sampling(RequestBody):
     safety_identifier: str | None = Field(None, description="of no effect")
     prompt_cache_key: str | None = Field(None, description="of no effect")
     prompt_cache_retention: str | None = Field(None, description="of no effect")
+    prompt_cache_options: ObjectOf[Any] | None = Field(None, description="of no effect")
     metadata: ObjectOf[str] | None = Field(None, description="of no effect")
     service_tier: str | None = Field(None, description="of no effect")
     store: bool | None = Field(None, description="of no effect: nothing is kept")
@@ -104,6 +105,7 @@ class Generating(Sampling):
     """What both kinds of completion share."""
 
     max_tokens: Count | None = Field(None, description="most tokens; the server's default without")
+    max_completion_tokens: Count | None = Field(None, description="the newer name of max_tokens")
     n: Annotated[int, Field(ge=1, le=MOST_CHOICES)] | None = Field(
         None, description="choices for each prompt; choice i uses seed + i"
     )
@@ -127,6 +129,15 @@ class Generating(Sampling):
         if self.prompt_logprobs is not None and self.stream:
             rule = "must not be given with stream: true"
             raise InvalidInput("prompt_logprobs", rule, self.prompt_logprobs)
+        return self
+
+    @model_validator(mode="after")
+    def _one_limit(self) -> Self:
+        limits = {self.max_tokens, self.max_completion_tokens} - {None}
+        if len(limits) > 1:
+            newer = self.max_completion_tokens
+            rule = f"must equal max_completion_tokens, {newer}, if both are given"
+            raise InvalidInput("max_tokens", rule, self.max_tokens)
         return self
 
     @model_validator(mode="after")

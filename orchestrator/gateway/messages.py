@@ -23,6 +23,7 @@ class TextPart(Body):
     type: Literal["text"]
     text: str
     cache_control: Any = Field(None, description="of no effect")
+    prompt_cache_breakpoint: Any = Field(None, description="of no effect")
 
 
 class Told(Protocol):

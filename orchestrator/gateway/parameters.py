@@ -83,8 +83,7 @@ def _logit_bias(said: dict[str, float]) -> tuple[tuple[int, float], ...]:
 def _max_tokens(said: Generating) -> int | None:
     if said.prompt_alone:
         return 1  # which the prompt's forward brings in any case, and nobody sees
-    newer = said.max_completion_tokens if isinstance(said, ChatBody) else None
-    return newer or said.max_tokens
+    return said.max_completion_tokens or said.max_tokens
 
 
 def _stop(said: str | list[str] | None) -> tuple[str, ...]:

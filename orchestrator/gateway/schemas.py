@@ -12,7 +12,7 @@ from pydantic import Field, WrapValidator, model_validator
 from draftloop.errors import InvalidInput
 from draftloop.logprobs import MOST_TOP_LOGPROBS
 from orchestrator.gateway.body import ListOf, RequestBody
-from orchestrator.gateway.generating import Count, CountOrZero, Generating
+from orchestrator.gateway.generating import CountOrZero, Generating
 from orchestrator.gateway.messages import Message
 from orchestrator.gateway.tools.offer import require_tools
 from orchestrator.gateway.tools.schemas import MOST_TOOLS, Tool, ToolChoice
@@ -96,7 +96,6 @@ class ChatBody(Generating):
     """`POST /v1/chat/completions`."""
 
     messages: Annotated[ListOf[Message], Field(min_length=1)]
-    max_completion_tokens: Count | None = Field(None, description="the newer name of max_tokens")
     add_generation_prompt: bool | None = Field(
         None, description="whether the prompt ends with the opening of an answer; true without"
     )
@@ -129,12 +128,6 @@ class ChatBody(Generating):
             raise InvalidInput(
                 "top_logprobs", "must only be given with logprobs: true", self.top_logprobs
             )
-        limits = {self.max_tokens, self.max_completion_tokens} - {None}
-        if len(limits) > 1:
-            rule = (
-                f"must equal max_completion_tokens, {self.max_completion_tokens}, if both are given"
-            )
-            raise InvalidInput("max_tokens", rule, self.max_tokens)
         return self
 
     @model_validator(mode="after")

@@ -47,6 +47,7 @@ MESSAGES: Table = {
     **OTHERS,
     "container": (),
     "mcp_servers": ([],),
+    "thread": (),  # nothing is kept
     "speed": ("standard",),
 }
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Literal
 
 import anthropic
 import jsonschema
 import pytest
-from anthropic import Anthropic
+from anthropic import Anthropic, beta_tool
 from openai import OpenAI
 
 from tests.e2e.conftest import PERSON
@@ -149,6 +149,29 @@ def test_a_call_that_the_limit_cuts_is_told_as_far_as_it_goes(claude: Anthropic)
     assert answer.stop_reason == "max_tokens"
     assert [block.type for block in answer.content] == ["tool_use"]
     assert content(events(claude, **said)[1])[0]["name"] == "add_person"
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_anthropics_runner_of_tools(claude: Anthropic, stream: bool) -> None:
+    """It first asks whether the server will hold the conversation, and then does so itself."""
+    asked = []
+
+    @beta_tool
+    def list_people(first: Literal["Ann", "Bob"]) -> str:
+        """Lists them, beginning with the first."""
+        asked.append(first)
+        return "Bob"
+
+    runner: Any = claude.beta.messages.tool_runner(
+        model=MODEL, max_tokens=400, max_iterations=2, stream=stream, tools=[list_people],
+        messages=[{"role": "user", "content": QUESTION}], extra_body={"seed": 11},
+        tool_choice={"type": "any", "disable_parallel_tool_use": True},
+    )  # fmt: skip
+    answers = [one.get_final_message() if stream else one for one in runner]
+    assert [answer.stop_reason for answer in answers] == ["tool_use", "tool_use"]
+    assert asked[0] == answers[0].content[0].input["first"]
+    read = [one.usage.input_tokens + one.usage.cache_read_input_tokens for one in answers]
+    assert read[1] > read[0]  # the first call, and what came of it
 
 
 def test_tools_of_anthropic_are_not_offered(claude: Anthropic) -> None:

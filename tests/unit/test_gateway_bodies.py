@@ -95,9 +95,11 @@ def test_choices_have_seeds_of_their_own(seed: int, seeds: list[int]) -> None:
     assert [said.seed for said in parameters(completion(seed=seed, n=2), (5,), "")] == seeds
 
 
-def test_a_chat_has_a_newer_name_for_its_limit() -> None:
-    assert parameters(chat(max_completion_tokens=7), (5,), "")[0].max_tokens == 7
-    assert parameters(chat(max_completion_tokens=7, max_tokens=7), (5,), "")[0].max_tokens == 7
+@pytest.mark.parametrize("body", [chat, completion])
+def test_the_limit_has_a_newer_name(body: Any) -> None:
+    """By which some clients say it again: guidellm, up to 0.3, to both kinds of completion."""
+    assert parameters(body(max_completion_tokens=7), (5,), "")[0].max_tokens == 7
+    assert parameters(body(max_completion_tokens=7, max_tokens=7), (5,), "")[0].max_tokens == 7
 
 
 @pytest.mark.parametrize(("body", "count"), [({}, None), ({"logprobs": False}, None),
@@ -110,6 +112,7 @@ def test_logprobs_of_a_chat(body: dict[str, Any], count: int | None) -> None:
     {"suffix": ""}, {"suffix": None}, {"response_format": {"type": "text"}},
     {"user": "me"}, {"metadata": {"a": "b"}}, {"best_of": 1}, {"top_k": -1},
     {"prompt": ["a", "b"]}, {"prompt": [1, 2]}, {"prompt": [[1], [2, 3]]},
+    {"speculative": {"window": None}, "stream": True, "stream_options": {"delivery": None}},
 ])  # fmt: skip
 def test_completions_that_ask_for_nothing_unusual(body: dict[str, Any]) -> None:
     completion(**body)
@@ -130,6 +133,12 @@ def test_completions_that_ask_for_nothing_unusual(body: dict[str, Any]) -> None:
     {"tools": [TOOL], "response_format": {"type": "json_object"}},
     {"tools": [TOOL], "structured_outputs": {"regex": "a"}},
     {"messages": [{"role": "developer", "content": [{"type": "text", "text": "x"}]}]},
+    {"prompt_cache_options": {"mode": "explicit", "ttl": "30m"}, "messages": [{"role": "user",
+        "content": [{"type": "text", "text": "x", "prompt_cache_breakpoint": {"mode": "explicit"}}]
+    }]},
+    {"messages": [*HELLO, {"role": "assistant", "tool_calls": [{"id": "1", "custom": None,
+        "function": {"name": "a", "arguments": "{}", "output": None}}]}]},
+    {"tools": [{**TOOL, "custom": None}], "response_format": {"type": "text", "schema": None}},
 ])  # fmt: skip
 def test_chats_that_ask_for_nothing_unusual(body: dict[str, Any]) -> None:
     chat(**body)
@@ -154,6 +163,7 @@ def test_chats_that_ask_for_nothing_unusual(body: dict[str, Any]) -> None:
     ({"prompt": "x", "max_tokens": 0}, "max_tokens", "invalid_value"),
     ({"prompt": "x", "max_tokens": -1, "echo": True}, "max_tokens", "invalid_value"),
     ({"prompt": "x", "max_tokens": 2**40}, "max_tokens", "invalid_value"),
+    ({"prompt": "x", "max_tokens": 1, "max_completion_tokens": 2}, "max_tokens", "invalid_value"),
     ({"prompt": "x", "n": 0}, "n", "invalid_value"),
     ({"prompt": "x", "n": True}, "n", "invalid_value"),
     ({"prompt": "x", "best_of": 3}, "best_of", "invalid_value"),

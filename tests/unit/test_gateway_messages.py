@@ -16,7 +16,7 @@ from orchestrator.gateway.anthropic.body import MessagesBody
 from orchestrator.gateway.anthropic.names import own_names
 from orchestrator.gateway.anthropic.output import KINDS
 from orchestrator.gateway.chat_reader import PLAIN
-from orchestrator.gateway.errors import Unsupported
+from orchestrator.gateway.errors import Unsupported, problem
 from orchestrator.gateway.formats import ChatFormat
 from orchestrator.gateway.output import COMPLETED, Output
 from orchestrator.gateway.parts import CallPart, Content, Part, Parts, Reasoning
@@ -148,6 +148,16 @@ def test_what_is_refused(said: dict[str, Any], field: str) -> None:
         body(**said)
     assert caught.value.field == field
     assert isinstance(caught.value, Unsupported) == (field in ("tools[0].type", "mcp_servers"))
+
+
+def test_a_client_that_would_have_its_conversation_held_is_told_in_its_words() -> None:
+    """Anthropic's runner of tools then holds it itself; of anything else it would raise."""
+    with pytest.raises(Unsupported) as caught:
+        body(thread={"type": "create"})
+    said = problem(caught.value).anthropic_body["error"]
+    assert said["details"]["error_code"] == "thread_unsupported_request"
+    other = problem(Unsupported("speed", "is not supported", "fast"))
+    assert "details" not in other.anthropic_body["error"]
 
 
 @pytest.mark.parametrize(

@@ -81,6 +81,25 @@ def test_the_chat_that_is_meant() -> None:
     assert said.response_format is not None and said.response_format.type == "text"
 
 
+def test_what_codex_says_besides_means_nothing() -> None:
+    """Of itself, of its items, and of summaries, with every request."""
+    noted = {"internal_chat_message_metadata_passthrough": {"turn_id": "1"}}
+    text = {"type": "input_text", "text": "x", "prompt_cache_breakpoint": {"mode": "explicit"}}
+    items: list[Any] = [
+        {"type": "message", "role": "developer", "content": [text], **noted},
+        {**THOUGHT, "encrypted_content": None, **noted}, {**CALL, "namespace": None, **noted},
+        {**RETURNED, **noted},
+    ]  # fmt: skip
+    said = body(
+        input=items, store=False, stream=True, include=["reasoning.encrypted_content"],
+        stream_options={"reasoning_summary_delivery": "sequential_cutoff"},
+        client_metadata={"x-codex-installation-id": "1"}, prompt_cache_key="1",
+        tools=[{"type": "function", "name": "f", "strict": False, "output_schema": None}],
+        reasoning={"effort": "low", "summary": "auto", "context": None},
+    )  # fmt: skip
+    assert [one.role for one in said.chat.messages] == ["developer", "assistant", "tool"]
+
+
 @pytest.mark.parametrize(
     ("inside", "told"),
     [

@@ -8,7 +8,7 @@ from pydantic import Field, model_validator
 
 from draftloop.errors import InvalidInput
 from draftloop.logprobs import MOST_TOP_LOGPROBS
-from orchestrator.gateway.body import Body, ListOf
+from orchestrator.gateway.body import Body, ListOf, ObjectOf
 from orchestrator.gateway.generating import Count, CountOrZero
 from orchestrator.gateway.other_words import SHARED, InOtherWords
 from orchestrator.gateway.responses.items import Item, messages, require_known
@@ -93,6 +93,9 @@ class ResponseStreamOptions(Body):
     """OpenAI's `stream_options` of responses."""
 
     include_obfuscation: Literal[False] | None = Field(None, description="there is none")
+    reasoning_summary_delivery: str | None = Field(
+        None, description="of no effect: there are no summaries"
+    )
 
 
 class ResponseBody(InOtherWords):
@@ -118,6 +121,9 @@ class ResponseBody(InOtherWords):
         None, description="of no effect: counts tools that run at the server, which has none"
     )
     stream_options: ResponseStreamOptions | None = None
+    client_metadata: ObjectOf[Any] | None = Field(
+        None, description="of no effect: what Codex says of itself"
+    )
 
     @model_validator(mode="before")
     @classmethod

@@ -15,14 +15,18 @@ from orchestrator.gateway.tools.schemas import FunctionName
 
 Message = dict[str, Any]
 
-# What clients send back of an answer's items, and means nothing here.
-OF_ANSWERS = ("id", "status", "annotations", "logprobs", "parsed", "parsed_arguments", "phase")
+# Of no meaning here: what an answer's items have when clients send them back, and hints.
+OF_NO_EFFECT = (
+    "id", "status", "annotations", "logprobs", "parsed", "parsed_arguments", "phase",
+    "prompt_cache_breakpoint",  # beginnings are kept by themselves
+    "internal_chat_message_metadata_passthrough",  # what Codex notes for itself
+)  # fmt: skip
 
 
 class Part(SentBack):
     """Any of them."""
 
-    of_no_effect = OF_ANSWERS
+    of_no_effect = OF_NO_EFFECT
 
 
 class Text(Part):
@@ -93,7 +97,10 @@ def require_known(said: Any) -> None:
         if not isinstance(item, dict):
             raise InvalidInput(f"input[{place}]", "must be an object", item)
         if (kind := item.get("type") or KINDS[0]) == "item_reference":
-            rule = "must be the item itself: this server keeps no answers"
+            rule = (
+                "must be the item itself: this server keeps no answers "
+                "(clients that refer to items send them where they are told store: false)"
+            )
             raise Unsupported(f"input[{place}].type", rule, kind)
         if kind not in KINDS:
             rule = f"must be one of {', '.join(KINDS)}"
