@@ -53,7 +53,12 @@ class JsonAnswer(Response):
         super().__init__(encoded(value), status_code=status_code, headers=dict(headers or {}))
 
 
+def is_anthropics(path: str) -> bool:
+    """Whether clients of Anthropic's API ask there."""
+    return f"{path}/".startswith(f"{MESSAGES}/")
+
+
 def refusal(said: Problem, path: str) -> JsonAnswer:
     """The answer that tells a problem, in the shape that the clients of that route know."""
-    of_anthropic = f"{path}/".startswith(f"{MESSAGES}/")
-    return JsonAnswer(said.anthropic_body if of_anthropic else said.body, said.status, said.headers)
+    body = said.anthropic_body if is_anthropics(path) else said.body
+    return JsonAnswer(body, said.status, said.headers)

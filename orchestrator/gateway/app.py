@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Mapping
+from datetime import UTC, datetime
 from typing import Annotated, Any, Protocol, TypeVar
 
 from fastapi import FastAPI, Request
@@ -22,6 +23,7 @@ from orchestrator.front import reading
 from orchestrator.gateway.answers import MESSAGES, JsonAnswer, refusal
 from orchestrator.gateway.anthropic.body import MessagesBody
 from orchestrator.gateway.envelope import (
+    ANTHROPICS_REQUEST_ID_HEADER,
     CLIENT_CLOSED,
     REQUEST_ID_HEADER,
     BodyRefused,
@@ -72,7 +74,8 @@ def build_app(gateway: Gateway, max_body_bytes: int) -> FastAPI:
     if origins := gateway.front.deployment.settings.allowed_origins:
         app.add_middleware(  # around the envelope: what asks whether it may call has no key yet
             CORSMiddleware, allow_origins=origins, allow_methods=["*"], allow_headers=["*"],
-            expose_headers=[REQUEST_ID_HEADER, "Retry-After"], **TO_PRIVATE_NETWORKS,
+            expose_headers=[REQUEST_ID_HEADER, ANTHROPICS_REQUEST_ID_HEADER, "Retry-After"],
+            **TO_PRIVATE_NETWORKS,
         )  # fmt: skip
     return app
 
@@ -138,7 +141,9 @@ async def _generated(
 
 def _add_models(app: FastAPI, gateway: Gateway) -> None:
     def model() -> dict[str, Any]:
+        """In the words of OpenAI and vLLM, and behind them in those of Anthropic."""
         info = gateway.front.deployment.verifier
+        created = datetime.fromtimestamp(gateway.started, UTC)
         return {
             "id": gateway.model_name,
             "object": "model",
@@ -147,12 +152,17 @@ def _add_models(app: FastAPI, gateway: Gateway) -> None:
             "root": info.model_name,
             "parent": None,
             "max_model_len": info.context_length,
+            "type": "model",
+            "display_name": gateway.model_name,
+            "created_at": created.isoformat().replace("+00:00", "Z"),
         }
 
     @app.get("/v1/models", response_class=JsonAnswer)
     async def models() -> Response:
         """The one model that is served."""
-        return JsonAnswer({"object": "list", "data": [model()]})
+        name = gateway.model_name
+        ends = {"has_more": False, "first_id": name, "last_id": name}
+        return JsonAnswer({"object": "list", "data": [model()], **ends})
 
     @app.get("/v1/models/{name:path}", response_class=JsonAnswer)
     async def one_model(name: str) -> Response:

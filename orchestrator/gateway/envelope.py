@@ -23,11 +23,12 @@ from draftloop.errors import (
 )
 from draftloop.request import is_request_id
 from orchestrator.ending import Ending, stopping
-from orchestrator.gateway.answers import JsonAnswer, refusal
+from orchestrator.gateway.answers import JsonAnswer, is_anthropics, refusal
 from orchestrator.gateway.errors import Problem, encoded, problem, too_large, too_slow
 from orchestrator.metrics import HTTP_REQUESTS, count_refused
 
 REQUEST_ID_HEADER = "x-request-id"
+ANTHROPICS_REQUEST_ID_HEADER = "request-id"
 # What everybody may ask: how the server is, what it serves; files of a page that asks with a key.
 OPEN = ("/health", "/ready", "/version", "/metrics", "/openapi.json", "/")
 OPEN_FOLDER = "/playground"
@@ -71,8 +72,10 @@ class Envelope:
         async def named(message: Message) -> None:
             nonlocal status
             if message["type"] == "http.response.start":
-                status = message["status"]
-                MutableHeaders(scope=message)[REQUEST_ID_HEADER] = request_id
+                status, told = message["status"], MutableHeaders(scope=message)
+                told[REQUEST_ID_HEADER] = request_id
+                if is_anthropics(scope["path"]):
+                    told[ANTHROPICS_REQUEST_ID_HEADER] = request_id
             await send(message)
 
         try:

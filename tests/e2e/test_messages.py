@@ -249,6 +249,23 @@ def test_what_is_refused(claude: Anthropic, said: Any, field: str, stream: bool)
     assert error["error"]["message"].startswith(f"{field}: ")
 
 
+def test_models_in_anthropics_words(claude: Anthropic) -> None:
+    page = claude.models.list()
+    (model,) = page.data
+    assert not page.has_more and page.last_id == model.id == model.display_name == MODEL
+    assert model.type == "model" and model.created_at.tzinfo is not None
+    assert claude.models.retrieve(MODEL) == model
+
+
+def test_answers_and_errors_name_their_request(claude: Anthropic) -> None:
+    named = {"X-Request-Id": "my-own-id"}
+    answer = send(claude, extra_headers=named)
+    assert answer._request_id == "my-own-id"
+    with pytest.raises(anthropic.BadRequestError) as caught:
+        send(claude, max_tokens=-1, extra_headers=named)
+    assert caught.value.request_id == "my-own-id"
+
+
 def test_another_model_is_not_found(claude: Anthropic) -> None:
     with pytest.raises(anthropic.NotFoundError) as caught:
         claude.messages.create(model="another", messages=ASKED, max_tokens=1)  # type: ignore[arg-type]
