@@ -103,6 +103,7 @@ class TextStream:
                 continue
             if token in self._form.named_tokens:
                 self._held += self._decoded(whole=False) + self._tokenizer.token_text(token)
+                self._leave_broken()
             elif self._tokenizer.shows(token):
                 self._token_ids.append(token)
         self._held += self._decoded()
@@ -129,6 +130,12 @@ class TextStream:
             context = self._tokenizer.decode(self._token_ids)
             self._shown = context[: len(context) - (len(text) - len(certain))]
         return new
+
+    def _leave_broken(self) -> None:
+        """Forgets the tokens of a character that was told as broken: no others make it whole."""
+        while self._token_ids and self._shown.endswith(REPLACEMENT):
+            self._token_ids.pop()
+            self._shown = self._tokenizer.decode(self._token_ids)
 
     def _certain(self, text: str) -> str:
         """Of a text that ends in a broken character what no token can change any more."""

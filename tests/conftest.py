@@ -6,6 +6,7 @@ import gc
 import os
 
 import pytest
+from hypothesis import settings
 
 from draftloop.environment import ENVIRONMENT_PREFIX, prefix_of
 from draftloop.openmp import prefer_passive_waiting
@@ -17,6 +18,9 @@ for name in [name for name in os.environ if name.startswith(ENVIRONMENT_PREFIX)]
     del os.environ[name]  # the settings of whoever runs the tests are not theirs
 # Orchestrators that tests start take a free port for HTTP where a test says nothing about it.
 os.environ[f"{prefix_of('orchestrator')}HTTP_LISTEN"] = "127.0.0.1:0"
+# On a machine that others use an example takes what it takes, and says nothing of the code.
+settings.register_profile("unhurried", deadline=None)
+settings.load_profile("unhurried")
 
 
 def pytest_collection_finish() -> None:

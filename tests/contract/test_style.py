@@ -5,6 +5,8 @@ from __future__ import annotations
 import ast
 import re
 
+from hypothesis import settings
+
 from tests.contract.repository import ROOT, Module, files, modules
 
 MAX_FILE_LINES = 400
@@ -75,3 +77,8 @@ def test_no_paths_of_somebodys_machine() -> None:
         if PERSONAL_PATH.search(text) or (len(ROOT.parts) > 2 and str(ROOT) in text):
             found.append(path)
     assert not found
+
+
+def test_no_example_is_held_to_a_clock() -> None:
+    """A busy machine would fail a test whose code is right."""
+    assert settings.default is not None and settings.default.deadline is None

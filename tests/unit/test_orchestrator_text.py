@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from draftloop.config import bundled_model
+from draftloop.request import TextForm
 from orchestrator.text import TextStream, overlap
 from orchestrator.tokenizer import Tokenizer
 from tests.support.sentencepiece import save_sentencepiece_tokenizer
@@ -59,6 +61,27 @@ def test_pieces_of_broken_characters_are_their_text(token_ids: list[int]) -> Non
     """For longer than what is decoded again goes back, tokens that are left out between them."""
     pieces, _ = streamed(token_ids)
     assert "".join(pieces) == TOKENIZER.decode(token_ids)
+
+
+HALVES = [
+    next(token for token in BROKEN if TOKENIZER.token_bytes(token) == byte)
+    for byte in (b"\xc3", b"\xa9")
+]  # of é
+
+
+@given(st.lists(st.sampled_from([*HALVES, *FEW, *TOKENIZER.special_tokens]), max_size=60))
+@example([HALVES[0], *TOKENIZER.special_tokens, HALVES[1]])
+def test_a_named_token_parts_the_bytes_around_it(token_ids: list[int]) -> None:
+    """As text they are no character, and none of them is lost."""
+    named = TOKENIZER.special_tokens
+    stream = TextStream(TOKENIZER, [], (), TextForm(named_tokens=named))
+    told = "".join([*(stream.push([token]) for token in token_ids), stream.finish()])
+    runs = itertools.groupby(token_ids, key=lambda token: token if token in named else None)
+    names = {token: TOKENIZER.token_text(token) for token in named}
+    assert told == "".join(
+        TOKENIZER.decode(list(run)) if name is None else names[name] * len(list(run))
+        for name, run in runs
+    )
 
 
 PARTS = ("the ", "中", "文", "😀", "ab", "é", " ", "ü")
