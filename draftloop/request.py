@@ -230,16 +230,16 @@ def check_token_ids(field_name: str, token_ids: Sequence[int], vocabulary_size: 
             raise InvalidInput(f"{field_name}[{index}]", rule, token)
 
 
-def check_bias_count(count: int, vocabulary_size: int) -> None:
-    """Raises InvalidInput where some token must have two."""
+def check_token_count(field_name: str, count: int, vocabulary_size: int) -> None:
+    """Raises InvalidInput where so many entries must name some token twice."""
     if count > vocabulary_size:
         rule = f"must have at most {vocabulary_size} entries, one for each token"
-        raise InvalidInput("logit_bias", rule, f"{count} entries")
+        raise InvalidInput(field_name, rule, f"{count} entries")
 
 
 def check_biases(biases: Sequence[tuple[int, float]], vocabulary_size: int) -> None:
     """Raises InvalidInput unless all are within their limits, each for a token of its own."""
-    check_bias_count(len(biases), vocabulary_size)
+    check_token_count("logit_bias", len(biases), vocabulary_size)
     if len({token for token, _ in biases}) == len(biases) and all(
         0 <= token < vocabulary_size and -100 <= bias <= 100 for token, bias in biases
     ):

@@ -105,7 +105,7 @@ class Access:
         if self._file is None:
             return EVERYBODY
         self._look_again()
-        if token is None:
+        if not token:
             raise Unauthenticated("api key: must be given as `authorization: Bearer KEY`")
         given = hash_of(token)
         found: Caller | None = None

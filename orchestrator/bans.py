@@ -12,14 +12,16 @@ from draftloop.bans import (
     Bans,
 )
 from draftloop.errors import InvalidInput
-from draftloop.request import GenerationParameters, check_token_ids
+from draftloop.request import GenerationParameters, check_token_count, check_token_ids
 from orchestrator.tokenizer import Tokenizer
+
+Sequences = tuple[tuple[int, ...], ...]
 
 
 def read_bans(
-    said: GenerationParameters, ends: frozenset[int], vocabulary_size: int, tokenizer: Tokenizer
+    said: GenerationParameters, ends: frozenset[int], vocabulary_size: int, bad_words: Sequences
 ) -> Bans:
-    """What the client's words mean for a text that `ends` end.
+    """What the client's words mean for a text that `ends` end; `bad_words` are read by then.
 
     Raises InvalidInput for the first broken rule.
     """
@@ -27,10 +29,11 @@ def read_bans(
         rule = "must be left out; say allowed_token_ids, bad_words or min_tokens instead"
         raise InvalidInput("sampling.bans", rule, "some")
     if said.allowed_token_ids:
+        check_token_count("allowed_token_ids", len(said.allowed_token_ids), vocabulary_size)
         check_token_ids("allowed_token_ids", said.allowed_token_ids, vocabulary_size)
     bans = Bans(
         allowed=said.allowed_token_ids,
-        sequences=tuple(dict.fromkeys(_sequences(said.bad_words, tokenizer))),
+        sequences=bad_words,
         min_tokens=said.min_tokens,
         ends=tuple(sorted(ends)),
     )
@@ -39,6 +42,11 @@ def read_bans(
     if said.sampling.grammar is not None:
         raise InvalidInput(_name(said), "must not be given with a grammar", "both")
     return bans
+
+
+def read_bad_words(words: tuple[str, ...], tokenizer: Tokenizer) -> Sequences:
+    """Their tokens. Raises InvalidInput for the first broken rule."""
+    return tuple(dict.fromkeys(_sequences(words, tokenizer)))
 
 
 def _sequences(words: tuple[str, ...], tokenizer: Tokenizer) -> Iterator[tuple[int, ...]]:

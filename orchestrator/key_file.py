@@ -34,6 +34,13 @@ class KeyEntry(BaseModel):
     concurrent_requests: int | None = Field(None, ge=1, description="most requests running")
     max_tokens: int | None = Field(None, ge=1, description="most tokens of one request")
 
+    @field_validator("sha256")
+    @classmethod
+    def _of_something(cls, sha256: str) -> str:
+        if sha256 == hash_of(""):  # of a variable that was not set
+            raise ValueError("must be the hash of a key, not that of an empty text")
+        return sha256
+
     @field_validator("tenant")
     @classmethod
     def _as_of_every_request(cls, tenant: str) -> str:

@@ -18,13 +18,14 @@ from draftloop.request import (
     GenerationParameters,
     GenerationRequest,
     check_length,
+    check_token_count,
     check_token_ids,
     check_top_logprobs,
     is_request_id,
     is_tenant,
 )
 from draftloop.speculation import STRATEGIES, Speculation
-from orchestrator.bans import read_bans
+from orchestrator.bans import Sequences, read_bad_words, read_bans
 from orchestrator.config import MOST_TOKENS, OrchestratorSettings
 from orchestrator.grammar_trials import GrammarTrials
 from orchestrator.tokenizer import Tokenizer
@@ -39,7 +40,9 @@ class RequestReader:
         self._settings = settings
         self._tokenizer = tokenizer
         self._grammars = grammars
-        self._latest: tuple[str, tuple[int, ...]] = ("", ())  # prediction; choices share theirs
+        # What takes time to tokenize, of the latest request: its choices share it.
+        self._prediction_read: tuple[str, tuple[int, ...]] = ("", ())
+        self._bad_words_read: tuple[tuple[str, ...], Sequences] = ((), ())
 
     async def read(self, said: GenerationParameters, model: ModelInfo) -> GenerationRequest:
         """The request that the client's words stand for."""
@@ -48,7 +51,7 @@ class RequestReader:
         if said.sampling.grammar is not None:
             await self._require_grammar(said.sampling.grammar, said, model)
         stops = _stop_token_ids(said, model)
-        bans = read_bans(said, stops, model.vocabulary_size, self._tokenizer)
+        bans = read_bans(said, stops, model.vocabulary_size, self._bad_words(said.bad_words))
         sampling = dataclasses.replace(said.sampling, seed=seed, bans=bans)
         sampling.validate(model.vocabulary_size)
         check_top_logprobs(said.logprobs)
@@ -94,13 +97,18 @@ class RequestReader:
     async def _prediction(self, text: str, model: ModelInfo) -> tuple[int, ...]:
         if not text:
             return ()
-        if text != self._latest[0]:
-            self._latest = text, tuple(await self._tokenizer.encoded(text))
-        _, token_ids = self._latest
+        if text != self._prediction_read[0]:
+            self._prediction_read = text, tuple(await self._tokenizer.encoded(text))
+        _, token_ids = self._prediction_read
         if len(token_ids) > model.context_length:
             rule = f"must have at most {model.context_length} tokens"
             raise InvalidInput("prediction", rule, f"{len(token_ids)} tokens")
         return token_ids
+
+    def _bad_words(self, words: tuple[str, ...]) -> Sequences:
+        if words != self._bad_words_read[0]:
+            self._bad_words_read = words, read_bad_words(words, self._tokenizer)
+        return self._bad_words_read[1]
 
     def _max_tokens(self, said: GenerationParameters) -> int:
         most = said.max_tokens
@@ -124,9 +132,11 @@ class RequestReader:
 
 
 def _stop_token_ids(said: GenerationParameters, model: ModelInfo) -> frozenset[int]:
-    stops = frozenset(said.stop_token_ids)
-    if stops:
+    if said.stop_token_ids:
+        check_token_count("stop_token_ids", len(said.stop_token_ids), model.vocabulary_size)
+        # Before they are a set: integers of any size may all have one hash.
         check_token_ids("stop_token_ids", said.stop_token_ids, model.vocabulary_size)
+    stops = frozenset(said.stop_token_ids)
     return stops if said.ignore_eos else stops | frozenset(model.stop_token_ids)
 
 

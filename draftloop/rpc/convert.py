@@ -101,15 +101,17 @@ def logprobs_to_pb(logprobs: Sequence[TokenLogprobs]) -> list[pb.TokenLogprobs]:
 
 
 def logprobs_from_pb(messages: Iterable[pb.TokenLogprobs]) -> tuple[TokenLogprobs, ...]:
-    """Log-probabilities as they came."""
-    return tuple(
-        TokenLogprobs(
-            message.token_id,
-            message.logprob,
-            tuple(zip(message.top_token_ids, message.top_logprobs, strict=True)),
-        )
-        for message in messages
-    )
+    """Log-probabilities as they came. Raises InvalidInput where likely tokens lack theirs."""
+    return tuple(_token_logprobs(message) for message in messages)
+
+
+def _token_logprobs(message: pb.TokenLogprobs) -> TokenLogprobs:
+    top_token_ids, top_logprobs = message.top_token_ids, message.top_logprobs
+    if len(top_token_ids) != len(top_logprobs):
+        rule = f"must have one entry for each of {len(top_token_ids)} top_token_ids"
+        raise InvalidInput("logprobs.top_logprobs", rule, f"{len(top_logprobs)} entries")
+    top = tuple(zip(top_token_ids, top_logprobs, strict=True))
+    return TokenLogprobs(message.token_id, message.logprob, top)
 
 
 def prompt_logprobs_to_pb(said: PromptLogprobs | None) -> pb.PromptLogprobs | None:

@@ -22,6 +22,7 @@ from draftloop.grammar import Grammar
 from draftloop.grammars.matching import Vocabulary, bits
 from draftloop.grammars.text import refusal
 from draftloop.runtime.choices import EXCLUDED
+from draftloop.runtime.grammar_time import GrammarTime
 
 MOST_KEPT = 32  # grammars; a service sees few of them again and again
 
@@ -51,7 +52,8 @@ class Grammars:
             self._kept.move_to_end(grammar)
             if len(self._kept) > MOST_KEPT:
                 self._kept.popitem(last=False)
-            return Follower(self.vocabulary, grammar, matcher.deep_copy(), self.stop_token_ids)
+            place = matcher.deep_copy()
+            return Follower(self.vocabulary, grammar, place, self.stop_token_ids, GrammarTime())
 
     def _made(self, grammar: Grammar) -> LLMatcher:
         grammar.require_end(self.stop_token_ids)
@@ -75,22 +77,30 @@ class Follower:
     """One output's place in its grammar."""
 
     def __init__(
-        self, known: Vocabulary, grammar: Grammar, matcher: LLMatcher, ends: Sequence[int]
+        self,
+        known: Vocabulary,
+        grammar: Grammar,
+        matcher: LLMatcher,
+        ends: Sequence[int],
+        time: GrammarTime,
     ) -> None:
         self._known = known
         self._grammar = grammar
         self._matcher = matcher
         self._ends = ends
+        self._time = time
 
     def copied(self) -> Follower:
-        """To look ahead with."""
-        return Follower(self._known, self._grammar, self._matcher.deep_copy(), self._ends)
+        """To look ahead with, in the time that both have."""
+        place = self._matcher.deep_copy()
+        return Follower(self._known, self._grammar, place, self._ends, self._time)
 
     def allows(self, token_id: int) -> bool:
-        """Whether it may come next."""
+        """Whether it may come next. Raises InvalidInput where telling takes too much."""
         if self._matcher.is_stopped():  # at the end
             return token_id in self._ends
-        return self._matcher.validate_tokens([token_id]) == 1
+        with self._time.spent_on(self._grammar):
+            return self._matcher.validate_tokens([token_id]) == 1
 
     def observe(self, token_ids: Sequence[int]) -> None:
         """Goes on by tokens of the output.
@@ -100,23 +110,26 @@ class Follower:
         for token in token_ids:
             if self._matcher.is_stopped():  # at the end, and what comes is what ends the text
                 break
-            self._matcher.consume_token(token)
+            with self._time.spent_on(self._grammar):
+                self._matcher.consume_token(token)
         if self._matcher.is_error():
             raise refusal(self._grammar, self._matcher.get_error())
 
     def applied(self, logits: Tensor, paths: Sequence[Sequence[int]]) -> Tensor:
         """Logits [rows, vocabulary] with -inf over what may not come after the output and a path.
 
-        A path that the grammar does not know keeps its row: nobody will get there.
+        A path that the grammar does not know keeps its row: nobody will get there. Raises
+        InvalidInput where the grammar is too large to go on with.
         """
         vocabulary = self._known.size
         rows = allocate_token_bitmask(len(paths), vocabulary)
         known: dict[tuple[int, ...], LLMatcher | None] = {(): self._matcher}
         for row, path in enumerate(paths):
-            place = _at(tuple(path), known)
-            if place is None:
-                rows[row] = -1
-            else:
+            with self._time.spent_on(self._grammar):
+                place = _at(tuple(path), known)
+                if place is None:
+                    rows[row] = -1
+                    continue
                 self._known.fill(place, rows, row)
                 if place.is_error():
                     raise refusal(self._grammar, place.get_error())

@@ -1,4 +1,5 @@
-"""Connections on which nobody asks for anything: uvicorn waits for ever for a request's head."""
+"""Connections on which nobody asks for anything, or not clearly: uvicorn waits for ever for a
+request's head, and goes on behind a body of two lengths."""
 
 from __future__ import annotations
 
@@ -8,6 +9,7 @@ from typing import cast
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 HEAD_S = 60.0  # for a head from the connection's beginning, or from the first word of a later one
+LENGTHS = {b"content-length", b"transfer-encoding"}  # of a body; one of them is enough
 
 
 class Connection(H11Protocol):
@@ -28,6 +30,17 @@ class Connection(H11Protocol):
             self._disarm()
         elif before is None or before.response_complete:
             self._arm()
+
+    def handle_events(self) -> None:
+        """A body of two lengths ends the connection, as RFC 9112 (6.1) wants it.
+
+        Whoever stands in front may have read it by the other one, and what follows as its end.
+        """
+        before = self.cycle
+        super().handle_events()
+        if self.cycle is not None and self.cycle is not before:
+            lengths = LENGTHS & {name for name, _ in self.cycle.scope["headers"]}
+            self.cycle.keep_alive = self.cycle.keep_alive and lengths != LENGTHS
 
     def send_400_response(self, msg: str) -> None:
         """For what is no HTTP behind a good head: whoever answers that one is too late."""

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from draftloop import __version__
 from draftloop.deadline import Deadline
 from draftloop.errors import InvalidInput, Unavailable
-from draftloop.request import GenerationParameters, SamplingParameters, check_bias_count
+from draftloop.request import GenerationParameters, SamplingParameters, check_token_count
 from orchestrator.access import Caller
 from orchestrator.ending import Ending
 from orchestrator.front import Front
@@ -44,6 +44,7 @@ from orchestrator.loop import Generation
 from orchestrator.metrics import counting_refusals
 
 TIMEOUT_HEADER = "x-request-timeout"
+OF_TOKENS = ("logit_bias", "stop_token_ids", "allowed_token_ids")  # fields with an entry for each
 
 
 class Gateway:
@@ -160,7 +161,8 @@ class Gateway:
             raise InvalidInput("n", f"must be at most {most // prompts} here", said.n)
         self.front.begin(caller, prompts * (said.n or 1))
         size = self.front.deployment.verifier.vocabulary_size
-        check_bias_count(len(said.logit_bias or ()), size)
+        for name in OF_TOKENS:  # before every choice has its own
+            check_token_count(name, len(getattr(said, name) or ()), size)
         return caller
 
     async def _work(

@@ -27,29 +27,25 @@ def parameters(
     defaults: SamplingParameters = OPENAI,
 ) -> list[GenerationParameters]:
     """One entry for each of the n choices; choice i uses seed + i, as in vLLM."""
-    sampling = _sampling(said, defaults, grammar)
-    return [
-        GenerationParameters(
-            token_ids=prompt,
-            sampling=sampling,
-            seed=(seed + index) % SEEDS,
-            max_tokens=_max_tokens(said),
-            ends_itself=isinstance(said, ChatBody) and _max_tokens(said) is None,
-            min_tokens=said.min_tokens or 0,
-            stop=_stop(said.stop),
-            stop_token_ids=tuple(said.stop_token_ids or ()),
-            ignore_eos=bool(said.ignore_eos),
-            allowed_token_ids=tuple(said.allowed_token_ids or ()),
-            bad_words=tuple(said.bad_words or ()),
-            speculation=_speculation(said.speculative or Speculative()),
-            tenant=tenant,
-            logprobs=_logprobs(said),
-            prompt_logprobs=_prompt_logprobs(said),
-            prediction=_prediction(said.prediction),
-            cache_salt=said.cache_salt or "",
-        )
-        for index in range(said.n or 1)
-    ]
+    first = GenerationParameters(
+        token_ids=prompt,
+        sampling=_sampling(said, defaults, grammar),
+        max_tokens=_max_tokens(said),
+        ends_itself=isinstance(said, ChatBody) and _max_tokens(said) is None,
+        min_tokens=said.min_tokens or 0,
+        stop=_stop(said.stop),
+        stop_token_ids=tuple(said.stop_token_ids or ()),
+        ignore_eos=bool(said.ignore_eos),
+        allowed_token_ids=tuple(said.allowed_token_ids or ()),
+        bad_words=tuple(said.bad_words or ()),
+        speculation=_speculation(said.speculative or Speculative()),
+        tenant=tenant,
+        logprobs=_logprobs(said),
+        prompt_logprobs=_prompt_logprobs(said),
+        prediction=_prediction(said.prediction),
+        cache_salt=said.cache_salt or "",
+    )
+    return [replace(first, seed=(seed + index) % SEEDS) for index in range(said.n or 1)]
 
 
 def seed_of(said: Generating) -> int:

@@ -99,6 +99,16 @@ def test_what_grows_too_large_on_the_way(client: Client, cases: list[Case]) -> N
     assert client.once(sound, "fused").text == "aaa"
 
 
+@pytest.mark.timeout(300)
+def test_what_becomes_too_slow_on_the_way(client: Client, cases: list[Case]) -> None:
+    """A grammar that reads a text in many ways would stop the verifier, and all who share it."""
+    lark = 'start: e "%%%%%"\ne: e e e | e e | T | T T | T e | e T\nT: /[a-z ]/'
+    slow = Case(cases[0].prompt, 400, {"grammar": {"grammar": lark}})
+    assert refused(client, slow) == "grammar.grammar"
+    sound = Case(cases[0].prompt, 40, {"grammar": {"regex": "a{3}"}})
+    assert client.once(sound, "fused").text == "aaa"
+
+
 def test_by_the_python_client(stack: Stack) -> None:
     with OurClient(stack.address) as ours:
         grammar = Grammar("choice", json.dumps(["red", "green"]))

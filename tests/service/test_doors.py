@@ -137,6 +137,14 @@ async def test_what_is_no_http_behind_a_head_is_nobodys_failure() -> None:
     assert not [line for line in lines if line["log_level"] == "error"]
 
 
+async def test_nothing_follows_a_body_of_two_lengths() -> None:
+    """A proxy may have read it by the other one, and sent what is another client's behind it."""
+    lengths = b"content-length: 5\r\ntransfer-encoding: chunked\r\n\r\n"
+    twice = HEAD + lengths + b"0\r\n\r\n" + WHOLE
+    async with opened() as (_, http), connected(http, twice) as (reader, _):
+        assert (await reader.read()).count(b"HTTP/1.1 ") == 1
+
+
 async def test_an_unforeseen_error_can_be_read_by_pages_of_allowed_origins(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

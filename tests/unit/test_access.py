@@ -68,6 +68,14 @@ def test_a_known_key_says_who_calls(file: Path) -> None:
         assert KEY not in str(caught.value)
 
 
+@pytest.mark.parametrize("token", [None, ""])
+def test_no_key_is_asked_for(file: Path, token: str | None) -> None:
+    """A header without a value is none."""
+    write(file, entry())
+    with pytest.raises(Unauthenticated, match="must be given as"):
+        Access(file).caller(token)
+
+
 def test_a_key_is_bound_to_its_tenant() -> None:
     caller = Caller(entry())
     for tenant in ("", "team"):
@@ -207,6 +215,7 @@ def test_a_file_that_is_just_being_written_shuts_nobody_out(file: Path) -> None:
         (entry().toml() + entry(key=OTHER).toml(), "names must differ: alice"),
         (entry().toml() + "speed = 9\n", "keys.0.speed: "),
         (f"key = {KEY}", "is not a TOML file"),
+        (entry().toml().replace(hash_of(KEY), hash_of("")), "not that of an empty text"),
     ],
 )
 def test_a_file_that_is_wrong_stops_the_start_and_shows_no_key(

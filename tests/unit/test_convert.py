@@ -64,6 +64,14 @@ def test_a_drafter_gets_of_a_verdict_what_it_reads() -> None:
     assert back.logprobs == whole.logprobs
 
 
+def test_log_probabilities_without_their_tokens_are_the_senders_mistake() -> None:
+    uneven = pb.Verdict(logprobs=[pb.TokenLogprobs(top_token_ids=[1, 2], top_logprobs=[-0.5])])
+    with pytest.raises(errors.InvalidInput) as caught:
+        convert.verdict_from_pb(uneven)
+    rule = "must have one entry for each of 2 top_token_ids; got '1 entries'"
+    assert str(caught.value) == f"logprobs.top_logprobs: {rule}"
+
+
 GRAMMARS = [None, *(Grammar(way, "x") for way in FORMATS)]
 
 

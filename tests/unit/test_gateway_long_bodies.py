@@ -106,6 +106,17 @@ async def test_more_biases_than_tokens_are_not_looked_into(
     assert found == ("invalid_value", "temperature") and looked == [(4096, True)]
 
 
+@pytest.mark.parametrize("field", ["stop_token_ids", "allowed_token_ids"])
+async def test_lists_of_more_tokens_than_there_are_come_to_no_choice(
+    field: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each of 128 choices would have its own, and send it to both model services."""
+    reached = Calls()
+    monkeypatch.setattr(parameters, "_logit_bias", reached.spy(parameters._logit_bias))
+    found = await refusal("/v1/completions", {"prompt": "a", "n": 128, field: [5] * 4097})
+    assert found == ("invalid_value", field) and not reached
+
+
 async def test_many_tokens_are_made_text_beside_the_others(decoded: Calls) -> None:
     async with gateway() as (client, deployment):
         answer = await client.post("/detokenize", json={"tokens": [5] * MANY})

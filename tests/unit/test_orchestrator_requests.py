@@ -135,6 +135,16 @@ async def test_text_is_tokenized(reader: RequestReader, tokenizer: Tokenizer) ->
         ),
         ({"stop_token_ids": (1, -1)}, "stop_token_ids[1]: must be from 0 to 4095; got -1"),
         (
+            {"stop_token_ids": (1,) * 4097},
+            "stop_token_ids: must have at most 4096 entries, one for each token; "
+            "got '4097 entries'",
+        ),
+        (
+            {"allowed_token_ids": (1,) * 4097},
+            "allowed_token_ids: must have at most 4096 entries, one for each token; "
+            "got '4097 entries'",
+        ),
+        (
             {"request_id": "a\nb"},
             "request_id: must be at most 128 printable ASCII characters; got 'a\\nb'",
         ),
@@ -173,6 +183,39 @@ async def test_every_request_has_its_own_prediction(
     for text in ("one two", "three", "", "one two"):
         request = await reader.read(replace(SAID, prediction=text), MODEL)
         assert request.prediction == tuple(tokenizer.encode(text) if text else ())
+
+
+async def test_choices_of_one_request_have_its_bad_words_read_once(
+    tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Some hundred long ones take the event loop's time, and there may be 128 choices."""
+    settings = OrchestratorSettings()
+    reader = RequestReader(settings, tokenizer, GrammarTrials(settings.tokenizer))
+    read = list[str]()
+
+    def encode(text: str, *, add_special_tokens: bool) -> list[int]:
+        read.append(text)
+        return [len(text)]
+
+    monkeypatch.setattr(tokenizer, "encode", encode)
+    for words in (("a", "bc"), ("a", "bc"), ("d",), ()):
+        request = await reader.read(replace(SAID, bad_words=words), MODEL)
+        expected = {(len(word) + space,) for word in words for space in (0, 1)}
+        assert set(request.sampling.bans.sequences) == expected
+    assert read == ["a", " a", "bc", " bc", "d", " d"]
+
+
+class Unhashable(int):
+    """An integer whose hash takes too long to look at."""
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+async def test_what_is_no_token_is_refused_before_it_is_in_a_set(reader: RequestReader) -> None:
+    """Of integers beyond 64 bits a client can find as many as it likes with one hash."""
+    said = replace(SAID, stop_token_ids=(Unhashable(4096),))
+    with pytest.raises(InvalidInput, match=r"^stop_token_ids\[0\]: must be from 0 to 4095"):
+        await reader.read(said, MODEL)
 
 
 async def test_a_prediction_may_be_as_long_as_the_context(

@@ -1,0 +1,75 @@
+"""What a grammar takes of everybody, which no trial at the beginning of a text can tell."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from draftloop.errors import InvalidInput
+from draftloop.grammar import Grammar
+from draftloop.runtime import grammars
+from draftloop.runtime.grammar_time import AT_ONCE_S, EACH_S, GrammarTime
+from draftloop.runtime.grammars import Grammars
+from tests.support.toy_model import VOCABULARY_SIZE, save_tokenizer
+
+GRAMMAR = Grammar("regex", "a+")
+A = ord("a") - 32  # token of the toy vocabulary
+TOO_SLOW = "grammar.regex: must be a grammar that can be followed .following it takes more than 10"
+
+
+class Clock:
+    """Goes on by a step between two looks at it."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.step = 0.0
+
+    def __call__(self) -> float:
+        self.now += self.step
+        return self.now
+
+
+def spend(time: GrammarTime, tokens: int) -> None:
+    for _ in range(tokens):
+        with time.spent_on(GRAMMAR):
+            pass
+
+
+def test_slow_tokens_are_refused_in_the_end_and_moderate_ones_never() -> None:
+    clock = Clock()
+    time = GrammarTime(clock)
+    clock.step = 0.9 * EACH_S
+    spend(time, 10_000)
+    clock.step = AT_ONCE_S / 4
+    spend(time, 4)
+    with pytest.raises(InvalidInput, match=TOO_SLOW):
+        spend(time, 1)
+
+
+def test_quick_tokens_save_up_no_more_than_at_the_beginning() -> None:
+    clock = Clock()
+    time = GrammarTime(clock)
+    spend(time, 10_000)
+    clock.step = 1.1 * AT_ONCE_S
+    with pytest.raises(InvalidInput, match=TOO_SLOW):
+        spend(time, 1)
+
+
+def test_an_output_and_who_looks_ahead_of_it_share_their_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another output of the same grammar has its own."""
+    save_tokenizer(tmp_path)
+    known = Grammars(tmp_path, VOCABULARY_SIZE, [0])
+    clock = Clock()
+    monkeypatch.setattr(grammars, "GrammarTime", lambda: GrammarTime(clock))
+    follower, other = known.follow(GRAMMAR), known.follow(GRAMMAR)
+    clock.step = 0.6 * AT_ONCE_S
+    follower.copied().applied(torch.zeros(1, VOCABULARY_SIZE), [[]])
+    with pytest.raises(InvalidInput, match=TOO_SLOW):
+        follower.observe([A])
+    other.observe([A])
+    with pytest.raises(InvalidInput, match=TOO_SLOW):
+        other.applied(torch.zeros(1, VOCABULARY_SIZE), [[A]])
