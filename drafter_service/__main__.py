@@ -38,8 +38,7 @@ async def serve(settings: DrafterSettings) -> None:
         async with turn(settings.start_lock):
             # Before the model's costs are measured: what compiles beside that makes it look dear.
             await asyncio.to_thread(warm_up_phrases)
-            await host.start()
-            await host.engine.awaited(warm_up(host.model))
+            await host.start(warm_up)
 
     async def stop() -> None:
         await host.stop()

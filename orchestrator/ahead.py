@@ -32,3 +32,5 @@ async def ahead(source: AsyncGenerator[Item, None]) -> AsyncGenerator[Item, None
     finally:
         task.cancel()
         await asyncio.wait({task})
+        if not task.cancelled():
+            task.exception()  # the consumer has left: or asyncio complains that nobody looked

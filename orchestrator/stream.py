@@ -18,6 +18,7 @@ from draftloop.errors import (
     Unavailable,
 )
 from draftloop.load import ServiceLoad
+from draftloop.rpc.interceptors import DETAILS_KEY
 from draftloop.rpc.status import error_info, overloaded
 from orchestrator.watchdog import Watchdog, nothing_heard
 
@@ -108,6 +109,10 @@ class SessionGone(Unavailable):
     """The service is there, and has the session no more."""
 
 
+class Disconnected(Unavailable):
+    """No word of the service's but gRPC's own, which may name addresses: for the log alone."""
+
+
 def _meaning(error: grpc.aio.AioRpcError) -> DraftloopError:
     """The user's mistake, too much load, no time left, or a part that is gone."""
     text = error.details() or error.code().name
@@ -125,4 +130,6 @@ def _meaning(error: grpc.aio.AioRpcError) -> DraftloopError:
     info = error_info(error)
     if info is not None and info.reason == "MISMATCH":
         return Mismatch(text)
-    return Unavailable(text)
+    said_there = any(key == DETAILS_KEY for key, _ in error.trailing_metadata() or ())
+    by_core = error.code() is grpc.StatusCode.UNAVAILABLE and not said_there
+    return Disconnected(text) if by_core else Unavailable(text)

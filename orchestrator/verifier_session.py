@@ -23,7 +23,7 @@ from orchestrator.clients import VerifierStream
 from orchestrator.metrics import REOPENED
 from orchestrator.replicas import Replica, Replicas
 from orchestrator.session import Session
-from orchestrator.stream import ServiceFailed
+from orchestrator.stream import Disconnected, ServiceFailed
 from orchestrator.terms import SessionTerms
 
 # Between attempts: from one to the next twice as long.
@@ -34,6 +34,7 @@ MOST_FAILURES = 4
 
 log = logs.get(__name__)
 
+NOT_REACHED = "verifier: none can be reached"
 OURS = ("draft.", "committed_length")  # fields that clients know nothing of
 
 
@@ -66,7 +67,7 @@ class VerifierSession(Session[VerifierStream]):
 
         Raises Unavailable at once where no replica takes the session, Overloaded where one is full.
         """
-        problem: DraftloopError = Unavailable("verifier: none can be reached")
+        problem: DraftloopError = Unavailable(NOT_REACHED)
         tried: list[Replica] = []
         # Anew after every one that failed: that may have taken a while, and others come and go.
         while (replica := self._next(committed, tried)) is not None:
@@ -80,7 +81,7 @@ class VerifierSession(Session[VerifierStream]):
             except DraftloopError as error:
                 if isinstance(error, InvalidInput) and not self._begun:
                     raise  # no other replica could answer otherwise
-                problem = _kept(problem, error)
+                problem = _kept(problem, _for_clients(error, replica))
                 self._lose(error)
                 continue
             self._begun = True
@@ -157,6 +158,14 @@ def _kept(problem: DraftloopError, later: DraftloopError) -> DraftloopError:
     """Of two replicas' problems the one to tell of: who is full knows when to come again."""
     full = [error for error in (problem, later) if isinstance(error, Overloaded)]
     return min(full, key=lambda error: error.retry_after_s, default=later)
+
+
+def _for_clients(error: DraftloopError, replica: Replica) -> DraftloopError:
+    """What clients may hear of it: where our services are is for the log alone."""
+    if not isinstance(error, Disconnected):
+        return error
+    log.warning("verifier not reached", address=replica.address, reason=str(error))
+    return Unavailable(NOT_REACHED)
 
 
 def _lost(error: DraftloopError) -> DraftloopError:

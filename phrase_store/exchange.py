@@ -8,6 +8,7 @@ from draftloop.phrase import Phrase
 from phrase_store.config import PhraseSettings
 from phrase_store.intake import Intake
 from phrase_store.log import LogOptions, open_log
+from phrase_store.outage import Outage
 from phrase_store.replication import Follower, LinkFigures, Publisher
 
 STOP_S = 0.5
@@ -17,7 +18,12 @@ class Exchange:
     """A namespace's log, and the two threads that write to it and follow it into `intake`."""
 
     def __init__(
-        self, name: str, settings: PhraseSettings, intake: Intake, figures: LinkFigures
+        self,
+        name: str,
+        settings: PhraseSettings,
+        intake: Intake,
+        figures: LinkFigures,
+        outage: Outage,
     ) -> None:
         options = LogOptions(
             max_length=settings.phrases_records,
@@ -25,9 +31,15 @@ class Exchange:
             operation_timeout_s=settings.phrases_timeout_s,
         )
         self._log = open_log(settings.phrases_url, name, options)
-        self._publisher = Publisher(self._log, figures, name)
+        self._publisher = Publisher(self._log, figures, outage, name)
         self._follower = Follower(
-            self._log, intake.take, figures, name, prepare=intake.prepare, forget=intake.forget
+            self._log,
+            intake.take,
+            figures,
+            outage,
+            name,
+            prepare=intake.prepare,
+            forget=intake.forget,
         )
 
     def put(self, origin: int, phrases: Sequence[Phrase]) -> None:

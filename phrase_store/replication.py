@@ -13,6 +13,7 @@ from draftloop import logs
 from draftloop.phrase import Phrase
 from phrase_store.breaker import BreakerPolicy, BreakerState, CircuitBreaker
 from phrase_store.log import START, Entry, LogUnavailable, PhraseLog
+from phrase_store.outage import Outage
 from phrase_store.records import ORIGIN_LIMIT, encode_all, is_recordable, joined
 
 # Phrases waiting to be written; beyond it new ones are dropped and counted.
@@ -44,13 +45,16 @@ class LinkFigures:
 
 
 class Link:
-    """What a thread needs to call the log: a breaker that tells people once, and the counts."""
+    """What a thread needs to call the log for its `task`: a breaker, and the counts."""
 
-    def __init__(self, figures: LinkFigures, policy: BreakerPolicy, **named: str) -> None:
+    def __init__(
+        self, figures: LinkFigures, policy: BreakerPolicy, outage: Outage, task: str
+    ) -> None:
         self._figures = figures
         self._breaker = CircuitBreaker(policy)
-        self._log = log.bind(**named)
-        self.closing = False  # failures are then nobody's business
+        self._outage = outage
+        self._task = task
+        self._closing = False  # failures are then nobody's business
         self._answered = self._failed_at = time.monotonic()
 
     @property
@@ -84,27 +88,35 @@ class Link:
             self._failed(f"unexpected {type(error).__name__}")
         else:
             self._answered = time.monotonic()
-            if self._breaker.succeeded():
-                self._log.info("phrase log back")
+            self._breaker.succeeded()
+            self._outage.works(self)
             return True
         return False
 
+    def close(self) -> None:
+        """Nobody is told of it from now on."""
+        self._closing = True
+        self._outage.leaves(self)
+
     def _failed(self, reason: str) -> None:
-        if self.closing:
+        if self._closing:
             return
         self._figures.failures += 1
         self._failed_at = time.monotonic()
-        if self._breaker.failed():
-            self._log.warning("phrase log lost", reason=reason)
+        self._breaker.failed()
+        if self._breaker.state is not BreakerState.CLOSED:
+            self._outage.loses(self, self._task, reason)
 
 
 class Publisher:
     """Writes phrases in the background, several requests' in one go."""
 
-    def __init__(self, phrase_log: PhraseLog, figures: LinkFigures, name: str) -> None:
+    def __init__(
+        self, phrase_log: PhraseLog, figures: LinkFigures, outage: Outage, name: str
+    ) -> None:
         self._log = phrase_log
         self._figures = figures
-        self.link = Link(figures, BreakerPolicy(), namespace=name, task="write")
+        self.link = Link(figures, BreakerPolicy(), outage, "write")
         self._waiting: deque[tuple[int, Phrase]] = deque()
         self._wanted = threading.Event()
         self._stopping = threading.Event()
@@ -128,7 +140,7 @@ class Publisher:
 
     def ask_to_stop(self) -> None:
         """From now on phrases are dropped."""
-        self.link.closing = True
+        self.link.close()
         self._stopping.set()
         self._wanted.set()
 
@@ -169,6 +181,7 @@ class Follower:
         phrase_log: PhraseLog,
         take: Callable[[Sequence[bytes]], None],
         figures: LinkFigures,
+        outage: Outage,
         name: str,
         *,
         prepare: Callable[[], None],
@@ -180,7 +193,7 @@ class Follower:
         self._prepare = prepare
         self._forget = forget
         self._figures = figures
-        self.link = Link(figures, BreakerPolicy(failures=1), namespace=name, task="read")
+        self.link = Link(figures, BreakerPolicy(failures=1), outage, "read")
         self._position = START
         self._looks_again = time.monotonic() + CLEARINGS_S
         self._at_once = READ_RECORDS  # fewer where so many are too large to come in time
@@ -194,7 +207,7 @@ class Follower:
 
     def ask_to_stop(self) -> None:
         """Ends the thread after the call to the log that it is in."""
-        self.link.closing = True
+        self.link.close()
         self._stopping.set()
 
     def stop(self, timeout_s: float) -> None:

@@ -19,6 +19,7 @@ from phrase_store.index import PhraseIndex
 from phrase_store.intake import Intake
 from phrase_store.log import is_shared, kind_of
 from phrase_store.metrics import STORES
+from phrase_store.outage import Outage
 from phrase_store.records import TOKEN_LIMIT
 from phrase_store.replication import LinkFigures
 from phrase_store.session import PhraseSession
@@ -87,14 +88,16 @@ class Namespace:
     Where the log is nobody else's there is none: it would be memory that nobody reads.
     """
 
-    def __init__(self, name: str, settings: PhraseSettings, vocabulary_size: int) -> None:
+    def __init__(
+        self, name: str, settings: PhraseSettings, vocabulary_size: int, outage: Outage
+    ) -> None:
         self.name = name
         self.index = PhraseIndex(max_bytes=settings.phrases_mib << 20)
         self._link_figures = LinkFigures()
         self._intake = Intake(self.index, self._link_figures, vocabulary_size)
         self._exchange: Exchange | None = None
         if is_shared(settings.phrases_url):
-            self._exchange = Exchange(name, settings, self._intake, self._link_figures)
+            self._exchange = Exchange(name, settings, self._intake, self._link_figures, outage)
         else:
             threading.Thread(target=self._intake.prepare, daemon=True).start()
 
@@ -167,6 +170,7 @@ class PhraseStore:
         self._settings = settings
         self._namespaces: OrderedDict[str, Namespace] = OrderedDict()
         self._leaving: list[Namespace] = []  # pushed out, and closing
+        self._outage = Outage()
         self._past = StoreFigures()  # of namespaces that were let go: counts never fall
         self._door = threading.Lock()
         STORES.watch(self)
@@ -182,7 +186,8 @@ class PhraseStore:
         dropped: Namespace | None = None
         with self._door:
             if name not in self._namespaces:
-                self._namespaces[name] = Namespace(name, self._settings, vocabulary_size)
+                opened = Namespace(name, self._settings, vocabulary_size, self._outage)
+                self._namespaces[name] = opened
                 if len(self._namespaces) > self._settings.phrases_namespaces:
                     _, dropped = self._namespaces.popitem(last=False)
                     self._leaving.append(dropped)

@@ -6,7 +6,7 @@ import asyncio
 import dataclasses
 import functools
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TypeVar
 
@@ -21,7 +21,7 @@ from draftloop.runtime import metrics
 from draftloop.runtime.admission import Admission
 from draftloop.runtime.engine import Engine
 from draftloop.runtime.follower import FAILED
-from draftloop.runtime.forward import Forward
+from draftloop.runtime.forward import Forward, Task
 from draftloop.runtime.gathering import Gathering
 from draftloop.runtime.loading import ModelOptions
 from draftloop.runtime.model import LanguageModel
@@ -32,6 +32,7 @@ from draftloop.runtime.sessions import Opening
 from draftloop.runtime.trial import said_by
 
 Part = TypeVar("Part")
+WarmUp = Callable[[LanguageModel], Task[None]]
 
 CHUNK_ON_CPU, CHUNK_ON_GPU = 256, 2048  # tokens of a prompt
 HANGS_S = 300.0  # what runs for so long does not come back: steps are to take less than a second
@@ -115,8 +116,12 @@ class ModelHost:
         memory = LOAD_MEMORY if self._answer_ns else 0.0
         self._answer_ns = memory * self._answer_ns + (1 - memory) * service_ns
 
-    async def start(self) -> None:
-        """Loads the model and measures its costs. Raises StartupFailure or InvalidInput."""
+    async def start(self, warm_up: WarmUp | None = None) -> None:
+        """Loads the model and measures its costs. Raises StartupFailure or InvalidInput.
+
+        `warm_up` runs before the first session: that would wait behind it, and all may not have a
+        slot while it holds one.
+        """
         settings = self.settings
         log.info("loading", model=str(settings.model), dtype=settings.dtype)
         model = await asyncio.wrap_future(
@@ -128,6 +133,8 @@ class ModelHost:
             log.info("loading", model=str(folder), dtype=settings.dtype)
             load = functools.partial(self._load_smaller, folder, model)
             self.smaller_models.append(await asyncio.wrap_future(self.engine.call(load)))
+        if warm_up is not None:
+            await self.engine.awaited(warm_up(model))
         self._model = model
         self._info = model.info(strategies=self._strategies, prefix_caching=settings.prefix_caching)
         self._admission = Admission(model, self.engine, max_waiting=settings.max_waiting)

@@ -10,6 +10,7 @@ from contextlib import AsyncExitStack
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from draftloop.errors import (
     DeadlineExceeded,
@@ -361,3 +362,16 @@ async def test_after_the_deadline_nothing_is_opened() -> None:
         with pytest.raises(DeadlineExceeded):
             await session.open(PROMPT)
         assert not fake.times_given
+
+
+async def test_clients_are_not_told_where_a_verifier_was() -> None:
+    """Of a connection that breaks gRPC's core names the addresses."""
+    async with AsyncExitStack() as running:
+        async with fakes.listening(add_verifier, fakes.ScriptedVerifier()) as address:
+            known = await running.enter_async_context(replicas(address))
+        session = VerifierSession(known, terms(), reopen_for_s=1)
+        with capture_logs() as lines, pytest.raises(Unavailable) as told:
+            await session.open(PROMPT)
+        assert str(told.value) == "verifier: none can be reached"
+        (line,) = lines
+        assert line["event"] == "verifier not reached" and line["address"] == address

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 
 import pytest
 import redis
+from structlog.testing import capture_logs
 
 from draftloop.calibration import Calibration
 from draftloop.phrase import Phrase
@@ -147,6 +148,38 @@ def test_without_redis_nothing_stalls_and_the_log_resumes(
         return says(second, (901,)) == (902,)
 
     until(heard, 30)
+
+
+def test_an_outage_is_told_once_whoever_comes_and_goes_meanwhile(
+    server: RedisServer, open_store: Callable[..., PhraseStore]
+) -> None:
+    """With more tenants than namespaces each request of another one finds the log gone anew."""
+    store = open_store(server.url, phrases_namespaces=2, phrases_timeout_s=5)
+
+    def say(tenant: str) -> None:
+        store.namespace("m", tenant).publish(1, phrase(5))
+
+    with capture_logs() as lines:
+
+        def told() -> list[str]:
+            return [line["event"] for line in lines if line["event"].startswith("phrase log")]
+
+        assert store.namespace("m", "a").wait_replayed(10)
+        server.kill()
+        for tenant in "abcabc":
+            say(tenant)
+            until(lambda: store.namespaces()[-1].figures().failures > 0)
+        assert told() == ["phrase log lost"]
+        server.start()
+
+        def over() -> bool:
+            say("b")
+            say("c")
+            time.sleep(0.1)
+            return len(told()) > 1
+
+        until(over, 30)
+    assert told() == ["phrase log lost", "phrase log back"]
 
 
 def test_flushall_under_load_is_no_error(

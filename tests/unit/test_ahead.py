@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 from collections.abc import AsyncGenerator
 
 import pytest
@@ -91,3 +92,23 @@ async def test_nothing_is_produced_before_it_is_asked_for() -> None:
     await asyncio.sleep(0.02)
     assert not source.produced
     await items.aclose()
+
+
+async def test_an_error_behind_a_consumer_that_has_left_is_nobodys_business() -> None:
+    """At its deadline gRPC cancels a call, and what it is cancelled in ends by that deadline."""
+
+    async def source() -> AsyncGenerator[int, None]:
+        yield 0
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            raise ValueError("on purpose") from None
+
+    complaints: list[object] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, said: complaints.append(said))
+    items = ahead(source())
+    assert await anext(items) == 0
+    await items.aclose()
+    del items
+    gc.collect()
+    assert not complaints

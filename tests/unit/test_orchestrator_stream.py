@@ -14,7 +14,7 @@ from google.rpc.status_pb2 import Status
 
 from draftloop.errors import DeadlineExceeded, DraftloopError, Mismatch, Overloaded, Unavailable
 from draftloop.rpc.interceptors import DETAILS_KEY, to_status
-from orchestrator.stream import ServiceFailed, Stream
+from orchestrator.stream import Disconnected, ServiceFailed, Stream
 
 
 @pytest.mark.parametrize("part", ["write", "done_writing"])
@@ -57,7 +57,7 @@ def test_an_answer_that_is_none_is_one_of_a_service_that_is_gone(answer: Any) ->
             "Received message larger than max (9 vs. 4) (--max-message-bytes)",
         ),
         ("DEADLINE_EXCEEDED", "Deadline Exceeded", DeadlineExceeded, str(DeadlineExceeded())),
-        ("UNAVAILABLE", "Socket closed", Unavailable, "Socket closed"),
+        ("UNAVAILABLE", "Socket closed", Disconnected, "Socket closed"),
         ("INTERNAL", "", ServiceFailed, "INTERNAL"),
     ],
 )
@@ -76,6 +76,15 @@ def test_who_is_full_says_when_to_come_again() -> None:
     with pytest.raises(Overloaded) as caught:
         asyncio.run(refusing(code.name, str(full), hint).ask("anything"))
     assert caught.value.retry_after_s == 7.5 and str(caught.value) == str(full)
+
+
+def test_what_a_service_says_of_itself_is_no_lost_connection() -> None:
+    """Clients are told the one, and not the other, which may name addresses."""
+    stops = Unavailable("the engine is stopping")
+    code, hint = to_status(stops)
+    with pytest.raises(Unavailable) as caught:
+        asyncio.run(refusing(code.name, str(stops), hint).ask("anything"))
+    assert type(caught.value) is Unavailable and str(caught.value) == str(stops)
 
 
 def refusing(code: str, details: str, detail: Message | None = None) -> Stream:

@@ -1,0 +1,56 @@
+"""Whether the log is lost, as people are told of it: once, and once when it is back."""
+
+from __future__ import annotations
+
+import threading
+from typing import Protocol
+from weakref import WeakSet
+
+from draftloop import logs
+
+log = logs.get(__name__)
+
+
+class Way(Protocol):
+    """Somebody who calls the log."""
+
+    @property
+    def reachable(self) -> bool:
+        """Whether his calls go through, as far as is known."""
+
+
+class Outage:
+    """What all namespaces of a store have in common; any thread may call anything.
+
+    Each way has a breaker of its own, and namespaces come and go: if each told of its own loss, an
+    outage would be a line for every request of another tenant.
+    """
+
+    def __init__(self) -> None:
+        self._door = threading.Lock()
+        self._lost: WeakSet[Way] = WeakSet()
+        self._told = False
+
+    def loses(self, way: Way, task: str, reason: str) -> None:
+        """Takes in that calls do not go through any more."""
+        with self._door:
+            self._lost.add(way)
+            first, self._told = not self._told, True
+        if first:
+            log.warning("phrase log lost", task=task, reason=reason)
+
+    def works(self, way: Way) -> None:
+        """Takes in that a call went well: it is over once all others' calls do, too."""
+        if not self._told:
+            return
+        with self._door:
+            self._lost.discard(way)
+            over = self._told and all(each.reachable for each in self._lost)
+            self._told = self._told and not over
+        if over:
+            log.info("phrase log back")
+
+    def leaves(self, way: Way) -> None:
+        """Takes in that it will not call any more."""
+        with self._door:
+            self._lost.discard(way)

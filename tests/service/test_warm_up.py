@@ -1,0 +1,62 @@
+"""A drafter's first sessions come behind what is compiled for them."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+
+import grpc
+import pytest
+
+from drafter_service import servicer
+from drafter_service.config import DrafterSettings
+from drafter_service.strategies import STRATEGIES
+from drafter_service.warm_up import warm_up
+from draftloop.rpc.server import RoleServer
+from draftloop.runtime.forward import Task
+from draftloop.runtime.model import LanguageModel
+from draftloop.runtime.service import ModelHost
+from phrase_store.store import PhraseStore
+from protos.drafter_pb2 import DrafterInfoRequest
+from protos.drafter_pb2_grpc import DrafterStub
+from tests.service.conftest import SMALL
+from tests.service.sessions import open_drafter, say
+
+
+async def test_no_session_comes_before_drafting_is_warm() -> None:
+    """Orchestrators ask for `Info`, not for the health: they would open sessions at once.
+
+    As many as there are slots, of which the warming up has one: the last found none.
+    """
+    settings = DrafterSettings(**SMALL)
+    server = RoleServer(servicer.SERVICE_NAME, settings)
+    host, store = ModelHost(settings, strategies=list(STRATEGIES)), PhraseStore(settings)
+    servicer.register(servicer.DrafterServicer(host, store, settings), server.server)
+    begun, going_on = threading.Event(), threading.Event()
+
+    def held(model: LanguageModel) -> Task[None]:
+        slot = model.acquire()
+        begun.set()
+        going_on.wait()
+        model.cache.release(slot)
+        yield from warm_up(model)
+
+    await server.listen()
+    starting = asyncio.create_task(host.start(held))
+    async with grpc.aio.insecure_channel(server.address) as channel:
+        stub = DrafterStub(channel)
+        try:
+            await asyncio.to_thread(begun.wait)
+            with pytest.raises(grpc.aio.AioRpcError) as early:
+                await stub.Info(DrafterInfoRequest())
+            assert early.value.code() is grpc.StatusCode.UNAVAILABLE
+        finally:
+            going_on.set()
+        await starting
+        calls = [stub.Draft() for _ in range(settings.max_sessions)]
+        await asyncio.gather(*(say(call, open_drafter()) for call in calls))
+        for call in calls:
+            call.cancel()
+    await server.server.stop(0)
+    await host.stop()
+    store.close()
