@@ -30,6 +30,9 @@ class Tokenizer:
             raise StartupFailure(
                 f"tokenizer: {folder}/tokenizer.json cannot be read: {error}"
             ) from None
+        # Of batches in a training: prompts would be cut, or filled up, without a word.
+        self._tokenizer.no_truncation()
+        self._tokenizer.no_padding()
         added = self._tokenizer.get_added_tokens_decoder()
         self._added = {token_id: token.content for token_id, token in added.items()}
         self._special = frozenset(token_id for token_id, token in added.items() if token.special)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from llguidance import LLMatcher, LLTokenizer
@@ -12,6 +14,7 @@ from numpy.typing import NDArray
 
 from draftloop.grammar import Grammar
 from draftloop.grammars.text import grammar_text, refusal
+from draftloop.model_info import TOKENIZER
 
 
 class Vocabulary:
@@ -20,8 +23,8 @@ class Vocabulary:
     def __init__(self, folder: Path, size: int, stop_token_ids: Sequence[int]) -> None:
         """Raises ValueError for a tokenizer that grammars cannot be followed with."""
         self.size = size
-        file = folder / "tokenizer.json"
-        self.tokenizer = LLTokenizer(str(file), size, list(stop_token_ids))
+        text = (folder / TOKENIZER).read_text(encoding="utf-8")
+        self.tokenizer = LLTokenizer(_within_texts(text), size, list(stop_token_ids))
 
     def matcher(self, grammar: Grammar) -> LLMatcher:
         """At the beginning of a text, tried by a first token: many are too large only for that.
@@ -55,6 +58,29 @@ class Vocabulary:
             for spelled in self.tokenizer.greedy_tokenize(text)[:1]:
                 rows[row] = 0
                 rows.view(np.uint32)[row, spelled // 32] = 1 << spelled % 32
+
+
+def _within_texts(tokenizer: str) -> str:
+    """A tokenizer.json that puts no space before a text.
+
+    llguidance asks it for the tokens of what has to come, which is the middle of one. Raises
+    ValueError where it is no JSON object.
+    """
+    said = json.loads(tokenizer)
+    if not isinstance(said, dict):
+        raise ValueError(f"{TOKENIZER} is not a JSON object")
+    for part in _parts(said.get("pre_tokenizer")):
+        if part.get("type") == "ByteLevel":
+            part["add_prefix_space"] = False
+    return json.dumps(said)
+
+
+def _parts(said: Any) -> Iterator[dict[str, Any]]:
+    """The steps that something done to texts consists of."""
+    if isinstance(said, dict):
+        yield said
+        for inner in said.get("pretokenizers") or ():
+            yield from _parts(inner)
 
 
 def bits(rows: NDArray[np.int32]) -> NDArray[np.uint8]:

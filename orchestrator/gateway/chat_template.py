@@ -185,11 +185,16 @@ def _found(folder: Path, config: dict[str, Any], override: Path | None) -> tuple
         if texts:
             return folder / "tokenizer_config.json", texts[0], texts[-1]
     file = override or (beside if beside.exists() else DEFAULT_TEMPLATE)
+    text = _read(file)
+    with_tools = folder / "additional_chat_templates" / f"{TEMPLATES[1]}.jinja"
+    return file, text, _read(with_tools) if file == beside and with_tools.exists() else text
+
+
+def _read(file: Path) -> str:
     try:
-        text = file.read_text(encoding="utf-8")
+        return file.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise StartupFailure(f"chat_template: {file} cannot be read: {error}") from None
-    return file, text, text
 
 
 def _text(token: Any) -> str:

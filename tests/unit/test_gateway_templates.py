@@ -49,6 +49,18 @@ def test_a_file_beside_wins_and_a_setting_wins_over_both(tmp_path: Path) -> None
     assert ChatTemplate(model, tmp_path / "mine.jinja").render(TALK) == "mine"
 
 
+def test_a_file_of_its_own_for_tools(tmp_path: Path) -> None:
+    """As transformers saves a model that brings several templates."""
+    folder(tmp_path, {}, "plain")
+    (tmp_path / "additional_chat_templates").mkdir()
+    (tmp_path / "additional_chat_templates" / "tool_use.jinja").write_text("{{ tools[0].name }}")
+    template = ChatTemplate(tmp_path)
+    assert template.shows_tools and template.render(TALK, tools=[{"name": "look"}]) == "look"
+    assert template.render(TALK) == "plain"
+    (tmp_path / "other.jinja").write_text("other")
+    assert not ChatTemplate(tmp_path, tmp_path / "other.jinja").shows_tools
+
+
 @pytest.mark.parametrize("token", ["<s>", {"content": "<s>"}])
 def test_special_tokens_are_at_hand(tmp_path: Path, token: Any) -> None:
     model = folder(tmp_path, {"bos_token": token}, "{{ bos_token }}{{ messages[0].content }}")

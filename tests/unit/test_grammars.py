@@ -10,7 +10,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from tokenizers import AddedToken, Tokenizer, models
+from tokenizers import AddedToken, Tokenizer, models, pre_tokenizers
 
 from draftloop.config import bundled_model
 from draftloop.errors import InvalidInput
@@ -206,6 +206,21 @@ def test_texts_with_the_name_of_a_token(
         output.append(int(row.argmax()))
         follower.observe(output[-1:])
     assert tokenizer.decode(output[:-1], skip_special_tokens=True) == f'"a {name} b"'
+
+
+def test_a_tokenizer_that_begins_texts_with_a_space(tmp_path: Path) -> None:
+    """What has to come is the middle of a text, and its own tokens."""
+    tokenizer = Tokenizer.from_file(str(bundled_model("verifier") / "tokenizer.json"))
+    byte_level = pre_tokenizers.ByteLevel(add_prefix_space=True)
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.Digits(), byte_level])
+    tokenizer.save(str(tmp_path / "tokenizer.json"))
+    follower = Grammars(tmp_path, 4096, [END]).follow(Grammar("choice", '["return main"]'))
+    output: list[int] = []
+    while not follower.allows(END):
+        (row,) = follower.applied(torch.zeros(1, 4096), [[]])
+        output.append(int(row.argmax()))
+        follower.observe(output[-1:])
+    assert tokenizer.decode(output) == "return main"
 
 
 def test_a_tokenizer_of_which_nobody_knows_the_bytes(tmp_path: Path) -> None:

@@ -1,0 +1,32 @@
+"""Prompts are tokenized whole, whatever a tokenizer.json remembers of its training."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from tokenizers import Tokenizer as HuggingFaceTokenizer
+
+from draftloop.config import bundled_model
+from orchestrator.tokenizer import LONG_TEXT, Tokenizer
+
+TEXT = "def main():\n    return [place for place in range(100)]\n"
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Tokenizer:
+    """Saved where batches were of eight tokens, the longer ones cut and the shorter filled up."""
+    folder = tmp_path_factory.mktemp("trained")
+    library = HuggingFaceTokenizer.from_file(str(bundled_model("verifier") / "tokenizer.json"))
+    library.enable_truncation(max_length=8)
+    library.enable_padding(length=8)
+    library.save(str(folder / "tokenizer.json"))
+    return Tokenizer(folder)
+
+
+@pytest.mark.parametrize("text", ["def", TEXT, TEXT * (1 + LONG_TEXT // len(TEXT))], ids=len)
+async def test_no_prompt_is_cut_or_filled_up(trained: Tokenizer, text: str) -> None:
+    plain = Tokenizer(Path(bundled_model("verifier"))).encode(text)
+    assert trained.encode(text) == plain
+    assert await trained.encoded(text) == plain
+    assert trained.decode(plain) == text
