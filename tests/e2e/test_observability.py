@@ -20,7 +20,7 @@ from protos import generation_pb2 as pb
 from tests.e2e.client import Case, Client, held_out_prompts
 from tests.support.collector import Collector
 from tests.support.forked import ForkedStack
-from tests.support.redis_server import free_port
+from tests.support.ports import quiet_port
 from tests.support.waiting import until
 
 ROLES = ("orchestrator", "drafter", "verifier")
@@ -57,7 +57,7 @@ class Watched:
 @pytest.fixture(scope="module")
 def watched() -> Iterator[Watched]:
     """The smallest stack, telling all it can."""
-    ports = {role: free_port() for role in ROLES}
+    ports = {role: quiet_port() for role in ROLES}
     with Collector() as collector, pytest.MonkeyPatch.context() as environment:
         environment.setenv("OTEL_BSP_SCHEDULE_DELAY", "100")
         flags = {

@@ -20,7 +20,8 @@ from draftloop.phrase import Phrase
 from phrase_store.log import START, LogOptions, LogUnavailable, PhraseLog, list_namespaces, open_log
 from phrase_store.records import encode, encode_cleared
 from phrase_store.unpack import decode
-from tests.support.redis_server import RedisServer, free_port
+from tests.support.ports import quiet_port
+from tests.support.redis_server import RedisServer
 from tests.support.waiting import until
 
 OPTIONS = LogOptions(max_length=1000, connect_timeout_s=1.0, operation_timeout_s=1.0)
@@ -88,14 +89,14 @@ def _tls(folder: Path, start: Start) -> str:
          "-addext", "subjectAltName=IP:127.0.0.1"],
         check=True, capture_output=True,
     )  # fmt: skip
-    port = free_port()
+    port = quiet_port()
     start(f"tls-port {port}", f"tls-cert-file {certificate}", f"tls-key-file {key}",
           f"tls-ca-cert-file {certificate}", "tls-auth-clients no")  # fmt: skip
     return f"rediss://127.0.0.1:{port}?ssl_ca_certs={certificate}"
 
 
 def _cluster(folder: Path, start: Start) -> str:
-    server = start("cluster-enabled yes", f"cluster-port {free_port()}")
+    server = start("cluster-enabled yes", f"cluster-port {quiet_port()}")
     client: Any = server.client()
     client.execute_command("CLUSTER ADDSLOTSRANGE", 0, 16383)
     until(lambda: client.execute_command("CLUSTER INFO")["cluster_state"] == "ok")
@@ -245,7 +246,7 @@ def test_positions_that_went_back_are_read_from_the_beginning(tmp_path: Path) ->
 
 @pytest.mark.parametrize("form", ["redis://{}", "redis+cluster://{}", "redis+sentinel://{}/m"])
 def test_who_is_not_there_is_told_in_one_short_line(form: str) -> None:
-    url = form.format(f"127.0.0.1:{free_port()}")
+    url = form.format(f"127.0.0.1:{quiet_port()}")
     log = open_log(url, "n", OPTIONS)
     with pytest.raises(LogUnavailable) as caught:
         log.length()
