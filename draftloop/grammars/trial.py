@@ -29,6 +29,7 @@ MOST_MEMORY = 48 * MB  # services keep some of them
 MOST_ADDRESSES = 192 * MB  # while it is made
 MOST_CPU_S = 3
 MOST_S = 30.0  # where the machine is busy otherwise
+TOLD_TO_END = (signal.SIGTERM,)
 TOO_LARGE = "it is too large, or too deep"
 TOO_LONG = f"it takes more than {MOST_CPU_S} seconds to make"
 
@@ -64,12 +65,14 @@ def _say(answer: str | None) -> None:
 def _tried(grammar: Grammar, known: Vocabulary) -> str | None:
     """What is wrong with it; None where it can be followed."""
     reading, writing = os.pipe()
+    signal.pthread_sigmask(signal.SIG_BLOCK, TOLD_TO_END)  # who ends now would leave the child
     child = os.fork()
     if not child:
         _answer(writing, grammar, known)
     os.close(writing)
     said = b""
     try:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, TOLD_TO_END)
         said = _heard(reading)
     finally:  # in a container nobody else would take leave of it
         if not said:
@@ -92,6 +95,7 @@ def _heard(reading: int) -> bytes:
 def _answer(writing: int, grammar: Grammar, known: Vocabulary) -> None:
     """In a process of its own, which ends here."""
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, TOLD_TO_END)
     with contextlib.suppress(BaseException):
         _limit()
         before = _most_memory()

@@ -10,7 +10,7 @@ import httpx
 
 from tests.docker.engine import Engine
 from tests.docker.images import TAG
-from tests.support.redis_server import free_port
+from tests.support.ports import quiet_port
 from tests.support.waiting import until
 
 NAME = "draftloop-test"
@@ -24,8 +24,8 @@ class Project:
     """The stack on free ports, in float32, where equal tokens are demanded of everything."""
 
     engine: Engine
-    grpc_port: int = field(default_factory=free_port)
-    http_port: int = field(default_factory=free_port)
+    grpc_port: int = field(default_factory=quiet_port)
+    http_port: int = field(default_factory=quiet_port)
 
     def compose(self, *arguments: str) -> str:
         """Runs one Compose command on this project."""

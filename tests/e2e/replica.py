@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tests.e2e.client import Client
 from tests.support.measured import measured
-from tests.support.service_process import quiet_port
+from tests.support.ports import quiet_port
 
 RECEIVED, REPLAYING = "phrases_received_total", "phrase_namespaces_replaying"
 

@@ -20,7 +20,7 @@ from draftloop.speculation import STRATEGIES
 from orchestrator.cli import app
 from orchestrator.cli_common import FAILED
 from orchestrator.launcher import Stack
-from tests.support.redis_server import free_port
+from tests.support.ports import quiet_port
 
 
 def generated(server: str, *arguments: str) -> Result:
@@ -138,7 +138,7 @@ def test_the_port_of_the_http_api_is_not_nobodys(stack: Stack) -> None:
 
 def test_the_command_itself_says_no_more() -> None:
     """Nothing listens there; the process, as a shell sees it."""
-    address = f"127.0.0.1:{free_port()}"
+    address = f"127.0.0.1:{quiet_port()}"
     done = subprocess.run(
         [sys.executable, "-m", "orchestrator.cli", "generate", "x", "--server", address],
         cwd=REPOSITORY, capture_output=True, text=True, timeout=120,

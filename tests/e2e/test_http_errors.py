@@ -29,6 +29,7 @@ from tests.e2e.http_client import LONG, PROMPT, complete
 from tests.support.forked import ForkedRole
 from tests.support.rich_errors import detail
 from tests.support.sessions import open_sessions, wait_until_free
+from tests.support.tcp_proxy import TcpProxy
 
 
 @pytest.mark.parametrize(("body", "param", "code"), [
@@ -197,8 +198,15 @@ def test_request_ids_come_back(http: httpx.Client) -> None:
     assert http.get("/health", headers={"X-Request-Id": "a" * 500}).headers["x-request-id"] != "a"
 
 
+# Without drafts, with which a fast machine has said it all before anybody can leave.
+SLOWLY: dict[str, Any] = {
+    "prompt": PROMPT, "max_tokens": LONG, "ignore_eos": True,
+    "speculative": {"strategy": "autoregressive"},
+}  # fmt: skip
+
+
 def test_a_time_limit(http: httpx.Client, stack: Stack) -> None:
-    body = {"prompt": PROMPT, "max_tokens": LONG, "ignore_eos": True}
+    body = SLOWLY
     answer = http.post("/v1/completions", json=body, headers={"X-Request-Timeout": "0.5"})
     assert answer.status_code == 504 and answer.json()["error"]["code"] == "timeout"
     refused = http.post("/v1/completions", json=body, headers={"X-Request-Timeout": "soon"})
@@ -207,11 +215,8 @@ def test_a_time_limit(http: httpx.Client, stack: Stack) -> None:
 
 
 def test_the_error_in_a_stream(api: OpenAI, stack: Stack) -> None:
-    """The status has been sent: the client raises what the event says.
-
-    Without drafts, with which a fast machine has said it all by then.
-    """
-    body = {"ignore_eos": True, "speculative": {"strategy": "autoregressive"}}
+    """The status has been sent: the client raises what the event says."""
+    body = {name: SLOWLY[name] for name in ("ignore_eos", "speculative")}
     stream = complete(api, max_tokens=LONG, stream=True, extra_body=body,
                       extra_headers={"X-Request-Timeout": "1"})  # fmt: skip
     with pytest.raises(openai.APIError, match="deadline"):
@@ -221,9 +226,10 @@ def test_the_error_in_a_stream(api: OpenAI, stack: Stack) -> None:
 
 @pytest.mark.parametrize("streamed", [True, False])
 def test_a_client_that_leaves_frees_its_sessions(base: str, stack: Stack, streamed: bool) -> None:
-    body = {"prompt": PROMPT, "max_tokens": LONG, "ignore_eos": True, "stream": streamed, "n": 2}
+    body = {**SLOWLY, "stream": streamed, "n": 2}
     wait_until_free(stack)
-    with httpx.Client(base_url=base, timeout=2 if not streamed else CALL_TIMEOUT_S) as leaving:
+    patience = httpx.Timeout(CALL_TIMEOUT_S, read=CALL_TIMEOUT_S if streamed else 0.5)
+    with httpx.Client(base_url=base, timeout=patience) as leaving:
         if streamed:
             with leaving.stream("POST", "/v1/completions", json=body) as answer:
                 chunks = answer.iter_bytes()
@@ -236,10 +242,12 @@ def test_a_client_that_leaves_frees_its_sessions(base: str, stack: Stack, stream
 
 
 @asynccontextmanager
-async def _own(stack: Stack, folder: Path, *flags: str) -> AsyncIterator[tuple[RoleProcess, str]]:
-    """An orchestrator of the test's own, in front of the stack's services."""
+async def _own(
+    stack: Stack, folder: Path, *flags: str, verifier: str = ""
+) -> AsyncIterator[tuple[RoleProcess, str]]:
+    """An orchestrator of the test's own, in front of the stack's services or another verifier."""
     address = folder / "http"
-    services = ["--verifiers", stack.processes["verifier"].address]
+    services = ["--verifiers", verifier or stack.processes["verifier"].address]
     services += ["--drafters", stack.processes["drafter"].address]
     listens = ["--listen", "127.0.0.1:0", "--http-listen", "127.0.0.1:0"]
     role = ForkedRole(
@@ -256,32 +264,40 @@ async def _own(stack: Stack, folder: Path, *flags: str) -> AsyncIterator[tuple[R
 async def test_too_many_are_told_to_come_back_and_a_drain_is_polite(
     stack: Stack, tmp_path: Path
 ) -> None:
-    """All choices of a request are admitted or none; SIGTERM lets the stream go on to its end."""
+    """All choices of a request are admitted or none; SIGTERM lets the stream go on to its end.
+
+    It comes slowly and stands still until all has been asked: it might be over before.
+    """
     flags = ("--max-requests", "2", "--served-model-name", "mine", "--grace-period-s", "60")
     body = {"prompt": PROMPT, "max_tokens": 60, "ignore_eos": True, "seed": 1, "model": "mine"}
-    async with (
-        _own(stack, tmp_path, *flags) as (role, base),
-        httpx.AsyncClient(base_url=base, timeout=CALL_TIMEOUT_S) as client,
-    ):
-        whole = (await client.post("/v1/completions", json=body)).json()["choices"][0]["text"]
-        streamed = body | {"stream": True}
-        async with client.stream("POST", "/v1/completions", json=streamed) as answer:
-            lines = answer.aiter_lines()
-            first = await anext(lines)
-            full = await client.post("/v1/completions", json=body | {"n": 2})
-            assert full.status_code == 429 and full.headers["retry-after"] == "1"
-            assert full.json()["error"]["type"] == "rate_limit_error"
-            role.kill(signal.SIGTERM)
-            while (await client.get("/ready")).status_code == 200:
-                time.sleep(0.01)
-            refused = await client.post("/v1/completions", json=body)
-            assert refused.status_code == 503 and refused.headers["retry-after"]
-            events = [first] + [line async for line in lines]
-        data = [line.removeprefix("data: ") for line in events if line.startswith("data: ")]
-        assert data[-1] == "[DONE]"
-        texts = [json.loads(one)["choices"][0]["text"] for one in data[:-1]]
-        assert "".join(texts) == whole
-        assert role.process is not None and role.process.wait(60) == 0
+    with TcpProxy(stack.processes["verifier"].address) as wire:
+        async with (
+            _own(stack, tmp_path, *flags, verifier=wire.address) as (role, base),
+            httpx.AsyncClient(base_url=base, timeout=CALL_TIMEOUT_S) as client,
+        ):
+            whole = (await client.post("/v1/completions", json=body)).json()["choices"][0]["text"]
+            streamed = body | {"stream": True, "speculative": SLOWLY["speculative"]}
+            wire.delay_s = 0.05
+            async with client.stream("POST", "/v1/completions", json=streamed) as answer:
+                lines = answer.aiter_lines()
+                first = await anext(lines)
+                wire.hold()
+                full = await client.post("/v1/completions", json=body | {"n": 2})
+                assert full.status_code == 429 and full.headers["retry-after"] == "1"
+                assert full.json()["error"]["type"] == "rate_limit_error"
+                role.kill(signal.SIGTERM)
+                while (await client.get("/ready")).status_code == 200:
+                    time.sleep(0.01)
+                refused = await client.post("/v1/completions", json=body)
+                assert refused.status_code == 503 and refused.headers["retry-after"]
+                wire.delay_s = 0.0
+                wire.release()
+                events = [first] + [line async for line in lines]
+            data = [line.removeprefix("data: ") for line in events if line.startswith("data: ")]
+            assert data[-1] == "[DONE]"
+            texts = [json.loads(one)["choices"][0]["text"] for one in data[:-1]]
+            assert "".join(texts) == whole
+            assert role.process is not None and role.process.wait(60) == 0
 
 
 async def test_at_the_end_of_the_grace_period_who_waits_is_told(

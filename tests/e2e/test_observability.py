@@ -20,13 +20,17 @@ from protos import generation_pb2 as pb
 from tests.e2e.client import Case, Client, held_out_prompts
 from tests.support.collector import Collector
 from tests.support.forked import ForkedStack
-from tests.support.redis_server import free_port
+from tests.support.ports import quiet_port
 from tests.support.waiting import until
 
 ROLES = ("orchestrator", "drafter", "verifier")
 TRACE_ID, PARENT_ID = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
 TRACED = (("traceparent", f"00-{TRACE_ID}-{PARENT_ID}-01"),)
 SECRET = "tenant-whose-name-nobody-may-see"
+HANDLED = "draftloop_grpc_server_handled_total"
+METHODS = {"orchestrator": "GenerateOnce", "drafter": "Draft", "verifier": "Verify"}
+
+Samples = dict[tuple[str, tuple[str, ...]], float]
 
 
 @dataclass(frozen=True)
@@ -41,7 +45,7 @@ class Watched:
     def page(self, role: str) -> str:
         return httpx.get(f"http://127.0.0.1:{self.ports[role]}/metrics", timeout=30).text
 
-    def metrics(self, role: str) -> dict[tuple[str, tuple[str, ...]], float]:
+    def metrics(self, role: str) -> Samples:
         """Every sample by its name and its labels' values, in the order of the labels' names."""
         return {
             (sample.name, tuple(sample.labels.values())): sample.value
@@ -57,7 +61,7 @@ class Watched:
 @pytest.fixture(scope="module")
 def watched() -> Iterator[Watched]:
     """The smallest stack, telling all it can."""
-    ports = {role: free_port() for role in ROLES}
+    ports = {role: quiet_port() for role in ROLES}
     with Collector() as collector, pytest.MonkeyPatch.context() as environment:
         environment.setenv("OTEL_BSP_SCHEDULE_DELAY", "100")
         flags = {
@@ -69,6 +73,7 @@ def watched() -> Iterator[Watched]:
         }
         config = StackConfig(
             port=0,
+            http_port=None,
             drafter_port=0,
             verifier_port=0,
             dtype="float32",
@@ -91,6 +96,39 @@ def answer(watched: Watched) -> pb.GenerateOnceResponse:
         pb.GenerateOnceRequest(parameters=parameters), timeout=120, metadata=TRACED
     )
     return answer
+
+
+@pytest.fixture(scope="module", autouse=True)
+def pages(watched: Watched, answer: pb.GenerateOnceResponse) -> dict[str, Samples]:
+    """What every role tells of that request, whichever test is the first to ask another one.
+
+    They count behind their answers, and a page is read while they do.
+    """
+    return {role: settled(watched, role) for role in ROLES}
+
+
+def settled(watched: Watched, role: str) -> Samples:
+    """The role's page once its call has ended, the slot is free and the forwards are counted."""
+    seen: list[Samples] = []
+
+    def has_ended() -> bool:
+        seen.append(watched.metrics(role))
+        ended = seen[-1].get((HANDLED, ("OK", METHODS[role]))) == 1
+        held = seen[-1].get(("draftloop_kv_cache_usage_perc", ()), 0)
+        return ended and not held and forwards(seen[-1])[0] == forwards(seen[-1])[1]
+
+    until(has_ended, 60)
+    return seen[-1]
+
+
+def forwards(seen: Samples) -> tuple[tuple[float, float], tuple[float, float]]:
+    """Forwards and the tokens in them, as two families of metrics say each."""
+    computed = sum(v for (name, _), v in seen.items() if name == "draftloop_forward_tokens_total")
+    timed = seen.get(("draftloop_forward_time_seconds_count", ()), 0)
+    iterations, tokens = (
+        seen.get((f"draftloop_iteration_tokens_{name}", ()), 0) for name in ("count", "sum")
+    )
+    return (timed, computed), (iterations, tokens)
 
 
 def test_one_trace_goes_through_all_roles(
@@ -123,10 +161,12 @@ def test_one_trace_goes_through_all_roles(
     assert len(named["verifier.round"]) == rounds + 1
 
 
-def test_every_role_counts_the_request(watched: Watched, answer: pb.GenerateOnceResponse) -> None:
+def test_every_role_counts_the_request(
+    pages: dict[str, Samples], answer: pb.GenerateOnceResponse
+) -> None:
     summary = answer.summary
     figures = summary.speculation
-    seen = watched.metrics("orchestrator")
+    seen = pages["orchestrator"]
     assert seen["draftloop_request_success_total", ("length",)] == 1
     assert seen["draftloop_prompt_tokens_total", ()] == summary.prompt_tokens
     assert seen["draftloop_generation_tokens_total", ()] == len(answer.token_ids)
@@ -149,19 +189,15 @@ def test_every_role_counts_the_request(watched: Watched, answer: pb.GenerateOnce
 
 @pytest.mark.parametrize("role", ["drafter", "verifier"])
 def test_model_services_tell_of_sessions_and_forwards(
-    watched: Watched, answer: pb.GenerateOnceResponse, role: str
+    pages: dict[str, Samples], answer: pb.GenerateOnceResponse, role: str
 ) -> None:
-    until(lambda: watched.metrics(role)["draftloop_num_sessions_running", ()] == 0)
-    seen = watched.metrics(role)
-    forwards = seen["draftloop_forward_time_seconds_count", ()]
+    seen = pages[role]
+    assert seen["draftloop_num_sessions_running", ()] == 0
     assert seen["draftloop_prefill_tokens_total", ()] == answer.summary.prompt_tokens
-    assert forwards == seen["draftloop_iteration_tokens_count", ()] > 0
-    computed = sum(v for (name, _), v in seen.items() if name == "draftloop_forward_tokens_total")
-    assert computed == seen["draftloop_iteration_tokens_sum", ()]
+    assert all(forwards(seen)[0]) and forwards(seen)[0] == forwards(seen)[1]
     assert seen["draftloop_kv_cache_usage_perc", ()] == 0
     assert any(name == "draftloop_forward_cost_seconds" for name, _ in seen)
-    method = {"drafter": "Draft", "verifier": "Verify"}[role]
-    assert seen["draftloop_grpc_server_handled_total", ("OK", method)] == 1
+    assert seen[HANDLED, ("OK", METHODS[role])] == 1
 
 
 def test_what_fails_and_who_leaves_is_counted(
@@ -177,16 +213,15 @@ def test_what_fails_and_who_leaves_is_counted(
     next(call)
     call.cancel()
     # A page is read sample by sample while the service counts on: each figure is waited for.
-    handled = "draftloop_grpc_server_handled_total"
     expected = {
         ("draftloop_request_failure_total", ("invalid_input",)): 1,
         ("draftloop_request_success_total", ("abort",)): 1,
         ("draftloop_num_requests_running", ()): 0,
         ("draftloop_num_requests_waiting", ()): 0,
-        (handled, ("INVALID_ARGUMENT", "GenerateOnce")): 1,
-        (handled, ("CANCELLED", "Generate")): 1,
+        (HANDLED, ("INVALID_ARGUMENT", "GenerateOnce")): 1,
+        (HANDLED, ("CANCELLED", "Generate")): 1,
     }
-    until(lambda: expected.items() <= watched.metrics("orchestrator").items())
+    until(lambda: expected.items() <= watched.metrics("orchestrator").items(), 60)
 
 
 def test_log_lines_name_the_request_in_every_role(

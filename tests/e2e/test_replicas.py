@@ -18,8 +18,8 @@ from draftloop.config import bundled_model
 from protos import generation_pb2 as pb
 from tests.e2e.client import Case, Client, first_difference, held_out_prompts
 from tests.support.forked import ForkedRole
-from tests.support.redis_server import free_port
-from tests.support.sessions import load_of, sessions_of
+from tests.support.ports import quiet_port
+from tests.support.sessions import sessions_of, wait_for_forwards
 from tests.support.waiting import until
 
 START_S = 240.0
@@ -39,7 +39,7 @@ class Fleet:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self.processes: dict[str, ForkedRole] = {}
-        self._ports = {name: free_port() for name in ("v1", "v2", "v3", "d1", "d2")}
+        self._ports = {name: quiet_port() for name in ("v1", "v2", "v3", "d1", "d2")}
 
     def begin(self, role: str, name: str, flags: list[str]) -> None:
         folder = self._folder / name
@@ -80,9 +80,7 @@ class Fleet:
 
     def wait_for_forwards(self, drafter: str, count: int) -> None:
         """Returns when it has run so many more."""
-        address = self.processes[drafter].address
-        before = load_of(address, "drafter").forwards
-        until(lambda: load_of(address, "drafter").forwards >= before + count, 60)
+        wait_for_forwards(self.processes[drafter].address, count, "drafter")
 
     def end(self) -> None:
         for process in reversed(self.processes.values()):

@@ -33,6 +33,10 @@ from tests.faults import fakes
 from tests.support.typed import ANY_PORT
 from tests.support.waiting import until
 
+# Of a process that has to import everything first, on a machine that has other things to do.
+START_S, STOP_S = 240.0, 60.0
+TIMEOUT_S = 120.0  # of an orchestrator's search for a verifier
+
 
 def refused(module: str, *flags: str, **environment: str) -> str:
     """What the process says last; it must have ended with status 2 and without a traceback."""
@@ -101,9 +105,9 @@ def test_sigterm_while_waiting_for_a_verifier(tmp_path: Path) -> None:
     """A role that waits for its services stops when told to."""
     flags = ["--listen", "127.0.0.1:0", "--verifiers", "127.0.0.1:1"]
     with started("orchestrator", flags, tmp_path) as waiting:
-        until(lambda: "waiting for a verifier" in waiting.log_file.read_text(), 60)
+        until(lambda: "waiting for a verifier" in waiting.log_file.read_text(), START_S)
         waiting.kill(signal.SIGTERM)
-        assert waiting.process is not None and waiting.process.wait(20) == 0
+        assert waiting.process is not None and waiting.process.wait(STOP_S) == 0
 
 
 def test_sigterm_lets_running_requests_finish(
@@ -112,7 +116,7 @@ def test_sigterm_lets_running_requests_finish(
     flags = ["--listen", "127.0.0.1:0", "--verifiers", stack.processes["verifier"].address]
     flags += ["--drafters", stack.processes["drafter"].address]
     with started("orchestrator", flags, tmp_path) as role:
-        role.wait_until_ready(time.monotonic() + 60)
+        role.wait_until_ready(time.monotonic() + START_S)
         with grpc.insecure_channel(role.address) as channel:
             stub = generation_pb2_grpc.GenerationStub(channel)
             said = cases[7].parameters("autoregressive", ignore_eos=True)
@@ -121,7 +125,7 @@ def test_sigterm_lets_running_requests_finish(
             role.kill(signal.SIGTERM)
             *_, last = call
         assert last.summary.output_tokens == cases[7].max_tokens
-        assert role.process is not None and role.process.wait(20) == 0
+        assert role.process is not None and role.process.wait(STOP_S) == 0
 
 
 def test_nothing_outlives_a_launcher_that_is_killed(tmp_path: Path) -> None:
@@ -137,7 +141,7 @@ def test_nothing_outlives_a_launcher_that_is_killed(tmp_path: Path) -> None:
         family = psutil.Process(launcher.pid).children(recursive=True)
         launcher.kill()
     assert len(family) >= 2
-    _, alive = psutil.wait_procs(family, timeout=15)
+    _, alive = psutil.wait_procs(family, timeout=STOP_S)
     for process in alive:
         process.kill()
     assert not alive
@@ -157,8 +161,8 @@ async def test_a_drafter_with_another_vocabulary_is_refused(
         flags += ["--verifiers", stack.processes["verifier"].address]
         with started("orchestrator", flags, tmp_path) as role:
             with pytest.raises(StartupFailure) as caught:
-                await asyncio.to_thread(role.wait_until_ready, time.monotonic() + 60)
-            assert role.process is not None and role.process.wait(20) == 2
+                await asyncio.to_thread(role.wait_until_ready, time.monotonic() + START_S)
+            assert role.process is not None and role.process.wait(STOP_S) == 2
     assert "0123456789abcdef" in str(caught.value)
     assert vocabulary_fingerprint(bundled_model("verifier")) in str(caught.value)
 
@@ -171,7 +175,7 @@ async def test_no_verifier_is_said_at_once(
     async with grpc.aio.insecure_channel(stack.processes["verifier"].address) as channel:
         passing = fakes.FlakyVerifier(channel, "gone")
         async with fakes.listening(add, passing) as verifier:
-            started = orchestrator(verifiers=verifier)
+            started = orchestrator(verifiers=verifier, connect_timeout_s=TIMEOUT_S)
             address = await started.__aenter__()
         try:
             async with grpc.aio.insecure_channel(address) as to:
@@ -181,7 +185,7 @@ async def test_no_verifier_is_said_at_once(
                 with pytest.raises(grpc.aio.AioRpcError) as caught:
                     await stub.GenerateOnce(request)
             assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
-            assert time.monotonic() - asked < 3
+            assert time.monotonic() - asked < TIMEOUT_S / 2
         finally:
             await started.__aexit__(None, None, None)
 

@@ -232,11 +232,13 @@ async def black_hole() -> AsyncIterator[str]:
 
 
 @asynccontextmanager
-async def listening(add: Callable[[Any, Any], None], servicer: Any) -> AsyncIterator[str]:
-    """Serves it on a free port of the loopback."""
+async def listening(
+    add: Callable[[Any, Any], None], servicer: Any, port: int = 0
+) -> AsyncIterator[str]:
+    """Serves it on this port of the loopback, or on a free one."""
     server = grpc.aio.server(interceptors=[ErrorInterceptor()])
     add(servicer, server)
-    port = server.add_insecure_port("127.0.0.1:0")
+    port = server.add_insecure_port(f"127.0.0.1:{port}")
     await server.start()
     try:
         yield f"127.0.0.1:{port}"

@@ -14,7 +14,8 @@ import psutil
 
 from draftloop.config import bundled_model
 from tests.support.measured import measured
-from tests.support.service_process import ServiceProcess, quiet_port
+from tests.support.ports import quiet_port
+from tests.support.service_process import ServiceProcess
 from tests.support.sessions import load_of
 from tests.support.tcp_proxy import TcpProxy
 from tests.support.waiting import until

@@ -11,7 +11,8 @@ from draftloop.openmp import prefer_passive_waiting
 from tests.e2e.client import Case
 from tests.faults.fleet import MODEL, MODEL_FLAGS
 from tests.faults.load import DOORS
-from tests.support.service_process import ServiceProcess, quiet_port
+from tests.support.ports import quiet_port
+from tests.support.service_process import ServiceProcess
 
 FULL = Path("/dev/full")
 

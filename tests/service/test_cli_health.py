@@ -16,7 +16,7 @@ from draftloop.rpc.health import main
 from orchestrator.cli import app
 from orchestrator.cli_health import SERVICES, Role
 from protos import drafter_pb2, generation_pb2, verifier_pb2
-from tests.support.redis_server import free_port
+from tests.support.ports import quiet_port
 
 SERVING = health_pb2.HealthCheckResponse.SERVING
 NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
@@ -46,7 +46,7 @@ def test_the_answer_is_status_and_exit_status(served: tuple[health.HealthService
     servicer.set(SERVICES[Role.VERIFIER], NOT_SERVING)
     assert asked("verifier", address) == (1, "NOT_SERVING")
     assert asked("drafter", address) == (1, "NOT_FOUND")
-    assert asked("verifier", f"127.0.0.1:{free_port()}") == (1, "UNAVAILABLE")
+    assert asked("verifier", f"127.0.0.1:{quiet_port()}") == (1, "UNAVAILABLE")
 
 
 def test_the_probe_says_the_same(
@@ -65,7 +65,7 @@ def test_proxies_of_the_web_are_not_asked(
 ) -> None:
     _, address = served
     for name in ("http_proxy", "https_proxy", "grpc_proxy"):
-        monkeypatch.setenv(name, f"http://127.0.0.1:{free_port()}")
+        monkeypatch.setenv(name, f"http://127.0.0.1:{quiet_port()}")
     assert main([address]) == 0 and asked("verifier", address) == (0, "SERVING")
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,16 +12,19 @@ from typer.testing import CliRunner, Result
 
 from draftloop.phrase import Phrase
 from orchestrator.cli import app
-from phrase_store import store, transfer
-from phrase_store.config import PhraseSettings
-from phrase_store.log import START, open_log
+from phrase_store import transfer
+from phrase_store.log import START, LogOptions, open_log
 from phrase_store.records import encode
+from phrase_store.store import PhraseStore
 from phrase_store.unpack import decode
+from tests.service.conftest import PATIENCE_S
 from tests.support.redis_server import RedisServer
 from tests.support.waiting import until
 
 ONE, OTHER = Phrase((1, 2), (3, 4)), Phrase((), (70_000,), committed=False)
 Run = Callable[..., Result]
+Open = Callable[..., PhraseStore]
+PATIENT = LogOptions(connect_timeout_s=PATIENCE_S, operation_timeout_s=PATIENCE_S)
 
 
 @pytest.fixture
@@ -37,13 +39,13 @@ def run(server: RedisServer) -> Run:
 
 
 def write(url: str, name: str, *records: bytes) -> None:
-    log = open_log(url, name)
+    log = open_log(url, name, PATIENT)
     log.append(records)
     log.close()
 
 
 def held(url: str, name: str) -> list[Phrase]:
-    log = open_log(url, name)
+    log = open_log(url, name, PATIENT)
     batches = [decode(entry.record) for entry in log.read(START, 1000)]
     log.close()
     return [phrase for batch in batches if batch for phrase in batch.phrases]
@@ -79,9 +81,9 @@ def test_what_is_exported_is_imported(server: RedisServer, run: Run, tmp_path: P
 
 
 def test_what_was_cleared_and_comes_back_reaches_who_had_served_it(
-    server: RedisServer, run: Run, tmp_path: Path
+    server: RedisServer, open_store: Open, run: Run, tmp_path: Path
 ) -> None:
-    serving = store.PhraseStore(PhraseSettings(phrases_url=server.url, phrases_mib=1))
+    serving = open_store(server.url)
     namespace, file = serving.namespace("aaaa"), tmp_path / "phrases.jsonl"
     namespace.publish(7, [ONE])
     until(lambda: held(server.url, "aaaa:") == [ONE])
@@ -89,11 +91,12 @@ def test_what_was_cleared_and_comes_back_reaches_who_had_served_it(
     until(lambda: not namespace.figures().entries)
     assert run("import", str(file)).exit_code == 0
     until(lambda: namespace.figures().entries > 0)
-    serving.close()
 
 
-def test_what_a_lost_log_held_can_be_forgotten(server: RedisServer, run: Run) -> None:
-    serving = store.PhraseStore(PhraseSettings(phrases_url=server.url, phrases_mib=1))
+def test_what_a_lost_log_held_can_be_forgotten(
+    server: RedisServer, open_store: Open, run: Run
+) -> None:
+    serving = open_store(server.url)
     namespace = serving.namespace("aaaa", "acme")
     namespace.publish(7, [ONE])
     until(lambda: held(server.url, "aaaa:acme") == [ONE])
@@ -104,7 +107,6 @@ def test_what_a_lost_log_held_can_be_forgotten(server: RedisServer, run: Run) ->
     assert namespace.figures().entries
     assert run("clear", "--yes", "--model", "aaaa", "--tenant", "acme").exit_code == 0
     until(lambda: not namespace.figures().entries)
-    serving.close()
 
 
 def test_foreign_keys_are_nobodys_log(server: RedisServer, run: Run) -> None:
@@ -131,8 +133,10 @@ def test_an_export_replaces_a_file_once_it_is_whole(
     assert file.stat().st_mode & 0o077 == 0 and "aaaa" in file.read_text()
 
 
-def test_clear_asks_and_reaches_who_follows(server: RedisServer, run: Run) -> None:
-    following = store.PhraseStore(PhraseSettings(phrases_url=server.url, phrases_mib=1))
+def test_clear_asks_and_reaches_who_follows(
+    server: RedisServer, open_store: Open, run: Run
+) -> None:
+    following = open_store(server.url)
     write(server.url, "aaaa:acme", encode(1, [ONE]))
     write(server.url, "aaaa:", encode(1, [ONE]))
     namespace = following.namespace("aaaa", "acme")
@@ -140,12 +144,8 @@ def test_clear_asks_and_reaches_who_follows(server: RedisServer, run: Run) -> No
     refused = run("clear", "--tenant", "acme", answer="n\n")
     assert refused.exit_code == 1 and held(server.url, "aaaa:acme") == [ONE]
     assert run("clear", "--tenant", "acme", answer="y\n").exit_code == 0
-    deadline = time.monotonic() + 10
-    while namespace.figures().entries and time.monotonic() < deadline:
-        time.sleep(0.02)
-    assert not namespace.figures().entries
+    until(lambda: not namespace.figures().entries)
     assert held(server.url, "aaaa:") == [ONE]
-    following.close()
 
 
 GOOD = {"model": "aaaa", "tenant": "", "origin": 1, "phrases": [[[1], [2], True]]}

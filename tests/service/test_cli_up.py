@@ -17,7 +17,8 @@ from orchestrator.cli_common import FAILED
 from orchestrator.config import OrchestratorSettings
 from orchestrator.launcher import Stack
 from orchestrator.stack_config import StackConfig
-from tests.support.redis_server import RedisServer, free_port
+from tests.support.ports import quiet_port
+from tests.support.redis_server import RedisServer
 from verifier_service.config import VerifierSettings
 
 
@@ -97,7 +98,7 @@ def test_a_phrase_log_that_is_not_there_is_told(
     with RedisServer(tmp_path) as server:
         cli_up._warn_of_the_phrase_log(server.url)
     assert capsys.readouterr().out == ""
-    cli_up._warn_of_the_phrase_log(f"redis://user:secret@127.0.0.1:{free_port()}")
+    cli_up._warn_of_the_phrase_log(f"redis://user:secret@127.0.0.1:{quiet_port()}")
     [line] = capsys.readouterr().out.splitlines()
     assert line.startswith("the phrase log is not reachable, generation goes on without it: ")
     assert "secret" not in line

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
@@ -181,8 +182,16 @@ def test_cancel_ends_the_wait_between_two_attempts(told: Told, client: Client) -
     servicer, _ = told
     servicer.failures = [Overloaded("no room", retry_after_s=500)]
     stream = client.stream("x")
-    threading.Timer(0.2, stream.cancel).start()
-    assert list(stream) == []
+
+    def cancel() -> None:
+        until(lambda: servicer.calls)
+        time.sleep(0.2)  # until the answer has come
+        stream.cancel()
+
+    with ThreadPoolExecutor(1) as beside:
+        cancelled = beside.submit(cancel)
+        assert list(stream) == []
+        cancelled.result()
     assert servicer.calls == 1
 
 

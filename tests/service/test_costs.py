@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-import socket
 
 import pytest
 
@@ -20,6 +19,7 @@ from protos.drafter_pb2_grpc import DrafterStub
 from protos.verifier_pb2_grpc import VerifierStub
 from tests.service.conftest import MODEL, Start
 from tests.service.sessions import PROMPT, open_drafter, open_verifier, propose, say, verify
+from tests.support.ports import quiet_port
 from tests.support.waiting import eventually
 
 # Slower by far than the model is, so that every forward corrects it downwards.
@@ -55,15 +55,6 @@ async def test_the_drafter_reports_what_its_forwards_took(serve_drafter: Start) 
         assert info.instance_id == host.info.instance_id
 
 
-def free_ports(count: int) -> list[int]:
-    """Ports that nobody listens on."""
-    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports: list[int] = [listening.getsockname()[1] for listening in sockets]
-    for listening in sockets:
-        listening.close()
-    return ports
-
-
 def deployment_of(verifier: str, drafter: str) -> deployment.Deployment:
     """Of services at these addresses, not started yet."""
     chosen = OrchestratorSettings(verifiers=verifier, drafters=drafter, tokenizer=MODEL)
@@ -74,7 +65,7 @@ async def test_the_orchestrator_asks_again_and_keeps_what_it_knows(
     serve_verifier: Start, serve_drafter: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(discovery, "ASK_S", 0.05)
-    listen = [f"127.0.0.1:{port}" for port in free_ports(2)]
+    listen = [f"127.0.0.1:{quiet_port()}" for _ in range(2)]
     started = deployment_of(*listen)
 
     def curves() -> list[tuple[CostPoint, ...]]:
@@ -98,7 +89,7 @@ async def test_the_orchestrator_asks_again_and_keeps_what_it_knows(
 async def test_on_one_machine_a_drafter_keeps_all_requests_waiting(
     serve_verifier: Start, serve_drafter: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    listen = [f"127.0.0.1:{port}" for port in free_ports(2)]
+    listen = [f"127.0.0.1:{quiet_port()}" for _ in range(2)]
     started = deployment_of(*listen)
     request = GenerationRequest(
         request_id="one", prompt=PROMPT, sampling=SamplingParameters(), max_tokens=4,

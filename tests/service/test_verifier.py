@@ -28,6 +28,7 @@ from tests.service.sessions import (
     verify,
 )
 from tests.support.rich_errors import detail
+from tests.support.waiting import eventually
 from verifier_service import servicer
 from verifier_service.config import VerifierSettings
 
@@ -228,7 +229,7 @@ async def test_past_the_queue_the_client_is_told_when_to_return(serve_verifier: 
         holding, waiting, refused = stub.Verify(), stub.Verify(), stub.Verify()
         await say(holding, open_verifier())
         await waiting.write(open_verifier())
-        await asyncio.sleep(0.2)
+        await eventually(lambda: host.admission.waiting_sessions)
         with pytest.raises(grpc.aio.AioRpcError) as full:
             await say(refused, open_verifier())
         assert full.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED

@@ -14,6 +14,8 @@ from typing import Self
 import pytest
 import redis
 
+from tests.support.ports import quiet_port
+
 START_S = 10.0
 
 
@@ -25,14 +27,6 @@ def require_redis_server() -> str:
     return found
 
 
-def free_port() -> int:
-    """A port of loopback that was free a moment ago."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
-
-
 class RedisServer:
     """One server process on loopback; it keeps nothing on disk."""
 
@@ -40,7 +34,7 @@ class RedisServer:
         self, folder: Path, *options: str, sentinel: bool = False, ready: Sequence[str] = ()
     ) -> None:
         self._program = require_redis_server()
-        self.port = free_port()
+        self.port = quiet_port()
         self._folder = folder / f"redis-{self.port}"
         self._folder.mkdir(parents=True)
         self._options = options

@@ -4,27 +4,17 @@ from __future__ import annotations
 
 import contextlib
 import os
-import random
 import signal
-import socket
 import subprocess
 import time
 from collections.abc import Sequence
 from pathlib import Path
 
 from tests.support.forked import Forked
+from tests.support.ports import quiet_port
 
 START_S = 240.0
 STOP_S = 60.0
-
-
-def quiet_port() -> int:
-    """A free port of loopback below those that outgoing connections take: it stays free."""
-    while True:
-        port = random.randrange(20_000, 32_000)
-        with socket.socket() as probe:
-            if probe.connect_ex(("127.0.0.1", port)):
-                return port
 
 
 class ServiceProcess:

@@ -43,6 +43,12 @@ def wait_until_serving(verifier: str) -> None:
     until(lambda: sessions_of(verifier), seconds=30)
 
 
+def wait_for_forwards(address: str, count: int, role: str = "verifier") -> None:
+    """Returns when the model service there has run so many more."""
+    before = load_of(address, role).forwards
+    until(lambda: load_of(address, role).forwards >= before + count, 60)
+
+
 def wait_until_free(stack: Stack) -> None:
     """Fails the test where a session is left after some seconds."""
     until(lambda: not open_sessions(stack))

@@ -9,7 +9,7 @@ from draftloop.config import DEFAULT_PORTS, bundled_model
 from orchestrator.key_file import KeyEntry, hash_of, new_key
 from tests.contract.repository import ROOT
 from tests.support.certificates import Authority
-from tests.support.service_process import quiet_port
+from tests.support.ports import quiet_port
 
 # Hosts of deployments and of this machine, as the pages write them, and a port.
 ADDRESS = re.compile(r"(dns:///)?(?:[a-z]+|127\.0\.0\.1|0\.0\.0\.0):(\d{4,5})$")

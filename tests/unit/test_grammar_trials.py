@@ -5,9 +5,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import os
+import signal
+import subprocess
+import sys
 import threading
 from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -256,3 +261,41 @@ async def test_who_ends_a_trial_may_be_cancelled_before_it_is_over(trials: Gramm
         await eventually(lambda: one._process.returncode is not None)
     finally:
         freed.set()
+
+
+TOLD_TO_END_AT_ONCE = """
+import os, signal
+from draftloop.grammars import trial
+
+fork = os.fork
+
+def forked():
+    if child := fork():
+        print(child, flush=True)
+        os.kill(os.getpid(), signal.SIGTERM)
+    else:
+        signal.pause()
+    return child
+
+os.fork = forked
+trial.main()
+"""
+
+
+def test_who_is_told_to_end_when_a_trial_has_just_begun_leaves_no_child() -> None:
+    """It went on to try, for nobody."""
+    model = {"folder": str(bundled_model("verifier")), "vocabulary_size": MODEL.vocabulary_size,
+             "stop_token_ids": MODEL.stop_token_ids}  # fmt: skip
+    said = "".join(json.dumps(each) + "\n" for each in (model, asdict(SOUND)))
+    command, pipe = [sys.executable, "-c", TOLD_TO_END_AT_ONCE], subprocess.PIPE
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True) as trial:
+        assert trial.stdin is not None and trial.stdout is not None
+        trial.stdin.write(said)
+        trial.stdin.flush()
+        assert json.loads(trial.stdout.readline()) is None
+        child = int(trial.stdout.readline())
+        assert trial.wait(60) == 0
+    left = child in {process for process, _ in running()}
+    if left:
+        os.kill(child, signal.SIGKILL)
+    assert not left

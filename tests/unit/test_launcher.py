@@ -25,6 +25,7 @@ from orchestrator.launcher import Stack, interruptible
 from orchestrator.ports import free_where_taken, port_problems
 from orchestrator.role_process import PYTHON, RoleProcess
 from orchestrator.stack_config import StackConfig
+from tests.support.ports import quiet_port
 
 
 class Unstarted(RoleProcess):
@@ -135,8 +136,9 @@ def test_ports_are_looked_at_before_models_are_loaded() -> None:
         port = taken.getsockname()[1]
         assert "is in use" in refusal(port=port, verifier_port=0, drafter_port=0)
     free = {"verifier_port": 0, "drafter_port": 0}
-    assert "is that of http_port, too" in refusal(port=20_999, http_port=20_999, **free)
-    assert "cannot be listened on" in refusal(host="10.255.255.1", port=20_999)
+    port = quiet_port()
+    assert "is that of http_port, too" in refusal(port=port, http_port=port, **free)
+    assert "cannot be listened on" in refusal(host="10.255.255.1", port=port)
 
 
 def test_all_that_is_missing_is_said_at_once_what_was_asked_for_first(tmp_path: Path) -> None:
@@ -147,13 +149,15 @@ def test_all_that_is_missing_is_said_at_once_what_was_asked_for_first(tmp_path: 
         class Usual(StackConfig):
             port: int = usual  # which nobody asked for
 
-        same = {"drafter_port": 20_999, "verifier_port": 20_999}
+        same = dict.fromkeys(("drafter_port", "verifier_port"), quiet_port())
         config = Usual(target=tmp_path / "no", http_port=asked, **same)
         with pytest.raises(StartupFailure) as caught:
             stack.enter_context(Stack(config))
     target, verifier_port, http_port, port = str(caught.value).splitlines()
     assert target.startswith(f"target: {tmp_path / 'no'} holds no config.json")
-    assert verifier_port.startswith("verifier_port: 127.0.0.1:20999 is that of drafter_port, too")
+    assert verifier_port.startswith(
+        f"verifier_port: 127.0.0.1:{same['verifier_port']} is that of drafter_port, too"
+    )
     assert http_port.startswith(f"http_port: 127.0.0.1:{asked} is in use")
     assert port.startswith(f"port: 127.0.0.1:{usual} is in use") and port.endswith("(--port)")
 
@@ -162,10 +166,10 @@ def test_internal_ports_that_nobody_named_give_way() -> None:
     """Once a second deployment was refused for ports that its user had never heard of."""
     host = "127.0.0.1"
     with socket.create_server((host, 0)) as taken:
-        port = taken.getsockname()[1]
-        ports = {"verifier_port": port, "port": 20_998, "drafter_port": 20_998}
+        port, public = taken.getsockname()[1], quiet_port()
+        ports = {"verifier_port": port, "port": public, "drafter_port": public}
         chosen = free_where_taken(host, ports, set())
-        assert chosen == {"verifier_port": 0, "port": 20_998, "drafter_port": 0}
+        assert chosen == {"verifier_port": 0, "port": public, "drafter_port": 0}
         assert not list(port_problems(host, chosen, set()))
         named = {"verifier_port", "drafter_port"}
         assert free_where_taken(host, ports, named) == ports
@@ -174,7 +178,7 @@ def test_internal_ports_that_nobody_named_give_way() -> None:
         f"verifier_port: {host}:{port} is in use; stop what listens there or choose another port "
         "(--verifier-port)"
     )
-    assert other == f"drafter_port: {host}:20998 is that of port, too (--drafter-port)"
+    assert other == f"drafter_port: {host}:{public} is that of port, too (--drafter-port)"
 
 
 def test_another_vocabulary_is_seen_before_models_are_loaded(tmp_path: Path) -> None:

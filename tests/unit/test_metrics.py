@@ -29,7 +29,7 @@ from orchestrator.replicas import Replica, Replicas
 from orchestrator.stream import NoAnswer
 from phrase_store.config import PhraseSettings
 from phrase_store.store import PhraseStore
-from tests.support.redis_server import free_port
+from tests.support.ports import quiet_port
 from tests.support.waiting import until
 from verifier_service.config import VerifierSettings
 
@@ -39,7 +39,7 @@ def value(name: str, **labels: str) -> float:
 
 
 def test_the_registry_is_served_until_the_end() -> None:
-    port = free_port()
+    port = quiet_port()
     with serving_metrics(f"127.0.0.1:{port}"):
         answer = httpx.get(f"http://127.0.0.1:{port}/metrics")
         assert answer.status_code == 200 and "draftloop_build_info" in answer.text
