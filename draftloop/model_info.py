@@ -105,7 +105,7 @@ def vocabulary_fingerprint(model_folder: Path, setting: str = "model") -> str:
     Raises StartupFailure, which names the `setting` that gave the folder, where the file is missing
     or is not a tokenizer.
     """
-    tokenizer = _read_json(model_folder, TOKENIZER, setting)
+    tokenizer = read_json(model_folder, TOKENIZER, setting)
     model = tokenizer.get("model", {})
     parts = [model.get("vocab"), model.get("merges"), tokenizer.get("added_tokens")]
     return _digest(json.dumps(parts, sort_keys=True).encode())
@@ -116,9 +116,9 @@ def model_fingerprint(model_folder: Path) -> str:
 
     A fine-tuned model has the names, sizes and often the embeddings of the one that it came from.
     """
-    parts = [json.dumps(_read_json(model_folder, "config.json"), sort_keys=True).encode()]
+    parts = [json.dumps(read_json(model_folder, "config.json"), sort_keys=True).encode()]
     if (model_folder / GENERATION).is_file():
-        stops = _read_json(model_folder, GENERATION).get("eos_token_id")
+        stops = read_json(model_folder, GENERATION).get("eos_token_id")
         parts.append(json.dumps(stops).encode())
     for file in sorted(model_folder.glob("*.safetensors")):
         parts += [file.name.encode(), *_samples(file)]
@@ -155,11 +155,11 @@ def end_token(model_folder: Path) -> int | None:
     """
     if not (model_folder / "tokenizer_config.json").is_file():
         return None
-    named = _read_json(model_folder, "tokenizer_config.json").get("eos_token")
+    named = read_json(model_folder, "tokenizer_config.json").get("eos_token")
     text = named.get("content") if isinstance(named, dict) else named
     if not isinstance(text, str):
         return None
-    tokenizer = _read_json(model_folder, TOKENIZER)
+    tokenizer = read_json(model_folder, TOKENIZER)
     known = tokenizer.get("model", {}).get("vocab")
     ids = {token["content"]: token["id"] for token in tokenizer.get("added_tokens") or ()}
     found = ids.get(text, known.get(text) if isinstance(known, dict) else None)
@@ -205,7 +205,7 @@ def _advice(folder: Path, name: str) -> str:
     return ""
 
 
-def _read_json(folder: Path, name: str, setting: str = "model") -> dict[str, Any]:
+def read_json(folder: Path, name: str, setting: str = "model") -> dict[str, Any]:
     try:
         loaded = json.loads((folder / name).read_text(encoding="utf-8"))
     except FileNotFoundError:

@@ -21,7 +21,7 @@ from transformers.utils.logging import disable_progress_bar, set_verbosity_error
 
 from draftloop import logs
 from draftloop.errors import InvalidInput, StartupFailure
-from draftloop.model_info import end_token, require_model_folder
+from draftloop.model_info import end_token, read_json, require_model_folder
 from draftloop.runtime import dequantized, tree_attention
 from draftloop.runtime.step import LONGEST_S
 from draftloop.runtime.stored_weights import require_memory
@@ -110,11 +110,26 @@ def _read(
 
 
 def read_config(folder: Path) -> PretrainedConfig:
-    """The model's configuration, as its folder has it. Raises StartupFailure."""
+    """The model's configuration, as its folder has it. Raises StartupFailure.
+
+    In words of ours where transformers would advise to trust a model's own code, or name all that
+    it knows.
+    """
     try:
-        return AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+        config = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
     except Exception as error:
+        if "auto_map" in read_json(folder, "config.json"):
+            raise StartupFailure(
+                f"model: {folder} needs code of its own (auto_map in config.json), which is never "
+                f"run here; serve a model of a kind that transformers knows"
+            ) from error
         raise _unloadable(folder, error) from error
+    if type(config) not in MODEL_FOR_CAUSAL_LM_MAPPING:
+        raise StartupFailure(
+            f"model: {folder} is of the kind {config.model_type}, which is no causal language "
+            f"model in transformers; serve one that is, such as Llama, Qwen2 or Mistral"
+        )
+    return config
 
 
 def _unloadable(folder: Path, error: Exception) -> StartupFailure:

@@ -146,7 +146,7 @@ def test_code_that_comes_with_a_model_is_never_run(tmp_path: Path) -> None:
     code = {"AutoConfig": "own.Config", "AutoModelForCausalLM": "own.Model"}
     saved = configured(save_model(tmp_path), model_type="somebodys", auto_map=code)
     (saved / "own.py").write_text(f"open({str(saved / 'ran')!r}, 'w')\n")
-    with pytest.raises(StartupFailure, match="cannot be loaded"):
+    with pytest.raises(StartupFailure, match=r"needs code of its own .* never run here; serve"):
         load_model(saved)
     assert not (saved / "ran").exists()
 
@@ -165,7 +165,7 @@ def test_missing_weights_are_not_made_up(tmp_path: Path) -> None:
     ({"num_attention_heads": 5}, r"cannot be loaded: .*not a multiple of the number of attention"),
     ({"num_hidden_layers": "two"}, r"cannot be loaded: .*expected int, got str"),
     ({"quantization_config": {"quant_method": "hqq"}}, r": its weights .* by hqq, which is not"),
-    ({"model_type": "t5"}, r"cannot be loaded: Unrecognized configuration .{,300}$"),
+    ({"model_type": "t5"}, r"is of the kind t5, which is no causal language model .* serve one"),
     ({"model_type": "brandnew"}, r"cannot be loaded: .*`brandnew` but Transformers does not"),
 ], ids=str)  # fmt: skip
 def test_what_a_configuration_leads_to_is_one_line(
