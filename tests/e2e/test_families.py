@@ -6,25 +6,36 @@ import random
 from collections.abc import Iterator
 
 import pytest
+from transformers import PretrainedConfig
 
 from orchestrator.stack_config import StackConfig
 from tests.e2e.client import STRATEGIES, Case, Client, first_difference
 from tests.support.families import FAMILIES
 from tests.support.forked import ForkedStack
-from tests.support.toy_model import VOCABULARY_SIZE, save_model
+from tests.support.toy_model import VOCABULARY_SIZE, llama_config, save_model
 
 # Positions learned; sinks, a window and experts; keys longer than values.
 KINDS = ("gpt2", "gpt_oss", "deepseek_v3")
+# Larger models of a family often have a few rows more than its tokenizer has tokens. Random ones
+# say them often.
+LLAMA, PADDED = llama_config(), llama_config(vocab_size=VOCABULARY_SIZE + 32)
+PAIRS: dict[str, tuple[PretrainedConfig, PretrainedConfig]] = {
+    **{kind: (FAMILIES[kind], FAMILIES[kind]) for kind in KINDS},
+    "a target with unused tokens": (PADDED, LLAMA),
+    "a draft model with unused tokens": (LLAMA, PADDED),
+}
 PROMPT, CONTEXT, DRAFT_TOKENS = 60, 128, 12
 
 
-@pytest.fixture(scope="module", params=KINDS)
+@pytest.fixture(scope="module", params=PAIRS)
 def client(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Client]:
-    folder = save_model(tmp_path_factory.mktemp("model"), FAMILIES[request.param])
+    target, draft = (
+        save_model(tmp_path_factory.mktemp("model"), config) for config in PAIRS[request.param]
+    )
     config = StackConfig(
-        target=folder, draft=folder, port=0, http_port=0, drafter_port=0, verifier_port=0,
+        target=target, draft=draft, port=0, http_port=0, drafter_port=0, verifier_port=0,
         dtype="float32", start_timeout_s=240,
     )  # fmt: skip
     with ForkedStack(config) as running:
