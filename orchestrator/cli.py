@@ -5,6 +5,8 @@ from __future__ import annotations
 from draftloop.interruption import ends_at_once
 
 with ends_at_once("draftloop"):  # they take a second
+    import io
+    import sys
     from typing import Annotated
 
     import typer
@@ -77,6 +79,8 @@ def serve(
 
 def main() -> None:
     """The command's entry point."""
+    if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors == "strict":
+        sys.stdout.reconfigure(errors="replace")  # a character that it lacks is a question mark
     app()
 
 

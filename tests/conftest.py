@@ -16,11 +16,11 @@ prefer_passive_waiting()  # before any test imports torch; processes that tests 
 
 for name in [name for name in os.environ if name.startswith(ENVIRONMENT_PREFIX)]:
     del os.environ[name]  # the settings of whoever runs the tests are not theirs
+# An example may take as long as a busy machine makes it.
+settings.register_profile("patient", settings.default, deadline=None)
+settings.load_profile("patient")
 # Orchestrators that tests start take a free port for HTTP where a test says nothing about it.
 os.environ[f"{prefix_of('orchestrator')}HTTP_LISTEN"] = "127.0.0.1:0"
-# On a machine that others use an example takes what it takes, and says nothing of the code.
-settings.register_profile("unhurried", deadline=None)
-settings.load_profile("unhurried")
 
 
 def pytest_collection_finish() -> None:

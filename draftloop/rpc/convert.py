@@ -278,7 +278,7 @@ def parameters_to_pb(said: GenerationParameters) -> generation_pb2.GenerationPar
         min_tokens=said.min_tokens,
         stop=said.stop,
         stop_token_ids=said.stop_token_ids,
-        ignore_eos=said.ignore_eos,
+        ignore_eos=bool(said.ignore_eos),  # numpy's own is none to older protobufs
         allowed_token_ids=said.allowed_token_ids,
         bad_words=said.bad_words,
         speculation=speculation_to_pb(said.speculation),

@@ -6,6 +6,7 @@ That is one line with the field, its rule and the value.
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -146,3 +147,14 @@ def test_the_command_itself_says_no_more() -> None:
     assert done.returncode == FAILED and done.stdout == ""
     [line] = done.stderr.splitlines()
     assert line.startswith(f"draftloop: no server at {address}: start one with `draftloop up`")
+
+
+def test_a_character_that_the_output_lacks_ends_nothing(stack: Stack) -> None:
+    """In a locale without Unicode it once was a traceback, in the midst of a text."""
+    done = subprocess.run(
+        [sys.executable, "-m", "orchestrator.cli", "generate", "# ж", "--echo", *GREEDY,
+         "--server", stack.address],
+        cwd=REPOSITORY, capture_output=True, text=True, timeout=120,
+        env=os.environ | {"PYTHONIOENCODING": "latin-1"},
+    )  # fmt: skip
+    assert done.returncode == 0 and done.stdout.startswith("# ?"), done.stderr

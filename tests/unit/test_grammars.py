@@ -223,6 +223,18 @@ def test_a_tokenizer_that_begins_texts_with_a_space(tmp_path: Path) -> None:
     assert tokenizer.decode(output) == "return main"
 
 
+def test_white_space_in_json_has_an_end() -> None:
+    """With an older llguidance there was one line end after the other, till the limit came."""
+    folder = bundled_model("verifier")
+    tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+    follower = Grammars(folder, 4096, [END]).follow(Grammar("json_schema", '{"type": "object"}'))
+    follower.observe(tokenizer.encode("{\n").ids)
+    (line_end,) = tokenizer.encode("\n").ids
+    assert follower.allows(line_end)
+    follower.observe([line_end])
+    assert not follower.allows(line_end)
+
+
 def test_a_tokenizer_of_which_nobody_knows_the_bytes(tmp_path: Path) -> None:
     words = models.WordLevel({"a": 0, "b": 1}, unk_token="a")
     Tokenizer(words).save(str(tmp_path / "tokenizer.json"))

@@ -1,0 +1,50 @@
+"""constraints.txt: whoever installs by it gets the versions that are tested, and all of them."""
+
+from __future__ import annotations
+
+from importlib.metadata import PackageNotFoundError, requires
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+from tests.contract.repository import ROOT
+
+OURS = "draftloop"
+EXTRAS = ("", "orchestrator", "drafter", "verifier", "tracing", "models", "bench", "test", "dev")
+DIFFERS = "torch"  # what it needs of CUDA depends on its build
+
+
+def pinned() -> set[str]:
+    """The distributions of which constraints.txt gives one version."""
+    lines = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
+    pins = [Requirement(line) for line in lines if line and not line.startswith("#")]
+    assert all([each.operator for each in pin.specifier] == ["=="] for pin in pins)
+    return {canonicalize_name(pin.name) for pin in pins}
+
+
+def needed(distribution: str, extra: str) -> list[Requirement]:
+    """What the distribution with this extra needs here, by its metadata; "" is the base."""
+    try:
+        found = [Requirement(text) for text in requires(distribution) or ()]
+    except PackageNotFoundError:  # for another extra, which is not installed here
+        return []
+    return [each for each in found if each.marker is None or each.marker.evaluate({"extra": extra})]
+
+
+@pytest.mark.parametrize("extra", EXTRAS)
+def test_all_that_an_extra_installs_is_pinned(extra: str) -> None:
+    """`llguidance` once was not: two images of one tag could hold answers to different forms."""
+    waiting = [(OURS, extra)]
+    seen: set[tuple[str, str]] = set()
+    while waiting:
+        distribution, wanted = waiting.pop()
+        if (distribution, wanted) in seen:
+            continue
+        seen.add((distribution, wanted))
+        if distribution != DIFFERS:
+            for each in needed(distribution, wanted):
+                name = canonicalize_name(each.name)
+                waiting += [(name, inner) for inner in ("", *each.extras)]
+    missing = {name for name, _ in seen} - {OURS} - pinned()
+    assert not missing
