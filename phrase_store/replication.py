@@ -267,8 +267,10 @@ class Follower:
         seconds = round(time.monotonic() - self._replay_began, 2)
         self.replayed.set()
         if self._replay_records:
-            log.info("replayed phrases", namespace=self._name, records=self._replay_records,
-                     seconds=seconds, phrases=self._figures.received)  # fmt: skip
+            # With more tenants than namespaces every request may open one again.
+            tell = log.info if seconds > PROGRESS_S else log.debug
+            tell("replayed phrases", namespace=self._name, records=self._replay_records,
+                 seconds=seconds, phrases=self._figures.received)  # fmt: skip
 
     def _take_all(self, entries: Sequence[Entry]) -> None:
         if entries:
