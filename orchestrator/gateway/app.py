@@ -34,6 +34,7 @@ from orchestrator.gateway.envelope import (
 from orchestrator.gateway.errors import ClientGone, Problem, body_problem, problem
 from orchestrator.gateway.gateway import Gateway
 from orchestrator.gateway.generating import Sampling
+from orchestrator.gateway.head import HeadAsGet
 from orchestrator.gateway.openapi import ANSWERS, ErrorAnswer
 from orchestrator.gateway.page import add_playground
 from orchestrator.gateway.responses.body import ResponseBody
@@ -71,6 +72,7 @@ def build_app(gateway: Gateway, max_body_bytes: int) -> FastAPI:
         Envelope, max_body_bytes=max_body_bytes, require_host=gateway.hosts.require_own,
         require_caller=gateway.require_caller, deadline=gateway.deadline, reading=gateway.reading,
     )  # fmt: skip
+    app.add_middleware(HeadAsGet)
     if origins := gateway.front.deployment.settings.allowed_origins:
         app.add_middleware(  # around the envelope: what asks whether it may call has no key yet
             CORSMiddleware, allow_origins=origins, allow_methods=["*"], allow_headers=["*"],
