@@ -115,7 +115,9 @@ class OrchestratorSettings(PhraseSettings, ServiceSettings):
         "without, only pages of its own",
     )
     served_model_name: str = Field(
-        "", description="name of the model in the HTTP API; the verifier's own where empty"
+        "",
+        description="name of the model in the HTTP API, or several, separated by commas, of which "
+        "answers say the first; the verifier's own where empty",
     )
     chat_template: Path | None = Field(
         None, description="chat template, a jinja file; the tokenizer's own where not given"
@@ -201,6 +203,11 @@ class OrchestratorSettings(PhraseSettings, ServiceSettings):
     def allowed_origins(self) -> list[str]:
         """Of web pages."""
         return comma_separated(self.http_allowed_origins)
+
+    @property
+    def served_model_names(self) -> list[str]:
+        """None where it is the verifier's own."""
+        return comma_separated(self.served_model_name)
 
     @property
     def verifier_addresses(self) -> list[str]:

@@ -34,6 +34,7 @@ from orchestrator.gateway.envelope import (
 from orchestrator.gateway.errors import ClientGone, Problem, body_problem, problem
 from orchestrator.gateway.gateway import Gateway
 from orchestrator.gateway.generating import Sampling
+from orchestrator.gateway.head import HeadAsGet
 from orchestrator.gateway.openapi import ANSWERS, ErrorAnswer
 from orchestrator.gateway.page import add_playground
 from orchestrator.gateway.responses.body import ResponseBody
@@ -71,6 +72,7 @@ def build_app(gateway: Gateway, max_body_bytes: int) -> FastAPI:
         Envelope, max_body_bytes=max_body_bytes, require_host=gateway.hosts.require_own,
         require_caller=gateway.require_caller, deadline=gateway.deadline, reading=gateway.reading,
     )  # fmt: skip
+    app.add_middleware(HeadAsGet)
     if origins := gateway.front.deployment.settings.allowed_origins:
         app.add_middleware(  # around the envelope: what asks whether it may call has no key yet
             CORSMiddleware, allow_origins=origins, allow_methods=["*"], allow_headers=["*"],
@@ -140,12 +142,12 @@ async def _generated(
 
 
 def _add_models(app: FastAPI, gateway: Gateway) -> None:
-    def model() -> dict[str, Any]:
+    def model(name: str) -> dict[str, Any]:
         """In the words of OpenAI and vLLM, and behind them in those of Anthropic."""
         info = gateway.front.deployment.verifier
         created = datetime.fromtimestamp(gateway.started, UTC)
         return {
-            "id": gateway.model_name,
+            "id": name,
             "object": "model",
             "created": gateway.started,
             "owned_by": "draftloop",
@@ -153,16 +155,16 @@ def _add_models(app: FastAPI, gateway: Gateway) -> None:
             "parent": None,
             "max_model_len": info.context_length,
             "type": "model",
-            "display_name": gateway.model_name,
+            "display_name": name,
             "created_at": created.isoformat().replace("+00:00", "Z"),
         }
 
     @app.get("/v1/models", response_class=JsonAnswer)
     async def models() -> Response:
-        """The one model that is served."""
-        name = gateway.model_name
-        ends = {"has_more": False, "first_id": name, "last_id": name}
-        return JsonAnswer({"object": "list", "data": [model()], **ends})
+        """The one model that is served, by each of its names."""
+        names = gateway.model_names
+        ends = {"has_more": False, "first_id": names[0], "last_id": names[-1]}
+        return JsonAnswer({"object": "list", "data": [model(name) for name in names], **ends})
 
     @app.get("/v1/models/{name:path}", response_class=JsonAnswer)
     async def one_model(name: str) -> Response:
@@ -170,7 +172,7 @@ def _add_models(app: FastAPI, gateway: Gateway) -> None:
         if not name:
             return await models()
         gateway.require_model(name)
-        return JsonAnswer(model())
+        return JsonAnswer(model(name))
 
 
 def _add_tokens(app: FastAPI, gateway: Gateway) -> None:

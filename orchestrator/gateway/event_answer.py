@@ -19,13 +19,12 @@ class EventAnswer(ABC):
     """Written while the work of a chat with one choice runs. Every request needs a new one."""
 
     names: ClassVar[Renaming]
-    kinds: ClassVar[Kinds]
     id_prefix: ClassVar[str]
 
-    def __init__(self, work: Work[ChatFormat]) -> None:
+    def __init__(self, work: Work[ChatFormat], kinds: Kinds) -> None:
         self._work = work
         self._id = f"{self.id_prefix}_{work.answer_id.removeprefix(f'{work.form.id_prefix}-')}"
-        self._output = Output(self.kinds)
+        self._output = Output(kinds)
 
     async def whole(self) -> Object:
         """The answer, once it has ended."""

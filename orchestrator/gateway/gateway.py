@@ -64,14 +64,19 @@ class Gateway:
         self._settings = front.deployment.settings
 
     @property
+    def model_names(self) -> list[str]:
+        """The one model's. Raises Unavailable while no verifier is known."""
+        return self._settings.served_model_names or [self.front.deployment.verifier.model_name]
+
+    @property
     def model_name(self) -> str:
-        """The one model's name. Raises Unavailable while no verifier is known."""
-        return self._settings.served_model_name or self.front.deployment.verifier.model_name
+        """The one that answers say. Raises Unavailable while no verifier is known."""
+        return self.model_names[0]
 
     def require_model(self, name: str | None) -> None:
         """Raises UnknownModel for another one than is served; None asks for that one."""
-        if name is not None and name != self.model_name:
-            raise UnknownModel("model", f"must be {self.model_name!r}", name)
+        if name is not None and name not in (names := self.model_names):
+            raise UnknownModel("model", f"must be {' or '.join(map(repr, names))}", name)
 
     def require_caller(self, headers: Mapping[str, str]) -> None:
         """Raises Unauthenticated where a key is needed and none that is known came."""

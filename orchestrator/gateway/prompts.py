@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from draftloop.errors import InvalidInput
-from draftloop.request import check_length, check_token_ids
+from draftloop.request import check_token_ids
 from orchestrator.deployment import Deployment
 from orchestrator.gateway.chat_template import ChatTemplate
 from orchestrator.gateway.errors import ContextExceeded
@@ -143,7 +143,11 @@ def entries(said: CompletionBody) -> list[tuple[str, str | list[int]]]:
 
 
 def _require_room(field: str, tokens: int, context_length: int) -> None:
-    try:
-        check_length(field, tokens, context_length)
-    except InvalidInput as error:
-        raise ContextExceeded.passed_on(error.field, error.description) from None
+    """Raises ContextExceeded in the words by which clients of both APIs know it, without its code:
+    agents make their conversation shorter then, and go on.
+    """
+    most = context_length - 1
+    if tokens > most:
+        told = f"prompt is too long: {tokens} tokens > {most} maximum"
+        told += f"; this model's maximum context length is {context_length} tokens"
+        raise ContextExceeded.passed_on(field, told)

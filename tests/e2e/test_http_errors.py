@@ -25,7 +25,7 @@ from orchestrator.role_process import RoleProcess
 from protos import generation_pb2 as pb
 from protos import generation_pb2_grpc
 from tests.e2e.client import CALL_TIMEOUT_S, Case, RetryInfo
-from tests.e2e.http_client import LONG, PROMPT, complete
+from tests.e2e.http_client import LONG, MODEL, PROMPT, complete
 from tests.support.forked import ForkedRole
 from tests.support.rich_errors import detail
 from tests.support.sessions import open_sessions, wait_until_free
@@ -191,6 +191,18 @@ def test_a_body_of_unknown_length_is_limited(http: httpx.Client) -> None:
 def test_wrong_turns(http: httpx.Client, method: str, path: str, status: int) -> None:
     answer = http.request(method, path)
     assert answer.status_code == status and answer.json()["error"]["message"]
+
+
+@pytest.mark.parametrize("path", [
+    "/", "/health", "/ready", "/v1/models", f"/v1/models/{MODEL}", "/metrics", "/version",
+    "/playground/", "/v1/completions", "/nowhere",
+])  # fmt: skip
+def test_the_head_of_what_can_be_got(http: httpx.Client, path: str) -> None:
+    """It says the same; no body follows, which the connection's next answer would begin with."""
+    got, told = http.get(path), http.head(path)
+    assert (told.status_code, told.content) == (got.status_code, b"")
+    assert told.headers.get("content-type") == got.headers.get("content-type")
+    assert http.get("/health").status_code == 200
 
 
 def test_request_ids_come_back(http: httpx.Client) -> None:

@@ -134,6 +134,30 @@ def test_a_call_that_is_required(api: OpenAI, choice: Any, seed: int) -> None:
     assert respond(api, input=back, tools=TOOLS).output_text
 
 
+@pytest.mark.parametrize("chosen", [False, True])
+def test_a_call_of_a_function_in_a_namespace(api: OpenAI, chosen: bool) -> None:
+    """It is the call of the function alone, and says both names; both come back."""
+    name: dict[str, Any] = {"name": "add_person", "namespace": "people"}
+    inside = {"type": "namespace", "name": "people", "description": "", "tools": TOOLS[:1]}
+    said: dict[str, Any] = {
+        "tools": [inside], "max_output_tokens": 400,
+        "tool_choice": {"type": "function", **name} if chosen else "required",
+        "parallel_tool_calls": False,
+    }  # fmt: skip
+    answer = respond(api, **said)
+    (call,) = [item.to_dict() for item in answer.output]
+    assert {key: call[key] for key in name} == name
+    jsonschema.validate(json.loads(call["arguments"]), SCHEMA)
+    (added, done) = [
+        event.item.to_dict() for event in events(api, **said) if "output_item" in event.type
+    ]
+    assert {key: added[key] for key in name} == {key: done[key] for key in name} == name
+    assert answer.tools[0].to_dict()["tools"][0]["name"] == "add_person"
+    returned = {"type": "function_call_output", "call_id": call["call_id"], "output": "added"}
+    back: Any = [{"role": "user", "content": QUESTION}, call, returned]
+    assert respond(api, input=back, tools=[inside]).output_text
+
+
 def test_tools_of_openai_are_not_offered(api: OpenAI) -> None:
     without = respond(api)
     answer = respond(api, tools=[{"type": "web_search"}])
@@ -205,6 +229,8 @@ def test_reasoning_is_an_item_of_its_own(reasoner: OpenAI) -> None:
         ({"max_output_tokens": 0}, "max_output_tokens"),
         ({"extra_body": {"max_tokens": 1}}, "max_tokens"),
         ({"tool_choice": "required"}, "tool_choice"),
+        ({"tools": [{"type": "namespace", "name": "a", "tools": "all"}]}, "tools[0].tools"),
+        ({"tools": [{"type": "namespace", "name": "a", "tools": [{}]}]}, "tools[0].tools[0].name"),
         ({"tools": TOOLS, "tool_choice": {"type": "function", "name": "x"}}, "tool_choice.name"),
         ({"text": {"format": {"type": "json_schema", "name": "a", "schema": {"type": "objct"}}}},
          "text.format"),

@@ -13,7 +13,7 @@ from orchestrator.gateway.parts import CallPart, Content, Parts, Reasoning
 from orchestrator.gateway.reasoning.channel_thought import ChannelThought
 from orchestrator.gateway.reasoning.marks import THINK
 from orchestrator.gateway.reasoning.thought import Thought
-from orchestrator.gateway.responses.output import KINDS
+from orchestrator.gateway.responses.output import kinds
 from orchestrator.gateway.tools.harmony import HARMONY
 from orchestrator.gateway.tools.hermes import HERMES
 from orchestrator.gateway.tools.reader import CallReader
@@ -77,7 +77,7 @@ def test_parts_stand_in_order_whatever_the_rounds(size: int) -> None:
 
 @pytest.mark.parametrize("size", [1, 4, len(TOKENS)])
 def test_the_output_has_them_in_that_order(size: int) -> None:
-    output = Output(KINDS)
+    output = Output(kinds({}))
     for parts in in_rounds(reader(), TOKENS, size):
         list(output.feed(parts))
     list(output.finish(COMPLETED))

@@ -108,6 +108,12 @@ def test_logprobs_of_a_chat(body: dict[str, Any], count: int | None) -> None:
     assert parameters(chat(**body), (5,), "")[0].logprobs == count
 
 
+def test_agents_may_offer_hundreds_of_tools() -> None:
+    """Their own, and those of all MCP servers that they know."""
+    several = [{**TOOL, "function": {"name": f"tool_{number}"}} for number in range(1000)]
+    assert len(chat(tools=several).tools or ()) == 1000
+
+
 @pytest.mark.parametrize("body", [
     {"suffix": ""}, {"suffix": None}, {"response_format": {"type": "text"}},
     {"user": "me"}, {"metadata": {"a": "b"}}, {"best_of": 1}, {"top_k": -1},
@@ -212,7 +218,7 @@ def test_bad_completions_name_their_field(body: Any, param: str | None, code: st
     ({"messages": HELLO, "tools": [{"type": "custom", "custom": {}}]}, "tools[0].type",
      "invalid_value"),
     ({"messages": HELLO, "tools": [TOOL, TOOL]}, "tools", "invalid_value"),
-    ({"messages": HELLO, "tools": [TOOL] * 129}, "tools", "invalid_value"),
+    ({"messages": HELLO, "tools": [TOOL] * 1025}, "tools", "invalid_value"),
     ({"messages": HELLO, "tools": [TOOL], "tool_choice": "any"}, "tool_choice", "invalid_value"),
     ({"messages": HELLO, "tools": [TOOL], "tool_choice": {"type": "function"}},
      "tool_choice.function", "missing_required_parameter"),

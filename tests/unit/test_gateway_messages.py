@@ -40,6 +40,8 @@ ANSWER = {"role": "assistant", "content": [
 ]}  # fmt: skip
 TWO = [{"type": "text", "text": "one"}, {"type": "text", "text": "two"}]
 RETURNED = {"type": "tool_result", "tool_use_id": "c1", "content": TWO, "is_error": True}
+# Of Claude Code's search for tools, of which it had said that they need not be told yet.
+FOUND = [{"type": "tool_reference", "tool_name": name} for name in ("weather", "g")]
 WEATHER = {"name": "weather", "input_schema": {"type": "object"}, "strict": True, **CACHED}
 
 
@@ -69,6 +71,7 @@ def test_blocks_of_an_answer_are_one_message() -> None:
         ([RETURNED, *TWO], [("tool", "one\ntwo"), ("user", "one\ntwo")]),
         ([TWO[0], RETURNED, TWO[1]], [("user", "one"), ("tool", "one\ntwo"), ("user", "two")]),
         ([{"type": "tool_result", "tool_use_id": "c1"}], [("tool", "")]),
+        ([{**RETURNED, "content": FOUND}], [("tool", "weather\ng")]),
         ([], [("user", "")]),
     ],
 )

@@ -18,7 +18,8 @@ from orchestrator.gateway.responses.answer import ResponseAnswer
 from orchestrator.gateway.responses.body import ResponseBody
 from orchestrator.gateway.responses.items import messages
 from orchestrator.gateway.responses.names import own_names
-from orchestrator.gateway.responses.output import KINDS
+from orchestrator.gateway.responses.output import kinds
+from orchestrator.gateway.responses.tools import names_in_parts
 from orchestrator.gateway.runs import Step
 
 THOUGHT = {"type": "reasoning", "id": "rs_1", "summary": [],
@@ -81,6 +82,35 @@ def test_the_chat_that_is_meant() -> None:
     assert said.response_format is not None and said.response_format.type == "text"
 
 
+NAMESPACE = {"type": "namespace", "name": "mcp__weather", "description": "Tools of it.", "tools": [
+    {"type": "function", "name": "forecast", "description": "Of a city.", "defer_loading": True,
+     "parameters": {"type": "object"}, "strict": False},
+    {"type": "custom", "name": "freely"},
+]}  # fmt: skip
+PLAIN_TOOL = {"type": "function", "name": "f"}
+CALLED = {**CALL, "name": "forecast", "namespace": "mcp__weather"}
+
+
+def test_functions_in_a_namespace_are_functions_of_the_chat() -> None:
+    """Codex tells those of MCP servers so, and knows calls of them by both names."""
+    said = body(tools=[PLAIN_TOOL, NAMESPACE, {"type": "web_search"}], input=[ASKED, CALLED])
+    functions = [tool.function for tool in said.chat.tools or ()]
+    assert [one.name for one in functions] == ["f", "mcp__weather__forecast"]
+    assert functions[1].description == "Of a city."
+    calls = said.chat.messages[-1].tool_calls or []
+    assert [call.function.name for call in calls] == ["mcp__weather__forecast"]
+    output = Output(kinds(names_in_parts(said.tools or ())))
+    for name in ("f", "mcp__weather__forecast"):
+        list(output.feed(Parts([CallPart(0, "c", name, "{}")])))
+    told = [(item["name"], item.get("namespace")) for item in output.said]
+    assert told == [("f", None), ("forecast", "mcp__weather")]
+
+
+def test_two_functions_of_one_full_name_are_refused() -> None:
+    with pytest.raises(InvalidInput, match="^tools: .*mcp__weather__forecast twice"):
+        body(tools=[NAMESPACE, {**PLAIN_TOOL, "name": "mcp__weather__forecast"}])
+
+
 def test_what_codex_says_besides_means_nothing() -> None:
     """Of itself, of its items, and of summaries, with every request."""
     noted = {"internal_chat_message_metadata_passthrough": {"turn_id": "1"}}
@@ -116,7 +146,7 @@ def test_mistakes_have_the_names_that_the_client_used(inside: str, told: str) ->
 
 def test_items_of_output_grow_one_after_the_other() -> None:
     """What the events add up to is what the items are at the end."""
-    output = Output(KINDS)
+    output = Output(kinds({}))
     told: list[Any] = []
     first = CallPart(0, "call_0", "f", "{")
     rounds: list[list[Part]] = [
@@ -127,8 +157,8 @@ def test_items_of_output_grow_one_after_the_other() -> None:
     for parts in rounds:
         told.extend(output.feed(Parts(parts)))
     told.extend(output.finish(COMPLETED))
-    kinds = [item["type"] for item in output.said]
-    assert kinds == ["reasoning", "message", "function_call", "function_call"]
+    made = [item["type"] for item in output.said]
+    assert made == ["reasoning", "message", "function_call", "function_call"]
     assert {item["status"] for item in output.said} == {"completed"}
     for index, item in enumerate(output.said):
         mine = [event for event in told if event["output_index"] == index]
@@ -142,7 +172,7 @@ def test_items_of_output_grow_one_after_the_other() -> None:
 
 
 def test_an_answer_that_says_nothing_is_an_empty_message() -> None:
-    output = Output(KINDS)
+    output = Output(kinds({}))
     list(output.finish_with_content(COMPLETED))
     (item,) = output.said
     assert (item["type"], item["content"][0]["text"]) == ("message", "")

@@ -20,10 +20,10 @@ ENDS = {"stop": "end_turn", "length": "max_tokens", "tool_calls": "tool_use"}
 class MessageAnswer(EventAnswer):
     """Its events have what is new, and the first one what there is before the first token."""
 
-    names, kinds, id_prefix = own_names, KINDS, "msg"
+    names, id_prefix = own_names, "msg"
 
     def __init__(self, work: Work[ChatFormat]) -> None:
-        super().__init__(work)
+        super().__init__(work, KINDS)
         self._end: Object = {"stop_reason": None, "stop_sequence": None}
 
     def last_words(self, error: Exception) -> bytes:

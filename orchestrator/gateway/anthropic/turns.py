@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator, Sequence
 from typing import Annotated, Any, Literal
 
-from pydantic import Discriminator, Field, Tag
+from pydantic import Discriminator, Field, Tag, field_validator
 
 from draftloop.errors import InvalidInput
 from orchestrator.gateway.body import Body, ListOf, SentBack
@@ -64,12 +64,25 @@ class Returned(Block):
         None, description="of no effect: the content says what went wrong"
     )
 
+    @field_validator("content", mode="before")
+    @classmethod
+    def _found(cls, content: Any) -> Any:
+        """Tools that a search has found are told by their names: the model knows them all."""
+        return list(map(_told_by_name, content)) if isinstance(content, list) else content
+
 
 KINDS = {
     "user": ("text", "tool_result"),
     "assistant": ("text", "thinking", "redacted_thinking", "tool_use"),
     "system": ("text",),
 }
+
+
+def _told_by_name(block: Any) -> Any:
+    match block:
+        case {"type": "tool_reference", "tool_name": str(name)}:
+            return {"type": "text", "text": name}
+    return block
 
 
 def _kind(said: Any) -> str:

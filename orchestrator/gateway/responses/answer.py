@@ -13,7 +13,8 @@ from orchestrator.gateway.logprobs import OfTokens
 from orchestrator.gateway.output import COMPLETED, IN_PROGRESS, INCOMPLETE, Object
 from orchestrator.gateway.responses.body import ResponseBody
 from orchestrator.gateway.responses.names import own_names
-from orchestrator.gateway.responses.output import KINDS
+from orchestrator.gateway.responses.output import kinds
+from orchestrator.gateway.responses.tools import names_in_parts
 from orchestrator.gateway.runs import Step
 from orchestrator.gateway.work import Work
 
@@ -28,10 +29,10 @@ ECHOED = (
 class ResponseAnswer(EventAnswer):
     """Its events are numbered, and the first and the last ones have all of it."""
 
-    names, kinds, id_prefix = own_names, KINDS, "resp"
+    names, id_prefix = own_names, "resp"
 
     def __init__(self, work: Work[ChatFormat], said: ResponseBody) -> None:
-        super().__init__(work)
+        super().__init__(work, kinds(names_in_parts(said.tools or ())))
         self._said = said
         self._status = IN_PROGRESS
         self._error: Object | None = None

@@ -13,36 +13,18 @@ from orchestrator.gateway.generating import Count, CountOrZero
 from orchestrator.gateway.other_words import SHARED, InOtherWords
 from orchestrator.gateway.responses.items import Item, messages, require_known
 from orchestrator.gateway.responses.names import own_names
+from orchestrator.gateway.responses.tools import (
+    AnyTool,
+    ChosenResponseTool,
+    that_clients_run,
+    tools_as_in_chats,
+)
 from orchestrator.gateway.schemas import Effort
-from orchestrator.gateway.tools.schemas import MOST_TOOLS, Function, FunctionName
+from orchestrator.gateway.tools.schemas import MOST_TOOLS
 from orchestrator.gateway.unsupported import RESPONSES, without_unsupported
 
 LOGPROBS = "message.output_text.logprobs"
 AS_IN_CHATS = SHARED | {"tool_choice", "parallel_tool_calls"}
-
-
-class ResponseTool(Function):
-    """A function that may be called; all in one object."""
-
-    type: Literal["function"]
-
-    @property
-    def as_in_chats(self) -> dict[str, Any]:
-        """With what is said of the function in an object of its own."""
-        function = self.model_dump(exclude={"type"}, exclude_none=True)
-        return {"type": self.type, "function": function}
-
-
-class ChosenResponseTool(Body):
-    """`tool_choice`, where it names a function."""
-
-    type: Literal["function"]
-    name: FunctionName
-
-    @property
-    def as_in_chats(self) -> dict[str, Any]:
-        """With the name in an object of its own."""
-        return {"type": self.type, "function": {"name": self.name}}
 
 
 class Thinking(Body):
@@ -112,8 +94,10 @@ class ResponseBody(InOtherWords):
     top_logprobs: Annotated[int, Field(ge=0, le=MOST_TOP_LOGPROBS)] | None = None
     text: TextOptions | None = None
     reasoning: Thinking | None = None
-    tools: Annotated[ListOf[ResponseTool], Field(max_length=MOST_TOOLS)] | None = Field(
-        None, description="functions; OpenAI's own tools are not offered to the model"
+    tools: Annotated[ListOf[AnyTool], Field(max_length=MOST_TOOLS)] | None = Field(
+        None,
+        description="functions, and namespaces of them; OpenAI's own tools are not offered to the "
+        "model",
     )
     tool_choice: Literal["none", "auto", "required"] | ChosenResponseTool | None = None
     parallel_tool_calls: bool | None = None
@@ -132,7 +116,7 @@ class ResponseBody(InOtherWords):
         if not isinstance(body, dict) or body.get("input") is None:
             return body
         require_known(body["input"])
-        return {**body, "tools": _functions(body.get("tools"))}
+        return {**body, "tools": that_clients_run(body.get("tools"))}
 
     @model_validator(mode="after")
     def _as_a_chat(self) -> Self:
@@ -146,7 +130,7 @@ class ResponseBody(InOtherWords):
         if self.reasoning is not None:
             said["reasoning_effort"] = self.reasoning.effort
         if self.tools is not None:
-            said["tools"] = [tool.as_in_chats for tool in self.tools]
+            said["tools"] = tools_as_in_chats(self.tools)
         if isinstance(self.tool_choice, ChosenResponseTool):
             said["tool_choice"] = self.tool_choice.as_in_chats
         self._become(said, own_names)
@@ -156,13 +140,3 @@ class ResponseBody(InOtherWords):
     def tells_logprobs(self) -> bool:
         """Whether the tokens' log-probabilities are wanted."""
         return LOGPROBS in (self.include or ()) or bool(self.top_logprobs)
-
-
-def _functions(tools: Any) -> Any:
-    """Without what only OpenAI's own servers can run: no model here would call it."""
-    if not isinstance(tools, list):
-        return tools
-    return [
-        tool for tool in tools
-        if not isinstance(tool, dict) or tool.get("type", "function") in ("function", None)
-    ]  # fmt: skip

@@ -11,6 +11,7 @@ from draftloop.errors import InvalidInput
 from orchestrator.gateway.body import ListOf, SentBack
 from orchestrator.gateway.errors import Unsupported
 from orchestrator.gateway.messages import answered, joined
+from orchestrator.gateway.responses.tools import full_name
 from orchestrator.gateway.tools.schemas import FunctionName
 
 Message = dict[str, Any]
@@ -59,7 +60,13 @@ class Called(Part):
     type: Literal["function_call"]
     call_id: str
     name: FunctionName
+    namespace: FunctionName | None = None
     arguments: str
+
+    @property
+    def as_in_chats(self) -> tuple[str, str, str]:
+        """Id, name and arguments."""
+        return self.call_id, full_name(self.namespace, self.name), self.arguments
 
 
 class Returned(Part):
@@ -155,5 +162,5 @@ class _Answer:
         """The message, where there is anything to tell."""
         if not (self.reasoning or self.content is not None or self.calls):
             return []
-        calls = ((call.call_id, call.name, call.arguments) for call in self.calls)
+        calls = (call.as_in_chats for call in self.calls)
         return [answered(self.content or "", self.reasoning, calls)]

@@ -5,12 +5,14 @@ from __future__ import annotations
 import copy
 import uuid
 from abc import abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any, ClassVar
 
 from orchestrator.gateway.output import IN_PROGRESS, Growing, Kinds, Object
 from orchestrator.gateway.parts import CallPart
 
+Names = Mapping[str, Mapping[str, str]]
 TOLD_AT_THE_END = ("text", "logprobs")  # of a part
 
 
@@ -99,13 +101,13 @@ class ReasoningItem(TextItem):
 
 
 class CallItem(Item):
-    """A call of a function."""
+    """A call of a function. `names`: what those that are in a namespace are called there."""
 
     prefix = "fc"
 
-    def __init__(self, index: int, part: CallPart) -> None:
-        called = {"call_id": part.call_id, "name": part.name, "arguments": ""}
-        super().__init__(index, type="function_call", **called)
+    def __init__(self, names: Names, index: int, part: CallPart) -> None:
+        called = {**names.get(part.name, {"name": part.name}), "arguments": ""}
+        super().__init__(index, type="function_call", call_id=part.call_id, **called)
 
     def growing(self, text: str, logprobs: Sequence[Object]) -> Iterator[Object]:
         self.said["arguments"] += text
@@ -116,4 +118,6 @@ class CallItem(Item):
         yield self._event("function_call_arguments.done", told)
 
 
-KINDS = Kinds(ReasoningItem, MessageItem, CallItem)
+def kinds(names: Names) -> Kinds:
+    """What an answer is made of, to somebody who calls functions so."""
+    return Kinds(ReasoningItem, MessageItem, partial(CallItem, names))

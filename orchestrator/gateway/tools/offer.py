@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -92,7 +93,8 @@ def make_offer(
 def require_tools(tools: Sequence[Tool] | None, choice: ToolChoice | None) -> None:
     """Raises InvalidInput where they do not fit each other."""
     names = [tool.function.name for tool in tools or ()]
-    if twice := next((name for name in names if names.count(name) > 1), None):
+    counted = Counter(names)
+    if twice := next((name for name in counted if counted[name] > 1), None):
         raise InvalidInput("tools", "must have names of their own", f"{twice} twice")
     if not names and choice not in (None, "none", "auto"):
         said = choice.function.name if isinstance(choice, ChosenTool) else choice

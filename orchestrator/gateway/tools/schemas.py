@@ -8,7 +8,8 @@ from pydantic import Field
 
 from orchestrator.gateway.body import Body
 
-MOST_TOOLS = 128
+# Agents offer those of all MCP servers that they know, which may be some hundreds.
+MOST_TOOLS = 1024
 MOST_NAME_LETTERS = 128
 
 NO_PARAMETERS: dict[str, Any] = {"type": "object", "properties": {}, "additionalProperties": False}
