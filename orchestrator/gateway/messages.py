@@ -17,6 +17,11 @@ from orchestrator.gateway.tools.schemas import Call
 OF_CLIENTS = ("parsed", "annotations", "refusal")
 
 
+# What the model is told in place of a picture that a tool brought. Refusing it would end the
+# conversation, which has the picture from then on.
+UNSEEN = "[a picture, which this model cannot see]"
+
+
 class TextPart(Body):
     """Text of a message that is given in parts."""
 

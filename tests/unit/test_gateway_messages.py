@@ -18,6 +18,7 @@ from orchestrator.gateway.anthropic.output import KINDS
 from orchestrator.gateway.chat_reader import PLAIN
 from orchestrator.gateway.errors import Unsupported, problem
 from orchestrator.gateway.formats import ChatFormat
+from orchestrator.gateway.messages import UNSEEN
 from orchestrator.gateway.output import COMPLETED, Output
 from orchestrator.gateway.parts import CallPart, Content, Part, Parts, Reasoning
 from orchestrator.gateway.runs import Step
@@ -42,6 +43,7 @@ TWO = [{"type": "text", "text": "one"}, {"type": "text", "text": "two"}]
 RETURNED = {"type": "tool_result", "tool_use_id": "c1", "content": TWO, "is_error": True}
 # Of Claude Code's search for tools, of which it had said that they need not be told yet.
 FOUND = [{"type": "tool_reference", "tool_name": name} for name in ("weather", "g")]
+PICTURE = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": ""}}
 WEATHER = {"name": "weather", "input_schema": {"type": "object"}, "strict": True, **CACHED}
 
 
@@ -72,6 +74,7 @@ def test_blocks_of_an_answer_are_one_message() -> None:
         ([TWO[0], RETURNED, TWO[1]], [("user", "one"), ("tool", "one\ntwo"), ("user", "two")]),
         ([{"type": "tool_result", "tool_use_id": "c1"}], [("tool", "")]),
         ([{**RETURNED, "content": FOUND}], [("tool", "weather\ng")]),
+        ([{**RETURNED, "content": [TWO[0], PICTURE]}], [("tool", f"one\n{UNSEEN}")]),
         ([], [("user", "")]),
     ],
 )

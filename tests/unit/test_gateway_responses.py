@@ -12,6 +12,7 @@ from draftloop.errors import InvalidInput, Unavailable
 from orchestrator.figures import Piece
 from orchestrator.gateway.chat_reader import PLAIN
 from orchestrator.gateway.formats import ChatFormat
+from orchestrator.gateway.messages import UNSEEN
 from orchestrator.gateway.output import COMPLETED, Output
 from orchestrator.gateway.parts import CallPart, Content, Part, Parts, Reasoning
 from orchestrator.gateway.responses.answer import ResponseAnswer
@@ -46,6 +47,15 @@ def test_items_of_one_answer_are_one_message() -> None:
     assert (answer["reasoning"], answer["content"]) == ("hm", "yes")
     assert [call["id"] for call in answer["tool_calls"]] == ["c1", "c1"]
     assert told[3] == {"role": "tool", "tool_call_id": "c1", "content": "5"}
+
+
+def test_a_picture_that_a_tool_brought_is_told_of() -> None:
+    """A refusal would end the conversation, which has it from then on; a user's own is refused."""
+    picture = {"type": "input_image", "image_url": "data:image/png;base64,", "detail": "high"}
+    said = body(input=[ASKED, CALL, {**RETURNED, "output": [picture]}]).input
+    assert messages(None, said)[-1] == {"role": "tool", "tool_call_id": "c1", "content": UNSEEN}
+    with pytest.raises(ValueError, match="input_image"):
+        body(input=[{"role": "user", "content": [picture]}])
 
 
 @pytest.mark.parametrize(

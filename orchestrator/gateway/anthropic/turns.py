@@ -10,7 +10,7 @@ from pydantic import Discriminator, Field, Tag, field_validator
 
 from draftloop.errors import InvalidInput
 from orchestrator.gateway.body import Body, ListOf, SentBack
-from orchestrator.gateway.messages import answered, joined
+from orchestrator.gateway.messages import UNSEEN, answered, joined
 from orchestrator.gateway.tools.schemas import FunctionName
 
 # Of no meaning here: marks for a cache that keeps beginnings by itself, and what an answer's blocks
@@ -67,8 +67,7 @@ class Returned(Block):
     @field_validator("content", mode="before")
     @classmethod
     def _found(cls, content: Any) -> Any:
-        """Tools that a search has found are told by their names: the model knows them all."""
-        return list(map(_told_by_name, content)) if isinstance(content, list) else content
+        return list(map(_as_text, content)) if isinstance(content, list) else content
 
 
 KINDS = {
@@ -78,10 +77,13 @@ KINDS = {
 }
 
 
-def _told_by_name(block: Any) -> Any:
+def _as_text(block: Any) -> Any:
+    """Tools that a search has found are told by their names: the model knows them all."""
     match block:
         case {"type": "tool_reference", "tool_name": str(name)}:
             return {"type": "text", "text": name}
+        case {"type": "image"}:
+            return {"type": "text", "text": UNSEEN}
     return block
 
 

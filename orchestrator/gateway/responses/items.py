@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
-from pydantic import Discriminator, Tag
+from pydantic import Discriminator, Tag, field_validator
 
 from draftloop.errors import InvalidInput
 from orchestrator.gateway.body import ListOf, SentBack
 from orchestrator.gateway.errors import Unsupported
-from orchestrator.gateway.messages import answered, joined
+from orchestrator.gateway.messages import UNSEEN, answered, joined
 from orchestrator.gateway.responses.tools import full_name
 from orchestrator.gateway.tools.schemas import FunctionName
 
@@ -75,6 +75,18 @@ class Returned(Part):
     type: Literal["function_call_output"]
     call_id: str
     output: str | ListOf[Text]
+
+    @field_validator("output", mode="before")
+    @classmethod
+    def _brought(cls, output: Any) -> Any:
+        return list(map(_as_text, output)) if isinstance(output, list) else output
+
+
+def _as_text(part: Any) -> Any:
+    match part:
+        case {"type": "input_image"}:
+            return {"type": "input_text", "text": UNSEEN}
+    return part
 
 
 KINDS = ("message", "reasoning", "function_call", "function_call_output")
