@@ -12,6 +12,7 @@ from draftloop import logs
 from draftloop.errors import Mismatch, StartupFailure
 from draftloop.load import ServiceLoad
 from draftloop.model_info import ModelInfo
+from draftloop.rpc.unconnected import tls_trouble
 from orchestrator.addresses import Address, AddressBook
 from orchestrator.replicas import Replica, Replicas
 
@@ -145,7 +146,9 @@ class Discovery:
         try:
             return await self._ask(each.replica.channel, ANSWER_S)
         except grpc.aio.AioRpcError as error:
-            return str(error.details() or error.code().name)
+            said = str(error.details() or error.code().name)
+            trouble = tls_trouble(said, "services_tls_ca")
+            return f"{trouble} ({said})" if trouble else said
         except Exception as error:  # whatever came, it is no reason to never ask again
             log.error("unforeseen error", exc_info=error)
             return f"its answer cannot be read: {type(error).__name__}"
