@@ -99,6 +99,9 @@ class Backend(Protocol):
     def check(self, url: str) -> None:
         """Raises InvalidInput for a URL that breaks the rules; connects to nothing."""
 
+    def check_files(self, url: str) -> None:
+        """Raises InvalidInput for a URL that names files which cannot be used."""
+
     def connect(self, url: str, namespace: str, options: LogOptions) -> PhraseLog:
         """The log; connects when it is first used."""
 
@@ -109,6 +112,12 @@ class Backend(Protocol):
 def check_url(url: str) -> None:
     """Raises InvalidInput for a URL that breaks the rules; connects to nothing."""
     _backend(url).check(url)
+
+
+def check_usable(url: str) -> None:
+    """The same, and for one that names files which cannot be used, as they are now."""
+    check_url(url)
+    _backend(url).check_files(url)
 
 
 def kind_of(url: str) -> str:

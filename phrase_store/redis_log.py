@@ -6,6 +6,7 @@ import importlib.util
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, TypeVar
 
 import redis
@@ -20,6 +21,8 @@ from redis.exceptions import (
 from redis.retry import Retry
 from redis.sentinel import Sentinel
 
+from draftloop.errors import InvalidInput, StartupFailure
+from draftloop.pem import require_authority, require_pair
 from phrase_store.log import START, Entry, LogOptions, LogUnavailable, PhraseLog
 from phrase_store.redis_url import STARS, RedisAddress, Topology, masked, parse
 from phrase_store.trail import Trail, numbers
@@ -149,6 +152,20 @@ def check(url: str) -> None:
     parse(url)
 
 
+def check_files(url: str) -> None:
+    """Raises InvalidInput for a URL that names files which cannot be used."""
+    tls = parse(url).tls or {}
+    authority, certificate = tls.get("ssl_ca_certs"), tls.get("ssl_certfile")
+    try:
+        if authority:
+            require_authority("ssl_ca_certs", Path(authority))
+        if certificate:
+            key = tls.get("ssl_keyfile", certificate)  # one file may hold both
+            require_pair("ssl_certfile", Path(certificate), "ssl_keyfile", Path(key))
+    except StartupFailure as error:
+        raise InvalidInput("phrases_url", str(error), masked(url)) from None
+
+
 def connect(url: str, namespace: str, options: LogOptions) -> RedisLog:
     """The namespace's stream."""
     return RedisLog(url, namespace, options)
@@ -179,7 +196,8 @@ def client_of(address: RedisAddress, options: LogOptions, wait_s: float) -> Any:
         "socket_timeout": options.operation_timeout_s + (wait_s + SLACK_S if wait_s else 0.0),
         "retry": Retry(NoBackoff(), 0),
         "protocol": 2,
-        **({"ssl": True, **address.tls} if address.tls is not None else {}),
+        # With a password that fits no key: without one OpenSSL would ask for it on the terminal.
+        **({"ssl": True, "ssl_password": "", **address.tls} if address.tls is not None else {}),
     }
     named = {**common, **(UNNAMED if address.password else {})}
     if address.topology is Topology.CLUSTER:
