@@ -30,6 +30,10 @@ class LogUnavailable(DraftloopError):
     """The log did not do what was asked, or not in time; another attempt may succeed."""
 
 
+class LogRefused(LogUnavailable):
+    """The log answered that it will not: it has no room or is a replica, or for want of a right."""
+
+
 class Entry(NamedTuple):
     """A record and its place; positions are opaque, and grow along one log."""
 

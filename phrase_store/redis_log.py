@@ -23,7 +23,7 @@ from redis.sentinel import Sentinel
 
 from draftloop.errors import InvalidInput, StartupFailure
 from draftloop.pem import require_authority, require_pair
-from phrase_store.log import START, Entry, LogOptions, LogUnavailable, PhraseLog
+from phrase_store.log import START, Entry, LogOptions, LogRefused, LogUnavailable, PhraseLog
 from phrase_store.redis_url import STARS, RedisAddress, Topology, masked, parse
 from phrase_store.trail import Trail, numbers
 
@@ -254,7 +254,8 @@ def _as_unavailable(shown: _Shown) -> Iterator[None]:
     try:
         yield
     except (RedisError, RedisClusterException, OSError) as error:
-        raise LogUnavailable(f"{shown.url}: {shown.reason(error)}") from None
+        kind = LogRefused if isinstance(error, ResponseError) else LogUnavailable
+        raise kind(f"{shown.url}: {shown.reason(error)}") from None
 
 
 def _flat(stream: Any) -> list[Any]:

@@ -13,7 +13,7 @@ import pytest
 
 from draftloop.config import REPOSITORY
 from draftloop.phrase import Phrase
-from phrase_store.log import START, LogOptions, LogUnavailable, PhraseLog, open_log
+from phrase_store.log import START, LogOptions, LogRefused, LogUnavailable, PhraseLog, open_log
 from phrase_store.records import encode
 from tests.service.conftest import PATIENCE_S
 from tests.support.ports import quiet_port
@@ -144,3 +144,16 @@ def test_what_a_server_says_again_is_not_told(tmp_path: Path, who: str) -> None:
     said = str(caught.value)
     assert said.endswith(f"unknown command '{'AUTH' if who else 'XADD'}'")
     assert PASSWORD not in said and "wrote" not in said
+
+
+def test_a_refusal_is_known_from_an_outage(tmp_path: Path) -> None:
+    with RedisServer(tmp_path, f"replicaof 127.0.0.1 {quiet_port()}") as replica:
+        log = open_log(replica.url, NAMESPACE, OPTIONS)
+        assert log.length() == 0
+        with pytest.raises(LogRefused, match="read only replica"):
+            log.append([RECORD])
+        log.close()
+        replica.kill()
+        with pytest.raises(LogUnavailable) as caught:
+            log.length()
+        assert not isinstance(caught.value, LogRefused)
