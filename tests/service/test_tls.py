@@ -9,6 +9,7 @@ import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import grpc
 import httpx
@@ -23,12 +24,17 @@ from draftloop.rpc.channel import open_channel
 from draftloop.rpc.health import ProbeTls, main
 from draftloop.rpc.server import RoleServer
 from draftloop.tls import ClientTls
+from orchestrator.addresses import AddressBook
 from orchestrator.cli import app
+from orchestrator.clients import ServiceInfo, verifier_info
 from orchestrator.config import OrchestratorSettings
 from orchestrator.deployment import Deployment
+from orchestrator.discovery import Discovery
 from orchestrator.front import Front
 from orchestrator.gateway.server import HttpServer
 from tests.support.certificates import LIFE, Authority, Pair
+from tests.support.ports import quiet_port
+from tests.support.waiting import eventually
 
 
 @pytest.fixture
@@ -42,8 +48,8 @@ def stranger(tmp_path: Path) -> Authority:
 
 
 @asynccontextmanager
-async def listening(**tls: Path) -> AsyncIterator[str]:
-    server = RoleServer("any", OrchestratorSettings(listen="127.0.0.1:0", **tls))  # type: ignore[arg-type]
+async def listening(**said: Any) -> AsyncIterator[str]:
+    server = RoleServer("any", OrchestratorSettings(**{"listen": "127.0.0.1:0", **said}))
     await server.listen()
     try:
         yield server.address
@@ -143,6 +149,39 @@ async def test_who_does_not_get_on_is_told_why(authority: Authority, stranger: A
         assert hung_up in await heard(address, ours)
         expired = authority.pair("client", -2 * LIFE)
         assert hung_up in await heard(address, shown(authority, expired))
+
+
+async def test_an_orchestrator_says_once_what_keeps_a_verifier_away(authority: Authority) -> None:
+    """It left because it ended; that it came back with a bad certificate was in no log."""
+    port = quiet_port()
+    asked: list[grpc.aio.Channel] = []
+
+    async def ask(channel: grpc.aio.Channel, timeout_s: float) -> ServiceInfo:
+        asked.append(channel)
+        return await verifier_info(channel, timeout_s)
+
+    discovery = Discovery(
+        "verifier",
+        AddressBook([f"127.0.0.1:{port}"]),
+        open_channel=lambda to: open_channel(to.target, 1 << 20, ClientTls(ca=authority.ca)),
+        ask=ask,
+        require_fit=lambda *_: None,
+    )
+    await discovery.look()
+    discovery.follow()
+    late = flags(authority.pair("late", -2 * LIFE))
+    with capture_logs() as lines:
+        async with listening(listen=f"127.0.0.1:{port}", **late):
+            await eventually(lambda: told(lines))
+            before = len(asked)
+            await eventually(lambda: len(asked) > before + 4)
+            await discovery.stop()
+    (reason,) = told(lines)
+    assert reason.startswith("its certificate has expired")
+
+
+def told(lines: list[Any]) -> list[str]:
+    return [line["reason"] for line in lines if line["event"] == "verifier missing"]
 
 
 async def test_a_probe_says_why_as_well(
