@@ -41,6 +41,7 @@ class ServerTls:
         if self.client_ca is not None:
             context.load_verify_locations(self.client_ca)
             context.verify_mode = ssl.CERT_REQUIRED
+            context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN  # an intermediate CA, as in gRPC
             # A session that is taken up again would pass by the CA that is trusted by then.
             context.options |= ssl.OP_NO_TICKET
             context.num_tickets = 0

@@ -25,18 +25,21 @@ class Pair:
 
 
 class Authority:
-    """Writes PEM files into a folder; `ca` is its own certificate."""
+    """Writes PEM files into a folder; `ca` is its own certificate, by one above it if there is."""
 
-    def __init__(self, folder: Path, name: str = "authority") -> None:
+    def __init__(
+        self, folder: Path, name: str = "authority", above: Authority | None = None
+    ) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self._folder = folder
         self._name = name
         self._key = ec.generate_private_key(ec.SECP256R1())
-        builder = self._builder(name, self._key).add_extension(
-            x509.BasicConstraints(ca=True, path_length=0), critical=True
+        signer = above or self
+        builder = signer._builder(name, self._key).add_extension(
+            x509.BasicConstraints(ca=True, path_length=None), critical=True
         )
         self.ca = folder / f"{name}.pem"
-        self.ca.write_bytes(_pem(builder.sign(self._key, hashes.SHA256())))
+        self.ca.write_bytes(_pem(builder.sign(signer._key, hashes.SHA256())))
 
     def pair(self, name: str, later: datetime.timedelta = NOW) -> Pair:
         """A certificate for loopback under this name; a second one replaces the first's files.
