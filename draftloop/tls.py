@@ -10,6 +10,7 @@ from typing import TypeVar
 
 from draftloop import logs
 from draftloop.errors import StartupFailure
+from draftloop.pem import no_password, require_authority, require_pair, require_shown
 
 Read = TypeVar("Read")
 
@@ -29,17 +30,18 @@ class ServerTls:
 
     def require_usable(self) -> None:
         """Raises StartupFailure naming the setting whose file cannot be used."""
-        _require_pair("tls_certificate", self.certificate, "tls_key", self.key)
+        require_pair("tls_certificate", self.certificate, "tls_key", self.key)
         if self.client_ca is not None:
-            _require_authority("tls_client_ca", self.client_ca)
+            require_authority("tls_client_ca", self.client_ca)
 
     def context(self) -> ssl.SSLContext:
         """For servers of Python's own, of the files as they are now, which must be usable."""
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        context.load_cert_chain(self.certificate, self.key, password=_no_password)
+        context.load_cert_chain(self.certificate, self.key, password=no_password)
         if self.client_ca is not None:
             context.load_verify_locations(self.client_ca)
             context.verify_mode = ssl.CERT_REQUIRED
+            context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN  # an intermediate CA, as in gRPC
             # A session that is taken up again would pass by the CA that is trusted by then.
             context.options |= ssl.OP_NO_TICKET
             context.num_tickets = 0
@@ -73,11 +75,11 @@ class RenewedFiles:
 
     def read(self, by: Callable[[], Read]) -> Read | None:
         """What that makes of them where they have changed, and can be used; None otherwise."""
+        state = self._state()
+        if state == self._seen:
+            return None
+        self._seen = state
         try:
-            state = self._state()
-            if state == self._seen:
-                return None
-            self._seen = state
             self._tls.require_usable()
             found = by()
         except (OSError, StartupFailure) as error:
@@ -86,11 +88,19 @@ class RenewedFiles:
         log.info("certificates renewed", certificate=str(self._tls.certificate))
         return found
 
-    def _state(self) -> tuple[tuple[int, int], ...]:
+    def _state(self) -> tuple[tuple[int, int, int] | None, ...]:
         tls = self._tls
         files = [file for file in (tls.certificate, tls.key, tls.client_ca) if file is not None]
-        found = [file.stat() for file in files]
-        return tuple((each.st_mtime_ns, each.st_ino) for each in found)
+        return tuple(_state_of(file) for file in files)
+
+
+def _state_of(file: Path) -> tuple[int, int, int] | None:
+    """None while it cannot be looked at, as between two steps of who replaces it."""
+    try:
+        found = file.stat()
+    except OSError:
+        return None
+    return found.st_mtime_ns, found.st_ino, found.st_size
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,10 +117,7 @@ class ClientTls:
 
     def require_usable(self) -> None:
         """Raises StartupFailure naming the setting whose file cannot be used."""
-        _require_authority(f"{self.settings}_ca", self.ca)
-        if self.certificate is not None and self.key is not None:
-            names = f"{self.settings}_certificate", f"{self.settings}_key"
-            _require_pair(names[0], self.certificate, names[1], self.key)
+        require_shown(self.settings, ca=self.ca, certificate=self.certificate, key=self.key)
 
 
 def require_together(**settings: object) -> bool:
@@ -120,35 +127,3 @@ def require_together(**settings: object) -> bool:
         given = ", ".join(settings.keys() - set(missing))
         raise ValueError(f"{missing[0]} must be given together with {given}; got none")
     return not missing
-
-
-def _no_password() -> str:
-    raise ValueError("the key is encrypted; give one without a passphrase")
-
-
-def _require_pair(certificate_setting: str, certificate: Path, key_setting: str, key: Path) -> None:
-    for setting, file in ((certificate_setting, certificate), (key_setting, key)):
-        _require_file(setting, file)
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    try:
-        context.load_cert_chain(certificate, key, password=_no_password)
-    except (ssl.SSLError, ValueError) as error:
-        raise StartupFailure(
-            f"{certificate_setting}, {key_setting}: {certificate} and {key} must be a PEM "
-            f"certificate and its key: {error}"
-        ) from None
-
-
-def _require_authority(setting: str, file: Path) -> None:
-    _require_file(setting, file)
-    try:
-        ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(file)
-    except ssl.SSLError as error:
-        raise StartupFailure(f"{setting}: {file} must hold PEM certificates: {error}") from None
-
-
-def _require_file(setting: str, file: Path) -> None:
-    try:
-        file.read_bytes()
-    except OSError as error:
-        raise StartupFailure(f"{setting}: {file} cannot be read: {error.strerror}") from None

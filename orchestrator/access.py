@@ -141,12 +141,12 @@ class Access:
         }
         log.info("api keys read", file=str(self._file), keys=len(self._callers))
 
-    def _stat(self) -> tuple[int, int] | None:
+    def _stat(self) -> tuple[int, int, int] | None:
         try:
             found = self._file.stat() if self._file is not None else None
         except OSError:
             return None
-        return (found.st_mtime_ns, found.st_ino) if found is not None else None
+        return (found.st_mtime_ns, found.st_ino, found.st_size) if found is not None else None
 
 
 def _written(file: Path) -> KeyFile:

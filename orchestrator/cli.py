@@ -6,8 +6,11 @@ from draftloop.interruption import ends_at_once
 
 with ends_at_once("draftloop"):  # they take a second
     import io
+    import os
     import sys
     from typing import Annotated
+
+    os.environ.setdefault("GRPC_VERBOSITY", "ERROR")  # its core looks when it is imported
 
     import typer
 
@@ -22,7 +25,16 @@ with ends_at_once("draftloop"):  # they take a second
         cli_up,
         terminal,
     )
-    from orchestrator.cli_common import ApiKey, Server, TlsCa, clear_errors, client_of, console
+    from orchestrator.cli_common import (
+        ApiKey,
+        Server,
+        TlsCa,
+        TlsCertificate,
+        TlsKey,
+        clear_errors,
+        client_of,
+        console,
+    )
     from orchestrator.cli_health import Role
     from orchestrator.role_process import exec_role
 
@@ -50,9 +62,16 @@ app.command()(cli_generate.generate)
 
 
 @app.command()
-def info(server: Server = DEFAULT_ADDRESS, api_key: ApiKey = None, tls_ca: TlsCa = None) -> None:
+def info(
+    server: Server = DEFAULT_ADDRESS,
+    api_key: ApiKey = None,
+    tls_ca: TlsCa = None,
+    tls_certificate: TlsCertificate = None,
+    tls_key: TlsKey = None,
+) -> None:
     """Show models, strategies and limits of a running deployment."""
-    with clear_errors(), client_of(server, api_key, tls_ca) as client:
+    tls = (tls_ca, tls_certificate, tls_key)
+    with clear_errors(), client_of(server, api_key, *tls) as client:
         terminal.show_info(console, client.info())
 
 

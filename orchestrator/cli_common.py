@@ -12,8 +12,8 @@ from rich.console import Console
 
 from draftloop.client import Client, ClientTls
 from draftloop.environment import API_KEY
-from draftloop.errors import DraftloopError
-from draftloop.rpc.health import CA
+from draftloop.errors import DraftloopError, StartupFailure
+from draftloop.rpc.health import CA, CERTIFICATE, KEY
 
 FAILED = 2
 
@@ -29,11 +29,38 @@ TlsCa = Annotated[
     Path | None,
     typer.Option(help="PEM file with the server's CA; encrypts.", envvar=CA),
 ]
+TlsCertificate = Annotated[
+    Path | None,
+    typer.Option(help="PEM file to show a server that asks for one.", envvar=CERTIFICATE),
+]
+TlsKey = Annotated[
+    Path | None, typer.Option(help="PEM file with that certificate's key.", envvar=KEY)
+]
 
 
-def client_of(server: str, api_key: str | None, tls_ca: Path | None) -> Client:
-    """A client as the command line's options describe it."""
-    return Client(server, api_key=api_key, tls=ClientTls(ca=tls_ca) if tls_ca else None)
+def client_of(
+    server: str,
+    api_key: str | None,
+    tls_ca: Path | None,
+    tls_certificate: Path | None = None,
+    tls_key: Path | None = None,
+) -> Client:
+    """A client as the command line's options describe it.
+
+    Raises StartupFailure where there is something to show, and nobody to trust.
+    """
+    require_encryption(tls_ca, tls_certificate, tls_key)
+    tls = ClientTls(ca=tls_ca, certificate=tls_certificate, key=tls_key) if tls_ca else None
+    return Client(server, api_key=api_key, tls=tls)
+
+
+def require_encryption(ca: Path | None, *shown: Path | None) -> None:
+    """Raises StartupFailure where a certificate would be shown to nobody, in plain text."""
+    if ca is None and any(file is not None for file in shown):
+        raise StartupFailure(
+            f"tls_ca: must be given together with tls_certificate and tls_key (--tls-ca, {CA}); "
+            "got none"
+        )
 
 
 @contextmanager

@@ -24,6 +24,8 @@ from orchestrator.cli_common import (
     ApiKey,
     Server,
     TlsCa,
+    TlsCertificate,
+    TlsKey,
     clear_errors,
     client_of,
     complaints,
@@ -68,6 +70,8 @@ def generate(
     server: Server = DEFAULT_ADDRESS,
     api_key: ApiKey = None,
     tls_ca: TlsCa = None,
+    tls_certificate: TlsCertificate = None,
+    tls_key: TlsKey = None,
 ) -> None:
     """Continue a prompt on a running deployment; figures go to standard error."""
     with clear_errors():
@@ -81,7 +85,7 @@ def generate(
             text=_standard_input() if prompt == "-" else prompt, sampling=sampling, seed=seed,
             max_tokens=max_tokens, speculation=speculation, tenant=tenant, stop=tuple(stop or ()),
         )  # fmt: skip
-        with client_of(server, api_key, tls_ca) as client:
+        with client_of(server, api_key, tls_ca, tls_certificate, tls_key) as client:
             if as_json:
                 _write_json(client, parameters, compare=compare)
             else:

@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 from enum import StrEnum
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from draftloop.config import DEFAULT_PORTS, LOOPBACK
-from draftloop.rpc.health import CERTIFICATE, KEY, SERVER_NAME, ProbeTls
-from draftloop.rpc.health import health as status_of
-from orchestrator.cli_common import TlsCa, clear_errors, console
+from draftloop.rpc.health import SERVER_NAME, ProbeTls
+from draftloop.rpc.health import health as health_of
+from orchestrator.cli_common import (
+    TlsCa,
+    TlsCertificate,
+    TlsKey,
+    clear_errors,
+    complaints,
+    console,
+    require_encryption,
+)
 
 NOT_WELL = 1
 
@@ -37,13 +44,8 @@ def health(
         str | None, typer.Option(help="Its address; the role's default port on this machine.")
     ] = None,
     tls_ca: TlsCa = None,
-    tls_certificate: Annotated[
-        Path | None,
-        typer.Option(help="PEM file to show a server that asks for one.", envvar=CERTIFICATE),
-    ] = None,
-    tls_key: Annotated[
-        Path | None, typer.Option(help="PEM file with that certificate's key.", envvar=KEY)
-    ] = None,
+    tls_certificate: TlsCertificate = None,
+    tls_key: TlsKey = None,
     tls_server_name: Annotated[
         str,
         typer.Option(
@@ -59,7 +61,11 @@ def health(
             ca=tls_ca, certificate=tls_certificate, key=tls_key, server_name=tls_server_name
         )
     with clear_errors():
-        status = status_of(address, SERVICES[role], tls=tls)
-    console.print(f"{role} at {address}: {status}", markup=False, soft_wrap=True)
-    if status != "SERVING":
+        require_encryption(tls_ca, tls_certificate, tls_key)
+        found = health_of(address, SERVICES[role], tls=tls)
+    console.print(f"{role} at {address}: {found.status}", markup=False, soft_wrap=True)
+    if found.trouble:
+        words = f"draftloop: no connection to {address}: {found.trouble}"
+        complaints.print(words, style="red", markup=False, soft_wrap=True)
+    if found.status != "SERVING":
         raise typer.Exit(NOT_WELL)

@@ -50,7 +50,7 @@ def _progress(what: str, total: int) -> Iterator[Callable[[int], None]]:
 
 
 def _require_shared(url: str) -> None:
-    from phrase_store.log import check_url
+    from phrase_store.log import check_usable
 
     if url.lower().startswith(MEMORY):
         raise InvalidInput(
@@ -59,7 +59,7 @@ def _require_shared(url: str) -> None:
             "that holds them, so there is nothing to see or to change from here",
             url,
         )
-    check_url(url)
+    check_usable(url)
 
 
 def _names(url: str, model: str | None, tenant: str | None) -> list[str]:

@@ -14,7 +14,16 @@ from rich.table import Table
 from draftloop.client import DEFAULT_ADDRESS
 from draftloop.errors import InvalidInput
 from draftloop.model_info import ModelInfo
-from orchestrator.cli_common import ApiKey, Server, TlsCa, clear_errors, client_of, console
+from orchestrator.cli_common import (
+    ApiKey,
+    Server,
+    TlsCa,
+    TlsCertificate,
+    TlsKey,
+    clear_errors,
+    client_of,
+    console,
+)
 from orchestrator.cost_plot import draw
 from orchestrator.cost_table import break_even, cost_rows
 
@@ -28,12 +37,14 @@ def profile(
     server: Server = DEFAULT_ADDRESS,
     api_key: ApiKey = None,
     tls_ca: TlsCa = None,
+    tls_certificate: TlsCertificate = None,
+    tls_key: TlsKey = None,
 ) -> None:
     """Show what a forward costs by tokens, context and batch: measured, and corrected since."""
     with clear_errors():
         if plot is not None:
             _require_place(plot)
-        with client_of(server, api_key, tls_ca) as client:
+        with client_of(server, api_key, tls_ca, tls_certificate, tls_key) as client:
             info = client.info()
         models = {"verifier": info.verifier}
         if info.drafter is not None:

@@ -12,6 +12,7 @@ from draftloop import logs
 from draftloop.errors import Mismatch, StartupFailure
 from draftloop.load import ServiceLoad
 from draftloop.model_info import ModelInfo
+from draftloop.rpc.unconnected import tls_trouble
 from orchestrator.addresses import Address, AddressBook
 from orchestrator.replicas import Replica, Replicas
 
@@ -21,6 +22,7 @@ ASK_S = 1.0
 ASK_MISSING_S = 0.25
 # Past this a replica gets no new sessions. Above what a busy one needs for its answer.
 ANSWER_S = 3.0
+TLS_SETTING = "services_tls_ca"
 
 Ask = Callable[[grpc.aio.Channel, float], Awaitable[tuple[ModelInfo, ServiceLoad]]]
 Open = Callable[[Address], grpc.aio.Channel]
@@ -38,6 +40,7 @@ class Watched:
     asking: asyncio.Task[None] | None = None
     problem: str = "not asked yet"
     refused: str = ""  # instance whose refusal is in the log
+    told: str = ""  # problem that is in the log
 
 
 class Discovery:
@@ -78,6 +81,7 @@ class Discovery:
                 self._judge(each, answer)
             except Mismatch as problem:
                 problems.append(problem)
+            each.told = each.problem  # by who asks what is missing
         if problems and not self.replicas:
             raise problems[0]
 
@@ -132,20 +136,30 @@ class Discovery:
     async def _keep_asking(self, each: Watched) -> None:
         while True:
             await asyncio.sleep(ASK_S if each.replica in self.replicas else ASK_MISSING_S)
-            answer = await self._answer(each)
+            before, answer = each.problem, await self._answer(each)
             try:
                 self._judge(each, answer)
+                if answer == before:
+                    self._tell_trouble(each)
             except Mismatch:
                 pass  # which is in the log
             except Exception as error:
                 log.error("unforeseen error", exc_info=error)
                 self._leave(each, f"its answer means nothing: {type(error).__name__}")
 
+    def _tell_trouble(self, each: Watched) -> None:
+        """Certificates that keep a replica away, once: it may have left for another reason."""
+        if each.problem != each.told and tls_trouble(each.problem, TLS_SETTING):
+            log.warning(f"{self._role} missing", address=each.replica.address, reason=each.problem)
+            each.told = each.problem
+
     async def _answer(self, each: Watched) -> tuple[ModelInfo, ServiceLoad] | str:
         try:
             return await self._ask(each.replica.channel, ANSWER_S)
         except grpc.aio.AioRpcError as error:
-            return str(error.details() or error.code().name)
+            said = str(error.details() or error.code().name)
+            trouble = tls_trouble(said, TLS_SETTING)
+            return f"{trouble} ({said})" if trouble else said
         except Exception as error:  # whatever came, it is no reason to never ask again
             log.error("unforeseen error", exc_info=error)
             return f"its answer cannot be read: {type(error).__name__}"
@@ -193,4 +207,5 @@ class Discovery:
         each.problem = reason
         if each.replica in self.replicas:
             log.warning(f"{self._role} left", address=each.replica.address, reason=reason)
+            each.told = reason
             self.replicas.leave(each.replica)

@@ -7,6 +7,7 @@ to try, which is what salts and slow hashes are for, and a request pays microsec
 from __future__ import annotations
 
 import hashlib
+import re
 import secrets
 import tomllib
 from pathlib import Path
@@ -20,6 +21,7 @@ from draftloop.request import TENANT_RULE, is_tenant
 
 KEY_PREFIX = "dl-"  # so that people and secret scanners know one when they see it
 KEY_BYTES = 32
+PLACE = re.compile(r"\(at [^()]*\)$")  # in words that may quote a value
 
 
 class KeyEntry(BaseModel):
@@ -77,14 +79,18 @@ class KeyFile(BaseModel):
     def read(cls, file: Path) -> Self:
         """Raises StartupFailure naming what is wrong, and never a value: it might be a key."""
         try:
-            return cls.model_validate(tomllib.loads(file.read_text(encoding="utf-8")))
+            return cls.model_validate(tomllib.loads(file.read_text(encoding="utf-8-sig")))
         except ValidationError as error:
             problems = "; ".join(f"{name}: {rule}" for name, rule, _ in broken_rules(error))
             raise StartupFailure(f"api_keys: {file}: {problems}") from None
         except OSError as error:
             raise StartupFailure(f"api_keys: {file} cannot be read: {error.strerror}") from None
-        except (tomllib.TOMLDecodeError, UnicodeDecodeError):
-            raise StartupFailure(f"api_keys: {file} is not a TOML file") from None
+        except UnicodeDecodeError:
+            raise StartupFailure(f"api_keys: {file} is not a TOML file, which is UTF-8") from None
+        except tomllib.TOMLDecodeError as error:
+            where = PLACE.search(str(error))
+            told = f" {where[0]}" if where else ""
+            raise StartupFailure(f"api_keys: {file} is not a TOML file{told}") from None
 
 
 def hash_of(key: str) -> str:

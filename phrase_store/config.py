@@ -15,7 +15,7 @@ from pydantic_settings import (
 
 from draftloop.environment import PHRASES_URL, shared_phrases_url
 from draftloop.errors import InvalidInput
-from phrase_store.log import check_url
+from phrase_store.log import check_usable
 from phrase_store.redis_url import masked
 
 
@@ -57,7 +57,7 @@ class PhraseSettings(BaseSettings):
     @classmethod
     def _known_log(cls, url: str) -> str:
         try:
-            check_url(url)
+            check_usable(url)
         except InvalidInput as error:
             raise ValueError(error.description) from None  # which shows no secret
         return url

@@ -30,6 +30,10 @@ class LogUnavailable(DraftloopError):
     """The log did not do what was asked, or not in time; another attempt may succeed."""
 
 
+class LogRefused(LogUnavailable):
+    """The log answered that it will not: it has no room or is a replica, or for want of a right."""
+
+
 class Entry(NamedTuple):
     """A record and its place; positions are opaque, and grow along one log."""
 
@@ -99,6 +103,9 @@ class Backend(Protocol):
     def check(self, url: str) -> None:
         """Raises InvalidInput for a URL that breaks the rules; connects to nothing."""
 
+    def check_files(self, url: str) -> None:
+        """Raises InvalidInput for a URL that names files which cannot be used."""
+
     def connect(self, url: str, namespace: str, options: LogOptions) -> PhraseLog:
         """The log; connects when it is first used."""
 
@@ -109,6 +116,12 @@ class Backend(Protocol):
 def check_url(url: str) -> None:
     """Raises InvalidInput for a URL that breaks the rules; connects to nothing."""
     _backend(url).check(url)
+
+
+def check_usable(url: str) -> None:
+    """The same, and for one that names files which cannot be used, as they are now."""
+    check_url(url)
+    _backend(url).check_files(url)
 
 
 def kind_of(url: str) -> str:

@@ -63,6 +63,10 @@ def check(url: str) -> None:
     """Every name will do."""
 
 
+def check_files(url: str) -> None:
+    """There are none."""
+
+
 def connect(url: str, namespace: str, options: LogOptions) -> MemoryLog:
     """The process's log of that name; the first to open it sets its length."""
     with _opening:

@@ -18,6 +18,9 @@ class Way(Protocol):
     def reachable(self) -> bool:
         """Whether his calls go through, as far as is known."""
 
+    def forgiven_by(self, other: Way) -> bool:
+        """Whether the other's success says that his calls would go through, too."""
+
 
 class Outage:
     """What all namespaces of a store have in common; any thread may call anything.
@@ -45,7 +48,7 @@ class Outage:
             return
         with self._door:
             self._lost.discard(way)
-            over = self._told and all(each.reachable for each in self._lost)
+            over = self._told and all(each.forgiven_by(way) for each in self._lost)
             self._told = self._told and not over
         if over:
             log.info("phrase log back")

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import importlib.util
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, TypeVar
 
 import redis
@@ -19,8 +21,10 @@ from redis.exceptions import (
 from redis.retry import Retry
 from redis.sentinel import Sentinel
 
-from phrase_store.log import START, Entry, LogOptions, LogUnavailable, PhraseLog
-from phrase_store.redis_url import RedisAddress, Topology, masked, parse
+from draftloop.errors import InvalidInput, StartupFailure
+from draftloop.pem import require_authority, require_pair
+from phrase_store.log import START, Entry, LogOptions, LogRefused, LogUnavailable, PhraseLog
+from phrase_store.redis_url import STARS, RedisAddress, Topology, masked, parse
 from phrase_store.trail import Trail, numbers
 
 KEY_PREFIX = "draftloop:phrases:"
@@ -28,6 +32,16 @@ FIELD = b"r"
 # Behind it what no model is called: the place of a log's last clearing, in a stream of one entry.
 CLEARED = "cleared:"
 SCAN_COUNT = 500
+# Who is let in by a password: by default every connection tells the library's name next, by a
+# command that our user has no right to. Where no password is sent it stays, for its answer is the
+# first: with TLS redis-py would take what follows the handshake for something left over.
+UNNAMED: dict[str, Any] = (
+    {"driver_info": None}
+    if importlib.util.find_spec("redis.driver_info")
+    else {"lib_name": None, "lib_version": None}
+)
+# A server to which a command means nothing says its arguments again: of AUTH they are a password.
+QUOTE = ", with args beginning with"
 # A server looks every tenth of a second which of those that wait have waited for long enough.
 SLACK_S = 0.25
 
@@ -39,7 +53,7 @@ class RedisLog(PhraseLog):
 
     def __init__(self, url: str, namespace: str, options: LogOptions) -> None:
         self._address = parse(url)
-        self._shown = masked(url)
+        self._shown = _Shown(url)
         self._options = options
         self._key = KEY_PREFIX + namespace
         self._cleared_key = KEY_PREFIX + CLEARED + namespace
@@ -138,6 +152,20 @@ def check(url: str) -> None:
     parse(url)
 
 
+def check_files(url: str) -> None:
+    """Raises InvalidInput for a URL that names files which cannot be used."""
+    tls = parse(url).tls or {}
+    authority, certificate = tls.get("ssl_ca_certs"), tls.get("ssl_certfile")
+    try:
+        if authority:
+            require_authority("ssl_ca_certs", Path(authority))
+        if certificate:
+            key = tls.get("ssl_keyfile", certificate)  # one file may hold both
+            require_pair("ssl_certfile", Path(certificate), "ssl_keyfile", Path(key))
+    except StartupFailure as error:
+        raise InvalidInput("phrases_url", str(error), masked(url)) from None
+
+
 def connect(url: str, namespace: str, options: LogOptions) -> RedisLog:
     """The namespace's stream."""
     return RedisLog(url, namespace, options)
@@ -145,7 +173,7 @@ def connect(url: str, namespace: str, options: LogOptions) -> RedisLog:
 
 def namespaces(url: str, options: LogOptions) -> list[str]:
     """Namespaces that have a stream."""
-    with _as_unavailable(masked(url)):
+    with _as_unavailable(_Shown(url)):
         client = client_of(parse(url), options, 0.0)
         try:
             keys = client.scan_iter(match=f"{KEY_PREFIX}*", count=SCAN_COUNT, _type="stream")
@@ -168,42 +196,66 @@ def client_of(address: RedisAddress, options: LogOptions, wait_s: float) -> Any:
         "socket_timeout": options.operation_timeout_s + (wait_s + SLACK_S if wait_s else 0.0),
         "retry": Retry(NoBackoff(), 0),
         "protocol": 2,
-        **({"ssl": True, **address.tls} if address.tls is not None else {}),
+        # With a password that fits no key: without one OpenSSL would ask for it on the terminal.
+        **({"ssl": True, "ssl_password": "", **address.tls} if address.tls is not None else {}),
     }
+    named = {**common, **(UNNAMED if address.password else {})}
     if address.topology is Topology.CLUSTER:
         nodes = [ClusterNode(host, port) for host, port in address.hosts]
-        return RedisCluster(startup_nodes=nodes, **common)
-    client = _single(address, options, common)
+        return RedisCluster(startup_nodes=nodes, **named)
+    if address.topology is Topology.SENTINEL:
+        sentinels = _sentinels(address, options, common)
+        client = sentinels.master_for(address.master, db=address.database, **named)
+    else:
+        client = _single(address, named)
     client.set_response_callback("XRANGE", lambda answer, **_: answer)  # see `_record`
     return client
 
 
-def _single(address: RedisAddress, options: LogOptions, common: dict[str, Any]) -> Any:
-    if address.topology is Topology.SENTINEL:
-        own = {
-            **common,
-            "username": address.sentinel_username,
-            "password": address.sentinel_password,
-            "socket_timeout": options.operation_timeout_s,  # nobody waits for records there
-        }
-        sentinel = Sentinel(address.hosts, sentinel_kwargs=own, db=address.database, **common)
-        return sentinel.master_for(address.master)
+def _sentinels(address: RedisAddress, options: LogOptions, common: dict[str, Any]) -> Sentinel:
+    own = {
+        **common,
+        "username": address.sentinel_username,
+        "password": address.sentinel_password,
+        "socket_timeout": options.operation_timeout_s,  # nobody waits for records there
+        **(UNNAMED if address.sentinel_password else {}),
+    }
+    return Sentinel(address.hosts, sentinel_kwargs=own)
+
+
+def _single(address: RedisAddress, common: dict[str, Any]) -> Any:
     if address.topology is Topology.SOCKET:
         return redis.Redis(unix_socket_path=address.path, db=address.database, **common)
     (host, port), *_ = address.hosts
     return redis.Redis(host=host, port=port, db=address.database, **common)
 
 
+class _Shown:
+    """What of a server and of its words may be told."""
+
+    def __init__(self, url: str) -> None:
+        address = parse(url)
+        self.url = masked(url)
+        self._secrets = [text for text in (address.password, address.sentinel_password) if text]
+
+    def reason(self, error: Exception) -> str:
+        """Without what a server was sent, where it says it again."""
+        # Sentinels' errors go on with the representation of whole clients, and those of a pipeline
+        # begin with the command, whose records are what users wrote.
+        said = str(error).partition(QUOTE)[0].rpartition("caused error: ")[2]
+        said = said.partition(" : <")[0] or type(error).__name__
+        for secret in self._secrets:
+            said = said.replace(secret, STARS)
+        return said
+
+
 @contextmanager
-def _as_unavailable(shown: str) -> Iterator[None]:
+def _as_unavailable(shown: _Shown) -> Iterator[None]:
     try:
         yield
     except (RedisError, RedisClusterException, OSError) as error:
-        # Sentinels' errors go on with the representation of whole clients, and those of a pipeline
-        # begin with the command, whose records are what users wrote.
-        said = str(error).rpartition("caused error: ")[2]
-        reason = said.partition(" : <")[0] or type(error).__name__
-        raise LogUnavailable(f"{shown}: {reason}") from None
+        kind = LogRefused if isinstance(error, ResponseError) else LogUnavailable
+        raise kind(f"{shown.url}: {shown.reason(error)}") from None
 
 
 def _flat(stream: Any) -> list[Any]:

@@ -173,6 +173,8 @@ class _Parser:
         given = {
             name: self._parameters.pop(name) for name in _TLS_PARAMETERS if name in self._parameters
         }
+        if "ssl_keyfile" in given and "ssl_certfile" not in given:
+            raise ValueError("must have ssl_certfile together with ssl_keyfile")
         level = given.get("ssl_cert_reqs", "required")
         if level not in ("required", "optional", "none"):
             raise ValueError("must have ssl_cert_reqs=required, optional or none")

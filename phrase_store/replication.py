@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from draftloop import logs
 from draftloop.phrase import Phrase
 from phrase_store.breaker import BreakerPolicy, BreakerState, CircuitBreaker
-from phrase_store.log import START, Entry, LogUnavailable, PhraseLog
-from phrase_store.outage import Outage
+from phrase_store.log import START, Entry, LogRefused, LogUnavailable, PhraseLog
+from phrase_store.outage import Outage, Way
 from phrase_store.records import ORIGIN_LIMIT, encode_all, is_recordable, joined
 
 # Phrases waiting to be written; beyond it new ones are dropped and counted.
@@ -53,7 +53,8 @@ class Link:
         self._figures = figures
         self._breaker = CircuitBreaker(policy)
         self._outage = outage
-        self._task = task
+        self.task = task
+        self._refused = False  # by the last failure's word
         self._closing = False  # failures are then nobody's business
         self._answered = self._failed_at = time.monotonic()
 
@@ -62,6 +63,15 @@ class Link:
         """Whether calls go through, as far as is known: who has nothing to write does not try."""
         closed = self._breaker.state is BreakerState.CLOSED
         return closed or time.monotonic() - self._failed_at > FORGOTTEN_S
+
+    def forgiven_by(self, other: Way) -> bool:
+        """Whether the other's success says that calls would go through here, too.
+
+        That the log can be read does not say that it can be written, where it was refused: with a
+        replica in its place it was back, and lost, with every request after a pause.
+        """
+        same = isinstance(other, Link) and other.task == self.task
+        return self.reachable and (same or not self._refused)
 
     @property
     def silence_s(self) -> float:
@@ -83,7 +93,7 @@ class Link:
         try:
             call()
         except LogUnavailable as error:
-            self._failed(str(error))
+            self._failed(str(error), refused=isinstance(error, LogRefused))
         except Exception as error:
             self._failed(f"unexpected {type(error).__name__}")
         else:
@@ -98,14 +108,15 @@ class Link:
         self._closing = True
         self._outage.leaves(self)
 
-    def _failed(self, reason: str) -> None:
+    def _failed(self, reason: str, *, refused: bool = False) -> None:
         if self._closing:
             return
+        self._refused = refused
         self._figures.failures += 1
         self._failed_at = time.monotonic()
         self._breaker.failed()
         if self._breaker.state is not BreakerState.CLOSED:
-            self._outage.loses(self, self._task, reason)
+            self._outage.loses(self, self.task, reason)
 
 
 class Publisher:

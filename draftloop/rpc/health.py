@@ -11,12 +11,16 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from draftloop.environment import PROBE_TLS
+from draftloop.errors import StartupFailure
+from draftloop.pem import require_shown
 from draftloop.rpc.direct import DIRECT
+from draftloop.rpc.unconnected import tls_trouble
 
 TIMEOUT_S = 5.0
 CA, CERTIFICATE, KEY, SERVER_NAME = VARIABLES = PROBE_TLS
@@ -35,7 +39,8 @@ class ProbeTls:
     server_name: str = ""
 
     def channel(self, address: str) -> grpc.Channel:
-        """Raises OSError where a file cannot be read."""
+        """Raises StartupFailure where a file cannot be used, which ends the process in gRPC."""
+        require_shown("tls", ca=self.ca, certificate=self.certificate, key=self.key)
         credentials = grpc.ssl_channel_credentials(
             self.ca.read_bytes(),
             self.key.read_bytes() if self.key else None,
@@ -58,14 +63,21 @@ def tls_from(environment: Mapping[str, str]) -> ProbeTls | None:
     )
 
 
+class Health(NamedTuple):
+    """What a service says of itself, or what came of asking it."""
+
+    status: str
+    trouble: str = ""  # of TLS between the two, in words for people
+
+
 def health(
     address: str, service: str = "", timeout_s: float = TIMEOUT_S, tls: ProbeTls | None = None
-) -> str:
+) -> Health:
     """Status of a service by its full name, or of the process without one.
 
     SERVING is well; anything else is not, among it the name of a gRPC status, such as UNAVAILABLE
-    where nothing answers and NOT_FOUND where there is no such service. Raises OSError where a file
-    of `tls` cannot be read.
+    where nothing answers and NOT_FOUND where there is no such service. Raises StartupFailure where
+    a file of `tls` cannot be used.
     """
     with _channel(address, tls) as channel:
         stub = health_pb2_grpc.HealthStub(channel)
@@ -73,8 +85,8 @@ def health(
         try:
             response = stub.Check(request, timeout=timeout_s)
         except grpc.RpcError as error:
-            return str(error.code().name)
-    return str(health_pb2.HealthCheckResponse.ServingStatus.Name(response.status))
+            return Health(str(error.code().name), tls_trouble(error.details() or "", CA))
+    return Health(str(health_pb2.HealthCheckResponse.ServingStatus.Name(response.status)))
 
 
 def _channel(address: str, tls: ProbeTls | None) -> grpc.Channel:
@@ -90,12 +102,14 @@ def main(arguments: list[str]) -> int:
         return 2
     address, service = (*arguments, "")[:2]
     try:
-        status = health(address, service, tls=tls_from(os.environ))
-    except OSError as error:
+        found = health(address, service, tls=tls_from(os.environ))
+    except StartupFailure as error:
         sys.stderr.write(f"draftloop: a file that {', '.join(VARIABLES[:3])} name: {error}\n")
         return 2
-    sys.stdout.write(f"{status}\n")
-    return 0 if status == "SERVING" else 1
+    sys.stdout.write(f"{found.status}\n")
+    if found.trouble:
+        sys.stderr.write(f"draftloop: no connection to {address}: {found.trouble}\n")
+    return 0 if found.status == "SERVING" else 1
 
 
 if __name__ == "__main__":

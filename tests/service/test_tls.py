@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import socket
 import ssl
+import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import grpc
 import httpx
@@ -16,17 +18,23 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from structlog.testing import capture_logs
 from typer.testing import CliRunner
 
-from draftloop.errors import StartupFailure
+from draftloop.client import NO_RETRY, AsyncClient
+from draftloop.errors import StartupFailure, Unavailable
 from draftloop.rpc.channel import open_channel
-from draftloop.rpc.health import main
+from draftloop.rpc.health import ProbeTls, main
 from draftloop.rpc.server import RoleServer
 from draftloop.tls import ClientTls
+from orchestrator.addresses import AddressBook
 from orchestrator.cli import app
+from orchestrator.clients import ServiceInfo, verifier_info
 from orchestrator.config import OrchestratorSettings
 from orchestrator.deployment import Deployment
+from orchestrator.discovery import Discovery
 from orchestrator.front import Front
 from orchestrator.gateway.server import HttpServer
-from tests.support.certificates import Authority, Pair
+from tests.support.certificates import LIFE, Authority, Pair
+from tests.support.ports import quiet_port
+from tests.support.waiting import eventually
 
 
 @pytest.fixture
@@ -40,8 +48,8 @@ def stranger(tmp_path: Path) -> Authority:
 
 
 @asynccontextmanager
-async def listening(**tls: Path) -> AsyncIterator[str]:
-    server = RoleServer("any", OrchestratorSettings(listen="127.0.0.1:0", **tls))  # type: ignore[arg-type]
+async def listening(**said: Any) -> AsyncIterator[str]:
+    server = RoleServer("any", OrchestratorSettings(**{"listen": "127.0.0.1:0", **said}))
     await server.listen()
     try:
         yield server.address
@@ -114,6 +122,128 @@ async def test_a_probe_finds_its_files_in_the_environment(
         assert told.exit_code == 2 and "gone.pem" in told.output
 
 
+async def heard(address: str, tls: ClientTls | None) -> str:
+    """What a client is told of a connection that does not come about."""
+    async with AsyncClient(address, tls=tls, retry=NO_RETRY) as client:
+        with pytest.raises(Unavailable) as caught:
+            await client.info()
+    return str(caught.value)
+
+
+async def test_who_does_not_get_on_is_told_why(authority: Authority, stranger: Authority) -> None:
+    """It was said that nobody listens there."""
+    ours = ClientTls(ca=authority.ca)
+    hung_up = "hung up at once, as one does that wants TLS (--tls-ca), or to be shown another"
+    async with listening(**flags(authority.pair("late", -2 * LIFE))) as address:
+        assert "its certificate has expired" in await heard(address, ours)
+    async with listening(**flags(authority.pair("early", 2 * LIFE))) as address:
+        assert "its certificate is not valid yet" in await heard(address, ours)
+    async with listening() as address:
+        assert "it speaks no TLS; ask without --tls-ca" in await heard(address, ours)
+    async with listening(**flags(authority.pair("server"))) as address:
+        assert hung_up in await heard(address, None)
+        assert "of no authority in --tls-ca" in await heard(address, ClientTls(ca=stranger.ca))
+        mapped = address.replace("127.0.0.1", "[::ffff:127.0.0.1]")
+        assert "does not name this host" in await heard(mapped, ours)
+    async with listening(**flags(authority.pair("server"), tls_client_ca=authority.ca)) as address:
+        assert hung_up in await heard(address, ours)
+        expired = authority.pair("client", -2 * LIFE)
+        assert hung_up in await heard(address, shown(authority, expired))
+
+
+async def test_an_orchestrator_says_once_what_keeps_a_verifier_away(authority: Authority) -> None:
+    """It left because it ended; that it came back with a bad certificate was in no log."""
+    port = quiet_port()
+    asked: list[grpc.aio.Channel] = []
+
+    async def ask(channel: grpc.aio.Channel, timeout_s: float) -> ServiceInfo:
+        asked.append(channel)
+        return await verifier_info(channel, timeout_s)
+
+    discovery = Discovery(
+        "verifier",
+        AddressBook([f"127.0.0.1:{port}"]),
+        open_channel=lambda to: open_channel(to.target, 1 << 20, ClientTls(ca=authority.ca)),
+        ask=ask,
+        require_fit=lambda *_: None,
+    )
+    await discovery.look()
+    discovery.follow()
+    late = flags(authority.pair("late", -2 * LIFE))
+    with capture_logs() as lines:
+        async with listening(listen=f"127.0.0.1:{port}", **late):
+            await eventually(lambda: told(lines))
+            before = len(asked)
+            await eventually(lambda: len(asked) > before + 4)
+            await discovery.stop()
+    (reason,) = told(lines)
+    assert reason.startswith("its certificate has expired")
+
+
+def told(lines: list[Any]) -> list[str]:
+    return [line["reason"] for line in lines if line["event"] == "verifier missing"]
+
+
+async def test_a_probe_says_why_as_well(
+    authority: Authority, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("DRAFTLOOP_TLS_CA", str(authority.ca))
+    async with listening(**flags(authority.pair("server", -2 * LIFE))) as address:
+        assert await asyncio.to_thread(main, [address]) == 1
+        said = capsys.readouterr()
+        assert said.out.split()[-1] == "UNAVAILABLE" and "its certificate has expired" in said.err
+        asked = ["health", "orchestrator", "--server", address]
+        told = await asyncio.to_thread(CliRunner().invoke, app, asked)
+    assert told.exit_code == 1 and "its certificate has expired" in told.output
+
+
+async def test_the_command_line_says_it_in_one_line(authority: Authority) -> None:
+    """Without gRPC's own lines on handshakes."""
+    async with listening(**flags(authority.pair("server", -2 * LIFE))) as address:
+        command = [sys.executable, "-m", "orchestrator.cli", "info", "--server", address]
+        process = await asyncio.create_subprocess_exec(
+            *command, "--tls-ca", str(authority.ca), stderr=asyncio.subprocess.PIPE
+        )
+        _, said = await process.communicate()
+    assert said.decode().splitlines() == [
+        f"draftloop: no connection to {address}: its certificate has expired; renew it there"
+    ]
+
+
+def test_half_of_what_a_client_shows_is_refused(authority: Authority) -> None:
+    """With a certificate alone gRPC aborted the whole process, a probe's and a user's."""
+    pair = authority.pair("client")
+    for certificate, key in ((pair.certificate, None), (None, pair.key)):
+        client = ClientTls(ca=authority.ca, certificate=certificate, key=key)
+        with pytest.raises(StartupFailure, match="must be given together with tls_"):
+            open_channel("127.0.0.1:1", 1 << 20, client)
+        probe = ProbeTls(ca=authority.ca, certificate=certificate, key=key)
+        with pytest.raises(StartupFailure, match="must be given together with tls_"):
+            probe.channel("127.0.0.1:1")
+
+
+def test_files_of_a_probe_that_cannot_be_used_are_named(authority: Authority) -> None:
+    pair, other = authority.pair("client"), authority.pair("other")
+    with pytest.raises(StartupFailure, match="must be a PEM certificate and its key"):
+        ProbeTls(ca=authority.ca, certificate=pair.certificate, key=other.key).channel("here:1")
+    with pytest.raises(StartupFailure, match="tls_ca: .*must hold PEM certificates"):
+        ProbeTls(ca=pair.key).channel("here:1")
+
+
+async def test_the_command_line_shows_its_certificate(authority: Authority) -> None:
+    """To an orchestrator that wants one; without a CA it is shown to nobody, and says so."""
+    mine = authority.pair("client")
+    shows = ["--tls-certificate", str(mine.certificate), "--tls-key", str(mine.key)]
+    async with listening(**flags(authority.pair("server"), tls_client_ca=authority.ca)) as address:
+        for command in (["info"], ["profile"], ["generate", "a"]):
+            asked = [*command, "--server", address, *shows]
+            trusting = [*asked, "--tls-ca", str(authority.ca)]
+            told = await asyncio.to_thread(CliRunner().invoke, app, trusting)
+            assert "is no Draftloop orchestrator" in told.output  # it was understood
+            told = await asyncio.to_thread(CliRunner().invoke, app, asked)
+            assert told.exit_code == 2 and "tls_ca: must be given together" in told.output
+
+
 async def test_renewed_certificates_are_used_without_a_restart(
     authority: Authority, stranger: Authority
 ) -> None:
@@ -129,6 +259,21 @@ async def test_renewed_certificates_are_used_without_a_restart(
         events = [line["event"] for line in lines]
         assert events[0] == "certificates not renewed" and events[-1] == "certificates renewed"
         assert not await answers(address, ClientTls(ca=authority.ca))
+
+
+async def test_a_file_that_is_gone_is_told_once(authority: Authority) -> None:
+    """It was a line for every connection, and probes come every few seconds."""
+    pair = authority.pair("server")
+    key = pair.key.read_bytes()
+    async with listening(**flags(pair)) as address:
+        with capture_logs() as lines:
+            pair.key.unlink()
+            for _ in range(3):
+                assert await answers(address, ClientTls(ca=authority.ca))
+            pair.key.write_bytes(key)
+            assert await answers(address, ClientTls(ca=authority.ca))
+    events = [line["event"] for line in lines if line["event"].startswith("certificates")]
+    assert events == ["certificates not renewed", "certificates renewed"]
 
 
 async def test_files_that_cannot_be_used_stop_the_start(

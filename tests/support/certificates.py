@@ -13,6 +13,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 LIFE = datetime.timedelta(hours=12)
+NOW = datetime.timedelta()
 
 
 @dataclass(frozen=True)
@@ -24,24 +25,30 @@ class Pair:
 
 
 class Authority:
-    """Writes PEM files into a folder; `ca` is its own certificate."""
+    """Writes PEM files into a folder; `ca` is its own certificate, by one above it if there is."""
 
-    def __init__(self, folder: Path, name: str = "authority") -> None:
+    def __init__(
+        self, folder: Path, name: str = "authority", above: Authority | None = None
+    ) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self._folder = folder
         self._name = name
         self._key = ec.generate_private_key(ec.SECP256R1())
-        builder = self._builder(name, self._key).add_extension(
-            x509.BasicConstraints(ca=True, path_length=0), critical=True
+        signer = above or self
+        builder = signer._builder(name, self._key).add_extension(
+            x509.BasicConstraints(ca=True, path_length=None), critical=True
         )
         self.ca = folder / f"{name}.pem"
-        self.ca.write_bytes(_pem(builder.sign(self._key, hashes.SHA256())))
+        self.ca.write_bytes(_pem(builder.sign(signer._key, hashes.SHA256())))
 
-    def pair(self, name: str) -> Pair:
-        """A certificate for loopback under this name; a second one replaces the first's files."""
+    def pair(self, name: str, later: datetime.timedelta = NOW) -> Pair:
+        """A certificate for loopback under this name; a second one replaces the first's files.
+
+        `later` is how far its time of validity is from now.
+        """
         key = ec.generate_private_key(ec.SECP256R1())
         hosts = [x509.DNSName("localhost"), x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]
-        builder = self._builder(name, key).add_extension(
+        builder = self._builder(name, key, later).add_extension(
             x509.SubjectAlternativeName(hosts), critical=False
         )
         pair = Pair(self._folder / f"{name}.pem", self._folder / f"{name}.key")
@@ -55,8 +62,10 @@ class Authority:
         )
         return pair
 
-    def _builder(self, name: str, key: ec.EllipticCurvePrivateKey) -> x509.CertificateBuilder:
-        now = datetime.datetime.now(datetime.UTC)
+    def _builder(
+        self, name: str, key: ec.EllipticCurvePrivateKey, later: datetime.timedelta = NOW
+    ) -> x509.CertificateBuilder:
+        now = datetime.datetime.now(datetime.UTC) + later
         return (
             x509.CertificateBuilder()
             .subject_name(_named(name))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import os
 import tomllib
 from pathlib import Path
@@ -203,6 +204,32 @@ def test_a_file_that_is_just_being_written_shuts_nobody_out(file: Path) -> None:
     assert access.caller(OTHER).name == "bob"
     with pytest.raises(Unauthenticated):
         access.caller(KEY)
+
+
+def test_the_rest_of_a_file_may_come_within_the_same_tick_of_the_clock(file: Path) -> None:
+    """Who is read in the midst of being written would be out for good."""
+    clock = Clock()
+    write(file, entry())
+    access = Access(file, clock)
+    written = file.stat().st_mtime_ns
+    with file.open("a") as more:
+        more.write(entry("bob", OTHER).toml())
+    os.utime(file, ns=(written, written))
+    clock.now += 2
+    assert access.caller(OTHER).name == "bob"
+
+
+def test_a_file_of_windows_is_read(file: Path) -> None:
+    text = entry().toml().replace("\n", "\r\n")
+    file.write_bytes(codecs.BOM_UTF8 + text.encode())
+    assert Access(file).caller(KEY).name == "alice"
+
+
+def test_where_a_file_is_no_toml_is_told(file: Path) -> None:
+    file.write_text(entry().toml() + f'name = "{OTHER}"\n')
+    with pytest.raises(StartupFailure, match=r"is not a TOML file \(at line 5, ") as caught:
+        Access(file)
+    assert OTHER not in str(caught.value)
 
 
 @pytest.mark.parametrize(

@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
 import pytest
+from cryptography.hazmat.primitives.serialization import (
+    BestAvailableEncryption,
+    Encoding,
+    PrivateFormat,
+    load_pem_private_key,
+)
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
@@ -14,8 +21,9 @@ from draftloop.config import explain, settings_config
 from draftloop.errors import InvalidInput, StartupFailure
 from orchestrator.config import OrchestratorSettings
 from phrase_store.config import PhraseSettings
-from phrase_store.log import check_url
+from phrase_store.log import check_url, check_usable
 from phrase_store.redis_url import RedisAddress, Topology, masked, parse
+from tests.support.certificates import Authority
 
 SECRET = "s3cr3t"
 
@@ -96,6 +104,7 @@ def test_forms(url: str, address: RedisAddress) -> None:
         ("rediss://h?ssl=1", "must not have parameters other than ssl_ca_certs"),
         ("redis://h?ssl_ca_certs=x", "must not have parameters"),
         ("rediss://h?ssl_cert_reqs=maybe", "ssl_cert_reqs=required, optional or none"),
+        ("rediss://h?ssl_keyfile=x", "must have ssl_certfile together with ssl_keyfile"),
         ("rediss://h?ssl_check_hostname=1", "ssl_check_hostname=true or false"),
         ("redis+cluster://h/1", "must not name a database: a cluster has none"),
         ("redis+sentinel://h", "must name the master"),
@@ -192,6 +201,30 @@ def test_a_bad_url_stops_a_role_with_one_clear_line() -> None:
         "phrases_url: must have hosts of the form name, name:port or [address]:port; "
         "got 'redis://u:***@h:bad'"
     )
+
+
+def test_files_of_a_url_that_cannot_be_used_stop_a_role(tmp_path: Path) -> None:
+    """They were noticed at the first connection, in words that named none; what is encrypted was
+    asked for on the terminal.
+    """
+    authority = Authority(tmp_path)
+    pair = authority.pair("ours")
+    key = load_pem_private_key(pair.key.read_bytes(), None)
+    encrypted = tmp_path / "encrypted.key"
+    form = (Encoding.PEM, PrivateFormat.PKCS8, BestAvailableEncryption(b"secret"))
+    encrypted.write_bytes(key.private_bytes(*form))
+    shown = f"ssl_certfile={pair.certificate}"
+    for query, words in (
+        (f"ssl_ca_certs={tmp_path / 'gone.pem'}", "ssl_ca_certs: .*gone.pem cannot be read"),
+        (f"ssl_ca_certs={pair.key}", "ssl_ca_certs: .* must hold PEM certificates"),
+        (f"{shown}&ssl_keyfile={encrypted}", "ssl_certfile, ssl_keyfile: .*the key is encrypted"),
+        (shown, "must be a PEM certificate and its key"),
+    ):
+        url = f"rediss://u:{SECRET}@h?{query}"
+        with pytest.raises(StartupFailure, match=words) as caught:
+            OrchestratorSettings.from_command_line(["--phrases-url", url])
+        assert SECRET not in str(caught.value)
+    check_usable(f"rediss://h?ssl_ca_certs={authority.ca}&{shown}&ssl_keyfile={pair.key}")
 
 
 def test_a_bad_url_in_the_environment_is_the_same(monkeypatch: pytest.MonkeyPatch) -> None:

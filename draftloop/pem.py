@@ -1,0 +1,63 @@
+"""PEM files of certificates and keys: whether they can be used, in words that name the setting.
+
+A probe checks its files, too, so nothing here takes long to import.
+"""
+
+from __future__ import annotations
+
+import ssl
+from pathlib import Path
+
+from draftloop.errors import StartupFailure
+
+
+def require_shown(
+    settings: str, *, ca: Path, certificate: Path | None = None, key: Path | None = None
+) -> None:
+    """Whom a client trusts, and what it shows of itself, which gRPC would end the process for.
+
+    `settings` is how the names of the settings begin. Raises StartupFailure naming the setting
+    whose file is missing or cannot be used.
+    """
+    require_authority(f"{settings}_ca", ca)
+    names = f"{settings}_certificate", f"{settings}_key"
+    if certificate is not None and key is not None:
+        require_pair(names[0], certificate, names[1], key)
+    elif certificate is not None or key is not None:
+        given, missing = names if key is None else reversed(names)
+        raise StartupFailure(f"{missing}: must be given together with {given}; got none")
+
+
+def require_pair(certificate_setting: str, certificate: Path, key_setting: str, key: Path) -> None:
+    """Raises StartupFailure where they are no certificate and its key."""
+    for setting, file in ((certificate_setting, certificate), (key_setting, key)):
+        _require_file(setting, file)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    try:
+        context.load_cert_chain(certificate, key, password=no_password)
+    except (ssl.SSLError, ValueError) as error:
+        raise StartupFailure(
+            f"{certificate_setting}, {key_setting}: {certificate} and {key} must be a PEM "
+            f"certificate and its key: {error}"
+        ) from None
+
+
+def require_authority(setting: str, file: Path) -> None:
+    """Raises StartupFailure where there are no certificates in it."""
+    _require_file(setting, file)
+    try:
+        ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(file)
+    except ssl.SSLError as error:
+        raise StartupFailure(f"{setting}: {file} must hold PEM certificates: {error}") from None
+
+
+def no_password() -> str:
+    """For who would ask for one on the terminal."""
+    raise ValueError("the key is encrypted; give one without a passphrase")
+
+
+def _require_file(setting: str, file: Path) -> None:
+    try:
+        file.read_bytes()
+    except OSError as error:
+        raise StartupFailure(f"{setting}: {file} cannot be read: {error.strerror}") from None

@@ -1,0 +1,159 @@
+"""The rights in Redis that docs/phrases.md names are enough, and no refusal tells a secret."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from draftloop.config import REPOSITORY
+from draftloop.phrase import Phrase
+from phrase_store.log import START, LogOptions, LogRefused, LogUnavailable, PhraseLog, open_log
+from phrase_store.records import encode
+from tests.service.conftest import PATIENCE_S
+from tests.support.ports import quiet_port
+from tests.support.redis_server import RedisServer
+from tests.support.waiting import until
+
+OPTIONS = LogOptions(max_length=1000, connect_timeout_s=PATIENCE_S, operation_timeout_s=PATIENCE_S)
+NAMESPACE = "model:tenant"
+PASSWORD = "open-sesame"
+RECORD = encode(7, [Phrase((1, 2), (3,))])
+LAST_SLOT = 16383
+
+
+def documented(pattern: str) -> str:
+    """What that page has at the pattern's first group."""
+    page = (REPOSITORY / "docs" / "phrases.md").read_text(encoding="utf-8")
+    found = re.search(pattern, page, re.MULTILINE)
+    assert found is not None
+    return found[1]
+
+
+def user(*more: str) -> str:
+    rights = documented(r"^user draftloop (.+)$").replace("password", PASSWORD)
+    return " ".join(["user draftloop", rights, *more])
+
+
+def use(log: PhraseLog) -> None:
+    """All that a log does."""
+    log.append([RECORD])
+    log.read(START, 10)
+    log.follow(START, 10, 0.01)
+    log.resume("99999999999999-0")
+    log.cleared(START)
+    log.length()
+
+
+@contextmanager
+def nothing_refused(server: RedisServer) -> Iterator[None]:
+    """Neither for want of a right nor otherwise; what this looks by is there from the beginning."""
+    with server.client() as client:
+        before = client.info("stats")["total_error_replies"]
+        yield
+        assert client.acl_log() == []
+        assert client.info("stats")["total_error_replies"] == before
+
+
+def test_the_documented_rights_are_enough_for_a_server(tmp_path: Path) -> None:
+    """A library's word on itself, at every connection, was refused and noted (ACL LOG)."""
+    with RedisServer(tmp_path, user("+select")) as server, nothing_refused(server):
+        url = f"redis://draftloop:{PASSWORD}@127.0.0.1:{server.port}/1"
+        log = open_log(url, NAMESPACE, OPTIONS)
+        use(log)
+        log.clear(RECORD)
+        log.close()
+
+
+def well(node: Any) -> bool:
+    """Whether a node of a cluster takes commands."""
+    return bool(node.execute_command("CLUSTER INFO")["cluster_state"] == "ok")
+
+
+@contextmanager
+def cluster(folder: Path, acl: str) -> Iterator[tuple[RedisServer, RedisServer]]:
+    """Two nodes; the second has the last slot, the first all others."""
+    ports = [quiet_port(), quiet_port()]
+    common = ("cluster-enabled yes", acl)
+    with (
+        RedisServer(folder, *common, f"cluster-port {ports[0]}") as first,
+        RedisServer(folder, *common, f"cluster-port {ports[1]}") as second,
+    ):
+        nodes: list[Any] = [first.client(), second.client()]
+        nodes[0].execute_command("CLUSTER ADDSLOTSRANGE", 0, LAST_SLOT - 1)
+        nodes[1].execute_command("CLUSTER ADDSLOTSRANGE", LAST_SLOT, LAST_SLOT)
+        nodes[1].execute_command("CLUSTER SET-CONFIG-EPOCH", 2)
+        nodes[0].execute_command("CLUSTER MEET", "127.0.0.1", second.port, ports[1])
+        for node in nodes:
+            until(partial(well, node))
+            node.close()
+        yield first, second
+
+
+def test_the_documented_rights_are_enough_while_a_cluster_moves_a_slot(tmp_path: Path) -> None:
+    """A key that has moved is asked for with a word of its own, which needs a right, too."""
+    with cluster(tmp_path, user(documented(r"`([^`]+)` for a\s+cluster"))) as (first, second):
+        url = f"redis+cluster://draftloop:{PASSWORD}@127.0.0.1:{first.port}"
+        log = open_log(url, NAMESPACE, OPTIONS)
+        use(log)
+        here: Any = first.client()
+        there: Any = second.client()
+        key = f"draftloop:phrases:{NAMESPACE}"
+        slot = here.execute_command("CLUSTER KEYSLOT", key)
+        names = [node.execute_command("CLUSTER MYID") for node in (here, there)]
+        there.execute_command("CLUSTER SETSLOT", slot, "IMPORTING", names[0])
+        here.execute_command("CLUSTER SETSLOT", slot, "MIGRATING", names[1])
+        use(log)
+        here.execute_command("MIGRATE", "127.0.0.1", second.port, key, 0, 5000)
+        use(log)
+        assert here.acl_log() == [] and there.acl_log() == []
+        assert log.length() == 3
+        log.close()
+        here.close()
+        there.close()
+
+
+def test_the_documented_rights_are_enough_for_a_sentinel(tmp_path: Path) -> None:
+    rights = documented(r"needs\s+`([^`]+)`")
+    own = f"user watcher on >{PASSWORD} {rights}"
+    with RedisServer(tmp_path, user()) as master, nothing_refused(master):
+        monitor = f"sentinel monitor phrases 127.0.0.1 {master.port} 1"
+        with RedisServer(tmp_path, monitor, own, sentinel=True) as sentinel:
+            url = f"redis+sentinel://draftloop:{PASSWORD}@127.0.0.1:{sentinel.port}/phrases"
+            query = f"?sentinel_username=watcher&sentinel_password={PASSWORD}"
+            log = open_log(url + query, NAMESPACE, OPTIONS)
+            use(log)
+            log.close()
+            with sentinel.client() as client:
+                assert client.acl_log() == []
+
+
+@pytest.mark.parametrize("who", [f":{PASSWORD}@", f"draftloop:{PASSWORD}@", ""])
+def test_what_a_server_says_again_is_not_told(tmp_path: Path, who: str) -> None:
+    """A server that lacks a command quotes its arguments: passwords, and what users wrote."""
+    with RedisServer(tmp_path, 'rename-command AUTH ""', 'rename-command XADD ""') as server:
+        log = open_log(f"redis://{who}127.0.0.1:{server.port}", NAMESPACE, OPTIONS)
+        with pytest.raises(LogUnavailable) as caught:
+            log.append([b"what a user wrote"])
+        log.close()
+    said = str(caught.value)
+    assert said.endswith(f"unknown command '{'AUTH' if who else 'XADD'}'")
+    assert PASSWORD not in said and "wrote" not in said
+
+
+def test_a_refusal_is_known_from_an_outage(tmp_path: Path) -> None:
+    with RedisServer(tmp_path, f"replicaof 127.0.0.1 {quiet_port()}") as replica:
+        log = open_log(replica.url, NAMESPACE, OPTIONS)
+        assert log.length() == 0
+        with pytest.raises(LogRefused, match="read only replica"):
+            log.append([RECORD])
+        log.close()
+        replica.kill()
+        with pytest.raises(LogUnavailable) as caught:
+            log.length()
+        assert not isinstance(caught.value, LogRefused)
