@@ -97,7 +97,7 @@ def test_tells_errors_in_words(playground: Playground) -> None:
     playground.fill(**{**RUN, "prompt": "word " * 6000})
     playground.at("#run").click()
     playground.wait("Failed")
-    assert "prompt: must" in playground.text("#error")
+    assert "prompt is too long: 12000 tokens" in playground.text("#error")
     playground.run(**RUN)
     assert not playground.at("#error").is_visible()
     playground.problems.clear()  # the browser itself notes every status of 400
