@@ -10,6 +10,7 @@ from typing import TypeVar
 
 from draftloop import logs
 from draftloop.errors import StartupFailure
+from draftloop.file_state import FileState, state_of
 from draftloop.pem import no_password, require_authority, require_pair, require_shown
 
 Read = TypeVar("Read")
@@ -88,19 +89,10 @@ class RenewedFiles:
         log.info("certificates renewed", certificate=str(self._tls.certificate))
         return found
 
-    def _state(self) -> tuple[tuple[int, int, int] | None, ...]:
+    def _state(self) -> tuple[FileState | None, ...]:
         tls = self._tls
         files = [file for file in (tls.certificate, tls.key, tls.client_ca) if file is not None]
-        return tuple(_state_of(file) for file in files)
-
-
-def _state_of(file: Path) -> tuple[int, int, int] | None:
-    """None while it cannot be looked at, as between two steps of who replaces it."""
-    try:
-        found = file.stat()
-    except OSError:
-        return None
-    return found.st_mtime_ns, found.st_ino, found.st_size
+        return tuple(map(state_of, files))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from draftloop import logs
 from draftloop.errors import Forbidden, InvalidInput, StartupFailure, Unauthenticated
+from draftloop.file_state import state_of
 from draftloop.request import GenerationParameters
 from orchestrator.admission import RequestLimit
 from orchestrator.key_file import KeyEntry, KeyFile, hash_of
@@ -95,7 +96,7 @@ class Access:
         self._file = file
         self._clock = clock
         self._callers: dict[str, Caller] = {}  # by name
-        self._state = self._stat()
+        self._state = state_of(file) if file is not None else None
         self._looked_at = clock()
         if file is not None:
             self._take(KeyFile.read(file))
@@ -121,7 +122,7 @@ class Access:
         if self._file is None or self._clock() - self._looked_at < LOOK_AGAIN_S:
             return
         self._looked_at = self._clock()
-        state = self._stat()
+        state = state_of(self._file)
         if state == self._state:
             return
         self._state = state
@@ -140,13 +141,6 @@ class Access:
             for entry in file.keys
         }
         log.info("api keys read", file=str(self._file), keys=len(self._callers))
-
-    def _stat(self) -> tuple[int, int, int] | None:
-        try:
-            found = self._file.stat() if self._file is not None else None
-        except OSError:
-            return None
-        return (found.st_mtime_ns, found.st_ino, found.st_size) if found is not None else None
 
 
 def _written(file: Path) -> KeyFile:

@@ -65,7 +65,6 @@ def health(
         found = health_of(address, SERVICES[role], tls=tls)
     console.print(f"{role} at {address}: {found.status}", markup=False, soft_wrap=True)
     if found.trouble:
-        words = f"draftloop: no connection to {address}: {found.trouble}"
-        complaints.print(words, style="red", markup=False, soft_wrap=True)
+        complaints.print(f"draftloop: {found.trouble}", style="red", markup=False, soft_wrap=True)
     if found.status != "SERVING":
         raise typer.Exit(NOT_WELL)

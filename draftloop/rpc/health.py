@@ -20,7 +20,7 @@ from draftloop.environment import PROBE_TLS
 from draftloop.errors import StartupFailure
 from draftloop.pem import require_shown
 from draftloop.rpc.direct import DIRECT
-from draftloop.rpc.unconnected import tls_trouble
+from draftloop.rpc.unconnected import no_connection
 
 TIMEOUT_S = 5.0
 CA, CERTIFICATE, KEY, SERVER_NAME = VARIABLES = PROBE_TLS
@@ -67,7 +67,7 @@ class Health(NamedTuple):
     """What a service says of itself, or what came of asking it."""
 
     status: str
-    trouble: str = ""  # of TLS between the two, in words for people
+    trouble: str = ""  # of TLS between the two, as a sentence for people
 
 
 def health(
@@ -85,7 +85,8 @@ def health(
         try:
             response = stub.Check(request, timeout=timeout_s)
         except grpc.RpcError as error:
-            return Health(str(error.code().name), tls_trouble(error.details() or "", CA))
+            trouble = no_connection(address, error.details() or "", CA)
+            return Health(str(error.code().name), trouble)
     return Health(str(health_pb2.HealthCheckResponse.ServingStatus.Name(response.status)))
 
 
@@ -108,7 +109,7 @@ def main(arguments: list[str]) -> int:
         return 2
     sys.stdout.write(f"{found.status}\n")
     if found.trouble:
-        sys.stderr.write(f"draftloop: no connection to {address}: {found.trouble}\n")
+        sys.stderr.write(f"draftloop: {found.trouble}\n")
     return 0 if found.status == "SERVING" else 1
 
 

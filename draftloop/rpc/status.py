@@ -21,7 +21,7 @@ from draftloop.errors import (
     Unavailable,
 )
 from draftloop.rpc.interceptors import DETAILS_KEY
-from draftloop.rpc.unconnected import NO_CONNECTION, tls_trouble
+from draftloop.rpc.unconnected import NO_CONNECTION, no_connection
 
 Detail = TypeVar("Detail", bound=Message)
 
@@ -102,8 +102,8 @@ def _unavailable(error: grpc.aio.AioRpcError, text: str, address: str) -> Draftl
         hint = f"the HTTP API's port is not gRPC's, by default {DEFAULT_PORTS['orchestrator']}"
         what = "speaks no gRPC, or only over TLS (--tls-ca)"
         return Unavailable(f"what listens at {address} {what}; {hint}", 0)
-    if trouble := tls_trouble(text, "--tls-ca"):
-        return Unavailable(f"no connection to {address}: {trouble}", 0)
+    if trouble := no_connection(address, text, "--tls-ca"):
+        return Unavailable(trouble, 0)
     if any(sign in text.lower() for sign in NOBODY_THERE):
         hint = "start one with `draftloop up`, or give the address of another"
         return Unavailable(f"no server at {address}: {hint}", 0)

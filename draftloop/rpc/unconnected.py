@@ -27,3 +27,9 @@ def tls_trouble(said: str, ca: str) -> str:
         return ""
     found = (words.format(ca=ca) for sign, words in TROUBLE.items() if sign in said)
     return next(found, "")
+
+
+def no_connection(address: str, said: str, ca: str) -> str:
+    """The same as a sentence for whoever asked the one at `address`."""
+    trouble = tls_trouble(said, ca)
+    return f"no connection to {address}: {trouble}" if trouble else ""

@@ -9,6 +9,7 @@ from typing import Annotated, Any, ClassVar, TypeVar
 from pydantic import (
     BaseModel,
     ConfigDict,
+    Discriminator,
     Field,
     ValidatorFunctionWrapHandler,
     WrapValidator,
@@ -55,6 +56,16 @@ class Body(BaseModel):
             return said
         known = {field.alias or name for name, field in cls.model_fields.items()}
         return {name: value for name, value in said.items() if value is not None or name in known}
+
+
+def by_type(usual: str | None = None) -> Discriminator:
+    """Tells parts apart by their `type`; those without one are of the `usual`."""
+
+    def tag(said: Any) -> str:
+        kind = said.get("type") if isinstance(said, dict) else getattr(said, "type", None)
+        return f"item:{kind or usual}"
+
+    return Discriminator(tag)
 
 
 class SentBack(Body):

@@ -6,10 +6,10 @@ import json
 from collections.abc import Iterator, Sequence
 from typing import Annotated, Any, Literal
 
-from pydantic import Discriminator, Field, Tag, field_validator
+from pydantic import Field, Tag, field_validator
 
 from draftloop.errors import InvalidInput
-from orchestrator.gateway.body import Body, ListOf, SentBack
+from orchestrator.gateway.body import Body, ListOf, SentBack, by_type
 from orchestrator.gateway.messages import UNSEEN, answered, joined
 from orchestrator.gateway.tools.schemas import FunctionName
 
@@ -87,17 +87,13 @@ def _as_text(block: Any) -> Any:
     return block
 
 
-def _kind(said: Any) -> str:
-    return f"item:{said.get('type') if isinstance(said, dict) else said.type}"
-
-
 AnyBlock = Annotated[
     Annotated[Text, Tag("item:text")]
     | Annotated[Thought, Tag("item:thinking")]
     | Annotated[Redacted, Tag("item:redacted_thinking")]
     | Annotated[Called, Tag("item:tool_use")]
     | Annotated[Returned, Tag("item:tool_result")],
-    Discriminator(_kind),
+    by_type(),
 ]
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
-from pydantic import Discriminator, Tag, field_validator
+from pydantic import Tag, field_validator
 
 from draftloop.errors import InvalidInput
-from orchestrator.gateway.body import ListOf, SentBack
+from orchestrator.gateway.body import ListOf, SentBack, by_type
 from orchestrator.gateway.errors import Unsupported
 from orchestrator.gateway.messages import UNSEEN, answered, joined
 from orchestrator.gateway.responses.tools import full_name
@@ -92,17 +92,12 @@ def _as_text(part: Any) -> Any:
 KINDS = ("message", "reasoning", "function_call", "function_call_output")
 
 
-def _kind(said: Any) -> str:
-    kind = said.get("type") if isinstance(said, dict) else said.type
-    return f"item:{kind or KINDS[0]}"
-
-
 Item = Annotated[
     Annotated[Turn, Tag("item:message")]
     | Annotated[Reasoned, Tag("item:reasoning")]
     | Annotated[Called, Tag("item:function_call")]
     | Annotated[Returned, Tag("item:function_call_output")],
-    Discriminator(_kind),
+    by_type(KINDS[0]),
 ]
 
 

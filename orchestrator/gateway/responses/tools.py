@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
-from pydantic import Discriminator, Field, Tag
+from pydantic import Field, Tag
 
-from orchestrator.gateway.body import Body, ListOf
+from orchestrator.gateway.body import Body, ListOf, by_type
 from orchestrator.gateway.tools.schemas import Function, FunctionName
 
 
@@ -35,14 +35,9 @@ class Namespace(Body):
     tools: ListOf[ResponseTool]
 
 
-def _kind(said: Any) -> str:
-    kind = said.get("type") if isinstance(said, dict) else getattr(said, "type", None)
-    return f"item:{kind or 'function'}"
-
-
 AnyTool = Annotated[
     Annotated[ResponseTool, Tag("item:function")] | Annotated[Namespace, Tag("item:namespace")],
-    Discriminator(_kind),
+    by_type("function"),
 ]
 
 
