@@ -14,12 +14,8 @@ log = logs.get(__name__)
 class Way(Protocol):
     """Somebody who calls the log."""
 
-    @property
-    def reachable(self) -> bool:
-        """Whether his calls go through, as far as is known."""
-
     def forgiven_by(self, other: Way) -> bool:
-        """Whether the other's success says that his calls would go through, too."""
+        """Whether his calls would go through by now, as the other's success shows or he knows."""
 
 
 class Outage:
