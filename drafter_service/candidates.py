@@ -265,7 +265,7 @@ class Candidates:
         depth = tree_ends.deepest(tree)
         noise = session.sampler.noise(len(session.committed), depth + NOISE_AT_ONCE)
         heat, cuts = session.sampler.heat, session.sampler.cuts
-        records = prepared.records(slot, self._children, heat, noise, cuts)
+        records = prepared.records(slot, self._children, heat, noise, cuts, weighed=True)
         place = np.array((slot.length, 0), np.int64)
         context = Context(np.array(tail, np.int64), place)
         grow(tree, self._learned, economy.state, records, context)
