@@ -33,6 +33,7 @@ def connect(
         timeout=httpx.Timeout(timeout_s, connect=CONNECT_TIMEOUT_S, pool=None),
         limits=httpx.Limits(max_connections=concurrency, max_keepalive_connections=concurrency),
         verify=_trust(tls_ca, tls_certificate, tls_key),
+        trust_env=False,  # nobody here takes a proxy of the environment
     )
 
 
