@@ -32,9 +32,7 @@ SOME_FAILED = 1
 
 
 def batch(
-    requests: Annotated[
-        Path, typer.Argument(help="JSON Lines in the form of OpenAI's Batch API.")
-    ],
+    requests: Annotated[Path, typer.Argument(help="JSON Lines in the form of OpenAI's Batch API.")],
     answers: Annotated[Path, typer.Argument(help="File for the answers, in the same form.")],
     server: Annotated[
         str, typer.Option(help="Address of a running deployment's HTTP API.")

@@ -38,7 +38,7 @@ class BatchRequest(BaseModel):
 
 
 def read_requests(file: Path) -> Iterator[BatchRequest]:
-    """One after the other; empty lines are none. Raises InvalidInput, which names line and field."""
+    """One after the other; empty lines are none. Raises InvalidInput naming line and field."""
     with file.open("rb") as lines:
         for number, line in enumerate(lines, start=1):
             if line.strip():

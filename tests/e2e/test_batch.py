@@ -114,7 +114,7 @@ GOOD = json.dumps(line("a", prompt="x"))
         ("{\n", "requests.jsonl, line 1: Invalid JSON: "),
         (f"{GOOD}\n\n[]\n", "requests.jsonl, line 3: Input should be "),
         ('{"custom_id": "a"}\n', "requests.jsonl, line 1: method: Field required; got "),
-        (GOOD.replace("POST", "GET"), "requests.jsonl, line 1: method: Input should be 'POST'; got"),
+        (GOOD.replace("POST", "GET"), "requests.jsonl, line 1: method: Input should be 'POST'; go"),
         (GOOD.replace("/v1/", "v1/"), "requests.jsonl, line 1: url: must be a path that begins wi"),
         (json.dumps(line("a", stream=True)), "requests.jsonl, line 1: body: must not ask for a st"),
         (GOOD.replace('"url"', '"uri": 1, "url"'), "requests.jsonl, line 1: uri: Extra inputs are"),

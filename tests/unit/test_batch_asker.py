@@ -14,6 +14,8 @@ from orchestrator.batch import asker
 from orchestrator.batch.asker import Asker
 from orchestrator.batch.requests_file import BatchRequest
 
+Said = httpx.Response | Exception
+
 REQUEST = BatchRequest(custom_id="a", method="POST", url="/v1/completions", body={"prompt": "x"})
 BUSY = httpx.Response(429, json={"error": {"message": "full"}}, headers={"retry-after": "0"})
 STARTING = httpx.Response(503, json={"error": {"message": "no verifier"}})
@@ -25,7 +27,7 @@ def _no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(asker, "PAUSE", wait_none())
 
 
-def told(answers: Iterable[httpx.Response | Exception]) -> Callable[[httpx.Request], httpx.Response]:
+def told(answers: Iterable[Said]) -> Callable[[httpx.Request], httpx.Response]:
     """A server that says these, one after the other."""
     left = iter(answers)
 
@@ -38,7 +40,7 @@ def told(answers: Iterable[httpx.Response | Exception]) -> Callable[[httpx.Reque
     return say
 
 
-async def ask(*answers: httpx.Response | Exception, patience_s: float = 60) -> dict[str, Any]:
+async def ask(*answers: Said, patience_s: float = 60) -> dict[str, Any]:
     transport = httpx.MockTransport(told(answers))
     async with httpx.AsyncClient(transport=transport, base_url="http://there") as client:
         return await Asker(client, patience_s).answer(REQUEST)
@@ -48,7 +50,7 @@ async def ask(*answers: httpx.Response | Exception, patience_s: float = 60) -> d
     "first", [BUSY, STARTING, httpx.Response(502, text="<html>"), httpx.ConnectError("refused"),
               httpx.RemoteProtocolError("disconnected"), httpx.ConnectTimeout("")]
 )  # fmt: skip
-async def test_what_passes_is_asked_again(first: httpx.Response | Exception) -> None:
+async def test_what_passes_is_asked_again(first: Said) -> None:
     answer = await ask(first, first, FINE)
     assert answer["custom_id"] == "a" and answer["error"] is None
     assert answer["response"] == {"status_code": 200, "request_id": "r", "body": {"choices": []}}
