@@ -8,7 +8,7 @@ import uuid
 from typing import Any
 
 import httpx
-from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type, wait_exponential_jitter
+from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type, wait_random_exponential
 
 from draftloop.errors import DraftloopError, Forbidden, Unauthenticated, Unavailable
 from orchestrator.batch.requests_file import BatchRequest
@@ -16,7 +16,7 @@ from orchestrator.batch.requests_file import BatchRequest
 TOO_MANY = 429
 NOT_THERE = (502, 503)  # the deployment, or who is behind the proxy that answers for it
 REFUSALS: dict[int, type[DraftloopError]] = {401: Unauthenticated, 403: Forbidden}
-PAUSE = wait_exponential_jitter(initial=0.5, max=30)
+PAUSE = wait_random_exponential(multiplier=1, max=30)
 
 
 class _Later(Exception):
