@@ -1,7 +1,7 @@
 """A draft tree that grows over several forwards of the draft model, and knows what of it was run.
 
 Children of a node are ranked by the draft model's law with the target's own noise on it, so the
-few best hold the target's token far more often than the likeliest (ALGORITHMS section 0).
+few best hold the target's token far more often than the likeliest.
 """
 
 from __future__ import annotations

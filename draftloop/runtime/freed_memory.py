@@ -9,7 +9,8 @@ from __future__ import annotations
 import ctypes
 
 
-def give_back() -> bool:
-    """Returns freed memory, where the C library can; whether there was any to return."""
+def give_back() -> None:
+    """Returns freed memory, where the C library can."""
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # glibc's; musl and macOS have none
-    return bool(trim and trim(0))
+    if trim is not None:
+        trim(0)
