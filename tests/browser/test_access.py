@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -18,6 +18,7 @@ FOCUS_ORDER = [
     "", "theme", "example", "prompt", "strategy", "temperature", "max-tokens", "seed", "run",
     "compare",
 ]  # fmt: skip
+LIVE = ["status", "about-token"]  # the verdict is hidden, as is the error
 LEAST_CONTRAST = 4.5
 FOCUSED = "() => document.activeElement.id"
 
@@ -28,6 +29,11 @@ def focus_by_tab(playground: Playground, name: str) -> None:
             return
         playground.page.keyboard.press("Tab")
     pytest.fail(f"the tabulator never reaches #{name}")
+
+
+def properties(node: dict[str, Any]) -> dict[str, Any]:
+    """Of a node of the tree that screen readers get."""
+    return {each["name"]: each["value"].get("value") for each in node.get("properties", ())}
 
 
 def test_by_the_keyboard_alone(playground: Playground) -> None:
@@ -65,6 +71,19 @@ def test_names_and_roles(playground: Playground) -> None:
     assert playground.at("img:not([alt])").count() == 0
     assert playground.at("#status").get_attribute("aria-live") == "polite"
     assert playground.at("#error").get_attribute("role") == "alert"
+
+
+def test_a_screen_reader_is_not_told_of_every_round(playground: Playground) -> None:
+    """An `output` is a live region by itself: while an answer came, its numbers were read out."""
+    playground.run(**RUN)
+    session = playground.page.context.new_cdp_session(playground.page)
+    nodes = session.send("Accessibility.getFullAXTree")["nodes"]
+    round_name = playground.text("#round-name")  # said where somebody moves the slider
+    assert playground.at("#round").get_attribute("aria-valuetext") == round_name
+    live = [node for node in nodes if properties(node).get("live", "off") != "off"]
+    assert len(live) == len(LIVE)
+    for name in LIVE:
+        assert playground.at(f"#{name}").get_attribute("aria-live") == "polite"
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])

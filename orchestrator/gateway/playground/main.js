@@ -82,7 +82,7 @@ class Page {
     this.shownRun = run;
     this.following = true;
     this.slider.disabled = true;
-    byId("round-name").textContent = "–";
+    this.#nameRound("–");
     this.tree.clear();
     this.figures.show(run);
     this.legend.show(run.bySource);
@@ -139,9 +139,14 @@ class Page {
   #showRound(number) {
     this.slider.value = number;
     const last = this.shownRun.rounds.length - 1;
-    byId("round-name").textContent = number ? `${number} of ${last}` : "prefill";
+    this.#nameRound(number ? `${number} of ${last}` : "prefill");
     this.tree.draw(this.shownRun.rounds[number]);
     this.answer.markRound(number);
+  }
+
+  #nameRound(name) {
+    byId("round-name").textContent = name;
+    this.slider.setAttribute("aria-valuetext", name);
   }
 
   #lookAt(about, round) {
