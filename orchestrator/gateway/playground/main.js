@@ -49,7 +49,9 @@ class Page {
 
   // One run, or the same by plain decoding after it: never both at once, which would cost speed.
   async run({ compared }) {
-    const body = this.stopping ? null : this.request.body();
+    if (this.stopping) return;
+    byId("error").hidden = true;
+    const body = this.request.body();
     if (!body) return;
     this.#begin(compared);
     try {
@@ -70,7 +72,6 @@ class Page {
   #begin(compared) {
     this.stopping = new AbortController();
     this.request.running(true);
-    byId("error").hidden = true;
     this.#showEmpty(new Run());
     if (compared) this.comparison.open(this.request.strategyName);
     else this.comparison.close();
@@ -164,7 +165,7 @@ class Page {
     byId("error").textContent = error.message;
     byId("error").hidden = false;
     this.#say("Failed");
-    if (error.needsKey) this.request.askForKey();
+    if (!this.request.blame(error)) byId("error").scrollIntoView({ block: "nearest" });
   }
 
   #say(words) {

@@ -26,6 +26,7 @@ export class RequestForm {
     this.#offerExamples();
     this.fields.strategy.addEventListener("change", () => this.#tellStrategy());
     this.fields.prompt.value = EXAMPLES.get("A function");
+    form.addEventListener("input", ({ target }) => target.setCustomValidity(""));
   }
 
   // Fills in what the server offers.
@@ -45,6 +46,7 @@ export class RequestForm {
 
   // The body of a completion; null where a number is none, which the browser then tells.
   body() {
+    for (const field of this.fields) field.setCustomValidity(""); // the server may think otherwise now
     if (!this.form.reportValidity()) return null;
     const { prompt, strategy, temperature, seed } = this.fields;
     return {
@@ -64,12 +66,17 @@ export class RequestForm {
     const moves = lost.includes(document.activeElement);
     run.disabled = compare.disabled = is;
     stop.disabled = !is;
-    if (moves) (is ? stop : run).focus();
+    if (moves) (is ? stop : run).focus({ preventScroll: true }); // the reader may look elsewhere
   }
 
-  askForKey() {
-    this.form.querySelector("#access").open = true;
-    this.fields.key.focus();
+  // Tells a refusal beside the field that it is about; returns whether it is about one.
+  blame({ message, needsKey, param }) {
+    if (needsKey) this.form.querySelector("#access").open = true;
+    const name = needsKey ? "key" : param?.split(".").at(-1).replace("_", "-");
+    const field = this.fields.namedItem(name ?? "");
+    field?.setCustomValidity(message);
+    field?.reportValidity();
+    return field !== null;
   }
 
   // Waits until the reader has typed one in.
