@@ -20,6 +20,7 @@ FOCUS_ORDER = [
 ]  # fmt: skip
 LIVE = ["status", "about-token"]  # the verdict is hidden, as is the error
 LEAST_CONTRAST = 4.5
+SHOWS_STOP = "() => document.querySelector('#stop').getBoundingClientRect().bottom <= innerHeight"
 FOCUSED = "() => document.activeElement.id"
 
 
@@ -149,3 +150,14 @@ def test_reduced_motion(open_page: OpenPage) -> None:
     moving = "() => [...document.querySelectorAll('*')].filter(one => "
     moving += "parseFloat(getComputedStyle(one).transitionDuration) > 0).length"
     assert playground.page.evaluate(moving) == 0
+
+
+def test_a_low_window_shows_the_form_s_buttons_beside_the_answer(open_page: OpenPage) -> None:
+    """They were below it wherever the page was scrolled to, but at its very end."""
+    playground = open_page(viewport={"width": 1280, "height": 500})  # 200 % of a usual screen
+    playground.at("#answer").evaluate("box => box.scrollIntoView({ block: 'start' })")
+    top, wheel = "box => box.getBoundingClientRect().top", playground.page.mouse
+    wheel.move(100, 250)  # over the form
+    wheel.wheel(0, 150)
+    playground.page.wait_for_function(SHOWS_STOP)
+    assert abs(playground.at("#answer").evaluate(top)) < 200  # and it is still the form's turn
