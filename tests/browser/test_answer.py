@@ -121,3 +121,49 @@ def test_a_seed_is_sent_to_the_last_digit_or_not_at_all(playground: Playground) 
     playground.run(seed=2**53 - 1)
     assert [body["seed"] for body in asked] == [2**53 - 1]
     assert f"seed {2**53 - 1}" in playground.text("#status")
+
+
+# An answer that stays open until it is stopped, and one that never begins.
+HELD = """words => {
+  let asked = 0;
+  window.fetch = (_, { signal }) => new Promise((resolve, reject) => {
+    const stopped = (stop) => signal.addEventListener("abort", () => stop(signal.reason));
+    asked += 1;
+    if (asked > 1) return stopped(reject);
+    const body = new ReadableStream({
+      start(control) {
+        window.send = () => control.enqueue(new TextEncoder().encode(words));
+        stopped((reason) => control.error(reason));
+      },
+    });
+    resolve(new Response(body));
+  });
+}"""
+# What a page does that is busy for a while: words come, Escape and Ctrl-Enter, and then it draws.
+BETWEEN_FRAMES = """async () => {
+  const press = (key, ctrlKey = false) => document.dispatchEvent(
+    new KeyboardEvent("keydown", { key, ctrlKey }));
+  const turns = async () => { for (let turn = 0; turn < 200; turn += 1) await null; };
+  const frame = () => new Promise(requestAnimationFrame);
+  await frame();
+  window.send();
+  await turns();
+  press("Escape");
+  await turns();
+  press("Enter", true);
+  await frame();
+  await frame();
+}"""
+
+
+def test_nothing_of_a_stopped_run_is_drawn_into_the_next(playground: Playground) -> None:
+    """Its last frame came after the next had begun, and brought its figures and its rounds back."""
+    words = stream(FEW).removesuffix("data: [DONE]\n\n")
+    playground.page.evaluate(HELD, words)
+    playground.at("#run").click()
+    playground.page.evaluate(BETWEEN_FRAMES)
+    assert playground.text("#status") == "Writing …"
+    assert playground.text("#count") == "0" and playground.text("#round-name") == "–"
+    assert playground.at("#round").is_disabled()
+    playground.page.keyboard.press("Escape")
+    playground.wait("Stopped after 0 tokens")

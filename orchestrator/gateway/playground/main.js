@@ -98,16 +98,20 @@ class Page {
   async #stream(body, answer, show) {
     const run = new Run();
     this.writing = run;
-    const showSoon = oncePerFrame(() => {
+    const shown = new OncePerFrame(() => {
       answer.show();
       show(run);
     });
-    for await (const chunk of completion(body, this.request.key, this.stopping.signal)) {
-      const round = run.take(chunk);
-      if (round) answer.add(round);
-      showSoon();
+    try {
+      for await (const chunk of completion(body, this.request.key, this.stopping.signal)) {
+        const round = run.take(chunk);
+        if (round) answer.add(round);
+        shown.soon();
+      }
+    } finally {
+      shown.now(); // a frame later it might be the next run's turn
+      answer.close();
     }
-    answer.close();
     return run;
   }
 
@@ -198,16 +202,23 @@ function pause(ms) {
 }
 
 // Rounds may come faster than a screen shows them.
-function oncePerFrame(show) {
-  let waits = false;
-  return () => {
-    if (waits) return;
-    waits = true;
-    requestAnimationFrame(() => {
-      waits = false;
-      show();
-    });
-  };
+class OncePerFrame {
+  frame = 0; // that will show what has come; 0 where all has been shown
+
+  constructor(show) {
+    this.show = show;
+  }
+
+  soon() {
+    this.frame ||= requestAnimationFrame(() => this.now());
+  }
+
+  now() {
+    if (!this.frame) return;
+    cancelAnimationFrame(this.frame);
+    this.frame = 0;
+    this.show();
+  }
 }
 
 function models({ model, draft_model: draft, version }) {
