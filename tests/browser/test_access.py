@@ -161,3 +161,23 @@ def test_a_low_window_shows_the_form_s_buttons_beside_the_answer(open_page: Open
     wheel.wheel(0, 150)
     playground.page.wait_for_function(SHOWS_STOP)
     assert abs(playground.at("#answer").evaluate(top)) < 200  # and it is still the form's turn
+
+
+def test_forced_colours_hide_nothing(open_page: OpenPage) -> None:
+    """Bars, the marked round and the pressed source were known by what is then left out."""
+    playground = open_page(forced_colors="active", color_scheme="light")
+    for theme in ("light", "dark"):  # where the system's ground is white, drawings fit that
+        playground.at("#theme").click()
+        assert playground.text("#theme") == f"Theme: {theme}"
+    playground.fill(**RUN)
+    playground.at("#compare").click()
+    playground.wait()
+    style = "(one, name) => getComputedStyle(one)[name]"
+    ground = playground.at("body").evaluate(style, "backgroundColor")
+    for bar in ("#drafted-bar", "#plain-bar"):
+        assert playground.at(bar).evaluate(style, "backgroundColor") != ground
+    edge = playground.at("#tree .edge.bonus").first.evaluate(style, "stroke")
+    assert int(edge.removeprefix("rgb(").split(",")[0]) < 64
+    playground.at("#legend button").first.click()
+    for marked in ("#answer .round.current", "#legend [aria-pressed=true]"):
+        assert playground.at(marked).evaluate(style, "outlineStyle") != "none"
