@@ -35,7 +35,9 @@ MANY = [f"word{at} " for at in range(4000)]
 FEW = ["one ", "two ", "three "]
 
 
-def answered(playground: Playground, texts: list[str]) -> list[dict[str, Any]]:
+def answered(
+    playground: Playground, texts: list[str], fallback_rounds: int = 0
+) -> list[dict[str, Any]]:
     """Every drafted run has this answer; plain decoding goes on. The requests."""
     asked: list[dict[str, Any]] = []
 
@@ -45,7 +47,7 @@ def answered(playground: Playground, texts: list[str]) -> list[dict[str, Any]]:
         if body["speculative"].get("strategy") == "autoregressive":
             route.continue_()
         else:
-            route.fulfill(content_type="text/event-stream", body=stream(texts))
+            route.fulfill(content_type="text/event-stream", body=stream(texts, fallback_rounds))
 
     playground.page.route(COMPLETIONS, answer)
     return asked
@@ -110,6 +112,23 @@ def test_stop_counts_the_run_that_it_stops(playground: Playground) -> None:
     tokens = playground.at("#plain .token").count()
     assert tokens > len(FEW)
     assert playground.text("#status") == f"Stopped after {tokens} tokens"
+
+
+def test_says_that_the_drafter_was_missed(playground: Playground) -> None:
+    """Rounds that got no draft from it were told as if none had been worth while."""
+    answered(playground, FEW, fallback_rounds=2)
+    playground.run(seed=5)
+    ended = "Ended at the limit of tokens: 3 tokens, 1.0 a second, seed 5"
+    assert playground.text("#status") == f"{ended}, 2 rounds without the drafter"
+    assert "or no drafter answered" in playground.text("#about-tree")
+
+
+def test_a_single_token_has_no_speed(playground: Playground) -> None:
+    """It was told with 0.0 a second."""
+    playground.run(**{**RUN, "max_tokens": 1})
+    assert (
+        playground.text("#status") == f"Ended at the limit of tokens: 1 token, seed {RUN['seed']}"
+    )
 
 
 def test_a_seed_is_sent_to_the_last_digit_or_not_at_all(playground: Playground) -> None:

@@ -227,7 +227,15 @@ function models({ model, draft_model: draft, version }) {
 
 function ended(run, seed) {
   const why = ENDS.get(run.finishReason) ?? run.finishReason;
-  return `Ended ${why}: ${run.tokens.length} tokens, ${oneDecimal(run.speed)} a second, seed ${seed}`;
+  const said = [counted(run.tokens.length, "token")];
+  if (run.speed) said.push(`${oneDecimal(run.speed)} a second`); // a single token has none
+  said.push(`seed ${seed}`);
+  if (run.fallbacks) said.push(`${counted(run.fallbacks, "round")} without the drafter`);
+  return `Ended ${why}: ${said.join(", ")}`;
+}
+
+function counted(number, what) {
+  return `${number} ${what}${number === 1 ? "" : "s"}`;
 }
 
 new Page().meet();
