@@ -14,10 +14,13 @@ def chunk(text: str, token_id: int) -> dict[str, Any]:
     return {"choices": [{"text": text, "finish_reason": None, "trace": trace}]}
 
 
-def stream(texts: Sequence[str]) -> str:
+def stream(texts: Sequence[str], fallback_rounds: int = 0) -> str:
     """The body of a streamed completion, a round for each of these tokens."""
     chunks = [chunk(text, at) for at, text in enumerate(texts)]
     chunks[-1]["choices"][0]["finish_reason"] = "length"
-    last = {"choices": [], "metrics": {"timings": {"tokens_per_second": 1.0}}}
-    events = [json.dumps(each) for each in (*chunks, last)]
+    metrics = {
+        "speculative_decoding": {"fallback_rounds": fallback_rounds},
+        "timings": {"tokens_per_second": 1.0 if len(texts) > 1 else 0.0},
+    }
+    events = [json.dumps(each) for each in (*chunks, {"choices": [], "metrics": metrics})]
     return "".join(f"data: {event}\n\n" for event in (*events, "[DONE]"))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -18,7 +18,9 @@ FOCUS_ORDER = [
     "", "theme", "example", "prompt", "strategy", "temperature", "max-tokens", "seed", "run",
     "compare",
 ]  # fmt: skip
+LIVE = ["status", "about-token"]  # the verdict is hidden, as is the error
 LEAST_CONTRAST = 4.5
+SHOWS_STOP = "() => document.querySelector('#stop').getBoundingClientRect().bottom <= innerHeight"
 FOCUSED = "() => document.activeElement.id"
 
 
@@ -28,6 +30,11 @@ def focus_by_tab(playground: Playground, name: str) -> None:
             return
         playground.page.keyboard.press("Tab")
     pytest.fail(f"the tabulator never reaches #{name}")
+
+
+def properties(node: dict[str, Any]) -> dict[str, Any]:
+    """Of a node of the tree that screen readers get."""
+    return {each["name"]: each["value"].get("value") for each in node.get("properties", ())}
 
 
 def test_by_the_keyboard_alone(playground: Playground) -> None:
@@ -65,6 +72,19 @@ def test_names_and_roles(playground: Playground) -> None:
     assert playground.at("img:not([alt])").count() == 0
     assert playground.at("#status").get_attribute("aria-live") == "polite"
     assert playground.at("#error").get_attribute("role") == "alert"
+
+
+def test_a_screen_reader_is_not_told_of_every_round(playground: Playground) -> None:
+    """An `output` is a live region by itself: while an answer came, its numbers were read out."""
+    playground.run(**RUN)
+    session = playground.page.context.new_cdp_session(playground.page)
+    nodes = session.send("Accessibility.getFullAXTree")["nodes"]
+    round_name = playground.text("#round-name")  # said where somebody moves the slider
+    assert playground.at("#round").get_attribute("aria-valuetext") == round_name
+    live = [node for node in nodes if properties(node).get("live", "off") != "off"]
+    assert len(live) == len(LIVE)
+    for name in LIVE:
+        assert playground.at(f"#{name}").get_attribute("aria-live") == "polite"
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
@@ -130,3 +150,34 @@ def test_reduced_motion(open_page: OpenPage) -> None:
     moving = "() => [...document.querySelectorAll('*')].filter(one => "
     moving += "parseFloat(getComputedStyle(one).transitionDuration) > 0).length"
     assert playground.page.evaluate(moving) == 0
+
+
+def test_a_low_window_shows_the_form_s_buttons_beside_the_answer(open_page: OpenPage) -> None:
+    """They were below it wherever the page was scrolled to, but at its very end."""
+    playground = open_page(viewport={"width": 1280, "height": 500})  # 200 % of a usual screen
+    playground.at("#answer").evaluate("box => box.scrollIntoView({ block: 'start' })")
+    top, wheel = "box => box.getBoundingClientRect().top", playground.page.mouse
+    wheel.move(100, 250)  # over the form
+    wheel.wheel(0, 150)
+    playground.page.wait_for_function(SHOWS_STOP)
+    assert abs(playground.at("#answer").evaluate(top)) < 200  # and it is still the form's turn
+
+
+def test_forced_colours_hide_nothing(open_page: OpenPage) -> None:
+    """Bars, the marked round and the pressed source were known by what is then left out."""
+    playground = open_page(forced_colors="active", color_scheme="light")
+    for theme in ("light", "dark"):  # where the system's ground is white, drawings fit that
+        playground.at("#theme").click()
+        assert playground.text("#theme") == f"Theme: {theme}"
+    playground.fill(**RUN)
+    playground.at("#compare").click()
+    playground.wait()
+    style = "(one, name) => getComputedStyle(one)[name]"
+    ground = playground.at("body").evaluate(style, "backgroundColor")
+    for bar in ("#drafted-bar", "#plain-bar"):
+        assert playground.at(bar).evaluate(style, "backgroundColor") != ground
+    edge = playground.at("#tree .edge.bonus").first.evaluate(style, "stroke")
+    assert int(edge.removeprefix("rgb(").split(",")[0]) < 64
+    playground.at("#legend button").first.click()
+    for marked in ("#answer .round.current", "#legend [aria-pressed=true]"):
+        assert playground.at(marked).evaluate(style, "outlineStyle") != "none"

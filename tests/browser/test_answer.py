@@ -35,7 +35,9 @@ MANY = [f"word{at} " for at in range(4000)]
 FEW = ["one ", "two ", "three "]
 
 
-def answered(playground: Playground, texts: list[str]) -> list[dict[str, Any]]:
+def answered(
+    playground: Playground, texts: list[str], fallback_rounds: int = 0
+) -> list[dict[str, Any]]:
     """Every drafted run has this answer; plain decoding goes on. The requests."""
     asked: list[dict[str, Any]] = []
 
@@ -45,7 +47,7 @@ def answered(playground: Playground, texts: list[str]) -> list[dict[str, Any]]:
         if body["speculative"].get("strategy") == "autoregressive":
             route.continue_()
         else:
-            route.fulfill(content_type="text/event-stream", body=stream(texts))
+            route.fulfill(content_type="text/event-stream", body=stream(texts, fallback_rounds))
 
     playground.page.route(COMPLETIONS, answer)
     return asked
@@ -112,6 +114,23 @@ def test_stop_counts_the_run_that_it_stops(playground: Playground) -> None:
     assert playground.text("#status") == f"Stopped after {tokens} tokens"
 
 
+def test_says_that_the_drafter_was_missed(playground: Playground) -> None:
+    """Rounds that got no draft from it were told as if none had been worth while."""
+    answered(playground, FEW, fallback_rounds=2)
+    playground.run(seed=5)
+    ended = "Ended at the limit of tokens: 3 tokens, 1.0 a second, seed 5"
+    assert playground.text("#status") == f"{ended}, 2 rounds without the drafter"
+    assert "or no drafter answered" in playground.text("#about-tree")
+
+
+def test_a_single_token_has_no_speed(playground: Playground) -> None:
+    """It was told with 0.0 a second."""
+    playground.run(**{**RUN, "max_tokens": 1})
+    assert (
+        playground.text("#status") == f"Ended at the limit of tokens: 1 token, seed {RUN['seed']}"
+    )
+
+
 def test_a_seed_is_sent_to_the_last_digit_or_not_at_all(playground: Playground) -> None:
     """Those beyond were rounded: another seed than the one that was typed in."""
     asked = answered(playground, FEW)
@@ -121,3 +140,49 @@ def test_a_seed_is_sent_to_the_last_digit_or_not_at_all(playground: Playground) 
     playground.run(seed=2**53 - 1)
     assert [body["seed"] for body in asked] == [2**53 - 1]
     assert f"seed {2**53 - 1}" in playground.text("#status")
+
+
+# An answer that stays open until it is stopped, and one that never begins.
+HELD = """words => {
+  let asked = 0;
+  window.fetch = (_, { signal }) => new Promise((resolve, reject) => {
+    const stopped = (stop) => signal.addEventListener("abort", () => stop(signal.reason));
+    asked += 1;
+    if (asked > 1) return stopped(reject);
+    const body = new ReadableStream({
+      start(control) {
+        window.send = () => control.enqueue(new TextEncoder().encode(words));
+        stopped((reason) => control.error(reason));
+      },
+    });
+    resolve(new Response(body));
+  });
+}"""
+# What a page does that is busy for a while: words come, Escape and Ctrl-Enter, and then it draws.
+BETWEEN_FRAMES = """async () => {
+  const press = (key, ctrlKey = false) => document.dispatchEvent(
+    new KeyboardEvent("keydown", { key, ctrlKey }));
+  const turns = async () => { for (let turn = 0; turn < 200; turn += 1) await null; };
+  const frame = () => new Promise(requestAnimationFrame);
+  await frame();
+  window.send();
+  await turns();
+  press("Escape");
+  await turns();
+  press("Enter", true);
+  await frame();
+  await frame();
+}"""
+
+
+def test_nothing_of_a_stopped_run_is_drawn_into_the_next(playground: Playground) -> None:
+    """Its last frame came after the next had begun, and brought its figures and its rounds back."""
+    words = stream(FEW).removesuffix("data: [DONE]\n\n")
+    playground.page.evaluate(HELD, words)
+    playground.at("#run").click()
+    playground.page.evaluate(BETWEEN_FRAMES)
+    assert playground.text("#status") == "Writing …"
+    assert playground.text("#count") == "0" and playground.text("#round-name") == "–"
+    assert playground.at("#round").is_disabled()
+    playground.page.keyboard.press("Escape")
+    playground.wait("Stopped after 0 tokens")

@@ -6,9 +6,10 @@ const KEY = /^[\x21-\x7e]*$/; // a browser cannot even send some of the other ch
 
 // What the server, or the way to it, said no with; the message is for people.
 export class Refusal extends Error {
-  constructor(message, status = 0) {
+  constructor(message, { status = 0, param = null } = {}) {
     super(message);
     this.status = status;
+    this.param = param; // the field of the request that it is about, where it is about one
   }
 
   get needsKey() {
@@ -37,7 +38,9 @@ export async function* completion(body, key, signal) {
 }
 
 function credentials(key) {
-  if (!KEY.test(key)) throw new Refusal("The API key has a character that no key has.", UNAUTHORIZED);
+  if (!KEY.test(key)) {
+    throw new Refusal("The API key has a character that no key has.", { status: UNAUTHORIZED });
+  }
   return key ? { Authorization: `Bearer ${key}` } : {};
 }
 
@@ -60,10 +63,15 @@ function lost(error, signal) {
 
 async function refusal(answer) {
   const said = await answer.json().catch(() => null);
-  const wait = answer.headers.get("Retry-After");
-  const later = wait ? ` Try again in ${wait} s.` : "";
-  const message = said?.error?.message ?? `The server answered with status ${answer.status}.`;
-  return new Refusal(message + later, answer.status);
+  const { message, param } = said?.error ?? {};
+  const words = message ?? `The server answered with status ${answer.status}`;
+  return new Refusal(words + later(answer), { status: answer.status, param });
+}
+
+// Of proxies it may be a date, of which nothing is said.
+function later(answer) {
+  const seconds = /^\d+$/.exec(answer.headers.get("Retry-After") ?? "");
+  return seconds ? `; try again in ${seconds} s` : "";
 }
 
 async function* events(stream, signal) {

@@ -49,7 +49,9 @@ class Page {
 
   // One run, or the same by plain decoding after it: never both at once, which would cost speed.
   async run({ compared }) {
-    const body = this.stopping ? null : this.request.body();
+    if (this.stopping) return;
+    byId("error").hidden = true;
+    const body = this.request.body();
     if (!body) return;
     this.#begin(compared);
     try {
@@ -70,7 +72,6 @@ class Page {
   #begin(compared) {
     this.stopping = new AbortController();
     this.request.running(true);
-    byId("error").hidden = true;
     this.#showEmpty(new Run());
     if (compared) this.comparison.open(this.request.strategyName);
     else this.comparison.close();
@@ -82,7 +83,7 @@ class Page {
     this.shownRun = run;
     this.following = true;
     this.slider.disabled = true;
-    byId("round-name").textContent = "–";
+    this.#nameRound("–");
     this.tree.clear();
     this.figures.show(run);
     this.legend.show(run.bySource);
@@ -97,16 +98,20 @@ class Page {
   async #stream(body, answer, show) {
     const run = new Run();
     this.writing = run;
-    const showSoon = oncePerFrame(() => {
+    const shown = new OncePerFrame(() => {
       answer.show();
       show(run);
     });
-    for await (const chunk of completion(body, this.request.key, this.stopping.signal)) {
-      const round = run.take(chunk);
-      if (round) answer.add(round);
-      showSoon();
+    try {
+      for await (const chunk of completion(body, this.request.key, this.stopping.signal)) {
+        const round = run.take(chunk);
+        if (round) answer.add(round);
+        shown.soon();
+      }
+    } finally {
+      shown.now(); // a frame later it might be the next run's turn
+      answer.close();
     }
-    answer.close();
     return run;
   }
 
@@ -139,9 +144,14 @@ class Page {
   #showRound(number) {
     this.slider.value = number;
     const last = this.shownRun.rounds.length - 1;
-    byId("round-name").textContent = number ? `${number} of ${last}` : "prefill";
+    this.#nameRound(number ? `${number} of ${last}` : "prefill");
     this.tree.draw(this.shownRun.rounds[number]);
     this.answer.markRound(number);
+  }
+
+  #nameRound(name) {
+    byId("round-name").textContent = name;
+    this.slider.setAttribute("aria-valuetext", name);
   }
 
   #lookAt(about, round) {
@@ -159,7 +169,7 @@ class Page {
     byId("error").textContent = error.message;
     byId("error").hidden = false;
     this.#say("Failed");
-    if (error.needsKey) this.request.askForKey();
+    if (!this.request.blame(error)) byId("error").scrollIntoView({ block: "nearest" });
   }
 
   #say(words) {
@@ -192,16 +202,23 @@ function pause(ms) {
 }
 
 // Rounds may come faster than a screen shows them.
-function oncePerFrame(show) {
-  let waits = false;
-  return () => {
-    if (waits) return;
-    waits = true;
-    requestAnimationFrame(() => {
-      waits = false;
-      show();
-    });
-  };
+class OncePerFrame {
+  frame = 0; // that will show what has come; 0 where all has been shown
+
+  constructor(show) {
+    this.show = show;
+  }
+
+  soon() {
+    this.frame ||= requestAnimationFrame(() => this.now());
+  }
+
+  now() {
+    if (!this.frame) return;
+    cancelAnimationFrame(this.frame);
+    this.frame = 0;
+    this.show();
+  }
 }
 
 function models({ model, draft_model: draft, version }) {
@@ -210,7 +227,15 @@ function models({ model, draft_model: draft, version }) {
 
 function ended(run, seed) {
   const why = ENDS.get(run.finishReason) ?? run.finishReason;
-  return `Ended ${why}: ${run.tokens.length} tokens, ${oneDecimal(run.speed)} a second, seed ${seed}`;
+  const said = [counted(run.tokens.length, "token")];
+  if (run.speed) said.push(`${oneDecimal(run.speed)} a second`); // a single token has none
+  said.push(`seed ${seed}`);
+  if (run.fallbacks) said.push(`${counted(run.fallbacks, "round")} without the drafter`);
+  return `Ended ${why}: ${said.join(", ")}`;
+}
+
+function counted(number, what) {
+  return `${number} ${what}${number === 1 ? "" : "s"}`;
 }
 
 new Page().meet();

@@ -25,7 +25,8 @@ export class RequestForm {
     this.fields = form.elements;
     this.#offerExamples();
     this.fields.strategy.addEventListener("change", () => this.#tellStrategy());
-    this.fields.prompt.value = EXAMPLES.get("A function");
+    this.fields.prompt.value ||= EXAMPLES.get("A function"); // browsers may have kept one's own
+    form.addEventListener("input", ({ target }) => target.setCustomValidity(""));
   }
 
   // Fills in what the server offers.
@@ -45,6 +46,7 @@ export class RequestForm {
 
   // The body of a completion; null where a number is none, which the browser then tells.
   body() {
+    for (const field of this.fields) field.setCustomValidity(""); // it may be right by now
     if (!this.form.reportValidity()) return null;
     const { prompt, strategy, temperature, seed } = this.fields;
     return {
@@ -64,12 +66,17 @@ export class RequestForm {
     const moves = lost.includes(document.activeElement);
     run.disabled = compare.disabled = is;
     stop.disabled = !is;
-    if (moves) (is ? stop : run).focus();
+    if (moves) (is ? stop : run).focus({ preventScroll: true });
   }
 
-  askForKey() {
-    this.form.querySelector("#access").open = true;
-    this.fields.key.focus();
+  // Tells a refusal beside the field that it is about; returns whether it is about one.
+  blame({ message, needsKey, param }) {
+    if (needsKey) this.form.querySelector("#access").open = true;
+    const name = needsKey ? "key" : param?.split(".").at(-1).replace("_", "-");
+    const field = this.fields.namedItem(name ?? "");
+    field?.setCustomValidity(message);
+    field?.reportValidity();
+    return field !== null;
   }
 
   // Waits until the reader has typed one in.
@@ -83,10 +90,13 @@ export class RequestForm {
   #offerExamples() {
     const { example, prompt } = this.fields;
     for (const name of EXAMPLES.keys()) example.append(new Option(name));
+    // Arrow keys choose at once: the focus has to stay, and what is replaced must not be lost.
     example.addEventListener("change", () => {
-      prompt.value = EXAMPLES.get(example.value) ?? prompt.value;
-      example.value = "";
-      prompt.focus();
+      if (example.value) replaced(prompt, EXAMPLES.get(example.value));
+      example.focus();
+    });
+    prompt.addEventListener("input", () => {
+      if (prompt.value !== EXAMPLES.get(example.value)) example.value = "";
     });
   }
 
@@ -94,6 +104,13 @@ export class RequestForm {
     const about = STRATEGIES.get(this.fields.strategy.value) ?? "";
     this.form.querySelector("#about-strategy").textContent = about;
   }
+}
+
+// Only what is written as if it were typed in can be undone.
+function replaced(area, text) {
+  area.focus();
+  area.select();
+  if (!document.execCommand("insertText", false, text)) area.value = text;
 }
 
 function drawnSeed() {

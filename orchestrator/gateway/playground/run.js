@@ -51,6 +51,11 @@ export class Run {
     return this.drafted ? this.accepted / this.drafted : 0;
   }
 
+  // Rounds that wanted the drafter and had to do without.
+  get fallbacks() {
+    return this.metrics?.speculative_decoding.fallback_rounds ?? 0;
+  }
+
   // Tokens that rounds brought; the first came with the prefill.
   get #decoded() {
     return this.tokens.length - (this.rounds[0]?.tokens.length ?? 0);

@@ -104,7 +104,7 @@ function percent(share) {
 function described(round) {
   if (!round.number) return "The prefill: the prompt's own first token, before any draft.";
   if (!round.draft.length) {
-    return "No draft in this round: none was asked for, or none would have paid. One token of the target's own.";
+    return "No draft in this round: none was asked for, none would have paid, or no drafter answered. One token of the target's own.";
   }
   const came = `${round.accepted.length} of ${round.draft.length} drafted tokens accepted, ${round.tokens.length} committed.`;
   const why = DRAFT_ENDS.get(round.end);

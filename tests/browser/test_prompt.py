@@ -1,0 +1,45 @@
+"""The box that a prompt is written into: what was typed in stays, or comes back."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from tests.browser.playground import Playground
+
+OWN = "# my own\n# of several lines\n"
+FOCUSED = "() => document.activeElement.id"
+
+
+def test_examples_are_walked_through_by_the_keyboard(playground: Playground) -> None:
+    """The first arrow key took the first of them, and the focus away."""
+    example, prompt = playground.at("#example"), playground.at("#prompt")
+    example.focus()
+    taken = []
+    for _ in range(3):
+        playground.page.keyboard.press("ArrowDown")
+        assert playground.page.evaluate(FOCUSED) == "example"
+        taken.append((example.input_value(), prompt.input_value()))
+    assert len(set(taken)) == 3 and all(text for _, text in taken)
+
+
+def test_what_an_example_replaces_comes_back_by_undo(playground: Playground) -> None:
+    """It was lost."""
+    example, prompt = playground.at("#example"), playground.at("#prompt")
+    prompt.fill(OWN)
+    example.select_option("A class")
+    assert "class Stack" in prompt.input_value() and OWN not in prompt.input_value()
+    prompt.focus()
+    playground.page.keyboard.press("Control+z")
+    assert prompt.input_value() == OWN
+    assert example.input_value() == ""  # so that the same one can be taken again
+
+
+def test_a_prompt_outlives_a_look_at_another_page(playground: Playground, base: str) -> None:
+    """The seed did, with which it belongs."""
+    playground.fill(prompt=OWN, seed=11)
+    playground.page.goto(f"{base}/openapi.json")
+    playground.page.go_back()
+    playground.wait_for("#models", "target")
+    assert playground.at("#seed").input_value() == "11"
+    assert playground.at("#prompt").input_value() == OWN
