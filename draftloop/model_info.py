@@ -194,7 +194,7 @@ def _missing(folder: Path, name: str, setting: str) -> StartupFailure:
 def _advice(folder: Path, name: str) -> str:
     """How to come to what is missing, where what was given tells it."""
     if folder.suffix.lower() == ".gguf" or any(folder.glob("*.gguf")):
-        return "; GGUF is not read: it must be safetensors"
+        return "; GGUF is not read: docs/coming_from.md says how it becomes safetensors"
     if (folder / ADAPTER).is_file():
         return (
             "; an adapter is no model by itself: merge it into the one that it was trained for, "

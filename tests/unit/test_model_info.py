@@ -122,7 +122,7 @@ def test_who_gives_no_folder_is_told_how_to_come_to_one(tmp_path: Path) -> None:
         "`hf download Qwen/Qwen3-8B --local-dir Qwen3-8B`, and give the folder Qwen3-8B"
     )
     assert refusal(tmp_path / "Qwen3-8B") == f"target: {tmp_path / 'Qwen3-8B'} {missing}"
-    gguf = "; GGUF is not read: it must be safetensors"
+    gguf = "; GGUF is not read: docs/coming_from.md says how it becomes safetensors"
     file = tmp_path / "qwen.gguf"
     file.touch()
     for given in (file, tmp_path):
