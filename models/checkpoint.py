@@ -42,7 +42,7 @@ class Checkpoint:
         return cls(model, momenta or new_momenta(model), tokens=0, step=0, seconds=0.0)
 
     def save(self, file: Path) -> None:
-        """Writes beside `file`, then renames over it."""
+        """Writes beside `file`, then renames over it. Raises OSError where there is no room."""
         file.parent.mkdir(parents=True, exist_ok=True)
         partial = file.with_suffix(".partial")
         state = {
@@ -54,10 +54,14 @@ class Checkpoint:
             "seconds": self.seconds,
             "compiling": self.compiling,
         }
-        with partial.open("wb") as stream:
-            torch.save(state, stream)
-            stream.flush()
-            os.fsync(stream.fileno())
+        try:
+            with partial.open("wb") as stream:
+                torch.save(state, stream)
+                stream.flush()
+                os.fsync(stream.fileno())
+        except (OSError, RuntimeError) as error:  # torch's own, which names its source alone
+            partial.unlink(missing_ok=True)
+            raise OSError(f"{file} cannot be written, so it stays as it was: {error}") from error
         os.replace(partial, file)
 
     @classmethod

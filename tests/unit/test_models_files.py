@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
+from typing import BinaryIO
 
 import numpy as np
 import pytest
@@ -15,6 +16,8 @@ from tokenizers import Tokenizer  # noqa: E402
 
 from draftloop.config import bundled_model  # noqa: E402
 from models import card, evaluate, export, run_log, sample, token_file, train  # noqa: E402
+from models.architecture import build, configuration  # noqa: E402
+from models.checkpoint import Checkpoint  # noqa: E402
 from models.corpus import Document  # noqa: E402
 from models.tokenizer import require_same, trained  # noqa: E402
 from models.tokenizer import train as train_tokenizer  # noqa: E402
@@ -46,6 +49,25 @@ def test_tokens_that_are_half_written_replace_none(
     with pytest.raises(KeyboardInterrupt):
         token_file.write(file, before[:4])
     assert np.array_equal(token_file.read(file, by="models.x"), before)
+
+
+def test_a_checkpoint_that_cannot_be_written_leaves_the_one_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A full disk was told as an unexpected position in torch's source, and half a state stayed."""
+    file = tmp_path / "run.pt"
+    state = Checkpoint.begun(build(configuration(hidden=32, layers=2, intermediate=48), seed=0))
+    state.save(file)
+    state.tokens = 99
+
+    def full(what: object, stream: BinaryIO) -> None:
+        stream.write(b"half")
+        raise RuntimeError("unexpected pos 8320 vs 8214")
+
+    monkeypatch.setattr(torch, "save", full)
+    with pytest.raises(OSError, match=r"run\.pt cannot be written, so it stays as it was: unexp"):
+        state.save(file)
+    assert list(tmp_path.iterdir()) == [file] and Checkpoint.load(file).tokens == 0
 
 
 def test_a_log_that_a_kill_cut_goes_on_from_the_checkpoint(
