@@ -15,7 +15,6 @@ from draftloop import __version__
 from draftloop.completion import DeploymentInfo
 from draftloop.config import REPOSITORY
 from draftloop.cost_line import cost_line
-from draftloop.errors import StartupFailure
 from draftloop.model_info import ModelInfo
 
 CPU_FILE = Path("/proc/cpuinfo")
@@ -87,12 +86,10 @@ def _gpu(device: str) -> dict[str, Any] | None:
         return None
     import torch  # seconds, and for nothing on a CPU
 
-    if not torch.cuda.is_available():
-        raise StartupFailure(f"device: {device} is not available; this machine has cpu only")
-    try:
-        properties = torch.cuda.get_device_properties(device)
-    except (AssertionError, RuntimeError) as error:
-        raise StartupFailure(f"device: {device} is not available: {error}") from error
+    from draftloop.runtime.gpus import require_gpu
+
+    require_gpu(device)
+    properties = torch.cuda.get_device_properties(device)
     return {
         "name": properties.name,
         "memory_gib": round(properties.total_memory / 2**30, 1),

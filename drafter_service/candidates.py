@@ -1,7 +1,7 @@
 """A draft tree that grows over several forwards of the draft model, and knows what of it was run.
 
 Children of a node are ranked by the draft model's law with the target's own noise on it, so the
-few best hold the target's token far more often than the likeliest (ALGORITHMS section 0).
+few best hold the target's token far more often than the likeliest.
 """
 
 from __future__ import annotations
@@ -265,7 +265,7 @@ class Candidates:
         depth = tree_ends.deepest(tree)
         noise = session.sampler.noise(len(session.committed), depth + NOISE_AT_ONCE)
         heat, cuts = session.sampler.heat, session.sampler.cuts
-        records = prepared.records(slot, self._children, heat, noise, cuts)
+        records = prepared.records(slot, self._children, heat, noise, cuts, weighed=True)
         place = np.array((slot.length, 0), np.int64)
         context = Context(np.array(tail, np.int64), place)
         grow(tree, self._learned, economy.state, records, context)

@@ -139,7 +139,6 @@ class DrafterServicer(drafter_pb2_grpc.DrafterServicer):
         require_vocabulary(opened.vocabulary_fingerprint, self._host.info.vocabulary_fingerprint)
         request = SessionRequest(
             strategy=opened.strategy,
-            stop_token_ids=frozenset(opened.stop_token_ids),
             access=access_from_pb(opened.phrases),
             ouroboros=ouroboros_from_pb(opened.ouroboros),
             opt_tree=opt_tree_from_pb(opened.opt_tree),

@@ -32,7 +32,6 @@ class SessionRequest(Opening):
     """What opens a session."""
 
     strategy: str
-    stop_token_ids: frozenset[int] = frozenset()
     access: PhraseAccess = PhraseAccess()
     ouroboros: OuroborosParameters = OuroborosParameters()
     opt_tree: OptTreeParameters = OptTreeParameters()

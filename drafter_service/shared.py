@@ -19,7 +19,7 @@ from draftloop.runtime.model import LanguageModel
 from draftloop.runtime.sampling import Sampler
 from draftloop.speculation import OUROBOROS, OuroborosParameters
 from phrase_store.session import PhraseSession
-from phrase_store.store import MOST_EXPECTED_TOKENS, PhraseStore
+from phrase_store.store import PhraseStore
 
 
 class Alike(NamedTuple):
@@ -85,14 +85,13 @@ class Shared:
         if request.strategy != OUROBOROS:
             return None
         parts = request.ouroboros
-        room = model.context_length - len(request.token_ids)
         return self.store.session(
             request.access if parts.history else request.access.without_history(),
             request.token_ids,
             vocabulary_size=model.vocabulary_size,
             publishes=False,
             harvests=parts.harvest,
-            expected_tokens=min(MOST_EXPECTED_TOKENS, room),
+            expected_tokens=model.context_length - len(request.token_ids),
             stop_token_ids=request.stop_token_ids,
             calibration=calibration,
         )

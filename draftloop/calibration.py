@@ -1,7 +1,7 @@
 """What estimates are worth: of the nodes that were offered with a score, how many were accepted.
 
 A raw score, such as a draft model's probability, is off by a factor of 0.7 to 2 (OPT-Tree's own
-estimates, ALGORITHMS section 4). Every node whose parent was accepted is one trial of its source,
+estimates, 2406.17276). Every node whose parent was accepted is one trial of its source,
 score and run; trials fade, so that the correction follows the text.
 
 A node's run is how many guesses in a row will have been right if it is: a draft model's node stands

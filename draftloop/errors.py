@@ -71,7 +71,6 @@ class StaleSession(DraftloopError):
     """The message assumes another committed length than the session has."""
 
     def __init__(self, *, assumed: int, actual: int) -> None:
-        self.assumed = assumed
         self.actual = actual
         super().__init__(f"committed_length: must be {actual}, the session's; got {assumed}")
 

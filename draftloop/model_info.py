@@ -16,6 +16,7 @@ from draftloop.errors import Mismatch, StartupFailure
 PROTOCOL_VERSION = 1
 TOKENIZER = "tokenizer.json"
 GENERATION = "generation_config.json"
+ADAPTER = "adapter_config.json"  # of peft
 SAMPLE = 4096  # bytes of a tensor
 MOST_HEADER = 100_000_000  # bytes, as safetensors itself allows
 HUB_NAME = re.compile(r"[\w-][\w.-]*/[\w-][\w.-]*")  # organization/model, as on Hugging Face
@@ -194,6 +195,11 @@ def _advice(folder: Path, name: str) -> str:
     """How to come to what is missing, where what was given tells it."""
     if folder.suffix.lower() == ".gguf" or any(folder.glob("*.gguf")):
         return "; GGUF is not read: it must be safetensors"
+    if (folder / ADAPTER).is_file():
+        return (
+            "; an adapter is no model by itself: merge it into the one that it was trained for, "
+            "`PeftModel.from_pretrained(model, adapter).merge_and_unload().save_pretrained(folder)`"
+        )
     if HUB_NAME.fullmatch(str(folder)) and not folder.exists():
         fetched = f"`hf download {folder} --local-dir {folder.name}`"
         return f"; to fetch this one: {fetched}, and give the folder {folder.name}"

@@ -37,7 +37,7 @@ class OuroborosParameters:
 
     And one that is not the paper's: rounds that are drafted by `phrases_alone`, without the draft
     model, where phrases promise more by themselves.
-    W = 3 kept 99 % of what W = 15 gives at 28 % of its draft tokens (ALGORITHMS, section 3).
+    W = 3 kept 99 % of what W = 15 gives at 28 % of its draft tokens.
     """
 
     draft_by_phrases: bool = True

@@ -17,6 +17,7 @@ with ends_at_once("draftloop"):  # they take a second
     from draftloop import __version__
     from draftloop.client import DEFAULT_ADDRESS
     from orchestrator import (
+        cli_batch,
         cli_generate,
         cli_health,
         cli_keys,
@@ -59,6 +60,7 @@ def _root(
 
 app.command(context_settings=cli_up.OWN_WORDS)(cli_up.up)
 app.command()(cli_generate.generate)
+app.command()(cli_batch.batch)
 
 
 @app.command()

@@ -7,7 +7,7 @@ import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, TextIO
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.filesize import decimal
@@ -18,6 +18,7 @@ from rich.table import Table
 from draftloop.environment import PHRASES_URL
 from draftloop.errors import InvalidInput
 from orchestrator.cli_common import clear_errors, complaints, console
+from orchestrator.replaced_file import replacing
 
 if TYPE_CHECKING:
     from phrase_store.log import PhraseLog
@@ -161,29 +162,12 @@ def export_(
         if file.exists() and not force:
             raise InvalidInput("file", "must not exist, or give --force to replace it", str(file))
         written = 0
-        with _progress("exporting", _lengths(url, names)) as told, _replacing(file) as target:
+        with _progress("exporting", _lengths(url, names)) as told, replacing(file) as target:
             write_header(target)
             for name, log in _logs(url, names):
                 written += export_log(log, name, target, told)
         console.print(f"wrote {written:,} records of {len(names)} namespaces to {file}",
                       markup=False, soft_wrap=True)  # fmt: skip
-
-
-@contextmanager
-def _replacing(file: Path) -> Iterator[TextIO]:
-    """A file that is there once it is whole, and is nobody else's business."""
-    if file.exists() and not file.is_file():  # a pipe, a terminal
-        with file.open("w", encoding="utf-8") as target:
-            yield target
-        return
-    file = file.resolve()  # behind a link, what it leads to
-    number, name = tempfile.mkstemp(dir=file.parent, prefix=f"{file.name}.")
-    try:
-        with open(number, "w", encoding="utf-8") as target:
-            yield target
-        Path(name).replace(file)
-    finally:
-        Path(name).unlink(missing_ok=True)
 
 
 @app.command(name="import")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
+from typing import Any
 
 import grpc
 
@@ -60,18 +61,11 @@ class VerifierStream(Stream):
         request = self._terms.request
         is_new = len(committed) == len(request.prompt)
         message = verifier_pb2.OpenVerifierSession(
-            session_id=_session_id(request.request_id),
-            vocabulary_fingerprint=self._terms.vocabulary_fingerprint,
-            token_ids=committed,
-            prompt_length=len(request.prompt),
-            sampling=convert.sampling_to_pb(request.sampling),
-            stop_token_ids=sorted(request.stop_token_ids),
+            **_opening(self._terms, committed),
             successors=request.successors,
             logprobs=request.logprobs,
             prompt_logprobs=request.prompt_logprobs if is_new else None,
             model_fingerprint=self._terms.target_fingerprint,
-            prefix_group=request.prefix_group,
-            prefix_read_only=request.prefix_read_only,
         )
         opened = verifier_pb2.VerifyRequest(open=message)
         answer = await self._verdict(opened, len(committed), EMPTY_TREE)
@@ -126,19 +120,12 @@ class DrafterStream(Stream):
         """
         request = self._terms.request
         message = drafter_pb2.OpenDrafterSession(
-            session_id=_session_id(request.request_id),
-            vocabulary_fingerprint=self._terms.vocabulary_fingerprint,
-            token_ids=committed,
-            prompt_length=len(request.prompt),
-            sampling=convert.sampling_to_pb(request.sampling),
+            **_opening(self._terms, committed),
             strategy=request.strategy,
-            stop_token_ids=sorted(request.stop_token_ids),
             phrases=access_to_pb(request.access(self._terms.target_fingerprint)),
             ouroboros=ouroboros_to_pb(request.speculation.ouroboros),
             opt_tree=opt_tree_to_pb(request.speculation.opt_tree),
             cascade=cascade_to_pb(request.speculation.cascade),
-            prefix_group=request.prefix_group,
-            prefix_read_only=request.prefix_read_only,
         )
         opened = drafter_pb2.DraftRequest(open=message)
         answer = await self.ask(opened, max(self._timeout_s, SILENCE_S), self._replica.unheard_s)
@@ -190,8 +177,19 @@ async def drafter_info(channel: grpc.aio.Channel, timeout_s: float) -> ServiceIn
     return convert.model_info_from_pb(response.model), convert.load_from_pb(response.load)
 
 
-def _session_id(request_id: str) -> str:
-    return logs.session_name(request_id, next(OPENINGS))
+def _opening(terms: SessionTerms, committed: Sequence[int]) -> dict[str, Any]:
+    """What openings of both services say; there `rpc.sessions.opening_fields` reads it."""
+    request = terms.request
+    return {
+        "session_id": logs.session_name(request.request_id, next(OPENINGS)),
+        "vocabulary_fingerprint": terms.vocabulary_fingerprint,
+        "token_ids": committed,
+        "prompt_length": len(request.prompt),
+        "sampling": convert.sampling_to_pb(request.sampling),
+        "stop_token_ids": sorted(request.stop_token_ids),
+        "prefix_group": request.prefix_group,
+        "prefix_read_only": request.prefix_read_only,
+    }
 
 
 def _verification(message: verifier_pb2.VerifyResponse, length: int) -> Verification:

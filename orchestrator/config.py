@@ -206,7 +206,7 @@ class OrchestratorSettings(PhraseSettings, ServiceSettings):
 
     @property
     def served_model_names(self) -> list[str]:
-        """None where it is the verifier's own."""
+        """Empty where it is the verifier's own."""
         return comma_separated(self.served_model_name)
 
     @property

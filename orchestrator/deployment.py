@@ -39,7 +39,7 @@ from orchestrator.tokenizer import Tokenizer
 from orchestrator.verifier_load import VerifierLoad
 from orchestrator.verifier_session import VerifierSession
 from phrase_store.session import PhraseSession
-from phrase_store.store import MOST_EXPECTED_TOKENS, DraftsFrom, PhraseStore, warm_up
+from phrase_store.store import DraftsFrom, PhraseStore, warm_up
 
 UNMEASURED_DRAFT_TOKEN_NS = 2_000_000.0
 
@@ -188,7 +188,7 @@ class Deployment:
         # In an index of its own.
         own = PhraseSession(
             request.prompt,
-            min(request.likely_left(len(request.prompt)), MOST_EXPECTED_TOKENS),
+            request.likely_left(len(request.prompt)),
             stop_token_ids=request.stop_token_ids,
             calibration=self._calibrations.of(request.sampling.temperature),
             prediction=request.prediction,
@@ -201,7 +201,7 @@ class Deployment:
             request.access(self.verifier.model_fingerprint),
             request.prompt,
             vocabulary_size=self.verifier.vocabulary_size,
-            expected_tokens=min(request.likely_left(len(request.prompt)), MOST_EXPECTED_TOKENS),
+            expected_tokens=request.likely_left(len(request.prompt)),
             publishes=True,
             harvests=request.speculation.ouroboros.harvest,
             stop_token_ids=request.stop_token_ids,

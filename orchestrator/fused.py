@@ -2,7 +2,7 @@
 
 Phrases, the request's own text and the target's recycled successors grow one tree in microseconds.
 The draft model reviews and extends it where its forwards are worth their time. What is verified is
-the part of the result that brings in most at the present pace (ALGORITHMS, section 6).
+the part of the result that brings in most at the present pace.
 """
 
 from __future__ import annotations

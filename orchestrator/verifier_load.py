@@ -18,7 +18,7 @@ class VerifierLoad:
     """The verifier's sessions as all requests of late have seen them.
 
     A row that a forward has more keeps everybody waiting who is in it or behind it, so its time is
-    worth what all of them bring in (ALGORITHMS, section 6, "Load"). Alone that is one session.
+    worth what all of them bring in (decision 14). Alone that is one session.
     Those whose prompts are run bring in nothing yet, and their rows are none of a round's.
     """
 

@@ -75,29 +75,23 @@ class CircuitBreaker:
                 return self._policy.first_pause_s
             return max(self._opens_until - self._clock(), 0.0)
 
-    def succeeded(self) -> bool:
-        """Reports a success; True where it closes the breaker."""
+    def succeeded(self) -> None:
+        """Reports a success, which closes the breaker."""
         with self._lock:
-            closes = self._state is not BreakerState.CLOSED
             self._state = BreakerState.CLOSED
             self._failures = 0
             self._pause_s = self._policy.first_pause_s
-            return closes
 
-    def failed(self) -> bool:
-        """Reports a failure; True where calls went through before and now do not."""
+    def failed(self) -> None:
+        """Reports a failure; where it is open already, a call's that began before it opened."""
         with self._lock:
             self._failures += 1
-            if self._state is BreakerState.CLOSED:
-                if self._failures < self._policy.failures:
-                    return False
+            if self._state is BreakerState.CLOSED and self._failures >= self._policy.failures:
                 self._open()
-                return True
-            if self._state is BreakerState.HALF_OPEN:
+            elif self._state is BreakerState.HALF_OPEN:
                 grown = self._pause_s * self._policy.growth
                 self._pause_s = min(grown, self._policy.longest_pause_s)
                 self._open()
-            return False  # open already: a call that began before it opened
 
     def _open(self) -> None:
         self._state = BreakerState.OPEN

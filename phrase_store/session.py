@@ -20,6 +20,8 @@ BYTES_PER_TOKEN = 256
 # Phrases of the request's own text before its table must evict; a longer text than the most fills
 # it further, up to twice as long, and then loses what is oldest.
 LEAST_TOKENS, MOST_TOKENS = 1024, 65_536
+# Of an output, whose length nobody knows: a table for these takes 2 MiB.
+MOST_EXPECTED_TOKENS = 8192
 # Of its first text, counted in one go: some tenths of a millisecond.
 PIECE_TOKENS = 512
 
@@ -64,7 +66,8 @@ class PhraseSession:
         self._own: PhraseIndex | None = None
         self._reading: Iterator[None] = iter(())
         if drafts_from_text:
-            tokens = max(LEAST_TOKENS, len(text) + len(prediction) + expected_tokens)
+            expected = min(expected_tokens, MOST_EXPECTED_TOKENS)
+            tokens = max(LEAST_TOKENS, len(text) + len(prediction) + expected)
             self._own = PhraseIndex(max_bytes=min(tokens, MOST_TOKENS) * BYTES_PER_TOKEN)
             # `prediction` first: what the text really says counts as newer
             self._reading = _read(self._own, tuple(prediction), tuple(text))

@@ -25,11 +25,6 @@ from phrase_store.replication import LinkFigures
 from phrase_store.session import PhraseSession
 from phrase_store.successors import SuccessorTable
 
-# Tokens that a request is taken to generate where nobody says: its table is made for so many.
-EXPECTED_TOKENS = 512
-# Of one request: nobody knows how long its output will be, and a table for these takes 2 MiB.
-MOST_EXPECTED_TOKENS = 8192
-
 
 def namespace_name(model_fingerprint: str, tenant: str) -> str:
     """Phrases are a model's words and a tenant's text: nobody else reads them."""
@@ -223,7 +218,7 @@ class PhraseStore:
         text: Sequence[int],
         *,
         vocabulary_size: int,
-        expected_tokens: int = EXPECTED_TOKENS,
+        expected_tokens: int,
         publishes: bool,
         harvests: bool = True,
         stop_token_ids: Collection[int] = (),

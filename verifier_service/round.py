@@ -35,12 +35,12 @@ def verify(session: VerifierSession, draft: DraftTree, *, chunk_tokens: int) -> 
     yield from prefill(model, slot, session.committed, chunk_tokens=chunk_tokens)
     length = slot.length
     said, verdict = yield from _judged(session, draft)
-    if len(draft) and _place_of_no_number(session, said, verdict) is not None:
+    if len(draft) and _place_of_no_number(said, verdict) is not None:
         # A node's NaN or infinity gets, times zero, into rows that do not see it.
         slot.truncate(length)
         said, alone = yield from _judged(session, EMPTY_TREE)
         verdict = _nothing_accepted(alone, verdict)
-    if (place := _place_of_no_number(session, said, verdict)) is not None:
+    if (place := _place_of_no_number(said, verdict)) is not None:
         raise DraftloopError(
             f"what the model says of the token at position {len(session.committed) + place} "
             f"{NO_NUMBER} in {model.options.dtype}; {advice(model.options.dtype)}"
@@ -73,7 +73,7 @@ def _nothing_accepted(alone: Verdict, spoilt: Verdict) -> Verdict:
     )
 
 
-def _place_of_no_number(session: VerifierSession, said: _Said, verdict: Verdict) -> int | None:
+def _place_of_no_number(said: _Said, verdict: Verdict) -> int | None:
     """Which of the emitted tokens comes of a row that holds NaN or +inf, if any does.
 
     Of NaN the choice is the first token, or one that the grammar puts in its place. Of +inf it is

@@ -98,7 +98,6 @@ class VerifierServicer(verifier_pb2_grpc.VerifierServicer):
         require_vocabulary(opened.vocabulary_fingerprint, info.vocabulary_fingerprint)
         require_model(opened.model_fingerprint, info.model_fingerprint)
         request = SessionRequest(
-            stop_token_ids=frozenset(opened.stop_token_ids),
             successors=opened.successors,
             logprobs=opened.logprobs if opened.HasField("logprobs") else None,
             prompt_logprobs=opened.prompt_logprobs if opened.HasField("prompt_logprobs") else None,

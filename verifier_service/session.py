@@ -21,7 +21,6 @@ from draftloop.tree import MOST_SUCCESSORS, DraftTree, Verification
 class SessionRequest(Opening):
     """What opens a session."""
 
-    stop_token_ids: frozenset[int] = frozenset()
     successors: int = 0
     logprobs: int | None = None
     prompt_logprobs: int | None = None

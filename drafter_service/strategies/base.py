@@ -17,9 +17,9 @@ from draftloop.tree import DraftBudget, DraftEnd, DraftTree, Verdict
 class Strategy(ABC):
     """A way to propose drafts in one session.
 
-    The calls come in order: `prefill` and, beside it, `reading` once, then rounds of `observe` and
-    `propose`. `prefill` and `propose` run on the engine's thread and yield the forwards they need,
-    so that sessions share them; `observe` takes no forward.
+    The calls come in order: `prefill` and, beside it, `reading` once, then rounds of `observe`,
+    `offer` and `propose`. `prefill` and `propose` run on the engine's thread and yield the forwards
+    they need, so that sessions share them; the others take none.
     """
 
     name: ClassVar[str]

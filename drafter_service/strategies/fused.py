@@ -27,7 +27,7 @@ from draftloop.speculation import FUSED
 from draftloop.tree import EMPTY_TREE, DraftBudget, DraftEnd, DraftTree, Verdict
 
 # Children of the draft model at one node: with shared noise four hold the target's token 84 to 95 %
-# of the time (ALGORITHMS section 0).
+# of the time.
 CHILDREN = 6
 # Open ends that grow in one forward, and offered nodes that are reviewed in one.
 TOGETHER, REVIEWED = 8, 24

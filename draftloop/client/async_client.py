@@ -25,11 +25,11 @@ class AsyncClient:
     """A client of one deployment; any number of calls may run at once.
 
     It connects at its first call and belongs to the event loop of that call. Use it as an async
-    context manager or `close` it. `api_key` is sent as a bearer token; `tls`
-    says whom to trust, None encrypts nothing. `timeout` bounds a whole
-    call in seconds, waits between attempts included; None sets no limit, and in a call means the
-    client's. Every call raises errors of `draftloop.errors` alone: InvalidInput, Overloaded,
-    Unavailable, DeadlineExceeded, Mismatch, or their base DraftloopError.
+    context manager or `close` it. `api_key` is sent as a bearer token; `tls` says whom to trust,
+    None encrypts nothing. `timeout` bounds a whole call in seconds, waits between attempts
+    included; None sets no limit, and in a call means the client's. Every call raises errors of
+    `draftloop.errors` alone: InvalidInput, Overloaded, Unavailable, DeadlineExceeded, Mismatch,
+    Unauthenticated, Forbidden, or their base DraftloopError.
     """
 
     def __init__(

@@ -48,6 +48,7 @@ def opening_fields(
         "token_ids": tuple(opened.token_ids),
         "prompt_length": opened.prompt_length,
         "sampling": sampling_from_pb(opened.sampling),
+        "stop_token_ids": frozenset(opened.stop_token_ids),
         "prefix_group": opened.prefix_group if opened.HasField("prefix_group") else None,
         "prefix_read_only": opened.prefix_read_only,
     }

@@ -1,4 +1,4 @@
-"""Acceptance: walk the draft while its tokens are what the target says (ALGORITHMS: sample, match).
+"""Acceptance: walk the draft while its tokens are what the target says.
 
 Lossless for every tree: the tokens emitted are the target's own choices along one path, and the
 draft only decides how many of them one forward pass reveals.

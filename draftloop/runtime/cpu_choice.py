@@ -44,7 +44,7 @@ def choose(logits: Tensor, noise: Sequence[Tensor], temperature: float, count: i
     rows, vocabulary = logits.shape
     count = min(count, vocabulary)
     scores = torch.empty(rows, UNIT.padded(vocabulary))
-    told = _told(logits, scores, noise, temperature, count)
+    told = _told(logits, scores, noise, temperature, count, kernel.WEIGHED)
     return Choices(
         token_ids=told[:, :count].astype(np.int64).tolist(),
         scores=scores if scores.shape[1] == vocabulary else scores[:, :vocabulary],
@@ -61,20 +61,26 @@ def best(
     rows, vocabulary = logits.shape
     count = min(count, vocabulary)
     scores = _scratch(rows, UNIT.padded(vocabulary))
-    told = _told(logits, scores, noise, temperature, count)
+    asked = kernel.CHOSEN if noise or temperature != 1 else kernel.RANKED
+    told = _told(logits, scores, noise, temperature, count, asked)
     token_ids: list[list[int]] = told[:, :count].astype(np.int64).tolist()
     return token_ids
 
 
 def _told(
-    logits: Tensor, scores: Tensor, noise: Sequence[Tensor], temperature: float, count: int
+    logits: Tensor,
+    scores: Tensor,
+    noise: Sequence[Tensor],
+    temperature: float,
+    count: int,
+    asked: int,
 ) -> npt.NDArray[np.float64]:
     """What the kernel tells of the rows; fills in their scores."""
     assert UNIT is not None
     rows, vocabulary = logits.shape
     told = np.empty((rows, 2 * count + 1))
     noise = noise or [silence(vocabulary)] * rows
-    kernel.compiled(UNIT)(call(logits, scores, told.ctypes.data, noise, temperature, count))
+    kernel.compiled(UNIT)(call(logits, scores, told.ctypes.data, noise, temperature, count, asked))
     return told
 
 
@@ -95,14 +101,14 @@ def _scratch(rows: int, width: int) -> Tensor:
 
 def call(
     logits: Tensor, scores: Tensor, told: int, noise: Sequence[Tensor], temperature: float,
-    count: int,
+    count: int, asked: int,
 ) -> bytes:  # fmt: skip
     """The kernel's record for rows of `logits`; `told` is an address, of what it tells of them."""
     rows, vocabulary = logits.shape
     addresses = (drawn.data_ptr() for drawn in noise)
     return kernel.CALL.pack(
         logits.data_ptr(), scores.data_ptr(), told, rows, logits.stride(0), vocabulary,
-        scores.shape[1], count, temperature, torch.get_num_threads(),
+        scores.shape[1], count, asked, temperature, torch.get_num_threads(),
     ) + struct.pack(f"{rows}q", *addresses)  # fmt: skip
 
 

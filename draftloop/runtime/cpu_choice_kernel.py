@@ -29,12 +29,16 @@ from draftloop.runtime.vector_unit import VectorUnit
 
 MIN_VALUES_PER_THREAD = 1 << 18  # for less, waking a thread costs more than it saves
 
-# `told`: float64 [rows, 2 x count + 1], the tokens, their scores, the sum of exp(score - best).
+# What is asked of rows: their greatest logits as they are, without scores, temperature and noise;
+# their best tokens under these; and with them what all tokens of a row weigh.
+RANKED, CHOSEN, WEIGHED = range(3)
+# `told`: float64 [rows, 2 x count + 1], the tokens, their scores, the sum of exp(score - best) of
+# rows that are weighed.
 CALL_FIELDS = (
-    "logits", "scores", "told", "rows", "stride", "vocabulary", "width", "count", "temperature",
-    "threads",
+    "logits", "scores", "told", "rows", "stride", "vocabulary", "width", "count", "asked",
+    "temperature", "threads",
 )  # fmt: skip
-CALL = struct.Struct("8qd1q")  # the address of every row's noise follows
+CALL = struct.Struct("9qd1q")  # the address of every row's noise follows
 POINTERS = ("logits", "scores", "told")
 
 
@@ -111,16 +115,23 @@ class _ChoiceEmitter(Emitter):
         return function
 
     def emit_top(self) -> Any:
-        """top(scores, told, width, count): the `count` best of a row, best first."""
+        """top(scores, told, size, count): the `count` best of a row, best first."""
         insert = self.emit_insert()
         function, b = self.define("top", [PTR, PTR, I64, I64])
-        scores, told, width, count = function.args
+        scores, told, size, count = function.args
         bests = at(b, told, count, F64)
         with loop(b, i64(0), count) as place:
             b.store(ir.Constant(F64, 0.0), at(b, told, place, F64))
             b.store(ir.Constant(F64, -math.inf), at(b, bests, place, F64))
         last = at(b, bests, b.sub(count, i64(1)), F64)
-        with loop(b, i64(0), width, i64(self.unit.lanes)) as j:
+
+        def consider(token: Any) -> None:
+            score = b.fpext(b.load(at(b, scores, token, F32), typ=F32), F64)
+            with b.if_then(b.fcmp_ordered(">", score, b.load(last, typ=F64))):
+                b.call(insert, [score, b.sitofp(token, F64), told, count])
+
+        whole = self.whole_of(b, size)
+        with loop(b, i64(0), whole, i64(self.unit.lanes)) as j:
             least = self.splat(b, b.fptrunc(b.load(last, typ=F64), F32), self.floats)
             better = b.fcmp_ordered(">", self.vector(b, scores, j), least)
             bits = b.bitcast(better, ir.IntType(self.unit.lanes))
@@ -128,9 +139,9 @@ class _ChoiceEmitter(Emitter):
                 b.if_then(b.icmp_unsigned("!=", bits, bits.type(0))),
                 loop(b, j, b.add(j, i64(self.unit.lanes))) as token,
             ):
-                score = b.fpext(b.load(at(b, scores, token, F32), typ=F32), F64)
-                with b.if_then(b.fcmp_ordered(">", score, b.load(last, typ=F64))):
-                    b.call(insert, [score, b.sitofp(token, F64), told, count])
+                consider(token)
+        with loop(b, whole, size) as token:
+            consider(token)
         b.ret_void()
         return function
 
@@ -156,7 +167,8 @@ class _ChoiceEmitter(Emitter):
         function, b = self.define("share", [PTR])
         (call,) = function.args
         known = self.record(b, call, CALL_FIELDS, POINTERS)
-        vocabulary, width, count = (known[name] for name in ("vocabulary", "width", "count"))
+        vocabulary, width = known["vocabulary"], known["width"]
+        count, asked = known["count"], known["asked"]
         temperature = b.fptrunc(b.bitcast(known["temperature"], F64), F32)
         with b.goto_entry_block():
             most = b.alloca(F32)
@@ -167,14 +179,20 @@ class _ChoiceEmitter(Emitter):
             noise = b.load(at(b, call, b.add(i64(len(CALL_FIELDS)), row), PTR), typ=PTR)
             scores = at(b, known["scores"], b.mul(row, width), F32)
             told = at(b, known["told"], b.mul(row, b.add(twice, i64(1))), F64)
-            b.call(highest, [logits, vocabulary, most])
-            # At temperature 1 scores are the logits to the bit: nothing can overflow.
-            plain = b.fcmp_ordered("==", temperature, ir.Constant(F32, 1.0))
-            shift = b.select(plain, ir.Constant(F32, 0.0), b.load(most, typ=F32))
-            b.call(scores_of, [logits, noise, scores, vocabulary, width, shift, temperature])
-            b.call(top, [scores, told, width, count])
-            best = b.load(at(b, told, count, F64), typ=F64)
-            b.call(mass, [scores, best, width, at(b, told, twice, F64)])
+            with b.if_else(b.icmp_signed("==", asked, i64(RANKED))) as (as_it_is, under_noise):
+                with as_it_is:
+                    b.call(top, [logits, told, vocabulary, count])
+                with under_noise:
+                    b.call(highest, [logits, vocabulary, most])
+                    # At temperature 1 scores are the logits to the bit: nothing can overflow.
+                    plain = b.fcmp_ordered("==", temperature, ir.Constant(F32, 1.0))
+                    shift = b.select(plain, ir.Constant(F32, 0.0), b.load(most, typ=F32))
+                    shaped = [vocabulary, width, shift, temperature]
+                    b.call(scores_of, [logits, noise, scores, *shaped])
+                    b.call(top, [scores, told, width, count])
+            with b.if_then(b.icmp_signed("==", asked, i64(WEIGHED))):
+                best = b.load(at(b, told, count, F64), typ=F64)
+                b.call(mass, [scores, best, width, at(b, told, twice, F64)])
         b.ret_void()
         return function
 

@@ -44,7 +44,7 @@ class Steps:
     @torch.inference_mode()
     def warm_up(self) -> None:
         """Runs steps of padding alone; raises whatever a kernel that cannot be had raises."""
-        with self._on_device():
+        with on_device(self._device):
             for _ in range(WARM_UPS):
                 self._step.head(self._step.body())
             if self._device.type == "cuda":
@@ -54,7 +54,7 @@ class Steps:
     def record(self) -> bool:
         """Has steps replayed from now on; False, and a line in the log, where that cannot be."""
         try:
-            with self._on_device():
+            with on_device(self._device):
                 body = _Replay(self._step.body)
                 head = _Replay(lambda: self._step.head(body.result))
         except RuntimeError as error:
@@ -71,7 +71,7 @@ class Steps:
         """
         planned, wanted = plan(batch, self._inputs.width), np.array(rows, np.int32)
         said = []
-        with self._on_device():
+        with on_device(self._device):
             for start in range(0, len(batch.token_ids), self._inputs.rows):
                 first, stop = np.searchsorted(wanted, (start, start + self._inputs.rows))
                 self._inputs.write(planned, start, wanted[first:stop] - start)
@@ -80,10 +80,6 @@ class Steps:
                     chosen = self._inputs.wanted[: stop - first]
                     said.append(self._head(hidden).index_select(0, chosen).float())
         return said[0] if len(said) == 1 else torch.cat(said)
-
-    def _on_device(self) -> AbstractContextManager[object]:
-        """Triton starts its kernels on the thread's device, whatever the tensors' is."""
-        return torch.cuda.device(self._device) if self._device.type == "cuda" else nullcontext()
 
 
 class _Replay:
@@ -108,9 +104,15 @@ class _Replay:
         return self.result
 
 
+def on_device(device: torch.device) -> AbstractContextManager[object]:
+    """Triton starts its kernels on the thread's device, whatever the tensors' is."""
+    return torch.cuda.device(device) if device.type == "cuda" else nullcontext()
+
+
 def steps_for(make: Callable[[Inputs], PaddedStep], width: int, device: torch.device) -> Steps:
     """Steps of ROWS rows with draft nodes as deep as `width`, recorded where that can be."""
-    steps = Steps(make(Inputs(ROWS, max(width, 1), device)), device)
+    with on_device(device):  # or a context on the first GPU would take memory there, too
+        steps = Steps(make(Inputs(ROWS, max(width, 1), device)), device)
     steps.warm_up()
     if device.type == "cuda":
         steps.record()

@@ -120,7 +120,7 @@ class _Host:
     """A table in memory that a device copies from while this thread goes on."""
 
     def __init__(self, like: Tensor) -> None:
-        pinned = like.is_cuda
+        pinned, self._device = like.is_cuda, like.device
         self._tensor = torch.zeros(like.shape, dtype=like.dtype, pin_memory=pinned)
         self._values: Numbers = self._tensor.numpy()
         self._sent = torch.cuda.Event() if pinned else None
@@ -134,5 +134,5 @@ class _Host:
     def send(self, to: Tensor, used: int) -> None:
         """Begins to copy its first values."""
         to[:used].copy_(self._tensor[:used], non_blocking=True)
-        if self._sent is not None:
-            self._sent.record()
+        if self._sent is not None:  # an event is its first stream's device's for good
+            self._sent.record(torch.cuda.current_stream(self._device))

@@ -47,12 +47,7 @@ class Engine:
     becomes of an engine whose forwards go on to fail.
     """
 
-    def __init__(
-        self,
-        name: str = engine_thread.NAME,
-        gathering: Gathering | None = None,
-        ruin: Ruin | None = None,
-    ) -> None:
+    def __init__(self, gathering: Gathering | None = None, ruin: Ruin | None = None) -> None:
         self._ruin = ruin or Ruin(lambda *_: None)  # lives on
         self._gathering = gathering or Gathering(lambda: cost_line(()))  # waits for nobody
         self._inbox: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
@@ -65,7 +60,7 @@ class Engine:
         self.forwards = 0  # that were run: whether the engine moves
         self._door = threading.Lock()  # nothing enters the inbox behind the word to stop
         self._unread = 0  # of the inbox, those that ask for forwards; behind the door too
-        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._thread = threading.Thread(target=self._run, name=engine_thread.NAME, daemon=True)
         self._thread.start()
 
     def submit(

@@ -30,6 +30,7 @@ from draftloop.runtime.cpu_elementwise import Elementwise
 from draftloop.runtime.cpu_linear import packed
 from draftloop.runtime.cpu_stack import CpuStack, Frame, StackShape, stackable
 from draftloop.runtime.forward import Batch
+from draftloop.runtime.gpus import require_compiled_for
 from draftloop.runtime.kv_cache import KVCache
 from draftloop.runtime.quantization import Linear, QuantizedLinear, stacked
 from draftloop.runtime.row_blocks import Heads, Multiplier, RowBlocks, multiplied, normed, parts_of
@@ -142,6 +143,7 @@ class LeanDecoder:
         if self._parts.ranks > 1 or self._compiled:
             return
         try:  # Triton comes with torch for CUDA alone
+            require_compiled_for(self._device)
             from draftloop.runtime.cuda_graph import steps_for
             from draftloop.runtime.cuda_step import PaddedStep
 

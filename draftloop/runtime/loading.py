@@ -23,6 +23,7 @@ from draftloop import logs
 from draftloop.errors import InvalidInput, StartupFailure
 from draftloop.model_info import end_token, read_json, require_model_folder
 from draftloop.runtime import dequantized, tree_attention
+from draftloop.runtime.gpus import require_gpu
 from draftloop.runtime.step import LONGEST_S
 from draftloop.runtime.stored_weights import require_memory
 from draftloop.runtime.trial import said_by, trial, unlike
@@ -163,10 +164,10 @@ def _some(names: Sequence[str]) -> str:
 
 def device_of(options: ModelOptions) -> torch.device:
     """The device of that name, of a split model this rank's. Raises StartupFailure without one."""
-    name, has_gpu = options.device, torch.cuda.is_available()
-    if name.startswith("cuda") and not has_gpu:
-        raise StartupFailure(f"device: {name} is not available; this machine has cpu only")
-    if name == "cpu" and has_gpu:
+    name = options.device
+    if name.startswith("cuda"):
+        require_gpu(name)
+    elif torch.cuda.is_available():
         log.warning("a GPU is not used", device=name, advice="set device to cuda")
     return torch.device(name, options.rank) if options.split else torch.device(name)
 

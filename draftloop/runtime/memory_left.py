@@ -14,9 +14,10 @@ CGROUP = Path("/sys/fs/cgroup")  # where a container sees its own limit (cgroup 
 def free_bytes(device: torch.device) -> int:
     """What is free on a device; on a CPU what can be had without swapping, in a container of its.
 
-    Pages of files that are cached there can be had, too.
+    Pages of files that are cached there can be had, too, and on a GPU what torch keeps for later.
     """
     if device.type == "cuda":
+        torch.cuda.empty_cache()
         free, _ = torch.cuda.mem_get_info(device)
         return int(free)
     available = int(psutil.virtual_memory().available)

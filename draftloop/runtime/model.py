@@ -115,7 +115,7 @@ class LanguageModel:
         self.costs = CostCurve()
         self.step_size = StepSize(longest_s=options.prompt_step_s)
         self.row_by_row = expected.require_same(self)
-        if self._own_kernels:
+        if self._own_kernels or self.device.type == "cuda":
             freed_memory.give_back()
 
     def _parts(self) -> Parts | None:

@@ -16,18 +16,17 @@ def prefill(
     committed: Sequence[int],
     *,
     chunk_tokens: int,
-    leave: int = 1,
     whole: bool = False,
 ) -> Task[None]:
-    """Runs the committed tokens that are not in the cache yet, but for the last `leave` or more.
+    """Runs the committed tokens that are not in the cache yet, but for the last one or more.
 
     In chunks, so that a long prompt shares the forwards with other sessions' rounds: of
     `chunk_tokens`, or as many as one forward should take. What is left, up to a chunk, goes with
     the forward that wants logits; where none is wanted yet the `whole` text is run meanwhile.
     """
     slot.advance(committed)
-    slot.truncate(min(slot.length, len(committed) - leave))
-    end = len(committed) - leave
+    end = len(committed) - 1
+    slot.truncate(min(slot.length, end))
     bring(slot, end)
 
     def piece() -> Forward:

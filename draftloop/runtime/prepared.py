@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 if UNIT is not None:
     from draftloop.runtime import layout
-    from draftloop.runtime.cpu_choice_kernel import CALL_FIELDS
+    from draftloop.runtime.cpu_choice_kernel import CALL_FIELDS, CHOSEN, RANKED, WEIGHED
     from draftloop.runtime.cpu_stack_kernel import CALL_FIELDS as STACK_FIELDS
     from draftloop.runtime.cpu_stack_kernel import SEGMENT_FIELDS
 
@@ -131,7 +131,7 @@ class Prepared:
             cuts=NO_CUTS,
             scratch=scratch(vocabulary_size),
         )
-        self._choices: dict[tuple[int, bool], Choice] = {}
+        self._choices: dict[tuple[int, int], Choice] = {}
         self._moves = -1
 
     def takes(self, forward: Forward) -> bool:
@@ -162,7 +162,7 @@ class Prepared:
         as_said = not len(noise) and not len(wanted.cuts)
         told = max(1, successors) if as_said else 1
         records = self.records(slot, told, wanted.temperature, noise, wanted.cuts)
-        apart = NOTHING if as_said or not successors else self._choice(successors, noisy=False)
+        apart = NOTHING if as_said or not successors else self._choice(successors, RANKED)
         chosen = layout.run_and_choose(records, apart.record, slot.rows, slot.pending, tail, length)
         likeliest = records.said if as_said else apart.said
         rows, nodes = forward.rows, len(forward.node_token_ids)
@@ -191,15 +191,17 @@ class Prepared:
         temperature: float,
         noise: Sequence[Tensor],
         cuts: Cuts,
+        *,
+        weighed: bool = False,
     ) -> Records:
         """For forwards of a slot, and the best `count` tokens after each of their rows.
 
         `cuts`: what is cut off before. `noise`: of every position from the one behind the
-        committed text on, none at all where nothing is drawn. Good until the next call, as long as
-        the noise is kept.
+        committed text on, none at all where nothing is drawn. `weighed`: what shares of all tokens
+        follow from is told as well. Good until the next call, as long as the noise is kept.
         """
         self._prepare_stack(slot, self._logits)
-        choice = self._choice(count, noisy=True)
+        choice = self._choice(count, WEIGHED if weighed else CHOSEN if noise else RANKED)
         choice.record.view(np.float64)[TEMPERATURE] = temperature if noise else 1.0
         drawn = np.array([row.data_ptr() for row in noise]) if noise else self._silent
         return self._records._replace(
@@ -215,16 +217,17 @@ class Prepared:
         known.stack[LOGITS] = logits.data_ptr()
         known.segment[SLOT] = slot.index
 
-    def _choice(self, count: int, *, noisy: bool) -> Choice:
-        """For the best `count` tokens; without noise where none is filled in."""
-        if (count, noisy) not in self._choices:
+    def _choice(self, count: int, asked: int) -> Choice:
+        """For the best `count` tokens; temperature and noise are none until they are filled in."""
+        if (count, asked) not in self._choices:
             rows = self.most_rows
             said, scores = np.empty(rows * (2 * count + 1)), torch.from_numpy(self._records.scores)
             packed = cpu_choice.call(
-                self.logits(rows), scores, said.ctypes.data, [self._silence] * rows, 1.0, count
-            )
-            self._choices[count, noisy] = Choice(np.frombuffer(packed, np.int64).copy(), said)
-        return self._choices[count, noisy]
+                self.logits(rows), scores, said.ctypes.data, [self._silence] * rows, 1.0, count,
+                asked,
+            )  # fmt: skip
+            self._choices[count, asked] = Choice(np.frombuffer(packed, np.int64).copy(), said)
+        return self._choices[count, asked]
 
 
 def _tokens(said: Floats, rows: int, count: int) -> list[int]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
@@ -13,12 +15,25 @@ from draftloop.runtime.attention_shapes import AttentionShapes
 from draftloop.runtime.kv_cache import CacheShape, KVCache
 from draftloop.runtime.loading import ModelOptions
 from draftloop.runtime.memory_left import GIB
+from draftloop.runtime.trial import said_by
 
 # So long a context nobody needs to ask for: it is tried whatever memory says is free.
 UNASKED = 4096
 SHARE_OF_KEPT = 0.25  # of `memory_share`: texts of sessions that have ended
 
 log = logs.get(__name__)
+
+
+@contextmanager
+def enough_memory(device: str) -> Iterator[None]:
+    """Makes a StartupFailure where a GPU has no memory left for what is done within."""
+    try:
+        yield
+    except torch.OutOfMemoryError as error:
+        raise StartupFailure(
+            f"device: {device} has too little memory for this model beside its keys and values; "
+            f"lower max_sessions or context_length ({said_by(error)})"
+        ) from error
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -27,6 +27,7 @@ from draftloop.runtime.loading import ModelOptions
 from draftloop.runtime.model import LanguageModel
 from draftloop.runtime.prefixes import Text
 from draftloop.runtime.ranks import Ranks
+from draftloop.runtime.room import enough_memory
 from draftloop.runtime.ruin import Ruin
 from draftloop.runtime.sessions import Opening
 from draftloop.runtime.trial import said_by
@@ -181,20 +182,20 @@ class ModelHost:
 
     def _load(self, role: str) -> LanguageModel:
         options = _options(self.settings)
-        if options.split:
-            configured = functools.partial(
-                logs.configure,
-                role,
-                log_format=self.settings.log_format,
-                level=self.settings.log_level,
-            )
-            self._ranks = Ranks(options, configured)
-            model = self._ranks.model()
-        else:
-            model = LanguageModel(options)
-        model.warm_up()
-        model.measure_costs()
-        return model
+        with enough_memory(options.device):
+            model = self._led(options, role) if options.split else LanguageModel(options)
+            model.warm_up()
+            model.measure_costs()
+            return model
+
+    def _led(self, options: ModelOptions, role: str) -> LanguageModel:
+        """The leader's part of a split model."""
+        settings = self.settings
+        configured = functools.partial(
+            logs.configure, role, log_format=settings.log_format, level=settings.log_level
+        )
+        self._ranks = Ranks(options, configured)
+        return self._ranks.model()
 
     def _load_smaller(self, folder: Path, first: LanguageModel) -> LanguageModel:
         require_model_folder(folder, "smaller_models")
@@ -207,7 +208,8 @@ class ModelHost:
             tensor_parallel_size=1,
         )
         try:
-            model = LanguageModel(options)
+            with enough_memory(options.device):
+                model = LanguageModel(options)
         except InvalidInput as error:
             raise StartupFailure(f"smaller_models: {folder}: {error}") from error
         if model.vocabulary_size != first.vocabulary_size:

@@ -23,6 +23,7 @@ class Opening:
     token_ids: tuple[int, ...]
     prompt_length: int
     sampling: SamplingParameters
+    stop_token_ids: frozenset[int] = frozenset()
     prefix_group: str | None = None
     prefix_read_only: bool = False
 

@@ -25,6 +25,7 @@ from draftloop.runtime.trial import ADVICE, NotOurAttention
 NAME = "draftloop"
 LAYER_TYPES = {"full_attention", "sliding_attention"}
 MOST_SCORES = 1 << 26  # at once where they are written out: 256 MiB, and a few times that beside
+MOST_SCORES_OF_TORCH = 1 << 28  # by its own attention, which copies all keys for every part
 
 
 def require_supported(config: PretrainedConfig) -> None:
@@ -140,15 +141,35 @@ def _segment_attention(
         shown = _causal(segment) if mask is None else mask
         seen = _on_device(shown, segment, window, query.device)
         return _explicitly(query[0].float(), keys.float(), values.float(), seen, scoring)
-    return functional.scaled_dot_product_attention(
-        query.to(keys.dtype),
-        keys[None],
-        values[None],
-        attn_mask=None if mask is None else _on_device(mask, segment, window, query.device),
-        is_causal=segment.causal and window is None,
-        scale=scoring.scale,
-        enable_gqa=query.shape[1] != keys.shape[0],
-    )[0].transpose(0, 1)
+    masked = None if mask is None else _on_device(mask, segment, window, query.device)
+    causal = segment.causal and window is None
+    return _by_torch(query.to(keys.dtype), keys, values, masked, scoring.scale, causal=causal)
+
+
+def _by_torch(
+    query: Tensor, keys: Tensor, values: Tensor, seen: Tensor | None, scale: float, *, causal: bool
+) -> Tensor:
+    """Torch's own attention; seen: bool [rows, keys], None where all are, or `causal` ones.
+
+    Beside a mask it writes all scores out on a GPU where keys have fewer heads than queries: a
+    prompt's piece behind 32,000 tokens took 8 GiB and as much again.
+    """
+    _, heads, rows, _ = query.shape
+    at_once = rows if seen is None else max(1, MOST_SCORES_OF_TORCH // (heads * keys.shape[1]))
+    attended = [
+        functional.scaled_dot_product_attention(
+            query[:, :, start : start + at_once],
+            keys[None],
+            values[None],
+            attn_mask=None if seen is None else seen[start : start + at_once],
+            is_causal=causal,
+            scale=scale,
+            enable_gqa=heads != keys.shape[0],
+        )
+        for start in range(0, rows, at_once)
+    ]
+    joined = attended[0] if len(attended) == 1 else torch.cat(attended, 2)
+    return joined[0].transpose(0, 1)
 
 
 def _explicitly(

@@ -35,18 +35,13 @@ from orchestrator.gateway.errors import ClientGone, Problem, body_problem, probl
 from orchestrator.gateway.gateway import Gateway
 from orchestrator.gateway.generating import Sampling
 from orchestrator.gateway.head import HeadAsGet
-from orchestrator.gateway.openapi import ANSWERS, ErrorAnswer
+from orchestrator.gateway.openapi import ANSWERS, ANTHROPICS_REFUSALS, REFUSALS
 from orchestrator.gateway.page import add_playground
 from orchestrator.gateway.responses.body import ResponseBody
 from orchestrator.gateway.schemas import ChatBody, CompletionBody, DetokenizeBody, TokenizeBody
 from orchestrator.gateway.stream import EventStream, while_connected
 from orchestrator.gateway.unread import UNREAD, read
 from orchestrator.metrics import count_invalid
-
-REFUSALS: dict[int | str, dict[str, Any]] = {
-    "4XX": {"model": ErrorAnswer, "description": "the request's fault"},
-    "5XX": {"model": ErrorAnswer, "description": "the server's, or a part that it needs"},
-}
 
 log = logs.get(__name__)
 
@@ -194,7 +189,7 @@ def _add_tokens(app: FastAPI, gateway: Gateway) -> None:
             }
         )
 
-    @app.post(f"{MESSAGES}/count_tokens", response_class=JsonAnswer)
+    @app.post(f"{MESSAGES}/count_tokens", response_class=JsonAnswer, responses=ANTHROPICS_REFUSALS)
     async def count_tokens(body: Annotated[MessagesBody, UNREAD], request: Request) -> Response:
         """How many tokens the prompt of a message has."""
         said = await read(MessagesBody, body, request)

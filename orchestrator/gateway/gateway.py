@@ -198,7 +198,6 @@ class Gateway:
             choices=said.n or 1,
             form=form,
             form_field=said.form_field,
-            ending=self.front.ending,
             headers=tuple(headers.items()),
             caller=caller,
             include_usage=bool(options and options.include_usage),

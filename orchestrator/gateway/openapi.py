@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import BaseModel, Field
 
@@ -22,6 +22,21 @@ class ErrorAnswer(BaseModel):
     """OpenAI's shape of an error."""
 
     error: ErrorDetail
+
+
+class AnthropicErrorDetail(BaseModel):
+    """What was wrong."""
+
+    type: str
+    message: str
+    details: dict[str, Any] | None = Field(None, description="of what the client can do without")
+
+
+class AnthropicErrorAnswer(BaseModel):
+    """Anthropic's shape of an error."""
+
+    type: Literal["error"]
+    error: AnthropicErrorDetail
 
 
 class PromptTokensDetails(BaseModel):
@@ -104,7 +119,17 @@ class ChatAnswer(Answer):
     choices: list[ChatChoice]
 
 
-def _answers(model: type[BaseModel]) -> dict[int | str, dict[str, Any]]:
+Responses = dict[int | str, dict[str, Any]]
+
+
+def _refusals(model: type[BaseModel]) -> Responses:
+    return {
+        "4XX": {"model": model, "description": "the request's fault"},
+        "5XX": {"model": model, "description": "the server's, or a part that it needs"},
+    }
+
+
+def _answers(model: type[BaseModel]) -> Responses:
     events = {"schema": {"type": "string", "description": "server-sent events"}}
     return {200: {"model": model, "content": {"text/event-stream": events}}}
 
@@ -173,9 +198,11 @@ class MessageAnswer(BaseModel):
     metrics: dict[str, Any]
 
 
+REFUSALS = _refusals(ErrorAnswer)
+ANTHROPICS_REFUSALS = _refusals(AnthropicErrorAnswer)
 ANSWERS = {
     "completion": _answers(CompletionAnswer),
     "chat": _answers(ChatAnswer),
     "response": _answers(ResponseAnswer),
-    "message": _answers(MessageAnswer),
+    "message": _answers(MessageAnswer) | ANTHROPICS_REFUSALS,
 }

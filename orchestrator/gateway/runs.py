@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from draftloop.tracing import Headers
 from orchestrator.access import Caller
-from orchestrator.ending import Ending, stopping
+from orchestrator.ending import stopping
 from orchestrator.figures import Piece
 from orchestrator.front import Front
 from orchestrator.loop import LENGTH, Generation
@@ -36,13 +36,9 @@ Steps = asyncio.Queue[Step | Exception | None]
 
 
 async def steps(
-    front: Front,
-    generations: Sequence[Generation],
-    headers: Headers,
-    caller: Caller,
-    ending: Ending,
+    front: Front, generations: Sequence[Generation], headers: Headers, caller: Caller
 ) -> AsyncGenerator[Step, None]:
-    """Yields until all have ended; the first error ends all of them, and so does `ending`.
+    """Yields until all have ended; the first error ends all of them, and so does a server's end.
 
     `headers` of the HTTP request may name the trace that they are part of.
 
@@ -51,11 +47,11 @@ async def steps(
     within a round and waits until their sessions are freed.
     """
     queue: Steps = asyncio.Queue()
-    with contextlib.ExitStack() as room, ending.told(functools.partial(_tell, queue)):
+    with contextlib.ExitStack() as room, front.ending.told(functools.partial(_tell, queue)):
         room.enter_context(front.admitted(caller, len(generations)))
         tasks = [
             asyncio.create_task(
-                _run(front.serving(generation, headers, caller), generation, index, queue, ending)
+                _run(front, front.serving(generation, headers, caller), generation, index, queue)
             )
             for index, generation in enumerate(generations)
         ]
@@ -86,15 +82,15 @@ def _tell(queue: Steps) -> None:
 
 
 async def _run(
+    front: Front,
     serving: AbstractContextManager[None],
     generation: Generation,
     index: int,
     queue: Steps,
-    ending: Ending,
 ) -> None:
     try:
         with serving:
-            async with ending.within(), contextlib.aclosing(generation.run()) as pieces:
+            async with front.ending.within(), contextlib.aclosing(generation.run()) as pieces:
                 async for piece in pieces:
                     queue.put_nowait(Step(index, piece, generation.finish_reason))
     except Exception as error:

@@ -13,7 +13,6 @@ from draftloop.errors import InvalidInput
 from draftloop.logprobs import TokenLogprobs
 from draftloop.tracing import Headers
 from orchestrator.access import Caller
-from orchestrator.ending import Ending
 from orchestrator.front import Front
 from orchestrator.gateway import figures
 from orchestrator.gateway.answers import DONE, event, last_words
@@ -39,7 +38,6 @@ class Work(Generic[Form]):
     prompt_tokens: int
     choices: int  # of every prompt
     form: Form
-    ending: Ending
     headers: Headers
     caller: Caller
     form_field: str | None = None  # by which the client said what the answers must look like
@@ -115,7 +113,7 @@ class Work(Generic[Form]):
 
     async def steps(self) -> AsyncGenerator[Step, None]:
         """What the rounds bring. Raises what ends them, by the client's own names of fields."""
-        running = steps(self.front, self.generations, self.headers, self.caller, self.ending)
+        running = steps(self.front, self.generations, self.headers, self.caller)
         try:
             async with contextlib.aclosing(running):
                 async for step in running:

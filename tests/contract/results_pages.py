@@ -55,7 +55,7 @@ def matrix(record: str, profile: str) -> Paragraphs:
 
 def readme_cpu() -> list[str]:
     """The main methods at 300M."""
-    speeds = Speeds.measured("zen4", "300M")
+    speeds = Speeds.measured("zen5", "300M")
     means = [mean("mean", speeds, [SAMPLED]), mean("greedy: mean", speeds, [GREEDY])]
     columns = [*by_workload(speeds, SAMPLED), *means]
     return [speed_table(columns, FIRST)]
@@ -135,14 +135,14 @@ def structured() -> list[str]:
 RESULTS = WrittenPage(
     ROOT / "docs" / "results.md",
     {
-        "speed at 300M": matrix("zen4", "300M"),
+        "speed at 300M": matrix("zen5", "300M"),
         "speed at 1B": matrix("zen4-1B", "1B"),
-        "speed of the bundled pair": matrix("zen4", "bundled"),
+        "speed of the bundled pair": matrix("zen5", "bundled"),
         "speed on a GPU": gpu(provenance("cuda", FOLDER)),
-        "beside the best at 300M": lambda: [against_best("zen4", "300M")],
-        "beside the best of the bundled pair": lambda: [against_best("zen4", "bundled")],
+        "beside the best at 300M": lambda: [against_best("zen5", "300M")],
+        "beside the best of the bundled pair": lambda: [against_best("zen5", "bundled")],
         "beside the best at 1B": lambda: [against_best("zen4-1B", "1B")],
-        "overheads": lambda: [overheads("zen4", ["300M", "bundled"])],
+        "overheads": lambda: [overheads("zen5", ["300M", "bundled"])],
         "temperature 0.7": colder,
         "larger draft model": larger,
         "price of draft forwards": dear_drafts,

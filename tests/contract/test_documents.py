@@ -107,6 +107,16 @@ def known_flags(arguments: tuple[str, ...]) -> set[str]:
     return {f"--{name.replace('_', '-')}" for name in fields}
 
 
+def test_what_others_flags_have_become_exists() -> None:
+    page = prose(ROOT / "docs" / "coming_from.md")
+    ours = [line.split("|")[-2] for line in page.splitlines() if line.startswith("| ")]
+    named = {flag for cell in ours for flag in re.findall(r"--[a-z][\w-]*", cell)}
+    roles = (("serve", role) for role in ("orchestrator", "drafter", "verifier"))
+    known = set().union(known_flags(("up",)), *map(known_flags, roles))
+    negated = {flag.replace("--", "--no-", 1) for flag in known}
+    assert named - {"--server"} <= known | negated and len(named) > 20
+
+
 def test_named_calls_exist() -> None:
     """`draftloop.v1.Generation/Generate` and the like are in the protos."""
     pool = descriptor_pool.Default()

@@ -21,6 +21,8 @@ HEAVY_FOLDERS = ("draftloop/runtime", "drafter_service", "verifier_service", *TO
 GRPC = {"grpc", "google", "grpc_health", "grpc_reflection", "protos"}
 STUB_FILES = {"servicer.py", "clients.py"}
 STUB_FOLDERS = ("draftloop/rpc", "tests", "benchmarks")
+# Of the runtime, what compiled loops need wherever they run; for the rest there must be a model.
+LOOPS = {"draftloop.runtime.calibrating", "draftloop.runtime.compiling"}
 LIGHT = {"draftloop", "prometheus_client", "pydantic", "pydantic_settings", "structlog"}
 STANDARD = set(sys.stdlib_module_names)
 TRACES = "draftloop/rpc/otlp.py"
@@ -52,6 +54,12 @@ def test_services_and_libraries_keep_apart() -> None:
 
 def test_torch_stays_with_the_models() -> None:
     assert not breaches(lambda _: HEAVY, lambda module: not module.under(*HEAVY_FOLDERS))
+
+
+def test_the_runtime_stays_with_the_models() -> None:
+    graph = edges()
+    light = [m for m in modules() if is_product(m) and not m.under(*HEAVY_FOLDERS)]
+    assert {name for m in light for name in graph[m.name] if "draftloop.runtime" in name} == LOOPS
 
 
 def test_compilers_stay_where_microseconds_count() -> None:
@@ -183,7 +191,7 @@ def extras_of(module: Module) -> tuple[str, ...]:
     if module.path == TRACES:
         return ("tracing",)
     if module.under("draftloop/runtime"):
-        return ("verifier",)
+        return ("phrases",) if module.name in LOOPS else ("verifier",)
     if module.under("draftloop/grammars"):
         return ("grammars",)
     if module.package in TOOLS:

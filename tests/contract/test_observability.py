@@ -17,11 +17,12 @@ from prometheus_client import generate_latest
 from draftloop.metrics import REGISTRY
 from draftloop.runtime.cost_measurement import CONTEXT, LONG_CONTEXTS
 from tests.contract import metrics_page
-from tests.contract.repository import ROOT
+from tests.contract.repository import LIBRARIES, ROOT, SERVICES, modules
 
 RULES = ROOT / "deploy" / "prometheus"
 DASHBOARDS = sorted((ROOT / "deploy" / "grafana" / "dashboards").glob("*.json"))
 NAME = re.compile(r"\bdraftloop_\w+")
+DECLARATION = re.compile(r"registry=REGISTRY|\bLive\(")
 FORBIDDEN_LABELS = {"request_id", "session_id", "tenant", "namespace", "address", "peer", "user"}
 
 needs_promtool = pytest.mark.skipif(
@@ -61,6 +62,12 @@ def test_dashboards_and_alerts_name_metrics_that_exist() -> None:
     named = [(place, name) for place, query in queries() for name in NAME.findall(query)]
     assert len(named) > 50
     assert not [pair for pair in named if pair[1] not in known]
+
+
+def test_the_page_has_all_modules_that_declare_metrics() -> None:
+    product = [module for module in modules() if module.package in (*LIBRARIES, *SERVICES)]
+    declaring = {module.name for module in product if DECLARATION.search(module.text)}
+    assert declaring == set(metrics_page.MODULES.values())
 
 
 def test_the_page_names_metrics_that_exist() -> None:

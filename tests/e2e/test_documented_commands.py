@@ -5,6 +5,7 @@ Those that start services are in `test_documented_services.py`.
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
@@ -80,6 +81,16 @@ ASKING = [
 def test_commands_that_ask_a_server(command: Command, stack: Stack, tmp_path: Path) -> None:
     run((*DRAFTLOOP, *command.words[1:], "--server", stack.address), tmp_path)
     assert "--plot" not in command.words or (tmp_path / "costs.svg").exists()
+
+
+@pytest.mark.parametrize("command", named("draftloop", "batch"), ids=shown)
+def test_a_file_of_requests(command: Command, base: str, tmp_path: Path) -> None:
+    """That of the page: whoever copies both is answered."""
+    page = (ROOT / "docs" / "http.md").read_text()
+    [line] = [line for line in page.splitlines() if line.startswith('{"custom_id"')]
+    (tmp_path / command.words[2]).write_text(f"{line}\n")
+    run((*DRAFTLOOP, *command.words[1:], "--server", base), tmp_path)
+    assert json.loads((tmp_path / command.words[3]).read_text())["response"]["status_code"] == 200
 
 
 @pytest.mark.skipif(shutil.which("curl") is None, reason="there is no curl here")

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -128,6 +129,13 @@ class TestRows:
         apart = (said - plain).norm(dim=-1) / plain.norm(dim=-1)
         limit = FAR if model.options.dtype == "bfloat16" else 1e-4
         assert float(apart.median()) < limit, float(apart.median())
+
+    @pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two CUDA devices")
+    def test_on_another_gpu_than_the_threads(self, model: LanguageModel) -> None:
+        other = LanguageModel(replace(model.options, device="cuda:1"))
+        assert other._lean is not None and other._lean.steps is not None
+        assert other.row_by_row and torch.cuda.current_device() == 0
+        assert torch.equal(said_of(other, TEXT).cpu(), said_of(model, TEXT).cpu())
 
     def test_graphs_are_left_out_where_that_is_wanted(self) -> None:
         options = ModelOptions(folder=DRAFTER_DIR, device="cuda", max_sessions=1, cuda_graphs=False)

@@ -32,7 +32,9 @@ def compiled() -> None:
 
 def session(store: PhraseStore, access: PhraseAccess, *, publishes: bool) -> PhraseSession:
     """Of a request in one of the processes that serve it."""
-    made = store.session(access, CONTEXT, vocabulary_size=1000, publishes=publishes)
+    made = store.session(
+        access, CONTEXT, vocabulary_size=1000, expected_tokens=16, publishes=publishes
+    )
     assert made is not None
     return made
 

@@ -179,8 +179,8 @@ def test_a_prompt_of_tokens_comes_back() -> None:
 @pytest.mark.parametrize("kind", [OpenDrafterSession, OpenVerifierSession])
 def test_every_field_of_an_opening_arrives(kind: type[Any]) -> None:
     opening = Opening(
-        session_id="id", token_ids=(1, 2), prompt_length=1, sampling=SAMPLING, prefix_group="one",
-        prefix_read_only=True,
+        session_id="id", token_ids=(1, 2), prompt_length=1, sampling=SAMPLING,
+        stop_token_ids=frozenset({3}), prefix_group="one", prefix_read_only=True,
     )  # fmt: skip
     assert list(forgotten(opening)) == []
     said = {field.name: getattr(opening, field.name) for field in dataclasses.fields(opening)}

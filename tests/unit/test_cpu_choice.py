@@ -50,11 +50,24 @@ def test_scores_are_torchs_to_the_bit(vocabulary: int, temperature: float) -> No
     assert ours.shares_of(rows, tokens) == pytest.approx(found, rel=2e-5, abs=1e-9)
 
 
+@pytest.mark.parametrize("vocabulary", SIZES)
+def test_logits_are_ranked_as_they_are(vocabulary: int) -> None:
+    """Of rows that end within a vector nothing behind them is looked at."""
+    whole, _ = random_rows(4, vocabulary + 5)
+    whole[:, vocabulary:] = 100.0
+    count = min(4, vocabulary)
+    rows = whole[:, :vocabulary]
+    ranked = cpu_choice.best(rows, (), 1.0, count)
+    assert ranked == rows.topk(count).indices.tolist()
+    assert ranked == cpu_choice.choose(rows, (), 1.0, count).token_ids
+
+
 def test_the_first_of_equals_wins() -> None:
     """As with torch's arg max; in bfloat16 ties are common."""
     logits = torch.tensor([[1.0, 3.0, 3.0, 2.0, 3.0, *[0.0] * 20, 3.0]])
     assert cpu_choice.choose(logits, (), 1.0, 1).token_ids == [[1]]
     assert cpu_choice.choose(logits, (), 1.0, 5).token_ids == [[1, 2, 4, 25, 3]]
+    assert cpu_choice.best(logits, (), 1.0, 5) == [[1, 2, 4, 25, 3]]
 
 
 def test_rows_may_be_apart() -> None:

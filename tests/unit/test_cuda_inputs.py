@@ -2,11 +2,26 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any, NamedTuple, cast
+
+import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch import Tensor
 
-from draftloop.runtime.cuda_inputs import PREFIX, SEEN, SLOT, STORED, TOKEN, Inputs, Plan, plan
+from draftloop.runtime.cuda_inputs import (
+    PREFIX,
+    SEEN,
+    SLOT,
+    STORED,
+    TOKEN,
+    Inputs,
+    Plan,
+    _Host,
+    plan,
+)
 from draftloop.runtime.forward import Batch, Forward, Segment, lay_out
 from draftloop.runtime.kv_cache import CacheShape, KVCache, Slot
 from draftloop.tree import ROOT
@@ -102,3 +117,47 @@ def test_rows_go_up_in_steps_and_padding_sees_nothing() -> None:
     assert inputs.seen.tolist() == [10, 11, 12, 0, 0, 0, 0, 0]
     assert inputs.paths[2, :6].tolist() == [6, 7, 8, 13, 14, 15]
     assert inputs.wanted[:1].tolist() == [2]
+
+
+class Stream(NamedTuple):
+    """Of a GPU."""
+
+    device: torch.device
+
+
+class Event:
+    """As CUDA's: it is of the device of the first stream that it is recorded in."""
+
+    def __init__(self) -> None:
+        self._device: torch.device | None = None
+
+    def record(self, stream: Any = None) -> None:
+        device = (stream or torch.cuda.current_stream()).device
+        if self._device not in (None, device):
+            raise RuntimeError(f"Event device {self._device} does not match {device}")
+        self._device = device
+
+    def synchronize(self) -> None:
+        """At once."""
+
+
+def test_tables_go_up_to_other_gpus_than_the_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first is made where the model is; a step goes to the model's GPU before it sends one."""
+    first, second = torch.device("cuda:0"), torch.device("cuda:1")
+    threads = first
+    zeros = torch.zeros
+
+    def unpinned(*given: Any, pin_memory: bool, **more: Any) -> Tensor:
+        assert pin_memory
+        return zeros(*given, **more)
+
+    monkeypatch.setattr(torch.cuda, "Event", Event)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device=None: Stream(device or threads))
+    monkeypatch.setattr(torch, "zeros", unpinned)
+    up = torch.empty(4, dtype=torch.int32)
+    like = SimpleNamespace(is_cuda=True, device=second, shape=up.shape, dtype=up.dtype)
+    host = _Host(cast(Tensor, like))
+    for threads in (first, second):
+        host.free()[:] = threads.index + 5
+        host.send(up, 4)
+        assert up.tolist() == [threads.index + 5] * 4

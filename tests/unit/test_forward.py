@@ -11,6 +11,7 @@ import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
+from torch.nn import functional
 from transformers import AutoModelForCausalLM
 
 from draftloop.runtime import tree_attention
@@ -22,7 +23,7 @@ from draftloop.runtime.scoring import Scoring
 from draftloop.runtime.step import LONGEST_S, StepSize
 from draftloop.tree import ROOT
 from tests.support.families import FAMILIES
-from tests.support.toy_model import load_model, save_model
+from tests.support.toy_model import llama_config, load_model, save_model
 
 PROMPT = [5, 17, 3, 88, 41, 2, 60, 9, 33, 71, 14, 14, 7]
 MOST_NODES = 64
@@ -256,6 +257,29 @@ def test_a_failed_forward_leaves_the_committed_rows(
     assert (slot.length, slot.pending) == (len(PROMPT) - 1, 0)
     llama.check(llama.run(slot, PROMPT[-1:])[-1], PROMPT)
     llama.model.cache.release(slot)
+
+
+def test_torchs_attention_beside_a_mask_goes_in_parts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a GPU it writes the scores out."""
+    no_kernel = llama_config(head_dim=6)  # as on a GPU
+    pair = Pair(save_model(tmp_path, no_kernel))
+    rows: list[int] = []
+    attention = functional.scaled_dot_product_attention
+
+    def counted(query: Tensor, *given: Any, **more: Any) -> Tensor:
+        rows.append(query.shape[2])
+        return attention(query, *given, **more)
+
+    monkeypatch.setattr(functional, "scaled_dot_product_attention", counted)
+    monkeypatch.setattr(tree_attention, "MOST_SCORES_OF_TORCH", 4 * len(PROMPT) * 4)
+    held = pair.model.acquire()
+    pair.run(held, PROMPT[:4])
+    said = pair.run(held, PROMPT[4:-1], node_token_ids=PROMPT[-1:], node_parents=[ROOT])
+    assert rows == [4] * 2 + [4, 4, 1] * 2  # of two layers each
+    for row in range(len(said)):
+        pair.check(said[row], PROMPT[: 5 + row])
 
 
 @pytest.mark.parametrize("kind", ["gemma2 by torch", "gpt_oss by torch"])

@@ -7,7 +7,11 @@ import subprocess
 import sys
 
 import pytest
+import torch
 
+from draftloop.runtime import freed_memory, memory_left
+
+GPU = torch.device("cuda")
 PROGRAM = """
 import ctypes
 from draftloop.runtime import freed_memory
@@ -41,3 +45,27 @@ def test_freed_memory_goes_back_to_the_system() -> None:
         [sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=True, timeout=60
     )
     assert int(ran.stdout) > 100 << 20
+
+
+class Card:
+    """A GPU of which torch keeps what was freed, as its allocator does."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, free: int, kept: int) -> None:
+        self.free, self._kept = free, kept
+        monkeypatch.setattr(torch.cuda, "empty_cache", self._empty)
+        monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (self.free, 100))
+
+    def _empty(self) -> None:
+        self.free, self._kept = self.free + self._kept, 0
+
+
+def test_what_torch_keeps_of_freed_memory_is_free(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rounding to eight bits frees a half of the weights; sessions may have it."""
+    Card(monkeypatch, free=20, kept=30)
+    assert memory_left.free_bytes(GPU) == 50
+
+
+def test_freed_memory_goes_back_to_other_processes(monkeypatch: pytest.MonkeyPatch) -> None:
+    card = Card(monkeypatch, free=20, kept=30)
+    freed_memory.give_back()
+    assert card.free == 50

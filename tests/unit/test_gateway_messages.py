@@ -275,6 +275,18 @@ async def test_errors_have_their_own_shape(said: Any, status: int, kind: str, pa
     assert (error["type"], error["error"]["type"]) == ("error", kind)
 
 
+@pytest.mark.parametrize(
+    "path", ["/v1/messages", "/v1/messages/count_tokens", "/v1/chat/completions", "/tokenize"]
+)
+async def test_the_document_knows_the_shape_of_errors(path: str) -> None:
+    async with gateway() as (client, _):
+        document = (await client.get("/openapi.json")).json()
+        refused = await client.post(path, json={"messages": "x"})
+    told = document["paths"][path]["post"]["responses"]["4XX"]["content"]["application/json"]
+    shape = document["components"]["schemas"][told["schema"]["$ref"].rpartition("/")[2]]
+    assert set(refused.json()) == set(shape["properties"])
+
+
 async def test_no_such_route_and_no_such_method() -> None:
     async with gateway() as (client, _):
         missing = await client.post("/v1/messages/batches")

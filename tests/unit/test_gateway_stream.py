@@ -45,6 +45,9 @@ class Room:
 
     taken = 0
 
+    def __init__(self) -> None:
+        self.ending = Ending()
+
     @contextlib.contextmanager
     def admitted(self, _caller: object, count: int) -> Iterator[None]:
         self.taken += count
@@ -126,6 +129,7 @@ class Outcomes(Room):
     """How those ended that it served."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.errors: list[BaseException] = []
 
     @contextlib.contextmanager
@@ -138,24 +142,24 @@ class Outcomes(Room):
 
 
 async def test_whom_the_server_ends_is_not_one_who_has_called_off() -> None:
-    front, ending = Outcomes(), Ending()
+    front = Outcomes()
     generations: Any = [Endless(), Endless()]
-    running = steps(front, generations, (), None, ending)  # type: ignore[arg-type]
+    running = steps(front, generations, (), None)  # type: ignore[arg-type]
     async with contextlib.aclosing(running):
         await anext(running)
-        ending.end_all()
+        front.ending.end_all()
         with pytest.raises(Unavailable, match="the server stops"):
             async for _ in running:
                 pass
     assert [type(error) for error in front.errors] == [Unavailable] * 2
     with pytest.raises(Unavailable, match="the server stops"):
-        await anext(steps(front, generations, (), None, ending))  # type: ignore[arg-type]
+        await anext(steps(front, generations, (), None))  # type: ignore[arg-type]
 
 
 async def test_a_slow_reader_has_room_only_while_something_runs_for_him() -> None:
     front = Room()
     generations: Any = [Rounds(2), Rounds(3)]
-    running = steps(front, generations, (), None, Ending())  # type: ignore[arg-type]
+    running = steps(front, generations, (), None)  # type: ignore[arg-type]
     async with contextlib.aclosing(running):
         await anext(running)
         assert front.taken == 2

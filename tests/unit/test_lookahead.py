@@ -159,7 +159,7 @@ def test_the_pool_keeps_the_latest_used_of_every_first_token() -> None:
 
 
 def test_prompt_and_output_enter_the_pool_across_their_seams() -> None:
-    """The reference's pool never sees them (ALGORITHMS, section 3)."""
+    """The reference's pool never sees them."""
     pool = NgramPool(ngram=3, pool_size=4)
     pool.extend([1, 2])
     pool.extend([3])

@@ -127,6 +127,9 @@ def test_who_gives_no_folder_is_told_how_to_come_to_one(tmp_path: Path) -> None:
     file.touch()
     for given in (file, tmp_path):
         assert refusal(given) == f"target: {given} {missing}{gguf}"
+    file.unlink()
+    (tmp_path / "adapter_config.json").touch()
+    assert "; an adapter is no model by itself: merge it into the one" in refusal(tmp_path)
 
 
 @pytest.mark.parametrize(("named", "token"), [

@@ -157,7 +157,7 @@ def test_a_draft_model_that_says_no_number_drafts_on(
     session = drafter.DrafterSession(model, model.acquire(), asked, 64, is_alone=lambda: alone)
     strategy, budget = STRATEGIES[name](session), DraftBudget(max_nodes=6, max_depth=4)
     for _ in range(3):
-        tree = engine.submit(strategy.propose(budget)).result(timeout=10)
+        tree = engine.submit(strategy.propose(budget)).result()
         tree.validate(vocabulary_size=model.vocabulary_size, max_nodes=6)
         session.commit([LETTER], len(session.committed) + 1)
         strategy.observe([LETTER], Verdict((), (LETTER,), LETTER))

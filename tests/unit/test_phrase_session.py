@@ -75,6 +75,8 @@ def test_a_long_text_takes_bounded_memory() -> None:
     session = PhraseSession(text, 8192, prediction=text)
     assert session._own is not None and session._own.bytes == 16 << 20
     assert PhraseSession([1, 2, 3], 100)._own.bytes == 1024 * 256  # type: ignore[union-attr]
+    # whatever is left of a long context: who asks need not know what a table should hold
+    assert PhraseSession([], 1 << 20)._own.bytes == 8192 * 256  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize(
@@ -92,7 +94,8 @@ def test_a_text_that_is_not_drafted_from_is_not_counted(
 
     monkeypatch.setattr(PhraseIndex, "extend", noted)
     session = store.session(
-        PhraseAccess(scope=scope), [1, 2, 3] * 400, vocabulary_size=8, publishes=True,
+        PhraseAccess(scope=scope), [1, 2, 3] * 400, vocabulary_size=8, expected_tokens=16,
+        publishes=True,
         drafts_from=DraftsFrom(own_text=own_text, recycles=8), prediction=[1, 2],
     )  # fmt: skip
     assert session is not None and session._own is None

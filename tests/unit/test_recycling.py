@@ -134,7 +134,9 @@ def test_a_table_is_shared_as_far_as_phrases_are() -> None:
 
     def session(scope: PhraseScope, tenant: str = "a") -> PhraseSession:
         access = PhraseAccess(scope=scope, target_fingerprint="f", tenant=tenant, origin=1)
-        made = store.session(access, (), vocabulary_size=8, publishes=False, drafts_from=recycles)
+        made = store.session(
+            access, (), vocabulary_size=8, expected_tokens=16, publishes=False, drafts_from=recycles
+        )
         assert made is not None
         return made
 

@@ -14,7 +14,7 @@ from draftloop.runtime import memory_left
 from draftloop.runtime.attention_shapes import AttentionShapes
 from draftloop.runtime.loading import ModelOptions
 from draftloop.runtime.memory_left import GIB
-from draftloop.runtime.room import UNASKED, Room
+from draftloop.runtime.room import UNASKED, Room, enough_memory
 from tests.support.toy_model import llama_config, load_model, save_model
 
 CPU = torch.device("cpu")
@@ -69,6 +69,15 @@ def test_texts_of_sessions_that_have_ended_take_a_share_of_a_cpus_memory(
     """Elsewhere all of it is taken at once."""
     room = dataclasses.replace(ROOM, device=torch.device(device))
     assert room._kept_rows(options()) == rows
+
+
+def test_a_gpu_that_is_full_before_a_service_is_warm_is_said() -> None:
+    with pytest.raises(StartupFailure) as caught, enough_memory("cuda:1"):
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
+    assert str(caught.value) == (
+        "device: cuda:1 has too little memory for this model beside its keys and values; lower "
+        "max_sessions or context_length (CUDA out of memory. Tried to allocate 2.00 GiB.)"
+    )
 
 
 def test_what_there_is_no_memory_for_is_said_with_its_size(tmp_path: Path) -> None:

@@ -1,0 +1,1 @@
+"""`draftloop batch`: a file of requests, answered into a file of answers."""

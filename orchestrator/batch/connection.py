@@ -1,0 +1,58 @@
+"""A connection to a deployment's HTTP API, as the command line's options describe it."""
+
+from __future__ import annotations
+
+import ssl
+from pathlib import Path
+
+import httpx
+
+from draftloop.errors import InvalidInput
+from draftloop.pem import no_password, require_shown
+
+CONNECT_TIMEOUT_S = 10
+
+
+def connect(
+    server: str,
+    *,
+    api_key: str | None,
+    timeout_s: float,
+    concurrency: int,
+    tls_ca: Path | None = None,
+    tls_certificate: Path | None = None,
+    tls_key: Path | None = None,
+) -> httpx.AsyncClient:
+    """Of `https://` servers the system's authorities are trusted where no other one is given.
+
+    Raises InvalidInput for an address that is none, StartupFailure for files that cannot be used.
+    """
+    return httpx.AsyncClient(
+        base_url=_base(server),
+        headers={"authorization": f"Bearer {api_key}"} if api_key else {},
+        timeout=httpx.Timeout(timeout_s, connect=CONNECT_TIMEOUT_S, pool=None),
+        limits=httpx.Limits(max_connections=concurrency, max_keepalive_connections=concurrency),
+        verify=_trust(tls_ca, tls_certificate, tls_key),
+        trust_env=False,  # nobody here takes a proxy of the environment
+    )
+
+
+def _base(server: str) -> str:
+    """Without the /v1 that OpenAI's clients want: requests name it."""
+    try:
+        url = httpx.URL(server)
+    except httpx.InvalidURL:
+        url = httpx.URL("")
+    if url.scheme not in ("http", "https") or not url.host:
+        rule = "must be the address of an HTTP API, such as http://127.0.0.1:8000"
+        raise InvalidInput("server", rule, server)
+    return str(url).rstrip("/").removesuffix("/v1")
+
+
+def _trust(ca: Path | None, certificate: Path | None, key: Path | None) -> ssl.SSLContext:
+    if ca is not None:
+        require_shown("tls", ca=ca, certificate=certificate, key=key)
+    context = ssl.create_default_context(cafile=ca)
+    if certificate is not None:
+        context.load_cert_chain(certificate, key, no_password)
+    return context

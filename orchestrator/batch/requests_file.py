@@ -1,0 +1,66 @@
+"""The requests of a batch: JSON Lines in the form of OpenAI's Batch API."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+
+from draftloop.config import broken_rules
+from draftloop.errors import InvalidInput
+
+
+class BatchRequest(BaseModel):
+    """One line."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+    custom_id: str = Field(min_length=1)
+    method: Literal["POST"]
+    url: str
+    body: dict[str, Any]
+
+    @field_validator("url")
+    @classmethod
+    def _is_of_the_api(cls, url: str) -> str:
+        if not url.startswith("/v1/"):
+            raise ValueError("must be a path that begins with /v1/, such as /v1/chat/completions")
+        return url
+
+    @field_validator("body")
+    @classmethod
+    def _is_answered_at_once(cls, body: dict[str, Any]) -> dict[str, Any]:
+        if body.get("stream"):
+            raise ValueError("must not ask for a stream: an answer is one line")
+        return body
+
+
+def read_requests(file: Path) -> Iterator[BatchRequest]:
+    """One after the other; empty lines are none. Raises InvalidInput naming line and field."""
+    with file.open("rb") as lines:
+        for number, line in enumerate(lines, start=1):
+            if line.strip():
+                yield _read(line, f"{file.name}, line {number}")
+
+
+def _read(line: bytes, place: str) -> BatchRequest:
+    try:
+        return BatchRequest.model_validate_json(line)
+    except ValidationError as error:
+        name, rule, value = next(broken_rules(error))
+        raise InvalidInput(f"{place}: {name}" if name else place, rule, value) from None
+
+
+def check_requests(file: Path) -> set[str]:
+    """The `custom_id`s of all requests. Raises InvalidInput where one is not as it must be."""
+    found: set[str] = set()
+    for request in read_requests(file):
+        if request.custom_id in found:
+            rule = "must be another one for every request"
+            raise InvalidInput(f"{file.name}: custom_id", rule, request.custom_id)
+        found.add(request.custom_id)
+    if not found:
+        raise InvalidInput("requests", "must hold at least one request", str(file))
+    return found

@@ -1,0 +1,112 @@
+"""`draftloop batch`: a file of requests, answered into a file of answers."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from draftloop.config import DEFAULT_HTTP_PORT, LOOPBACK
+from draftloop.errors import InvalidInput
+from orchestrator.cli_common import (
+    ApiKey,
+    TlsCa,
+    TlsCertificate,
+    TlsKey,
+    clear_errors,
+    complaints,
+)
+
+if TYPE_CHECKING:
+    import httpx
+
+    from orchestrator.batch.batch import Tally
+
+SOME_FAILED = 1
+
+
+def batch(
+    requests: Annotated[Path, typer.Argument(help="JSON Lines in the form of OpenAI's Batch API.")],
+    answers: Annotated[Path, typer.Argument(help="File for the answers, in the same form.")],
+    server: Annotated[
+        str, typer.Option(help="Address of a running deployment's HTTP API.")
+    ] = f"http://{LOOPBACK}:{DEFAULT_HTTP_PORT}",
+    concurrency: Annotated[int, typer.Option(min=1, max=4096, help="Requests at a time.")] = 16,
+    timeout_s: Annotated[
+        float, typer.Option(min=1, help="Most seconds to wait for an answer.")
+    ] = 900,
+    patience_s: Annotated[
+        float, typer.Option(min=0, help="Most seconds to wait for a server that is away.")
+    ] = 300,
+    api_key: ApiKey = None,
+    tls_ca: TlsCa = None,
+    tls_certificate: TlsCertificate = None,
+    tls_key: TlsKey = None,
+) -> None:
+    """Answer a file of requests. The same command goes on where an earlier one was stopped."""
+    with clear_errors():
+        from orchestrator.batch.connection import connect
+        from orchestrator.batch.requests_file import check_requests
+
+        if answers.exists() and answers.samefile(requests):
+            raise InvalidInput("answers", "must be another file than the requests", str(answers))
+        client = connect(
+            server, api_key=api_key, timeout_s=timeout_s, concurrency=concurrency,
+            tls_ca=tls_ca, tls_certificate=tls_certificate, tls_key=tls_key,
+        )  # fmt: skip
+        wanted = check_requests(requests)  # all of it, so that a mistake sends nothing
+        began = time.monotonic()
+        tally = asyncio.run(_answer(client, requests, answers, wanted, concurrency, patience_s))
+    _show(tally, time.monotonic() - began)
+    if tally.failed:
+        raise typer.Exit(SOME_FAILED)
+
+
+async def _answer(
+    client: httpx.AsyncClient,
+    requests: Path,
+    answers: Path,
+    wanted: set[str],
+    concurrency: int,
+    patience_s: float,
+) -> Tally:
+    """What the file of answers lacks."""
+    from orchestrator.batch.answers_file import AnswersFile
+    from orchestrator.batch.asker import Asker
+    from orchestrator.batch.batch import run
+    from orchestrator.batch.requests_file import read_requests
+
+    async with client:
+        asker = Asker(client, patience_s)
+        await asker.require_server()
+        with AnswersFile(answers) as there:
+            left = wanted - there.answered
+            missing = (request for request in read_requests(requests) if request.custom_id in left)
+            with _progress(len(wanted), len(wanted) - len(left)) as told:
+                return await run(missing, there, asker, concurrency=concurrency, told=told)
+
+
+@contextmanager
+def _progress(total: int, before: int) -> Iterator[Callable[[Tally], None]]:
+    """Call what it gives with every tally."""
+    columns = (TextColumn("answering"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=complaints, transient=True) as progress:
+        task = progress.add_task("", total=total, completed=before)
+        yield lambda tally: progress.update(task, completed=before + tally.done)
+
+
+def _show(tally: Tally, seconds: float) -> None:
+    complaints.print(
+        f"{tally.answered:,} answered, {tally.failed:,} failed; {tally.tokens:,} tokens in "
+        f"{seconds:.1f} s: {tally.tokens / seconds:.0f} a second"
+    )
+    if tally.failed:
+        said = f"the first that failed: {tally.first_failure}"
+        complaints.print(f"draftloop: {said}", style="red", markup=False, soft_wrap=True)
+        complaints.print("the same command asks again for what failed", style="dim")

@@ -1,0 +1,26 @@
+"""A file that takes another's place."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TextIO
+
+
+@contextmanager
+def replacing(file: Path) -> Iterator[TextIO]:
+    """A file that is there once it is whole, and is nobody else's business."""
+    if file.exists() and not file.is_file():  # a pipe, a terminal
+        with file.open("w", encoding="utf-8") as target:
+            yield target
+        return
+    file = file.resolve()  # behind a link, what it leads to
+    number, name = tempfile.mkstemp(dir=file.parent, prefix=f"{file.name}.")
+    try:
+        with open(number, "w", encoding="utf-8") as target:
+            yield target
+        Path(name).replace(file)
+    finally:
+        Path(name).unlink(missing_ok=True)

@@ -1,0 +1,160 @@
+"""`draftloop batch`: every request is answered once, as it would be alone, whatever interrupts."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from typer.testing import CliRunner, Result
+
+from orchestrator.cli import app
+from orchestrator.cli_batch import SOME_FAILED
+from orchestrator.cli_common import FAILED
+from tests.support.ports import quiet_port
+
+ASKED: dict[str, tuple[str, dict[str, Any]]] = {
+    "text": ("/v1/completions", {"prompt": "def main():", "temperature": 0.8, "seed": 3}),
+    "chat": ("/v1/chat/completions", {"messages": [{"role": "user", "content": "Hello"}]}),
+    "response": ("/v1/responses", {"input": "Hello", "max_output_tokens": 16}),
+    "message": (
+        "/v1/messages",
+        {"model": "verifier", "max_tokens": 16, "messages": [{"role": "user", "content": "Hi"}]},
+    ),
+}  # fmt: skip
+LIMITS = {"/v1/completions": {"max_tokens": 16}, "/v1/chat/completions": {"max_tokens": 16}}
+
+
+def line(custom_id: str, url: str = "/v1/completions", **body: Any) -> dict[str, Any]:
+    return {"custom_id": custom_id, "method": "POST", "url": url, "body": body}
+
+
+def asked() -> list[dict[str, Any]]:
+    return [line(name, url, **LIMITS.get(url, {}), **body) for name, (url, body) in ASKED.items()]
+
+
+def written(file: Path, lines: list[dict[str, Any]]) -> Path:
+    file.write_text("".join(f"{json.dumps(one)}\n" for one in lines))
+    return file
+
+
+def answered(file: Path) -> dict[str, dict[str, Any]]:
+    """By `custom_id`; one line each."""
+    lines = [json.loads(one) for one in file.read_text().splitlines()]
+    found = {one["custom_id"]: one for one in lines}
+    assert len(found) == len(lines)
+    return found
+
+
+def batch(server: str, requests: Path, answers: Path, *flags: str) -> Result:
+    return CliRunner().invoke(
+        app, ["batch", str(requests), str(answers), "--server", server, *flags]
+    )
+
+
+def words(body: dict[str, Any]) -> Any:
+    """What was said, whatever API's words it is in."""
+    return body.get("choices") or body.get("output") or body["content"]
+
+
+def test_all_kinds_of_requests_are_answered_as_they_would_be_alone(
+    base: str, http: httpx.Client, tmp_path: Path
+) -> None:
+    requests = written(tmp_path / "requests.jsonl", asked())
+    done = batch(f"{base}/v1/", requests, tmp_path / "answers.jsonl", "--concurrency", "3")
+    assert done.exit_code == 0, done.stderr
+    assert "4 answered, 0 failed; " in done.stderr
+    answers = answered(tmp_path / "answers.jsonl")
+    assert answers.keys() == ASKED.keys()
+    assert all(one["error"] is None and one["response"]["request_id"] for one in answers.values())
+    text = answers["text"]["response"]["body"]
+    alone = http.post("/v1/completions", json=asked()[0]["body"]).json()
+    assert text["choices"][0]["text"] == alone["choices"][0]["text"]
+    assert all(words(one["response"]["body"]) for one in answers.values())
+
+
+def test_the_same_command_goes_on(base: str, tmp_path: Path) -> None:
+    requests, file = tmp_path / "requests.jsonl", tmp_path / "answers.jsonl"
+    written(requests, asked()[:1])
+    assert batch(base, requests, file).exit_code == 0
+    first = file.read_text()
+    file.write_text(first + first[: len(first) // 2])  # killed while it wrote
+    written(requests, asked())
+    done = batch(base, requests, file)
+    assert done.exit_code == 0 and "3 answered, 0 failed" in done.stderr, done.stderr
+    assert file.read_text().startswith(first) and answered(file).keys() == ASKED.keys()
+    whole = file.read_text()
+    assert "0 answered, 0 failed" in batch(base, requests, file).stderr
+    assert file.read_text() == whole
+
+
+def test_what_failed_is_told_and_asked_again(base: str, tmp_path: Path) -> None:
+    requests, file = tmp_path / "requests.jsonl", tmp_path / "answers.jsonl"
+    written(requests, [line("bad", prompt="x", max_tokens=-1), asked()[0]])
+    done = batch(base, requests, file, "--concurrency", "1")
+    assert done.exit_code == SOME_FAILED
+    assert "1 answered, 1 failed" in done.stderr
+    assert "the first that failed: bad: max_tokens: must be" in done.stderr
+    failed = answered(file)["bad"]["response"]
+    assert failed["status_code"] == 400 and failed["body"]["error"]["param"] == "max_tokens"
+    written(requests, [line("bad", prompt="x", max_tokens=1), asked()[0]])
+    assert batch(base, requests, file).exit_code == 0
+    assert {one["response"]["status_code"] for one in answered(file).values()} == {200}
+
+
+GOOD = json.dumps(line("a", prompt="x"))
+
+
+@pytest.mark.parametrize(
+    ("content", "complaint"),
+    [
+        ("", "requests: must hold at least one request; got '"),
+        ("{\n", "requests.jsonl, line 1: Invalid JSON: "),
+        (f"{GOOD}\n\n[]\n", "requests.jsonl, line 3: Input should be "),
+        ('{"custom_id": "a"}\n', "requests.jsonl, line 1: method: Field required; got "),
+        (GOOD.replace("POST", "GET"), "requests.jsonl, line 1: method: Input should be 'POST'; go"),
+        (GOOD.replace("/v1/", "v1/"), "requests.jsonl, line 1: url: must be a path that begins wi"),
+        (json.dumps(line("a", stream=True)), "requests.jsonl, line 1: body: must not ask for a st"),
+        (GOOD.replace('"url"', '"uri": 1, "url"'), "requests.jsonl, line 1: uri: Extra inputs are"),
+        (f"{GOOD}\n{GOOD}\n", "requests.jsonl: custom_id: must be another one for every request; "),
+    ],
+)  # fmt: skip
+def test_a_mistake_is_one_line_and_nothing_is_sent(
+    content: str, complaint: str, tmp_path: Path
+) -> None:
+    requests, file = tmp_path / "requests.jsonl", tmp_path / "answers.jsonl"
+    requests.write_text(content)
+    done = batch(f"http://127.0.0.1:{quiet_port()}", requests, file)
+    assert done.exit_code == FAILED and not file.exists()
+    [told] = done.stderr.splitlines()
+    assert told.startswith(f"draftloop: {complaint}")
+
+
+@pytest.mark.parametrize("server", ["127.0.0.1:8000", "ftp://there", "http://", "http://[::1"])
+def test_what_is_no_address_is_told(server: str, tmp_path: Path) -> None:
+    requests = written(tmp_path / "requests.jsonl", asked())
+    done = batch(server, requests, tmp_path / "answers.jsonl")
+    assert done.exit_code == FAILED
+    rule = "must be the address of an HTTP API, such as http://127.0.0.1:8000"
+    assert done.stderr == f"draftloop: server: {rule}; got {server!r}\n"
+
+
+def test_nobody_there_is_told_at_once(tmp_path: Path) -> None:
+    requests = written(tmp_path / "requests.jsonl", asked())
+    server = f"http://127.0.0.1:{quiet_port()}"
+    done = batch(server, requests, tmp_path / "answers.jsonl")
+    assert done.exit_code == FAILED and not (tmp_path / "answers.jsonl").exists()
+    assert done.stderr.startswith(f"draftloop: no answer from {server}")
+
+
+def test_files_of_others_stay_as_they_are(base: str, tmp_path: Path) -> None:
+    requests, other = written(tmp_path / "requests.jsonl", asked()), tmp_path / "notes.txt"
+    other.write_text("not yours\n")
+    done = batch(base, requests, other)
+    assert done.exit_code == FAILED and other.read_text() == "not yours\n"
+    assert "notes.txt, line 1: must be an answer of a batch; name another file" in done.stderr
+    same = batch(base, requests, requests)
+    assert same.exit_code == FAILED and "answers: must be another file than the re" in same.stderr
+    assert requests.read_text().count("\n") == len(ASKED)

@@ -1,0 +1,105 @@
+"""Who asks for a batch: when it asks again, how long it waits, and when it gives up."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import httpx
+import pytest
+from tenacity import wait_none
+
+from draftloop.errors import Forbidden, Unauthenticated, Unavailable
+from orchestrator.batch import asker
+from orchestrator.batch.asker import Asker
+from orchestrator.batch.requests_file import BatchRequest
+
+Said = httpx.Response | Exception
+
+REQUEST = BatchRequest(custom_id="a", method="POST", url="/v1/completions", body={"prompt": "x"})
+BUSY = httpx.Response(429, json={"error": {"message": "full"}}, headers={"retry-after": "0"})
+STARTING = httpx.Response(503, json={"error": {"message": "no verifier"}})
+FINE = httpx.Response(200, json={"choices": []}, headers={"x-request-id": "r"})
+
+
+@pytest.fixture(autouse=True)
+def _no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(asker, "PAUSE", wait_none())
+
+
+def told(answers: Iterable[Said]) -> Callable[[httpx.Request], httpx.Response]:
+    """A server that says these, one after the other."""
+    left = iter(answers)
+
+    def say(_: httpx.Request) -> httpx.Response:
+        answer = next(left)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    return say
+
+
+async def ask(*answers: Said, patience_s: float = 60) -> dict[str, Any]:
+    transport = httpx.MockTransport(told(answers))
+    async with httpx.AsyncClient(transport=transport, base_url="http://there") as client:
+        return await Asker(client, patience_s).answer(REQUEST)
+
+
+@pytest.mark.parametrize(
+    "first", [BUSY, STARTING, httpx.Response(502, text="<html>"), httpx.ConnectError("refused"),
+              httpx.RemoteProtocolError("disconnected"), httpx.ConnectTimeout("")]
+)  # fmt: skip
+async def test_what_passes_is_asked_again(first: Said) -> None:
+    answer = await ask(first, first, FINE)
+    assert answer["custom_id"] == "a" and answer["error"] is None
+    assert answer["response"] == {"status_code": 200, "request_id": "r", "body": {"choices": []}}
+
+
+@pytest.mark.parametrize(
+    ("status", "body"),
+    [(400, {"error": {"message": "max_tokens"}}), (500, {}), (504, {"error": None})],
+)
+async def test_what_does_not_pass_is_an_answer(status: int, body: Any) -> None:
+    answer = await ask(httpx.Response(status, json=body))
+    assert answer["response"] == {"status_code": status, "request_id": "", "body": body}
+
+
+async def test_what_took_too_long_once_is_not_tried_again() -> None:
+    answer = await ask(httpx.ReadTimeout(""))
+    assert answer["response"] is None
+    assert answer["error"] == {"code": "timeout", "message": "ReadTimeout"}
+
+
+async def test_a_server_that_is_away_is_waited_for_so_long() -> None:
+    with pytest.raises(Unavailable, match="no answer from http://there for 0 s: no verifier; the"):
+        await ask(STARTING, patience_s=0)
+
+
+async def test_a_busy_server_is_there() -> None:
+    answer = await ask(*[BUSY] * 50, FINE, patience_s=0)
+    assert answer["response"]["status_code"] == 200
+
+
+async def test_pauses_are_as_long_as_the_server_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    slept: list[float] = []
+
+    async def sleep(seconds: float) -> None:
+        slept.append(seconds)
+
+    monkeypatch.setattr("asyncio.sleep", sleep)
+    waiting = httpx.Response(429, json={}, headers={"retry-after": "7"})
+    dated = httpx.Response(429, json={}, headers={"retry-after": "Wed, 21 Oct 2037 07:28:00 GMT"})
+    await ask(waiting, dated, FINE)
+    assert slept == [7, 0]
+
+
+@pytest.mark.parametrize(("status", "error"), [(401, Unauthenticated), (403, Forbidden)])
+async def test_a_wrong_key_is_told_before_anything_is_asked(
+    status: int, error: type[Exception]
+) -> None:
+    refusal = httpx.Response(status, json={"error": {"message": "not that key"}})
+    transport = httpx.MockTransport(told([refusal]))
+    async with httpx.AsyncClient(transport=transport, base_url="http://there") as client:
+        with pytest.raises(error, match="not that key"):
+            await Asker(client, 60).require_server()

@@ -1,0 +1,81 @@
+"""GPUs that are not there, or too old."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from draftloop.errors import StartupFailure
+from draftloop.runtime.gpus import require_compiled_for, require_gpu
+from tests.support.toy_model import load_model, save_model
+
+GPU = torch.device("cuda")
+
+
+def seen(monkeypatch: pytest.MonkeyPatch, count: int) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: count > 0)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: count)
+    monkeypatch.setattr(torch.backends.cuda, "is_built", lambda: True)
+
+
+def refusal(name: str) -> str:
+    with pytest.raises(StartupFailure) as caught:
+        require_gpu(name)
+    return str(caught.value)
+
+
+def test_a_torch_for_cpus_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The machine may have a GPU all the same."""
+    seen(monkeypatch, 0)
+    monkeypatch.setattr(torch.backends.cuda, "is_built", lambda: False)
+    said = refusal("cuda")
+    assert said.startswith(f"device: cuda is not available: torch {torch.__version__} is a build")
+
+
+def test_what_the_driver_says_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen(monkeypatch, 0)
+
+    def fail() -> None:
+        raise RuntimeError("The NVIDIA driver on your system is too old\n(found version 11040).")
+
+    monkeypatch.setattr(torch.cuda, "init", fail)
+    assert refusal("cuda:0") == (
+        "device: cuda:0 is not available: The NVIDIA driver on your system is too old (found "
+        "version 11040)."
+    )
+
+
+@pytest.mark.parametrize(("count", "known"), [(1, "cuda:0"), (4, "cuda:0 to cuda:3")])
+def test_a_gpu_beyond_the_last_is_refused(
+    monkeypatch: pytest.MonkeyPatch, count: int, known: str
+) -> None:
+    """Of CUDA it would be a ruined device, which ends a service without its being told why."""
+    seen(monkeypatch, count)
+    require_gpu("cuda")
+    require_gpu(f"cuda:{count - 1}")
+    said = refusal(f"cuda:{count}")
+    assert f"device: cuda:{count} is not available: this process sees {known} (" in said
+
+
+def test_an_old_gpu_goes_on_without_steps(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Nobody tries them: for such a one Triton may abort the process."""
+    model = load_model(save_model(tmp_path))
+    assert model._lean is not None
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: (7, 5))
+    monkeypatch.setitem(sys.modules, "draftloop.runtime.cuda_graph", None)  # an import is a try
+    model._lean.pad_steps(model.cache, 4)
+    assert model._lean.steps is None
+    said = capsys.readouterr().out
+    assert "forwards run without padded steps" in said
+    assert "Triton needs a GPU of compute capability 8.0; this one has 7.5" in said
+
+
+def test_gpus_of_today_are_compiled_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    for capability in ((8, 0), (9, 0), (12, 1)):
+        monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _, c=capability: c)
+        require_compiled_for(GPU)
