@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from draftloop.config import bundled_model
+from draftloop.model_info import model_fingerprint
 from draftloop.runtime.loading import ModelOptions
 from draftloop.runtime.model import LanguageModel
 
@@ -22,6 +23,14 @@ def bundled_pair(
         role: LanguageModel(ModelOptions(folder=bundled_model(name), threads=threads))
         for role, name in roles.items()
     }
+
+
+def fingerprints(drafts: Iterable[str]) -> dict[str, str]:
+    """Of the bundled verifier model and these draft models: what figures without services are of.
+
+    The profiles beside them are those of the costs, which may be of other models.
+    """
+    return {name: model_fingerprint(bundled_model(name)) for name in ("verifier", *drafts)}
 
 
 def smaller_role(place: int) -> str:

@@ -20,11 +20,11 @@ from rich.progress import track
 from rich.table import Table
 from torch import Tensor
 
-from benchmarks.bundled_pair import bundled_pair
+from benchmarks.bundled_pair import bundled_pair, fingerprints
 from benchmarks.candidates import decode, logits_of
 from benchmarks.machine import describe_machine
 from benchmarks.output import as_command, prepare
-from benchmarks.prompts import MAIN_WORKLOADS, Missing
+from benchmarks.prompts import MAIN_WORKLOADS, material_of
 from benchmarks.settings import LEAST_TOKENS, at_least, read_temperature
 from benchmarks.workload import FIRST_SEED
 from draftloop.request import SamplingParameters
@@ -93,14 +93,10 @@ def listen(
 def measure(settings: argparse.Namespace) -> Iterator[Met]:
     """Workload by workload; those whose prompts are not at hand are left out."""
     target, draft = bundled_pair(settings.threads, settings.draft).values()
-    for workload in MAIN_WORKLOADS:
-        try:
-            prompts = MAIN_WORKLOADS[workload](settings.prompts).measured
-        except Missing:
-            continue
+    for workload, material in material_of(MAIN_WORKLOADS, settings.prompts).items():
         for temperature in settings.temperature:
             heard: dict[float, list[Heard]] = {part: [] for part in PARTS}
-            for number, prompt in enumerate(track(prompts, f"{workload}, {temperature}")):
+            for number, prompt in enumerate(track(material.measured, f"{workload}, {temperature}")):
                 sampling = SamplingParameters(temperature=temperature, seed=FIRST_SEED + number)
                 text, _ = decode(target, prompt.token_ids, sampling, settings.tokens)
                 logits, start = logits_of(draft, text), len(prompt.token_ids)
@@ -150,7 +146,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     show(Console(), found)
     if settings.out:
         stated = {**vars(settings), "out": str(settings.out)}
-        said = {"settings": stated, "machine": describe_machine()}
+        said = {
+            "settings": stated,
+            "machine": describe_machine(),
+            "models": fingerprints([settings.draft]),
+        }
         content = {**said, "met": [asdict(met) for met in found]}
         settings.out.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
     return 0

@@ -20,12 +20,12 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
-from benchmarks.bundled_pair import bundled_pair
+from benchmarks.bundled_pair import bundled_pair, fingerprints
 from benchmarks.candidates import MOST_OFFERS, Phrases, Ranked, Recycled, decode, index_of, rankings
 from benchmarks.machine import describe_machine
 from benchmarks.output import as_command, prepare
 from benchmarks.perfect_tree import CandidateSource, PerfectRound, perfect_rounds
-from benchmarks.prompts import MAIN_WORKLOADS, Missing, Prompt
+from benchmarks.prompts import MAIN_WORKLOADS, Prompt, material_of
 from benchmarks.recorded_costs import points_of, read_profiles
 from benchmarks.settings import LEAST_TOKENS, RESULTS, at_least, read_temperature, unless_told
 from benchmarks.systems import PROFILES, SOURCES
@@ -152,11 +152,7 @@ def measure(
     settings: argparse.Namespace, pair: Pair, costs: Mapping[str, Costs]
 ) -> Iterator[Bound]:
     """Workload by workload; those whose prompts are not at hand are left out."""
-    for workload in settings.workloads:
-        try:
-            material = MAIN_WORKLOADS[workload](settings.prompts)
-        except Missing:
-            continue
+    for workload, material in material_of(settings.workloads, settings.prompts).items():
         for temperature in settings.temperature:
             sampling = [
                 SamplingParameters(temperature=temperature, seed=FIRST_SEED + number)
@@ -217,7 +213,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     profiles = read_profiles([settings.costs])
     warm_up()
     found: list[Bound] = []
-    for draft in dict.fromkeys(PROFILES[name].draft for name in profiles):
+    drafts = dict.fromkeys(PROFILES[name].draft for name in profiles)
+    for draft in drafts:
         costs = {
             name: Costs.of_json(pair)
             for name, pair in profiles.items()
@@ -225,7 +222,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         }
         found += measure(settings, Pair(settings.threads, draft), costs)
     show(Console(), found)
-    said = {"settings": vars(settings), "machine": describe_machine()}
+    said = {
+        "settings": vars(settings),
+        "machine": describe_machine(),
+        "models": fingerprints(drafts),
+    }
     content = {**said, "profiles": profiles, "bounds": [asdict(bound) for bound in found]}
     Path(settings.out).write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
     return 0

@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import keyword
 import re
+import sys
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
+from itertools import islice
 from pathlib import Path
 
 from draftloop.config import REPOSITORY, bundled_model
@@ -17,7 +19,8 @@ from draftloop.grammar import Grammar
 from orchestrator.tokenizer import Tokenizer
 
 PROMPTS_FILE = REPOSITORY / "models" / "held_out_prompts.jsonl"
-SPEC_BENCH = REPOSITORY.parent / "shared" / "data" / "spec_bench.jsonl"
+SPEC_BENCH_NAME = "../shared/data/spec_bench.jsonl"  # beside the repository
+SPEC_BENCH = REPOSITORY / SPEC_BENCH_NAME
 WARM_PROMPTS = 4
 LONGEST_PROMPT = 900
 # An edited file is begun so far, and the rest is to be carried on.
@@ -132,17 +135,16 @@ def cut(prompt: Prompt, tokens: int) -> Prompt:
 
 def completion(count: int) -> Material:
     """Held-out Python files; warm: by other files."""
-    known = _entries()
-    measured = held_out_prompts(min(count, len(known) - WARM_PROMPTS))
-    files = {prompt.file for prompt in measured}
-    others = [entry for entry in known[::-1] if entry.file not in files]
-    return Material(measured, [_begun(e.file, e.text) for e in others[:WARM_PROMPTS]])
+    entries = [entry for entry in _entries() if entry.file not in _set_apart()][:count]
+    measured = [_begun(entry.file, entry.text) for entry in entries]
+    return _warmed_by_others(measured, (_begun(e.file, e.text) for e in _entries()[::-1]))
 
 
 def editing(count: int) -> Material:
     """A held-out file, then its second version with a renaming begun; warm: by other files."""
     edits = [edit for entry in _entries() if (edit := _renamed(entry)) is not None]
-    return Material(edits[:count], edits[count : count + WARM_PROMPTS])
+    measured = [edit for edit in edits if edit.file not in _set_apart()][:count]
+    return _warmed_by_others(measured, edits)
 
 
 def agent(count: int) -> Material:
@@ -159,12 +161,12 @@ def agent(count: int) -> Material:
 def chat(count: int) -> Material:
     """First turns of Spec-Bench questions; raises Missing where they are not at hand."""
     if not SPEC_BENCH.exists():
-        raise Missing("Spec-Bench prompts are not on this machine")
+        raise Missing(f"Spec-Bench prompts are not on this machine ({SPEC_BENCH_NAME})")
     lines = SPEC_BENCH.read_text(encoding="utf-8").splitlines()
     stride = max(1, len(lines) // (count + WARM_PROMPTS))
     questions = [json.loads(line) for line in lines[::stride]]
     prompts = [_prompt(str(q["question_id"]), q["turns"][0]) for q in questions]
-    return Material(prompts[:count], prompts[count : count + WARM_PROMPTS])
+    return _warmed_by_others(prompts[:-WARM_PROMPTS][:count], prompts)
 
 
 def structured(count: int) -> Material:
@@ -184,6 +186,41 @@ MAIN_WORKLOADS: dict[str, Callable[[int], Material]] = {
     "chat": chat,
 }
 WORKLOADS = {**MAIN_WORKLOADS, "json": structured}
+
+
+def at_hand(
+    names: Iterable[str], count: int, leave_out: Callable[[str], object]
+) -> Iterator[tuple[str, Material]]:
+    """The workloads whose prompts are on this machine; of the others `leave_out` hears why."""
+    for name in names:
+        try:
+            material = WORKLOADS[name](count)
+        except Missing as missing:
+            leave_out(f"{name}: {missing}")
+        else:
+            yield name, material
+
+
+def material_of(names: Collection[str], count: int) -> dict[str, Material]:
+    """Those at hand; says which are not. Raises InvalidInput where none is."""
+    found = dict(at_hand(names, count, lambda why: sys.stderr.write(f"left out: {why}\n")))
+    if not found:
+        rule = "must be some whose prompts are on this machine"
+        raise InvalidInput("workloads", rule, ", ".join(names))
+    return found
+
+
+def _set_apart() -> frozenset[str]:
+    """Files that are never measured, however many prompts are: a warm pool needs others."""
+    files = dict.fromkeys(entry.file for entry in _entries())
+    return frozenset(list(files)[-WARM_PROMPTS:])
+
+
+def _warmed_by_others(measured: list[Prompt], prompts: Iterable[Prompt]) -> Material:
+    """These, and the first prompts that are of no file of theirs."""
+    files = {prompt.file for prompt in measured}
+    others = (prompt for prompt in prompts if prompt.file not in files)
+    return Material(measured, list(islice(others, WARM_PROMPTS)))
 
 
 @cache

@@ -16,9 +16,22 @@ Curve = tuple[CostPoint, ...]
 
 
 def read_profiles(files: Iterable[str]) -> dict[str, Any]:
-    """What results say of their profiles; of one in several files the first."""
-    read = [json.loads(Path(file).read_text(encoding="utf-8"))["profiles"] for file in files]
+    """What results say of their profiles; of one in several files the first.
+
+    Raises OSError where a file cannot be read, and InvalidInput where it has no profiles.
+    """
+    read = [_profiles_in(file) for file in files]
     return {name: said for profiles in reversed(read) for name, said in profiles.items()}
+
+
+def _profiles_in(file: str) -> dict[str, Any]:
+    try:
+        profiles = json.loads(Path(file).read_text(encoding="utf-8"))["profiles"]
+    except (ValueError, TypeError, KeyError):
+        profiles = None
+    if not isinstance(profiles, dict) or not profiles.keys() <= PROFILES.keys():
+        raise InvalidInput("costs", "must be results that benchmarks.run wrote", file)
+    return profiles
 
 
 def points_of(profile: Mapping[str, Any], role: str) -> Curve:

@@ -16,6 +16,7 @@ from benchmarks.calibration import Estimates
 from benchmarks.drawings import ratio_within
 from benchmarks.looping import is_looping
 from benchmarks.outcome import Outcome, RoundSplit
+from draftloop.errors import InvalidInput
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -206,11 +207,18 @@ class Results:
 
     @classmethod
     def read(cls, file: Path) -> Results:
-        """What `write` wrote."""
-        content = json.loads(file.read_text(encoding="utf-8"))
-        content["rows"] = [_row_from_json(entry) for entry in content["rows"]]
-        content["calibration"] = [Estimates(**e) for e in content.get("calibration", [])]
-        return cls(**content)
+        """What `write` wrote.
+
+        Raises OSError where the file cannot be read, and InvalidInput where it is another one.
+        """
+        try:
+            content = json.loads(file.read_text(encoding="utf-8"))
+            content["rows"] = [_row_from_json(entry) for entry in content["rows"]]
+            content["calibration"] = [Estimates(**e) for e in content.get("calibration", [])]
+            return cls(**content)
+        except (ValueError, TypeError, KeyError):
+            rule = "must be a file that benchmarks.run wrote"
+            raise InvalidInput("results", rule, str(file)) from None
 
 
 def _rounded(value: Any) -> Any:

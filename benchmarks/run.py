@@ -26,7 +26,7 @@ from benchmarks.journal import Journal
 from benchmarks.machine import describe_deployment, describe_machine
 from benchmarks.measure import Plan, Tick, measure
 from benchmarks.output import INTERRUPTED, beside, prepare, progress_on, say_error
-from benchmarks.prompts import WORKLOADS, Missing
+from benchmarks.prompts import at_hand
 from benchmarks.results import Results, rows
 from benchmarks.services import Services, running, stack_of
 from benchmarks.settings import read_settings, said
@@ -128,19 +128,16 @@ class Bench:
 
     def _workloads(self) -> list[Workload]:
         """Those asked for that are at hand."""
-        found: list[Workload] = []
-        for name in self.settings.workloads:
-            try:
-                material = WORKLOADS[name](self.settings.prompts)
-            except Missing as missing:
-                self._leave_out(f"{name}: {missing}")
-                continue
-            temperatures = tuple(self.settings.temperature)
-            tokens = self.settings.tokens
-            found.append(
-                Workload(name=name, material=material, tokens=tokens, temperatures=temperatures)
+        settings = self.settings
+        return [
+            Workload(
+                name=name,
+                material=material,
+                tokens=settings.tokens,
+                temperatures=tuple(settings.temperature),
             )
-        return found
+            for name, material in at_hand(settings.workloads, settings.prompts, self._leave_out)
+        ]
 
     def _leave_out(self, reason: str) -> None:
         if reason not in self.left_out:

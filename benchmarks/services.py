@@ -20,8 +20,9 @@ from draftloop.config import Quantization, bundled_model
 from draftloop.environment import API_KEY
 from draftloop.phrase import PhraseScope
 from draftloop.request import GenerationParameters, SamplingParameters
-from draftloop.rpc.health import CA
+from draftloop.rpc.health import CA, CERTIFICATE, KEY
 from draftloop.speculation import OUROBOROS, Speculation
+from orchestrator.cli_common import require_encryption
 from orchestrator.launcher import Stack
 from orchestrator.stack_config import StackConfig
 
@@ -148,10 +149,15 @@ def running(config: StackConfig, on_ready: Callable[[str], None]) -> Iterator[Se
 
 @contextlib.contextmanager
 def connected(address: str) -> Iterator[RunningServer]:
-    """To a server that runs already; key and CA come from where `draftloop generate` takes them."""
-    key, ca = os.environ.get(API_KEY), os.environ.get(CA)
-    tls = ClientTls(ca=Path(ca)) if ca else None
-    client = AsyncClient(address, api_key=key, tls=tls, retry=NO_RETRY)
+    """To a server that runs already; key and TLS come from where `draftloop generate` takes them.
+
+    Raises StartupFailure where there is a certificate to show, and nobody to trust.
+    """
+    said = (os.environ.get(name) for name in (CA, CERTIFICATE, KEY))
+    ca, certificate, key = (Path(file) if file else None for file in said)
+    require_encryption(ca, certificate, key)
+    tls = ClientTls(ca=ca, certificate=certificate, key=key) if ca else None
+    client = AsyncClient(address, api_key=os.environ.get(API_KEY), tls=tls, retry=NO_RETRY)
     with _loop_of(client) as runner:
         yield RunningServer(client, runner)
 

@@ -22,9 +22,10 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
-from benchmarks.bundled_pair import bundled_pair
+from benchmarks.bundled_pair import bundled_pair, fingerprints
+from benchmarks.machine import describe_machine
 from benchmarks.output import as_command, prepare
-from benchmarks.prompts import MAIN_WORKLOADS, Missing
+from benchmarks.prompts import MAIN_WORKLOADS, Material, material_of
 from benchmarks.recorded_costs import Curve, curves_of, part_of, read_profiles
 from benchmarks.services import parameters
 from benchmarks.settings import LEAST_TOKENS, RESULTS, at_least, from_zero_to, read_temperature
@@ -203,19 +204,16 @@ def read(arguments: Sequence[str] | None) -> argparse.Namespace:
     return parser.parse_args(arguments)
 
 
-def _workloads(settings: argparse.Namespace, temperature: float) -> Iterator[Workload]:
-    for name in settings.workloads:
-        try:
-            material = MAIN_WORKLOADS[name](settings.prompts)
-        except Missing:
-            continue
-        yield Workload(
-            name=name,
-            material=material,
-            tokens=settings.tokens,
-            temperatures=(temperature,),
-            passes=settings.passes,
-        )
+def _workload(
+    name: str, material: Material, settings: argparse.Namespace, temperature: float
+) -> Workload:
+    return Workload(
+        name=name,
+        material=material,
+        tokens=settings.tokens,
+        temperatures=(temperature,),
+        passes=settings.passes,
+    )
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -223,6 +221,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     settings = read(arguments)
     if settings.out:
         prepare(Path(settings.out))
+    materials = material_of(settings.workloads, settings.prompts)
     known = read_profiles(settings.costs)
     around = Around(**{name: getattr(settings, f"{name}_ms") for name in asdict(Around())})
     profiles, found = settings.profiles or list(known), []
@@ -230,7 +229,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     pairs = {models: bundled_pair(settings.threads, *models) for models in drafts}
     warm_up()
     for profile, temperature in product(profiles, settings.temperature):
-        workloads = list(_workloads(settings, temperature))
+        workloads = [_workload(*named, settings, temperature) for named in materials.items()]
         title = f"{profile}, {sampling(temperature)}"
         chosen = PROFILES[profile]
         curves, pair = curves_of(chosen, known), pairs[chosen.draft, chosen.smaller]
@@ -246,7 +245,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         show(Console(), title, here)
         found += here
     if settings.out:
-        content = {"settings": vars(settings), "cells": [asdict(cell) for cell in found]}
+        names = dict.fromkeys(name for draft, smaller in drafts for name in (draft, *smaller))
+        content = {
+            "settings": vars(settings),
+            "commit": describe_machine()["commit"],
+            "models": fingerprints(sorted(names)),
+            "cells": [asdict(cell) for cell in found],
+        }
         Path(settings.out).write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
     return 0
 

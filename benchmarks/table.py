@@ -5,6 +5,7 @@ python -m benchmarks.table benchmarks/results/zen4.json
 
 from __future__ import annotations
 
+import argparse
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -14,6 +15,7 @@ from rich.table import Table
 
 from benchmarks.against_best import Comparison, comparisons
 from benchmarks.looping import DEFINITION
+from benchmarks.output import as_command
 from benchmarks.results import Results, Row
 from benchmarks.systems import PROFILES
 
@@ -214,5 +216,12 @@ def untitled_table(names: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
     return "\n".join([*head, *(f"| {' | '.join(line)} |" for line in lines)])
 
 
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Prints the page."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("results", type=Path, help="JSON file that benchmarks.run wrote")
+    sys.stdout.write(page(Results.read(parser.parse_args(arguments).results)))
+
+
 if __name__ == "__main__":
-    print(page(Results.read(Path(sys.argv[1]))), end="")
+    as_command(main)

@@ -28,7 +28,6 @@ class AcceleratorPhase:
         self.parameters = dict(state.model.named_parameters())
         objective = setting.objective
         self.objective = torch.compile(objective) if setting.compiled else objective
-        self.compiling_s: float | None = None  # until the first record: no part of its minutes
 
     def run(self) -> None:
         """Trains until the phase is over and saves what it leaves."""
@@ -40,19 +39,15 @@ class AcceleratorPhase:
             self.update()
             unread += 1
             if unread == STEPS_OF_A_RECORD or self.is_over():
-                before = self.state.seconds
                 report.step(sum_of_losses.item() / unread, self.phase, unread)
                 unread, sum_of_losses = 0, torch.zeros_like(sum_of_losses)
-                if self.compiling_s is None:
-                    self.compiling_s = self.state.seconds - before
             if self.is_over():
                 break
         self.state.save(self.setting.file)
 
     def seen(self) -> int:
         """How far the run is, in tokens of its schedule; by the clock as of the last record."""
-        trained_s = self.state.seconds - (self.compiling_s or 0.0)
-        return self.setting.seen(self.state.tokens, trained_s)
+        return self.setting.seen(self.state.tokens, self.state.trained_s)
 
     def is_over(self) -> bool:
         """Whether the phase is."""

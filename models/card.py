@@ -11,6 +11,7 @@ import json
 from string import Template
 from typing import Any
 
+from models import run_log
 from models.layout import CACHE_DIR, DRAFTER_DIR, EVALUATION, MODELS_DIR, RUNS
 
 TEMPLATES = MODELS_DIR / "cards"
@@ -22,8 +23,8 @@ def known_runs() -> dict[str, Run]:
     """Tokens and minutes of every run: those told in `runs.json`, and those whose log is here."""
     runs: dict[str, Run] = json.loads(RUNS.read_text())
     for log in sorted(CACHE_DIR.glob("*.jsonl")):
-        last = json.loads(log.read_text().splitlines()[-1])
-        runs[log.stem] = {"tokens": last["tokens"], "minutes": round(last["seconds"] / 60)}
+        for last in run_log.read(log)[-1:]:
+            runs[log.stem] = {"tokens": last["tokens"], "minutes": round(last["seconds"] / 60)}
     return runs
 
 

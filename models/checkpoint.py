@@ -17,13 +17,22 @@ BUNDLED = "bundled"  # where a run starts from: the shipped weights, without mom
 
 @dataclass(slots=True)
 class Checkpoint:
-    """Where a run stands: weights, momenta by parameter name, tokens seen, wall seconds spent."""
+    """Where a run stands: weights, momenta by parameter name, tokens seen, wall seconds spent.
+
+    Of these `compiling` went by until the first record of a phase, and count for no run's minutes.
+    """
 
     model: LlamaForCausalLM
     momenta: dict[str, dict[str, torch.Tensor]]
     tokens: int
     step: int
     seconds: float
+    compiling: float = 0.0
+
+    @property
+    def trained_s(self) -> float:
+        """What a run that is limited by minutes has had of them."""
+        return self.seconds - self.compiling
 
     @classmethod
     def begun(
@@ -33,7 +42,7 @@ class Checkpoint:
         return cls(model, momenta or new_momenta(model), tokens=0, step=0, seconds=0.0)
 
     def save(self, file: Path) -> None:
-        """Writes beside `file`, then renames over it."""
+        """Writes beside `file`, then renames over it. Raises OSError where there is no room."""
         file.parent.mkdir(parents=True, exist_ok=True)
         partial = file.with_suffix(".partial")
         state = {
@@ -43,11 +52,16 @@ class Checkpoint:
             "tokens": self.tokens,
             "step": self.step,
             "seconds": self.seconds,
+            "compiling": self.compiling,
         }
-        with partial.open("wb") as stream:
-            torch.save(state, stream)
-            stream.flush()
-            os.fsync(stream.fileno())
+        try:
+            with partial.open("wb") as stream:
+                torch.save(state, stream)
+                stream.flush()
+                os.fsync(stream.fileno())
+        except (OSError, RuntimeError) as error:  # torch's own, which names its source alone
+            partial.unlink(missing_ok=True)
+            raise OSError(f"{file} cannot be written, so it stays as it was: {error}") from error
         os.replace(partial, file)
 
     @classmethod
@@ -57,7 +71,9 @@ class Checkpoint:
         model = LlamaForCausalLM(LlamaConfig.from_dict(state["config"]))
         model.load_state_dict(state["weights"])
         model.tie_weights()
-        return cls(model, state["momenta"], state["tokens"], state["step"], state["seconds"])
+        counts = {name: state[name] for name in ("tokens", "step", "seconds")}
+        compiling = state.get("compiling", 0.0)  # older states have none
+        return cls(model, state["momenta"], **counts, compiling=compiling)
 
 
 def left_by(run: str, bundled: Path) -> Checkpoint:

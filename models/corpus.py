@@ -87,14 +87,41 @@ def split(documents: Iterable[Document]) -> tuple[list[Document], list[Document]
     return training, held_out
 
 
+def found() -> tuple[list[Document], list[Document]]:
+    """(training, held-out) documents of the library that is here.
+
+    Raises FileNotFoundError where there is none.
+    """
+    root = standard_library()
+    documents = select(read_sources(root))
+    if not documents:
+        raise FileNotFoundError(
+            f"{root} has no Python sources: {SOURCES} must name the folder of a standard library"
+        )
+    return split(documents)
+
+
 def load() -> tuple[list[Document], list[Document]]:
-    """(training, held-out) documents of the running interpreter's library."""
-    return split(select(read_sources(standard_library())))
+    """The same of the library that the models are of, whose held-out files `held_out.txt` lists.
+
+    In another version of Python a file that they were trained on may have a name that is held out.
+    Raises FileNotFoundError where some of those listed are not here.
+    """
+    training, held_out = found()
+    listed = frozenset(HELD_OUT_LIST.read_text().splitlines())
+    known = [document for document in held_out if document.name in listed]
+    if missing := sorted(listed - {document.name for document in known}):
+        raise FileNotFoundError(
+            f"{standard_library()} lacks {len(missing)} of {len(listed)} held-out files, such as "
+            f"{missing[0]}: {SOURCES} must name the folder of Python 3.11's library, its tests "
+            "included; for models of another one, list its files by python -m models.corpus first"
+        )
+    return training, known
 
 
 def main() -> None:
     """Writes the list of held-out files."""
-    training, held_out = load()
+    training, held_out = found()
     HELD_OUT_LIST.write_text("".join(f"{document.name}\n" for document in held_out))
     for label, documents in (("training", training), ("held out", held_out)):
         megabytes = sum(len(document.text.encode()) for document in documents) / 1e6

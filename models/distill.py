@@ -21,7 +21,7 @@ from transformers import AutoModelForCausalLM, LlamaForCausalLM
 
 from models import attention
 from models.architecture import CONFIGURATIONS, LARGE_DRAFTER_LAYERS, build, thinned
-from models.checkpoint import Checkpoint, left_by
+from models.checkpoint import BUNDLED, Checkpoint, left_by
 from models.layout import (
     DRAFTER_DIR,
     DRAFTERS,
@@ -33,6 +33,7 @@ from models.layout import (
 from models.schedule import Phase, Schedule, on_accelerator
 from models.setting import Setting
 from models.streams import add_share_options
+from models.tokenizer import require_same
 from models.train import add_machine_options, rates_from, run, setting_from
 
 # Of a run that no `--run` names.
@@ -158,6 +159,9 @@ def main() -> None:
     layers = CONFIGURATIONS[options.model]().num_hidden_layers
     schedule = Schedule(tokens=options.tokens, phases=phases(layers, options.device), decay=0.5)
     rates = rates_from(options)
+    require_same(VERIFIER_DIR)
+    if options.start_from == BUNDLED:
+        require_same(MODELS_DIR / options.model)
     teacher = teacher_from(VERIFIER_DIR, options.device)
     objective = Distillation(teacher, overlap_share=options.overlap_share)
     setting = setting_from(options, schedule, rates, objective, RUNS_BY_MODEL[options.model])

@@ -1,15 +1,17 @@
 """Measures a published pair on held-out files: loss, and how often the draft model is right.
 
-`python -m models.evaluate` writes into `evaluation.json`, under the draft model's name; which one
-`--drafter` says. Acceptance is given in two definitions: the overlap of the distributions,
-sum min(p, q), which a ratio test reaches with one child, and the share of positions at which both
-models choose the same token under the same Gumbel noise.
+`python -m models.evaluate` prints and writes into `evaluation.json`, under the draft model's name;
+which one `--drafter` says. With `--windows` it is a quick look that writes nothing. Acceptance is
+given in two definitions: the overlap of the distributions, sum min(p, q), which a ratio test
+reaches with one child, and the share of positions at which both models choose the same token under
+the same Gumbel noise.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import sys
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -27,7 +29,6 @@ from models.layout import (
     EVALUATION,
     HELD_OUT_PROMPTS,
     MODELS_DIR,
-    TOKENIZER_FILE,
     VERIFIER_DIR,
 )
 from models.revise import revised
@@ -167,11 +168,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--drafter", choices=DRAFTERS, default=DRAFTERS[0])
     parser.add_argument("--every", type=int, default=4, help="acceptance on every n-th window")
-    parser.add_argument("--windows", type=int, default=None, help="stop after so many")
+    parser.add_argument(
+        "--windows", type=int, default=None, help="only so many of held-out text; writes nothing"
+    )
     parser.add_argument("--device", default="cpu")
     options = parser.parse_args()
     torch.set_grad_enabled(False)
-    tokenizer = Tokenizer.from_file(str(TOKENIZER_FILE))
+    # The pair's own: what models.tokenizer left may be of a pair that is in the making.
+    tokenizer = Tokenizer.from_file(str(VERIFIER_DIR / "tokenizer.json"))
     _, held_out = load()
     target, draft = (
         AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval().to(options.device)
@@ -186,9 +190,11 @@ def main() -> None:
         "second_versions": on_second_versions(target, draft, tokenizer, held_out),
         "continued_text": on_continued_text(target, draft, prompt_ends(tokenizer)),
     }
-    known = json.loads(EVALUATION.read_text())
-    known[options.drafter] = result
-    EVALUATION.write_text(json.dumps(known, indent=2) + "\n")
+    sys.stdout.write(json.dumps(result, indent=2) + "\n")
+    if options.windows is None:
+        known = json.loads(EVALUATION.read_text())
+        known[options.drafter] = result
+        EVALUATION.write_text(json.dumps(known, indent=2) + "\n")
 
 
 if __name__ == "__main__":

@@ -12,13 +12,12 @@ import tempfile
 from pathlib import Path
 
 import torch
-from tokenizers import Tokenizer
 from transformers import GenerationConfig, LlamaForCausalLM
 
 from models.architecture import CONFIGURATIONS, grow
 from models.checkpoint import BUNDLED, left_by, load_model
-from models.layout import MODELS_DIR, TOKENIZER_FILE, checkpoint_file
-from models.tokenizer import END_OF_TEXT_ID, for_transformers
+from models.layout import MODELS_DIR, VERIFIER_DIR, checkpoint_file
+from models.tokenizer import END_OF_TEXT_ID, for_transformers, require_same, trained
 
 
 def publish(model: LlamaForCausalLM, folder: Path) -> None:
@@ -31,7 +30,7 @@ def publish(model: LlamaForCausalLM, folder: Path) -> None:
             bos_token_id=END_OF_TEXT_ID, eos_token_id=END_OF_TEXT_ID, pad_token_id=END_OF_TEXT_ID
         )
         half.save_pretrained(scratch)
-        for_transformers(Tokenizer.from_file(str(TOKENIZER_FILE))).save_pretrained(scratch)
+        for_transformers(trained()).save_pretrained(scratch)
         for file in sorted(Path(scratch).iterdir()):
             file.chmod(0o644)
             os.replace(file, folder / file.name)
@@ -65,12 +64,15 @@ def main() -> None:
     named = {name: run for name in CONFIGURATIONS if (run := getattr(options, name))}
     if not named:
         parser.error(f"nothing to publish: name a run by --{' or --'.join(CONFIGURATIONS)}")
+    if VERIFIER_DIR.name not in named:
+        require_same(VERIFIER_DIR)  # which drafts are for
     for name, run in named.items():
         if not checkpoint_file(run).exists():
             parser.error(f"no run is called {run}: there is no {checkpoint_file(run)}")
         layers = CONFIGURATIONS[name]().num_hidden_layers
         model = grow(load_model(checkpoint_file(run)), layers)
         if options.share < 1:
+            require_same(MODELS_DIR / name)
             model = averaged(model, left_by(BUNDLED, MODELS_DIR / name).model, options.share)
         publish(model, MODELS_DIR / name)
 

@@ -11,10 +11,9 @@ import sys
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 
-from tokenizers import Tokenizer
-
 from models.corpus import Document, load
-from models.layout import HELD_OUT_PROMPTS, TOKENIZER_FILE
+from models.layout import HELD_OUT_PROMPTS
+from models.tokenizer import trained
 
 SHORTEST, LONGEST = 150, 400  # tokens of a prompt
 REFERENCE = 200  # tokens of the reference continuation
@@ -98,7 +97,7 @@ def choose(documents: list[Document], measure: Measure, wanted: int = WANTED) ->
 
 def main() -> None:
     """Writes the prompts."""
-    tokenizer = Tokenizer.from_file(str(TOKENIZER_FILE))
+    tokenizer = trained()
     _, held_out = load()
     prompts = choose(held_out, lambda text: len(tokenizer.encode(text).ids))
     lines = [json.dumps(asdict(prompt), ensure_ascii=False) + "\n" for prompt in prompts]

@@ -13,9 +13,11 @@ import argparse
 import numpy as np
 from tqdm import tqdm
 
+from models import token_file
 from models.layout import REPEATED_TOKENS
 from models.packing import BLOCK
-from models.revise import LENGTHS, SHARES, Tokens
+from models.revise import LENGTHS, SHARES
+from models.token_file import Tokens
 from models.tokenizer import END_OF_TEXT_ID, VOCABULARY
 
 # Few different tokens make a passage in which one token before does not say which comes next.
@@ -64,7 +66,7 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=1_200_000)
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
-    np.save(REPEATED_TOKENS, records(options.tokens, options.seed))
+    token_file.write(REPEATED_TOKENS, records(options.tokens, options.seed))
 
 
 if __name__ == "__main__":

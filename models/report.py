@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import time
 
 from tqdm import tqdm
 
+from models import run_log
 from models.checkpoint import Checkpoint
 from models.schedule import Phase
 from models.setting import Setting
@@ -21,8 +21,10 @@ class Report:
         self.setting, self.state = setting, state
         self.began = time.monotonic() - state.seconds
         self.saved = time.monotonic()
+        self.is_compiling = True
         self.log = setting.file.with_suffix(".jsonl")
         self.log.parent.mkdir(parents=True, exist_ok=True)
+        run_log.go_on(self.log, state.tokens)
         total = setting.schedule.tokens
         self.bar = tqdm(
             total=total, initial=state.tokens, unit="tok", mininterval=10, smoothing=0.1
@@ -31,7 +33,11 @@ class Report:
     def step(self, loss: float, phase: Phase, steps: int = 1) -> None:
         """Records finished steps and their mean loss."""
         now = time.monotonic()
-        self.state.seconds = now - self.began
+        passed = now - self.began
+        if self.is_compiling:
+            self.state.compiling += passed - self.state.seconds
+            self.is_compiling = False
+        self.state.seconds = passed
         self.bar.set_postfix_str(f"loss {loss:.3f}, {phase.layers} layers", refresh=False)
         self.bar.update(steps * phase.step_tokens)
         record = {
@@ -39,8 +45,7 @@ class Report:
             "loss": loss,
             "seconds": round(self.state.seconds, 1),
         }
-        with self.log.open("a") as stream:
-            stream.write(json.dumps(record) + "\n")
+        run_log.add(self.log, record)
         if now - self.saved > SECONDS_BETWEEN_SAVES:
             self.state.save(self.setting.file)
             self.saved = now

@@ -19,15 +19,14 @@ from dataclasses import dataclass
 from keyword import iskeyword
 
 import numpy as np
-import numpy.typing as npt
 from tokenizers import Tokenizer
 from tqdm import tqdm
 
-from models.layout import REVISED_TOKENS, TOKENIZER_FILE, TRAIN_TOKENS
+from models import token_file
+from models.layout import REVISED_TOKENS, TRAIN_TOKENS
 from models.packing import BLOCK
-from models.tokenizer import END_OF_TEXT_ID, VOCABULARY
-
-Tokens = npt.NDArray[np.int16]
+from models.token_file import Tokens
+from models.tokenizer import END_OF_TEXT_ID, VOCABULARY, trained
 
 # Records fill a block, so that none is cut where windows are as long as it is: (length, share).
 LENGTHS, SHARES = (512, 1024, 2048), (0.35, 0.4, 0.25)
@@ -130,8 +129,8 @@ class Source:
     @classmethod
     def load(cls) -> Source:
         """All training files; every eighth of their lines."""
-        tokenizer = Tokenizer.from_file(str(TOKENIZER_FILE))
-        stream = np.load(TRAIN_TOKENS)
+        tokenizer = trained()
+        stream = token_file.read(TRAIN_TOKENS, by="models.tokenizer")
         begins = np.flatnonzero(stream == END_OF_TEXT_ID)
         texts = [part[1:].tolist() for part in np.split(stream, begins[1:])]
         lines = "".join(tokenizer.decode_batch(texts)).splitlines(keepends=True)[::8]
@@ -202,7 +201,7 @@ def main() -> None:
     seeds = [(options.seed, worker) for worker in range(options.workers)]
     with ProcessPoolExecutor(options.workers) as workers:
         parts = workers.map(records, [share] * options.workers, seeds)
-        np.save(REVISED_TOKENS, np.concatenate(list(parts)))
+        token_file.write(REVISED_TOKENS, np.concatenate(list(parts)))
 
 
 if __name__ == "__main__":

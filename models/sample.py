@@ -19,13 +19,15 @@ from torch.multiprocessing.spawn import spawn
 from tqdm import tqdm
 from transformers import AutoModelForCausalLM, LlamaForCausalLM
 
+from draftloop.model_info import model_fingerprint
 from draftloop.runtime.forward import Forward
 from draftloop.runtime.loading import ModelOptions
 from draftloop.runtime.model import LanguageModel
+from models import token_file
 from models.evaluate import SAMPLING_TEMPERATURE
 from models.layout import REVISED_TOKENS, SAMPLED_DIR, TRAIN_TOKENS, VERIFIER_DIR
 from models.team import end_with_parent
-from models.tokenizer import END_OF_TEXT_ID
+from models.tokenizer import END_OF_TEXT_ID, require_same
 
 WRITTEN = 256  # tokens that a window is continued by
 PROMPT = 256  # tokens of the training text that a window begins with
@@ -54,17 +56,24 @@ def prompts(
 
 def file_of(batch: int) -> Path:
     """Where batch number `batch` is kept."""
-    return SAMPLED_DIR / f"{batch:05d}.npy"
+    return sampled_dir() / f"{batch:05d}.npy"
+
+
+def sampled_dir() -> Path:
+    """Where the text of the verifier model is that is shipped now: another one's is not its own."""
+    return SAMPLED_DIR / model_fingerprint(VERIFIER_DIR)
 
 
 def sampled_stream() -> npt.NDArray[np.int16]:
-    """All that has been sampled, in one stream.
+    """All that this verifier model has written, in one stream.
 
-    Raises FileNotFoundError if nothing has been sampled yet.
+    Raises FileNotFoundError if it has written nothing yet.
     """
-    files = sorted(SAMPLED_DIR.glob("*.npy"))
+    files = sorted(sampled_dir().glob("*.npy"))
     if not files:
-        raise FileNotFoundError("nothing is sampled yet: run python -m models.sample first")
+        raise FileNotFoundError(
+            f"{VERIFIER_DIR}: this model has written nothing yet: run python -m models.sample first"
+        )
     return np.concatenate([np.load(file).reshape(-1) for file in files])
 
 
@@ -141,14 +150,11 @@ def work(rank: int, workers: int, batches: int) -> None:
 
 def _texts() -> tuple[npt.NDArray[np.int16], npt.NDArray[np.int16] | None]:
     revised = np.load(REVISED_TOKENS) if REVISED_TOKENS.exists() else None
-    return np.load(TRAIN_TOKENS), revised
+    return token_file.read(TRAIN_TOKENS, by="models.tokenizer"), revised
 
 
 def _keep(number: int, written: Tensor) -> None:
-    half = file_of(number).with_suffix(".part")
-    with half.open("wb") as file:
-        np.save(file, written.numpy().astype(np.int16))
-    half.rename(file_of(number))
+    token_file.write(file_of(number), written.numpy().astype(np.int16))
 
 
 def main() -> None:
@@ -158,7 +164,8 @@ def main() -> None:
     parser.add_argument("--workers", type=int, default=2, help="processes, one thread each")
     parser.add_argument("--device", default="cpu")
     options = parser.parse_args()
-    SAMPLED_DIR.mkdir(parents=True, exist_ok=True)
+    require_same(VERIFIER_DIR)
+    sampled_dir().mkdir(parents=True, exist_ok=True)
     batches = -(-options.tokens // (ROWS * (PROMPT + WRITTEN)))
     if options.device == "cpu":
         spawn(work, args=(options.workers, batches), nprocs=options.workers)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import argparse
 
-import numpy as np
-
+from models import token_file
 from models.layout import REPEATED_TOKENS, REVISED_TOKENS, TRAIN_TOKENS
 from models.packing import Mixture, Windows
 from models.sample import sampled_stream
+from models.token_file import Tokens
 
 
 def add_share_options(parser: argparse.ArgumentParser) -> None:
@@ -25,17 +25,21 @@ def training_text(options: argparse.Namespace) -> Windows | Mixture:
     Raises FileNotFoundError where something asked for was not made yet, and ValueError for shares
     that are more than all.
     """
-    parts = []
+    parts: list[tuple[Tokens, float]] = []
     if options.sampled_share:
         parts.append((sampled_stream(), options.sampled_share))
     if options.revised_share:
-        parts.append((np.load(REVISED_TOKENS), options.revised_share))
+        parts.append((token_file.read(REVISED_TOKENS, by="models.revise"), options.revised_share))
     if options.repeated_share:
-        parts.append((np.load(REPEATED_TOKENS), options.repeated_share))
+        parts.append((token_file.read(REPEATED_TOKENS, by="models.repeat"), options.repeated_share))
     if not parts:
-        return Windows(np.load(TRAIN_TOKENS), options.seed)
+        return Windows(_training_files(), options.seed)
     left = 1 - sum(share for _, share in parts)
     if abs(left) > 1e-6:  # 0.7 and 0.2 and 0.1 leave nothing
-        parts.append((np.load(TRAIN_TOKENS), left))
+        parts.append((_training_files(), left))
     windows = [(Windows(stream, options.seed), share) for stream, share in parts]
     return Mixture(windows, options.seed)
+
+
+def _training_files() -> Tokens:
+    return token_file.read(TRAIN_TOKENS, by="models.tokenizer")

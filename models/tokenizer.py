@@ -7,12 +7,15 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
 
+from draftloop.model_info import vocabulary_fingerprint
+from models import token_file
 from models.corpus import Document, load
 from models.layout import CACHE_DIR, TOKENIZER_FILE, TRAIN_TOKENS
 
@@ -57,6 +60,31 @@ def encode(tokenizer: Tokenizer, documents: Sequence[Document], seed: int) -> np
     return np.concatenate([np.asarray(part, dtype=np.int16) for part in ids])
 
 
+def trained() -> Tokenizer:
+    """The tokenizer that the training tokens were made with.
+
+    Raises FileNotFoundError where there is none yet.
+    """
+    if not TOKENIZER_FILE.exists():
+        raise FileNotFoundError(
+            f"{TOKENIZER_FILE} is not there: run python -m models.tokenizer first"
+        )
+    return Tokenizer.from_file(str(TOKENIZER_FILE))
+
+
+def require_same(folder: Path) -> None:
+    """Raises ValueError unless the model in `folder` has the tokenizer of the training tokens.
+
+    A number means another text to another tokenizer: one would train on noise, without an error.
+    """
+    trained()
+    if vocabulary_fingerprint(folder) != vocabulary_fingerprint(TOKENIZER_FILE.parent):
+        raise ValueError(
+            f"the model in {folder} has another tokenizer than {TOKENIZER_FILE}, which the "
+            "training tokens are of: train and export a verifier model with this one first"
+        )
+
+
 def main() -> None:
     """Trains on the training files only and writes tokenizer and token stream to the cache."""
     training, _ = load()
@@ -64,7 +92,7 @@ def main() -> None:
     CACHE_DIR.mkdir(parents=True, exist_ok=True)
     tokenizer.save(str(TOKENIZER_FILE))
     stream = encode(tokenizer, training, seed=0)
-    np.save(TRAIN_TOKENS, stream)
+    token_file.write(TRAIN_TOKENS, stream)
     size = sum(len(document.text.encode()) for document in training)
     sys.stdout.write(f"{len(stream):,} tokens, {size / len(stream):.3f} bytes a token\n")
 

@@ -10,6 +10,7 @@ bundled` goes on from the shipped weights.
 from __future__ import annotations
 
 import argparse
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -19,12 +20,13 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from models import accelerator, team
 from models.architecture import CONFIGURATIONS, build, grow, verifier_configuration
-from models.checkpoint import Checkpoint, left_by
+from models.checkpoint import BUNDLED, Checkpoint, left_by
 from models.layout import MODELS_DIR, checkpoint_file
 from models.muon import Rates, new_momenta
 from models.schedule import Phase, Schedule, on_accelerator
 from models.setting import Objective, Setting
 from models.streams import add_share_options, training_text
+from models.tokenizer import require_same
 
 VERIFIER_PHASES = (
     Phase(until=0.86, layers=3, length=512, batch=8, micro=2),
@@ -73,12 +75,13 @@ def deepen(state: Checkpoint, layers: int) -> Checkpoint:
     for name, slots in momenta.items():
         if ".layers." not in name:
             slots.update(state.momenta[name])
-    return Checkpoint(model, momenta, state.tokens, state.step, state.seconds)
+    return replace(state, model=model, momenta=momenta)
 
 
 def run(setting: Setting, state: Checkpoint) -> Checkpoint:
     """Runs all phases that are left."""
-    while (phase := setting.schedule.phase(setting.seen(state.tokens, state.seconds))) is not None:
+    schedule = setting.schedule
+    while phase := schedule.phase(setting.seen(state.tokens, state.trained_s)):
         machine = team if setting.device == "cpu" else accelerator
         state = machine.run_phase(setting, phase, deepen(state, phase.layers))
     return state
@@ -119,9 +122,10 @@ def setting_from(
     objective: Objective,
     name: str,
 ) -> Setting:
-    """The setting that the options of machine and text describe; minutes are for a GPU."""
-    if options.minutes is not None and options.device == "cpu":
-        raise SystemExit("--minutes: must go with a GPU (--device cuda), got --device cpu")
+    """The setting that the options of machine and text describe; some are for a GPU alone."""
+    for flag, said in (("minutes", options.minutes is not None), ("dropout", options.dropout)):
+        if said and options.device == "cpu":
+            raise SystemExit(f"--{flag}: must go with a GPU (--device cuda), got --device cpu")
     return Setting(
         file=checkpoint_file(options.run or name),
         schedule=schedule,
@@ -163,6 +167,8 @@ def main() -> None:
     rates = rates_from(options)
     setting = setting_from(options, schedule, rates, next_token_loss, options.model)
     if options.start_from and not setting.file.exists():
+        if options.start_from == BUNDLED:
+            require_same(MODELS_DIR / options.model)
         run(setting, left_by(options.start_from, MODELS_DIR / options.model))
     else:
         run(setting, starting_state(setting.file, config, options.seed))

@@ -25,6 +25,7 @@ from benchmarks.summaries import (
     sampled_and_greedy,
     speed_table,
 )
+from benchmarks.table import sampling
 from tests.contract.repository import ROOT
 from tests.contract.written_page import WrittenPage
 
@@ -120,6 +121,17 @@ def processors() -> list[str]:
     return [f"Sixteen rows cost so many times one row: {rows}.", speed_table(columns, IN_A_ROW)]
 
 
+def structured() -> list[str]:
+    """Held to a schema."""
+    columns = [
+        Column(f"{profile}, {sampling(temperature)}", speeds, (("json", temperature),))
+        for profile in ("300M", "bundled")
+        for speeds in [Speeds.measured("json", profile)]
+        for temperature in (SAMPLED, GREEDY)
+    ]
+    return [speed_table(columns), provenance("json", FOLDER)]
+
+
 RESULTS = WrittenPage(
     ROOT / "docs" / "results.md",
     {
@@ -145,6 +157,7 @@ RESULTS = WrittenPage(
             part_by_part("ablation-fused", "300M", PARTS),
             provenance("ablation-fused", FOLDER),
         ],
+        "structured output": structured,
         "foresight at 300M": lambda: [
             beside_foresight("oracle", "simulated-forwards", "300M"),
         ],

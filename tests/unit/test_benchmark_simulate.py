@@ -13,12 +13,13 @@ import pytest
 from benchmarks.bundled_pair import bundled_pair
 from benchmarks.prompts import completion
 from benchmarks.recorded_costs import Curve, curves_of, part_of, read_profiles
-from benchmarks.simulate import Run, cells, read, simulate
+from benchmarks.simulate import Run, cells, main, read, simulate
 from benchmarks.systems import PLAIN, PROFILES
 from benchmarks.virtual import Around
 from benchmarks.workload import Workload
+from draftloop.config import bundled_model
 from draftloop.errors import InvalidInput
-from draftloop.model_info import CostPoint
+from draftloop.model_info import CostPoint, model_fingerprint
 from draftloop.runtime.model import LanguageModel
 
 AROUND = Around(verify=1.0, draft=0.5, forward=0.25, plan=0.125)
@@ -108,6 +109,17 @@ def test_of_a_profile_in_several_results_the_first_counts(tmp_path: Path) -> Non
     for name, profiles in (("one", {"300M": 1}), ("two", {"300M": 2, "1B": 3})):
         (tmp_path / name).write_text(json.dumps({"profiles": profiles}))
     assert read_profiles([f"{tmp_path}/one", f"{tmp_path}/two"]) == {"300M": 1, "1B": 3}
+
+
+def test_figures_say_of_which_models_and_code_they_are(tmp_path: Path) -> None:
+    """The costs' own profiles name the models that these were measured with."""
+    out = tmp_path / "figures.json"
+    small = "--workloads completion --prompts 1 --tokens 4 --strategies prompt_lookup"
+    assert main([*small.split(), "--profiles", "bundled", "--out", str(out)]) == 0
+    said = json.loads(out.read_text())
+    names = ("verifier", "drafter")
+    assert said["models"] == {name: model_fingerprint(bundled_model(name)) for name in names}
+    assert said["commit"] and said["cells"]
 
 
 @pytest.mark.parametrize(

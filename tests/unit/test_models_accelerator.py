@@ -22,6 +22,7 @@ from models.architecture import build, configuration  # noqa: E402
 from models.checkpoint import Checkpoint  # noqa: E402
 from models.muon import Rates, new_momenta, orthogonalise, update, update_all  # noqa: E402
 from models.packing import BLOCK, GROUP_BLOCKS, Windows  # noqa: E402
+from models.report import Report  # noqa: E402
 from models.sample import continued, continued_at_once  # noqa: E402
 from models.schedule import Phase, Schedule  # noqa: E402
 from models.setting import Setting  # noqa: E402
@@ -85,6 +86,21 @@ def test_minutes_limit_a_run_instead_of_its_tokens(tmp_path: Path) -> None:
     # the clock goes on where it stood: the same command again finds the run over
     again = replace(chosen, device="cuda")
     assert train.run(again, left).step == begun.step
+
+
+def test_a_stopped_run_has_the_minutes_that_it_has_not_trained(tmp_path: Path) -> None:
+    """What the run before had spent on compiling counted: such a run ended at once, untrained."""
+    chosen = replace(setting(tmp_path / "run.pt", tokens=64 * 10**9), minutes=10.0, device="cuda")
+    stopped = Checkpoint.begun(build(SMALL, seed=0))
+    stopped.seconds, stopped.compiling = 700.0, 300.0
+    stopped.save(chosen.file)
+    state = Checkpoint.load(chosen.file)
+    assert chosen.seen(state.tokens, state.trained_s) == round(400 / 600 * chosen.schedule.tokens)
+    began, report = state.trained_s, Report(chosen, state)
+    report.step(1.0, chosen.schedule.phases[0])
+    assert state.trained_s == pytest.approx(began) and state.seconds > 700.0
+    report.step(1.0, chosen.schedule.phases[0])
+    assert state.trained_s > began
 
 
 def test_matrices_of_a_shape_move_together_as_each_would_alone() -> None:

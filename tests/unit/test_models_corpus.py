@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
+from models import corpus
 from models.corpus import Document, is_held_out, is_table, select, split
 from models.prompts import choose, cuts, ends_inside_code, wanted_length
 
@@ -74,3 +77,40 @@ def test_every_file_gives_one_prompt_before_any_gives_two(
 def test_prompt_lengths_vary_within_their_bounds() -> None:
     lengths = {wanted_length("a.py", number) for number in range(50)}
     assert len(lengths) > 20 and min(lengths) >= 150 and max(lengths) < 400
+
+
+@pytest.fixture
+def library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A library without files, and a list of two held-out ones."""
+    file = tmp_path / "held_out.txt"
+    file.write_text("sched.py\ntoken.py\n")
+    monkeypatch.setattr("models.corpus.HELD_OUT_LIST", file)
+    monkeypatch.setenv(corpus.SOURCES, str(tmp_path / "library"))
+    return tmp_path / "library"
+
+
+def listed(library: Path) -> str:
+    return library.with_name("held_out.txt").read_text()
+
+
+def test_a_folder_without_sources_empties_no_list(library: Path) -> None:
+    """A mistyped folder left the committed list of held-out files empty, as if all were well."""
+    with pytest.raises(FileNotFoundError, match="library has no Python sources: STANDARD_LIBRARY"):
+        corpus.main()
+    assert listed(library) == "sched.py\ntoken.py\n"
+
+
+def test_what_is_held_out_is_what_is_listed(library: Path) -> None:
+    """Another version's files with held-out names may be known by other ones from training."""
+    library.mkdir()
+    for name in ("sched.py", "os.py", "opcode.py"):
+        (library / name).write_text(f"# {name}\n{CODE}")
+    assert is_held_out("opcode.py") and not is_held_out("os.py")
+    with pytest.raises(FileNotFoundError, match=r"lacks 1 of 2 held-out files, such as token\.py"):
+        corpus.load()
+    (library / "token.py").write_text(CODE)
+    training, held_out = corpus.load()
+    assert [document.name for document in training] == ["os.py"]
+    assert [document.name for document in held_out] == ["sched.py", "token.py"]
+    corpus.main()  # for models of one's own
+    assert listed(library) == "opcode.py\nsched.py\ntoken.py\n"

@@ -1,0 +1,34 @@
+"""A load test of a running server shows what the command line shows."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from benchmarks.services import connected
+from draftloop.errors import DraftloopError, StartupFailure
+from tests.service.test_tls import flags, listening
+from tests.support.certificates import Authority
+
+
+def asked(address: str) -> None:
+    with connected(address) as server:
+        server.info()
+
+
+async def test_a_server_that_wants_a_certificate_is_shown_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By the variables that `draftloop generate` reads, of which it had read the CA alone."""
+    authority = Authority(tmp_path / "ours")
+    mine = authority.pair("client")
+    for name, file in (("CA", authority.ca), ("CERTIFICATE", mine.certificate), ("KEY", mine.key)):
+        monkeypatch.setenv(f"DRAFTLOOP_TLS_{name}", str(file))
+    async with listening(**flags(authority.pair("server"), tls_client_ca=authority.ca)) as address:
+        with pytest.raises(DraftloopError, match="is no Draftloop orchestrator"):  # understood
+            await asyncio.to_thread(asked, address)
+        monkeypatch.delenv("DRAFTLOOP_TLS_CA")
+        with pytest.raises(StartupFailure, match="tls_ca: must be given together"):
+            await asyncio.to_thread(asked, address)

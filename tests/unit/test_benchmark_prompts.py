@@ -1,0 +1,35 @@
+"""Which prompts are measured, which fill warm pools, and what is said where there are none."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from benchmarks.prompts import WARM_PROMPTS, WORKLOADS, Missing, material_of
+from draftloop.errors import InvalidInput
+
+
+@pytest.mark.parametrize("count", [43, 60, 1000])
+@pytest.mark.parametrize("name", WORKLOADS)
+def test_however_many_prompts_are_measured_a_warm_pool_has_others(name: str, count: int) -> None:
+    """From 45 on the pool of completion was empty, and measured as a warm one."""
+    try:
+        material = WORKLOADS[name](count)
+    except Missing as missing:
+        pytest.skip(str(missing))
+    assert 0 < len(material.measured) <= count and len(material.warming) >= WARM_PROMPTS
+    if name != "agent":  # whose pool is filled with other parts of the same modules
+        files = {prompt.file for prompt in material.measured}
+        assert files.isdisjoint(prompt.file for prompt in material.warming)
+
+
+def test_a_workload_without_prompts_is_left_out_by_name(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Benchmarks without services said nothing of it, and ended well without any figures."""
+    monkeypatch.setattr("benchmarks.prompts.SPEC_BENCH", Path("nowhere.jsonl"))
+    assert list(material_of(["completion", "chat"], 1)) == ["completion"]
+    assert "left out: chat: Spec-Bench prompts are not" in capsys.readouterr().err
+    with pytest.raises(InvalidInput, match="workloads: must be some whose prompts are"):
+        material_of(["chat"], 1)

@@ -1,0 +1,44 @@
+"""Files that are no record are refused by name, and without a traceback."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from benchmarks.recorded_costs import read_profiles
+from benchmarks.results import Results
+from benchmarks.settings import RESULTS
+from draftloop.errors import InvalidInput
+
+TORN = '{"settings": {}, "profiles": {"300M": {"verif'
+
+
+def no_records(folder: Path) -> list[Path]:
+    """One that was cut while it was written, one that is no JSON, one of another benchmark."""
+    (folder / "torn.json").write_text(TORN)
+    (folder / "notes.txt").write_text("none")
+    return [folder / "torn.json", folder / "notes.txt", RESULTS / "load.json"]
+
+
+def test_a_table_of_what_is_no_record_is_refused(tmp_path: Path) -> None:
+    for file in no_records(tmp_path):
+        with pytest.raises(InvalidInput, match="results: must be a file that benchmarks.run wrote"):
+            Results.read(file)
+
+
+def test_costs_of_what_is_no_record_are_refused(tmp_path: Path) -> None:
+    for file in no_records(tmp_path):
+        with pytest.raises(InvalidInput, match="costs: must be results that benchmarks.run wrote"):
+            read_profiles([str(file)])
+
+
+@pytest.mark.parametrize(
+    ("words", "said"), [((), "usage: "), (("nowhere.json",), "No such file"), ((".",), "directory")]
+)
+def test_the_command_says_it_in_a_line(words: tuple[str, ...], said: str) -> None:
+    command = [sys.executable, "-m", "benchmarks.table", *words]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode and said in done.stderr and "Traceback" not in done.stderr
