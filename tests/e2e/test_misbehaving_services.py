@@ -33,7 +33,7 @@ REFUSED = {
 # Misses that each in its own way leave a strategy's state behind the text.
 MISSES = [fakes.wrong_chain, fakes.branches, fakes.nothing, fakes.out_of_vocabulary]
 FEW_ROUNDS = 6
-FAULTS = ["gone", "stale", "end", "wrong position"]
+FAULTS = ["gone", "stale", "late", "end", "wrong position"]
 # They keep a tree, phrases, reviews, a window or successors beside the text.
 WITH_STATE = ["fused", "ouroboros", "cascade", "opt_tree", "token_recycling", "lookahead"]
 

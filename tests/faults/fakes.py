@@ -10,7 +10,7 @@ from typing import Any
 
 import grpc
 
-from draftloop.errors import InvalidInput, SessionLost, StaleSession
+from draftloop.errors import DeadlineExceeded, InvalidInput, SessionLost, StaleSession
 from draftloop.rpc.interceptors import ErrorInterceptor
 from protos import drafter_pb2, drafter_pb2_grpc, verifier_pb2, verifier_pb2_grpc
 from protos import speculation_pb2 as shared
@@ -207,6 +207,8 @@ class FlakyVerifier(verifier_pb2_grpc.VerifierServicer):
                         raise SessionLost("dropped on purpose")
                     if self._fault == "stale":
                         raise StaleSession(assumed=answer.committed_length, actual=1)
+                    if self._fault == "late":  # of whoever is between: there is time left
+                        raise DeadlineExceeded
                     if self._fault == "end":
                         return
                     if self._fault == "hang":
