@@ -24,7 +24,8 @@ from tests.support.waiting import eventually
 
 BEHAVIORS = [
     fakes.wrong_chain, fakes.branches, fakes.nothing, fakes.cycle, fakes.out_of_vocabulary,
-    fakes.wrong_length, fakes.too_many, fakes.uneven, fakes.garbage_estimates, fakes.broken,
+    fakes.wrong_length, fakes.too_many, fakes.uneven, fakes.garbage_estimates, fakes.boasting,
+    fakes.broken,
 ]  # fmt: skip
 REFUSED = {
     "cycle", "out_of_vocabulary", "wrong_length", "too_many", "uneven", "garbage_estimates",

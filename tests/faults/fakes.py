@@ -84,6 +84,14 @@ def garbage_estimates(asked: drafter_pb2.ProposeDraft, chance: random.Random) ->
     return reply
 
 
+def boasting(asked: drafter_pb2.ProposeDraft, chance: random.Random) -> Reply:
+    """A draft like any other, and figures of which two are more than a field holds."""
+    reply = wrong_chain(asked, chance)
+    reply.proposed_nodes = reply.timings.forwards = 2**32 - 1
+    reply.timings.service_ns = reply.timings.forward_ns = 2**64 - 1
+    return reply
+
+
 def broken(_asked: drafter_pb2.ProposeDraft, _: random.Random) -> Reply:
     raise RuntimeError("broken on purpose")
 
