@@ -12,6 +12,7 @@ from draftloop.errors import InvalidInput
 MAX_BAD_WORDS = 256
 MAX_BAD_WORD_LETTERS = 1024
 MAX_BAD_WORD_TOKENS = 64
+MAX_SEQUENCES = 2 * MAX_BAD_WORDS  # each as it begins a text, and as it comes behind a space
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

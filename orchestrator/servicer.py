@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from typing import Any
 
 import grpc
 
@@ -26,6 +27,9 @@ from protos import generation_pb2_grpc
 
 SERVICE_NAME: str = pb.DESCRIPTOR.services_by_name["Generation"].full_name
 register = generation_pb2_grpc.add_GenerationServicer_to_server
+
+# What the summary's fields hold. Model services say of themselves what they like.
+MOST_COUNT, MOST_NS = 2**32 - 1, 2**64 - 1
 
 
 class GenerationServicer(generation_pb2_grpc.GenerationServicer):
@@ -166,7 +170,7 @@ def _summary(generation: Generation) -> pb.GenerationSummary:
                     source=source,  # type: ignore[arg-type]
                     draft_tokens=figures.drafted_by_source[source],
                     accepted_tokens=figures.accepted_by_source[source],
-                    proposed_tokens=proposed,
+                    proposed_tokens=min(proposed, MOST_COUNT),
                     expected_tokens=figures.expected_by_source[source],
                 )
                 for source, proposed in sorted(figures.proposed_by_source.items())
@@ -175,7 +179,12 @@ def _summary(generation: Generation) -> pb.GenerationSummary:
                 pb.EndFigures(reason=end.name.lower(), rounds=rounds)
                 for end, rounds in sorted(figures.ends.items())
             ],
-            **taken(figures, PLAIN_FIGURES),
+            **_up_to(MOST_COUNT, taken(figures, PLAIN_FIGURES)),
         ),
-        timings=pb.GenerationTimings(**taken(generation.timings, TIMINGS)),
+        timings=pb.GenerationTimings(**_up_to(MOST_NS, taken(generation.timings, TIMINGS))),
     )
+
+
+def _up_to(most: int, numbers: Mapping[str, float]) -> dict[str, Any]:
+    """The numbers, each at most so large."""
+    return {name: min(number, most) for name, number in numbers.items()}

@@ -99,7 +99,11 @@ class Stream:
             raise (self._gone(meaning) if isinstance(meaning, Unavailable) else meaning) from None
 
     def _gone(self, error: Unavailable) -> DraftloopError:
-        """Where a deadline cuts a message in two, gRPC speaks of an internal error."""
+        """Whether it is the call's deadline, which only its own time tells.
+
+        Where that cuts a message in two, gRPC speaks of an internal error; and who is between may
+        speak of a deadline that is its own.
+        """
         left = self._call.time_remaining()
         late = left is not None and left < CLOCKS_APART_S
         return DeadlineExceeded() if late else error
@@ -121,8 +125,6 @@ def _meaning(error: grpc.aio.AioRpcError) -> DraftloopError:
         return InvalidInput.passed_on(field, description)
     if error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED:
         return overloaded(error) or Unavailable(f"{text} (--max-message-bytes)")
-    if error.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
-        return DeadlineExceeded()
     if error.code() is grpc.StatusCode.NOT_FOUND:
         return SessionGone(text)
     if error.code() is grpc.StatusCode.INTERNAL:

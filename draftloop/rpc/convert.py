@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import cast
 
-from draftloop.bans import NO_BANS, Bans
+from draftloop.bans import MAX_SEQUENCES, NO_BANS, Bans
 from draftloop.errors import InvalidInput
 from draftloop.grammar import Format, Grammar
 from draftloop.load import ServiceLoad
@@ -13,7 +13,7 @@ from draftloop.logprobs import PromptLogprobs, TokenLogprobs
 from draftloop.model_info import CostPoint, ModelInfo
 from draftloop.request import NEVER_ZERO, GenerationParameters, SamplingParameters
 from draftloop.rpc.convert_speculation import speculation_from_pb, speculation_to_pb
-from draftloop.rpc.fields import names, taken
+from draftloop.rpc.fields import names, require_few, taken
 from draftloop.tree import DraftEnd, DraftTree, ServiceTimings, TokenSource, Verdict
 from protos import generation_pb2, verifier_pb2
 from protos import speculation_pb2 as pb
@@ -150,7 +150,10 @@ def sampling_to_pb(parameters: SamplingParameters) -> pb.SamplingParameters:
 
 
 def sampling_from_pb(message: pb.SamplingParameters) -> SamplingParameters:
-    """Sampling parameters as they came, unchecked; what is not said is off."""
+    """Sampling parameters as they came, unchecked but for InvalidInput where bans are too many.
+
+    What is not said is off.
+    """
     return SamplingParameters(
         temperature=message.temperature,
         top_k=message.top_k,
@@ -175,6 +178,7 @@ def _bans_to_pb(bans: Bans) -> pb.Bans:
 
 
 def _bans_from_pb(message: pb.Bans) -> Bans:
+    require_few("bans.sequences", message.sequences, MAX_SEQUENCES)
     return Bans(
         allowed=tuple(message.allowed_token_ids),
         sequences=tuple(tuple(each.token_ids) for each in message.sequences),
@@ -297,7 +301,10 @@ def parameters_to_pb(said: GenerationParameters) -> generation_pb2.GenerationPar
 
 
 def parameters_from_pb(message: generation_pb2.GenerationParameters) -> GenerationParameters:
-    """A client's wishes as they came, unchecked."""
+    """A client's wishes as they came, unchecked but for what takes long to be read.
+
+    Raises InvalidInput for an unknown scope, and for bans or rows that are too many.
+    """
     kind = message.WhichOneof("prompt")
     return GenerationParameters(
         text=message.text if kind == "text" else None,

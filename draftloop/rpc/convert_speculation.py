@@ -8,8 +8,9 @@ from typing import Any, TypeVar
 from draftloop.errors import InvalidInput
 from draftloop.lookahead import LookaheadParameters
 from draftloop.phrase import PhraseAccess, PhraseScope
-from draftloop.rpc.fields import names, taken
+from draftloop.rpc.fields import names, require_few, taken
 from draftloop.speculation import (
+    MAX_CASCADE_TOKENS,
     CascadeParameters,
     FusedParameters,
     OptTreeParameters,
@@ -108,7 +109,13 @@ def cascade_to_pb(parameters: CascadeParameters) -> pb.CascadeParameters:
 
 
 def cascade_from_pb(message: pb.CascadeParameters) -> CascadeParameters:
-    """The cascade's parameters as they came; what is not said has its default."""
+    """The cascade's parameters as they came; what is not said has its default.
+
+    Raises InvalidInput where the matrix is larger than one could be.
+    """
+    require_few("cascade.matrix", message.matrix, MAX_CASCADE_TOKENS)
+    for row in message.matrix:
+        require_few("cascade.matrix", row.tokens, MAX_CASCADE_TOKENS)
     matrix = tuple(tuple(row.tokens) for row in message.matrix)
     return _replaced(CascadeParameters(matrix=matrix), _said(message, _PLAIN_CASCADE))
 

@@ -24,7 +24,8 @@ from tests.support.waiting import eventually
 
 BEHAVIORS = [
     fakes.wrong_chain, fakes.branches, fakes.nothing, fakes.cycle, fakes.out_of_vocabulary,
-    fakes.wrong_length, fakes.too_many, fakes.uneven, fakes.garbage_estimates, fakes.broken,
+    fakes.wrong_length, fakes.too_many, fakes.uneven, fakes.garbage_estimates, fakes.boasting,
+    fakes.broken,
 ]  # fmt: skip
 REFUSED = {
     "cycle", "out_of_vocabulary", "wrong_length", "too_many", "uneven", "garbage_estimates",
@@ -33,7 +34,7 @@ REFUSED = {
 # Misses that each in its own way leave a strategy's state behind the text.
 MISSES = [fakes.wrong_chain, fakes.branches, fakes.nothing, fakes.out_of_vocabulary]
 FEW_ROUNDS = 6
-FAULTS = ["gone", "stale", "end", "wrong position"]
+FAULTS = ["gone", "stale", "late", "end", "wrong position"]
 # They keep a tree, phrases, reviews, a window or successors beside the text.
 WITH_STATE = ["fused", "ouroboros", "cascade", "opt_tree", "token_recycling", "lookahead"]
 

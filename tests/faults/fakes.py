@@ -10,7 +10,7 @@ from typing import Any
 
 import grpc
 
-from draftloop.errors import InvalidInput, SessionLost, StaleSession
+from draftloop.errors import DeadlineExceeded, InvalidInput, SessionLost, StaleSession
 from draftloop.rpc.interceptors import ErrorInterceptor
 from protos import drafter_pb2, drafter_pb2_grpc, verifier_pb2, verifier_pb2_grpc
 from protos import speculation_pb2 as shared
@@ -81,6 +81,14 @@ def uneven(asked: drafter_pb2.ProposeDraft, _: random.Random) -> Reply:
 def garbage_estimates(asked: drafter_pb2.ProposeDraft, chance: random.Random) -> Reply:
     reply = draft(asked.committed_length, [5], [-1])
     reply.draft.estimates[0] = chance.choice([float("nan"), float("inf"), -1.0, 2.0])
+    return reply
+
+
+def boasting(asked: drafter_pb2.ProposeDraft, chance: random.Random) -> Reply:
+    """A draft like any other, and figures of which two are more than a field holds."""
+    reply = wrong_chain(asked, chance)
+    reply.proposed_nodes = reply.timings.forwards = 2**32 - 1
+    reply.timings.service_ns = reply.timings.forward_ns = 2**64 - 1
     return reply
 
 
@@ -207,6 +215,8 @@ class FlakyVerifier(verifier_pb2_grpc.VerifierServicer):
                         raise SessionLost("dropped on purpose")
                     if self._fault == "stale":
                         raise StaleSession(assumed=answer.committed_length, actual=1)
+                    if self._fault == "late":  # of whoever is between: there is time left
+                        raise DeadlineExceeded
                     if self._fault == "end":
                         return
                     if self._fault == "hang":

@@ -13,12 +13,14 @@ from hypothesis import strategies as st
 
 from draftloop import errors
 from draftloop.bans import Bans
+from draftloop.errors import InvalidInput
 from draftloop.grammar import FORMATS, Grammar
 from draftloop.logprobs import TokenLogprobs
 from draftloop.request import NEVER_ZERO, SamplingParameters
 from draftloop.rpc import convert
 from draftloop.rpc.interceptors import to_status
 from draftloop.tree import DraftTree, ServiceTimings, TokenSource, Verdict
+from protos import generation_pb2
 from protos import speculation_pb2 as pb
 
 IDS = st.integers(0, 2**31 - 1)
@@ -109,6 +111,24 @@ def test_bans() -> None:
     bans = Bans(allowed=(1, 2, 3), sequences=((4,), (5, 6)), min_tokens=7, ends=(8, 9))
     message = over_the_wire(convert.sampling_to_pb(SamplingParameters(bans=bans)))
     assert convert.sampling_from_pb(message).bans == bans
+
+
+@pytest.mark.parametrize(
+    ("field", "sampling", "speculation"),
+    [
+        ("bans.sequences", {"bans": {"sequences": [{}] * 513}}, {}),
+        ("cascade.matrix", {}, {"cascade": {"matrix": [{}] * 65}}),
+        ("cascade.matrix", {}, {"cascade": {"matrix": [{"tokens": [0] * 65}]}}),
+    ],
+)
+def test_more_parts_than_any_rule_allows_are_not_read(
+    field: str, sampling: dict[str, Any], speculation: dict[str, Any]
+) -> None:
+    """Sixteen megabytes of empty ones kept every stream of an orchestrator for seconds."""
+    said = generation_pb2.GenerationParameters(sampling=sampling, speculation=speculation)
+    with pytest.raises(InvalidInput) as caught:
+        convert.parameters_from_pb(said)
+    assert caught.value.field == field
 
 
 def test_timings() -> None:

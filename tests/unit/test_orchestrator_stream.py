@@ -56,7 +56,7 @@ def test_an_answer_that_is_none_is_one_of_a_service_that_is_gone(answer: Any) ->
             Unavailable,
             "Received message larger than max (9 vs. 4) (--max-message-bytes)",
         ),
-        ("DEADLINE_EXCEEDED", "Deadline Exceeded", DeadlineExceeded, str(DeadlineExceeded())),
+        ("DEADLINE_EXCEEDED", "of a proxy's own", Unavailable, "of a proxy's own"),
         ("UNAVAILABLE", "Socket closed", Disconnected, "Socket closed"),
         ("INTERNAL", "", ServiceFailed, "INTERNAL"),
     ],
@@ -67,6 +67,12 @@ def test_statuses_mean_what_they_meant_there(
     with pytest.raises(meant) as caught:
         asyncio.run(refusing(code, details).ask("anything"))
     assert type(caught.value) is meant and str(caught.value) == text
+
+
+@pytest.mark.parametrize("code", ["DEADLINE_EXCEEDED", "INTERNAL", "UNAVAILABLE"])
+def test_what_fails_at_the_calls_deadline_is_that_deadline(code: str) -> None:
+    with pytest.raises(DeadlineExceeded):
+        asyncio.run(refusing(code, "Stream removed", left=0.0).ask("anything"))
 
 
 def test_who_is_full_says_when_to_come_again() -> None:
@@ -87,15 +93,17 @@ def test_what_a_service_says_of_itself_is_no_lost_connection() -> None:
     assert type(caught.value) is Unavailable and str(caught.value) == str(stops)
 
 
-def refusing(code: str, details: str, detail: Message | None = None) -> Stream:
-    """A stream to a service that answers with an error."""
+def refusing(
+    code: str, details: str, detail: Message | None = None, left: float | None = None
+) -> Stream:
+    """A stream to a service that answers with an error, where the call has so much time left."""
     nothing, trailing = grpc.aio.Metadata(), grpc.aio.Metadata()
     if detail is not None:
         status = Status()
         status.details.add().Pack(detail)
         trailing.add(DETAILS_KEY, status.SerializeToString())
     error = grpc.aio.AioRpcError(grpc.StatusCode[code], nothing, trailing, details)
-    call = Mock(write=AsyncMock(side_effect=error), time_remaining=Mock(return_value=None))
+    call = Mock(write=AsyncMock(side_effect=error), time_remaining=Mock(return_value=left))
     return Stream(call, farewell=None, timeout_s=1)
 
 
