@@ -57,7 +57,7 @@ class VerifierStream(Stream):
 
     async def open(self, committed: Sequence[int]) -> Verification:
         """Opens the session; the answer holds the next token."""
-        request = self._terms.request
+        request, target = self._terms.request, self._terms.target
         is_new = len(committed) == len(request.prompt)
         message = verifier_pb2.OpenVerifierSession(
             session_id=_session_id(request.request_id),
@@ -69,7 +69,9 @@ class VerifierStream(Stream):
             successors=request.successors,
             logprobs=request.logprobs,
             prompt_logprobs=request.prompt_logprobs if is_new else None,
-            model_fingerprint=self._terms.target_fingerprint,
+            model_fingerprint=target.model_fingerprint,
+            dtype=target.dtype,
+            quantization=target.quantization,
             prefix_group=request.prefix_group,
             prefix_read_only=request.prefix_read_only,
         )
@@ -133,7 +135,7 @@ class DrafterStream(Stream):
             sampling=convert.sampling_to_pb(request.sampling),
             strategy=request.strategy,
             stop_token_ids=sorted(request.stop_token_ids),
-            phrases=access_to_pb(request.access(self._terms.target_fingerprint)),
+            phrases=access_to_pb(request.access(self._terms.target.model_fingerprint)),
             ouroboros=ouroboros_to_pb(request.speculation.ouroboros),
             opt_tree=opt_tree_to_pb(request.speculation.opt_tree),
             cascade=cascade_to_pb(request.speculation.cascade),
