@@ -112,12 +112,15 @@ def vocabulary_fingerprint(model_folder: Path, setting: str = "model") -> str:
     return _digest(json.dumps(parts, sort_keys=True).encode())
 
 
-def model_fingerprint(model_folder: Path) -> str:
+def model_fingerprint(model_folder: Path, made_for: str = "") -> str:
     """Hash over configuration, stop tokens, and a sample of every tensor; 16 hex digits.
 
     A fine-tuned model has the names, sizes and often the embeddings of the one that it came from.
+    `made_for`: which model of two the files make, such as LongRoPE's for short texts, if it is not
+    the usual one.
     """
-    parts = [json.dumps(read_json(model_folder, "config.json"), sort_keys=True).encode()]
+    parts = [made_for.encode()] if made_for else []
+    parts += [json.dumps(read_json(model_folder, "config.json"), sort_keys=True).encode()]
     if (model_folder / GENERATION).is_file():
         stops = read_json(model_folder, GENERATION).get("eos_token_id")
         parts.append(json.dumps(stops).encode())

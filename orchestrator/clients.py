@@ -58,14 +58,16 @@ class VerifierStream(Stream):
 
     async def open(self, committed: Sequence[int]) -> Verification:
         """Opens the session; the answer holds the next token."""
-        request = self._terms.request
+        request, target = self._terms.request, self._terms.target
         is_new = len(committed) == len(request.prompt)
         message = verifier_pb2.OpenVerifierSession(
             **_opening(self._terms, committed),
             successors=request.successors,
             logprobs=request.logprobs,
             prompt_logprobs=request.prompt_logprobs if is_new else None,
-            model_fingerprint=self._terms.target_fingerprint,
+            model_fingerprint=target.model_fingerprint,
+            dtype=target.dtype,
+            quantization=target.quantization,
         )
         opened = verifier_pb2.VerifyRequest(open=message)
         answer = await self._verdict(opened, len(committed), EMPTY_TREE)
@@ -122,7 +124,7 @@ class DrafterStream(Stream):
         message = drafter_pb2.OpenDrafterSession(
             **_opening(self._terms, committed),
             strategy=request.strategy,
-            phrases=access_to_pb(request.access(self._terms.target_fingerprint)),
+            phrases=access_to_pb(request.access(self._terms.target.model_fingerprint)),
             ouroboros=ouroboros_to_pb(request.speculation.ouroboros),
             opt_tree=opt_tree_to_pb(request.speculation.opt_tree),
             cascade=cascade_to_pb(request.speculation.cascade),

@@ -127,7 +127,7 @@ class Deployment:
         return SessionTerms(
             request=request,
             vocabulary_fingerprint=self.tokenizer.fingerprint,
-            target_fingerprint=self.verifier.model_fingerprint,
+            target=self.verifier,
             answer_timeout_s=answer_timeout_s,
             deadline=deadline,
         )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from draftloop.deadline import Deadline
+from draftloop.model_info import ModelInfo
 from draftloop.request import GenerationRequest
 
 
@@ -14,6 +15,6 @@ class SessionTerms:
 
     request: GenerationRequest
     vocabulary_fingerprint: str
-    target_fingerprint: str
+    target: ModelInfo
     answer_timeout_s: float
     deadline: Deadline

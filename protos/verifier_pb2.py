@@ -15,7 +15,7 @@ _sym_db = _symbol_database.Default()
 from protos import speculation_pb2 as protos_dot_speculation__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x15protos/verifier.proto\x12\x0c\x64raftloop.v1\x1a\x18protos/speculation.proto\"\x15\n\x13VerifierInfoRequest\"g\n\x14VerifierInfoResponse\x12&\n\x05model\x18\x01 \x01(\x0b\x32\x17.draftloop.v1.ModelInfo\x12\'\n\x04load\x18\x02 \x01(\x0b\x32\x19.draftloop.v1.ServiceLoad\"\xac\x01\n\rVerifyRequest\x12\x31\n\x04open\x18\x01 \x01(\x0b\x32!.draftloop.v1.OpenVerifierSessionH\x00\x12+\n\x06verify\x18\x02 \x01(\x0b\x32\x19.draftloop.v1.VerifyDraftH\x00\x12\x33\n\x05\x63lose\x18\x03 \x01(\x0b\x32\".draftloop.v1.CloseVerifierSessionH\x00\x42\x06\n\x04kind\"\x8a\x03\n\x13OpenVerifierSession\x12\x12\n\nsession_id\x18\x01 \x01(\t\x12\x1e\n\x16vocabulary_fingerprint\x18\x02 \x01(\t\x12\x11\n\ttoken_ids\x18\x03 \x03(\x05\x12\x15\n\rprompt_length\x18\x04 \x01(\r\x12\x32\n\x08sampling\x18\x05 \x01(\x0b\x32 .draftloop.v1.SamplingParameters\x12\x16\n\x0estop_token_ids\x18\x06 \x03(\x05\x12\x12\n\nsuccessors\x18\x07 \x01(\r\x12\x15\n\x08logprobs\x18\x08 \x01(\rH\x00\x88\x01\x01\x12\x19\n\x11model_fingerprint\x18\t \x01(\t\x12\x19\n\x0cprefix_group\x18\n \x01(\tH\x01\x88\x01\x01\x12\x18\n\x10prefix_read_only\x18\x0b \x01(\x08\x12\x1c\n\x0fprompt_logprobs\x18\x0c \x01(\rH\x02\x88\x01\x01\x42\x0b\n\t_logprobsB\x0f\n\r_prefix_groupB\x12\n\x10_prompt_logprobs\"O\n\x0bVerifyDraft\x12\x18\n\x10\x63ommitted_length\x18\x01 \x01(\r\x12&\n\x05\x64raft\x18\x02 \x01(\x0b\x32\x17.draftloop.v1.DraftTree\"\x16\n\x14\x43loseVerifierSession\"\xfa\x01\n\x0eVerifyResponse\x12\x18\n\x10\x63ommitted_length\x18\x01 \x01(\r\x12&\n\x07verdict\x18\x02 \x01(\x0b\x32\x15.draftloop.v1.Verdict\x12-\n\x07timings\x18\x03 \x01(\x0b\x32\x1c.draftloop.v1.ServiceTimings\x12\'\n\x04load\x18\x04 \x01(\x0b\x32\x19.draftloop.v1.ServiceLoad\x12:\n\x0fprompt_logprobs\x18\x05 \x01(\x0b\x32\x1c.draftloop.v1.PromptLogprobsH\x00\x88\x01\x01\x42\x12\n\x10_prompt_logprobs2\xa2\x01\n\x08Verifier\x12M\n\x04Info\x12!.draftloop.v1.VerifierInfoRequest\x1a\".draftloop.v1.VerifierInfoResponse\x12G\n\x06Verify\x12\x1b.draftloop.v1.VerifyRequest\x1a\x1c.draftloop.v1.VerifyResponse(\x01\x30\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x15protos/verifier.proto\x12\x0c\x64raftloop.v1\x1a\x18protos/speculation.proto\"\x15\n\x13VerifierInfoRequest\"g\n\x14VerifierInfoResponse\x12&\n\x05model\x18\x01 \x01(\x0b\x32\x17.draftloop.v1.ModelInfo\x12\'\n\x04load\x18\x02 \x01(\x0b\x32\x19.draftloop.v1.ServiceLoad\"\xac\x01\n\rVerifyRequest\x12\x31\n\x04open\x18\x01 \x01(\x0b\x32!.draftloop.v1.OpenVerifierSessionH\x00\x12+\n\x06verify\x18\x02 \x01(\x0b\x32\x19.draftloop.v1.VerifyDraftH\x00\x12\x33\n\x05\x63lose\x18\x03 \x01(\x0b\x32\".draftloop.v1.CloseVerifierSessionH\x00\x42\x06\n\x04kind\"\xaf\x03\n\x13OpenVerifierSession\x12\x12\n\nsession_id\x18\x01 \x01(\t\x12\x1e\n\x16vocabulary_fingerprint\x18\x02 \x01(\t\x12\x11\n\ttoken_ids\x18\x03 \x03(\x05\x12\x15\n\rprompt_length\x18\x04 \x01(\r\x12\x32\n\x08sampling\x18\x05 \x01(\x0b\x32 .draftloop.v1.SamplingParameters\x12\x16\n\x0estop_token_ids\x18\x06 \x03(\x05\x12\x12\n\nsuccessors\x18\x07 \x01(\r\x12\x15\n\x08logprobs\x18\x08 \x01(\rH\x00\x88\x01\x01\x12\x19\n\x11model_fingerprint\x18\t \x01(\t\x12\x19\n\x0cprefix_group\x18\n \x01(\tH\x01\x88\x01\x01\x12\x18\n\x10prefix_read_only\x18\x0b \x01(\x08\x12\x1c\n\x0fprompt_logprobs\x18\x0c \x01(\rH\x02\x88\x01\x01\x12\r\n\x05\x64type\x18\r \x01(\t\x12\x14\n\x0cquantization\x18\x0e \x01(\tB\x0b\n\t_logprobsB\x0f\n\r_prefix_groupB\x12\n\x10_prompt_logprobs\"O\n\x0bVerifyDraft\x12\x18\n\x10\x63ommitted_length\x18\x01 \x01(\r\x12&\n\x05\x64raft\x18\x02 \x01(\x0b\x32\x17.draftloop.v1.DraftTree\"\x16\n\x14\x43loseVerifierSession\"\xfa\x01\n\x0eVerifyResponse\x12\x18\n\x10\x63ommitted_length\x18\x01 \x01(\r\x12&\n\x07verdict\x18\x02 \x01(\x0b\x32\x15.draftloop.v1.Verdict\x12-\n\x07timings\x18\x03 \x01(\x0b\x32\x1c.draftloop.v1.ServiceTimings\x12\'\n\x04load\x18\x04 \x01(\x0b\x32\x19.draftloop.v1.ServiceLoad\x12:\n\x0fprompt_logprobs\x18\x05 \x01(\x0b\x32\x1c.draftloop.v1.PromptLogprobsH\x00\x88\x01\x01\x42\x12\n\x10_prompt_logprobs2\xa2\x01\n\x08Verifier\x12M\n\x04Info\x12!.draftloop.v1.VerifierInfoRequest\x1a\".draftloop.v1.VerifierInfoResponse\x12G\n\x06Verify\x12\x1b.draftloop.v1.VerifyRequest\x1a\x1c.draftloop.v1.VerifyResponse(\x01\x30\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -29,13 +29,13 @@ if _descriptor._USE_C_DESCRIPTORS == False:
   _globals['_VERIFYREQUEST']._serialized_start=194
   _globals['_VERIFYREQUEST']._serialized_end=366
   _globals['_OPENVERIFIERSESSION']._serialized_start=369
-  _globals['_OPENVERIFIERSESSION']._serialized_end=763
-  _globals['_VERIFYDRAFT']._serialized_start=765
-  _globals['_VERIFYDRAFT']._serialized_end=844
-  _globals['_CLOSEVERIFIERSESSION']._serialized_start=846
-  _globals['_CLOSEVERIFIERSESSION']._serialized_end=868
-  _globals['_VERIFYRESPONSE']._serialized_start=871
-  _globals['_VERIFYRESPONSE']._serialized_end=1121
-  _globals['_VERIFIER']._serialized_start=1124
-  _globals['_VERIFIER']._serialized_end=1286
+  _globals['_OPENVERIFIERSESSION']._serialized_end=800
+  _globals['_VERIFYDRAFT']._serialized_start=802
+  _globals['_VERIFYDRAFT']._serialized_end=881
+  _globals['_CLOSEVERIFIERSESSION']._serialized_start=883
+  _globals['_CLOSEVERIFIERSESSION']._serialized_end=905
+  _globals['_VERIFYRESPONSE']._serialized_start=908
+  _globals['_VERIFYRESPONSE']._serialized_end=1158
+  _globals['_VERIFIER']._serialized_start=1161
+  _globals['_VERIFIER']._serialized_end=1323
 # @@protoc_insertion_point(module_scope)

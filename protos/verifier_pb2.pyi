@@ -29,7 +29,7 @@ class VerifyRequest(_message.Message):
     def __init__(self, open: _Optional[_Union[OpenVerifierSession, _Mapping]] = ..., verify: _Optional[_Union[VerifyDraft, _Mapping]] = ..., close: _Optional[_Union[CloseVerifierSession, _Mapping]] = ...) -> None: ...
 
 class OpenVerifierSession(_message.Message):
-    __slots__ = ("session_id", "vocabulary_fingerprint", "token_ids", "prompt_length", "sampling", "stop_token_ids", "successors", "logprobs", "model_fingerprint", "prefix_group", "prefix_read_only", "prompt_logprobs")
+    __slots__ = ("session_id", "vocabulary_fingerprint", "token_ids", "prompt_length", "sampling", "stop_token_ids", "successors", "logprobs", "model_fingerprint", "prefix_group", "prefix_read_only", "prompt_logprobs", "dtype", "quantization")
     SESSION_ID_FIELD_NUMBER: _ClassVar[int]
     VOCABULARY_FINGERPRINT_FIELD_NUMBER: _ClassVar[int]
     TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
@@ -42,6 +42,8 @@ class OpenVerifierSession(_message.Message):
     PREFIX_GROUP_FIELD_NUMBER: _ClassVar[int]
     PREFIX_READ_ONLY_FIELD_NUMBER: _ClassVar[int]
     PROMPT_LOGPROBS_FIELD_NUMBER: _ClassVar[int]
+    DTYPE_FIELD_NUMBER: _ClassVar[int]
+    QUANTIZATION_FIELD_NUMBER: _ClassVar[int]
     session_id: str
     vocabulary_fingerprint: str
     token_ids: _containers.RepeatedScalarFieldContainer[int]
@@ -54,7 +56,9 @@ class OpenVerifierSession(_message.Message):
     prefix_group: str
     prefix_read_only: bool
     prompt_logprobs: int
-    def __init__(self, session_id: _Optional[str] = ..., vocabulary_fingerprint: _Optional[str] = ..., token_ids: _Optional[_Iterable[int]] = ..., prompt_length: _Optional[int] = ..., sampling: _Optional[_Union[_speculation_pb2.SamplingParameters, _Mapping]] = ..., stop_token_ids: _Optional[_Iterable[int]] = ..., successors: _Optional[int] = ..., logprobs: _Optional[int] = ..., model_fingerprint: _Optional[str] = ..., prefix_group: _Optional[str] = ..., prefix_read_only: bool = ..., prompt_logprobs: _Optional[int] = ...) -> None: ...
+    dtype: str
+    quantization: str
+    def __init__(self, session_id: _Optional[str] = ..., vocabulary_fingerprint: _Optional[str] = ..., token_ids: _Optional[_Iterable[int]] = ..., prompt_length: _Optional[int] = ..., sampling: _Optional[_Union[_speculation_pb2.SamplingParameters, _Mapping]] = ..., stop_token_ids: _Optional[_Iterable[int]] = ..., successors: _Optional[int] = ..., logprobs: _Optional[int] = ..., model_fingerprint: _Optional[str] = ..., prefix_group: _Optional[str] = ..., prefix_read_only: bool = ..., prompt_logprobs: _Optional[int] = ..., dtype: _Optional[str] = ..., quantization: _Optional[str] = ...) -> None: ...
 
 class VerifyDraft(_message.Message):
     __slots__ = ("committed_length", "draft")

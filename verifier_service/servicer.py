@@ -96,7 +96,7 @@ class VerifierServicer(verifier_pb2_grpc.VerifierServicer):
         opened = message.open
         info = self._host.info
         require_vocabulary(opened.vocabulary_fingerprint, info.vocabulary_fingerprint)
-        require_model(opened.model_fingerprint, info.model_fingerprint)
+        require_model(opened, info)
         request = SessionRequest(
             successors=opened.successors,
             logprobs=opened.logprobs if opened.HasField("logprobs") else None,

@@ -13,6 +13,7 @@ from draftloop.errors import (
     SessionLost,
     shortened,
 )
+from draftloop.model_info import ModelInfo
 from draftloop.rpc.convert import sampling_from_pb
 from draftloop.rpc.decoding import readable
 from protos import drafter_pb2, verifier_pb2
@@ -64,11 +65,18 @@ def require_vocabulary(given: str, own: str) -> None:
         )
 
 
-def require_model(given: str, own: str) -> None:
-    """Raises Mismatch where the request began on another model; an empty name is not compared."""
-    if given and given != own:
-        shown = shortened(repr(given), SHOWN_VALUE_LENGTH)
-        raise Mismatch(
-            f"model_fingerprint: must be {own}, the served model's; got {shown}; "
-            f"a text goes on with the model that it began on"
-        )
+def require_model(opened: verifier_pb2.OpenVerifierSession, own: ModelInfo) -> None:
+    """Raises Mismatch where the request began on another model, or on this one in another format.
+
+    A fingerprint or an element type that is not given is not compared.
+    """
+    compared = [name for name in ("model_fingerprint", "dtype") if getattr(opened, name)]
+    compared += ["quantization"] if opened.dtype else []
+    for name in compared:
+        given, served = getattr(opened, name), getattr(own, name)
+        if given != served:
+            shown = shortened(repr(given), SHOWN_VALUE_LENGTH)
+            raise Mismatch(
+                f"{name}: must be {served or 'empty'}, the served model's; got {shown}; "
+                f"a text goes on with the model that it began on"
+            )

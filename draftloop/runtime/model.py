@@ -73,7 +73,7 @@ class LanguageModel:
         self.vocabulary_size = int(config.vocab_size)
         wanted = wanted_context(options, self.network)
         kept = attention_shapes.observed(self.network, wanted - 1)
-        rope.fix(self.network)
+        self._made_for = rope.fix(self.network)
         if size := parse_size(options.inflate):
             inflate(self.network, size)
         self.parameters = count_parameters(self.network)
@@ -297,7 +297,7 @@ class LanguageModel:
         folder = self.options.folder
         return ModelInfo(
             model_name=folder.resolve().name,
-            model_fingerprint=model_fingerprint(folder),
+            model_fingerprint=model_fingerprint(folder, self._made_for),
             vocabulary_fingerprint=vocabulary_fingerprint(folder),
             vocabulary_size=self.vocabulary_size,
             context_length=self.context_length,

@@ -41,7 +41,7 @@ def terms(seconds: float | None = None, answer_timeout_s: float = 20.0) -> Sessi
     return SessionTerms(
         request=REQUEST,
         vocabulary_fingerprint="bb",
-        target_fingerprint="",
+        target=model_info(),
         answer_timeout_s=answer_timeout_s,
         deadline=Deadline.after(seconds),
     )

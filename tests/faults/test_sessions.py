@@ -21,6 +21,8 @@ from draftloop.errors import (
     Unavailable,
 )
 from draftloop.load import ServiceLoad
+from draftloop.model_info import ModelInfo
+from draftloop.rpc.sessions import require_model
 from draftloop.tree import EMPTY_TREE, ROOT, DraftTree, TokenSource
 from orchestrator.drafter_session import DrafterSession
 from orchestrator.replicas import Replica, Replicas
@@ -43,9 +45,12 @@ from tests.support.waiting import eventually
 class OtherModel(verifier_pb2_grpc.VerifierServicer):
     """A verifier that has been started anew, with another model, since it was last asked."""
 
+    def __init__(self, served: ModelInfo) -> None:
+        self._served = served
+
     async def Verify(self, messages: Any, context: Any) -> AsyncIterator[Any]:
-        await anext(messages)
-        raise Mismatch("model_fingerprint: must be another")
+        require_model((await anext(messages)).open, self._served)
+        return
         yield
 
 
@@ -156,9 +161,13 @@ async def test_a_session_that_is_reopened_has_another_name() -> None:
     assert all(re.fullmatch(r"one\.\d+", name) for name in forgetful.opened)
 
 
-async def test_a_replica_with_another_model_is_passed_over() -> None:
+@pytest.mark.parametrize(
+    "changed", [{"model_fingerprint": "cc"}, {"dtype": "bfloat16"}, {"quantization": "int8"}]
+)
+async def test_a_replica_with_another_model_is_passed_over(changed: dict[str, str]) -> None:
+    """So is one with the same in another format, which went on with the text unasked."""
     async with (
-        fakes.listening(add_verifier, OtherModel()) as other,
+        fakes.listening(add_verifier, OtherModel(model_info(**changed))) as other,
         fakes.listening(add_verifier, fakes.ScriptedVerifier()) as right,
     ):
         async with replicas(other, right) as known:

@@ -18,6 +18,7 @@ from orchestrator.terms import SessionTerms
 from protos.drafter_pb2_grpc import DrafterStub
 from tests.service.conftest import FINGERPRINT, Start
 from tests.service.sessions import PROMPT, open_drafter, propose, sampling, say
+from tests.support.model_info import model_info
 
 LENGTH = len(PROMPT)
 CERTAIN, CUSTOM = 100.0, 17  # a bias, and a token that is no end of the model's own
@@ -68,7 +69,7 @@ async def test_the_drafter_is_told_where_a_request_ends(
         terms = SessionTerms(
             request=request,
             vocabulary_fingerprint=FINGERPRINT,
-            target_fingerprint="",
+            target=model_info(),
             answer_timeout_s=20,
             deadline=Deadline.after(60),
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import grpc
 import pytest
@@ -69,3 +70,17 @@ async def test_a_text_goes_on_with_its_own_model_only(serve_verifier: Start) -> 
         assert refused.value.code() is grpc.StatusCode.FAILED_PRECONDITION
         assert detail(refused.value, ErrorInfo).reason == "MISMATCH"
         assert own in refused.value.details() and "feedc0de" in refused.value.details()
+
+
+async def test_nor_does_it_go_on_with_its_model_in_another_format(serve_verifier: Start) -> None:
+    """One that was started anew at its address took a text over before discovery had asked it."""
+    async with serve_verifier(quantization="w8a8") as (channel, _):
+        served: dict[str, Any] = {"dtype": "float32", "quantization": "w8a8"}
+        for said in ({}, served):
+            assert (await say(VerifierStub(channel).Verify(), open_verifier(**said))).verdict
+        for changed in ({"dtype": "bfloat16"}, {"quantization": ""}, {"quantization": "int8"}):
+            with pytest.raises(grpc.aio.AioRpcError) as refused:
+                await say(VerifierStub(channel).Verify(), open_verifier(**{**served, **changed}))
+            assert detail(refused.value, ErrorInfo).reason == "MISMATCH"
+            [name] = changed
+            assert f"{name}: must be {served[name]}" in refused.value.details()

@@ -23,7 +23,7 @@ from transformers import (
     StableLmConfig,
 )
 
-from draftloop.errors import StartupFailure
+from draftloop.errors import Mismatch, StartupFailure
 from draftloop.runtime.forward import Forward
 from draftloop.runtime.reference import Reference
 from tests.support.families import WIDE
@@ -120,6 +120,11 @@ def test_a_longer_session_beside_it_changes_no_position(tmp_path: Path) -> None:
     whole = load_model(tmp_path, context_length=32)
     (short,) = whole.forward([Forward(whole, whole.acquire(), text)])
     assert not torch.allclose(short, alone, atol=1e-2)  # within 32 the first training's are right
+    with pytest.raises(Mismatch):  # so these two are no replicas of one model
+        model.info().require_same_model(whole.info())
+    for context_length in (33, 64):
+        other = load_model(tmp_path, context_length=context_length)
+        model.info().require_same_model(other.info())
 
 
 def test_a_model_that_sees_pictures_too_reads_text(tmp_path: Path) -> None:
