@@ -6,7 +6,9 @@ from protos import generation_pb2 as protos_dot_generation__pb2
 
 
 class GenerationStub(object):
-    """Generates text.
+    """Generates text. Where the deployment has API keys every call says one, as metadata
+    `authorization: Bearer KEY`. A `traceparent` is followed, and a deadline ends the work within a
+    round. `speculation.proto` has what errors mean.
     """
 
     def __init__(self, channel):
@@ -43,7 +45,9 @@ class GenerationStub(object):
 
 
 class GenerationServicer(object):
-    """Generates text.
+    """Generates text. Where the deployment has API keys every call says one, as metadata
+    `authorization: Bearer KEY`. A `traceparent` is followed, and a deadline ends the work within a
+    round. `speculation.proto` has what errors mean.
     """
 
     def Generate(self, request, context):
@@ -54,7 +58,7 @@ class GenerationServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def GenerateOnce(self, request, context):
-        """The whole text in one answer.
+        """The whole text in one answer: what the pieces of a stream make together.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -117,7 +121,9 @@ def add_GenerationServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class Generation(object):
-    """Generates text.
+    """Generates text. Where the deployment has API keys every call says one, as metadata
+    `authorization: Bearer KEY`. A `traceparent` is followed, and a deadline ends the work within a
+    round. `speculation.proto` has what errors mean.
     """
 
     @staticmethod

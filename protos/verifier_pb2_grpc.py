@@ -32,15 +32,16 @@ class VerifierServicer(object):
     """
 
     def Info(self, request, context):
-        """Model, limits and fingerprints of this service.
+        """Model, limits and fingerprints of this service; UNAVAILABLE while the model loads.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Verify(self, request_iterator, context):
-        """One session: the first message opens it, each further one verifies a draft. The session's
-        memory is freed when the stream ends for whatever reason.
+        """One session: the first message opens it, each further one verifies a draft. Each is answered
+        once, in order. The session's memory is freed when the stream ends for whatever reason. Who
+        sends no more, with `close` or without, gets the answers to what was sent before, and OK.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
