@@ -18,6 +18,8 @@ from draftloop.request import SamplingParameters
 from draftloop.runtime.engine import Engine
 from draftloop.runtime.model import LanguageModel
 from draftloop.tree import EMPTY_TREE, DraftBudget, DraftTree, TokenSource, Verdict
+from phrase_store.session import PhraseSession
+from phrase_store.successors import SuccessorTable
 from tests.support.toy_model import load_model, save_model
 from verifier_service.round import verify
 from verifier_service.session import SessionRequest, VerifierSession
@@ -120,11 +122,15 @@ def test_a_drafted_token_changes_no_other(
     assert BAD not in said and any(said)
     text.begins(PROMPT)
     emitted = list(text.goes_on(EMPTY_TREE).emitted_token_ids)
+    recycled = PhraseSession([], 16, successors=SuccessorTable(model.vocabulary_size))
     while len(emitted) < 6:
         right = said[len(emitted)]
         draft = DraftTree((right, BAD, 7), (-1, -1, 1), (0.5,) * 3, (TokenSource.PHRASE,) * 3)
         verdict = text.goes_on(draft)
         assert verdict.judges(draft) and len(verdict.successor_ids) == 4 * SUCCESSORS
+        recycled.recycle(emitted[-1], draft, verdict)
+        following = recycled.propose([7], DraftBudget(max_nodes=6, max_depth=2))
+        following.validate(vocabulary_size=model.vocabulary_size, max_nodes=6)
         emitted += verdict.emitted_token_ids
     text.ends()
     assert emitted == said[: len(emitted)]
@@ -157,7 +163,7 @@ def test_a_draft_model_that_says_no_number_drafts_on(
     session = drafter.DrafterSession(model, model.acquire(), asked, 64, is_alone=lambda: alone)
     strategy, budget = STRATEGIES[name](session), DraftBudget(max_nodes=6, max_depth=4)
     for _ in range(3):
-        tree = engine.submit(strategy.propose(budget)).result(timeout=10)
+        tree = engine.submit(strategy.propose(budget)).result(timeout=120)
         tree.validate(vocabulary_size=model.vocabulary_size, max_nodes=6)
         session.commit([LETTER], len(session.committed) + 1)
         strategy.observe([LETTER], Verdict((), (LETTER,), LETTER))
