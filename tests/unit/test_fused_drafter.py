@@ -14,7 +14,7 @@ from drafter_service import tree_nodes
 from drafter_service.session import DrafterSession
 from drafter_service.strategies.fused import TOGETHER, Fused
 from drafter_service.tree_nodes import UNRUN
-from draftloop.calibration import LATER, SHAPE
+from draftloop.calibration import LATER, RUN_EDGES, SHAPE, bucket
 from draftloop.request import SamplingParameters
 from draftloop.tree import EMPTY_TREE, ROOT, DraftBudget, DraftEnd, DraftTree, TokenSource, Verdict
 from tests.support.scripted_drafter import ScriptedModel, finish, session_of
@@ -147,6 +147,23 @@ def test_of_siblings_that_promise_too_much_the_best_keeps_its_estimate() -> None
     settled = strategy.candidates.nodes["estimate"]
     assert settled == pytest.approx([0.05, 0.8, 0.8 / 6, 0.1 / 6, 0.9])
     assert strategy.candidates.nodes["reach"][4] == pytest.approx(0.8 * 0.9)
+
+
+def test_what_a_node_is_reached_with_follows_its_estimate_up_and_down() -> None:
+    strategy, _ = drafting()
+    strategy.candidates.offer(DraftTree.chain([1, 2], PHRASE, [0.5, 0.5]), 8)
+    for estimate in (0.8, 0.3):
+        strategy.candidates.nodes["estimate"][:] = estimate
+        tree_nodes.settle(strategy.candidates._tree)
+        assert strategy.candidates.nodes["reach"] == pytest.approx([estimate, estimate**2])
+
+
+def test_what_the_draft_model_proposes_is_counted_at_its_depth() -> None:
+    strategy, _ = drafting()
+    draft(strategy, nodes=24, depth=4)
+    cells = strategy.candidates.nodes[["depth", "cell"]].tolist()
+    assert {depth for depth, _ in cells} == {1, 2, 3, 4}
+    assert all(cell % SHAPE[2] == bucket(RUN_EDGES, depth) for depth, cell in cells)
 
 
 def test_what_was_not_verified_is_judged_too() -> None:
