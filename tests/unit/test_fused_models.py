@@ -151,6 +151,19 @@ def test_those_learn_that_drafted() -> None:
         assert [any(sum(one.trials) for one in two) for two in both] == list(learns)
 
 
+@pytest.mark.parametrize(("way", "idle"), [(Way.LARGER, 1), (Way.SMALLER, 0)])
+def test_who_had_no_part_in_a_draft_learns_nothing_of_it(way: Way, idle: int) -> None:
+    """Its own last one was judged before, and is of a text that is over."""
+    strategy = drafting(3, 4)
+    told(strategy, [draft(strategy, Way.BOTH).token_ids[0]])
+    experience = [*strategy.session.levels()][idle].experience
+    known = experience.calibration, experience.reviews, experience.ways.further
+    before = [list(one.trials) for one in known]
+    assert any(map(any, before))
+    told(strategy, [draft(strategy, way).token_ids[0]])
+    assert [list(one.trials) for one in known] == before
+
+
 def test_ways_are_judged_by_what_a_draft_adds_to_the_offer_and_what_it_costs() -> None:
     strategy, seen = drafting(3, 4), []
     strategy.session.experience.ways.observe = lambda way, worth: seen.append((way, worth))  # type: ignore[method-assign]
