@@ -1,4 +1,4 @@
-"""How contexts of several lengths vote for what comes next (prediction by partial matching)."""
+"""Contexts: how they vote for what comes next (prediction by partial matching), and share room."""
 
 from __future__ import annotations
 
@@ -49,3 +49,13 @@ def test_what_was_seen_once_is_believed_the_more_the_longer_its_context_is() -> 
         context = tuple(range(length))
         index.insert([Phrase(context, (9,))])
         assert scores(index, *context) == pytest.approx({9: believed}, rel=0.01)
+
+
+def test_a_context_with_too_many_continuations_takes_no_room_from_others() -> None:
+    """Not even in the same bucket, where theirs count less."""
+    index = PhraseIndex(max_bytes=256, half_life_tokens=10**18)
+    others = [Phrase((context,), (9,), committed=False) for context in range(100, 106)]
+    index.insert(others)
+    index.insert([Phrase((1,), (token,)) for token in range(20)])
+    assert index.entries == len(others) + 8
+    assert all(9 in scores(index, *other.context) for other in others)
