@@ -189,6 +189,25 @@ def test_open_ends_grow_together_while_they_pay() -> None:
     assert len(other.model.rows_of_forwards) == 1  # type: ignore[attr-defined]
 
 
+def test_the_likeliest_ends_grow_first() -> None:
+    strategy, _ = drafting()
+    known = strategy.candidates
+    known.plan(DraftBudget(max_nodes=8, max_depth=8), together=1, most=8, max_depth=4, least=0.0)
+    known.offer(DraftTree((1, 2), (ROOT, ROOT), (0.2, 0.7), (PHRASE,) * 2), 4)
+    known._tree.nodes[ROOT]["row"] = ROOT
+    known.next_ends(strategy.economy)
+    assert known.ends == [1]
+
+
+def test_a_forward_is_credited_with_what_it_brings_in_where_its_ends_are_reached() -> None:
+    """Five tokens are all there are: together they are certain, wherever they stand."""
+    strategy, _ = drafting()
+    gains: list[float] = []
+    strategy.economy.observe = lambda _, gain, first: gains.append(gain)  # type: ignore[method-assign]
+    draft(strategy, nodes=100, depth=4)
+    assert len(gains) > 3 and gains == pytest.approx([1.0] * len(gains), abs=1e-3)
+
+
 def test_of_equals_those_that_came_first_are_selected() -> None:
     """Parents come before their children: else a child would be taken without its parent."""
     values, places = np.array([0.5, 1.0, 1.0, 1.0]), np.zeros(4, np.int64)
@@ -303,6 +322,21 @@ def test_an_offer_is_merged_with_what_was_drafted_ahead() -> None:
     tree = draft(strategy, DraftTree.chain([3, 3], PHRASE, [0.9, 0.9]), tokens_per_second=1e9)
     assert PHRASE in tree.sources and len(rows_of(strategy)) == before
     assert session.slot.pending <= session.model.options.max_draft_nodes
+
+
+def test_what_the_draft_model_said_ahead_counts_for_an_offer_like_a_review() -> None:
+    ahead, _ = drafting()
+    behind, _ = drafting()
+    for strategy in (ahead, behind):
+        token = draft(strategy).token_ids[0]
+        if strategy is ahead:
+            grown_ahead(strategy)
+        strategy.observe = lambda *_: None  # type: ignore[method-assign]
+        told(strategy, [token])
+    for offered in range(VOCABULARY):
+        offer = DraftTree.chain([offered], PHRASE, [0.5])
+        assert draft(ahead, offer, depth=1) == draft(behind, offer, depth=1)
+        behind.candidates.clear()
 
 
 def test_nothing_is_left_of_a_forward_that_never_ended() -> None:
