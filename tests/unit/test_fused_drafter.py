@@ -324,19 +324,18 @@ def test_an_offer_is_merged_with_what_was_drafted_ahead() -> None:
     assert session.slot.pending <= session.model.options.max_draft_nodes
 
 
-def test_what_the_draft_model_said_ahead_counts_for_an_offer_like_a_review() -> None:
-    ahead, _ = drafting()
-    behind, _ = drafting()
-    for strategy in (ahead, behind):
-        token = draft(strategy).token_ids[0]
-        if strategy is ahead:
-            grown_ahead(strategy)
+@pytest.mark.parametrize("offered", range(VOCABULARY))
+def test_what_was_said_ahead_counts_for_an_offer_like_a_review(offered: int) -> None:
+    trees = []
+    for is_ahead in (True, False):
+        strategy, _ = drafting()
         strategy.observe = lambda *_: None  # type: ignore[method-assign]
+        token = draft(strategy).token_ids[0]
+        if is_ahead:
+            grown_ahead(strategy)
         told(strategy, [token])
-    for offered in range(VOCABULARY):
-        offer = DraftTree.chain([offered], PHRASE, [0.5])
-        assert draft(ahead, offer, depth=1) == draft(behind, offer, depth=1)
-        behind.candidates.clear()
+        trees.append(draft(strategy, DraftTree.chain([offered], PHRASE, [0.5]), depth=1))
+    assert trees[0] == trees[1]
 
 
 def test_nothing_is_left_of_a_forward_that_never_ended() -> None:
