@@ -333,6 +333,8 @@ def test_what_was_said_ahead_counts_for_an_offer_like_a_review(offered: int) -> 
         token = draft(strategy).token_ids[0]
         if is_ahead:
             grown_ahead(strategy)
+        else:
+            strategy.candidates.clear()  # what the token's node has said, too
         told(strategy, [token])
         trees.append(draft(strategy, DraftTree.chain([offered], PHRASE, [0.5]), depth=1))
     assert trees[0] == trees[1]
