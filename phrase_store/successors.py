@@ -27,15 +27,19 @@ class SuccessorTable:
     def learn(self, token_ids: Sequence[int], successor_ids: Sequence[int]) -> None:
         """Keeps the successors of each token, equally many for each; the newest win.
 
-        What does not fit the tokens, or is none of the vocabulary's, is left out.
+        What does not fit the tokens, or is none of the vocabulary's, is left out. So are those of
+        which one comes twice, as behind a node of which a target says no numbers: they would be
+        siblings, and no verifier takes such a draft.
         """
         count = len(successor_ids) // max(len(token_ids), 1)
         if not 0 < count <= MOST_SUCCESSORS or count * len(token_ids) != len(successor_ids):
             return
         successors = np.array(successor_ids, np.int64).reshape(len(token_ids), count)
         if successors.min() >= 0 and successors.max() < len(self.rows):
-            self.rows[list(token_ids), :count] = successors
-            self.rows[list(token_ids), count:] = UNKNOWN
+            differ = (np.diff(np.sort(successors, axis=1), axis=1) > 0).all(axis=1)
+            known = np.array(token_ids, np.int64)[differ]
+            self.rows[known, :count] = successors[differ]
+            self.rows[known, count:] = UNKNOWN
 
     def clear(self) -> None:
         """Forgets everything."""

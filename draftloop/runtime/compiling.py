@@ -7,7 +7,7 @@ import functools
 import hashlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import FunctionType
+from types import FunctionType, ModuleType
 from typing import Any, TypeVar, cast
 
 import numba
@@ -77,14 +77,19 @@ def stamp_of(function: Callable[..., Any]) -> tuple[str, ...]:
 
 
 def _used_by(function: FunctionType) -> Iterator[FunctionType | str]:
-    """Functions and constants of its module that a function names."""
-    for name in function.__code__.co_names:
-        used = function.__globals__.get(name)
-        used = getattr(used, "py_func", used)
+    """Functions and constants that a function names, of its module and of those that it names."""
+    names = (*function.__code__.co_names, *map(str, function.__annotations__.values()))
+    known = [(name, function.__globals__.get(name)) for name in names]
+    for module in [used for _, used in known if isinstance(used, ModuleType) and used is not np]:
+        known += [(f"{module.__name__}.{name}", vars(module).get(name)) for name in names]
+    for name, used in known:
+        used = getattr(used, "py_func", getattr(used, "_defn", used))  # an intrinsic's generator
         if isinstance(used, FunctionType):
             yield used
         elif isinstance(used, np.ndarray):
             yield f"{name} = {used.dtype} {used.tolist()}"
+        elif isinstance(used, type) and issubclass(used, tuple):  # fields are found by their places
+            yield f"{name} = {getattr(used, '_fields', ())}"
         elif isinstance(used, int | float | str | tuple | np.generic | np.dtype):
             yield f"{name} = {used!r}"
 

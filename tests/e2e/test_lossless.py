@@ -116,7 +116,7 @@ def test_every_strategy_says_what_plain_decoding_says(
 
 
 @pytest.mark.lossless
-@pytest.mark.parametrize("concurrency", [1, 8])
+@pytest.mark.parametrize("concurrency", [1, 16])
 @pytest.mark.parametrize("strategy", STRATEGIES[1:])
 def test_nor_does_any_over_fifty_prompts(
     client: Client,

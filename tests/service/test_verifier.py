@@ -188,6 +188,22 @@ async def test_a_stale_position_is_told_the_true_one(serve_verifier: Start) -> N
         await all_free(host)
 
 
+async def test_another_draft_at_a_position_that_was_answered_is_no_replay(
+    serve_verifier: Start,
+) -> None:
+    """It would be given a verdict on nodes that are not its own."""
+    async with serve_verifier() as (channel, host):
+        call = VerifierStub(channel).Verify()
+        await say(call, open_verifier())
+        answer = await say(call, verify(LENGTH + 1, [5], [-1]))
+        with pytest.raises(grpc.aio.AioRpcError) as refused:
+            await say(call, verify(LENGTH + 1, [6], [-1]))
+        assert refused.value.code() is grpc.StatusCode.FAILED_PRECONDITION
+        now = LENGTH + 1 + len(answer.verdict.emitted_token_ids)
+        assert detail(refused.value, ErrorInfo).metadata["committed_length"] == str(now)
+        await all_free(host)
+
+
 async def test_another_vocabulary_is_refused_with_both_fingerprints(
     serve_verifier: Start,
 ) -> None:

@@ -19,6 +19,17 @@ def result(number):
 def hits():
     return sum(result.stats.cache_hits.values())
 """
+BY_MODULE = """
+import {inner}
+from draftloop.runtime.compiling import compiled
+
+@compiled
+def result(number):
+    return {inner}.times(number) + 1000 * {inner}.FACTOR + 100 * {inner}.STEPS[0]
+
+def hits():
+    return sum(result.stats.cache_hits.values())
+"""
 CALLED = """
 import numpy as np
 from draftloop.runtime.compiling import {way}
@@ -28,6 +39,40 @@ FACTOR, STEPS = {factor}, np.array([{step}])
 @{way}
 def times(number):
     return {times} * number
+"""
+
+
+FIELDS = """
+from typing import NamedTuple
+
+class Pair(NamedTuple):
+    {first}: int
+    {second}: int
+"""
+READER = """
+from __future__ import annotations
+from draftloop.runtime.compiling import compiled
+from fields import Pair
+
+@compiled
+def difference(pair: Pair) -> int:
+    return pair.more - pair.less
+
+def result(number):
+    return difference(Pair(more=number, less=1))
+
+def hits():
+    return sum(difference.stats.cache_hits.values())
+"""
+INTRINSIC = """
+from numba import types
+from numba.extending import intrinsic
+
+@intrinsic
+def times(typing, number):
+    def generate(context, builder, signature, arguments):
+        return builder.mul(arguments[0], context.get_constant(types.int64, {times}))
+    return types.int64(types.int64), generate
 """
 
 
@@ -41,13 +86,18 @@ def run(folder: Path) -> tuple[int, int]:
     return result, hits
 
 
+@pytest.mark.parametrize("caller", [CALLER, BY_MODULE], ids=["by name", "by module"])
 @pytest.mark.parametrize("way", ["compiled", "compilable"])
-def test_what_is_kept_is_renewed_when_what_it_calls_changes(tmp_path: Path, way: str) -> None:
+def test_what_is_kept_is_renewed_when_what_it_calls_changes(
+    tmp_path: Path, way: str, caller: str
+) -> None:
+    """Drafts in one call kept an old layout of forwards, which they name by its module."""
+
     def write(**what: int) -> None:
         said = {"times": 2, "factor": 3, "step": 4} | what
         (tmp_path / "called.py").write_text(CALLED.format(way=way, **said), encoding="utf-8")
 
-    (tmp_path / "caller.py").write_text(CALLER.format(inner="called"), encoding="utf-8")
+    (tmp_path / "caller.py").write_text(caller.format(inner="called"), encoding="utf-8")
     write()
     assert run(tmp_path) == (3414, 0)
     assert run(tmp_path) == (3414, 1)
@@ -55,7 +105,8 @@ def test_what_is_kept_is_renewed_when_what_it_calls_changes(tmp_path: Path, way:
     assert run(tmp_path) == (3435, 0)
 
 
-def test_what_is_kept_is_renewed_when_a_constant_changes(tmp_path: Path) -> None:
+@pytest.mark.parametrize("caller", [CALLER, BY_MODULE], ids=["by name", "by module"])
+def test_what_is_kept_is_renewed_when_a_constant_changes(tmp_path: Path, caller: str) -> None:
     def write(factor: int, step: int) -> None:
         said = CALLED.format(way="compiled", times=2, factor=factor, step=step)
         (tmp_path / "constants.py").write_text(said, encoding="utf-8")
@@ -64,7 +115,7 @@ def test_what_is_kept_is_renewed_when_a_constant_changes(tmp_path: Path) -> None
     (tmp_path / "called.py").write_text(handed_on, encoding="utf-8")
     own = CALLED.format(way="compiled", times=2, factor=0, step=0)
     (tmp_path / "own.py").write_text(own, encoding="utf-8")
-    (tmp_path / "caller.py").write_text(CALLER.format(inner="called"), encoding="utf-8")
+    (tmp_path / "caller.py").write_text(caller.format(inner="called"), encoding="utf-8")
     write(3, 4)
     assert run(tmp_path) == (3414, 0)
     write(5, 4)
@@ -72,3 +123,24 @@ def test_what_is_kept_is_renewed_when_a_constant_changes(tmp_path: Path) -> None
     write(5, 6)
     assert run(tmp_path) == (5614, 0)
     assert run(tmp_path) == (5614, 1)
+
+
+def test_what_is_kept_is_renewed_when_fields_change_places(tmp_path: Path) -> None:
+    """Numba tells tuples apart by their types alone."""
+    (tmp_path / "caller.py").write_text(READER, encoding="utf-8")
+    for first, second in (("more", "less"), ("less", "more")):
+        said = FIELDS.format(first=first, second=second)
+        (tmp_path / "fields.py").write_text(said, encoding="utf-8")
+        assert run(tmp_path) == (6, 0)
+    assert run(tmp_path) == (6, 1)
+
+
+def test_what_is_kept_is_renewed_when_an_intrinsic_changes(tmp_path: Path) -> None:
+    caller = CALLER.replace("import FACTOR, STEPS, times", "import times")
+    caller = caller.replace(" + 1000 * FACTOR + 100 * STEPS[0]", "")
+    (tmp_path / "caller.py").write_text(caller.format(inner="called"), encoding="utf-8")
+    for times in (2, 5):
+        said = INTRINSIC.format(times=times)
+        (tmp_path / "called.py").write_text(said, encoding="utf-8")
+        assert run(tmp_path) == (7 * times, 0)
+    assert run(tmp_path) == (35, 1)

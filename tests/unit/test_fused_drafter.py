@@ -14,7 +14,7 @@ from drafter_service import tree_nodes
 from drafter_service.session import DrafterSession
 from drafter_service.strategies.fused import TOGETHER, Fused
 from drafter_service.tree_nodes import UNRUN
-from draftloop.calibration import LATER, SHAPE
+from draftloop.calibration import LATER, RUN_EDGES, SHAPE, bucket
 from draftloop.request import SamplingParameters
 from draftloop.tree import EMPTY_TREE, ROOT, DraftBudget, DraftEnd, DraftTree, TokenSource, Verdict
 from tests.support.scripted_drafter import ScriptedModel, finish, session_of
@@ -149,6 +149,23 @@ def test_of_siblings_that_promise_too_much_the_best_keeps_its_estimate() -> None
     assert strategy.candidates.nodes["reach"][4] == pytest.approx(0.8 * 0.9)
 
 
+def test_what_a_node_is_reached_with_follows_its_estimate_up_and_down() -> None:
+    strategy, _ = drafting()
+    strategy.candidates.offer(DraftTree.chain([1, 2], PHRASE, [0.5, 0.5]), 8)
+    for estimate in (0.8, 0.3):
+        strategy.candidates.nodes["estimate"][:] = estimate
+        tree_nodes.settle(strategy.candidates._tree)
+        assert strategy.candidates.nodes["reach"] == pytest.approx([estimate, estimate**2])
+
+
+def test_what_the_draft_model_proposes_is_counted_at_its_depth() -> None:
+    strategy, _ = drafting()
+    draft(strategy, nodes=24, depth=4)
+    cells = strategy.candidates.nodes[["depth", "cell"]].tolist()
+    assert {depth for depth, _ in cells} == {1, 2, 3, 4}
+    assert all(cell % SHAPE[2] == bucket(RUN_EDGES, depth) for depth, cell in cells)
+
+
 def test_what_was_not_verified_is_judged_too() -> None:
     strategy, session = drafting()
     tree = draft(strategy, depth=1, nodes=5)
@@ -170,6 +187,25 @@ def test_open_ends_grow_together_while_they_pay() -> None:
     dear, other = drafting()
     assert len(draft(dear, nodes=24, depth=4, tokens_per_second=1e9)) < 24
     assert len(other.model.rows_of_forwards) == 1  # type: ignore[attr-defined]
+
+
+def test_the_likeliest_ends_grow_first() -> None:
+    strategy, _ = drafting()
+    known = strategy.candidates
+    known.plan(DraftBudget(max_nodes=8, max_depth=8), together=1, most=8, max_depth=4, least=0.0)
+    known.offer(DraftTree((1, 2), (ROOT, ROOT), (0.2, 0.7), (PHRASE,) * 2), 4)
+    known._tree.nodes[ROOT]["row"] = ROOT
+    known.next_ends(strategy.economy)
+    assert known.ends == [1]
+
+
+def test_a_forward_is_credited_with_what_it_brings_in_where_its_ends_are_reached() -> None:
+    """Five tokens are all there are: together they are certain, wherever they stand."""
+    strategy, _ = drafting()
+    gains: list[float] = []
+    strategy.economy.observe = lambda _, gain, first: gains.append(gain)  # type: ignore[method-assign]
+    draft(strategy, nodes=100, depth=4)
+    assert len(gains) > 3 and gains == pytest.approx([1.0] * len(gains), abs=1e-3)
 
 
 def test_of_equals_those_that_came_first_are_selected() -> None:
@@ -286,6 +322,22 @@ def test_an_offer_is_merged_with_what_was_drafted_ahead() -> None:
     tree = draft(strategy, DraftTree.chain([3, 3], PHRASE, [0.9, 0.9]), tokens_per_second=1e9)
     assert PHRASE in tree.sources and len(rows_of(strategy)) == before
     assert session.slot.pending <= session.model.options.max_draft_nodes
+
+
+@pytest.mark.parametrize("offered", range(VOCABULARY))
+def test_what_was_said_ahead_counts_for_an_offer_like_a_review(offered: int) -> None:
+    trees = []
+    for is_ahead in (True, False):
+        strategy, _ = drafting()
+        strategy.observe = lambda *_: None  # type: ignore[method-assign]
+        token = draft(strategy).token_ids[0]
+        if is_ahead:
+            grown_ahead(strategy)
+        else:
+            strategy.candidates.clear()  # what the token's node has said, too
+        told(strategy, [token])
+        trees.append(draft(strategy, DraftTree.chain([offered], PHRASE, [0.5]), depth=1))
+    assert trees[0] == trees[1]
 
 
 def test_nothing_is_left_of_a_forward_that_never_ended() -> None:

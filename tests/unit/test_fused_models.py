@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from drafter_service.economy import Way
-from drafter_service.strategies.fused import Fused
+from drafter_service.strategies.fused import Fused, _gain
 from draftloop.metrics import REGISTRY
 from draftloop.request import SamplingParameters
 from draftloop.tree import EMPTY_TREE, ROOT, DraftBudget, DraftTree, TokenSource, Verdict
@@ -151,6 +151,19 @@ def test_those_learn_that_drafted() -> None:
         assert [any(sum(one.trials) for one in two) for two in both] == list(learns)
 
 
+@pytest.mark.parametrize(("way", "idle"), [(Way.LARGER, 1), (Way.SMALLER, 0)])
+def test_who_had_no_part_in_a_draft_learns_nothing_of_it(way: Way, idle: int) -> None:
+    """Its own last one was judged before, and is of a text that is over."""
+    strategy = drafting(3, 4)
+    told(strategy, [draft(strategy, Way.BOTH).token_ids[0]])
+    experience = [*strategy.session.levels()][idle].experience
+    known = experience.calibration, experience.reviews, experience.ways.further
+    before = [list(one.trials) for one in known]
+    assert any(map(any, before))
+    told(strategy, [draft(strategy, way).token_ids[0]])
+    assert [list(one.trials) for one in known] == before
+
+
 def test_ways_are_judged_by_what_a_draft_adds_to_the_offer_and_what_it_costs() -> None:
     strategy, seen = drafting(3, 4), []
     strategy.session.experience.ways.observe = lambda way, worth: seen.append((way, worth))  # type: ignore[method-assign]
@@ -158,6 +171,13 @@ def test_ways_are_judged_by_what_a_draft_adds_to_the_offer_and_what_it_costs() -
     draft(strategy, Way.SMALLER, certain, max_nodes=2, max_depth=2)
     ((way, worth),) = seen
     assert way is Way.SMALLER and worth <= 0  # two tokens were there before
+
+
+def test_a_draft_brings_in_what_its_nodes_are_worth_beyond_their_price() -> None:
+    tree = DraftTree((1, 2, 3), (ROOT, 0, ROOT), (0.5, 0.5, 0.4), (PHRASE,) * 3)
+    priced = DraftBudget(max_nodes=8, max_depth=8, least_path_probability=0.3)
+    assert _gain(tree, priced) == pytest.approx(0.2 + 0.1)
+    assert _gain(EMPTY_TREE, priced) == 0
 
 
 def test_of_what_a_smaller_model_drafted_the_larger_ones_word_counts() -> None:

@@ -17,6 +17,7 @@ from draftloop.patience import Patience
 from draftloop.speculation import FUSED
 from draftloop.tree import (
     EMPTY_TREE,
+    ROOT,
     Draft,
     DraftBudget,
     DraftEnd,
@@ -29,7 +30,7 @@ from orchestrator.budget import Controller
 from orchestrator.choice import ModelChoice
 from orchestrator.costs import VerifyCost
 from orchestrator.figures import SpeculationFigures
-from orchestrator.fused import FusedDrafting
+from orchestrator.fused import FusedDrafting, _likeliest_end
 from orchestrator.gains import ROUNDS_OF_TRY, USUAL_FORWARDS, Gains
 from orchestrator.selection import Offer
 from phrase_store.session import PhraseSession
@@ -183,6 +184,16 @@ def test_phrases_lengthen_what_the_draft_model_began() -> None:
     assert draft.tree.token_ids[:6] == (7, 7, 7, 7, 8, 9)
     assert draft.tree.sources[:6] == (MODEL,) * 4 + (TokenSource.PROMPT_LOOKUP,) * 2
     assert draft.proposed[TokenSource.PROMPT_LOOKUP] >= 2
+
+
+def test_it_is_the_draft_models_likeliest_end_that_phrases_lengthen() -> None:
+    tree = DraftTree(
+        (1, 2, 3, 4, 5), (ROOT, ROOT, 0, 1, ROOT), (0.5, 0.4, 0.5, 0.9, 0.1),
+        (MODEL, MODEL, MODEL, MODEL, TokenSource.PHRASE),
+    )  # fmt: skip
+    assert _likeliest_end(tree, tree.path_probabilities()) == 3
+    assert _likeliest_end(tree, [1.0, 1.0, 0.9, 0.8, 0.95]) == 2
+    assert _likeliest_end(EMPTY_TREE, []) is None
 
 
 def test_phrases_lengthen_a_draft_no_deeper_than_may_be() -> None:

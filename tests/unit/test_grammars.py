@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 from pathlib import Path
@@ -159,6 +160,33 @@ def test_penalties_see_the_path_where_the_grammar_changes_a_token(known: Grammar
     logits[:, [LETTERS[letter] for letter in "cab"]] = torch.tensor([5.0, 1.0, 0.9])
     chosen = sampler.choose(logits, [7, 8], [[], [LETTERS["a"]]])
     assert chosen == [LETTERS["a"], LETTERS["b"]]
+
+
+@pytest.mark.parametrize("top_k", [0, 3])
+def test_every_row_that_the_text_comes_to_is_held_to_the_grammar(
+    known: Grammars, top_k: int
+) -> None:
+    """In one forward over a tree as token by token, with a filter or without."""
+    parameters = SamplingParameters(temperature=1.0, top_k=top_k, seed=3)
+
+    def sampler() -> Sampler:
+        follower = known.follow(Grammar("regex", "[ab]{3}"))
+        return Sampler(parameters, VOCABULARY_SIZE, torch.device("cpu"), follower)
+
+    letters = [LETTERS[letter] for letter in "abc"]
+    paths = [list(path) for depth in range(3) for path in itertools.product(letters, repeat=depth)]
+    logits = torch.full((len(paths), VOCABULARY_SIZE), -9.0)
+    logits[:, letters] = torch.tensor([1.0, 1.2, 9.0])
+    for start in range(20):
+        said = sampler().choose(logits, [start + len(path) for path in paths], paths)
+        text: list[int] = []
+        alone = sampler()
+        for _ in range(3):
+            row = paths.index(text)
+            (token,) = alone.choose(logits[row : row + 1], [start + len(text)], [[]])
+            assert said[row] == token in letters[:2]
+            alone.observe_output([token])
+            text.append(token)
 
 
 def test_a_long_list_of_choices(known: Grammars) -> None:

@@ -137,6 +137,14 @@ def test_the_rows_of_a_draft_that_were_added_first_can_be_kept(slot: Slot) -> No
     assert rows(slot) == [0, 1, 2, 3, 4, 5, 6]
 
 
+def test_rows_that_are_kept_keep_their_places_in_the_tree(slot: Slot) -> None:
+    grow(slot)
+    slot.keep([0, 2, 4, 5])
+    assert slot.pending_token_ids == [10, 12, 20, 21]
+    assert slot.pending_parents == [ROOT, 0, ROOT, 2]
+    assert slot.pending_depths == [1, 2, 1, 2]
+
+
 def test_truncate_drops_the_draft_too_and_never_lengthens(slot: Slot) -> None:
     grow(slot)
     slot.truncate(9)

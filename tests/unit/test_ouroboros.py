@@ -18,7 +18,7 @@ from drafter_service.strategies.ouroboros import Ouroboros
 from draftloop.lookahead import LookaheadParameters
 from draftloop.request import SamplingParameters
 from draftloop.speculation import OuroborosParameters
-from draftloop.tree import DraftBudget, DraftEnd, DraftTree, Verdict
+from draftloop.tree import DraftBudget, DraftEnd, DraftTree, TokenSource, Verdict
 from phrase_store.config import PhraseSettings
 from phrase_store.session import PhraseSession
 from phrase_store.store import PhraseStore
@@ -45,12 +45,12 @@ def request_of(text: list[int], strategy: str = "ouroboros", **more: Any) -> Ses
 
 
 def drafting(
-    lookahead: LookaheadParameters, model: Any = None, text: list[int] = TEXT
+    lookahead: LookaheadParameters, model: Any = None, text: list[int] = TEXT, **parts: Any
 ) -> Ouroboros:
     """In a fresh session, its prompt read."""
     model = model or model_of()
     stops = frozenset(model.stop_token_ids)
-    parameters = OuroborosParameters(lookahead=lookahead)
+    parameters = OuroborosParameters(lookahead=lookahead, **parts)
     request = request_of(text, ouroboros=parameters, stop_token_ids=stops)
     phrases = PhraseSession(text, 400, stop_token_ids=stops)
     session = DrafterSession(model, model.acquire(), request, 64, phrases=phrases)
@@ -146,6 +146,62 @@ def test_a_verdict_may_come_with_tokens_of_later_rounds(monkeypatch: pytest.Monk
     assert [(one[0][-4:], *one[1:]) for one in taught[0]] == [
         (one[0][-4:], *one[1:]) for one in taught[1]
     ]
+
+
+# Three tokens follow 3 about equally often, and 3 follows each of them; 11 says nothing of it.
+FORKS = [*[3, 5, 3, 6, 3, 7] * 4, 11]
+
+
+def leaves_of(tree: DraftTree) -> int:
+    return len(set(range(len(tree))) - set(tree.parents))
+
+
+@pytest.mark.parametrize("most", [1, 2, 3])
+def test_the_k_best_phrases_follow_the_chain(most: int) -> None:
+    strategy = drafting(LookaheadParameters(), text=FORKS, lengthening_phrases=most)
+    drafted = Drafted()
+    drafted.add(3, 0.9, 0.9)
+    tree, scores, runs = strategy._lengthened(drafted, BUDGET)
+    assert leaves_of(tree) == most < len(tree) - 1 == len(scores) == len(runs)
+
+
+def test_phrases_behind_a_chain_are_worth_their_verification() -> None:
+    """They are reached no oftener than the chain's end."""
+    strategy, least = drafting(LookaheadParameters(), text=FORKS), 0.05
+    drafted = Drafted()
+    drafted.add(3, 0.5, 0.5)
+    priced = DraftBudget(max_nodes=32, max_depth=32, least_path_probability=least)
+    tree, *_ = strategy._lengthened(drafted, priced)
+    assert len(tree) > 1 and min(tree.path_probabilities()) >= least
+
+
+def of_phrases(guesses: DraftTree) -> DraftTree:
+    """Without the window, which comes last."""
+    return guesses.first(guesses.sources.count(TokenSource.PROMPT_LOOKUP))
+
+
+@pytest.mark.parametrize("most", [1, 2])
+def test_so_many_phrases_ride_along_before_the_window_is_full(most: int) -> None:
+    """The reference's pool is of no use until then."""
+    lookahead = LookaheadParameters(window=2, ngram=5, candidates=most)
+    strategy = drafting(lookahead, text=[*FORKS, 3])
+    phrases = of_phrases(strategy._beside(Drafted()))
+    assert strategy._window is not None and len(strategy._window.rows) == 1
+    assert leaves_of(phrases) == most and len(phrases) > most
+
+
+def test_ngrams_of_the_window_are_phrases_that_count_less_than_text() -> None:
+    """Of two tokens each, with which the reference crashes."""
+    strategy = drafting(LookaheadParameters(window=1, ngram=2, candidates=1), text=[5, 6, 9])
+    guesses, phrases = strategy._beside(Drafted()), strategy._phrases
+    assert guesses.token_ids == (5,) and phrases is not None
+    strategy._learn_ngrams([77])
+    assert phrases.propose([5], DraftBudget(max_nodes=2, max_depth=1)).token_ids == (6, 77)
+
+
+def test_without_drafting_by_phrases_nothing_rides_along() -> None:
+    strategy = drafting(LookaheadParameters(), text=[*FORKS, 3], draft_by_phrases=False)
+    assert len(strategy._beside(Drafted())) == 0
 
 
 def count_on(prefix: Sequence[int]) -> Tensor:

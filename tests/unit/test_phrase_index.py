@@ -262,6 +262,14 @@ def test_counts_decay() -> None:
     assert first((1, 2), shared=index) == 6
 
 
+def test_what_was_said_long_ago_is_not_new_because_it_is_said_once_more() -> None:
+    index = new_index(half_life_tokens=100)
+    index.insert([Phrase((1, 2), (5,))] * 8)
+    index.extend((), range(100, 2100))
+    index.insert([Phrase((1, 2), (token,)) for token in (5, 6, 6, 6)])
+    assert first((1, 2), shared=index) == 6
+
+
 @pytest.mark.parametrize("max_bytes", [256, 4096])
 def test_eviction_keeps_what_is_counted_again_and_again(max_bytes: int) -> None:
     index = new_index(max_bytes=max_bytes)

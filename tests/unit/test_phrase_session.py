@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 import pytest
 
 from draftloop.phrase import Phrase, PhraseAccess, PhraseScope
-from draftloop.tree import EMPTY_TREE, DraftBudget, Verdict
+from draftloop.tree import EMPTY_TREE, DraftBudget, DraftTree, TokenSource, Verdict
 from phrase_store.config import PhraseSettings
 from phrase_store.index import PhraseIndex
 from phrase_store.session import PhraseSession
@@ -60,6 +60,20 @@ def test_nothing_follows_a_stop_token_that_somebody_else_drafted() -> None:
     assert len(session.propose([5], AMPLE, drafted=[9])) == 0
     assert session.propose([5], AMPLE, drafted=[9, 1]).token_ids[0] == 2
     assert session.propose([5, 9], AMPLE).token_ids[0] == 1
+
+
+@pytest.mark.parametrize("harvests", [True, False])
+def test_what_the_target_says_on_a_rejected_branch_is_drafted_from(harvests: bool) -> None:
+    """By the request itself, and by those that it teaches; unless that is switched off."""
+    taught: list[Phrase] = []
+    session = PhraseSession(
+        [1, 2], 16, harvests=harvests, teach=lambda _, phrases: taught.extend(phrases)
+    )
+    draft = DraftTree.chain([7], TokenSource.DRAFT_MODEL)
+    session.learn([1, 2], draft, Verdict((), (3,), 3, (5,)))
+    rejected = Phrase((1, 2, 7), (5,), committed=False)
+    assert taught == [Phrase((1, 2), (3,)), *[rejected] * harvests]
+    assert session.propose([1, 2, 7], AMPLE).token_ids == (5,) * harvests
 
 
 @pytest.fixture

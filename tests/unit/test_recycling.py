@@ -52,6 +52,19 @@ def test_what_makes_no_sense_is_left_out(tokens: list[int], successors: Sequence
     assert (table.rows == UNKNOWN).all()
 
 
+def test_a_successor_that_comes_twice_is_none() -> None:
+    """Behind a node of which a target said no numbers they were all the same.
+
+    The next draft had equal siblings, and cost its session at the verifier.
+    """
+    table = table_of(t1=[2, 3])
+    table.learn([1, 4, 7], [0, 0, 5, 6, 8, 8])
+    assert table.rows[[1, 4, 7], :2].tolist() == [[2, 3], [5, 6], [UNKNOWN, UNKNOWN]]
+    for last in (1, 4, 7):
+        tree = session_of(table).propose([last], BUDGET)
+        tree.validate(vocabulary_size=VOCABULARY, max_nodes=8)
+
+
 def test_a_draft_grows_from_successors_alone_best_first() -> None:
     session = session_of(table_of(t1=[2, 3], t2=[4], t4=[1]))
     tree = session.propose([9, 1], BUDGET)

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import math
+import random
 from dataclasses import replace
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
 from scipy import stats
 
 from draftloop.request import SamplingParameters
 from draftloop.runtime.sampling import Sampler
+from draftloop.runtime.sessions import Opening
 
 CPU = torch.device("cpu")
 LOGITS = torch.tensor([[2.0, 1.0, 0.5, -1.0, -3.0]])
@@ -81,6 +85,22 @@ def test_penalties_follow_the_fields_convention() -> None:
     assert shaped[1].tolist() == [1.0, 0.5 - 1.25, 0.25 - 0.75, -2.0, -3.0]
 
 
+def test_a_reopened_session_counts_its_output_as_output() -> None:
+    """Of the tokens that it opens with those behind the prompt: penalties look at them apart."""
+    parameters = SamplingParameters(
+        temperature=0.0, repetition_penalty=2.0, presence_penalty=0.25, frequency_penalty=0.5
+    )
+    opening = Opening(
+        session_id="", token_ids=(0, 3, 1, 1, 2), prompt_length=2, sampling=parameters
+    )
+    reopened = opening.sampler(SimpleNamespace(vocabulary_size=5, device=CPU))  # type: ignore[arg-type]
+    running = Sampler(parameters, 5, CPU)
+    running.observe_prompt([0, 3])
+    for token in (1, 1, 2):
+        running.observe_output([token])
+    assert torch.equal(reopened.shape(LOGITS, [[]]), running.shape(LOGITS, [[]]))
+
+
 def test_bias_comes_before_penalties() -> None:
     sampler = Sampler(SamplingParameters(logit_bias=((4, 7.0),), repetition_penalty=2.0), 5, CPU)
     sampler.observe_prompt([4])
@@ -112,6 +132,20 @@ def test_a_batch_chooses_as_its_rows_do(temperature: float) -> None:
         for row, position, path in zip(logits, positions, paths, strict=True)
     ]
     assert sampler.choose(logits, positions, paths) == alone
+
+
+def test_nobody_elses_random_numbers_are_touched() -> None:
+    """The reference of Ouroboros sets the seed of the whole process in every round."""
+
+    def states() -> tuple[object, ...]:
+        of_numpy = np.random.get_state(legacy=False)
+        return random.getstate(), str(of_numpy), torch.random.get_rng_state().tolist()
+
+    before = states()
+    sampler = Sampler(replace(SAMPLED, top_p=0.9, seed=4), 5, CPU)
+    sampler.choose(LOGITS.repeat(20, 1), range(20), [[]] * 20)
+    sampler.best(LOGITS, [20], [[]], 3)
+    assert states() == before
 
 
 def test_log_probabilities_are_exact() -> None:

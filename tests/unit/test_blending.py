@@ -1,0 +1,61 @@
+"""Contexts: how they vote for what comes next (prediction by partial matching), and share room."""
+
+from __future__ import annotations
+
+import pytest
+
+from draftloop.calibration import Calibration
+from draftloop.phrase import Phrase
+from draftloop.tree import DraftBudget
+from phrase_store.growth import ESCAPES
+from phrase_store.index import PhraseIndex, grow
+
+CHILDREN = DraftBudget(max_nodes=8, max_depth=1)
+
+
+def scores(index: PhraseIndex, *context: int) -> dict[int, float]:
+    """Of every token that may come next."""
+    made = grow(context, CHILDREN, shared=index, own=None, calibration=Calibration())
+    return dict(zip(made.tree.token_ids, made.scores, strict=True))
+
+
+def trust(total: float, distinct: int, length: int) -> float:
+    """The part of what is left that a context of a length takes."""
+    return total / (total + float(ESCAPES[length - 1]) * distinct)
+
+
+def test_shorter_contexts_vote_by_what_longer_ones_have_not_seen() -> None:
+    """Whatever followed three tokens was counted behind the last two and one of them as well."""
+    index = PhraseIndex(max_bytes=1 << 14, half_life_tokens=10**18)
+    index.insert([Phrase((7, 1, 2), (5,))] * 2 + [Phrase((8, 1, 2), (6,))] * 2)
+    longest = trust(2, 1, 3)
+    left = (1 - longest) * trust(2, 1, 2)
+    assert scores(index, 7, 1, 2) == pytest.approx({5: longest, 6: left}, rel=1e-3)
+    both = trust(4, 2, 2)
+    assert scores(index, 9, 1, 2) == pytest.approx({5: both / 2, 6: both / 2}, rel=1e-3)
+
+
+def test_a_context_leaves_to_shorter_ones_what_it_does_not_take() -> None:
+    index = PhraseIndex(max_bytes=1 << 14, half_life_tokens=10**18)
+    index.insert([Phrase((1, 2), (5,)), *[Phrase((2,), (6,))] * 3])
+    longest = trust(1, 1, 2)
+    left = (1 - longest) * trust(3, 1, 1)
+    assert scores(index, 1, 2) == pytest.approx({5: longest, 6: left}, rel=1e-3)
+
+
+def test_what_was_seen_once_is_believed_the_more_the_longer_its_context_is() -> None:
+    for length, believed in ((1, 1 / 7), (6, 3 / 4)):
+        index = PhraseIndex(max_bytes=1 << 14, half_life_tokens=10**18)
+        context = tuple(range(length))
+        index.insert([Phrase(context, (9,))])
+        assert scores(index, *context) == pytest.approx({9: believed}, rel=0.01)
+
+
+def test_a_context_with_too_many_continuations_takes_no_room_from_others() -> None:
+    """Not even in the same bucket, where theirs count less."""
+    index = PhraseIndex(max_bytes=256, half_life_tokens=10**18)
+    others = [Phrase((context,), (9,), committed=False) for context in range(100, 106)]
+    index.insert(others)
+    index.insert([Phrase((1,), (token,)) for token in range(20)])
+    assert index.entries == len(others) + 8
+    assert all(9 in scores(index, *other.context) for other in others)
