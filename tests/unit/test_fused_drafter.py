@@ -199,11 +199,13 @@ def test_the_likeliest_ends_grow_first() -> None:
     assert known.ends == [1]
 
 
-def test_a_forward_is_credited_with_what_it_brings_in_where_its_ends_are_reached() -> None:
+def test_a_forward_is_credited_with_what_it_brings_in_where_its_ends_are_reached(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Five tokens are all there are: together they are certain, wherever they stand."""
     strategy, _ = drafting()
     gains: list[float] = []
-    strategy.economy.observe = lambda _, gain, first: gains.append(gain)  # type: ignore[method-assign]
+    monkeypatch.setattr(strategy.economy, "observe", lambda _, gain, first: gains.append(gain))
     draft(strategy, nodes=100, depth=4)
     assert len(gains) > 3 and gains == pytest.approx([1.0] * len(gains), abs=1e-3)
 
