@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import Self
 
 from draftloop.bans import NO_BANS, Bans
 from draftloop.errors import InvalidInput
@@ -183,6 +184,14 @@ class GenerationRequest:
     def strategy(self) -> str:
         """Name of its strategy."""
         return self.speculation.strategy
+
+    def without_recycling(self) -> Self:
+        """The same, `fused` without the target's successors where it has other free sources."""
+        said = self.speculation
+        if self.strategy != FUSED or not (said.fused.own_text or said.fused.phrases):
+            return self
+        fused = replace(said.fused, recycling=False)
+        return replace(self, speculation=replace(said, fused=fused))
 
     @property
     def successors(self) -> int:

@@ -42,6 +42,9 @@ from phrase_store.session import PhraseSession
 from phrase_store.store import DraftsFrom, PhraseStore, warm_up
 
 UNMEASURED_DRAFT_TOKEN_NS = 2_000_000.0
+# Of the target's forward with one token: with a shorter one successors cost `fused` more than they
+# bring (decision 42).
+RECYCLING_PAYS_NS = 8_000_000.0
 
 
 class Deployment:
@@ -96,6 +99,7 @@ class Deployment:
     def generation(self, request: GenerationRequest, deadline: Deadline) -> Generation:
         """A checked request, ready to run until the deadline."""
         settings, info = self.settings, self.verifier
+        request = self._without_what_costs_more(request)
         # None for a strategy without a draft model
         costs = self._draft_costs(request) if request.strategy in DRAFTER_STRATEGIES else None
         controller, figures = self._controller(request), SpeculationFigures()
@@ -120,6 +124,14 @@ class Deployment:
             deadline=deadline,
             figures=figures,
         )
+
+    def _without_what_costs_more(self, request: GenerationRequest) -> GenerationRequest:
+        """Without successors where forwards are short; a fixed size takes all sources."""
+        if request.strategy != FUSED or request.speculation.max_draft_tokens is not None:
+            return request
+        costs = cost_line(self.verifier.cost_curve, _context_of(request))
+        short = costs.rows and costs.nanoseconds(1) < RECYCLING_PAYS_NS
+        return request.without_recycling() if short else request
 
     def _terms(
         self, request: GenerationRequest, answer_timeout_s: float, deadline: Deadline

@@ -11,7 +11,7 @@ from draftloop.deadline import Deadline
 from draftloop.model_info import CostPoint
 from draftloop.request import GenerationRequest, SamplingParameters
 from draftloop.runtime.cost_curve import CostCurve
-from draftloop.speculation import FUSED, Speculation
+from draftloop.speculation import FUSED, TOKEN_RECYCLING, FusedParameters, Speculation
 from orchestrator import deployment, discovery
 from orchestrator.config import OrchestratorSettings
 from protos import drafter_pb2, verifier_pb2
@@ -19,12 +19,14 @@ from protos.drafter_pb2_grpc import DrafterStub
 from protos.verifier_pb2_grpc import VerifierStub
 from tests.service.conftest import MODEL, Start
 from tests.service.sessions import PROMPT, open_drafter, open_verifier, propose, say, verify
+from tests.support.model_info import model_info
 from tests.support.ports import quiet_port
 from tests.support.waiting import eventually
 
 # Slower by far than the model is, so that every forward corrects it downwards.
 SLOW = (CostPoint(1, 60_000_000_000, 128), CostPoint(32, 90_000_000_000, 128))
 ROUNDS = 4
+RECYCLING_ALONE = FusedParameters(draft_model=False, phrases=False, own_text=False)
 
 
 async def test_the_verifier_reports_what_its_forwards_took(serve_verifier: Start) -> None:
@@ -108,3 +110,28 @@ async def test_on_one_machine_a_drafter_keeps_all_requests_waiting(
             assert not started.generation(request, Deadline()).controller.drafter_shares
     finally:
         await started.stop()
+
+
+@pytest.mark.parametrize(
+    ("forward_ns", "said", "recycles"),
+    [
+        (7_999_999, Speculation(strategy=FUSED), False),
+        (8_000_000, Speculation(strategy=FUSED), True),
+        (7_999_999, Speculation(strategy=FUSED, max_draft_tokens=8), True),
+        (7_999_999, Speculation(strategy=FUSED, fused=RECYCLING_ALONE), True),
+        (7_999_999, Speculation(strategy=TOKEN_RECYCLING), True),
+        (None, Speculation(strategy=FUSED), True),
+    ],
+)
+def test_successors_are_asked_for_where_forwards_are_long(
+    forward_ns: int | None, said: Speculation, recycles: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Or where the request has nothing else that is free, or says how much is drafted."""
+    curve = () if forward_ns is None else (CostPoint(1, forward_ns),)
+    monkeypatch.setattr(deployment.Deployment, "verifier", model_info(cost_curve=curve))
+    request = GenerationRequest(
+        request_id="one", prompt=PROMPT, sampling=SamplingParameters(), max_tokens=4,
+        speculation=said,
+    )  # fmt: skip
+    made = deployment_of("127.0.0.1:1", "").generation(request, Deadline())
+    assert (made.request.successors > 0) == recycles
