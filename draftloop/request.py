@@ -186,9 +186,9 @@ class GenerationRequest:
         return self.speculation.strategy
 
     def without_recycling(self) -> Self:
-        """The same, `fused` without the target's successors where it has other free sources."""
+        """The same for `fused` without the target's successors, if it has other free sources."""
         said = self.speculation
-        if self.strategy != FUSED or not (said.fused.own_text or said.fused.phrases):
+        if not (said.fused.own_text or said.fused.phrases):
             return self
         fused = replace(said.fused, recycling=False)
         return replace(self, speculation=replace(said, fused=fused))
