@@ -12,14 +12,16 @@ from draftloop.errors import StartupFailure
 
 
 def require_shown(
-    settings: str, *, ca: Path, certificate: Path | None = None, key: Path | None = None
+    settings: str, *, ca: Path | None, certificate: Path | None = None, key: Path | None = None
 ) -> None:
     """Whom a client trusts, and what it shows of itself, which gRPC would end the process for.
 
-    `settings` is how the names of the settings begin. Raises StartupFailure naming the setting
+    `settings` is how the names of the settings begin; `ca` is None where the system's authorities
+    are trusted. Raises StartupFailure naming the setting
     whose file is missing or cannot be used.
     """
-    require_authority(f"{settings}_ca", ca)
+    if ca is not None:
+        require_authority(f"{settings}_ca", ca)
     names = f"{settings}_certificate", f"{settings}_key"
     if certificate is not None and key is not None:
         require_pair(names[0], certificate, names[1], key)

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from draftloop.config import DEFAULT_HTTP_PORT, LOOPBACK
 from draftloop.errors import InvalidInput
@@ -21,6 +18,7 @@ from orchestrator.cli_common import (
     TlsKey,
     clear_errors,
     complaints,
+    progress,
 )
 
 if TYPE_CHECKING:
@@ -88,17 +86,8 @@ async def _answer(
         with AnswersFile(answers) as there:
             left = wanted - there.answered
             missing = (request for request in read_requests(requests) if request.custom_id in left)
-            with _progress(len(wanted), len(wanted) - len(left)) as told:
+            with progress("answering", len(wanted), done=len(wanted) - len(left)) as told:
                 return await run(missing, there, asker, concurrency=concurrency, told=told)
-
-
-@contextmanager
-def _progress(total: int, before: int) -> Iterator[Callable[[Tally], None]]:
-    """Call what it gives with every tally."""
-    columns = (TextColumn("answering"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=complaints, transient=True) as progress:
-        task = progress.add_task("", total=total, completed=before)
-        yield lambda tally: progress.update(task, completed=before + tally.done)
 
 
 def _show(tally: Tally, seconds: float) -> None:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
 import typer
 from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from draftloop.client import Client, ClientTls
 from draftloop.environment import API_KEY
@@ -61,6 +62,16 @@ def require_encryption(ca: Path | None, *shown: Path | None) -> None:
             f"tls_ca: must be given together with tls_certificate and tls_key (--tls-ca, {CA}); "
             "got none"
         )
+
+
+@contextmanager
+def progress(what: str, total: int, done: int = 0) -> Iterator[Callable[[int], None]]:
+    """Call what it gives with the number of those done since the last call."""
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(),
+               TimeRemainingColumn())  # fmt: skip
+    with Progress(*columns, console=complaints, transient=True) as bar:
+        task = bar.add_task(what, total=total, completed=done)
+        yield lambda more: bar.advance(task, more)
 
 
 @contextmanager

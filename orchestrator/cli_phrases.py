@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -12,12 +12,11 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.filesize import decimal
 from rich.markup import escape
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
 from draftloop.environment import PHRASES_URL
 from draftloop.errors import InvalidInput
-from orchestrator.cli_common import clear_errors, complaints, console
+from orchestrator.cli_common import clear_errors, console, progress
 from orchestrator.replaced_file import replacing
 
 if TYPE_CHECKING:
@@ -38,16 +37,6 @@ Url = Annotated[
 Model = Annotated[str | None, typer.Option(help="Only this model's fingerprint.")]
 Tenant = Annotated[str | None, typer.Option(help='Only this tenant; "" is who names none.')]
 MEMORY = "memory://"
-
-
-@contextmanager
-def _progress(what: str, total: int) -> Iterator[Callable[[int], None]]:
-    """Call what it gives with the number of records done since the last call."""
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(),
-               TimeRemainingColumn())  # fmt: skip
-    with Progress(*columns, console=complaints, transient=True) as progress:
-        task = progress.add_task(what, total=total)
-        yield lambda done: progress.advance(task, done)
 
 
 def _require_shared(url: str) -> None:
@@ -102,7 +91,7 @@ def stats(url: Url = MEMORY, model: Model = None, tenant: Tenant = None) -> None
             table.add_column(column, overflow="fold")
         for column in ("records", "phrases", "tokens", "size", "damaged"):
             table.add_column(column, justify="right")
-        with _progress("reading", _lengths(url, names)) as told:
+        with progress("reading", _lengths(url, names)) as told:
             for name, log in _logs(url, names):
                 census = count(log, told)
                 owner, _, of = name.partition(":")
@@ -162,7 +151,7 @@ def export_(
         if file.exists() and not force:
             raise InvalidInput("file", "must not exist, or give --force to replace it", str(file))
         written = 0
-        with _progress("exporting", _lengths(url, names)) as told, replacing(file) as target:
+        with progress("exporting", _lengths(url, names)) as told, replacing(file) as target:
             write_header(target)
             for name, log in _logs(url, names):
                 written += export_log(log, name, target, told)
@@ -181,7 +170,7 @@ def import_(
         _require_shared(url)
         with _readable_twice(file) as source:
             total = check_file(source)  # all of it, so that a mistake leaves the log as it was
-            with _progress("importing", total) as told:
+            with progress("importing", total) as told:
                 phrases = import_file(url, source, told)
         console.print(f"imported {phrases:,} phrases in {total:,} records")
 

@@ -13,6 +13,12 @@ from orchestrator.replaced_file import replacing
 FIRST_FAILURE = 400  # among the statuses of HTTP
 
 
+def is_answered(answer: dict[str, Any]) -> bool:
+    """Whether the server did what a request wanted."""
+    response = answer["response"]
+    return response is not None and response["status_code"] < FIRST_FAILURE
+
+
 class AnswersFile:
     """Keeps what an earlier run was answered, but not what failed then: that is asked again."""
 
@@ -48,9 +54,9 @@ def _kept(file: Path) -> Iterator[tuple[str, str]]:
                 return
             try:
                 answer = json.loads(line)
-                custom_id, response = str(answer["custom_id"]), answer["response"]
+                custom_id, answered = str(answer["custom_id"]), is_answered(answer)
             except (ValueError, TypeError, KeyError):
                 rule = "must be an answer of a batch; name another file for the answers"
                 raise InvalidInput(f"{file.name}, line {number}", rule, line) from None
-            if response is not None and response["status_code"] < FIRST_FAILURE:
+            if answered:
                 yield custom_id, line

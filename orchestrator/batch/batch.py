@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from draftloop.errors import DraftloopError
-from orchestrator.batch.answers_file import FIRST_FAILURE, AnswersFile
+from orchestrator.batch.answers_file import AnswersFile, is_answered
 from orchestrator.batch.asker import Asker, complaint
 from orchestrator.batch.requests_file import BatchRequest
 
@@ -24,15 +24,10 @@ class Tally:
     tokens: int = 0
     first_failure: str = ""
 
-    @property
-    def done(self) -> int:
-        """Requests that are through, one way or the other."""
-        return self.answered + self.failed
-
     def count(self, answer: dict[str, Any]) -> None:
         """One more."""
         response, error = answer["response"], answer["error"]
-        if response is not None and response["status_code"] < FIRST_FAILURE:
+        if is_answered(answer):
             self.answered += 1
             self.tokens += _tokens(response["body"])
             return
@@ -52,9 +47,9 @@ async def run(
     asker: Asker,
     *,
     concurrency: int,
-    told: Callable[[Tally], None],
+    told: Callable[[int], None],
 ) -> Tally:
-    """Answers as they come; `told` hears of every one. Raises Unavailable without a server."""
+    """Answers as they come; `told` hears of each. Raises Unavailable without a server."""
     tally = Tally()
 
     async def work() -> None:
@@ -62,7 +57,7 @@ async def run(
             answer = await asker.answer(request)
             answers.add(answer)
             tally.count(answer)
-            told(tally)
+            told(1)
 
     try:
         async with asyncio.TaskGroup() as group:

@@ -50,8 +50,7 @@ def _base(server: str) -> str:
 
 
 def _trust(ca: Path | None, certificate: Path | None, key: Path | None) -> ssl.SSLContext:
-    if ca is not None:
-        require_shown("tls", ca=ca, certificate=certificate, key=key)
+    require_shown("tls", ca=ca, certificate=certificate, key=key)
     context = ssl.create_default_context(cafile=ca)
     if certificate is not None:
         context.load_cert_chain(certificate, key, no_password)

@@ -141,6 +141,15 @@ def test_what_is_no_address_is_told(server: str, tmp_path: Path) -> None:
     assert done.stderr == f"draftloop: server: {rule}; got {server!r}\n"
 
 
+def test_half_a_pair_is_told(tmp_path: Path) -> None:
+    """Also where the system's authorities are trusted."""
+    requests = written(tmp_path / "requests.jsonl", asked())
+    flags = ("--tls-key", str(tmp_path / "key.pem"))
+    done = batch("https://127.0.0.1:1", requests, tmp_path / "answers.jsonl", *flags)
+    assert done.exit_code == FAILED
+    assert done.stderr.startswith("draftloop: tls_certificate: must be given together with tls_key")
+
+
 def test_nobody_there_is_told_at_once(tmp_path: Path) -> None:
     requests = written(tmp_path / "requests.jsonl", asked())
     server = f"http://127.0.0.1:{quiet_port()}"
@@ -155,6 +164,8 @@ def test_files_of_others_stay_as_they_are(base: str, tmp_path: Path) -> None:
     done = batch(base, requests, other)
     assert done.exit_code == FAILED and other.read_text() == "not yours\n"
     assert "notes.txt, line 1: must be an answer of a batch; name another file" in done.stderr
+    other.write_text('{"custom_id": "a", "response": 200}\n')
+    assert "notes.txt, line 1: must be an answer of a batch" in batch(base, requests, other).stderr
     same = batch(base, requests, requests)
     assert same.exit_code == FAILED and "answers: must be another file than the re" in same.stderr
     assert requests.read_text().count("\n") == len(ASKED)
