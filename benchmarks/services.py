@@ -14,7 +14,7 @@ from typing import Literal
 from benchmarks.outcome import Outcome, RoundSplit
 from benchmarks.systems import METHODS, Profile
 from benchmarks.workload import Case
-from draftloop.client import NO_RETRY, AsyncClient, ClientTls
+from draftloop.client import NO_RETRY, AsyncClient
 from draftloop.completion import DeploymentInfo, Piece, Summary
 from draftloop.config import Quantization, bundled_model
 from draftloop.environment import API_KEY
@@ -22,7 +22,7 @@ from draftloop.phrase import PhraseScope
 from draftloop.request import GenerationParameters, SamplingParameters
 from draftloop.rpc.health import CA, CERTIFICATE, KEY
 from draftloop.speculation import OUROBOROS, Speculation
-from orchestrator.cli_common import require_encryption
+from orchestrator.cli_common import tls_of
 from orchestrator.launcher import Stack
 from orchestrator.stack_config import StackConfig
 
@@ -155,8 +155,7 @@ def connected(address: str) -> Iterator[RunningServer]:
     """
     said = (os.environ.get(name) for name in (CA, CERTIFICATE, KEY))
     ca, certificate, key = (Path(file) if file else None for file in said)
-    require_encryption(ca, certificate, key)
-    tls = ClientTls(ca=ca, certificate=certificate, key=key) if ca else None
+    tls = tls_of(ca, certificate, key)
     client = AsyncClient(address, api_key=os.environ.get(API_KEY), tls=tls, retry=NO_RETRY)
     with _loop_of(client) as runner:
         yield RunningServer(client, runner)

@@ -46,13 +46,17 @@ def client_of(
     tls_certificate: Path | None = None,
     tls_key: Path | None = None,
 ) -> Client:
-    """A client as the command line's options describe it.
+    """A client as the command line's options describe it; raises what `tls_of` raises."""
+    return Client(server, api_key=api_key, tls=tls_of(tls_ca, tls_certificate, tls_key))
+
+
+def tls_of(ca: Path | None, certificate: Path | None, key: Path | None) -> ClientTls | None:
+    """Whom a client trusts and what it shows; None encrypts nothing.
 
     Raises StartupFailure where there is something to show, and nobody to trust.
     """
-    require_encryption(tls_ca, tls_certificate, tls_key)
-    tls = ClientTls(ca=tls_ca, certificate=tls_certificate, key=tls_key) if tls_ca else None
-    return Client(server, api_key=api_key, tls=tls)
+    require_encryption(ca, certificate, key)
+    return ClientTls(ca=ca, certificate=certificate, key=key) if ca else None
 
 
 def require_encryption(ca: Path | None, *shown: Path | None) -> None:
