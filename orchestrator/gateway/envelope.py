@@ -30,7 +30,7 @@ from orchestrator.metrics import HTTP_REQUESTS, count_refused
 REQUEST_ID_HEADER = "x-request-id"
 ANTHROPICS_REQUEST_ID_HEADER = "request-id"
 # What everybody may ask: how the server is, what it serves; files of a page that asks with a key.
-OPEN = ("/health", "/ready", "/version", "/metrics", "/openapi.json", "/")
+OPEN = ("/health", "/ready", "/version", "/metrics", "/openapi.json", "/favicon.ico", "/")
 OPEN_FOLDER = "/playground"
 UNKNOWN = "unknown"  # route of a request that has none, or that was not looked for
 BODY_S, REST_S = 60.0, 1.0  # for each piece of a body, and where the server stops

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from fastapi import FastAPI, Request
-from starlette.responses import RedirectResponse, Response
+from starlette.responses import FileResponse, RedirectResponse, Response
 from starlette.staticfiles import StaticFiles
 
 from draftloop import __version__
@@ -45,6 +45,11 @@ def add_playground(app: FastAPI, gateway: Gateway) -> None:
     @app.get("/playground", include_in_schema=False)
     async def playground() -> Response:
         return RedirectResponse("playground/")
+
+    @app.get("/favicon.ico", include_in_schema=False)
+    async def icon() -> Response:
+        """Browsers ask for it on pages that name none, such as a look at `/openapi.json`."""
+        return FileResponse(FOLDER / "icon.svg", headers=HEADERS)
 
     @app.get("/playground/options", include_in_schema=False)
     async def options(request: Request) -> Response:

@@ -25,7 +25,7 @@ class Playground:
 
     def _heard(self, message: Any) -> None:
         if message.type in ("error", "warning"):
-            self.problems.append(message.text)
+            self.problems.append(f"{message.text} ({message.location['url']})")
 
     def at(self, selector: str) -> Locator:
         return self.page.locator(selector)

@@ -229,6 +229,8 @@ def test_more_at_once_than_any_batch_wait_for_their_turn(api: OpenAI) -> None:
 def test_the_playground_and_what_it_may_load(http: httpx.Client) -> None:
     for address in ("/", "/playground"):
         assert http.get(address).headers["location"] == "playground/"
+    icon = http.get("/favicon.ico")  # asked for beside pages without one
+    assert icon.status_code == 200 and icon.headers["content-type"] == "image/svg+xml"
     page = http.get("/playground/")
     assert page.headers["content-type"].startswith("text/html") and "<main>" in page.text
     policy = page.headers["content-security-policy"]

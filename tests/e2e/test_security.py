@@ -215,7 +215,15 @@ def test_http_is_encrypted_and_asks_for_the_same_keys(deployment: Deployment) ->
             assert refusal.status_code == 401, refusal.text
             assert refusal.json()["error"]["code"] == "invalid_api_key"
             assert refusal.headers["www-authenticate"] == "Bearer"
-        for path in ("/health", "/ready", "/version", "/metrics", "/openapi.json", "/playground/"):
+        for path in (
+            "/health",
+            "/ready",
+            "/version",
+            "/metrics",
+            "/openapi.json",
+            "/playground/",
+            "/favicon.ico",
+        ):
             assert client.get(path).status_code == 200
     with (
         deployment.http(authority=deployment.stranger) as client,
