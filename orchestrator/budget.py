@@ -10,6 +10,7 @@ A forward that is shared keeps others waiting as well: there R is what all of th
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from draftloop.pace import Pace
 from draftloop.tree import DraftBudget, DraftTree
@@ -22,6 +23,16 @@ NO_DRAFT = DraftBudget(max_nodes=0, max_depth=0)
 ROUNDS_OF_OTHERS = 6
 # Rounds without a draft that are assumed to take what their forward is expected to.
 PLAIN_ROUNDS = 2
+
+
+class Prices(NamedTuple):
+    """What time is worth in a round: see the controller's properties of the same names."""
+
+    plain_rate: float
+    rate: float
+    others: float
+    shared_rate: float
+    node_price: float
 
 
 @dataclass(slots=True)
@@ -43,13 +54,17 @@ class Controller:
     _pace: Pace = field(default_factory=lambda: Pace(memory=0.95))  # of all rounds
     _plain: Pace = field(default_factory=lambda: Pace(memory=0.9))
     _nodes: float = 0.0
+    _prices: Prices | None = None
+
+    @property
+    def prices(self) -> Prices:
+        """Those of the round to come, reckoned when the one before it was observed."""
+        return self._prices or self._reckon()
 
     @property
     def plain_rate(self) -> float:
         """Tokens per nanosecond without drafts."""
-        beside_prompts = 1 - self.verify_cost.load.prompts_share
-        expected = max(self.verify_cost.nanoseconds(0), 1.0) / beside_prompts
-        return self._plain.after(PLAIN_ROUNDS, PLAIN_ROUNDS * expected)
+        return self.prices.plain_rate
 
     @property
     def rate(self) -> float:
@@ -58,12 +73,7 @@ class Controller:
         Of all rounds: one long draft that came true says how fast the next ones are only as long
         as they are drafted like it.
         """
-        if self.fixed:
-            return 0.0
-        known = self.everybodys
-        tokens, time = known.tokens_per_round, known.time_per_round
-        pace = self._pace.after(ROUNDS_OF_OTHERS * tokens, ROUNDS_OF_OTHERS * time)
-        return max(pace, self.plain_rate)
+        return self.prices.rate
 
     @property
     def shared_rate(self) -> float:
@@ -73,22 +83,7 @@ class Controller:
         is worth what they bring in without: the prompts take what they take, and all are done
         soonest if the rest is spent as if there were none.
         """
-        return self.rate * (1 + self._others)
-
-    def draft_price(self, waited_ns: float, work_ns: float) -> float:
-        """Tokens that the draft model must bring in for the time that it takes.
-
-        The request waits for it. Its work, without its own waiting for others, keeps others waiting
-        where the target's processors do it.
-        """
-        others_ns = self._others * work_ns if self.drafter_shares else 0.0
-        return self.rate * (waited_ns + others_ns)
-
-    @property
-    def _others(self) -> float:
-        """So many times what this session brings in the others do, beside no prompts."""
-        load = self.verify_cost.load
-        return (load.sessions - 1) / (1 - load.prompts_share)
+        return self.prices.shared_rate
 
     @property
     def node_price(self) -> float:
@@ -96,7 +91,35 @@ class Controller:
 
         The least that it may have to be verified with: what is, `select` says by all sizes.
         """
-        return self.shared_rate * self.verify_cost.node_nanoseconds(self._nodes, self.max_nodes)
+        return self.prices.node_price
+
+    def draft_price(self, waited_ns: float, work_ns: float) -> float:
+        """Tokens that the draft model must bring in for the time that it takes.
+
+        The request waits for it. Its work, without its own waiting for others, keeps others waiting
+        where the target's processors do it.
+        """
+        prices = self.prices
+        others_ns = prices.others * work_ns if self.drafter_shares else 0.0
+        return prices.rate * (waited_ns + others_ns)
+
+    def _reckon(self) -> Prices:
+        cost = self.verify_cost
+        beside_prompts = 1 - cost.load.prompts_share
+        expected = max(cost.nanoseconds(0), 1.0) / beside_prompts
+        plain = self._plain.after(PLAIN_ROUNDS, PLAIN_ROUNDS * expected)
+        rate = 0.0 if self.fixed else max(self._known_pace(), plain)
+        # So many times what this session brings in the others do, beside no prompts.
+        others = (cost.load.sessions - 1) / beside_prompts
+        shared = rate * (1 + others)
+        return Prices(
+            plain, rate, others, shared, shared * cost.node_nanoseconds(self._nodes, self.max_nodes)
+        )
+
+    def _known_pace(self) -> float:
+        known = self.everybodys
+        tokens, time = known.tokens_per_round, known.time_per_round
+        return self._pace.after(ROUNDS_OF_OTHERS * tokens, ROUNDS_OF_OTHERS * time)
 
     def worth(self, offer: Offer = NO_OFFER) -> float:
         """Expected tokens of a round beyond those that its time brings in anyway.
@@ -113,6 +136,7 @@ class Controller:
     def limit(self, nodes: int) -> None:
         """From now on no larger drafts: another verifier may take fewer nodes."""
         self.max_nodes = min(self.max_nodes, nodes)
+        self._prices = None
 
     def next_budget(self, room: int) -> DraftBudget:
         """The budget of the next round; `room` is the most depth that makes sense."""
@@ -132,8 +156,9 @@ class Controller:
         """Takes in a round with a draft of `nodes`. `modelled`: a draft model made the draft."""
         self._pace.observe(emitted, round_ns)
         self.everybodys.observe(emitted, round_ns)
-        if not nodes and not modelled:
+        if nodes or modelled:
+            self._plain.fade()
+            self._nodes = NODES_MEMORY * self._nodes + (1 - NODES_MEMORY) * nodes
+        else:
             self._plain.observe(emitted, round_ns)
-            return
-        self._plain.fade()
-        self._nodes = NODES_MEMORY * self._nodes + (1 - NODES_MEMORY) * nodes
+        self._prices = self._reckon()

@@ -140,14 +140,22 @@ class ModelChoice(DraftChoice):
 
     def _opens(self, committed: Sequence[int], advantage: float) -> bool:
         """Opens it where the rounds to come bring in more than prefilling takes, or as a try."""
-        prefill_ns = self._costs.nanoseconds(self.drafter.fresh(committed))
-        left = self._left(len(committed))
-        price = self._controller.draft_price(prefill_ns, prefill_ns)
-        pays = advantage * left / (1 + self._gain.means.tokens) > price
+        pays = advantage > 0 and self._repays(committed, advantage)
         opens = self._controller.fixed or self._gain.shared.openings.takes(pays)
         if opens:
-            self.drafter.open(committed, self._waits_s(advantage, prefill_ns))
+            waits_s = self._waits_s(advantage, self._prefill_ns(committed))
+            self.drafter.open(committed, waits_s)
         return opens
+
+    def _repays(self, committed: Sequence[int], advantage: float) -> bool:
+        """Whether the rounds to come, each with this advantage, bring in what prefilling takes."""
+        prefill_ns = self._prefill_ns(committed)
+        left = self._left(len(committed))
+        price = self._controller.draft_price(prefill_ns, prefill_ns)
+        return advantage * left / (1 + self._gain.means.tokens) > price
+
+    def _prefill_ns(self, committed: Sequence[int]) -> float:
+        return self._costs.nanoseconds(self.drafter.fresh(committed))
 
     def _waits_s(self, advantage: float, prefill_ns: float) -> float | None:
         """How long the first draft is waited for: no longer than it is worth.

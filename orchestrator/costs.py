@@ -117,6 +117,8 @@ class VerifyCost:
     # of 0, 1, 2 ... nodes, beside so many rows of others
     _forwards: list[float] = field(init=False, default_factory=list, repr=False)
     _beside: int = field(init=False, default=0, repr=False)
+    # of the best of sizes up to so many nodes: what one of them costs
+    _best: tuple[int, float] | None = field(init=False, default=None, repr=False)
 
     def __post_init__(self) -> None:
         self._line = cost_line(self.curve, self.context)
@@ -136,10 +138,8 @@ class VerifyCost:
         That is what the next few do. Curves are stairs: where they are on a step it is what a node
         of the best size of draft does, behind the step.
         """
-        none, *others = self._until(most)
-        behind = min(((more - none) / count for count, more in enumerate(others, 1)), default=0.0)
         here = (self._forward(nodes + SLOPE_NODES) - self._forward(nodes)) / SLOPE_NODES
-        return max(0.0, min(here, behind)) + self.everybodys.node_ns
+        return max(0.0, min(here, self._best_of(most))) + self.everybodys.node_ns
 
     def observe(
         self,
@@ -167,11 +167,21 @@ class VerifyCost:
         """
         return self.load.is_shared or timings.is_shared
 
+    def _best_of(self, most: int) -> float:
+        """What a node of the best size of draft costs."""
+        forwards = self._until(most)
+        if self._best is None or self._best[0] != most:
+            none, *others = forwards
+            each = ((more - none) / count for count, more in enumerate(others, 1))
+            self._best = most, min(each, default=0.0)
+        return self._best[1]
+
     def _until(self, most: int) -> list[float]:
         """Forwards with 0 to `most` nodes."""
         if self._beside != self.load.others_rows:
             self._beside = self.load.others_rows
             self._forwards.clear()
+            self._best = None
         known = self._forwards
         known.extend(self._forward(nodes) for nodes in range(len(known), most + 1))
         return known[: most + 1]

@@ -70,6 +70,10 @@ class SharedGain:
 
     # In nanoseconds, with what a round took longer around them; never empty.
     draft_times: deque[float]
+    # What a draft takes, and what of that no other session has to do with: the quickest of late
+    # waited for nobody.
+    draft_ns: float = field(init=False)
+    work_ns: float = field(init=False)
     means: Means = field(default_factory=lambda: Means(LONG_MEMORY))
     # Each request trying by itself would cost short ones much.
     patience: Patience = field(default_factory=lambda: Patience(LONGEST_WITHOUT))
@@ -78,15 +82,13 @@ class SharedGain:
         default_factory=lambda: Patience(LONGEST_UNOPENED, SHORTEST_UNOPENED)
     )
 
-    @property
-    def draft_ns(self) -> float:
-        """What a draft takes."""
-        return statistics.median_low(self.draft_times)
+    def __post_init__(self) -> None:
+        self._reckon()
 
-    @property
-    def work_ns(self) -> float:
-        """Of that, what no other session has to do with: the quickest of late waited for nobody."""
-        return max(0.0, min(self.draft_times))
+    def took(self, nanoseconds: float) -> None:
+        """Takes in how long a draft was waited for."""
+        self.draft_times.append(nanoseconds)
+        self._reckon()
 
     def delayed(self, nanoseconds: float) -> None:
         """Takes in how much longer the round of the draft observed last took than it should.
@@ -95,6 +97,11 @@ class SharedGain:
         of the round, which would otherwise be booked on all drafts.
         """
         self.draft_times[-1] += nanoseconds
+        self._reckon()
+
+    def _reckon(self) -> None:
+        self.draft_ns = statistics.median_low(self.draft_times)
+        self.work_ns = max(0.0, min(self.draft_times))
 
 
 class Gain:
@@ -125,7 +132,7 @@ class Gain:
         """Takes in a round with a draft, here and for everybody."""
         self.means.observe(accepted, nodes, offer)
         self.shared.means.observe(accepted, nodes, offer)
-        self.shared.draft_times.append(draft_ns)
+        self.shared.took(draft_ns)
 
 
 @dataclass(slots=True)

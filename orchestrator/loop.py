@@ -217,25 +217,28 @@ class Generation:
         if self._times.reopened:  # says nothing about drafts, nor about the pace without
             self.figures.reopened_sessions = self.verifier.reopened
             self.controller.limit(self.verifier.max_draft_nodes)
-        else:
-            timings, modelled = answer.timings, draft.timings.forwards > 0
-            but_draft = round_ns - self._times.draft_ns
-            cost, nodes = self.controller.verify_cost, len(draft.tree)
-            if modelled and not cost.is_shared(timings):  # else others' work would be booked on it
-                self.drafting.delayed(but_draft - cost.nanoseconds(nodes))
-            cost.observe(
-                nodes, but_draft, timings, by_choice=self.request.strategy != AUTOREGRESSIVE
-            )
-            self.controller.observe(nodes, kept, round_ns, modelled=modelled)
-        # Text, harvesting and counting wait for the moment in which the next round waits for a
-        # service.
+        # Text, harvesting, counting and pricing wait for the moment in which the next round waits
+        # for a service.
         before = len(self.committed) - kept
         context = self.committed[max(0, before - MAX_CONTEXT) : before]
         loop = asyncio.get_running_loop()
         loop.call_soon(piece.told)
+        if not self._times.reopened:
+            loop.call_soon(self._price, draft, answer, kept, self._times)
         loop.call_soon(self.figures.observe, draft, answer.verdict, kept)
         loop.call_soon(self.meter.round, draft, answer, kept, self._times)
         loop.call_soon(self.drafting.learn, context, draft.tree, answer.verdict)
+
+    def _price(self, draft: Draft, answer: Verification, kept: int, times: RoundTimes) -> None:
+        """Learns what drafts cost and how fast tokens come."""
+        timings, modelled = answer.timings, draft.timings.forwards > 0
+        but_draft = times.round_ns - times.draft_ns
+        cost, nodes = self.controller.verify_cost, len(draft.tree)
+        if modelled and not cost.is_shared(timings):  # else others' work would be booked on it
+            self.drafting.delayed(but_draft - cost.nanoseconds(nodes))
+        by_choice = self.request.strategy != AUTOREGRESSIVE
+        cost.observe(nodes, but_draft, timings, by_choice=by_choice)
+        self.controller.observe(nodes, kept, times.round_ns, modelled=modelled)
 
     async def _close(self) -> None:
         if self._reading is not None:

@@ -6,7 +6,7 @@ import dataclasses
 from collections import Counter
 from dataclasses import dataclass
 
-from draftloop.tree import ROOT, Draft, DraftEnd, DraftTree
+from draftloop.tree import EMPTY_TREE, ROOT, Draft, DraftEnd, DraftTree
 from orchestrator.costs import VerifyCost
 
 
@@ -35,6 +35,9 @@ class Selection:
         return Offer(self.promised, len(self.tree))
 
 
+NOTHING = Selection(EMPTY_TREE, 0.0, cut=False)
+
+
 def select(tree: DraftTree, cost: VerifyCost, rate: float, most: int) -> Selection:
     """The likeliest nodes, at most `most`, so many that E(n) - rate x T(n) is greatest.
 
@@ -42,6 +45,8 @@ def select(tree: DraftTree, cost: VerifyCost, rate: float, most: int) -> Selecti
     tokens per nanosecond, 0 for all of them. Any number of the likeliest nodes is a tree: no child
     is likelier than its parent, and ties go by order, parents first.
     """
+    if not len(tree):
+        return NOTHING
     reached = tree.path_probabilities()
     order = sorted(range(len(tree)), key=reached.__getitem__, reverse=True)[:most]
     times = cost.times(len(order))

@@ -115,7 +115,6 @@ class PhraseSession:
         )
         first = [made for made in self._proposed if drafted and not made.behind]
         self._proposed = [*first, Proposed(tuple(drafted), grown)]
-        observe_query(grown.tree.sources)
         return grown.tree
 
     @property
@@ -159,6 +158,7 @@ class PhraseSession:
 
     def _judge_all(self) -> None:
         for (behind, grown), emitted in self._unjudged:
+            observe_query(grown.tree.sources)
             if tuple(emitted[: len(behind)]) == behind:
                 self._judge(grown, emitted[len(behind) :])
         self._unjudged.clear()

@@ -115,11 +115,11 @@ def test_a_verification_among_others_begins_where_their_rows_end() -> None:
 
 def test_a_node_is_worth_what_everybody_brings_in_who_waits_for_it() -> None:
     alone, among = controller(SLOPING), controller(SLOPING)
+    for _ in range(20):
+        among.verify_cost.load.observe(3, shared(sessions=5, rows=3, waiting=2))
     for plan in (alone, among):
         for _ in range(20):
             plan.observe(nodes=2, emitted=2, round_ns=1000)
-    for _ in range(20):
-        among.verify_cost.load.observe(3, shared(sessions=5, rows=3, waiting=2))
     assert among.node_price == pytest.approx(7 * alone.node_price)
     assert among.worth() == pytest.approx(1 - 7 * (1 - alone.worth()))
     # a draft forward keeps nobody else waiting
@@ -129,14 +129,14 @@ def test_a_node_is_worth_what_everybody_brings_in_who_waits_for_it() -> None:
 def test_beside_prompts_own_time_is_worth_less_and_that_of_others_as_much() -> None:
     """Drafts make prompts no shorter: for all together a node is no cheaper for them."""
     alone, beside, among = (controller(SLOPING) for _ in range(3))
-    for plan in (alone, beside, among):
-        for _ in range(50):
-            plan.observe(nodes=2, emitted=2, round_ns=1000 if plan is alone else 4000)
     prompt = {"service_ns": 4000, "prompts_ns": 3000, "prompts": 1, "prompt_rows": 99}
     for _ in range(20):
         one, five = shared(sessions=2, rows=102), shared(sessions=6, rows=114)
         beside.verify_cost.load.observe(3, dataclasses.replace(one, **prompt))
         among.verify_cost.load.observe(3, dataclasses.replace(five, **prompt))
+    for plan in (alone, beside, among):
+        for _ in range(50):
+            plan.observe(nodes=2, emitted=2, round_ns=1000 if plan is alone else 4000)
     assert beside.verify_cost.load.prompts_share == pytest.approx(0.75)
     assert (beside.verify_cost.load.sessions, among.verify_cost.load.sessions) == (1, 5)
     assert (beside.verify_cost.load.others_rows, among.verify_cost.load.others_rows) == (0, 12)
