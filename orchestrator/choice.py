@@ -87,6 +87,7 @@ class ModelChoice(DraftChoice):
         self._left = left
         self._just_opened = False  # by a round that wanted a draft: the first one that can asks too
         self._try = _Try(0)
+        self._promised = 0.0  # tokens by which asking in this round seemed better
 
     def open(self, committed: Sequence[int]) -> None:
         """Has the drafter prefill, unless it would be for nothing by what is known.
@@ -100,12 +101,29 @@ class ModelChoice(DraftChoice):
 
         A round that only opens the session does without: that is a choice and no failure.
         """
-        advantage = self.advantage(offer)
+        self._promised = super().advantage(offer)
+        advantage = self._promised - self._gain.shared.hindsight.overrated
         if self.drafter.asked_for:
             due = self.drafter.is_due
             return self._controller.fixed or (due and self._takes(advantage, offer))
         self._just_opened = self._opens(committed, advantage)
         return self._just_opened and not self.drafter.asked_for  # none was there
+
+    def advantage(self, offer: Offer = NO_OFFER) -> float:
+        """The same, less what asking has turned out to be overrated by."""
+        return super().advantage(offer) - self._gain.shared.hindsight.overrated
+
+    def looks_back(self) -> bool:
+        """Whether to find out what the round that asks now would have taken without."""
+        controller = self._controller
+        if controller.fixed or controller.verify_cost.load.is_shared:
+            return False
+        return self._gain.shared.hindsight.looks()
+
+    def look_back(self, saved_ns: float) -> None:
+        """Takes in by how much that round was quicker than free sources alone."""
+        brought = self._controller.rate * saved_ns
+        self._gain.shared.hindsight.observe(self._promised, brought)
 
     def _takes(self, advantage: float, offer: Offer) -> bool:
         """Whether it pays to ask, or is tried."""

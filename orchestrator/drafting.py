@@ -20,6 +20,7 @@ from draftloop.tree import (
 from orchestrator.budget import NO_DRAFT, Controller
 from orchestrator.choice import DraftChoice, ModelChoice
 from orchestrator.figures import SpeculationFigures
+from orchestrator.hindsight import Alternative
 from orchestrator.selection import NO_OFFER, Offer, Selection, cut
 from phrase_store.session import PhraseSession
 
@@ -143,6 +144,7 @@ class ModelDrafting(Drafting):
         self._figures = figures
         self._offers = offers
         self._unjudged = False  # the last round's draft was the drafter's
+        self._alternative: Alternative | None = None  # of a round that is looked back at
         self._untold: Verdict | None = None  # on its last draft, until it is asked again
 
     def open(self, committed: Sequence[int]) -> None:
@@ -172,7 +174,26 @@ class ModelDrafting(Drafting):
         self._unjudged = True
         draft = model.cut(draft)
         self._chosen = time.perf_counter_ns() - began, chosen.offer
+        if self._offers and self._phrases is not None and model.looks_back():
+            own_ns = free.timings.service_ns
+            self._alternative = Alternative(chosen, budget, own_ns, began_ns=began - own_ns)
         return draft
+
+    def observe(
+        self, committed: Sequence[int], new: int, draft: DraftTree, verdict: Verdict
+    ) -> None:
+        """Takes in what was committed, and what it would have taken without the draft model."""
+        alternative, self._alternative = self._alternative, None
+        if alternative is not None and self._choice is not None and self._phrases is not None:
+            took = time.perf_counter_ns() - alternative.began_ns
+            without = alternative.nanoseconds(committed, new, self._phrases, self._controller)
+            self._choice.look_back(without - took)
+        super().observe(committed, new, draft, verdict)
+
+    def lose(self) -> None:
+        """Takes in that the last draft was never judged."""
+        self._alternative = None
+        super().lose()
 
     async def close(self) -> None:
         """Frees the drafter's session."""

@@ -13,6 +13,7 @@ from draftloop.calibrations import step_of
 from draftloop.pace import Pace
 from draftloop.patience import Patience
 from orchestrator.budget import EVERYBODYS_MEMORY, Controller
+from orchestrator.hindsight import Hindsight
 from orchestrator.selection import NO_OFFER, Offer
 
 # Of a request, and of all requests of about its temperature: what a request starts from. Few rounds
@@ -75,6 +76,7 @@ class SharedGain:
     draft_ns: float = field(init=False)
     work_ns: float = field(init=False)
     means: Means = field(default_factory=lambda: Means(LONG_MEMORY))
+    hindsight: Hindsight = field(default_factory=Hindsight)
     # Each request trying by itself would cost short ones much.
     patience: Patience = field(default_factory=lambda: Patience(LONGEST_WITHOUT))
     asking: Patience = field(default_factory=lambda: Patience(ROUNDS_OF_TRY * LONGEST_WITHOUT))

@@ -100,9 +100,27 @@ class PhraseSession:
 
         They follow what was committed, `context`, and what was `drafted` behind that.
         """
+        grown = self._grown(context, budget, drafted, most_leaves)
+        first = [made for made in self._proposed if drafted and not made.behind]
+        self._proposed = [*first, Proposed(tuple(drafted), grown)]
+        return grown.tree
+
+    def peek(
+        self, context: Sequence[int], budget: DraftBudget, beyond: Sequence[int]
+    ) -> DraftTree:
+        """What it would propose behind tokens that it knows not to be its own text yet."""
+        return self._grown(context, budget, beyond, None).tree
+
+    def _grown(
+        self,
+        context: Sequence[int],
+        budget: DraftBudget,
+        drafted: Sequence[int],
+        most_leaves: int | None,
+    ) -> Grown:
         self._count()
         ended = bool(drafted) and drafted[-1] in self._stop_token_ids
-        grown = grow(
+        return grow(
             (*context[-MAX_CONTEXT:], *drafted),
             budget,
             shared=self._shared,
@@ -113,9 +131,6 @@ class PhraseSession:
             behind=self._run_behind(context, drafted) if drafted else self._run,
             stops=self._stops,
         )
-        first = [made for made in self._proposed if drafted and not made.behind]
-        self._proposed = [*first, Proposed(tuple(drafted), grown)]
-        return grown.tree
 
     @property
     def last_scores(self) -> list[float]:

@@ -385,3 +385,16 @@ def test_a_round_that_was_quicker_than_expected_makes_its_draft_cheaper() -> Non
         gain.observe(1, 4, DEAR_NS)
         gain.shared.delayed(-PLAIN_NS)
     assert gain.shared.draft_ns == DEAR_NS - PLAIN_NS
+
+
+def test_asking_is_worth_less_by_what_it_was_overrated() -> None:
+    chosen = model_choice(CHEAP_NS, left=100)
+    at_first = chosen.advantage()
+    chosen.asks([1, 2, 3])
+    for _ in range(200):
+        chosen.look_back(saved_ns=-2 * PLAIN_NS)
+    assert chosen.advantage() == pytest.approx(-2 * chosen._controller.rate * PLAIN_NS, abs=0.1)
+    assert at_first > 0 > chosen.advantage()
+    for _ in range(200):
+        chosen.look_back(saved_ns=20 * PLAIN_NS)
+    assert chosen.advantage() == at_first  # never worth more than it promises

@@ -1,0 +1,88 @@
+"""Looking back: what a round that asked the draft model would have taken without it."""
+
+from __future__ import annotations
+
+import pytest
+
+from draftloop.model_info import CostPoint
+from draftloop.tree import ROOT, DraftBudget, DraftTree, TokenSource
+from orchestrator.budget import Controller
+from orchestrator.costs import VerifyCost
+from orchestrator.hindsight import EVERY, FIRST, MOST_SAID, Alternative, Hindsight, matched
+from orchestrator.selection import NOTHING, Selection
+from phrase_store.session import PhraseSession
+
+PHRASE = TokenSource.PHRASE
+PLAIN_NS, OWN_NS = 1000, 50
+FLAT = VerifyCost((CostPoint(1, PLAIN_NS), CostPoint(65, PLAIN_NS)))
+BUDGET = DraftBudget(max_nodes=16, max_depth=8)
+ROUND_NS = PLAIN_NS + OWN_NS
+
+
+def took(chosen: Selection, text: list[int], new: int, *, known: PhraseSession) -> float:
+    controller = Controller(max_nodes=16, verify_cost=FLAT)
+    return Alternative(chosen, BUDGET, OWN_NS, began_ns=0).nanoseconds(
+        text, new, known, controller
+    )
+
+
+def unread(text: list[int]) -> PhraseSession:
+    return PhraseSession(text, 64)
+
+
+def test_a_draft_matches_along_its_branches() -> None:
+    tree = DraftTree((1, 2, 3, 4, 5), (ROOT, ROOT, 1, 2, 2), (0.5,) * 5, (PHRASE,) * 5)
+    for text, count in (([2, 3, 5, 9], 3), ([2, 3], 2), ([1, 3], 1), ([7], 0), ([], 0)):
+        assert matched(tree, text) == count
+
+
+def test_without_drafts_every_token_is_a_round() -> None:
+    phrases = unread([1, 2, 3])
+    assert took(NOTHING, [1, 2, 3, 4, 5, 6], 3, known=phrases) == 3 * ROUND_NS
+
+
+def test_a_draft_that_was_right_is_one_round() -> None:
+    chosen = Selection(DraftTree.chain([4, 5], PHRASE, [0.5, 0.5]), 0.75, cut=False)
+    assert took(chosen, [1, 2, 3, 4, 5, 6], 3, known=unread([1, 2, 3])) == ROUND_NS
+
+
+def test_one_that_would_have_gone_on_counts_in_part() -> None:
+    """It promised three accepted tokens and the target's own: two are half a round."""
+    chosen = Selection(DraftTree.chain([4, 5, 6, 7], PHRASE, [0.9] * 4), 3.0, cut=False)
+    assert took(chosen, [1, 2, 3, 4, 5], 2, known=unread([1, 2, 3])) == ROUND_NS / 2
+
+
+def test_behind_the_first_token_of_a_passage_that_comes_again_the_rest_is_free() -> None:
+    """What no comparison of a single round shows."""
+    passage = list(range(20, 30))
+    text = [*passage, 1, 2, *passage, 3, 4, *passage, 5]
+    phrases = unread(text)
+    for _ in phrases.reading():
+        pass
+    now = [*text, *passage[:6]]
+    with_rest = took(NOTHING, now, 6, known=phrases)
+    assert 2 * ROUND_NS <= with_rest < 4 * ROUND_NS
+    # nothing was counted, proposed or learned by it
+    assert phrases.last_scores == []
+    assert took(NOTHING, now, 6, known=phrases) == with_rest
+
+
+def test_the_first_rounds_are_looked_back_at_and_then_some() -> None:
+    hindsight = Hindsight()
+    looked = [hindsight.looks() for _ in range(FIRST + 10 * EVERY)]
+    assert all(looked[:FIRST]) and sum(looked[FIRST:]) == 10
+
+
+def test_asking_is_overrated_but_never_underrated() -> None:
+    over, under = Hindsight(), Hindsight()
+    assert over.overrated == 0
+    for _ in range(200):
+        over.observe(promised=1.0, brought=-0.5)
+        under.observe(promised=1.0, brought=3.0)
+    assert over.overrated == pytest.approx(1.5, rel=0.05) and under.overrated == 0
+
+
+def test_one_round_that_stood_still_says_little() -> None:
+    hindsight = Hindsight()
+    hindsight.observe(promised=1.0, brought=-1e9)
+    assert 0 < hindsight.overrated < MOST_SAID / 4
