@@ -105,9 +105,7 @@ class PhraseSession:
         self._proposed = [*first, Proposed(tuple(drafted), grown)]
         return grown.tree
 
-    def peek(
-        self, context: Sequence[int], budget: DraftBudget, beyond: Sequence[int]
-    ) -> DraftTree:
+    def peek(self, context: Sequence[int], budget: DraftBudget, beyond: Sequence[int]) -> DraftTree:
         """What it would propose behind tokens that it knows not to be its own text yet."""
         return self._grown(context, budget, beyond, None).tree
 

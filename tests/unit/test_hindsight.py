@@ -21,9 +21,7 @@ ROUND_NS = PLAIN_NS + OWN_NS
 
 def took(chosen: Selection, text: list[int], new: int, *, known: PhraseSession) -> float:
     controller = Controller(max_nodes=16, verify_cost=FLAT)
-    return Alternative(chosen, BUDGET, OWN_NS, began_ns=0).nanoseconds(
-        text, new, known, controller
-    )
+    return Alternative(chosen, BUDGET, OWN_NS, began_ns=0).nanoseconds(text, new, known, controller)
 
 
 def unread(text: list[int]) -> PhraseSession:
