@@ -145,9 +145,18 @@ class DrafterSession:
         return self._strategy is not None
 
     @property
+    def is_ready(self) -> bool:
+        """Whether it has prefilled."""
+        return self._ready_ns <= self._world.clock.perf_counter_ns()
+
+    @property
     def is_due(self) -> bool:
         """Whether it has prefilled, or so soon that a round waits for it."""
         return self._ready_ns - self._world.clock.perf_counter_ns() <= self._waits_ns
+
+    def fits(self, committed: Sequence[int]) -> bool:
+        """Whether the draft model has room for the text: prompts are shorter here."""
+        return True
 
     def fresh(self, committed: Sequence[int]) -> int:
         """All of them: sessions share nothing here."""

@@ -102,7 +102,7 @@ class ModelChoice(DraftChoice):
         A round that only opens the session does without: that is a choice and no failure.
         """
         self._promised = super().advantage(offer)
-        advantage = self._promised - self._gain.shared.hindsight.overrated
+        advantage = self._promised - self._overrated
         if self.drafter.asked_for:
             due = self.drafter.is_due
             return self._controller.fixed or (due and self._takes(advantage, offer))
@@ -111,14 +111,20 @@ class ModelChoice(DraftChoice):
 
     def advantage(self, offer: Offer = NO_OFFER) -> float:
         """The same, less what asking has turned out to be overrated by."""
-        return super().advantage(offer) - self._gain.shared.hindsight.overrated
+        return super().advantage(offer) - self._overrated
+
+    @property
+    def _overrated(self) -> float:
+        """Time made tokens: nothing where time is worth nothing."""
+        return 0.0 if self._controller.fixed else self._gain.shared.hindsight.overrated
 
     def looks_back(self) -> bool:
         """Whether to find out what the round that asks now would have taken without."""
         controller = self._controller
         if controller.fixed or controller.verify_cost.load.is_shared:
             return False
-        return self._gain.shared.hindsight.looks()
+        tries = self._promised <= self._overrated  # what it is there to find out
+        return self._gain.shared.hindsight.looks(tries)
 
     def look_back(self, saved_ns: float) -> None:
         """Takes in by how much that round was quicker than free sources alone."""
@@ -159,7 +165,9 @@ class ModelChoice(DraftChoice):
     def _opens(self, committed: Sequence[int], advantage: float) -> bool:
         """Opens it where the rounds to come bring in more than prefilling takes, or as a try."""
         pays = advantage > 0 and self._repays(committed, advantage)
-        opens = self._controller.fixed or self._gain.shared.openings.takes(pays)
+        # What no drafter can take is counted as a round without one, and is nobody's try.
+        openings = self._gain.shared.openings if self.drafter.fits(committed) else None
+        opens = self._controller.fixed or (openings.takes(pays) if openings else pays)
         if opens:
             waits_s = self._waits_s(advantage, self._prefill_ns(committed))
             self.drafter.open(committed, waits_s)

@@ -47,13 +47,17 @@ class DrafterSession(Session[DrafterStream]):
         """Whether the drafter has prefilled, or so soon that a round may wait for it."""
         return self.is_ready or self._waits_s > 0
 
+    def fits(self, committed: Sequence[int]) -> bool:
+        """Whether a drafter can take the request and its text."""
+        return not self._refused and self._has_room(committed)
+
     def open(self, committed: Sequence[int], waits_s: float | None = None) -> None:
         """Begins to open on the best replica that is not resting; the drafter prefills at once.
 
         Whoever asks before it has waits once, `waits_s` seconds, or as long as for an answer. Not
         for a request that was refused, or a text that the draft model has no room for.
         """
-        if self._refused or not self._has_room(committed):
+        if not self.fits(committed):
             return
         replica = next((r for r in self._by_preference(committed) if not r.resting), None)
         if replica is None:

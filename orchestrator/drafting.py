@@ -41,7 +41,7 @@ class Source(Protocol):
 class Drafting:
     """Drafts from `source` alone, in the rounds that `choice` takes; without one it never drafts.
 
-    No call but `lose`, `delayed` and `learn` may be left out.
+    No call but `lose`, `crowded`, `delayed` and `learn` may be left out.
     """
 
     def __init__(
@@ -97,6 +97,9 @@ class Drafting:
     def lose(self) -> None:
         """Takes in that the last draft was never judged: the verifier's session went with it."""
         self._chosen = None
+
+    def crowded(self) -> None:
+        """Takes in, before `observe`, that others have to do with how long the round took."""
 
     def learn(self, context: Sequence[int], draft: DraftTree, verdict: Verdict) -> None:
         """Harvests phrases, and keeps successors that the target told of the draft's tokens.
@@ -162,6 +165,7 @@ class ModelDrafting(Drafting):
         model = self._choice if budget.max_nodes and not self._outdone(chosen.offer) else None
         if model is None or not model.asks(committed, chosen.offer):
             return self._without_model(free, chosen)
+        ready = model.drafter.is_ready  # else it waits for what opening is charged for already
         began = time.perf_counter_ns()
         heard, self._untold = self._untold, None
         try:
@@ -174,7 +178,7 @@ class ModelDrafting(Drafting):
         self._unjudged = True
         draft = model.cut(draft)
         self._chosen = time.perf_counter_ns() - began, chosen.offer
-        if self._offers and self._phrases is not None and model.looks_back():
+        if ready and self._offers and self._phrases is not None and model.looks_back():
             own_ns = free.timings.service_ns
             self._alternative = Alternative(chosen, budget, own_ns, began_ns=began - own_ns)
         return draft
@@ -194,6 +198,10 @@ class ModelDrafting(Drafting):
         """Takes in that the last draft was never judged."""
         self._alternative = None
         super().lose()
+
+    def crowded(self) -> None:
+        """Then the round is not looked back at."""
+        self._alternative = None
 
     async def close(self) -> None:
         """Frees the drafter's session."""

@@ -84,9 +84,11 @@ class Generation:
                     draft = await self._draft(verdict, span)
                     answer = await self._verify(draft, span)
                 verdict = answer.verdict
-                if not verdict.judges(draft.tree):  # the session was reopened: the draft is lost
+                if self._times.reopened or not verdict.judges(draft.tree):  # the draft is lost
                     draft = dataclasses.replace(draft, tree=EMPTY_TREE)
                     self.drafting.lose()
+                elif answer.timings.is_shared:
+                    self.drafting.crowded()
                 piece = self._commit(draft.tree, verdict, draft.end)
                 self._observe(piece, verdict)
                 began, ended = ended, time.perf_counter_ns()

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from draftloop.calibration import Calibration, cell_of, count
 from draftloop.phrase import MAX_CONTEXT, Phrase
 from draftloop.pieces import at_once
-from draftloop.tree import ROOT, DraftBudget, DraftTree, Verdict
+from draftloop.tree import ROOT, DraftBudget, DraftTree, TokenSource, Verdict
 from phrase_store.harvest import harvest
 from phrase_store.index import Grown, PhraseIndex, follow, grow
 from phrase_store.metrics import observe_query
@@ -81,6 +81,7 @@ class PhraseSession:
         self._calibration = calibration or Calibration()
         self._proposed: list[Proposed] = []
         self._unjudged: list[tuple[Proposed, Sequence[int]]] = []
+        self._answered: list[Sequence[TokenSource]] = []  # queries that no metric has counted yet
         self._run = 0
         self._uncounted: list[tuple[Sequence[int], Sequence[int]]] = []  # contexts and new tokens
 
@@ -103,6 +104,7 @@ class PhraseSession:
         grown = self._grown(context, budget, drafted, most_leaves)
         first = [made for made in self._proposed if drafted and not made.behind]
         self._proposed = [*first, Proposed(tuple(drafted), grown)]
+        self._answered.append(grown.tree.sources)
         return grown.tree
 
     def peek(self, context: Sequence[int], budget: DraftBudget, beyond: Sequence[int]) -> DraftTree:
@@ -170,8 +172,10 @@ class PhraseSession:
         self._unjudged += [(made, emitted) for made in proposed]
 
     def _judge_all(self) -> None:
+        for sources in self._answered:
+            observe_query(sources)
+        self._answered.clear()
         for (behind, grown), emitted in self._unjudged:
-            observe_query(grown.tree.sources)
             if tuple(emitted[: len(behind)]) == behind:
                 self._judge(grown, emitted[len(behind) :])
         self._unjudged.clear()

@@ -79,8 +79,9 @@ class Asker:
                 headers={"content-type": "application/json"},
             )
         except httpx.ReadTimeout as error:  # what took so long once will do so again
+            self._silent_since = None  # somebody took it
             return answer | {"error": {"code": "timeout", "message": _said(error)}}
-        except httpx.TransportError as error:
+        except (httpx.TransportError, httpx.DecodingError) as error:
             raise _Later(_said(error)) from None
         body = _body(response)
         if response.status_code in (TOO_MANY, *NOT_THERE):
@@ -123,5 +124,5 @@ def complaint(body: Any) -> str:
     return str(error["message"]) if isinstance(error, dict) and "message" in error else str(body)
 
 
-def _said(error: httpx.TransportError) -> str:
+def _said(error: httpx.RequestError) -> str:
     return str(error) or type(error).__name__

@@ -11,6 +11,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 from draftloop.config import broken_rules
 from draftloop.errors import InvalidInput
 
+MOST_OF_A_URL = 2048
+
 
 class BatchRequest(BaseModel):
     """One line."""
@@ -25,7 +27,8 @@ class BatchRequest(BaseModel):
     @field_validator("url")
     @classmethod
     def _is_of_the_api(cls, url: str) -> str:
-        if not url.startswith("/v1/"):
+        fits = url.isascii() and url.isprintable() and len(url) <= MOST_OF_A_URL
+        if not (fits and url.startswith("/v1/")):
             raise ValueError("must be a path that begins with /v1/, such as /v1/chat/completions")
         return url
 

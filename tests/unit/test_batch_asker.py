@@ -7,12 +7,13 @@ from typing import Any
 
 import httpx
 import pytest
+from pydantic import ValidationError
 from tenacity import wait_none
 
 from draftloop.errors import Forbidden, Unauthenticated, Unavailable
 from orchestrator.batch import asker
 from orchestrator.batch.asker import Asker
-from orchestrator.batch.requests_file import BatchRequest
+from orchestrator.batch.requests_file import MOST_OF_A_URL, BatchRequest
 
 Said = httpx.Response | Exception
 
@@ -76,6 +77,11 @@ async def test_a_server_that_is_away_is_waited_for_so_long() -> None:
         await ask(STARTING, patience_s=0)
 
 
+async def test_a_damaged_body_is_asked_for_again() -> None:
+    answer = await ask(httpx.DecodingError("no gzip"), FINE)
+    assert answer["response"]["status_code"] == 200
+
+
 async def test_a_busy_server_is_there() -> None:
     answer = await ask(*[BUSY] * 50, FINE, patience_s=0)
     assert answer["response"]["status_code"] == 200
@@ -103,3 +109,19 @@ async def test_a_wrong_key_is_told_before_anything_is_asked(
     async with httpx.AsyncClient(transport=transport, base_url="http://there") as client:
         with pytest.raises(error, match="not that key"):
             await Asker(client, 60).require_server()
+
+
+@pytest.mark.parametrize("end", ["\n", "\x07", "é", "a" * MOST_OF_A_URL])
+def test_a_url_that_cannot_be_asked_is_a_mistake_of_the_file(end: str) -> None:
+    """It ended the run in the middle."""
+    with pytest.raises(ValidationError, match="must be a path that begins with /v1/"):
+        BatchRequest(custom_id="a", method="POST", url=f"/v1/completions{end}", body={})
+
+
+async def test_a_request_that_was_waited_for_says_that_the_server_is_there() -> None:
+    answers = told([httpx.ConnectError("refused"), httpx.ReadTimeout(""), STARTING, FINE])
+    transport = httpx.MockTransport(answers)
+    async with httpx.AsyncClient(transport=transport, base_url="http://there") as client:
+        asks = Asker(client, patience_s=60)
+        await asks.answer(REQUEST)
+        assert asks._silent_since is None

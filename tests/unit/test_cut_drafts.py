@@ -41,7 +41,7 @@ def controller(*, fixed: bool = False, whole: bool = False) -> Controller:
 class Drafter:
     """Drafts eight tokens of which four are likely."""
 
-    asked_for = is_due = True
+    asked_for = is_due = is_ready = True
 
     def __init__(self, source: TokenSource = MODEL) -> None:
         self.tree = DraftTree.chain(range(1, 9), source, [0.9] * 4 + [0.3] * 4)

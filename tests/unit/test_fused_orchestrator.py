@@ -65,8 +65,11 @@ class ScriptedDrafter:
         self.offers: list[DraftTree] = []
         self.verdicts: list[Verdict | None] = []
         self.asked_for = False
-        self.is_due = True
+        self.is_due = self.is_ready = True
         self.takes_ns = 0.0
+
+    def fits(self, committed: Sequence[int]) -> bool:
+        return True
 
     def fresh(self, committed: Sequence[int]) -> int:
         return len(committed)

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 
 import pytest
 
+from draftloop.metrics import REGISTRY
 from draftloop.phrase import Phrase, PhraseAccess, PhraseScope
 from draftloop.tree import EMPTY_TREE, DraftBudget, DraftTree, TokenSource, Verdict
 from phrase_store.config import PhraseSettings
@@ -121,3 +122,25 @@ def test_a_text_that_is_not_drafted_from_is_not_counted(
     assert not counted
     known = [namespace.index.entries for namespace in store.namespaces()]
     assert known == ([5] if scope is PhraseScope.SHARED else [])  # what it teaches, it teaches
+
+
+@pytest.mark.parametrize("judged", [True, False], ids=["judged", "of a drafter"])
+def test_queries_are_counted_also_where_nobody_says_what_came_of_them(judged: bool) -> None:
+    """The drafter proposes and learns, and never judges."""
+
+    def counted() -> tuple[float, float]:
+        queries = REGISTRY.get_sample_value("draftloop_phrase_queries_total")
+        hits = REGISTRY.get_sample_value(
+            "draftloop_phrase_hits_total", {"source": "prompt_lookup"}
+        )
+        return queries or 0.0, hits or 0.0
+
+    session = PhraseSession([1, 2, 3, 1, 2], 64)
+    queries, hits = counted()
+    assert len(session.propose([1, 2, 3, 1, 2], AMPLE))
+    assert len(session.propose([1, 2, 3, 1, 2], AMPLE, drafted=[9])) == 0
+    if judged:
+        session.judge([3])
+    verdict = Verdict((), (3,), root_prediction=3)
+    session.learn([1, 2, 3, 1, 2], EMPTY_TREE, verdict)
+    assert counted() == (queries + 2, hits + 1)
