@@ -80,6 +80,8 @@ class SamplingParameters:
         self.bans.validate(vocabulary_size)
         if self.grammar is not None:
             self.grammar.validate()
+            if self.bans.any:  # one may forbid all that the other allows
+                raise InvalidInput("bans", "must not be given with a grammar", "both")
 
     @property
     def greedy(self) -> bool:

@@ -89,7 +89,8 @@ class VerifierServicer(verifier_pb2_grpc.VerifierServicer):
                     session.check_draft(draft)
                     yield await self._answer(session, draft, received)
                     # while the next draft is being made
-                    self._host.engine.call(functools.partial(session.prepare, len(draft) + 1))
+                    ahead = max(draft.depths(), default=0) + 1
+                    self._host.engine.call(functools.partial(session.prepare, ahead))
 
     def _read_open(self, message: pb.VerifyRequest) -> SessionRequest:
         require_open(message.WhichOneof("kind"))

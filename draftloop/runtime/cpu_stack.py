@@ -196,9 +196,8 @@ class CpuStack:
         Whether anything lies elsewhere now.
         """
         values = chosen * self._head.out_features + SPARE
-        fits = self._rows >= rows
-        if not fits:
-            self._rows = rows
+        made: dict[str, Tensor] = {}  # where there is no memory for all nothing has changed
+        if self._rows < rows:
             shape = self._shape
             joined = (shape.heads + 2 * shape.kv_heads) * shape.dim
             query = shape.heads * shape.dim
@@ -208,13 +207,15 @@ class CpuStack:
                 "attended": query, "narrowed": query, "gates": gates, "inner": gates // 2,
                 "delta": shape.hidden,
             }  # fmt: skip
-            for name, width in widths.items():
-                dtype = BETWEEN[name] or self._dtype
-                self._between[name] = torch.empty(rows, width, dtype=dtype)
+            made = {
+                name: torch.empty(rows, width, dtype=BETWEEN[name] or self._dtype)
+                for name, width in widths.items()
+            }
         if self._values < values:
-            fits, self._values = False, values
-            self._between["scores"] = torch.empty(values, dtype=self._dtype)
-        return not fits
+            made["scores"] = torch.empty(values, dtype=self._dtype)
+        self._between |= made
+        self._rows, self._values = max(self._rows, rows), max(self._values, values)
+        return bool(made)
 
 
 SPARE = 16  # values behind the logits: a vector may reach beyond the last one

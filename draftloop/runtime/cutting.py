@@ -74,11 +74,12 @@ def cut_off(logits: Floats32, cuts: Cuts, known: Scratch) -> None:
 
 @compiled
 def boundless(row: Floats32) -> int:
-    """How many of a row are NaN or +inf."""
-    count = 0
+    """How many of a row are NaN or +inf; 1 where all are -inf, so that nothing is left to cut."""
+    count = possible = 0
     for logit in row:
         count += not logit < np.inf
-    return count
+        possible += logit > -np.inf
+    return count if possible else 1
 
 
 @vectorised

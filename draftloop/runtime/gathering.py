@@ -87,6 +87,11 @@ class Gathering:
             known.left_ns = now
             self._away[party] = known
 
+    def forget(self) -> None:
+        """Takes in that nobody who was there so far will ask again."""
+        self._parties.clear()
+        self._away.clear()
+
     def gone(self, party: Hashable) -> None:
         """Takes in that it will not ask again."""
         self._parties.pop(party, None)

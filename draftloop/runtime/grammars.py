@@ -38,6 +38,11 @@ class Grammars:
         self._kept: OrderedDict[Grammar, LLMatcher] = OrderedDict()
         self._lock = threading.Lock()
 
+    def knows(self, grammar: Grammar) -> bool:
+        """Whether to follow it takes no time."""
+        with self._lock:
+            return grammar in self._kept
+
     def follow(self, grammar: Grammar) -> Follower:
         """At the beginning of an output.
 

@@ -56,7 +56,8 @@ class ModelHost:
         smaller_models: Sequence[Path] = (),
     ) -> None:
         self.settings = settings
-        self.engine = Engine(gathering=Gathering(self._costs), ruin=Ruin(_end, self._try))
+        self._gathering = Gathering(self._costs)
+        self.engine = Engine(gathering=self._gathering, ruin=Ruin(_end, self._try))
         self._strategies = strategies
         self._smaller_folders = smaller_models
         self.smaller_models: list[LanguageModel] = []
@@ -136,6 +137,7 @@ class ModelHost:
             self.smaller_models.append(await asyncio.wrap_future(self.engine.call(load)))
         if warm_up is not None:
             await self.engine.awaited(warm_up(model))
+            await asyncio.wrap_future(self.engine.call(self._gathering.forget))
         self._model = model
         self._info = model.info(strategies=self._strategies, prefix_caching=settings.prefix_caching)
         self._admission = Admission(model, self.engine, max_waiting=settings.max_waiting)
@@ -172,9 +174,10 @@ class ModelHost:
 
         On the engine's thread; raises Overloaded where sessions hold all slots.
         """
-        if not self.model.cache.free_slots:
-            raise Overloaded("all slots are held")
-        slot = self.model.acquire()
+        try:  # the event loop, which alone keeps count, may take the last one at this moment
+            slot = self.model.acquire()
+        except (IndexError, ValueError):
+            raise Overloaded("all slots are held") from None
         try:
             self.model.forward([Forward(self.model, slot, [0])])
         finally:

@@ -52,8 +52,11 @@ class Opening:
         return sampler
 
     async def followed(self, model: LanguageModel) -> Sampler:
-        """`sampler`, in a thread where a grammar has a long output to go through."""
-        output = len(self.token_ids) - self.prompt_length
-        if self.sampling.grammar is None or output <= MOST_AT_ONCE:
+        """`sampler`, in a thread where a grammar has a long output to go through, or is made anew.
+
+        It was learned before the session waited for its slot: others may have put it out since.
+        """
+        grammar, output = self.sampling.grammar, len(self.token_ids) - self.prompt_length
+        if grammar is None or (output <= MOST_AT_ONCE and model.grammars.knows(grammar)):
             return self.sampler(model)
         return await asyncio.to_thread(self.sampler, model)

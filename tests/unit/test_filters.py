@@ -107,3 +107,12 @@ def test_by_torch_alone_the_same(cut: dict[str, Any]) -> None:
     torch.testing.assert_close(kept, filtered(logits, parameters), rtol=0, atol=0, equal_nan=True)
     for row in range(len(logits)):
         assert torch.equal(_outside(logits[row : row + 1], parameters), outside[row : row + 1])
+
+
+@pytest.mark.parametrize("cut", [{"top_k": 3}, {"top_p": 0.5}, {"min_p": 0.1}])
+def test_nothing_is_cut_off_where_nothing_is_left(cut: dict[str, Any]) -> None:
+    """Its weights are no numbers: they were counted outside of an array."""
+    logits = torch.full((2, 96), EXCLUDED)
+    logits[1, 7] = 1.0
+    kept = filtered(logits, SamplingParameters(temperature=1.0, **cut))
+    assert torch.equal(kept, logits)

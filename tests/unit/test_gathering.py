@@ -257,3 +257,13 @@ def test_a_forward_says_how_many_wait_behind_it() -> None:
     engine.stop()
     assert (first.batch_size, first.batch_rows, first.waiting) == (1, 1, 1)
     assert (behind.batch_size, behind.batch_rows, behind.waiting) == (1, 1, 0)
+
+
+def test_whoever_was_there_at_the_start_is_nobody_to_wait_for() -> None:
+    """A warm-up has no session that ends."""
+    gathering = Gathering(lambda: cost_line(()))
+    gathering.asked("warm-up", 1, now=0)
+    gathering.answered("warm-up", now=1)
+    assert gathering.anybody_away
+    gathering.forget()
+    assert not gathering.anybody_away

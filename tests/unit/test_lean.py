@@ -178,3 +178,35 @@ def test_other_models_run_through_transformers(config: PretrainedConfig, tmp_pat
     model = load(save_model(tmp_path, config))
     assert not is_lean(model)
     assert logits(model).isfinite().all()
+
+
+def test_a_forward_that_found_no_memory_leaves_the_next_ones_as_they_were(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Some matrices were larger then than the kernel's record said, and others were freed."""
+    save_model(tmp_path, llama_config())
+    model, text = load(tmp_path), [5, 3, 8, 1] * 12
+
+    def logits(count: int) -> torch.Tensor:
+        slot = model.acquire()
+        try:
+            return model.forward([Forward(model, slot, text[:count])])[0].clone()
+        finally:
+            model.cache.release(slot)
+
+    few, empty, made = logits(4), torch.empty, [0]
+
+    def full(*shape: int, **named: Any) -> torch.Tensor:
+        made[0] += 1
+        if made[0] == 5:
+            raise RuntimeError("DefaultCPUAllocator: can't allocate memory")
+        return empty(*shape, **named)
+
+    with monkeypatch.context() as patched:
+        patched.setattr("draftloop.runtime.cpu_stack.torch.empty", full)
+        with pytest.raises(RuntimeError, match="allocate"):
+            logits(48)
+    fresh = load(tmp_path)
+    assert torch.equal(logits(4), few)
+    slot = fresh.acquire()
+    assert torch.equal(logits(48), fresh.forward([Forward(fresh, slot, text)])[0])

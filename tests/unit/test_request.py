@@ -79,3 +79,11 @@ def test_a_prompt_leaves_room_for_one_token() -> None:
     assert str(caught.value) == (
         "prompt: must have at most 127 tokens (context length 128); got '128 tokens'"
     )
+
+
+def test_a_grammar_and_bans_together_may_leave_nothing() -> None:
+    parameters = SamplingParameters(
+        grammar=Grammar("regex", "a"), bans=Bans(min_tokens=4, ends=(0,))
+    )
+    with pytest.raises(InvalidInput, match="must not be given with a grammar"):
+        parameters.validate(100)
