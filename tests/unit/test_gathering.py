@@ -261,7 +261,7 @@ def test_a_forward_says_how_many_wait_behind_it() -> None:
 
 def test_whoever_was_there_at_the_start_is_nobody_to_wait_for() -> None:
     """A warm-up has no session that ends."""
-    gathering = Gathering(lambda: cost_line(()))
+    gathering = Gathering(lambda: line(1.0))
     gathering.asked("warm-up", 1, now=0)
     gathering.answered("warm-up", now=1)
     assert gathering.anybody_away

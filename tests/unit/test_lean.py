@@ -187,14 +187,14 @@ def test_a_forward_that_found_no_memory_leaves_the_next_ones_as_they_were(
     save_model(tmp_path, llama_config())
     model, text = load(tmp_path), [5, 3, 8, 1] * 12
 
-    def logits(count: int) -> torch.Tensor:
+    def behind(count: int) -> torch.Tensor:
         slot = model.acquire()
         try:
             return model.forward([Forward(model, slot, text[:count])])[0].clone()
         finally:
             model.cache.release(slot)
 
-    few, empty, made = logits(4), torch.empty, [0]
+    few, empty, made = behind(4), torch.empty, [0]
 
     def full(*shape: int, **named: Any) -> torch.Tensor:
         made[0] += 1
@@ -205,8 +205,8 @@ def test_a_forward_that_found_no_memory_leaves_the_next_ones_as_they_were(
     with monkeypatch.context() as patched:
         patched.setattr("draftloop.runtime.cpu_stack.torch.empty", full)
         with pytest.raises(RuntimeError, match="allocate"):
-            logits(48)
+            behind(48)
     fresh = load(tmp_path)
-    assert torch.equal(logits(4), few)
+    assert torch.equal(behind(4), few)
     slot = fresh.acquire()
-    assert torch.equal(logits(48), fresh.forward([Forward(fresh, slot, text)])[0])
+    assert torch.equal(behind(48), fresh.forward([Forward(fresh, slot, text)])[0])
