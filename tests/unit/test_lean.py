@@ -185,7 +185,7 @@ def test_a_forward_that_found_no_memory_leaves_the_next_ones_as_they_were(
 ) -> None:
     """Some matrices were larger then than the kernel's record said, and others were freed."""
     save_model(tmp_path, llama_config())
-    model, text = load(tmp_path), [5, 3, 8, 1] * 12
+    model, text = load(tmp_path), [5, 3, 8, 1] * 30
 
     def behind(count: int) -> torch.Tensor:
         slot = model.acquire()
@@ -205,8 +205,8 @@ def test_a_forward_that_found_no_memory_leaves_the_next_ones_as_they_were(
     with monkeypatch.context() as patched:
         patched.setattr("draftloop.runtime.cpu_stack.torch.empty", full)
         with pytest.raises(RuntimeError, match="allocate"):
-            behind(48)
+            behind(120)
     fresh = load(tmp_path)
     assert torch.equal(behind(4), few)
     slot = fresh.acquire()
-    assert torch.equal(behind(48), fresh.forward([Forward(fresh, slot, text)])[0])
+    assert torch.equal(behind(120), fresh.forward([Forward(fresh, slot, text)])[0])

@@ -130,9 +130,7 @@ def test_queries_are_counted_also_where_nobody_says_what_came_of_them(judged: bo
 
     def counted() -> tuple[float, float]:
         queries = REGISTRY.get_sample_value("draftloop_phrase_queries_total")
-        hits = REGISTRY.get_sample_value(
-            "draftloop_phrase_hits_total", {"source": "prompt_lookup"}
-        )
+        hits = REGISTRY.get_sample_value("draftloop_phrase_hits_total", {"source": "prompt_lookup"})
         return queries or 0.0, hits or 0.0
 
     session = PhraseSession([1, 2, 3, 1, 2], 64)

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from draftloop.errors import InvalidInput
 from draftloop.bans import Bans
+from draftloop.errors import InvalidInput
 from draftloop.grammar import Grammar
 from draftloop.request import SamplingParameters, check_length, check_token_ids
 
