@@ -118,7 +118,7 @@ def processors() -> list[str]:
         for machine, record in MACHINES.items()
         for speeds in [Speeds.in_virtual_time(record, "300M")]
     ]
-    told = f"Sixteen tokens in a forward cost so many times one, by the records simulated with: {rows}."
+    told = f"Sixteen tokens in a forward cost so many times one in the records used here: {rows}."
     return [told, speed_table(columns, IN_A_ROW)]
 
 

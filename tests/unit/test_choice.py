@@ -25,7 +25,6 @@ from orchestrator.gains import (
     USUAL_TOKENS,
     Gains,
 )
-from orchestrator.hindsight import EVERY, FIRST
 from orchestrator.selection import Offer
 
 PLAIN_NS = 1000
@@ -390,48 +389,3 @@ def test_a_round_that_was_quicker_than_expected_makes_its_draft_cheaper() -> Non
         gain.observe(1, 4, DEAR_NS)
         gain.shared.delayed(-PLAIN_NS)
     assert gain.shared.draft_ns == DEAR_NS - PLAIN_NS
-
-
-def test_asking_is_worth_less_by_what_it_was_overrated() -> None:
-    chosen = model_choice(CHEAP_NS, left=100)
-    at_first = chosen.advantage()
-    chosen.asks([1, 2, 3])
-    for _ in range(200):
-        chosen.look_back(saved_ns=-2 * PLAIN_NS)
-    assert chosen.advantage() == pytest.approx(-2 * chosen._controller.rate * PLAIN_NS, abs=0.1)
-    assert at_first > 0 > chosen.advantage()
-    for _ in range(200):
-        chosen.look_back(saved_ns=20 * PLAIN_NS)
-    assert chosen.advantage() == at_first  # never worth more than it promises
-
-
-def test_a_fixed_size_knows_no_hindsight() -> None:
-    gains = Gains()
-    other = model_choice(CHEAP_NS, left=100, gains=gains)
-    for _ in range(200):
-        other.look_back(saved_ns=-20 * PLAIN_NS)
-    known: Any = FakeDrafter()
-    fixed = ModelChoice(
-        controller(fixed=True), gains.of(SPECULATIVE, 0.0, CHEAP_NS), drafter=known,
-        costs=cost_line(()), left=lambda held: 100,
-    )  # fmt: skip
-    assert fixed.advantage() > 0 > other.advantage()
-
-
-def test_texts_that_no_drafter_takes_use_up_nobodys_tries() -> None:
-    gains = Gains()
-    long = model_choice(DEAR_NS, left=400, gains=gains)
-    known: Any = long.drafter
-    known.has_room = False
-    assert not any(long.asks(PROMPT) for _ in range(10 * SHORTEST_UNOPENED))
-    short = model_choice(DEAR_NS, left=400, gains=gains)
-    for _ in range(SHORTEST_UNOPENED + 1):
-        short.asks(PROMPT)
-    assert short.drafter.asked_for
-
-
-def test_every_round_of_a_try_is_looked_back_at() -> None:
-    """Nothing else corrects what forbids the others."""
-    tried = model_choice(DEAR_NS, left=400)
-    tried.asks(PROMPT)
-    assert all(tried.looks_back() for _ in range(FIRST + 4 * EVERY))

@@ -2,15 +2,29 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
+from draftloop.cost_line import cost_line
 from draftloop.model_info import CostPoint
+from draftloop.speculation import SPECULATIVE
 from draftloop.tree import ROOT, DraftBudget, DraftTree, TokenSource
 from orchestrator.budget import Controller
+from orchestrator.choice import ModelChoice
 from orchestrator.costs import VerifyCost
+from orchestrator.gains import Gains
 from orchestrator.hindsight import EVERY, FIRST, MOST_SAID, Alternative, Hindsight, matched
 from orchestrator.selection import NOTHING, Selection
 from phrase_store.session import PhraseSession
+from tests.unit.test_choice import (
+    CHEAP_NS,
+    DEAR_NS,
+    PROMPT,
+    FakeDrafter,
+    controller,
+    model_choice,
+)
 
 PHRASE = TokenSource.PHRASE
 PLAIN_NS, OWN_NS = 1000, 50
@@ -84,3 +98,36 @@ def test_one_round_that_stood_still_says_little() -> None:
     hindsight = Hindsight()
     hindsight.observe(promised=1.0, brought=-1e9)
     assert 0 < hindsight.overrated < MOST_SAID / 4
+
+
+def test_asking_is_worth_less_by_what_it_was_overrated() -> None:
+    chosen = model_choice(CHEAP_NS, left=100)
+    at_first = chosen.advantage()
+    chosen.asks([1, 2, 3])
+    for _ in range(200):
+        chosen.look_back(saved_ns=-2 * PLAIN_NS)
+    assert chosen.advantage() == pytest.approx(-2 * chosen._controller.rate * PLAIN_NS, abs=0.1)
+    assert at_first > 0 > chosen.advantage()
+    for _ in range(200):
+        chosen.look_back(saved_ns=20 * PLAIN_NS)
+    assert chosen.advantage() == at_first  # never worth more than it promises
+
+
+def test_a_fixed_size_knows_no_hindsight() -> None:
+    gains = Gains()
+    other = model_choice(CHEAP_NS, left=100, gains=gains)
+    for _ in range(200):
+        other.look_back(saved_ns=-20 * PLAIN_NS)
+    known: Any = FakeDrafter()
+    fixed = ModelChoice(
+        controller(fixed=True), gains.of(SPECULATIVE, 0.0, CHEAP_NS), drafter=known,
+        costs=cost_line(()), left=lambda held: 100,
+    )  # fmt: skip
+    assert fixed.advantage() > 0 > other.advantage()
+
+
+def test_every_round_of_a_try_is_looked_back_at() -> None:
+    """Nothing else corrects what forbids the others."""
+    tried = model_choice(DEAR_NS, left=400)
+    tried.asks(PROMPT)
+    assert all(tried.looks_back() for _ in range(FIRST + 4 * EVERY))

@@ -1,0 +1,20 @@
+"""Which requests may try whether opening a drafter session has come to pay."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from orchestrator.gains import SHORTEST_UNOPENED, Gains
+from tests.unit.test_choice import DEAR_NS, PROMPT, model_choice
+
+
+def test_texts_that_no_drafter_takes_use_up_nobodys_tries() -> None:
+    gains = Gains()
+    long = model_choice(DEAR_NS, left=400, gains=gains)
+    known: Any = long.drafter
+    known.has_room = False
+    assert not any(long.asks(PROMPT) for _ in range(10 * SHORTEST_UNOPENED))
+    short = model_choice(DEAR_NS, left=400, gains=gains)
+    for _ in range(SHORTEST_UNOPENED + 1):
+        short.asks(PROMPT)
+    assert short.drafter.asked_for
