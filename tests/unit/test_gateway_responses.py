@@ -58,6 +58,19 @@ def test_a_picture_that_a_tool_brought_is_told_of() -> None:
         body(input=[{"role": "user", "content": [picture]}])
 
 
+def test_what_another_agent_says_is_the_users() -> None:
+    """Codex's helpers get their task so: its encrypted part is plain text, as a model wrote it."""
+    parts = [
+        {"type": "input_text", "text": "Sender: main"},
+        {"type": "encrypted_content", "encrypted_content": "Count the files."},
+    ]
+    told: Any = {"type": "agent_message", "id": "amsg_0", "author": "main", "content": parts}
+    said = body(input=[ASKED, {**told, "recipient": "child"}]).chat
+    assert [one.role for one in said.messages] == ["user", "user"]
+    assert said.messages[-1].content == "Sender: main\nCount the files."
+    assert body(input=[{**told, "content": "Done."}]).chat.messages[0].content == "Done."
+
+
 @pytest.mark.parametrize(
     ("said", "expected"),
     [

@@ -69,6 +69,19 @@ class Called(Part):
         return self.call_id, full_name(self.namespace, self.name), self.arguments
 
 
+class FromAgent(Part):
+    """What another agent of the client's says: Codex tells those that help it what to do so."""
+
+    of_no_effect = (*OF_NO_EFFECT, "author", "recipient")  # which the text says
+    type: Literal["agent_message"]
+    content: str | ListOf[Text]
+
+    @field_validator("content", mode="before")
+    @classmethod
+    def _written(cls, content: Any) -> Any:
+        return list(map(_as_text, content)) if isinstance(content, list) else content
+
+
 class Returned(Part):
     """What came of a call."""
 
@@ -86,17 +99,21 @@ def _as_text(part: Any) -> Any:
     match part:
         case {"type": "input_image"}:
             return {"type": "input_text", "text": UNSEEN}
+        case {"type": "encrypted_content", "encrypted_content": str(text)}:
+            # Only OpenAI's servers encrypt it: the model that was asked here wrote it plainly.
+            return {"type": "input_text", "text": text}
     return part
 
 
-KINDS = ("message", "reasoning", "function_call", "function_call_output")
+KINDS = ("message", "reasoning", "function_call", "function_call_output", "agent_message")
 
 
 Item = Annotated[
     Annotated[Turn, Tag("item:message")]
     | Annotated[Reasoned, Tag("item:reasoning")]
     | Annotated[Called, Tag("item:function_call")]
-    | Annotated[Returned, Tag("item:function_call_output")],
+    | Annotated[Returned, Tag("item:function_call_output")]
+    | Annotated[FromAgent, Tag("item:agent_message")],
     by_type(KINDS[0]),
 ]
 
@@ -142,6 +159,8 @@ def messages(instructions: str | None, said: str | Sequence[Item]) -> list[Messa
                 answer.calls.append(item)
             case Turn():
                 turns.append({"role": item.role, "content": joined(item.content)})
+            case FromAgent():
+                turns.append({"role": "user", "content": joined(item.content)})
             case Returned():
                 told = {"tool_call_id": item.call_id, "content": joined(item.output)}
                 turns.append({"role": "tool", **told})
