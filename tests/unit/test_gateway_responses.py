@@ -153,6 +153,22 @@ def test_what_codex_says_besides_means_nothing() -> None:
     assert [one.role for one in said.chat.messages] == ["developer", "assistant", "tool"]
 
 
+def test_what_openais_newer_clients_say_besides_means_nothing() -> None:
+    """Who may call and who has called, what a call brings, and which programs one takes part in."""
+    direct = {"caller": {"type": "direct"}}
+    tool = {
+        "type": "function", "name": "f", "allowed_callers": ["direct"],
+        "output_schema": {"type": "object"},
+    }  # fmt: skip
+    said = body(
+        input=[ASKED, {**CALL, **direct}, {**RETURNED, **direct, "name": "f", "namespace": "n"}],
+        tools=[tool], access_programs={"cyber": "standard"}, reasoning={"context": "all_turns"},
+    )  # fmt: skip
+    assert [one.role for one in said.chat.messages] == ["user", "assistant", "tool"]
+    (told,) = said.chat.tools or ()
+    assert told.function.model_dump(exclude_none=True) == {"name": "f"}
+
+
 @pytest.mark.parametrize(
     ("inside", "told"),
     [

@@ -39,6 +39,9 @@ class Thinking(Body):
     generate_summary: Literal["auto", "concise", "detailed"] | None = Field(
         None, description="the older name of summary"
     )
+    context: str | None = Field(
+        None, description="of no effect: the chat template says what it shows of earlier reasoning"
+    )
 
 
 class TextFormat(Body):
@@ -107,6 +110,9 @@ class ResponseBody(InOtherWords):
     stream_options: ResponseStreamOptions | None = None
     client_metadata: ObjectOf[Any] | None = Field(
         None, description="of no effect: what Codex says of itself"
+    )
+    access_programs: ObjectOf[Any] | None = Field(
+        None, description="of no effect: programs are OpenAI's"
     )
 
     @model_validator(mode="before")

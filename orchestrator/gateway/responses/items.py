@@ -18,7 +18,7 @@ Message = dict[str, Any]
 
 # Of no meaning here: what an answer's items have when clients send them back, and hints.
 OF_NO_EFFECT = (
-    "id", "status", "annotations", "logprobs", "parsed", "parsed_arguments", "phase",
+    "id", "status", "annotations", "logprobs", "parsed", "parsed_arguments", "phase", "caller",
     "prompt_cache_breakpoint",  # beginnings are kept by themselves
     "internal_chat_message_metadata_passthrough",  # what Codex notes for itself
 )  # fmt: skip
@@ -85,6 +85,7 @@ class FromAgent(Part):
 class Returned(Part):
     """What came of a call."""
 
+    of_no_effect = (*OF_NO_EFFECT, "name", "namespace")  # which the call says
     type: Literal["function_call_output"]
     call_id: str
     output: str | ListOf[Text]

@@ -16,11 +16,15 @@ class ResponseTool(Function):
 
     type: Literal["function"]
     defer_loading: bool | None = Field(None, description="of no effect: all are told at once")
+    allowed_callers: ListOf[str] | None = Field(
+        None, description="of no effect: the model is the only one that calls"
+    )
+    output_schema: dict[str, Any] | None = Field(None, description="of no effect")
 
     @property
     def as_in_chats(self) -> dict[str, Any]:
         """With what is said of the function in an object of its own."""
-        function = self.model_dump(exclude={"type", "defer_loading"}, exclude_none=True)
+        function = self.model_dump(include=set(Function.model_fields), exclude_none=True)
         return {"type": self.type, "function": function}
 
 
