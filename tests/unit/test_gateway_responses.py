@@ -134,6 +134,20 @@ def test_two_functions_of_one_full_name_are_refused() -> None:
         body(tools=[NAMESPACE, {**PLAIN_TOOL, "name": "mcp__weather__forecast"}])
 
 
+def test_tools_may_come_as_an_item() -> None:
+    """Newer versions of Codex send no others, and leave out what only OpenAI's servers can run."""
+    more = {"type": "additional_tools", "role": "developer", "tools": [
+        {**PLAIN_TOOL, "description": "Now."}, NAMESPACE, {"type": "web_search"}]}  # fmt: skip
+    said = body(input=[more, ASKED], tool_choice="required")
+    assert [tool.function.name for tool in said.chat.tools or ()] == ["f", "mcp__weather__forecast"]
+    assert [one.role for one in said.chat.messages] == ["user"]
+    again = body(input=[more, ASKED], tools=[PLAIN_TOOL, {**PLAIN_TOOL, "name": "g"}])
+    told = [(tool.function.name, tool.function.description) for tool in again.chat.tools or ()]
+    assert told[:2] == [("g", None), ("f", "Now.")]
+    with pytest.raises(ValueError, match="additional_tools.tools.0.*name"):
+        body(input=[{**more, "tools": [{"type": "function"}]}, ASKED])
+
+
 def test_what_codex_says_besides_means_nothing() -> None:
     """Of itself, of its items, and of summaries, with every request."""
     noted = {"internal_chat_message_metadata_passthrough": {"turn_id": "1"}}

@@ -32,7 +32,7 @@ class ResponseAnswer(EventAnswer):
     names, id_prefix = own_names, "resp"
 
     def __init__(self, work: Work[ChatFormat], said: ResponseBody) -> None:
-        super().__init__(work, kinds(names_in_parts(said.tools or ())))
+        super().__init__(work, kinds(names_in_parts(said.offered)))
         self._said = said
         self._status = IN_PROGRESS
         self._error: Object | None = None

@@ -11,7 +11,7 @@ from draftloop.logprobs import MOST_TOP_LOGPROBS
 from orchestrator.gateway.body import Body, ListOf, ObjectOf
 from orchestrator.gateway.generating import Count, CountOrZero
 from orchestrator.gateway.other_words import SHARED, InOtherWords
-from orchestrator.gateway.responses.items import Item, messages, require_known
+from orchestrator.gateway.responses.items import Item, messages, require_known, with_more
 from orchestrator.gateway.responses.names import own_names
 from orchestrator.gateway.responses.tools import (
     AnyTool,
@@ -135,12 +135,16 @@ class ResponseBody(InOtherWords):
             said["response_format"] = self.text.format.as_in_chats
         if self.reasoning is not None:
             said["reasoning_effort"] = self.reasoning.effort
-        if self.tools is not None:
-            said["tools"] = tools_as_in_chats(self.tools)
+        said["tools"] = tools_as_in_chats(self.offered)
         if isinstance(self.tool_choice, ChosenResponseTool):
             said["tool_choice"] = self.tool_choice.as_in_chats
         self._become(said, own_names)
         return self
+
+    @property
+    def offered(self) -> list[AnyTool]:
+        """All that may be called."""
+        return with_more(self.tools or (), self.input)
 
     @property
     def tells_logprobs(self) -> bool:

@@ -11,7 +11,7 @@ from draftloop.errors import InvalidInput
 from orchestrator.gateway.body import ListOf, SentBack, by_type
 from orchestrator.gateway.errors import Unsupported
 from orchestrator.gateway.messages import UNSEEN, answered, joined
-from orchestrator.gateway.responses.tools import full_name
+from orchestrator.gateway.responses.tools import AnyTool, full_name, that_clients_run
 from orchestrator.gateway.tools.schemas import FunctionName
 
 Message = dict[str, Any]
@@ -96,6 +96,19 @@ class Returned(Part):
         return list(map(_as_text, output)) if isinstance(output, list) else output
 
 
+class MoreTools(Part):
+    """What may be called besides `tools`: newer versions of Codex say all of them so."""
+
+    of_no_effect = (*OF_NO_EFFECT, "role")
+    type: Literal["additional_tools"]
+    tools: ListOf[AnyTool]
+
+    @field_validator("tools", mode="before")
+    @classmethod
+    def _offered(cls, tools: Any) -> Any:
+        return that_clients_run(tools)
+
+
 def _as_text(part: Any) -> Any:
     match part:
         case {"type": "input_image"}:
@@ -106,7 +119,10 @@ def _as_text(part: Any) -> Any:
     return part
 
 
-KINDS = ("message", "reasoning", "function_call", "function_call_output", "agent_message")
+KINDS = (
+    "message", "reasoning", "function_call", "function_call_output", "agent_message",
+    "additional_tools",
+)  # fmt: skip
 
 
 Item = Annotated[
@@ -114,7 +130,8 @@ Item = Annotated[
     | Annotated[Reasoned, Tag("item:reasoning")]
     | Annotated[Called, Tag("item:function_call")]
     | Annotated[Returned, Tag("item:function_call_output")]
-    | Annotated[FromAgent, Tag("item:agent_message")],
+    | Annotated[FromAgent, Tag("item:agent_message")]
+    | Annotated[MoreTools, Tag("item:additional_tools")],
     by_type(KINDS[0]),
 ]
 
@@ -166,6 +183,14 @@ def messages(instructions: str | None, said: str | Sequence[Item]) -> list[Messa
                 told = {"tool_call_id": item.call_id, "content": joined(item.output)}
                 turns.append({"role": "tool", **told})
     return [*turns, *answer.told()]
+
+
+def with_more(tools: Sequence[AnyTool], said: str | Sequence[Item]) -> list[AnyTool]:
+    """All that may be called. One that the input tells again is what it was told to be last."""
+    items = () if isinstance(said, str) else said
+    more = [tool for item in items if isinstance(item, MoreTools) for tool in item.tools]
+    last = {(tool.type, tool.name): tool for tool in more}
+    return [*(tool for tool in tools if (tool.type, tool.name) not in last), *last.values()]
 
 
 class _Answer:
