@@ -17,7 +17,7 @@ from orchestrator.gateway.output import COMPLETED, Output
 from orchestrator.gateway.parts import CallPart, Content, Part, Parts, Reasoning
 from orchestrator.gateway.responses.answer import ResponseAnswer
 from orchestrator.gateway.responses.body import ResponseBody
-from orchestrator.gateway.responses.items import messages
+from orchestrator.gateway.responses.items import UNREAD, messages
 from orchestrator.gateway.responses.names import own_names
 from orchestrator.gateway.responses.output import kinds
 from orchestrator.gateway.responses.tools import names_in_parts
@@ -56,6 +56,15 @@ def test_a_picture_that_a_tool_brought_is_told_of() -> None:
     assert messages(None, said)[-1] == {"role": "tool", "tool_call_id": "c1", "content": UNSEEN}
     with pytest.raises(ValueError, match="input_image"):
         body(input=[{"role": "user", "content": [picture]}])
+
+
+def test_a_file_that_a_tool_brought_is_told_of() -> None:
+    file = {"type": "input_file", "filename": "a.pdf", "file_data": "data:application/pdf;base64,"}
+    text = {"type": "input_text", "text": "read"}
+    said = body(input=[ASKED, CALL, {**RETURNED, "output": [text, file]}]).input
+    assert messages(None, said)[-1]["content"] == f"read\n{UNREAD}"
+    with pytest.raises(ValueError, match="input_file"):
+        body(input=[{"role": "user", "content": [file]}])
 
 
 def test_what_another_agent_says_is_the_users() -> None:

@@ -16,6 +16,8 @@ from orchestrator.gateway.tools.schemas import FunctionName
 
 Message = dict[str, Any]
 
+UNREAD = "[a file, which this model cannot read]"  # that a tool brought, as with pictures
+
 # Of no meaning here: what an answer's items have when clients send them back, and hints.
 OF_NO_EFFECT = (
     "id", "status", "annotations", "logprobs", "parsed", "parsed_arguments", "phase", "caller",
@@ -113,6 +115,8 @@ def _as_text(part: Any) -> Any:
     match part:
         case {"type": "input_image"}:
             return {"type": "input_text", "text": UNSEEN}
+        case {"type": "input_file"}:
+            return {"type": "input_text", "text": UNREAD}
         case {"type": "encrypted_content", "encrypted_content": str(text)}:
             # Only OpenAI's servers encrypt it: the model that was asked here wrote it plainly.
             return {"type": "input_text", "text": text}
