@@ -49,6 +49,19 @@ def test_items_of_one_answer_are_one_message() -> None:
     assert told[3] == {"role": "tool", "tool_call_id": "c1", "content": "5"}
 
 
+def test_the_systems_words_at_the_beginning_are_one_message() -> None:
+    """Codex says instructions and, as developer, what it may do: gpt-oss's template would leave out
+    the second, and that of Gemma 3 refuse it. Later ones stay where they are.
+    """
+    developer = {"type": "message", "role": "developer", "content": "Read only."}
+    said = body(input=[developer, {**developer, "role": "system"}, ASKED, developer]).input
+    assert messages("Be brief.", said) == [
+        {"role": "system", "content": "Be brief.\n\nRead only.\n\nRead only."}, ASKED,
+        {"role": "developer", "content": "Read only."},
+    ]  # fmt: skip
+    assert roles([SAID, developer, developer]) == ["assistant", "developer", "developer"]
+
+
 def test_a_picture_that_a_tool_brought_is_told_of() -> None:
     """A refusal would end the conversation, which has it from then on; a user's own is refused."""
     picture = {"type": "input_image", "image_url": "data:image/png;base64,", "detail": "high"}
@@ -173,7 +186,7 @@ def test_what_codex_says_besides_means_nothing() -> None:
         tools=[{"type": "function", "name": "f", "strict": False, "output_schema": None}],
         reasoning={"effort": "low", "summary": "auto", "context": None},
     )  # fmt: skip
-    assert [one.role for one in said.chat.messages] == ["developer", "assistant", "tool"]
+    assert [one.role for one in said.chat.messages] == ["system", "assistant", "tool"]
 
 
 def test_what_openais_newer_clients_say_besides_means_nothing() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
@@ -17,6 +18,7 @@ from orchestrator.gateway.tools.schemas import FunctionName
 Message = dict[str, Any]
 
 UNREAD = "[a file, which this model cannot read]"  # that a tool brought, as with pictures
+SYSTEMS = ("system", "developer")
 
 # Of no meaning here: what an answer's items have when clients send them back, and hints.
 OF_NO_EFFECT = (
@@ -162,13 +164,12 @@ def require_known(said: Any) -> None:
 
 def messages(instructions: str | None, said: str | Sequence[Item]) -> list[Message]:
     """The chat's, in its own words: instructions first, each answer as one message."""
-    turns: list[Message] = []
-    if instructions:
-        turns.append({"role": "system", "content": instructions})
     if isinstance(said, str):
-        return [*turns, {"role": "user", "content": said}]
+        return [*_of_system(instructions, ()), {"role": "user", "content": said}]
+    begun = list(itertools.takewhile(_is_before_turns, said))
+    turns = _of_system(instructions, begun)
     answer = _Answer()
-    for item in said:
+    for item in said[len(begun) :]:
         if not answer.takes(item):
             turns.extend(answer.told())
             answer = _Answer()
@@ -187,6 +188,19 @@ def messages(instructions: str | None, said: str | Sequence[Item]) -> list[Messa
                 told = {"tool_call_id": item.call_id, "content": joined(item.output)}
                 turns.append({"role": "tool", **told})
     return [*turns, *answer.told()]
+
+
+def _is_before_turns(item: Item) -> bool:
+    return isinstance(item, MoreTools) or (isinstance(item, Turn) and item.role in SYSTEMS)
+
+
+def _of_system(instructions: str | None, begun: Sequence[Item]) -> list[Message]:
+    """Its words at the beginning as one message: gpt-oss's template shows the first one alone, and
+    others take nothing but turns behind it.
+    """
+    words = [instructions] if instructions else []
+    words += [joined(item.content) for item in begun if isinstance(item, Turn)]
+    return [{"role": "system", "content": "\n\n".join(words)}] if words else []
 
 
 def with_more(tools: Sequence[AnyTool], said: str | Sequence[Item]) -> list[AnyTool]:
