@@ -132,6 +132,7 @@ NAMESPACE = {"type": "namespace", "name": "mcp__weather", "description": "Tools 
      "parameters": {"type": "object"}, "strict": False},
     {"type": "custom", "name": "freely"},
 ]}  # fmt: skip
+FULL_NAMES = ["mcp__weather__forecast", "mcp__weather__freely"]
 PLAIN_TOOL = {"type": "function", "name": "f"}
 CALLED = {**CALL, "name": "forecast", "namespace": "mcp__weather"}
 
@@ -140,7 +141,7 @@ def test_functions_in_a_namespace_are_functions_of_the_chat() -> None:
     """Codex tells those of MCP servers so, and knows calls of them by both names."""
     said = body(tools=[PLAIN_TOOL, NAMESPACE, {"type": "web_search"}], input=[ASKED, CALLED])
     functions = [tool.function for tool in said.chat.tools or ()]
-    assert [one.name for one in functions] == ["f", "mcp__weather__forecast"]
+    assert [one.name for one in functions] == ["f", *FULL_NAMES]
     assert functions[1].description == "Of a city."
     calls = said.chat.messages[-1].tool_calls or []
     assert [call.function.name for call in calls] == ["mcp__weather__forecast"]
@@ -161,7 +162,7 @@ def test_tools_may_come_as_an_item() -> None:
     more = {"type": "additional_tools", "role": "developer", "tools": [
         {**PLAIN_TOOL, "description": "Now."}, NAMESPACE, {"type": "web_search"}]}  # fmt: skip
     said = body(input=[more, ASKED], tool_choice="required")
-    assert [tool.function.name for tool in said.chat.tools or ()] == ["f", "mcp__weather__forecast"]
+    assert [tool.function.name for tool in said.chat.tools or ()] == ["f", *FULL_NAMES]
     assert [one.role for one in said.chat.messages] == ["user"]
     again = body(input=[more, ASKED], tools=[PLAIN_TOOL, {**PLAIN_TOOL, "name": "g"}])
     told = [(tool.function.name, tool.function.description) for tool in again.chat.tools or ()]
@@ -191,8 +192,8 @@ def test_what_codex_says_besides_means_nothing() -> None:
 
 def test_what_openais_newer_clients_say_besides_means_nothing() -> None:
     """Who may call and who has called, what a call brings, and which programs one takes part in."""
-    direct = {"caller": {"type": "direct"}}
-    tool = {
+    direct: Any = {"caller": {"type": "direct"}}
+    tool: Any = {
         "type": "function", "name": "f", "allowed_callers": ["direct"],
         "output_schema": {"type": "object"},
     }  # fmt: skip
@@ -201,7 +202,7 @@ def test_what_openais_newer_clients_say_besides_means_nothing() -> None:
         tools=[tool], access_programs={"cyber": "standard"}, reasoning={"context": "all_turns"},
     )  # fmt: skip
     assert [one.role for one in said.chat.messages] == ["user", "assistant", "tool"]
-    (told,) = said.chat.tools or ()
+    (told,) = said.chat.tools or []
     assert told.function.model_dump(exclude_none=True) == {"name": "f"}
 
 

@@ -99,8 +99,8 @@ class ResponseBody(InOtherWords):
     reasoning: Thinking | None = None
     tools: Annotated[ListOf[AnyTool], Field(max_length=MOST_TOOLS)] | None = Field(
         None,
-        description="functions, and namespaces of them; OpenAI's own tools are not offered to the "
-        "model",
+        description="functions, custom tools, and namespaces of them; OpenAI's own tools are not "
+        "offered to the model",
     )
     tool_choice: Literal["none", "auto", "required"] | ChosenResponseTool | None = None
     parallel_tool_calls: bool | None = None

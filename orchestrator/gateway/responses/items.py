@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
-from typing import Annotated, Any, Literal
+from collections.abc import Collection, Sequence
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Tag, field_validator
 
@@ -12,6 +12,7 @@ from draftloop.errors import InvalidInput
 from orchestrator.gateway.body import ListOf, SentBack, by_type
 from orchestrator.gateway.errors import Unsupported
 from orchestrator.gateway.messages import UNSEEN, answered, joined
+from orchestrator.gateway.responses.custom_input import as_arguments
 from orchestrator.gateway.responses.tools import AnyTool, full_name, that_clients_run
 from orchestrator.gateway.tools.schemas import FunctionName
 
@@ -31,7 +32,7 @@ OF_NO_EFFECT = (
 class Part(SentBack):
     """Any of them."""
 
-    of_no_effect = OF_NO_EFFECT
+    of_no_effect: ClassVar[Collection[str]] = OF_NO_EFFECT
 
 
 class Text(Part):
@@ -73,6 +74,21 @@ class Called(Part):
         return self.call_id, full_name(self.namespace, self.name), self.arguments
 
 
+class CustomCalled(Part):
+    """A call of a tool that takes text, by an earlier answer."""
+
+    type: Literal["custom_tool_call"]
+    call_id: str
+    name: FunctionName
+    namespace: FunctionName | None = None
+    input: str
+
+    @property
+    def as_in_chats(self) -> tuple[str, str, str]:
+        """Id, name and arguments."""
+        return self.call_id, full_name(self.namespace, self.name), as_arguments(self.input)
+
+
 class FromAgent(Part):
     """What another agent of the client's says: Codex tells those that help it what to do so."""
 
@@ -90,7 +106,6 @@ class Returned(Part):
     """What came of a call."""
 
     of_no_effect = (*OF_NO_EFFECT, "name", "namespace")  # which the call says
-    type: Literal["function_call_output"]
     call_id: str
     output: str | ListOf[Text]
 
@@ -98,6 +113,18 @@ class Returned(Part):
     @classmethod
     def _brought(cls, output: Any) -> Any:
         return list(map(_as_text, output)) if isinstance(output, list) else output
+
+
+class FunctionReturned(Returned):
+    """What a function brought."""
+
+    type: Literal["function_call_output"]
+
+
+class CustomReturned(Returned):
+    """What a tool that takes text brought."""
+
+    type: Literal["custom_tool_call_output"]
 
 
 class MoreTools(Part):
@@ -127,7 +154,7 @@ def _as_text(part: Any) -> Any:
 
 KINDS = (
     "message", "reasoning", "function_call", "function_call_output", "agent_message",
-    "additional_tools",
+    "additional_tools", "custom_tool_call", "custom_tool_call_output",
 )  # fmt: skip
 
 
@@ -135,7 +162,9 @@ Item = Annotated[
     Annotated[Turn, Tag("item:message")]
     | Annotated[Reasoned, Tag("item:reasoning")]
     | Annotated[Called, Tag("item:function_call")]
-    | Annotated[Returned, Tag("item:function_call_output")]
+    | Annotated[FunctionReturned, Tag("item:function_call_output")]
+    | Annotated[CustomCalled, Tag("item:custom_tool_call")]
+    | Annotated[CustomReturned, Tag("item:custom_tool_call_output")]
     | Annotated[FromAgent, Tag("item:agent_message")]
     | Annotated[MoreTools, Tag("item:additional_tools")],
     by_type(KINDS[0]),
@@ -178,7 +207,7 @@ def messages(instructions: str | None, said: str | Sequence[Item]) -> list[Messa
                 answer.reasoning = joined(item.content or item.summary)
             case Turn(role="assistant"):
                 answer.content = joined(item.content)
-            case Called():
+            case Called() | CustomCalled():
                 answer.calls.append(item)
             case Turn():
                 turns.append({"role": item.role, "content": joined(item.content)})
@@ -217,7 +246,7 @@ class _Answer:
     def __init__(self) -> None:
         self.reasoning = ""
         self.content: str | None = None
-        self.calls: list[Called] = []
+        self.calls: list[Called | CustomCalled] = []
 
     def takes(self, item: Item) -> bool:
         """Whether it goes on with that one."""
@@ -226,7 +255,7 @@ class _Answer:
                 return not self.reasoning and self.content is None and not self.calls
             case Turn(role="assistant"):
                 return self.content is None and not self.calls
-        return isinstance(item, Called)
+        return isinstance(item, Called | CustomCalled)
 
     def told(self) -> list[Message]:
         """The message, where there is anything to tell."""
