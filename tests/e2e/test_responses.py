@@ -158,6 +158,29 @@ def test_a_call_of_a_function_in_a_namespace(api: OpenAI, chosen: bool) -> None:
     assert respond(api, input=back, tools=[inside]).output_text
 
 
+@pytest.mark.parametrize("chosen", [False, True])
+def test_a_custom_tool_is_called_with_text(api: OpenAI, chosen: bool) -> None:
+    """And its call comes back; the same whole and streamed."""
+    tool = {"type": "custom", "name": "write", "description": "Writes it down."}
+    said: dict[str, Any] = {
+        "tools": [tool], "max_output_tokens": 200, "parallel_tool_calls": False,
+        "tool_choice": {"type": "custom", "name": "write"} if chosen else "required",
+    }  # fmt: skip
+    (call,) = respond(api, **said).output
+    assert (call.type, call.name) == ("custom_tool_call", "write") and call.input
+    told = events(api, **said)
+    assert list(dict.fromkeys(event.type for event in told))[2:-1] == [
+        "response.output_item.added", "response.custom_tool_call_input.delta",
+        "response.custom_tool_call_input.done", "response.output_item.done",
+    ]  # fmt: skip
+    deltas = [event.delta for event in told if event.type.endswith("input.delta")]
+    (streamed,) = told[-1].response.output
+    assert "".join(deltas) == streamed.input == call.input
+    returned = {"type": "custom_tool_call_output", "call_id": call.call_id, "output": "written"}
+    back: Any = [{"role": "user", "content": QUESTION}, call.to_dict(), returned]
+    assert respond(api, input=back, tools=[tool]).output_text
+
+
 def test_tools_of_openai_are_not_offered(api: OpenAI) -> None:
     without = respond(api)
     answer = respond(api, tools=[{"type": "web_search"}])

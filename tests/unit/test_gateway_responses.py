@@ -17,7 +17,7 @@ from orchestrator.gateway.output import COMPLETED, Output
 from orchestrator.gateway.parts import CallPart, Content, Part, Parts, Reasoning
 from orchestrator.gateway.responses.answer import ResponseAnswer
 from orchestrator.gateway.responses.body import ResponseBody
-from orchestrator.gateway.responses.items import messages
+from orchestrator.gateway.responses.items import UNREAD, messages
 from orchestrator.gateway.responses.names import own_names
 from orchestrator.gateway.responses.output import kinds
 from orchestrator.gateway.responses.tools import names_in_parts
@@ -49,6 +49,19 @@ def test_items_of_one_answer_are_one_message() -> None:
     assert told[3] == {"role": "tool", "tool_call_id": "c1", "content": "5"}
 
 
+def test_the_systems_words_at_the_beginning_are_one_message() -> None:
+    """Codex says instructions and, as developer, what it may do: gpt-oss's template would leave out
+    the second, and that of Gemma 3 refuse it. Later ones stay where they are.
+    """
+    developer = {"type": "message", "role": "developer", "content": "Read only."}
+    said = body(input=[developer, {**developer, "role": "system"}, ASKED, developer]).input
+    assert messages("Be brief.", said) == [
+        {"role": "system", "content": "Be brief.\n\nRead only.\n\nRead only."}, ASKED,
+        {"role": "developer", "content": "Read only."},
+    ]  # fmt: skip
+    assert roles([SAID, developer, developer]) == ["assistant", "developer", "developer"]
+
+
 def test_a_picture_that_a_tool_brought_is_told_of() -> None:
     """A refusal would end the conversation, which has it from then on; a user's own is refused."""
     picture = {"type": "input_image", "image_url": "data:image/png;base64,", "detail": "high"}
@@ -56,6 +69,28 @@ def test_a_picture_that_a_tool_brought_is_told_of() -> None:
     assert messages(None, said)[-1] == {"role": "tool", "tool_call_id": "c1", "content": UNSEEN}
     with pytest.raises(ValueError, match="input_image"):
         body(input=[{"role": "user", "content": [picture]}])
+
+
+def test_a_file_that_a_tool_brought_is_told_of() -> None:
+    file = {"type": "input_file", "filename": "a.pdf", "file_data": "data:application/pdf;base64,"}
+    text = {"type": "input_text", "text": "read"}
+    said = body(input=[ASKED, CALL, {**RETURNED, "output": [text, file]}]).input
+    assert messages(None, said)[-1]["content"] == f"read\n{UNREAD}"
+    with pytest.raises(ValueError, match="input_file"):
+        body(input=[{"role": "user", "content": [file]}])
+
+
+def test_what_another_agent_says_is_the_users() -> None:
+    """Codex's helpers get their task so: its encrypted part is plain text, as a model wrote it."""
+    parts = [
+        {"type": "input_text", "text": "Sender: main"},
+        {"type": "encrypted_content", "encrypted_content": "Count the files."},
+    ]
+    told: Any = {"type": "agent_message", "id": "amsg_0", "author": "main", "content": parts}
+    said = body(input=[ASKED, {**told, "recipient": "child"}]).chat
+    assert [one.role for one in said.messages] == ["user", "user"]
+    assert said.messages[-1].content == "Sender: main\nCount the files."
+    assert body(input=[{**told, "content": "Done."}]).chat.messages[0].content == "Done."
 
 
 @pytest.mark.parametrize(
@@ -97,6 +132,7 @@ NAMESPACE = {"type": "namespace", "name": "mcp__weather", "description": "Tools 
      "parameters": {"type": "object"}, "strict": False},
     {"type": "custom", "name": "freely"},
 ]}  # fmt: skip
+FULL_NAMES = ["mcp__weather__forecast", "mcp__weather__freely"]
 PLAIN_TOOL = {"type": "function", "name": "f"}
 CALLED = {**CALL, "name": "forecast", "namespace": "mcp__weather"}
 
@@ -105,7 +141,7 @@ def test_functions_in_a_namespace_are_functions_of_the_chat() -> None:
     """Codex tells those of MCP servers so, and knows calls of them by both names."""
     said = body(tools=[PLAIN_TOOL, NAMESPACE, {"type": "web_search"}], input=[ASKED, CALLED])
     functions = [tool.function for tool in said.chat.tools or ()]
-    assert [one.name for one in functions] == ["f", "mcp__weather__forecast"]
+    assert [one.name for one in functions] == ["f", *FULL_NAMES]
     assert functions[1].description == "Of a city."
     calls = said.chat.messages[-1].tool_calls or []
     assert [call.function.name for call in calls] == ["mcp__weather__forecast"]
@@ -119,6 +155,20 @@ def test_functions_in_a_namespace_are_functions_of_the_chat() -> None:
 def test_two_functions_of_one_full_name_are_refused() -> None:
     with pytest.raises(InvalidInput, match="^tools: .*mcp__weather__forecast twice"):
         body(tools=[NAMESPACE, {**PLAIN_TOOL, "name": "mcp__weather__forecast"}])
+
+
+def test_tools_may_come_as_an_item() -> None:
+    """Newer versions of Codex send no others, and leave out what only OpenAI's servers can run."""
+    more = {"type": "additional_tools", "role": "developer", "tools": [
+        {**PLAIN_TOOL, "description": "Now."}, NAMESPACE, {"type": "web_search"}]}  # fmt: skip
+    said = body(input=[more, ASKED], tool_choice="required")
+    assert [tool.function.name for tool in said.chat.tools or ()] == ["f", *FULL_NAMES]
+    assert [one.role for one in said.chat.messages] == ["user"]
+    again = body(input=[more, ASKED], tools=[PLAIN_TOOL, {**PLAIN_TOOL, "name": "g"}])
+    told = [(tool.function.name, tool.function.description) for tool in again.chat.tools or ()]
+    assert told[:2] == [("g", None), ("f", "Now.")]
+    with pytest.raises(ValueError, match="additional_tools.tools.0.*name"):
+        body(input=[{**more, "tools": [{"type": "function"}]}, ASKED])
 
 
 def test_what_codex_says_besides_means_nothing() -> None:
@@ -137,7 +187,23 @@ def test_what_codex_says_besides_means_nothing() -> None:
         tools=[{"type": "function", "name": "f", "strict": False, "output_schema": None}],
         reasoning={"effort": "low", "summary": "auto", "context": None},
     )  # fmt: skip
-    assert [one.role for one in said.chat.messages] == ["developer", "assistant", "tool"]
+    assert [one.role for one in said.chat.messages] == ["system", "assistant", "tool"]
+
+
+def test_what_openais_newer_clients_say_besides_means_nothing() -> None:
+    """Who may call and who has called, what a call brings, and which programs one takes part in."""
+    direct: Any = {"caller": {"type": "direct"}}
+    tool: Any = {
+        "type": "function", "name": "f", "allowed_callers": ["direct"],
+        "output_schema": {"type": "object"},
+    }  # fmt: skip
+    said = body(
+        input=[ASKED, {**CALL, **direct}, {**RETURNED, **direct, "name": "f", "namespace": "n"}],
+        tools=[tool], access_programs={"cyber": "standard"}, reasoning={"context": "all_turns"},
+    )  # fmt: skip
+    assert [one.role for one in said.chat.messages] == ["user", "assistant", "tool"]
+    (told,) = said.chat.tools or []
+    assert told.function.model_dump(exclude_none=True) == {"name": "f"}
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from orchestrator.gateway.output import COMPLETED, IN_PROGRESS, INCOMPLETE, Obje
 from orchestrator.gateway.responses.body import ResponseBody
 from orchestrator.gateway.responses.names import own_names
 from orchestrator.gateway.responses.output import kinds
-from orchestrator.gateway.responses.tools import names_in_parts
+from orchestrator.gateway.responses.tools import names_in_parts, that_take_text
 from orchestrator.gateway.runs import Step
 from orchestrator.gateway.work import Work
 
@@ -32,7 +32,8 @@ class ResponseAnswer(EventAnswer):
     names, id_prefix = own_names, "resp"
 
     def __init__(self, work: Work[ChatFormat], said: ResponseBody) -> None:
-        super().__init__(work, kinds(names_in_parts(said.tools or ())))
+        offered = said.offered
+        super().__init__(work, kinds(names_in_parts(offered), that_take_text(offered)))
         self._said = said
         self._status = IN_PROGRESS
         self._error: Object | None = None

@@ -11,7 +11,7 @@ from draftloop.logprobs import MOST_TOP_LOGPROBS
 from orchestrator.gateway.body import Body, ListOf, ObjectOf
 from orchestrator.gateway.generating import Count, CountOrZero
 from orchestrator.gateway.other_words import SHARED, InOtherWords
-from orchestrator.gateway.responses.items import Item, messages, require_known
+from orchestrator.gateway.responses.items import Item, messages, require_known, with_more
 from orchestrator.gateway.responses.names import own_names
 from orchestrator.gateway.responses.tools import (
     AnyTool,
@@ -38,6 +38,9 @@ class Thinking(Body):
     )
     generate_summary: Literal["auto", "concise", "detailed"] | None = Field(
         None, description="the older name of summary"
+    )
+    context: str | None = Field(
+        None, description="of no effect: the chat template says what it shows of earlier reasoning"
     )
 
 
@@ -96,8 +99,8 @@ class ResponseBody(InOtherWords):
     reasoning: Thinking | None = None
     tools: Annotated[ListOf[AnyTool], Field(max_length=MOST_TOOLS)] | None = Field(
         None,
-        description="functions, and namespaces of them; OpenAI's own tools are not offered to the "
-        "model",
+        description="functions, custom tools, and namespaces of them; OpenAI's own tools are not "
+        "offered to the model",
     )
     tool_choice: Literal["none", "auto", "required"] | ChosenResponseTool | None = None
     parallel_tool_calls: bool | None = None
@@ -107,6 +110,9 @@ class ResponseBody(InOtherWords):
     stream_options: ResponseStreamOptions | None = None
     client_metadata: ObjectOf[Any] | None = Field(
         None, description="of no effect: what Codex says of itself"
+    )
+    access_programs: ObjectOf[Any] | None = Field(
+        None, description="of no effect: programs are OpenAI's"
     )
 
     @model_validator(mode="before")
@@ -129,12 +135,16 @@ class ResponseBody(InOtherWords):
             said["response_format"] = self.text.format.as_in_chats
         if self.reasoning is not None:
             said["reasoning_effort"] = self.reasoning.effort
-        if self.tools is not None:
-            said["tools"] = tools_as_in_chats(self.tools)
+        said["tools"] = tools_as_in_chats(self.offered)
         if isinstance(self.tool_choice, ChosenResponseTool):
             said["tool_choice"] = self.tool_choice.as_in_chats
         self._become(said, own_names)
         return self
+
+    @property
+    def offered(self) -> list[AnyTool]:
+        """All that may be called."""
+        return with_more(self.tools or (), self.input)
 
     @property
     def tells_logprobs(self) -> bool:

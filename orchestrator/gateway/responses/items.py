@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Annotated, Any, Literal
+import itertools
+from collections.abc import Collection, Sequence
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Tag, field_validator
 
@@ -11,14 +12,18 @@ from draftloop.errors import InvalidInput
 from orchestrator.gateway.body import ListOf, SentBack, by_type
 from orchestrator.gateway.errors import Unsupported
 from orchestrator.gateway.messages import UNSEEN, answered, joined
-from orchestrator.gateway.responses.tools import full_name
+from orchestrator.gateway.responses.custom_input import as_arguments
+from orchestrator.gateway.responses.tools import AnyTool, full_name, that_clients_run
 from orchestrator.gateway.tools.schemas import FunctionName
 
 Message = dict[str, Any]
 
+UNREAD = "[a file, which this model cannot read]"  # that a tool brought, as with pictures
+SYSTEMS = ("system", "developer")
+
 # Of no meaning here: what an answer's items have when clients send them back, and hints.
 OF_NO_EFFECT = (
-    "id", "status", "annotations", "logprobs", "parsed", "parsed_arguments", "phase",
+    "id", "status", "annotations", "logprobs", "parsed", "parsed_arguments", "phase", "caller",
     "prompt_cache_breakpoint",  # beginnings are kept by themselves
     "internal_chat_message_metadata_passthrough",  # what Codex notes for itself
 )  # fmt: skip
@@ -27,7 +32,7 @@ OF_NO_EFFECT = (
 class Part(SentBack):
     """Any of them."""
 
-    of_no_effect = OF_NO_EFFECT
+    of_no_effect: ClassVar[Collection[str]] = OF_NO_EFFECT
 
 
 class Text(Part):
@@ -69,10 +74,38 @@ class Called(Part):
         return self.call_id, full_name(self.namespace, self.name), self.arguments
 
 
+class CustomCalled(Part):
+    """A call of a tool that takes text, by an earlier answer."""
+
+    type: Literal["custom_tool_call"]
+    call_id: str
+    name: FunctionName
+    namespace: FunctionName | None = None
+    input: str
+
+    @property
+    def as_in_chats(self) -> tuple[str, str, str]:
+        """Id, name and arguments."""
+        return self.call_id, full_name(self.namespace, self.name), as_arguments(self.input)
+
+
+class FromAgent(Part):
+    """What another agent of the client's says: Codex tells those that help it what to do so."""
+
+    of_no_effect = (*OF_NO_EFFECT, "author", "recipient")  # which the text says
+    type: Literal["agent_message"]
+    content: str | ListOf[Text]
+
+    @field_validator("content", mode="before")
+    @classmethod
+    def _written(cls, content: Any) -> Any:
+        return list(map(_as_text, content)) if isinstance(content, list) else content
+
+
 class Returned(Part):
     """What came of a call."""
 
-    type: Literal["function_call_output"]
+    of_no_effect = (*OF_NO_EFFECT, "name", "namespace")  # which the call says
     call_id: str
     output: str | ListOf[Text]
 
@@ -82,21 +115,58 @@ class Returned(Part):
         return list(map(_as_text, output)) if isinstance(output, list) else output
 
 
+class FunctionReturned(Returned):
+    """What a function brought."""
+
+    type: Literal["function_call_output"]
+
+
+class CustomReturned(Returned):
+    """What a tool that takes text brought."""
+
+    type: Literal["custom_tool_call_output"]
+
+
+class MoreTools(Part):
+    """What may be called besides `tools`: newer versions of Codex say all of them so."""
+
+    of_no_effect = (*OF_NO_EFFECT, "role")
+    type: Literal["additional_tools"]
+    tools: ListOf[AnyTool]
+
+    @field_validator("tools", mode="before")
+    @classmethod
+    def _offered(cls, tools: Any) -> Any:
+        return that_clients_run(tools)
+
+
 def _as_text(part: Any) -> Any:
     match part:
         case {"type": "input_image"}:
             return {"type": "input_text", "text": UNSEEN}
+        case {"type": "input_file"}:
+            return {"type": "input_text", "text": UNREAD}
+        case {"type": "encrypted_content", "encrypted_content": str(text)}:
+            # Only OpenAI's servers encrypt it: the model that was asked here wrote it plainly.
+            return {"type": "input_text", "text": text}
     return part
 
 
-KINDS = ("message", "reasoning", "function_call", "function_call_output")
+KINDS = (
+    "message", "reasoning", "function_call", "function_call_output", "agent_message",
+    "additional_tools", "custom_tool_call", "custom_tool_call_output",
+)  # fmt: skip
 
 
 Item = Annotated[
     Annotated[Turn, Tag("item:message")]
     | Annotated[Reasoned, Tag("item:reasoning")]
     | Annotated[Called, Tag("item:function_call")]
-    | Annotated[Returned, Tag("item:function_call_output")],
+    | Annotated[FunctionReturned, Tag("item:function_call_output")]
+    | Annotated[CustomCalled, Tag("item:custom_tool_call")]
+    | Annotated[CustomReturned, Tag("item:custom_tool_call_output")]
+    | Annotated[FromAgent, Tag("item:agent_message")]
+    | Annotated[MoreTools, Tag("item:additional_tools")],
     by_type(KINDS[0]),
 ]
 
@@ -123,13 +193,12 @@ def require_known(said: Any) -> None:
 
 def messages(instructions: str | None, said: str | Sequence[Item]) -> list[Message]:
     """The chat's, in its own words: instructions first, each answer as one message."""
-    turns: list[Message] = []
-    if instructions:
-        turns.append({"role": "system", "content": instructions})
     if isinstance(said, str):
-        return [*turns, {"role": "user", "content": said}]
+        return [*_of_system(instructions, ()), {"role": "user", "content": said}]
+    begun = list(itertools.takewhile(_is_before_turns, said))
+    turns = _of_system(instructions, begun)
     answer = _Answer()
-    for item in said:
+    for item in said[len(begun) :]:
         if not answer.takes(item):
             turns.extend(answer.told())
             answer = _Answer()
@@ -138,14 +207,37 @@ def messages(instructions: str | None, said: str | Sequence[Item]) -> list[Messa
                 answer.reasoning = joined(item.content or item.summary)
             case Turn(role="assistant"):
                 answer.content = joined(item.content)
-            case Called():
+            case Called() | CustomCalled():
                 answer.calls.append(item)
             case Turn():
                 turns.append({"role": item.role, "content": joined(item.content)})
+            case FromAgent():
+                turns.append({"role": "user", "content": joined(item.content)})
             case Returned():
                 told = {"tool_call_id": item.call_id, "content": joined(item.output)}
                 turns.append({"role": "tool", **told})
     return [*turns, *answer.told()]
+
+
+def _is_before_turns(item: Item) -> bool:
+    return isinstance(item, MoreTools) or (isinstance(item, Turn) and item.role in SYSTEMS)
+
+
+def _of_system(instructions: str | None, begun: Sequence[Item]) -> list[Message]:
+    """Its words at the beginning as one message: gpt-oss's template shows the first one alone, and
+    others take nothing but turns behind it.
+    """
+    words = [instructions] if instructions else []
+    words += [joined(item.content) for item in begun if isinstance(item, Turn)]
+    return [{"role": "system", "content": "\n\n".join(words)}] if words else []
+
+
+def with_more(tools: Sequence[AnyTool], said: str | Sequence[Item]) -> list[AnyTool]:
+    """All that may be called. One that the input tells again is what it was told to be last."""
+    items = () if isinstance(said, str) else said
+    more = [tool for item in items if isinstance(item, MoreTools) for tool in item.tools]
+    last = {(tool.type, tool.name): tool for tool in more}
+    return [*(tool for tool in tools if (tool.type, tool.name) not in last), *last.values()]
 
 
 class _Answer:
@@ -154,7 +246,7 @@ class _Answer:
     def __init__(self) -> None:
         self.reasoning = ""
         self.content: str | None = None
-        self.calls: list[Called] = []
+        self.calls: list[Called | CustomCalled] = []
 
     def takes(self, item: Item) -> bool:
         """Whether it goes on with that one."""
@@ -163,7 +255,7 @@ class _Answer:
                 return not self.reasoning and self.content is None and not self.calls
             case Turn(role="assistant"):
                 return self.content is None and not self.calls
-        return isinstance(item, Called)
+        return isinstance(item, Called | CustomCalled)
 
     def told(self) -> list[Message]:
         """The message, where there is anything to tell."""

@@ -5,12 +5,12 @@ from __future__ import annotations
 import copy
 import uuid
 from abc import abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
-from functools import partial
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
 from orchestrator.gateway.output import IN_PROGRESS, Growing, Kinds, Object
 from orchestrator.gateway.parts import CallPart
+from orchestrator.gateway.responses.custom_input import InputReader
 
 Names = Mapping[str, Mapping[str, str]]
 TOLD_AT_THE_END = ("text", "logprobs")  # of a part
@@ -118,6 +118,35 @@ class CallItem(Item):
         yield self._event("function_call_arguments.done", told)
 
 
-def kinds(names: Names) -> Kinds:
-    """What an answer is made of, to somebody who calls functions so."""
-    return Kinds(ReasoningItem, MessageItem, partial(CallItem, names))
+class CustomCallItem(Item):
+    """A call of a tool that takes text. `names`: as of a function."""
+
+    prefix = "ctc"
+
+    def __init__(self, names: Names, index: int, part: CallPart) -> None:
+        called = {**names.get(part.name, {"name": part.name}), "input": ""}
+        super().__init__(index, type="custom_tool_call", call_id=part.call_id, **called)
+        self._reader = InputReader()
+
+    def growing(self, text: str, logprobs: Sequence[Object]) -> Iterator[Object]:
+        yield from self._more(self._reader.feed(text))
+
+    def _whole(self) -> Iterator[Object]:
+        yield from self._more(self._reader.rest())
+        yield self._event("custom_tool_call_input.done", {"input": self.said["input"]})
+
+    def _more(self, text: str) -> Iterator[Object]:
+        self.said["input"] += text
+        if text:
+            yield self._event("custom_tool_call_input.delta", {"delta": text})
+
+
+def kinds(names: Names, taking_text: Collection[str] = ()) -> Kinds:
+    """What an answer is made of, to somebody who calls functions so, and those tools by text."""
+
+    def called(index: int, part: CallPart) -> Item:
+        if part.name in taking_text:
+            return CustomCallItem(names, index, part)
+        return CallItem(names, index, part)
+
+    return Kinds(ReasoningItem, MessageItem, called)

@@ -1,57 +1,111 @@
-"""What a response may call, in OpenAI's words: functions, also those that share a namespace."""
+"""What a response may call, in OpenAI's words: functions and tools that take text, also those that
+share a namespace.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, Tag
 
 from orchestrator.gateway.body import Body, ListOf, by_type
+from orchestrator.gateway.responses.custom_input import ARGUMENTS
 from orchestrator.gateway.tools.schemas import Function, FunctionName
 
+CALLED = (None, "function", "custom")
 
-class ResponseTool(Function):
+
+class Hinted(Body):
+    """What both kinds of tools may say besides."""
+
+    defer_loading: bool | None = Field(None, description="of no effect: all are told at once")
+    allowed_callers: ListOf[str] | None = Field(
+        None, description="of no effect: the model is the only one that calls"
+    )
+
+
+class ResponseTool(Hinted, Function):
     """A function that may be called; all in one object."""
 
     type: Literal["function"]
-    defer_loading: bool | None = Field(None, description="of no effect: all are told at once")
+    output_schema: dict[str, Any] | None = Field(None, description="of no effect")
 
     @property
     def as_in_chats(self) -> dict[str, Any]:
         """With what is said of the function in an object of its own."""
-        function = self.model_dump(exclude={"type", "defer_loading"}, exclude_none=True)
+        function = self.model_dump(include=set(Function.model_fields), exclude_none=True)
         return {"type": self.type, "function": function}
 
 
+class InputFormat(Body):
+    """What the text is that a custom tool takes."""
+
+    type: Literal["text", "grammar"]
+    syntax: Literal["lark", "regex"] | None = Field(None, description="of the definition")
+    definition: str | None = Field(None, description="the model is told of it, and not held to it")
+
+
+class CustomTool(Hinted):
+    """A tool of the client's that takes a text; to the model a function of one argument."""
+
+    type: Literal["custom"]
+    name: FunctionName
+    description: str | None = None
+    format: InputFormat | None = None
+
+    @property
+    def as_in_chats(self) -> dict[str, Any]:
+        """As a function, which is told what its text must look like."""
+        function = {"name": self.name, "description": self._told, "parameters": ARGUMENTS}
+        return {"type": "function", "function": function}
+
+    @property
+    def _told(self) -> str | None:
+        if self.format is None or self.format.definition is None:
+            return self.description
+        regex = self.format.syntax == "regex"
+        kind = "regular expression" if regex else "grammar in Lark's notation"
+        form = f"`input` must fit this {kind}:\n{self.format.definition}"
+        return f"{self.description}\n\n{form}" if self.description else form
+
+
+OneTool = Annotated[
+    Annotated[ResponseTool, Tag("item:function")] | Annotated[CustomTool, Tag("item:custom")],
+    by_type("function"),
+]
+
+
 class Namespace(Body):
-    """Functions with a name in common. Codex tells those of every MCP server in this way."""
+    """Tools with a name in common. Codex tells those of every MCP server in this way."""
 
     type: Literal["namespace"]
     name: FunctionName
     description: str | None = Field(
         None, description="of no effect: functions have descriptions of their own"
     )
-    tools: ListOf[ResponseTool]
+    tools: ListOf[OneTool]
 
 
 AnyTool = Annotated[
-    Annotated[ResponseTool, Tag("item:function")] | Annotated[Namespace, Tag("item:namespace")],
+    Annotated[ResponseTool, Tag("item:function")]
+    | Annotated[CustomTool, Tag("item:custom")]
+    | Annotated[Namespace, Tag("item:namespace")],
     by_type("function"),
 ]
 
 
 class ChosenResponseTool(Body):
-    """`tool_choice`, where it names a function."""
+    """`tool_choice`, where it names a tool."""
 
-    type: Literal["function"]
+    type: Literal["function", "custom"]
     name: FunctionName
     namespace: FunctionName | None = None
 
     @property
     def as_in_chats(self) -> dict[str, Any]:
         """With the name in an object of its own."""
-        return {"type": self.type, "function": {"name": full_name(self.namespace, self.name)}}
+        return {"type": "function", "function": {"name": full_name(self.namespace, self.name)}}
 
 
 def full_name(namespace: str | None, name: str) -> str:
@@ -62,31 +116,43 @@ def full_name(namespace: str | None, name: str) -> str:
 def tools_as_in_chats(tools: Sequence[AnyTool]) -> list[dict[str, Any]]:
     """Chats have no namespaces: their functions are told by their full names."""
     told = []
-    for tool in tools:
-        for function in tool.tools if isinstance(tool, Namespace) else (tool,):
-            told.append(function.as_in_chats)
-            if isinstance(tool, Namespace):
-                told[-1]["function"]["name"] = full_name(tool.name, function.name)
+    for namespace, tool in _each(tools):
+        said = tool.as_in_chats
+        said["function"]["name"] = full_name(namespace, tool.name)
+        told.append(said)
     return told
 
 
 def names_in_parts(tools: Sequence[AnyTool]) -> dict[str, dict[str, str]]:
-    """What calls of functions in namespaces say of whom they call, by the full names."""
+    """What calls of tools in namespaces say of whom they call, by the full names."""
     return {
-        full_name(tool.name, function.name): {"name": function.name, "namespace": tool.name}
-        for tool in tools
-        if isinstance(tool, Namespace)
-        for function in tool.tools
+        full_name(namespace, tool.name): {"name": tool.name, "namespace": namespace}
+        for namespace, tool in _each(tools)
+        if namespace is not None
     }
 
 
+def that_take_text(tools: Sequence[AnyTool]) -> frozenset[str]:
+    """Custom ones, by the full names."""
+    each = _each(tools)
+    return frozenset(full_name(space, one.name) for space, one in each if one.type == "custom")
+
+
+def _each(tools: Sequence[AnyTool]) -> Iterator[tuple[str | None, OneTool]]:
+    """All that can be called, and the namespaces that they are in."""
+    for tool in tools:
+        if isinstance(tool, Namespace):
+            yield from ((tool.name, one) for one in tool.tools)
+        else:
+            yield None, tool
+
+
 def that_clients_run(tools: Any) -> Any:
-    """Without what only OpenAI's own servers can run: no model here would call it."""
-    told = _of_types(tools, (None, "function", "namespace"))
+    """Without what only OpenAI's own servers can run, or only their models know how to call."""
+    told = _of_types(tools, (*CALLED, "namespace"))
     for place, tool in enumerate(told if isinstance(told, list) else ()):
         if isinstance(tool, dict) and tool.get("type") == "namespace":
-            functions = _of_types(tool.get("tools"), (None, "function"))
-            told[place] = {**tool, "tools": functions}
+            told[place] = {**tool, "tools": _of_types(tool.get("tools"), CALLED)}
     return told
 
 

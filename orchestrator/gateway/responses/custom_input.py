@@ -1,0 +1,72 @@
+"""The text that a custom tool takes: to the model the one argument of a function."""
+
+from __future__ import annotations
+
+import codecs
+import json
+import re
+from typing import Any
+
+from pydantic_core import from_json
+
+NAME = "input"
+ARGUMENTS: dict[str, Any] = {
+    "type": "object",
+    "properties": {NAME: {"type": "string", "description": "all that the tool is given, as text"}},
+    "required": [NAME],
+    "additionalProperties": False,
+}
+
+HEAD = re.compile(rf'\s*\{{\s*"{NAME}"\s*:\s*"')
+# As far as it is certain what is meant: up to the quote at its end, or an escape that is cut.
+WRITTEN = re.compile(r'(?:[^"\\]++|\\[^u]|\\u(?:[0-9a-fA-F]{4}|(?![0-9a-fA-F]{0,3}\Z)))*+')
+ESCAPED = re.compile(r'\\(?:u([0-9a-fA-F]{4})|(["\\/bfnrt]))')
+LETTERS = {"b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t"}
+UTF_16 = "utf-16-le"  # in which JSON's escapes are
+
+
+def as_arguments(text: str) -> str:
+    """The arguments by which an earlier call gave it."""
+    return json.dumps({NAME: text}, ensure_ascii=False)
+
+
+class InputReader:
+    """Reads it out of the arguments' text while that is being written.
+
+    Models forget escapes where a text is none of JSON: what is no escape stays as it is written.
+    """
+
+    def __init__(self) -> None:
+        self._held = ""
+        self._begun = False
+        self._halves = codecs.getincrementaldecoder(UTF_16)("replace")  # of surrogate pairs
+
+    def feed(self, arguments: str) -> str:
+        """What some more of the arguments says of it."""
+        self._held += arguments
+        if not self._begun:
+            head = HEAD.match(self._held)
+            if head is None:
+                return ""
+            self._begun, self._held = True, self._held[head.end() :]
+        written = WRITTEN.match(self._held)
+        assert written is not None  # it may be empty
+        self._held = self._held[written.end() :]
+        said = ESCAPED.sub(_letter, written[0])
+        return self._halves.decode(said.encode(UTF_16, "surrogatepass"))
+
+    def rest(self) -> str:
+        """What is left at the end; all of it where the arguments were written in another way."""
+        if self._begun:
+            return self._halves.decode(b"", final=True)
+        try:
+            said = from_json(self._held, allow_partial=True)
+        except ValueError:
+            return self._held
+        if isinstance(said, dict) and isinstance(said.get(NAME), str):
+            return str(said[NAME])
+        return self._held if said else ""
+
+
+def _letter(found: re.Match[str]) -> str:
+    return chr(int(found[1], 16)) if found[1] else LETTERS.get(found[2], found[2])

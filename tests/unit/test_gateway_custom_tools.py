@@ -1,0 +1,145 @@
+"""Tools of the Responses API that take text: offered, called, streamed, and sent back."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from orchestrator.gateway.output import COMPLETED, INCOMPLETE, Output
+from orchestrator.gateway.parts import CallPart, Parts
+from orchestrator.gateway.responses.body import ResponseBody
+from orchestrator.gateway.responses.custom_input import ARGUMENTS, InputReader
+from orchestrator.gateway.responses.output import kinds
+from orchestrator.gateway.responses.tools import names_in_parts, that_take_text
+
+ASKED = {"role": "user", "content": "x"}
+PATCH = {"type": "custom", "name": "apply_patch", "description": "Edits files."}
+INSIDE = {"type": "namespace", "name": "files", "description": "", "tools": [PATCH]}
+NESTED = "files__apply_patch"
+
+
+def body(**said: Any) -> ResponseBody:
+    return ResponseBody.model_validate({"input": [ASKED], **said})
+
+
+def grammar(syntax: str, definition: str) -> dict[str, str]:
+    return {"type": "grammar", "syntax": syntax, "definition": definition}
+
+
+@pytest.mark.parametrize(
+    ("said", "told"),
+    [
+        ({}, "Edits files."),
+        ({"format": {"type": "text"}}, "Edits files."),
+        ({"format": grammar("lark", 'start: "a"')},
+         "Edits files.\n\n`input` must fit this grammar in Lark's notation:\nstart: \"a\""),
+        ({"format": grammar("regex", "a+"), "description": None},
+         "`input` must fit this regular expression:\na+"),
+        ({"defer_loading": True, "allowed_callers": ["direct"]}, "Edits files."),
+    ],
+)  # fmt: skip
+def test_it_is_a_function_of_one_text(said: dict[str, Any], told: str) -> None:
+    """Codex offers `apply_patch` so, and asked models never called what they were not told of."""
+    offered = body(
+        tools=[{**PATCH, **said}], tool_choice={"type": "custom", "name": "apply_patch"}
+    )  # fmt: skip
+    (tool,) = offered.chat.tools or []
+    assert (tool.function.name, tool.function.description) == ("apply_patch", told)
+    assert tool.function.parameters == ARGUMENTS
+    assert offered.chat.tool_choice.function.name == "apply_patch"  # type: ignore[union-attr]
+
+
+def test_what_a_history_has_of_it_is_a_call_and_its_result() -> None:
+    """It was 400 for good, where another model had called before."""
+    direct = {"caller": {"type": "direct"}, "id": "1", "status": "completed"}
+    call = {"type": "custom_tool_call", "call_id": "c1", "name": "apply_patch", "input": 'a "b"\n'}
+    picture = {"type": "input_image", "image_url": "data:image/png;base64,"}
+    brought = {"type": "custom_tool_call_output", "call_id": "c1", "output": [picture]}
+    said: list[Any] = [
+        ASKED, {**call, **direct}, {**brought, **direct}, {**call, "namespace": "files"},
+        {**brought, "output": "done"},
+    ]  # fmt: skip
+    messages = body(input=said).chat.messages
+    assert [one.role for one in messages] == ["user", "assistant", "tool", "assistant", "tool"]
+    calls = [call.function for one in messages for call in one.tool_calls or ()]
+    assert [one.name for one in calls] == ["apply_patch", NESTED]
+    assert json.loads(calls[0].arguments) == {"input": 'a "b"\n'}
+    assert (messages[2].tool_call_id, messages[4].content) == ("c1", "done")
+
+
+def grown(name: str, pieces: list[str], status: str = COMPLETED) -> tuple[Any, list[Any]]:
+    """The item of such a call, and the events of its growth."""
+    tools = body(tools=[PATCH, INSIDE]).offered
+    output = Output(kinds(names_in_parts(tools), that_take_text(tools)))
+    parts = [CallPart(0, "c1", name, ""), *(CallPart(0, "", "", piece) for piece in pieces)]
+    told = [event for part in parts for event in output.feed(Parts([part]))]
+    told.extend(output.finish(status))
+    (item,) = output.said
+    return item, told
+
+
+def test_its_calls_are_told_as_openais_are() -> None:
+    """In the order of the events of OpenAI's client, the text without JSON's escapes."""
+    item, told = grown(NESTED, ['{"inp', 'ut": "*** Be', "gin\\", 'n\\"a\\"', '"', "}"])
+    text = '*** Begin\n"a"'
+    kept = {key: value for key, value in item.items() if key != "id"}
+    assert kept == {
+        "type": "custom_tool_call", "call_id": "c1", "name": "apply_patch", "namespace": "files",
+        "input": text, "status": "completed",
+    }  # fmt: skip
+    first, *deltas, done, last = told
+    assert (first["type"], first["item"]["input"]) == ("response.output_item.added", "")
+    assert {one["type"] for one in deltas} == {"response.custom_tool_call_input.delta"}
+    assert [one["delta"] for one in deltas] == ["*** Be", "gin", '\n"a"']
+    assert (done["type"], done["input"]) == ("response.custom_tool_call_input.done", text)
+    assert (last["type"], last["item"]) == ("response.output_item.done", item)
+    assert {one["item_id"] for one in [*deltas, done]} == {item["id"]}
+
+
+def test_other_functions_are_called_as_before() -> None:
+    item, _ = grown("f", ['{"input": "a"}'])
+    assert (item["type"], item["arguments"]) == ("function_call", '{"input": "a"}')
+
+
+@pytest.mark.parametrize(
+    ("written", "text"),
+    [
+        ('{"input": "a\nb"}', "a\nb"),  # models forget escapes
+        (r'{"input": "\d+ \u12"}', r"\d+ \u12"),
+        (r'{"input": "\\n\/"}', r"\n/"),
+        (r'{"input": "\ud83d\ude00 \ud83d \ude00."}', "\U0001f600 \ufffd \ufffd."),
+        ('{"input": "a", "more": 1}', "a"),
+        ('{"more": 1, "input": "a"}', "a"),
+        ('{"patch": "a"}', '{"patch": "a"}'),
+        ("{}", ""),
+        ("", ""),
+        ("no object", "no object"),
+    ],
+)
+@pytest.mark.parametrize("size", [1, 3, 100])
+def test_texts_that_models_write(written: str, text: str, size: int) -> None:
+    """However they come in pieces."""
+    item, _ = grown("apply_patch", [written[at : at + size] for at in range(0, len(written), size)])
+    assert item["input"] == text
+
+
+@pytest.mark.parametrize(
+    ("written", "text"),
+    [('{"input": "a b', "a b"), ('{"input": "a\\', "a"), (r'{"input": "a\ud8', "a"), ('{"in', "")],
+)
+def test_a_text_that_the_limit_has_cut(written: str, text: str) -> None:
+    item, told = grown("apply_patch", [written], INCOMPLETE)
+    assert (item["input"], item["status"]) == (text, "incomplete")
+    assert told[-2]["input"] == text
+
+
+@given(text=st.text(), escaped=st.booleans(), size=st.integers(1, 9))
+def test_every_text_is_read_as_it_was_meant(text: str, escaped: bool, size: int) -> None:
+    written = json.dumps({"input": text}, ensure_ascii=escaped)
+    reader = InputReader()
+    pieces = [written[at : at + size] for at in range(0, len(written), size)]
+    assert "".join([*map(reader.feed, pieces), reader.rest()]) == text
