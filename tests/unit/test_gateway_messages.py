@@ -91,7 +91,8 @@ def test_the_words_of_the_system_come_first(system: Any) -> None:
 def test_the_chat_that_is_meant() -> None:
     chat = body(
         tools=[WEATHER, {"type": "custom", **WEATHER, "name": "g"},
-               {"type": "web_search_20250305", "name": "web_search", "max_uses": 5}],
+               {"type": "web_search_20250305", "name": "web_search", "max_uses": 5},
+               {"type": "advisor_20260301", "name": "advisor", "model": "opus"}],
         tool_choice={"type": "tool", "name": "g", "disable_parallel_tool_use": True},
         thinking={"type": "adaptive", "display": "omitted"},
         output_config={"effort": "low",
