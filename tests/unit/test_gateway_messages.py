@@ -45,6 +45,7 @@ RETURNED = {"type": "tool_result", "tool_use_id": "c1", "content": TWO, "is_erro
 FOUND = [{"type": "tool_reference", "tool_name": name} for name in ("weather", "g")]
 PICTURE = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": ""}}
 WEATHER = {"name": "weather", "input_schema": {"type": "object"}, "strict": True, **CACHED}
+DEFINED = {"type": "tool_addition", "tool": {"type": "tool_definition", "definition": WEATHER}}
 
 
 def body(**said: Any) -> MessagesBody:
@@ -86,6 +87,21 @@ def test_what_a_turn_tells(blocks: list[Any], expected: list[tuple[str, str]]) -
 @pytest.mark.parametrize("system", ["Be brief.", [{"type": "text", "text": "Be brief.", **CACHED}]])
 def test_the_words_of_the_system_come_first(system: Any) -> None:
     assert told([ASKED], system=system)[0] == {"role": "system", "content": "Be brief."}
+
+
+@pytest.mark.parametrize("words", [{"content": []}, {"content": None}, {"content": ""}, {}])
+def test_turns_that_only_say_how_to_answer(words: dict[str, Any]) -> None:
+    """Claude Code sends them amid a conversation, which from then on has them."""
+    directive = {"role": "system", "output_config": {"effort": "high"}, **words}
+    said = told([ASKED, directive, ANSWER, {"role": "user", "content": [RETURNED]}])
+    assert [one["role"] for one in said] == ["user", "assistant", "tool"]
+
+
+def test_the_system_may_say_which_tools_there_are_from_here_on() -> None:
+    tool = {"type": "tool_reference", "name": "weather"}
+    changes = [{"type": kind, "tool": tool} for kind in ("tool_addition", "tool_removal")]
+    turn = {"role": "system", "content": [*changes, TWO[0]], "clear_at": "next_user_message"}
+    assert told([ASKED, turn])[1:] == [{"role": "system", "content": "one"}]
 
 
 def test_the_chat_that_is_meant() -> None:
@@ -142,6 +158,8 @@ def test_an_answer_that_has_begun_is_gone_on_with() -> None:
         ({"messages": [{"role": "assistant", "content": [RETURNED]}]},
          "messages[0].content[0].type"),
         ({"messages": [{"role": "user", "content": ["x"]}]}, "messages[0].content[0]"),
+        ({"messages": [{"role": "system", "content": []}]}, "messages"),
+        ({"messages": [{"role": "system", "content": [DEFINED]}]}, "messages[0].content[0].type"),
         ({"tool_choice": {"type": "tool"}}, "tool_choice.name"),
         ({"tool_choice": {"type": "any", "name": "x"}}, "tool_choice.name"),
         ({"tool_choice": {"type": "any"}}, "tool_choice"),
