@@ -17,9 +17,10 @@ from orchestrator.gateway.tools.schemas import Call
 OF_CLIENTS = ("parsed", "annotations", "refusal")
 
 
-# What the model is told in place of a picture that a tool brought. Refusing it would end the
-# conversation, which has the picture from then on.
+# What the model is told in place of a picture or file that a tool brought. Refusing it would end
+# the conversation, which has it from then on.
 UNSEEN = "[a picture, which this model cannot see]"
+UNREAD = "[a file, which this model cannot read]"
 
 
 class TextPart(Body):

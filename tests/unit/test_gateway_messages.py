@@ -18,7 +18,7 @@ from orchestrator.gateway.anthropic.output import KINDS
 from orchestrator.gateway.chat_reader import PLAIN
 from orchestrator.gateway.errors import Unsupported, problem
 from orchestrator.gateway.formats import ChatFormat
-from orchestrator.gateway.messages import UNSEEN
+from orchestrator.gateway.messages import UNREAD, UNSEEN
 from orchestrator.gateway.output import COMPLETED, Output
 from orchestrator.gateway.parts import CallPart, Content, Part, Parts, Reasoning
 from orchestrator.gateway.runs import Step
@@ -44,6 +44,9 @@ RETURNED = {"type": "tool_result", "tool_use_id": "c1", "content": TWO, "is_erro
 # Of Claude Code's search for tools, of which it had said that they need not be told yet.
 FOUND = [{"type": "tool_reference", "tool_name": name} for name in ("weather", "g")]
 PICTURE = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": ""}}
+PDF = {"type": "document", "source": {"type": "base64", "data": ""}, "title": "a.pdf"}
+PLAIN_FILE = {"type": "document", "source": {"type": "text", "data": "hello"}, "title": None}
+RESULT = {"type": "search_result", "title": "A page", "source": "http://x", "content": TWO}
 WEATHER = {"name": "weather", "input_schema": {"type": "object"}, "strict": True, **CACHED}
 DEFINED = {"type": "tool_addition", "tool": {"type": "tool_definition", "definition": WEATHER}}
 
@@ -76,10 +79,14 @@ def test_blocks_of_an_answer_are_one_message() -> None:
         ([{"type": "tool_result", "tool_use_id": "c1"}], [("tool", "")]),
         ([{**RETURNED, "content": FOUND}], [("tool", "weather\ng")]),
         ([{**RETURNED, "content": [TWO[0], PICTURE]}], [("tool", f"one\n{UNSEEN}")]),
+        ([{**RETURNED, "content": [PDF, PLAIN_FILE]}], [("tool", f"{UNREAD}\nhello")]),
+        ([{**RETURNED, "content": [RESULT]}], [("tool", "A page\nhttp://x\none\ntwo")]),
+        ([RETURNED, PDF, PICTURE], [("tool", "one\ntwo"), ("user", f"{UNREAD}\n{UNSEEN}")]),
         ([], [("user", "")]),
     ],
 )
 def test_what_a_turn_tells(blocks: list[Any], expected: list[tuple[str, str]]) -> None:
+    """Claude Code tells pages of a PDF that it has read beside what came of the call."""
     said = told([{"role": "user", "content": blocks}])
     assert [(one["role"], one["content"]) for one in said] == expected
 
@@ -155,6 +162,7 @@ def test_an_answer_that_has_begun_is_gone_on_with() -> None:
         ({"messages": [{"role": "user", "content": [{"type": "image"}]}]},
          "messages[0].content[0].type"),
         ({"messages": [{"role": "user", "content": [CALL]}]}, "messages[0].content[0].type"),
+        ({"messages": [{"role": "user", "content": [*TWO, PDF]}]}, "messages[0].content[2].type"),
         ({"messages": [{"role": "assistant", "content": [RETURNED]}]},
          "messages[0].content[0].type"),
         ({"messages": [{"role": "user", "content": ["x"]}]}, "messages[0].content[0]"),

@@ -10,7 +10,7 @@ from pydantic import Field, Tag, field_validator
 
 from draftloop.errors import InvalidInput
 from orchestrator.gateway.body import Body, ListOf, SentBack, by_type, meant
-from orchestrator.gateway.messages import UNSEEN, answered, joined
+from orchestrator.gateway.messages import UNREAD, UNSEEN, answered, joined
 from orchestrator.gateway.tools.schemas import FunctionName
 
 # Of no meaning here: marks for a cache that keeps beginnings by itself, and what an answer's blocks
@@ -80,13 +80,29 @@ KINDS = {
 
 
 def _as_text(block: Any) -> Any:
-    """Tools that a search has found are told by their names: the model knows them all."""
+    """In words, what a tool may bring beside them. Of tools that a search has found the name will
+    do: the model knows them all.
+    """
     match block:
         case {"type": "tool_reference", "tool_name": str(name)}:
-            return {"type": "text", "text": name}
+            text = name
+        case {"type": "document", "source": {"type": "text", "data": str(data)}}:
+            text = data
         case {"type": "image"}:
-            return {"type": "text", "text": UNSEEN}
-    return block
+            text = UNSEEN
+        case {"type": "document"}:
+            text = UNREAD
+        case {"type": "search_result", "content": list(parts)}:
+            text = _result(block, parts)
+        case _:
+            return block
+    return {"type": "text", "text": text}
+
+
+def _result(block: dict[str, Any], parts: list[Any]) -> str:
+    told = [block, *(part for part in parts if isinstance(part, dict))]
+    texts = (part.get(name) for part in told for name in ("title", "source", "text"))
+    return "\n".join(text for text in texts if isinstance(text, str))
 
 
 AnyBlock = Annotated[
@@ -107,7 +123,7 @@ class Turn(Body):
 
 
 def readable(messages: Any) -> Any:
-    """The turns as they are read here: without what has no effect.
+    """The turns as they are read here: without what has no effect, and what tools brought in words.
 
     Raises InvalidInput where a turn has a block of a kind that its role has not.
     """
@@ -120,13 +136,18 @@ def readable(messages: Any) -> Any:
 
 
 def _readable(turn: dict[str, Any]) -> dict[str, Any]:
-    """Claude Code has turns of the system's that say nothing, but how the answer is to be made."""
-    if turn.get("role") != "system":
+    """Claude Code has turns of the system's that say nothing, but how the answer is to be made, and
+    tells pages of a PDF that a tool has read beside the tool's result.
+    """
+    if turn.get("role") == "system":
+        turn = {"content": "", **meant(turn, OF_WORDS)}
+    if not isinstance(blocks := turn.get("content"), list):
         return turn
-    turn = {"content": "", **meant(turn, OF_WORDS)}
-    if isinstance(blocks := turn["content"], list):
-        turn["content"] = [block for block in blocks if not _of_known_tools(block)]
-    return turn
+    if turn.get("role") == "system":
+        blocks = [block for block in blocks if not _of_known_tools(block)]
+    elif any(isinstance(block, dict) and block.get("type") == "tool_result" for block in blocks):
+        blocks = list(map(_as_text, blocks))
+    return {**turn, "content": blocks}
 
 
 def _of_known_tools(block: Any) -> bool:
