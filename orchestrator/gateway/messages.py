@@ -13,8 +13,12 @@ from draftloop.request import check_characters
 from orchestrator.gateway.body import Body, ListOf, meant
 from orchestrator.gateway.tools.schemas import Call
 
-# Of OpenAI's own client, which sends back what it has made of an answer, and what was empty there.
-OF_CLIENTS = ("parsed", "annotations", "refusal")
+# Of OpenAI's own client and of LiteLLM, which send back what they have made of an answer, and what
+# was empty there.
+OF_CLIENTS = (
+    "parsed", "annotations", "refusal", "provider_specific_fields", "thinking_blocks",
+    "reasoning_details", "cache_control",
+)  # fmt: skip
 
 
 # What the model is told in place of a picture or file that a tool brought. Refusing it would end

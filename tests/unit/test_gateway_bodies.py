@@ -150,6 +150,19 @@ def test_chats_that_ask_for_nothing_unusual(body: dict[str, Any]) -> None:
     chat(**body)
 
 
+def test_what_litellm_makes_of_an_answer_comes_back() -> None:
+    """It puts what its own classes have not into fields of its own, and sends these, too."""
+    own = {"provider_specific_fields": {"refusal": None, "reasoning": "hm"}}
+    function = {"name": "a", "arguments": "{}", **own}
+    call = {"id": "1", "type": "function", "function": function, **own}
+    cached = {"cache_control": {"type": "ephemeral"}}
+    answer = {"role": "assistant", "content": None, "reasoning_content": "hm", "tool_calls": [call],
+              "thinking_blocks": [{"type": "thinking", "thinking": "hm"}], **own}  # fmt: skip
+    user, told = chat(messages=[{**HELLO[0], **cached}, answer]).messages
+    assert user.content == "hello" and told.reasoning == "hm" and told.tool_calls is not None
+    assert told.tool_calls[0].function.arguments == "{}"
+
+
 @pytest.mark.parametrize(("body", "param", "code"), [
     ({}, "prompt", "missing_required_parameter"),
     ({"prompt": None}, "prompt", "invalid_value"),
