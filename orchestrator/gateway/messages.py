@@ -76,9 +76,20 @@ class Message(Body):
         if not isinstance(message, dict):
             return message
         given = meant(message, OF_CLIENTS)
+        if given.get("role") == "tool" and isinstance(given.get("content"), list):
+            given["content"] = list(map(_in_words, given["content"]))
         if "reasoning_content" in given:  # a client that sends back an answer has it twice
             given["reasoning"] = given.pop("reasoning_content")
         return {"content": "", **given} if given.get("role") == "assistant" else given
+
+
+def _in_words(part: Any) -> Any:
+    match part:
+        case {"type": "image_url" | "image"}:
+            return {"type": "text", "text": UNSEEN}
+        case {"type": "file"}:
+            return {"type": "text", "text": UNREAD}
+    return part
 
 
 def for_template(messages: Sequence[Message]) -> list[dict[str, Any]]:
