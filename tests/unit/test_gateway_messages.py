@@ -96,6 +96,14 @@ def test_the_words_of_the_system_come_first(system: Any) -> None:
     assert told([ASKED], system=system)[0] == {"role": "system", "content": "Be brief."}
 
 
+def test_the_first_words_of_the_system_are_one_message() -> None:
+    """gpt-oss's template leaves out all but the first without a word."""
+    words = [{"role": "system", "content": text} for text in ("Be kind.", "Stop.")]
+    said = told([words[0], ASKED, words[1]], system="Be brief.")
+    assert [one["role"] for one in said] == ["system", "user", "system"]
+    assert said[0]["content"] == "Be brief.\n\nBe kind."
+
+
 @pytest.mark.parametrize("words", [{"content": []}, {"content": None}, {"content": ""}, {}])
 def test_turns_that_only_say_how_to_answer(words: dict[str, Any]) -> None:
     """Claude Code sends them amid a conversation, which from then on has them."""

@@ -18,6 +18,16 @@ CHATML = (
     "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
+STRICT = (
+    "{% if messages[0].role == 'system' %}{{ messages[0].content }}|{% set said = messages[1:] %}"
+    "{% else %}{% set said = messages %}{% endif %}{% for m in said %}"
+    "{% if (m.role == 'user') != (loop.index0 % 2 == 0) %}"
+    "{{ raise_exception('roles must alternate') }}{% endif %}{{ m.role }}:{{ m.content }}|"
+    "{% endfor %}"
+)
+AGENTS = (
+    "system", "system", "user", "user", "assistant", "system", "user", "assistant", "user",
+)  # fmt: skip
 
 
 def folder(path: Path, config: dict[str, Any], template: str | None = None) -> Path:
@@ -126,6 +136,20 @@ def test_one_that_is_not_shown_cannot_be_gone_on_with(tmp_path: Path, shown: str
     with pytest.raises(InvalidInput) as caught:
         template.render_open([*TALK, {"role": "assistant", "content": "So"}])
     assert caught.value.field == "continue_final_message"
+
+
+def test_a_strict_template_is_given_turns(tmp_path: Path) -> None:
+    """Agents have several messages of the system's, and of the user's, which Gemma's refuses."""
+    said = [{"role": role, "content": role[0] + str(place)} for place, role in enumerate(AGENTS)]
+    lenient = ChatTemplate(folder(tmp_path, {}, CHATML)).render(said)
+    assert lenient.count("system\n") == 3 and lenient.count("user\n") == 4
+    strict = ChatTemplate(folder(tmp_path, {}, STRICT))
+    turns = "s0\n\ns1|user:u2\n\nu3|assistant:a4|user:s5\n\nu6|assistant:a7|user:u8|"
+    assert strict.render(said) == turns
+    begun = {"role": "assistant", "content": "So"}
+    assert strict.render_open([*said, begun]) == f"{turns}assistant:So"
+    with pytest.raises(InvalidInput, match="roles must alternate"):
+        strict.render([*said, begun, begun])
 
 
 @pytest.mark.parametrize("content", ["{{ 7 * 7 }}", "{% raise %}", "{#"])

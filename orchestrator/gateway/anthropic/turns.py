@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Iterator, Sequence
 from typing import Annotated, Any, Literal
@@ -176,13 +177,17 @@ def _require_known(field: str, turn: Any) -> None:
 def messages(system: str | Sequence[Text] | None, turns: Sequence[Turn]) -> list[dict[str, Any]]:
     """The chat's, in its own words: the system's first, what came of each call by itself.
 
-    Raises InvalidInput where nothing is said.
+    The system's first words are one message: of several gpt-oss's template shows one alone. Raises
+    InvalidInput where nothing is said.
     """
-    said = [{"role": "system", "content": joined(system)}] if system else []
-    said.extend(message for turn in turns for message in _messages(turn))
-    if not said:
+    chat = [message for turn in turns for message in _messages(turn)]
+    first = list(itertools.takewhile(lambda message: message["role"] == "system", chat))
+    words = [*([joined(system)] if system else ()), *(message["content"] for message in first)]
+    if words:
+        chat[: len(first)] = [{"role": "system", "content": "\n\n".join(words)}]
+    if not chat:
         raise InvalidInput("messages", "must say something", [turn.role for turn in turns])
-    return said
+    return chat
 
 
 def goes_on(turns: Sequence[Turn]) -> bool:
