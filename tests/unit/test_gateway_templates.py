@@ -12,6 +12,9 @@ import pytest
 from draftloop.config import bundled_model
 from draftloop.errors import InvalidInput, StartupFailure
 from orchestrator.gateway.chat_template import DEFAULT_TEMPLATE, ChatTemplate
+from orchestrator.gateway.prompts import Prompts
+from orchestrator.gateway.schemas import ChatBody
+from tests.support.gateway import gateway
 
 TALK = [{"role": "system", "content": "Be short."}, {"role": "user", "content": "Hi"}]
 CHATML = (
@@ -103,6 +106,22 @@ def test_options_are_the_templates(tmp_path: Path) -> None:
     assert template.render(TALK) == "Hi"
     quiet: dict[str, Any] = {"enable_thinking": False, "messages": [], "add_generation_prompt": 3}
     assert template.render(TALK, options=quiet) == "<think></think>Hi"
+
+
+@pytest.mark.parametrize(("effort", "options", "expected"), [
+    ("none", {}, "none False False"), ("high", {}, "high True True"),
+    ("high", {"thinking": False}, "high True False"),
+])  # fmt: skip
+async def test_an_effort_says_whether_to_think(
+    tmp_path: Path, effort: str, options: dict[str, Any], expected: str
+) -> None:
+    """By either name: DeepSeek V3.1 knows `thinking` alone."""
+    text = "{{ reasoning_effort }} {{ enable_thinking }} {{ thinking }}"
+    template = ChatTemplate(folder(tmp_path, {}, text))
+    said = {"messages": TALK, "reasoning_effort": effort, "chat_template_kwargs": options}
+    async with gateway() as (_, deployment):
+        prompt = await Prompts(deployment, template).of_chat(ChatBody.model_validate(said))
+    assert prompt.text == expected
 
 
 @pytest.mark.parametrize("text", [
