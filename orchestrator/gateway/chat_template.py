@@ -6,6 +6,7 @@ data that it prints, never a template itself.
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 import uuid
@@ -70,7 +71,8 @@ class ChatTemplate:
     ) -> str:
         """The prompt; `options` are what a template knows besides, such as `enable_thinking`.
 
-        Raises InvalidInput where the template refuses the messages, or does not show tools.
+        Raises InvalidInput where the template refuses the messages, in turns too, or does not show
+        tools.
         """
         if tools and not self.shows_tools:
             rule = f"need a chat template that shows tools, which {self.source.name} does not"
@@ -81,7 +83,7 @@ class ChatTemplate:
             given["tools"] = tools
         given["add_generation_prompt"] = add_generation_prompt
         try:
-            return _rendered(template, given)
+            return _accepted(template, given)
         except Exception as error:  # a template is others' code, and takes what it takes
             rule = f"must be what the model's chat template takes ({error})"
             raise InvalidInput(
@@ -112,6 +114,35 @@ class ChatTemplate:
             return _environment().from_string(text)
         except jinja2.TemplateError as error:
             raise StartupFailure(f"chat_template: {self.source} is no template: {error}") from None
+
+
+def _accepted(template: jinja2.Template, given: dict[str, Any]) -> str:
+    """Strict templates, such as Gemma's, want turns behind one message of the system's. Agents have
+    several of those, and of the user's: what is refused is told in turns.
+    """
+    try:
+        return _rendered(template, given)
+    except jinja2.TemplateError:
+        turns = _in_turns(given["messages"])
+        if turns == list(given["messages"]):
+            raise
+        return _rendered(template, given | {"messages": turns})
+
+
+def _in_turns(messages: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The system's first words as one message, later ones as the user's, and these joined, too."""
+    first = list(itertools.takewhile(lambda message: message["role"] == "system", messages))
+    later = (
+        {**message, "role": "user"} if message["role"] == "system" else message
+        for message in messages[len(first) :]
+    )
+    turns: list[dict[str, Any]] = []
+    for role, run in itertools.groupby([*first, *later], key=lambda message: message["role"]):
+        said = list(run)
+        if role in ("system", "user"):
+            said = [{**said[0], "content": "\n\n".join(message["content"] for message in said)}]
+        turns.extend(said)
+    return turns
 
 
 def _rendered(template: jinja2.Template, given: dict[str, Any]) -> str:

@@ -13,13 +13,18 @@ from draftloop.request import check_characters
 from orchestrator.gateway.body import Body, ListOf, meant
 from orchestrator.gateway.tools.schemas import Call
 
-# Of OpenAI's own client, which sends back what it has made of an answer, and what was empty there.
-OF_CLIENTS = ("parsed", "annotations", "refusal")
+# Of OpenAI's own client and of LiteLLM, which send back what they have made of an answer, and what
+# was empty there.
+OF_CLIENTS = (
+    "parsed", "annotations", "refusal", "provider_specific_fields", "thinking_blocks",
+    "reasoning_details", "cache_control",
+)  # fmt: skip
 
 
-# What the model is told in place of a picture that a tool brought. Refusing it would end the
-# conversation, which has the picture from then on.
+# What the model is told in place of a picture or file that a tool brought. Refusing it would end
+# the conversation, which has it from then on.
 UNSEEN = "[a picture, which this model cannot see]"
+UNREAD = "[a file, which this model cannot read]"
 
 
 class TextPart(Body):
@@ -71,9 +76,20 @@ class Message(Body):
         if not isinstance(message, dict):
             return message
         given = meant(message, OF_CLIENTS)
+        if given.get("role") == "tool" and isinstance(given.get("content"), list):
+            given["content"] = list(map(_in_words, given["content"]))
         if "reasoning_content" in given:  # a client that sends back an answer has it twice
             given["reasoning"] = given.pop("reasoning_content")
         return {"content": "", **given} if given.get("role") == "assistant" else given
+
+
+def _in_words(part: Any) -> Any:
+    match part:
+        case {"type": "image_url" | "image"}:
+            return {"type": "text", "text": UNSEEN}
+        case {"type": "file"}:
+            return {"type": "text", "text": UNREAD}
+    return part
 
 
 def for_template(messages: Sequence[Message]) -> list[dict[str, Any]]:

@@ -125,7 +125,10 @@ class Prompts:
         effort = said.reasoning_effort if isinstance(said, ChatBody) else None
         if effort is None:
             return options
-        return {"reasoning_effort": effort, "enable_thinking": effort != "none", **options}
+        thinks = effort != "none"
+        return {
+            "reasoning_effort": effort, "enable_thinking": thinks, "thinking": thinks, **options,
+        }  # fmt: skip
 
 
 def count(said: CompletionBody) -> int:

@@ -18,6 +18,8 @@ Result = TypeVar("Result")
 LastWords = Callable[[Exception], bytes]  # what to say of an error that ends a stream
 
 STALLED_S = 60.0  # a client whose buffers have been full for so long has gone, or may as well
+QUIET_S = 15.0  # clients wait for an answer's head, and behind it for more, often 300 s each
+WAITING = b": waiting\n\n"  # a comment, of which nobody makes an event
 
 log = logs.get(__name__)
 
@@ -46,7 +48,9 @@ async def _gone(receive: Receive) -> None:
 
 
 class EventStream(Response):
-    """Server-sent events. Until the first one is there, an error still has a status of its own."""
+    """Server-sent events. An error before the first one has a status of its own, unless that was
+    long in coming: clients then hear that somebody is there.
+    """
 
     media_type = "text/event-stream"
 
@@ -63,7 +67,10 @@ class EventStream(Response):
             await while_connected(receive, self._send(send))
 
     async def _send(self, send: Send) -> None:
-        async with contextlib.aclosing(self._events) as events:
+        async with (
+            contextlib.aclosing(self._events) as work,
+            contextlib.aclosing(_heard(work)) as events,
+        ):
             first = await anext(events)
             start = {"type": "http.response.start", "status": 200, "headers": self.raw_headers}
             await send(start)
@@ -78,6 +85,20 @@ class EventStream(Response):
                     log.error("unforeseen error", exc_info=error)
                 await _send_body(send, self._last_words(error))
         await send({"type": "http.response.body", "body": b""})
+
+
+async def _heard(events: AsyncGenerator[bytes, None]) -> AsyncGenerator[bytes, None]:
+    """The events, and signs of life for as long as the first one is not there."""
+    first = asyncio.ensure_future(anext(events))
+    try:
+        while not (await asyncio.wait({first}, timeout=QUIET_S))[0]:
+            yield WAITING
+        yield first.result()
+    finally:
+        first.cancel()
+        await asyncio.wait({first})
+    async for data in events:
+        yield data
 
 
 async def _send_body(send: Send, data: bytes) -> None:

@@ -15,7 +15,7 @@ def chunk(text: str, token_id: int) -> dict[str, Any]:
 
 
 def stream(texts: Sequence[str], fallback_rounds: int = 0) -> str:
-    """The body of a streamed completion, a round for each of these tokens."""
+    """The body of a streamed completion that was waited for, a round for each of these tokens."""
     chunks = [chunk(text, at) for at, text in enumerate(texts)]
     chunks[-1]["choices"][0]["finish_reason"] = "length"
     metrics = {
@@ -23,4 +23,5 @@ def stream(texts: Sequence[str], fallback_rounds: int = 0) -> str:
         "timings": {"tokens_per_second": 1.0 if len(texts) > 1 else 0.0},
     }
     events = [json.dumps(each) for each in (*chunks, {"choices": [], "metrics": metrics})]
-    return "".join(f"data: {event}\n\n" for event in (*events, "[DONE]"))
+    told = [f"data: {event}\n\n" for event in (*events, "[DONE]")]
+    return "".join([": waiting\n\n", *told])

@@ -338,7 +338,7 @@ async def test_at_the_end_of_the_grace_period_who_waits_is_told(
             lines = answer.aiter_lines()
             await anext(lines)
             role.kill(signal.SIGTERM)
-            data = [line.removeprefix("data: ") async for line in lines if line]
+            data = [line[6:] async for line in lines if line.startswith("data: ")]
         assert data[-1] == "[DONE]"
         assert json.loads(data[-2])["error"]["code"] == "service_unavailable"
         refused = await whole

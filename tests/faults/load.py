@@ -93,7 +93,7 @@ def _events(answer: httpx.Response) -> Pieces:
         data = line.removeprefix("data: ")
         if data == "[DONE]":
             return
-        if line:
+        if line and not line.startswith(":"):
             event = json.loads(data)
             if "error" in event:
                 raise Refused(str(event))

@@ -13,6 +13,7 @@ from draftloop.request import SamplingParameters
 from orchestrator.gateway import parameters as reading
 from orchestrator.gateway.errors import Problem, UnknownModel, body_problem, problem
 from orchestrator.gateway.generating import Generating
+from orchestrator.gateway.messages import UNREAD, UNSEEN, joined
 from orchestrator.gateway.schemas import ChatBody, CompletionBody, TokenizeBody
 from orchestrator.gateway.structure import grammar_of
 
@@ -148,6 +149,28 @@ def test_completions_that_ask_for_nothing_unusual(body: dict[str, Any]) -> None:
 ])  # fmt: skip
 def test_chats_that_ask_for_nothing_unusual(body: dict[str, Any]) -> None:
     chat(**body)
+
+
+def test_what_litellm_makes_of_an_answer_comes_back() -> None:
+    """It puts what its own classes have not into fields of its own, and sends these, too."""
+    own = {"provider_specific_fields": {"refusal": None, "reasoning": "hm"}}
+    function = {"name": "a", "arguments": "{}", **own}
+    call = {"id": "1", "type": "function", "function": function, **own}
+    cached = {"cache_control": {"type": "ephemeral"}}
+    answer = {"role": "assistant", "content": None, "reasoning_content": "hm", "tool_calls": [call],
+              "thinking_blocks": [{"type": "thinking", "thinking": "hm"}], **own}  # fmt: skip
+    user, told = chat(messages=[{**HELLO[0], **cached}, answer]).messages
+    assert user.content == "hello" and told.reasoning == "hm" and told.tool_calls is not None
+    assert told.tool_calls[0].function.arguments == "{}"
+
+
+def test_in_place_of_a_picture_that_a_tool_brought_the_model_is_told_of_it() -> None:
+    """As for coding agents; refused, it would end the conversation, which has it from then on."""
+    brought = [{"type": "text", "text": "shot"}, {"type": "image_url", "image_url": {"url": "x"}},
+               {"type": "image", "base64": "x"}, {"type": "file", "file": {}}]  # fmt: skip
+    turn = {"role": "tool", "tool_call_id": "1", "content": brought}
+    said = joined(chat(messages=[*HELLO, turn]).messages[1].content)
+    assert said == f"shot\n{UNSEEN}\n{UNSEEN}\n{UNREAD}"
 
 
 @pytest.mark.parametrize(("body", "param", "code"), [

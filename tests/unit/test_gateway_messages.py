@@ -18,7 +18,7 @@ from orchestrator.gateway.anthropic.output import KINDS
 from orchestrator.gateway.chat_reader import PLAIN
 from orchestrator.gateway.errors import Unsupported, problem
 from orchestrator.gateway.formats import ChatFormat
-from orchestrator.gateway.messages import UNSEEN
+from orchestrator.gateway.messages import UNREAD, UNSEEN
 from orchestrator.gateway.output import COMPLETED, Output
 from orchestrator.gateway.parts import CallPart, Content, Part, Parts, Reasoning
 from orchestrator.gateway.runs import Step
@@ -44,7 +44,11 @@ RETURNED = {"type": "tool_result", "tool_use_id": "c1", "content": TWO, "is_erro
 # Of Claude Code's search for tools, of which it had said that they need not be told yet.
 FOUND = [{"type": "tool_reference", "tool_name": name} for name in ("weather", "g")]
 PICTURE = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": ""}}
+PDF = {"type": "document", "source": {"type": "base64", "data": ""}, "title": "a.pdf"}
+PLAIN_FILE = {"type": "document", "source": {"type": "text", "data": "hello"}, "title": None}
+RESULT = {"type": "search_result", "title": "A page", "source": "http://x", "content": TWO}
 WEATHER = {"name": "weather", "input_schema": {"type": "object"}, "strict": True, **CACHED}
+DEFINED = {"type": "tool_addition", "tool": {"type": "tool_definition", "definition": WEATHER}}
 
 
 def body(**said: Any) -> MessagesBody:
@@ -75,10 +79,14 @@ def test_blocks_of_an_answer_are_one_message() -> None:
         ([{"type": "tool_result", "tool_use_id": "c1"}], [("tool", "")]),
         ([{**RETURNED, "content": FOUND}], [("tool", "weather\ng")]),
         ([{**RETURNED, "content": [TWO[0], PICTURE]}], [("tool", f"one\n{UNSEEN}")]),
+        ([{**RETURNED, "content": [PDF, PLAIN_FILE]}], [("tool", f"{UNREAD}\nhello")]),
+        ([{**RETURNED, "content": [RESULT]}], [("tool", "A page\nhttp://x\none\ntwo")]),
+        ([RETURNED, PDF, PICTURE], [("tool", "one\ntwo"), ("user", f"{UNREAD}\n{UNSEEN}")]),
         ([], [("user", "")]),
     ],
 )
 def test_what_a_turn_tells(blocks: list[Any], expected: list[tuple[str, str]]) -> None:
+    """Claude Code tells pages of a PDF that it has read beside what came of the call."""
     said = told([{"role": "user", "content": blocks}])
     assert [(one["role"], one["content"]) for one in said] == expected
 
@@ -88,10 +96,34 @@ def test_the_words_of_the_system_come_first(system: Any) -> None:
     assert told([ASKED], system=system)[0] == {"role": "system", "content": "Be brief."}
 
 
+def test_the_first_words_of_the_system_are_one_message() -> None:
+    """gpt-oss's template leaves out all but the first without a word."""
+    words = [{"role": "system", "content": text} for text in ("Be kind.", "Stop.")]
+    said = told([words[0], ASKED, words[1]], system="Be brief.")
+    assert [one["role"] for one in said] == ["system", "user", "system"]
+    assert said[0]["content"] == "Be brief.\n\nBe kind."
+
+
+@pytest.mark.parametrize("words", [{"content": []}, {"content": None}, {"content": ""}, {}])
+def test_turns_that_only_say_how_to_answer(words: dict[str, Any]) -> None:
+    """Claude Code sends them amid a conversation, which from then on has them."""
+    directive = {"role": "system", "output_config": {"effort": "high"}, **words}
+    said = told([ASKED, directive, ANSWER, {"role": "user", "content": [RETURNED]}])
+    assert [one["role"] for one in said] == ["user", "assistant", "tool"]
+
+
+def test_the_system_may_say_which_tools_there_are_from_here_on() -> None:
+    tool = {"type": "tool_reference", "name": "weather"}
+    changes = [{"type": kind, "tool": tool} for kind in ("tool_addition", "tool_removal")]
+    turn = {"role": "system", "content": [*changes, TWO[0]], "clear_at": "next_user_message"}
+    assert told([ASKED, turn])[1:] == [{"role": "system", "content": "one"}]
+
+
 def test_the_chat_that_is_meant() -> None:
     chat = body(
         tools=[WEATHER, {"type": "custom", **WEATHER, "name": "g"},
-               {"type": "web_search_20250305", "name": "web_search", "max_uses": 5}],
+               {"type": "web_search_20250305", "name": "web_search", "max_uses": 5},
+               {"type": "advisor_20260301", "name": "advisor", "model": "opus"}],
         tool_choice={"type": "tool", "name": "g", "disable_parallel_tool_use": True},
         thinking={"type": "adaptive", "display": "omitted"},
         output_config={"effort": "low",
@@ -138,9 +170,12 @@ def test_an_answer_that_has_begun_is_gone_on_with() -> None:
         ({"messages": [{"role": "user", "content": [{"type": "image"}]}]},
          "messages[0].content[0].type"),
         ({"messages": [{"role": "user", "content": [CALL]}]}, "messages[0].content[0].type"),
+        ({"messages": [{"role": "user", "content": [*TWO, PDF]}]}, "messages[0].content[2].type"),
         ({"messages": [{"role": "assistant", "content": [RETURNED]}]},
          "messages[0].content[0].type"),
         ({"messages": [{"role": "user", "content": ["x"]}]}, "messages[0].content[0]"),
+        ({"messages": [{"role": "system", "content": []}]}, "messages"),
+        ({"messages": [{"role": "system", "content": [DEFINED]}]}, "messages[0].content[0].type"),
         ({"tool_choice": {"type": "tool"}}, "tool_choice.name"),
         ({"tool_choice": {"type": "any", "name": "x"}}, "tool_choice.name"),
         ({"tool_choice": {"type": "any"}}, "tool_choice"),

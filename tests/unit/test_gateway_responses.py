@@ -12,12 +12,12 @@ from draftloop.errors import InvalidInput, Unavailable
 from orchestrator.figures import Piece
 from orchestrator.gateway.chat_reader import PLAIN
 from orchestrator.gateway.formats import ChatFormat
-from orchestrator.gateway.messages import UNSEEN
+from orchestrator.gateway.messages import UNREAD, UNSEEN
 from orchestrator.gateway.output import COMPLETED, Output
 from orchestrator.gateway.parts import CallPart, Content, Part, Parts, Reasoning
 from orchestrator.gateway.responses.answer import ResponseAnswer
 from orchestrator.gateway.responses.body import ResponseBody
-from orchestrator.gateway.responses.items import UNREAD, messages
+from orchestrator.gateway.responses.items import messages
 from orchestrator.gateway.responses.names import own_names
 from orchestrator.gateway.responses.output import kinds
 from orchestrator.gateway.responses.tools import names_in_parts

@@ -99,6 +99,61 @@ async def test_a_later_error_is_an_event(error: Exception, word: bytes) -> None:
     assert not peer.messages[-1].get("more_body")
 
 
+class Slow:
+    """Events that begin when they are told to, or end by an error then."""
+
+    def __init__(self, error: Exception | None = None) -> None:
+        self.begins, self.closed = asyncio.Event(), asyncio.Event()
+        self._error = error
+
+    async def events(self) -> AsyncGenerator[bytes, None]:
+        try:
+            await self.begins.wait()
+            if self._error is not None:
+                raise self._error
+            yield b"data: 1\n\n"
+            yield b"data: 2\n\n"
+        finally:
+            self.closed.set()
+
+    async def heard(self, peer: Peer) -> asyncio.Task[None]:
+        """Runs once the client knows that it is waited for."""
+        answer = EventStream(self.events(), last_words)
+        running = asyncio.create_task(answer(SCOPE, peer.receive, peer.send))
+        await eventually(lambda: peer.body.count(stream.WAITING) > 1)
+        assert peer.messages[0]["status"] == 200
+        return running
+
+
+async def test_who_waits_long_hears_that_somebody_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Node's clients leave after 300 s without a head, and prompts of agents may take longer."""
+    monkeypatch.setattr(stream, "QUIET_S", 0.01)
+    peer, slow = Peer(), Slow()
+    running = await slow.heard(peer)
+    slow.begins.set()
+    await running
+    assert peer.body.replace(stream.WAITING, b"") == b"data: 1\n\ndata: 2\n\n"
+    assert not peer.messages[-1].get("more_body") and slow.closed.is_set()
+
+
+async def test_an_error_after_a_long_wait_is_an_event(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stream, "QUIET_S", 0.01)
+    peer, slow = Peer(), Slow(DeadlineExceeded())
+    running = await slow.heard(peer)
+    slow.begins.set()
+    await running
+    assert b'data: {"error":' in peer.body and peer.body.endswith(b"data: [DONE]\n\n")
+
+
+async def test_who_leaves_while_waiting_ends_the_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stream, "QUIET_S", 0.01)
+    peer, slow = Peer(), Slow()
+    running = await slow.heard(peer)
+    peer.leaves.set()
+    await running
+    assert slow.closed.is_set()
+
+
 async def test_a_client_that_leaves_ends_the_work() -> None:
     peer, closed = Peer(), asyncio.Event()
 

@@ -12,12 +12,25 @@ import pytest
 from draftloop.config import bundled_model
 from draftloop.errors import InvalidInput, StartupFailure
 from orchestrator.gateway.chat_template import DEFAULT_TEMPLATE, ChatTemplate
+from orchestrator.gateway.prompts import Prompts
+from orchestrator.gateway.schemas import ChatBody
+from tests.support.gateway import gateway
 
 TALK = [{"role": "system", "content": "Be short."}, {"role": "user", "content": "Hi"}]
 CHATML = (
     "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
+STRICT = (
+    "{% if messages[0].role == 'system' %}{{ messages[0].content }}|{% set said = messages[1:] %}"
+    "{% else %}{% set said = messages %}{% endif %}{% for m in said %}"
+    "{% if (m.role == 'user') != (loop.index0 % 2 == 0) %}"
+    "{{ raise_exception('roles must alternate') }}{% endif %}{{ m.role }}:{{ m.content }}|"
+    "{% endfor %}"
+)
+AGENTS = (
+    "system", "system", "user", "user", "assistant", "system", "user", "assistant", "user",
+)  # fmt: skip
 
 
 def folder(path: Path, config: dict[str, Any], template: str | None = None) -> Path:
@@ -95,6 +108,22 @@ def test_options_are_the_templates(tmp_path: Path) -> None:
     assert template.render(TALK, options=quiet) == "<think></think>Hi"
 
 
+@pytest.mark.parametrize(("effort", "options", "expected"), [
+    ("none", {}, "none False False"), ("high", {}, "high True True"),
+    ("high", {"thinking": False}, "high True False"),
+])  # fmt: skip
+async def test_an_effort_says_whether_to_think(
+    tmp_path: Path, effort: str, options: dict[str, Any], expected: str
+) -> None:
+    """By either name: DeepSeek V3.1 knows `thinking` alone."""
+    text = "{{ reasoning_effort }} {{ enable_thinking }} {{ thinking }}"
+    template = ChatTemplate(folder(tmp_path, {}, text))
+    said = {"messages": TALK, "reasoning_effort": effort, "chat_template_kwargs": options}
+    async with gateway() as (_, deployment):
+        prompt = await Prompts(deployment, template).of_chat(ChatBody.model_validate(said))
+    assert prompt.text == expected
+
+
 @pytest.mark.parametrize("text", [
     "{{ raise_exception('roles must alternate') }}", "{{ messages[7].content }}",
     "{{ messages.append(1) }}", "{{ ''.__class__.__mro__ }}", "{{ 1 // 0 }}",
@@ -126,6 +155,20 @@ def test_one_that_is_not_shown_cannot_be_gone_on_with(tmp_path: Path, shown: str
     with pytest.raises(InvalidInput) as caught:
         template.render_open([*TALK, {"role": "assistant", "content": "So"}])
     assert caught.value.field == "continue_final_message"
+
+
+def test_a_strict_template_is_given_turns(tmp_path: Path) -> None:
+    """Agents have several messages of the system's, and of the user's, which Gemma's refuses."""
+    said = [{"role": role, "content": role[0] + str(place)} for place, role in enumerate(AGENTS)]
+    lenient = ChatTemplate(folder(tmp_path, {}, CHATML)).render(said)
+    assert lenient.count("system\n") == 3 and lenient.count("user\n") == 4
+    strict = ChatTemplate(folder(tmp_path, {}, STRICT))
+    turns = "s0\n\ns1|user:u2\n\nu3|assistant:a4|user:s5\n\nu6|assistant:a7|user:u8|"
+    assert strict.render(said) == turns
+    begun = {"role": "assistant", "content": "So"}
+    assert strict.render_open([*said, begun]) == f"{turns}assistant:So"
+    with pytest.raises(InvalidInput, match="roles must alternate"):
+        strict.render([*said, begun, begun])
 
 
 @pytest.mark.parametrize("content", ["{{ 7 * 7 }}", "{% raise %}", "{#"])

@@ -9,7 +9,7 @@ from pydantic import Field, model_validator
 from draftloop.errors import InvalidInput
 from orchestrator.gateway.anthropic.names import own_names
 from orchestrator.gateway.anthropic.tools import Choice, MessagesTool, without_servers_own
-from orchestrator.gateway.anthropic.turns import Text, Turn, goes_on, messages, require_known
+from orchestrator.gateway.anthropic.turns import Text, Turn, goes_on, messages, readable
 from orchestrator.gateway.body import Body, ListOf, ObjectOf
 from orchestrator.gateway.generating import Count
 from orchestrator.gateway.other_words import SHARED, InOtherWords
@@ -86,8 +86,10 @@ class MessagesBody(InOtherWords):
         body = without_unsupported(body, MESSAGES)
         if not isinstance(body, dict):
             return body
-        require_known(body.get("messages"))
-        return {**body, "tools": without_servers_own(body.get("tools"))}
+        said = {**body, "tools": without_servers_own(body.get("tools"))}
+        if "messages" in body:
+            said["messages"] = readable(body["messages"])
+        return said
 
     @model_validator(mode="after")
     def _as_a_chat(self) -> Self:

@@ -16,7 +16,9 @@ OF_NO_EFFECT = (
     "allowed_callers",
 )  # fmt: skip
 # Beginnings of the types of tools that run at Anthropic's servers: no model here would call them.
-SERVERS_OWN = ("web_search_", "web_fetch_", "code_execution_", "tool_search_tool_", "mcp_toolset")
+SERVERS_OWN = (
+    "web_search_", "web_fetch_", "code_execution_", "tool_search_tool_", "mcp_toolset", "advisor_",
+)  # fmt: skip
 CHOICES = {"auto": "auto", "any": "required", "none": "none"}
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Iterator, Sequence
 from typing import Annotated, Any, Literal
@@ -9,13 +10,15 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, Tag, field_validator
 
 from draftloop.errors import InvalidInput
-from orchestrator.gateway.body import Body, ListOf, SentBack, by_type
-from orchestrator.gateway.messages import UNSEEN, answered, joined
+from orchestrator.gateway.body import Body, ListOf, SentBack, by_type, meant
+from orchestrator.gateway.messages import UNREAD, UNSEEN, answered, joined
 from orchestrator.gateway.tools.schemas import FunctionName
 
 # Of no meaning here: marks for a cache that keeps beginnings by itself, and what an answer's blocks
 # have when clients send them back.
 OF_NO_EFFECT = ("cache_control", "citations", "signature", "caller", "toolset_name")
+# Of the system's words amid a conversation: how long they count, and how what follows is answered.
+OF_WORDS = ("clear_at", "output_config")
 
 
 class Block(SentBack):
@@ -78,13 +81,29 @@ KINDS = {
 
 
 def _as_text(block: Any) -> Any:
-    """Tools that a search has found are told by their names: the model knows them all."""
+    """In words, what a tool may bring beside them. Of tools that a search has found the name will
+    do: the model knows them all.
+    """
     match block:
         case {"type": "tool_reference", "tool_name": str(name)}:
-            return {"type": "text", "text": name}
+            text = name
+        case {"type": "document", "source": {"type": "text", "data": str(data)}}:
+            text = data
         case {"type": "image"}:
-            return {"type": "text", "text": UNSEEN}
-    return block
+            text = UNSEEN
+        case {"type": "document"}:
+            text = UNREAD
+        case {"type": "search_result", "content": list(parts)}:
+            text = _result(block, parts)
+        case _:
+            return block
+    return {"type": "text", "text": text}
+
+
+def _result(block: dict[str, Any], parts: list[Any]) -> str:
+    told = [block, *(part for part in parts if isinstance(part, dict))]
+    texts = (part.get(name) for part in told for name in ("title", "source", "text"))
+    return "\n".join(text for text in texts if isinstance(text, str))
 
 
 AnyBlock = Annotated[
@@ -104,26 +123,71 @@ class Turn(Body):
     content: str | ListOf[AnyBlock]
 
 
-def require_known(messages: Any) -> None:
-    """Raises InvalidInput where a turn has a block of a kind that its role has not."""
-    for place, turn in enumerate(messages if isinstance(messages, list) else ()):
-        blocks = turn.get("content") if isinstance(turn, dict) else None
-        known = KINDS.get(turn["role"]) if blocks and isinstance(turn.get("role"), str) else None
-        if known is None or not isinstance(blocks, list):
-            continue  # which is told of by its form
-        for number, block in enumerate(blocks):
-            field = f"messages[{place}].content[{number}]"
-            if not isinstance(block, dict):
-                raise InvalidInput(field, "must be an object", block)
-            if block.get("type") not in known:
-                rule = f"must be one of {', '.join(known)} with role {turn['role']}"
-                raise InvalidInput(f"{field}.type", rule, block.get("type"))
+def readable(messages: Any) -> Any:
+    """The turns as they are read here: without what has no effect, and what tools brought in words.
+
+    Raises InvalidInput where a turn has a block of a kind that its role has not.
+    """
+    if not isinstance(messages, list):
+        return messages
+    turns = [_readable(turn) if isinstance(turn, dict) else turn for turn in messages]
+    for place, turn in enumerate(turns):
+        _require_known(f"messages[{place}].content", turn)
+    return turns
+
+
+def _readable(turn: dict[str, Any]) -> dict[str, Any]:
+    """Claude Code has turns of the system's that say nothing, but how the answer is to be made, and
+    tells pages of a PDF that a tool has read beside the tool's result.
+    """
+    if turn.get("role") == "system":
+        turn = {"content": "", **meant(turn, OF_WORDS)}
+    if not isinstance(blocks := turn.get("content"), list):
+        return turn
+    if turn.get("role") == "system":
+        blocks = [block for block in blocks if not _of_known_tools(block)]
+    elif any(isinstance(block, dict) and block.get("type") == "tool_result" for block in blocks):
+        blocks = list(map(_as_text, blocks))
+    return {**turn, "content": blocks}
+
+
+def _of_known_tools(block: Any) -> bool:
+    """Whether it says which are on offer from here on: the model knows all from the beginning."""
+    match block:
+        case {"type": "tool_removal"}:
+            return True
+        case {"type": "tool_addition", "tool": {"type": kind}}:
+            return bool(kind != "tool_definition")  # which only this block has
+    return False
+
+
+def _require_known(field: str, turn: Any) -> None:
+    blocks = turn.get("content") if isinstance(turn, dict) else None
+    known = KINDS.get(turn["role"]) if blocks and isinstance(turn.get("role"), str) else None
+    if known is None or not isinstance(blocks, list):
+        return  # which is told of by its form
+    for number, block in enumerate(blocks):
+        if not isinstance(block, dict):
+            raise InvalidInput(f"{field}[{number}]", "must be an object", block)
+        if block.get("type") not in known:
+            rule = f"must be one of {', '.join(known)} with role {turn['role']}"
+            raise InvalidInput(f"{field}[{number}].type", rule, block.get("type"))
 
 
 def messages(system: str | Sequence[Text] | None, turns: Sequence[Turn]) -> list[dict[str, Any]]:
-    """The chat's, in its own words: the system's first, what came of each call by itself."""
-    said = [{"role": "system", "content": joined(system)}] if system else []
-    return [*said, *(message for turn in turns for message in _messages(turn))]
+    """The chat's, in its own words: the system's first, what came of each call by itself.
+
+    The system's first words are one message: of several gpt-oss's template shows one alone. Raises
+    InvalidInput where nothing is said.
+    """
+    chat = [message for turn in turns for message in _messages(turn)]
+    first = list(itertools.takewhile(lambda message: message["role"] == "system", chat))
+    words = [*([joined(system)] if system else ()), *(message["content"] for message in first)]
+    if words:
+        chat[: len(first)] = [{"role": "system", "content": "\n\n".join(words)}]
+    if not chat:
+        raise InvalidInput("messages", "must say something", [turn.role for turn in turns])
+    return chat
 
 
 def goes_on(turns: Sequence[Turn]) -> bool:
@@ -138,6 +202,8 @@ def goes_on(turns: Sequence[Turn]) -> bool:
 
 
 def _messages(turn: Turn) -> Iterator[dict[str, Any]]:
+    if turn.role == "system" and not turn.content:
+        return
     if isinstance(turn.content, str):
         yield {"role": turn.role, "content": turn.content}
     elif turn.role == "assistant":

@@ -83,7 +83,10 @@ async function* events(stream, signal) {
       if (done) return;
       const whole = (held + value).split("\n\n");
       held = whole.pop();
-      for (const event of whole) yield event.replace(/^data: /, "");
+      for (const event of whole) {
+        if (event.startsWith(":")) continue; // it says that it takes long
+        yield event.replace(/^data: /, "");
+      }
     }
   } catch (error) {
     throw lost(error, signal);

@@ -11,14 +11,13 @@ from pydantic import Tag, field_validator
 from draftloop.errors import InvalidInput
 from orchestrator.gateway.body import ListOf, SentBack, by_type
 from orchestrator.gateway.errors import Unsupported
-from orchestrator.gateway.messages import UNSEEN, answered, joined
+from orchestrator.gateway.messages import UNREAD, UNSEEN, answered, joined
 from orchestrator.gateway.responses.custom_input import as_arguments
 from orchestrator.gateway.responses.tools import AnyTool, full_name, that_clients_run
 from orchestrator.gateway.tools.schemas import FunctionName
 
 Message = dict[str, Any]
 
-UNREAD = "[a file, which this model cannot read]"  # that a tool brought, as with pictures
 SYSTEMS = ("system", "developer")
 
 # Of no meaning here: what an answer's items have when clients send them back, and hints.

@@ -67,6 +67,7 @@ class CalledFunction(Body):
     name: FunctionName
     arguments: str = Field(description="a JSON object, as text")
     parsed_arguments: Any = Field(None, description="of no effect: OpenAI's client makes it")
+    provider_specific_fields: Any = Field(None, description="of no effect: LiteLLM makes it")
 
 
 class Call(Body):
@@ -76,3 +77,4 @@ class Call(Body):
     type: Literal["function"] = "function"
     function: CalledFunction
     index: int | None = Field(None, description="of no effect")
+    provider_specific_fields: Any = Field(None, description="of no effect: LiteLLM makes it")
