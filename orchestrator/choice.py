@@ -119,9 +119,12 @@ class ModelChoice(DraftChoice):
         return 0.0 if self._controller.fixed else self._gain.shared.hindsight.overrated
 
     def looks_back(self) -> bool:
-        """Whether to find out what the round that asks now would have taken without."""
+        """Whether to find out what the round that asks now would have taken without.
+
+        Not of one that waits for its session: opening is charged for that.
+        """
         controller = self._controller
-        if controller.fixed or controller.verify_cost.load.is_shared:
+        if controller.fixed or controller.verify_cost.load.is_shared or not self.drafter.is_ready:
             return False
         tries = self._promised <= self._overrated  # what it is there to find out
         return self._gain.shared.hindsight.looks(tries)

@@ -165,7 +165,7 @@ class ModelDrafting(Drafting):
         model = self._choice if budget.max_nodes and not self._outdone(chosen.offer) else None
         if model is None or not model.asks(committed, chosen.offer):
             return self._without_model(free, chosen)
-        ready = model.drafter.is_ready  # else it waits for what opening is charged for already
+        looks_back = self._offers and self._phrases is not None and model.looks_back()
         began = time.perf_counter_ns()
         heard, self._untold = self._untold, None
         try:
@@ -178,7 +178,7 @@ class ModelDrafting(Drafting):
         self._unjudged = True
         draft = model.cut(draft)
         self._chosen = time.perf_counter_ns() - began, chosen.offer
-        if ready and self._offers and self._phrases is not None and model.looks_back():
+        if looks_back:
             own_ns = free.timings.service_ns
             self._alternative = Alternative(chosen, budget, own_ns, began_ns=began - own_ns)
         return draft

@@ -111,7 +111,7 @@ class FakeDrafter:
 
     def __init__(self) -> None:
         self.asked_for = False
-        self.is_due = True
+        self.is_due = self.is_ready = True
         self.has_room = True
         self.known = 0
         self.waits_s: float | None = None

@@ -19,7 +19,7 @@ ARGUMENTS: dict[str, Any] = {
 
 HEAD = re.compile(rf'\s*\{{\s*"{NAME}"\s*:\s*"')
 # As far as it is certain what is meant: up to the quote at its end, or an escape that is cut.
-WRITTEN = re.compile(r'(?:[^"\\]++|\\[^u]|\\u(?:[0-9a-fA-F]{4}|(?![0-9a-fA-F]{0,3}\Z)))*+')
+WRITTEN = re.compile(r'(?:[^"\\]+|\\[^u]|\\u(?:[0-9a-fA-F]{4}|(?![0-9a-fA-F]{0,3}\Z)))*')
 ESCAPED = re.compile(r'\\(?:u([0-9a-fA-F]{4})|(["\\/bfnrt]))')
 LETTERS = {"b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t"}
 UTF_16 = "utf-16-le"  # in which JSON's escapes are
