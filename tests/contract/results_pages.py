@@ -69,8 +69,8 @@ def gpu(*notes: str) -> Paragraphs:
 
 def colder() -> list[str]:
     """At temperature 0.7."""
-    columns = by_workload(Speeds.measured("zen4-t07", "300M"), 0.7, CODE)
-    return [speed_table(columns), provenance("zen4-t07", FOLDER)]
+    columns = by_workload(Speeds.measured("zen5-t07", "300M"), 0.7, CODE)
+    return [speed_table(columns), provenance("zen5-t07", FOLDER)]
 
 
 def larger() -> list[str]:
