@@ -58,34 +58,46 @@ class Reasoned(Part):
     encrypted_content: str | None = None
 
 
-class Called(Part):
+class AnyCall(Part):
     """What an earlier answer called."""
 
-    type: Literal["function_call"]
     call_id: str
     name: FunctionName
     namespace: FunctionName | None = None
+
+    @property
+    def written(self) -> str:
+        """The arguments, as JSON."""
+        raise NotImplementedError
+
+    @property
+    def as_in_chats(self) -> tuple[str, str, str]:
+        """Id, name and arguments."""
+        return self.call_id, full_name(self.namespace, self.name), self.written
+
+
+class Called(AnyCall):
+    """A function."""
+
+    type: Literal["function_call"]
     arguments: str
 
     @property
-    def as_in_chats(self) -> tuple[str, str, str]:
-        """Id, name and arguments."""
-        return self.call_id, full_name(self.namespace, self.name), self.arguments
+    def written(self) -> str:
+        """As they came."""
+        return self.arguments
 
 
-class CustomCalled(Part):
-    """A call of a tool that takes text, by an earlier answer."""
+class CustomCalled(AnyCall):
+    """A tool that takes text."""
 
     type: Literal["custom_tool_call"]
-    call_id: str
-    name: FunctionName
-    namespace: FunctionName | None = None
     input: str
 
     @property
-    def as_in_chats(self) -> tuple[str, str, str]:
-        """Id, name and arguments."""
-        return self.call_id, full_name(self.namespace, self.name), as_arguments(self.input)
+    def written(self) -> str:
+        """Those of the function that it is to the model."""
+        return as_arguments(self.input)
 
 
 class FromAgent(Part):
