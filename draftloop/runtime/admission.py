@@ -68,10 +68,7 @@ class Admission:
         self._open += 1
         try:
             for model in (self._model, *smaller):
-                try:
-                    held.append(model.acquire(text))
-                except (IndexError, ValueError):  # `ModelHost._try` has it for a moment
-                    raise Overloaded("sessions: the last one's slot is being tried") from None
+                held.append(model.acquire(text))
             yield held
         finally:
             # Freed on the engine's thread: a cancelled task may be inside a forward right now.

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from draftloop.cost_line import cost_line
-from draftloop.errors import StartupFailure
+from draftloop.errors import Overloaded, StartupFailure
 from draftloop.model_info import (
     CostPoint,
     ModelInfo,
@@ -178,10 +178,18 @@ class LanguageModel:
         self._lead = self.cache.lead = lead
 
     def acquire(self, text: Text | None = None) -> Slot:
-        """A slot of the cache for a new session; with a text, one that may hold its beginning."""
-        if text is None:
-            return self.cache.acquire(self.options.max_draft_nodes)
-        return prefixes.acquire(self.cache, self.options.max_draft_nodes, text)
+        """A slot of the cache for a new session; with a text, one that may hold its beginning.
+
+        Raises Overloaded where none is free: admission comes before, but the engine's thread may
+        try a forward in the last one.
+        """
+        most = self.options.max_draft_nodes
+        try:
+            if text is None:
+                return self.cache.acquire(most)
+            return prefixes.acquire(self.cache, most, text)
+        except (IndexError, ValueError):  # also where it was taken at this moment
+            raise Overloaded("sessions: all slots are held") from None
 
     @torch.inference_mode()
     def forward(self, forwards: Sequence[Forward]) -> list[Tensor]:

@@ -13,7 +13,7 @@ from typing import TypeVar
 from draftloop import logs
 from draftloop.config import ModelServiceSettings
 from draftloop.cost_line import CostLine, cost_line
-from draftloop.errors import InvalidInput, Overloaded, StartupFailure, Unavailable
+from draftloop.errors import InvalidInput, StartupFailure, Unavailable
 from draftloop.grammar import Grammar
 from draftloop.load import ServiceLoad
 from draftloop.model_info import ModelInfo, require_model_folder, vocabulary_fingerprint
@@ -174,10 +174,7 @@ class ModelHost:
 
         On the engine's thread; raises Overloaded where sessions hold all slots.
         """
-        try:  # the event loop, which alone keeps count, may take the last one at this moment
-            slot = self.model.acquire()
-        except (IndexError, ValueError):
-            raise Overloaded("all slots are held") from None
+        slot = self.model.acquire()
         try:
             self.model.forward([Forward(self.model, slot, [0])])
         finally:

@@ -48,6 +48,13 @@ def joined(content: str | Sequence[Told]) -> str:
     return content if isinstance(content, str) else "\n".join(part.text for part in content)
 
 
+def of_system(words: Sequence[str]) -> list[dict[str, Any]]:
+    """What it says at the beginning as one message, if anything: gpt-oss's template shows the first
+    one alone, and others take nothing but turns behind it.
+    """
+    return [{"role": "system", "content": "\n\n".join(words)}] if words else []
+
+
 def answered(content: str, reasoning: str, calls: Iterable[tuple[str, str, str]]) -> dict[str, Any]:
     """An earlier answer as a chat says it; of each call id, name, and arguments as text."""
     told = [

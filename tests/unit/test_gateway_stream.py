@@ -124,29 +124,37 @@ class Slow:
         assert peer.messages[0]["status"] == 200
         return running
 
+    async def told(self, peer: Peer) -> None:
+        """The same, to its end."""
+        running = await self.heard(peer)
+        self.begins.set()
+        await running
 
-async def test_who_waits_long_hears_that_somebody_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Node's clients leave after 300 s without a head, and prompts of agents may take longer."""
+
+@pytest.fixture
+def soon_heard(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody waits for signs of life as long as clients do."""
     monkeypatch.setattr(stream, "QUIET_S", 0.01)
+
+
+@pytest.mark.usefixtures("soon_heard")
+async def test_who_waits_long_hears_that_somebody_is_there() -> None:
+    """Node's clients leave after 300 s without a head, and prompts of agents may take longer."""
     peer, slow = Peer(), Slow()
-    running = await slow.heard(peer)
-    slow.begins.set()
-    await running
+    await slow.told(peer)
     assert peer.body.replace(stream.WAITING, b"") == b"data: 1\n\ndata: 2\n\n"
     assert not peer.messages[-1].get("more_body") and slow.closed.is_set()
 
 
-async def test_an_error_after_a_long_wait_is_an_event(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stream, "QUIET_S", 0.01)
-    peer, slow = Peer(), Slow(DeadlineExceeded())
-    running = await slow.heard(peer)
-    slow.begins.set()
-    await running
+@pytest.mark.usefixtures("soon_heard")
+async def test_an_error_after_a_long_wait_is_an_event() -> None:
+    peer = Peer()
+    await Slow(DeadlineExceeded()).told(peer)
     assert b'data: {"error":' in peer.body and peer.body.endswith(b"data: [DONE]\n\n")
 
 
-async def test_who_leaves_while_waiting_ends_the_work(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stream, "QUIET_S", 0.01)
+@pytest.mark.usefixtures("soon_heard")
+async def test_who_leaves_while_waiting_ends_the_work() -> None:
     peer, slow = Peer(), Slow()
     running = await slow.heard(peer)
     peer.leaves.set()

@@ -11,7 +11,7 @@ from pydantic import Field, Tag, field_validator
 
 from draftloop.errors import InvalidInput
 from orchestrator.gateway.body import Body, ListOf, SentBack, by_type, meant
-from orchestrator.gateway.messages import UNREAD, UNSEEN, answered, joined
+from orchestrator.gateway.messages import UNREAD, UNSEEN, answered, joined, of_system
 from orchestrator.gateway.tools.schemas import FunctionName
 
 # Of no meaning here: marks for a cache that keeps beginnings by itself, and what an answer's blocks
@@ -177,14 +177,12 @@ def _require_known(field: str, turn: Any) -> None:
 def messages(system: str | Sequence[Text] | None, turns: Sequence[Turn]) -> list[dict[str, Any]]:
     """The chat's, in its own words: the system's first, what came of each call by itself.
 
-    The system's first words are one message: of several gpt-oss's template shows one alone. Raises
-    InvalidInput where nothing is said.
+    Raises InvalidInput where nothing is said.
     """
     chat = [message for turn in turns for message in _messages(turn)]
     first = list(itertools.takewhile(lambda message: message["role"] == "system", chat))
     words = [*([joined(system)] if system else ()), *(message["content"] for message in first)]
-    if words:
-        chat[: len(first)] = [{"role": "system", "content": "\n\n".join(words)}]
+    chat[: len(first)] = of_system(words)
     if not chat:
         raise InvalidInput("messages", "must say something", [turn.role for turn in turns])
     return chat

@@ -11,7 +11,7 @@ from pydantic import Tag, field_validator
 from draftloop.errors import InvalidInput
 from orchestrator.gateway.body import ListOf, SentBack, by_type
 from orchestrator.gateway.errors import Unsupported
-from orchestrator.gateway.messages import UNREAD, UNSEEN, answered, joined
+from orchestrator.gateway.messages import UNREAD, UNSEEN, answered, joined, of_system
 from orchestrator.gateway.responses.custom_input import as_arguments
 from orchestrator.gateway.responses.tools import AnyTool, full_name, that_clients_run
 from orchestrator.gateway.tools.schemas import FunctionName
@@ -204,10 +204,11 @@ def require_known(said: Any) -> None:
 
 def messages(instructions: str | None, said: str | Sequence[Item]) -> list[Message]:
     """The chat's, in its own words: instructions first, each answer as one message."""
+    words = [instructions] if instructions else []
     if isinstance(said, str):
-        return [*_of_system(instructions, ()), {"role": "user", "content": said}]
+        return [*of_system(words), {"role": "user", "content": said}]
     begun = list(itertools.takewhile(_is_before_turns, said))
-    turns = _of_system(instructions, begun)
+    turns = of_system([*words, *(joined(it.content) for it in begun if isinstance(it, Turn))])
     answer = _Answer()
     for item in said[len(begun) :]:
         if not answer.takes(item):
@@ -232,15 +233,6 @@ def messages(instructions: str | None, said: str | Sequence[Item]) -> list[Messa
 
 def _is_before_turns(item: Item) -> bool:
     return isinstance(item, MoreTools) or (isinstance(item, Turn) and item.role in SYSTEMS)
-
-
-def _of_system(instructions: str | None, begun: Sequence[Item]) -> list[Message]:
-    """Its words at the beginning as one message: gpt-oss's template shows the first one alone, and
-    others take nothing but turns behind it.
-    """
-    words = [instructions] if instructions else []
-    words += [joined(item.content) for item in begun if isinstance(item, Turn)]
-    return [{"role": "system", "content": "\n\n".join(words)}] if words else []
 
 
 def with_more(tools: Sequence[AnyTool], said: str | Sequence[Item]) -> list[AnyTool]:
