@@ -26,7 +26,19 @@ PLAIN_ROUNDS = 2
 
 
 class Prices(NamedTuple):
-    """What time is worth in a round: see the controller's properties of the same names."""
+    """What time is worth in a round, in tokens per nanosecond, and what a node must be.
+
+    `plain_rate`: of rounds without drafts.
+    `rate`: of all rounds of late, or without drafts where that is more. Of all: one long draft that
+    came true says how fast the next ones are only as long as they are drafted like it.
+    `others`: how many times as much other sessions bring in, beside no prompts.
+    `shared_rate`: of everybody whom a verification keeps waiting. Its own time is worth what it
+    brings in beside the prompts of others. What the others lose is worth what they bring in
+    without: the prompts take what they take, and all are done soonest if the rest is spent as if
+    there were none.
+    `node_price`: least probability with which one more node must be reached to be drafted, the
+    least that it may have to be verified with: what is, `select` says by all sizes.
+    """
 
     plain_rate: float
     rate: float
@@ -61,38 +73,6 @@ class Controller:
         """Those of the round to come, reckoned when the one before it was observed."""
         return self._prices or self._reckon()
 
-    @property
-    def plain_rate(self) -> float:
-        """Tokens per nanosecond without drafts."""
-        return self.prices.plain_rate
-
-    @property
-    def rate(self) -> float:
-        """Tokens per nanosecond of late, or without drafts where that is more.
-
-        Of all rounds: one long draft that came true says how fast the next ones are only as long
-        as they are drafted like it.
-        """
-        return self.prices.rate
-
-    @property
-    def shared_rate(self) -> float:
-        """Tokens per nanosecond of everybody whom a verification keeps waiting.
-
-        Its own time is worth what it brings in beside the prompts of others. What the others lose
-        is worth what they bring in without: the prompts take what they take, and all are done
-        soonest if the rest is spent as if there were none.
-        """
-        return self.prices.shared_rate
-
-    @property
-    def node_price(self) -> float:
-        """Least probability with which one more node must be reached to be drafted.
-
-        The least that it may have to be verified with: what is, `select` says by all sizes.
-        """
-        return self.prices.node_price
-
     def draft_price(self, waited_ns: float, work_ns: float) -> float:
         """Tokens that the draft model must bring in for the time that it takes.
 
@@ -109,7 +89,6 @@ class Controller:
         expected = max(cost.nanoseconds(0), 1.0) / beside_prompts
         plain = self._plain.after(PLAIN_ROUNDS, PLAIN_ROUNDS * expected)
         rate = 0.0 if self.fixed else max(self._known_pace(), plain)
-        # So many times what this session brings in the others do, beside no prompts.
         others = (cost.load.sessions - 1) / beside_prompts
         shared = rate * (1 + others)
         return Prices(
@@ -126,11 +105,12 @@ class Controller:
 
         With a draft that is there already, and what it offers.
         """
-        return 1 + offer.tokens - self.shared_rate * self.verify_cost.nanoseconds(offer.nodes)
+        time_ns = self.verify_cost.nanoseconds(offer.nodes)
+        return 1 + offer.tokens - self.prices.shared_rate * time_ns
 
     def select(self, tree: DraftTree) -> Selection:
         """What of a draft is worth verifying."""
-        rate = 0.0 if self.whole else self.shared_rate
+        rate = 0.0 if self.whole else self.prices.shared_rate
         return select(tree, self.verify_cost, rate, self.max_nodes)
 
     def limit(self, nodes: int) -> None:
@@ -148,8 +128,8 @@ class Controller:
         return DraftBudget(
             max_nodes=nodes,
             max_depth=depth,
-            least_path_probability=min(1.0, self.node_price),
-            tokens_per_second=self.rate * 1e9,
+            least_path_probability=min(1.0, self.prices.node_price),
+            tokens_per_second=self.prices.rate * 1e9,
         )
 
     def observe(self, nodes: int, emitted: int, round_ns: int, *, modelled: bool = True) -> None:

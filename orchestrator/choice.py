@@ -131,7 +131,7 @@ class ModelChoice(DraftChoice):
 
     def look_back(self, saved_ns: float) -> None:
         """Takes in by how much that round was quicker than free sources alone."""
-        brought = self._controller.rate * saved_ns
+        brought = self._controller.prices.rate * saved_ns
         self._gain.shared.hindsight.observe(self._promised, brought)
 
     def _takes(self, advantage: float, offer: Offer) -> bool:
@@ -196,4 +196,4 @@ class ModelChoice(DraftChoice):
         if controller.fixed:
             return None
         longest = LEAST_WAIT_S + PREFILLS * prefill_ns / 1e9
-        return min(longest, max(0.0, advantage) / controller.rate / 1e9)
+        return min(longest, max(0.0, advantage) / controller.prices.rate / 1e9)

@@ -123,7 +123,7 @@ class Gain:
         more, larger = offer.tokens - usual.offered_tokens, offer.nodes - usual.offered_nodes
         expected = max(0.0, usual.tokens + SHARE_OF_OFFER * more)
         nodes = max(1.0, usual.nodes + SHARE_OF_OFFER * larger)
-        cost, rate = controller.verify_cost, controller.shared_rate
+        cost, rate = controller.verify_cost, controller.prices.shared_rate
         most = max(
             math.sqrt(share) * expected - rate * cost.nanoseconds(share * nodes)
             for share in (SMALLER_DRAFTS if cost.load.is_shared else (1.0,))

@@ -94,15 +94,15 @@ def test_a_request_begins_with_what_forwards_of_the_draft_model_cost() -> None:
 def test_among_others_smaller_drafts_than_before_are_thought_of() -> None:
     """Nodes that many wait for are dear, and the drafts remembered are those of quieter times."""
     cost = VerifyCost((CostPoint(1, PLAIN_NS), CostPoint(65, 9 * PLAIN_NS)))
-    prices = Controller(max_nodes=8, verify_cost=cost)
+    controller = Controller(max_nodes=8, verify_cost=cost)
     gain = Gains().of(PROMPT_LOOKUP, 0.0, 0.0)
     for _ in range(100):
         gain.observe(4, 8, 0)
-    chosen = DraftChoice(prices, gain)
+    chosen = DraftChoice(controller, gain)
     assert chosen.advantage() > 0
     for _ in range(20):
         cost.load.observe(9, ServiceTimings(batch_size=8, batch_rows=16))
-    as_large = 4 - prices.shared_rate * (cost.nanoseconds(8) - cost.nanoseconds(0))
+    as_large = 4 - controller.prices.shared_rate * (cost.nanoseconds(8) - cost.nanoseconds(0))
     assert as_large < 0 < chosen.advantage()
 
 
@@ -247,8 +247,8 @@ def test_on_the_targets_processors_a_draft_costs_what_all_bring_in() -> None:
     )
     assert gain.worth(here) == gain.worth(apart), "alone it makes no difference"
     crowded(cost, 8)
-    assert here.shared_rate == 8 * here.rate > 0
-    assert gain.worth(apart) - gain.worth(here) == pytest.approx(7 * here.rate * 300)
+    assert here.prices.shared_rate == 8 * here.prices.rate > 0
+    assert gain.worth(apart) - gain.worth(here) == pytest.approx(7 * here.prices.rate * 300)
 
 
 def test_among_others_a_session_is_opened_for_more_where_prefilling_keeps_them_waiting() -> None:
@@ -356,12 +356,12 @@ def test_the_nodes_of_usual_drafts_are_priced() -> None:
 
 def test_the_time_of_a_draft_keeps_nobody_else_waiting() -> None:
     cost = VerifyCost((CostPoint(1, PLAIN_NS), CostPoint(32, PLAIN_NS)))
-    prices = Controller(max_nodes=8, verify_cost=cost)
+    controller = Controller(max_nodes=8, verify_cost=cost)
     for _ in range(20):
         cost.load.observe(9, ServiceTimings(batch_size=8, batch_rows=16))
     free, dear = (Gains().of(PROMPT_LOOKUP, 0.0, ns) for ns in (0.0, PLAIN_NS / USUAL_FORWARDS))
-    assert prices.shared_rate == pytest.approx(8 * prices.rate)
-    assert free.worth(prices) - dear.worth(prices) == pytest.approx(1)
+    assert controller.prices.shared_rate == pytest.approx(8 * controller.prices.rate)
+    assert free.worth(controller) - dear.worth(controller) == pytest.approx(1)
 
 
 def test_a_first_guess_is_worth_a_few_rounds() -> None:

@@ -106,7 +106,8 @@ def test_asking_is_worth_less_by_what_it_was_overrated() -> None:
     chosen.asks([1, 2, 3])
     for _ in range(200):
         chosen.look_back(saved_ns=-2 * PLAIN_NS)
-    assert chosen.advantage() == pytest.approx(-2 * chosen._controller.rate * PLAIN_NS, abs=0.1)
+    rate = chosen._controller.prices.rate
+    assert chosen.advantage() == pytest.approx(-2 * rate * PLAIN_NS, abs=0.1)
     assert at_first > 0 > chosen.advantage()
     for _ in range(200):
         chosen.look_back(saved_ns=20 * PLAIN_NS)

@@ -82,14 +82,14 @@ def test_a_request_starts_at_the_pace_of_those_before_it_and_finds_its_own() -> 
     first = controller(FLAT)
     for _ in range(50):
         first.observe(4, 5, 2000)
-    assert first.rate == pytest.approx(5 / 2000)
+    assert first.prices.rate == pytest.approx(5 / 2000)
     second = dataclasses.replace(first, _pace=Pace(memory=0.95))
-    assert second.everybodys is first.everybodys and second.rate == pytest.approx(5 / 2000)
+    assert second.everybodys is first.everybodys and second.prices.rate == pytest.approx(5 / 2000)
     second.observe(4, 9, 2000)  # one lucky round is no pace
-    assert 5 / 2000 < second.rate < 6 / 2000
+    assert 5 / 2000 < second.prices.rate < 6 / 2000
     for _ in range(100):
         second.observe(4, 9, 2000)
-    assert second.rate == pytest.approx(9 / 2000, rel=0.15)
+    assert second.prices.rate == pytest.approx(9 / 2000, rel=0.15)
     assert first.everybodys.rate == pytest.approx(second.everybodys.rate)
 
 
@@ -120,7 +120,7 @@ def test_a_node_is_worth_what_everybody_brings_in_who_waits_for_it() -> None:
     for plan in (alone, among):
         for _ in range(20):
             plan.observe(nodes=2, emitted=2, round_ns=1000)
-    assert among.node_price == pytest.approx(7 * alone.node_price)
+    assert among.prices.node_price == pytest.approx(7 * alone.prices.node_price)
     assert among.worth() == pytest.approx(1 - 7 * (1 - alone.worth()))
     # a draft forward keeps nobody else waiting
     assert among.next_budget(8).tokens_per_second == alone.next_budget(8).tokens_per_second
@@ -140,8 +140,8 @@ def test_beside_prompts_own_time_is_worth_less_and_that_of_others_as_much() -> N
     assert beside.verify_cost.load.prompts_share == pytest.approx(0.75)
     assert (beside.verify_cost.load.sessions, among.verify_cost.load.sessions) == (1, 5)
     assert (beside.verify_cost.load.others_rows, among.verify_cost.load.others_rows) == (0, 12)
-    assert beside.shared_rate == pytest.approx(alone.shared_rate / 4)
-    assert among.shared_rate == pytest.approx(alone.shared_rate * (1 / 4 + 4))
+    assert beside.prices.shared_rate == pytest.approx(alone.prices.shared_rate / 4)
+    assert among.prices.shared_rate == pytest.approx(alone.prices.shared_rate * (1 / 4 + 4))
 
 
 def test_prompts_take_no_more_than_all() -> None:
@@ -276,21 +276,21 @@ def test_a_pace_without_drafts_counts_less_the_longer_ago_it_was() -> None:
     priced = controller(FLAT)
     for _ in range(20):
         priced.observe(nodes=0, emitted=1, round_ns=4000, modelled=False)
-    busy = priced.plain_rate
+    busy = priced.prices.plain_rate
     for _ in range(40):
         priced.observe(nodes=4, emitted=2, round_ns=2000)
     assert busy == pytest.approx(1 / 4000, rel=0.2)
-    assert priced.plain_rate == pytest.approx(1 / 1000, rel=0.2)
+    assert priced.prices.plain_rate == pytest.approx(1 / 1000, rel=0.2)
 
 
 def test_the_first_slow_round_does_not_decide_the_pace_without_drafts() -> None:
     plain = controller(FLAT)
-    assert plain.plain_rate == pytest.approx(1 / 1000)
+    assert plain.prices.plain_rate == pytest.approx(1 / 1000)
     plain.observe(nodes=0, emitted=1, round_ns=4000, modelled=False)
-    assert plain.plain_rate == pytest.approx(3 / 6000)
+    assert plain.prices.plain_rate == pytest.approx(3 / 6000)
     for _ in range(100):
         plain.observe(nodes=0, emitted=1, round_ns=1100, modelled=False)
-    assert plain.plain_rate == pytest.approx(1 / 1100, rel=0.03)
+    assert plain.prices.plain_rate == pytest.approx(1 / 1100, rel=0.03)
 
 
 def test_free_drafts_are_as_deep_as_allowed() -> None:
@@ -302,7 +302,7 @@ def test_free_drafts_are_as_deep_as_allowed() -> None:
 
 def test_nodes_are_priced_by_what_their_time_brings_in_otherwise() -> None:
     priced = controller(SLOPING)
-    assert priced.node_price == pytest.approx(1 / 31)  # plain decoding: a token in 1000 ns
+    assert priced.prices.node_price == pytest.approx(1 / 31)  # plain decoding: a token in 1000 ns
     for _ in range(50):
         priced.observe(nodes=1, emitted=4, round_ns=1000)
     assert priced.next_budget(100).least_path_probability == pytest.approx(4 / 31, rel=0.01)
@@ -314,7 +314,7 @@ def test_the_least_probability_is_one() -> None:
     dear = controller(STEEP)
     for _ in range(50):
         dear.observe(nodes=1, emitted=4, round_ns=1000)
-    assert dear.node_price > 1
+    assert dear.prices.node_price > 1
     assert dear.next_budget(100).least_path_probability == 1
 
 
@@ -322,18 +322,18 @@ def test_a_round_in_which_the_draft_model_found_nothing_is_none_without_a_draft(
     plan = controller(FLAT)
     for _ in range(20):
         plan.observe(nodes=0, emitted=1, round_ns=100_000, modelled=True)
-    assert plan.plain_rate == pytest.approx(1 / 1000)
+    assert plan.prices.plain_rate == pytest.approx(1 / 1000)
 
 
 def test_one_long_draft_that_came_true_is_not_the_pace_of_all_rounds_behind_it() -> None:
     """It priced every further node out, and rounds without a draft did not count."""
     plan = controller(SLOPING)
     plan.observe(nodes=32, emitted=33, round_ns=2000, modelled=False)
-    at_first = plan.node_price
+    at_first = plan.prices.node_price
     for _ in range(8):
         plan.observe(nodes=0, emitted=1, round_ns=1000, modelled=False)
-    assert plan.node_price < 0.4 * at_first
-    assert plan.rate == pytest.approx(41 / 10_000, rel=0.2)
+    assert plan.prices.node_price < 0.4 * at_first
+    assert plan.prices.rate == pytest.approx(41 / 10_000, rel=0.2)
 
 
 def test_a_fixed_size_asks_for_no_prices() -> None:
