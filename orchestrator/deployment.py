@@ -100,8 +100,6 @@ class Deployment:
         """A checked request, ready to run until the deadline."""
         settings, info = self.settings, self.verifier
         request = self._without_what_costs_more(request)
-        # None for a strategy without a draft model
-        costs = self._draft_costs(request) if request.strategy in DRAFTER_STRATEGIES else None
         controller, figures = self._controller(request), SpeculationFigures()
         return Generation(
             request=request,
@@ -110,7 +108,7 @@ class Deployment:
                 self._terms(request, settings.verify_timeout_s, deadline),
                 reopen_for_s=settings.connect_timeout_s,
             ),
-            drafting=self._drafting(request, deadline, costs, controller, figures),
+            drafting=self._drafting(request, deadline, controller, figures),
             controller=controller,
             text=TextStream(
                 self.tokenizer,
@@ -148,7 +146,6 @@ class Deployment:
         self,
         request: GenerationRequest,
         deadline: Deadline,
-        costs: CostLine | None,
         controller: Controller,
         figures: SpeculationFigures,
     ) -> Drafting:
@@ -156,12 +153,13 @@ class Deployment:
         phrases = self._phrases(request)
         if strategy == AUTOREGRESSIVE:
             return Drafting(None, phrases)
-        gain = self._gain(request, costs)
-        if costs is None:
+        if strategy not in DRAFTER_STRATEGIES:
+            gain = self._gain(request, draft_token_ns=0.0)
             return self._beside_the_loop(request, phrases, DraftChoice(controller, gain))
+        costs = self._draft_costs(request)
         choice = ModelChoice(
             controller,
-            gain,
+            self._gain(request, costs.nanoseconds(1) if costs.rows else UNMEASURED_DRAFT_TOKEN_NS),
             drafter=DrafterSession(
                 self._services.drafters,
                 self._terms(request, self.settings.draft_timeout_s, deadline),
@@ -218,33 +216,19 @@ class Deployment:
             harvests=request.speculation.ouroboros.harvest,
             stop_token_ids=request.stop_token_ids,
             calibration=self._calibrations.of(request.sampling.temperature),
-            drafts_from=self._drafts_from(request),
+            drafts_from=_drafts_from(request),
             prediction=request.prediction,
         )
-
-    def _drafts_from(self, request: GenerationRequest) -> DraftsFrom:
-        size = self.verifier.vocabulary_size if request.successors else 0
-        if request.strategy == TOKEN_RECYCLING:
-            return DraftsFrom(shared=False, own_text=False, recycles=size)
-        if request.strategy == FUSED:
-            sources = request.speculation.fused
-            return DraftsFrom(shared=sources.phrases, own_text=sources.own_text, recycles=size)
-        # The others only teach: they draft from nothing here, or from an index of their own.
-        reads = request.strategy in DRAFTER_STRATEGIES
-        return DraftsFrom(shared=reads, own_text=reads)
 
     def _draft_costs(self, request: GenerationRequest) -> CostLine:
         """Of the draft model's forwards, halfway through; empty while no drafter has answered."""
         curve = self.drafter.cost_curve if self.drafter is not None else ()
         return cost_line(curve, _context_of(request))
 
-    def _gain(self, request: GenerationRequest, costs: CostLine | None) -> Gain:
+    def _gain(self, request: GenerationRequest, draft_token_ns: float) -> Gain:
         """What drafts bring; at first it is known what a forward of the draft model takes."""
-        forward_ns = 0.0
-        if costs is not None:
-            forward_ns = costs.nanoseconds(1) if costs.rows else UNMEASURED_DRAFT_TOKEN_NS
         method, temperature = request.speculation.method, request.sampling.temperature
-        return self._gains.of(method, temperature, forward_ns)
+        return self._gains.of(method, temperature, draft_token_ns)
 
     def _controller(self, request: GenerationRequest) -> Controller:
         info = self.verifier
@@ -264,6 +248,19 @@ class Deployment:
             drafter_shares=self.drafter is not None and self.drafter.shares_processor(info),
             everybodys=self._gains.pace_of(said.method, request.sampling.temperature),
         )
+
+
+def _drafts_from(request: GenerationRequest) -> DraftsFrom:
+    if request.strategy == TOKEN_RECYCLING:
+        return DraftsFrom(shared=False, own_text=False, recycles=True)
+    if request.strategy == FUSED:
+        sources = request.speculation.fused
+        return DraftsFrom(
+            shared=sources.phrases, own_text=sources.own_text, recycles=sources.recycling
+        )
+    # The others only teach: they draft from nothing here, or from an index of their own.
+    reads = request.strategy in DRAFTER_STRATEGIES
+    return DraftsFrom(shared=reads, own_text=reads)
 
 
 def _context_of(request: GenerationRequest) -> int:

@@ -145,14 +145,11 @@ class Namespace:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DraftsFrom:
-    """What a session's drafts are made of; what it learns is another matter.
-
-    `recycles` is the size of the vocabulary where the target's successors are used too.
-    """
+    """What a session's drafts are made of; what it learns is another matter."""
 
     shared: bool = True
     own_text: bool = True
-    recycles: int = 0
+    recycles: bool = False  # the target's successors
 
 
 ALL_PHRASES = DraftsFrom()
@@ -242,10 +239,10 @@ class PhraseStore:
             if scope is PhraseScope.SHARED and told:
                 teach = partial(self._publish, namespace.name)
             if drafts_from.recycles:
-                table = namespace.successors(drafts_from.recycles)
+                table = namespace.successors(vocabulary_size)
                 table = table if scope is PhraseScope.SHARED else table.copy()
         elif drafts_from.recycles:
-            table = SuccessorTable(drafts_from.recycles)
+            table = SuccessorTable(vocabulary_size)
         return PhraseSession(
             text,
             expected_tokens,

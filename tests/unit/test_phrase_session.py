@@ -111,7 +111,7 @@ def test_a_text_that_is_not_drafted_from_is_not_counted(
     session = store.session(
         PhraseAccess(scope=scope), [1, 2, 3] * 400, vocabulary_size=8, expected_tokens=16,
         publishes=True,
-        drafts_from=DraftsFrom(own_text=own_text, recycles=8), prediction=[1, 2],
+        drafts_from=DraftsFrom(own_text=own_text, recycles=True), prediction=[1, 2],
     )  # fmt: skip
     assert session is not None and session._own is None
     assert list(session.reading()) == []

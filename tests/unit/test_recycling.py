@@ -142,14 +142,15 @@ def test_verdicts_feed_the_table() -> None:
 
 def test_a_table_is_shared_as_far_as_phrases_are() -> None:
     store = PhraseStore(PhraseSettings())
-    recycles = DraftsFrom(shared=False, own_text=False, recycles=VOCABULARY)
+    recycles = DraftsFrom(shared=False, own_text=False, recycles=True)
     teaching = Verdict((), (1,), 1, (), successor_ids=(9,))
 
     def session(scope: PhraseScope, tenant: str = "a") -> PhraseSession:
         access = PhraseAccess(scope=scope, target_fingerprint="f", tenant=tenant, origin=1)
         made = store.session(
-            access, (), vocabulary_size=8, expected_tokens=16, publishes=False, drafts_from=recycles
-        )
+            access, (), vocabulary_size=VOCABULARY, expected_tokens=16, publishes=False,
+            drafts_from=recycles,
+        )  # fmt: skip
         assert made is not None
         return made
 
