@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from drafter_service.economy import Choice, Ways
+from drafter_service.ways import Choice, Ways
 from draftloop.calibration import Calibration
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from prometheus_client import Counter
 
-from drafter_service.economy import Way
+from drafter_service.ways import Way
 from draftloop.metrics import REGISTRY
 
 FUSED_DRAFTS = Counter(

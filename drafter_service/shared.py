@@ -8,10 +8,10 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from drafter_service.config import DRAFT_TEMPERATURE
-from drafter_service.economy import Choice
 from drafter_service.experience import Experience
 from drafter_service.session import DrafterSession, SessionRequest
 from drafter_service.strategies import STRATEGIES, Strategy
+from drafter_service.ways import Choice
 from draftloop.calibration import Calibration
 from draftloop.calibrations import step_of
 from draftloop.runtime.kv_cache import Slot

@@ -18,10 +18,10 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 
-from drafter_service.economy import Way
 from drafter_service.metrics import DRAFTED_BY
 from drafter_service.session import DrafterSession
 from drafter_service.strategies.tree import TreeStrategy
+from drafter_service.ways import Way
 from draftloop.runtime.forward import Task
 from draftloop.speculation import FUSED
 from draftloop.tree import EMPTY_TREE, DraftBudget, DraftEnd, DraftTree, Verdict
