@@ -28,6 +28,7 @@ class DrafterSession(Session[DrafterStream]):
     def __init__(self, replicas: Replicas, terms: SessionTerms, *, target: ModelInfo) -> None:
         super().__init__(replicas, terms)
         self._target = target
+        self._known: int | None = None  # tokens of the text that a replica has computed before
         self._opening: asyncio.Task[None] | None = None
         self._refused = False  # this request, by a drafter that cannot do what it asks
         self._waits_s = 0.0
@@ -50,6 +51,15 @@ class DrafterSession(Session[DrafterStream]):
     def fits(self, committed: Sequence[int]) -> bool:
         """Whether a drafter can take the request and its text."""
         return not self._refused and self._has_room(committed)
+
+    def fresh(self, committed: Sequence[int]) -> int:
+        """How many tokens a replica would have to compute, as far as was known at the first call.
+
+        Rounds ask until a session is open, and looking takes its time with a long text.
+        """
+        if self._known is None:
+            self._known = self._replicas.known(committed, self._terms.request.prefix_group)
+        return len(committed) - self._known
 
     def open(self, committed: Sequence[int], waits_s: float | None = None) -> None:
         """Begins to open on the best replica that is not resting; the drafter prefills at once.

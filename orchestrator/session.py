@@ -20,7 +20,6 @@ class Session(Generic[AnyStream]):
         self._replicas = replicas
         self._terms = terms
         self._stream: AnyStream | None = None
-        self._known: int | None = None  # tokens of the text that a replica has computed before
         self._replica: Replica | None = None
 
     async def close(self) -> None:
@@ -35,15 +34,6 @@ class Session(Generic[AnyStream]):
 
     def _by_preference(self, committed: Sequence[int]) -> list[Replica]:
         return self._replicas.by_preference(committed, self._terms.request.prefix_group)
-
-    def fresh(self, committed: Sequence[int]) -> int:
-        """How many tokens a replica would have to compute, as far as was known at the first call.
-
-        Rounds ask until a session is open, and looking takes its time with a long text.
-        """
-        if self._known is None:
-            self._known = self._replicas.known(committed, self._terms.request.prefix_group)
-        return len(committed) - self._known
 
     def _served(self, committed: Sequence[int]) -> None:
         """Lets sessions that begin alike know where they best go."""
