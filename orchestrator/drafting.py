@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
-from typing import Protocol
+from collections.abc import Sequence
 
 from draftloop.errors import Unavailable
 from draftloop.pieces import in_pieces
@@ -22,20 +21,8 @@ from orchestrator.choice import DraftChoice, ModelChoice
 from orchestrator.figures import SpeculationFigures
 from orchestrator.hindsight import Alternative
 from orchestrator.selection import NO_OFFER, Offer, Selection, cut
+from orchestrator.sources import Source
 from phrase_store.session import PhraseSession
-
-
-class Source(Protocol):
-    """Drafts from tokens alone, in microseconds."""
-
-    def reading(self) -> Iterator[None]:
-        """Takes in the prompt, a piece a step; the first draft takes in what is left of it."""
-
-    def propose(self, committed: Sequence[int], budget: DraftBudget) -> DraftTree:
-        """A draft that continues the committed tokens."""
-
-    def observe(self, committed: Sequence[int], new: int, draft: DraftTree, said: Verdict) -> None:
-        """Learns from a verdict; the last `new` committed tokens are those that it brought."""
 
 
 class Drafting:

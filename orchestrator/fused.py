@@ -29,9 +29,9 @@ from phrase_store.session import PhraseSession
 
 
 class FusedDrafting(ModelDrafting):
-    """Chooses, round by round, between no draft, free sources alone, and the draft model on top.
+    """The draft model goes on where the free sources end, in the rounds that `choice` asks it in.
 
-    `choice` says when the draft model is asked; without it that is switched off.
+    Without `choice` it is switched off.
     """
 
     def __init__(

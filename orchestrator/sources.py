@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
+from typing import Protocol
 
 from draftloop.lookahead import LookaheadParameters, LookaheadWindow
 from draftloop.ngram_pool import NgramPool
@@ -16,6 +17,19 @@ from phrase_store.session import PhraseSession
 NGRAM_ESTIMATE = 0.4
 # Of a prompt, taken in at once: some tenths of a millisecond.
 PIECE_TOKENS = 128
+
+
+class Source(Protocol):
+    """Drafts from tokens alone, in microseconds."""
+
+    def reading(self) -> Iterator[None]:
+        """Takes in the prompt, a piece a step; the first draft takes in what is left of it."""
+
+    def propose(self, committed: Sequence[int], budget: DraftBudget) -> DraftTree:
+        """A draft that continues the committed tokens."""
+
+    def observe(self, committed: Sequence[int], new: int, draft: DraftTree, said: Verdict) -> None:
+        """Learns from a verdict; the last `new` committed tokens are those that it brought."""
 
 
 class PhraseSource:
