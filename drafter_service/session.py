@@ -26,6 +26,9 @@ from draftloop.speculation import (
 from draftloop.tree import DraftBudget
 from phrase_store.session import PhraseSession
 
+# Positions whose noise is there when a draft begins: deeper ones take another call and more noise.
+NOISE_AT_ONCE = 16
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionRequest(Opening):
@@ -46,10 +49,6 @@ class SessionRequest(Opening):
         self.ouroboros.validate("ouroboros")
         self.opt_tree.validate("opt_tree", MAX_WINDOW_NODES)
         self.cascade.validate("cascade")
-
-
-# Positions whose noise is there when a draft begins: deeper ones take another call and more noise.
-NOISE_AT_ONCE = 16
 
 
 @dataclass(slots=True)

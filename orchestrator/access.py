@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import hmac
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
 from draftloop import logs
@@ -73,13 +73,9 @@ class Caller:
         if self._rate is not None:
             self._rate.take(count)
 
-    @contextlib.contextmanager
-    def admitted(self, count: int = 1) -> Iterator[None]:
+    def admitted(self, count: int = 1) -> AbstractContextManager[None]:
         """For as long as so many requests run. Raises Overloaded past the key's limit."""
-        with contextlib.ExitStack() as running:
-            if self._running is not None:
-                running.enter_context(self._running.more(count))
-            yield
+        return nullcontext() if self._running is None else self._running.more(count)
 
 
 EVERYBODY = Caller()

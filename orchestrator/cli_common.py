@@ -43,8 +43,8 @@ def client_of(
     server: str,
     api_key: str | None,
     tls_ca: Path | None,
-    tls_certificate: Path | None = None,
-    tls_key: Path | None = None,
+    tls_certificate: Path | None,
+    tls_key: Path | None,
 ) -> Client:
     """A client as the command line's options describe it; raises what `tls_of` raises."""
     return Client(server, api_key=api_key, tls=tls_of(tls_ca, tls_certificate, tls_key))

@@ -22,13 +22,12 @@ from orchestrator.admission import RequestLimit
 COMMAND = (sys.executable, "-P", "-m", "draftloop.grammars.trial")
 PROCESSES = 2  # so that one who asks for the impossible does not keep all others waiting
 MOST_REMEMBERED = 256
-MOST_WAITING = 64
 
 
 class GrammarTrials:
     """Tries each grammar once and remembers; processes are started when they are needed."""
 
-    def __init__(self, folder: Path, most_waiting: int = MOST_WAITING) -> None:
+    def __init__(self, folder: Path, most_waiting: int) -> None:
         """`folder` holds the tokenizer; so many requests may wait for trials."""
         self._folder = folder
         self._waiting = RequestLimit(most_waiting, "requests with a new grammar")

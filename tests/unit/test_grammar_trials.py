@@ -35,7 +35,7 @@ LINKS = 4000  # of a chain of rules, which is walked by recursion
 
 @pytest.fixture
 async def trials() -> AsyncIterator[GrammarTrials]:
-    made = GrammarTrials(bundled_model("verifier"))
+    made = GrammarTrials(bundled_model("verifier"), most_waiting=64)
     yield made
     await made.close()
 
@@ -215,7 +215,7 @@ async def test_a_tokenizer_of_which_nobody_knows_the_bytes(tmp_path: Path) -> No
     words = models.WordLevel({"a": 0, "b": 1}, unk_token="a")
     Tokenizer(words).save(str(tmp_path / "tokenizer.json"))
     with pytest.raises(InvalidInput, match="cannot be followed with this model's tokenizer"):
-        await GrammarTrials(tmp_path).require(
+        await GrammarTrials(tmp_path, most_waiting=1).require(
             SOUND, model_info(vocabulary_size=2, stop_token_ids=(1,))
         )
 

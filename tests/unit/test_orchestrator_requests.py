@@ -36,7 +36,7 @@ def tokenizer() -> Tokenizer:
 @pytest.fixture(scope="module")
 def reader(tokenizer: Tokenizer) -> RequestReader:
     settings = OrchestratorSettings(default_strategy=AUTOREGRESSIVE, default_max_tokens=9)
-    return RequestReader(settings, tokenizer, GrammarTrials(settings.tokenizer))
+    return RequestReader(settings, tokenizer, GrammarTrials(settings.tokenizer, 9))
 
 
 async def test_what_is_not_said_is_the_servers_choice(reader: RequestReader) -> None:
@@ -90,7 +90,7 @@ async def test_an_answer_that_ends_itself_may_fill_the_context(
 ) -> None:
     """What it costs is estimated by what answers usually have."""
     settings = OrchestratorSettings(default_max_tokens=default)
-    reader = RequestReader(settings, tokenizer, GrammarTrials(settings.tokenizer))
+    reader = RequestReader(settings, tokenizer, GrammarTrials(settings.tokenizer, 9))
     model = replace(MODEL, context_length=2000 if ends_itself else 15)
     request = await reader.read(replace(SAID, ends_itself=ends_itself), model)
     assert request.max_tokens == expected
@@ -190,7 +190,7 @@ async def test_choices_of_one_request_have_its_bad_words_read_once(
 ) -> None:
     """Some hundred long ones take the event loop's time, and there may be 128 choices."""
     settings = OrchestratorSettings()
-    reader = RequestReader(settings, tokenizer, GrammarTrials(settings.tokenizer))
+    reader = RequestReader(settings, tokenizer, GrammarTrials(settings.tokenizer, 9))
     read = list[str]()
 
     def encode(text: str, *, add_special_tokens: bool) -> list[int]:
