@@ -29,6 +29,7 @@ from phrase_store import store as phrases
 from phrase_store.config import PhraseSettings
 from phrase_store.index import grow
 from phrase_store.log import LogOptions, open_log
+from phrase_store.namespace import Namespace, namespace_name
 from phrase_store.records import encode
 
 RECORDS = 1_000_000
@@ -36,7 +37,7 @@ WRITTEN_AT_ONCE = 5000
 COMMITTED_TOKENS, PREDICTED_TOKENS = 4, 2  # a round: what was emitted, and a corrected branch
 CALLS = 2000
 OUTAGE_S = 5.0
-NAMESPACE = phrases.namespace_name("benchmark", "")
+NAMESPACE = namespace_name("benchmark", "")
 TEXT = zipf_text(1_000_000, seed=1)
 
 
@@ -82,7 +83,7 @@ def fill(url: str, records: int) -> None:
     log.close()
 
 
-def look_up(namespace: phrases.Namespace, number: int) -> None:
+def look_up(namespace: Namespace, number: int) -> None:
     """A draft of 16 nodes."""
     start = number * 397 % (len(TEXT) - MAX_CONTEXT)
     grow(
@@ -101,7 +102,7 @@ def timed(call: Callable[[int], object], number: int) -> float:
     return (time.perf_counter() - began) * 1000
 
 
-def replay(namespace: phrases.Namespace) -> tuple[float, float, list[float]]:
+def replay(namespace: Namespace) -> tuple[float, float, list[float]]:
     """Seconds until the log is read, of CPU in this process, and how long look-ups took."""
     began, cpu_began = time.perf_counter(), time.process_time()
     times: list[float] = []
@@ -110,7 +111,7 @@ def replay(namespace: phrases.Namespace) -> tuple[float, float, list[float]]:
     return time.perf_counter() - began, time.process_time() - cpu_began, times
 
 
-def use(namespace: phrases.Namespace, seconds: float) -> list[float]:
+def use(namespace: Namespace, seconds: float) -> list[float]:
     """How long it took to look up and to publish, once in 5 milliseconds."""
     chance, ends = random.Random(2), time.perf_counter() + seconds
     times: list[float] = []

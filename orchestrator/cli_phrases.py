@@ -55,14 +55,15 @@ def _require_shared(url: str) -> None:
 def _names(url: str, model: str | None, tenant: str | None) -> list[str]:
     """The namespaces that have a log and that the options mean."""
     from phrase_store.log import list_namespaces
+    from phrase_store.namespace import owners_of
     from phrase_store.transfer import PATIENT
 
     _require_shared(url)
+    names = list_namespaces(url, PATIENT)
     return [
         name
-        for name in list_namespaces(url, PATIENT)
-        if (model is None or name.partition(":")[0] == model)
-        and (tenant is None or name.partition(":")[2] == tenant)
+        for name, (owner, of) in zip(names, map(owners_of, names), strict=True)
+        if model in (None, owner) and tenant in (None, of)
     ]
 
 
@@ -83,6 +84,7 @@ def _lengths(url: str, names: list[str]) -> int:
 def stats(url: Url = MEMORY, model: Model = None, tenant: Tenant = None) -> None:
     """Show what the log holds, by model and tenant."""
     with clear_errors():
+        from phrase_store.namespace import owners_of
         from phrase_store.transfer import count
 
         names = _names(url, model, tenant)
@@ -94,7 +96,7 @@ def stats(url: Url = MEMORY, model: Model = None, tenant: Tenant = None) -> None
         with progress("reading", _lengths(url, names)) as told:
             for name, log in _logs(url, names):
                 census = count(log, told)
-                owner, _, of = name.partition(":")
+                owner, of = owners_of(name)
                 table.add_row(
                     escape(owner), escape(of) or "[dim]none[/]", f"{census.records:,}",
                     f"{census.phrases:,}", f"{census.tokens:,}", decimal(census.bytes),
@@ -112,11 +114,13 @@ def clear(
 ) -> None:
     """Empty the log; every process that follows it forgets its phrases too."""
     with clear_errors():
+        from phrase_store.namespace import namespace_name
         from phrase_store.transfer import clear_log
 
         names = _names(url, model, tenant)
         if not names and model is not None and tenant is not None:
-            names = [f"{model}:{tenant}"]  # the log may be gone while processes still know phrases
+            # the log may be gone while processes still know phrases
+            names = [namespace_name(model, tenant)]
         if not names:
             console.print(
                 "the log holds nothing of that; where it was lost, processes may know phrases all "

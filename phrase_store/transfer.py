@@ -20,6 +20,7 @@ from draftloop.config import broken_rules
 from draftloop.errors import InvalidInput
 from draftloop.phrase import MAX_CONTEXT, MAX_PHRASE_TOKENS, Phrase
 from phrase_store.log import START, LogOptions, PhraseLog, open_log
+from phrase_store.namespace import namespace_name, owners_of
 from phrase_store.records import (
     ORIGIN_LIMIT,
     TOKEN_LIMIT,
@@ -112,7 +113,7 @@ def write_header(file: TextIO) -> None:
 
 def export_log(log: PhraseLog, namespace: str, file: TextIO, told: Told) -> int:
     """Adds a log to a file; returns how many records of it could be read."""
-    model, _, tenant = namespace.partition(":")
+    model, tenant = owners_of(namespace)
     written = 0
     for records in _read(log):
         for batch in map(decode, records):
@@ -141,7 +142,7 @@ def import_file(url: str, path: Path, told: Told) -> int:
             log.append(waiting.pop(name))
 
     for line in _lines(path):
-        name = f"{line.model}:{line.tenant}"
+        name = namespace_name(line.model, line.tenant)
         records = waiting.setdefault(name, [])
         records += line.records(salt)
         phrases += len(line.phrases)

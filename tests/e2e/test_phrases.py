@@ -20,8 +20,8 @@ from draftloop.phrase import Phrase
 from orchestrator.launcher import Stack
 from orchestrator.role_process import RoleProcess
 from orchestrator.stack_config import StackConfig
+from phrase_store.namespace import namespace_name
 from phrase_store.records import encode_all
-from phrase_store.store import namespace_name
 from protos import generation_pb2 as pb
 from protos import speculation_pb2 as shared
 from tests.e2e.client import Case, Client, first_difference, held_out_prompts

@@ -18,8 +18,8 @@ from orchestrator.cli import app
 from orchestrator.front import Front
 from orchestrator.servicer import GenerationServicer, register
 from phrase_store.log import open_log
+from phrase_store.namespace import namespace_name
 from phrase_store.records import encode
-from phrase_store.store import namespace_name
 from protos import generation_pb2 as pb
 from protos import generation_pb2_grpc
 from tests.support.gateway import Described, gateway

@@ -18,10 +18,11 @@ from draftloop.phrase import Phrase
 from draftloop.tree import DraftBudget
 from phrase_store.index import grow, warm_up
 from phrase_store.log import LogOptions, LogUnavailable, open_log
+from phrase_store.namespace import namespace_name
 from phrase_store.records import encode, encode_cleared
 from phrase_store.redis_log import RedisLog
 from phrase_store.replication import READ_RECORDS
-from phrase_store.store import PhraseStore, namespace_name
+from phrase_store.store import PhraseStore
 from phrase_store.transfer import clear_log, open_patiently
 from tests.service.conftest import PATIENCE_S
 from tests.support.phrases import phrase, says

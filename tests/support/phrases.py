@@ -6,7 +6,7 @@ from draftloop.calibration import Calibration
 from draftloop.phrase import Phrase
 from draftloop.tree import DraftBudget
 from phrase_store.index import grow
-from phrase_store.store import Namespace
+from phrase_store.namespace import Namespace
 
 CONTEXT = (11, 12, 13)
 
