@@ -85,7 +85,7 @@ class RedisLog(PhraseLog):
         if not found:
             return []
         streams = found.values() if isinstance(found, dict) else [pair[1] for pair in found]
-        return self._noted(_entries([entry for stream in streams for entry in _flat(stream)]))
+        return self._noted(_entries([entry for stream in streams for entry in stream]))
 
     def resume(self, after: str) -> str:
         last = self._call(lambda client: client.xrevrange(self._key, "+", "-", 1))
@@ -256,13 +256,6 @@ def _as_unavailable(shown: _Shown) -> Iterator[None]:
     except (RedisError, RedisClusterException, OSError) as error:
         kind = LogRefused if isinstance(error, ResponseError) else LogUnavailable
         raise kind(f"{shown.url}: {shown.reason(error)}") from None
-
-
-def _flat(stream: Any) -> list[Any]:
-    """The entries of one stream: the newer protocol wraps them in one more list."""
-    if len(stream) == 1 and isinstance(stream[0], list):
-        return list(stream[0])
-    return list(stream)
 
 
 def _entries(raw: Sequence[Any]) -> list[Entry]:
