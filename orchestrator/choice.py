@@ -172,8 +172,7 @@ class ModelChoice(DraftChoice):
         openings = self._gain.shared.openings if self.drafter.fits(committed) else None
         opens = self._controller.fixed or (openings.takes(pays) if openings else pays)
         if opens:
-            waits_s = self._waits_s(advantage, self._prefill_ns(committed))
-            self.drafter.open(committed, waits_s)
+            self.drafter.open(committed, self._waits_s(committed, advantage))
         return opens
 
     def _repays(self, committed: Sequence[int], advantage: float) -> bool:
@@ -186,7 +185,7 @@ class ModelChoice(DraftChoice):
     def _prefill_ns(self, committed: Sequence[int]) -> float:
         return self._costs.nanoseconds(self.drafter.fresh(committed))
 
-    def _waits_s(self, advantage: float, prefill_ns: float) -> float | None:
+    def _waits_s(self, committed: Sequence[int], advantage: float) -> float | None:
         """How long the first draft is waited for: no longer than it is worth.
 
         With a small target that is less than opening takes, and rounds go on without until then.
@@ -195,5 +194,5 @@ class ModelChoice(DraftChoice):
         controller = self._controller
         if controller.fixed:
             return None
-        longest = LEAST_WAIT_S + PREFILLS * prefill_ns / 1e9
+        longest = LEAST_WAIT_S + PREFILLS * self._prefill_ns(committed) / 1e9
         return min(longest, max(0.0, advantage) / controller.prices.rate / 1e9)

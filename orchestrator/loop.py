@@ -72,7 +72,8 @@ class Generation:
                 first = await self._open()
             self.timings.time_to_first_token_ns = time.perf_counter_ns() - started
             piece = self._commit(EMPTY_TREE, first.verdict)
-            self._count_opened(piece)
+            waited = self.timings.time_to_first_token_ns
+            self.meter.opened(len(self.request.prompt), waited, len(piece.token_ids))
             yield piece
             verdict: Verdict | None = None
             decoding = time.perf_counter_ns()
@@ -131,10 +132,6 @@ class Generation:
     def _observe(self, piece: Piece, verdict: Verdict) -> None:
         self.drafting.observe(self.committed, len(piece.token_ids), piece.draft, verdict)
 
-    def _count_opened(self, piece: Piece) -> None:
-        waited = self.timings.time_to_first_token_ns
-        self.meter.opened(len(self.request.prompt), waited, len(piece.token_ids))
-
     async def _draft(self, verdict: Verdict | None, of: Span) -> Draft:
         """A draft as large as pays."""
         asked, fallbacks = time.perf_counter_ns(), self.figures.fallback_rounds
@@ -164,13 +161,10 @@ class Generation:
             accepted = len(answer.verdict.accepted_nodes)
             span.note(accepted=accepted, **answer.timings.attributes())
         self._times.verify_ns = time.perf_counter_ns() - asked
-        self._times.reopened = self._reopened()
+        # Whether the verdict came from another session than the one of the round before.
+        self._times.reopened = self.verifier.reopened > self.figures.reopened_sessions
         self.timings.observe_verify(self._times, answer.timings)
         return answer
-
-    def _reopened(self) -> bool:
-        """Whether this round's verdict came from another session than the one before."""
-        return self.verifier.reopened > self.figures.reopened_sessions
 
     def _commit(self, tree: DraftTree, verdict: Verdict, end: DraftEnd = DraftEnd.NONE) -> Piece:
         """Makes the verdict's tokens final, up to the first reason to end."""
