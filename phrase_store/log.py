@@ -134,18 +134,18 @@ def is_shared(url: str) -> bool:
     return kind_of(url) != "memory" or bool(url.partition("://")[2])
 
 
-def open_log(url: str, namespace: str, options: LogOptions | None = None) -> PhraseLog:
+def open_log(url: str, namespace: str, options: LogOptions) -> PhraseLog:
     """The log of a namespace; connects when it is first used.
 
     Raises InvalidInput for a URL that breaks the rules: see `redis_url` for the forms, besides
     `memory://name` (shared within this process, for tests).
     """
-    return _backend(url).connect(url, namespace, options or LogOptions())
+    return _backend(url).connect(url, namespace, options)
 
 
-def list_namespaces(url: str, options: LogOptions | None = None) -> list[str]:
+def list_namespaces(url: str, options: LogOptions) -> list[str]:
     """Names of the namespaces that have a log; raises InvalidInput and LogUnavailable."""
-    return _backend(url).namespaces(url, options or LogOptions())
+    return _backend(url).namespaces(url, options)
 
 
 def _backend(url: str) -> Backend:

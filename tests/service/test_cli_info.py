@@ -17,7 +17,7 @@ from orchestrator import terminal
 from orchestrator.cli import app
 from orchestrator.front import Front
 from orchestrator.servicer import GenerationServicer, register
-from phrase_store.log import open_log
+from phrase_store.log import LogOptions, open_log
 from phrase_store.namespace import namespace_name
 from phrase_store.records import encode
 from protos import generation_pb2 as pb
@@ -60,7 +60,7 @@ async def told(address: str) -> str:
 async def test_the_phrase_log_of_redis_as_it_comes_and_goes(tmp_path: Path) -> None:
     with RedisServer(tmp_path, f"requirepass {PASSWORD}") as redis:
         url = f"redis://:{PASSWORD}@127.0.0.1:{redis.port}"
-        log = open_log(url, namespace_name(MODEL, TENANT))
+        log = open_log(url, namespace_name(MODEL, TENANT), LogOptions())
         log.append(RECORDS)
         log.close()
         async with orchestrator(phrases_url=url, phrases_mib=2) as (deployment, address):

@@ -113,7 +113,7 @@ def test_a_log_that_nobody_else_may_read_is_not_kept(
     until(lambda: set(threading.enumerate()) <= threads)
     figures = store.figures()
     assert (figures.published, figures.dropped, figures.waiting, figures.replaying) == (0, 0, 0, 0)
-    assert not figures.open_breakers and not list_namespaces("memory://")
+    assert not figures.open_breakers and not list_namespaces("memory://", LogOptions())
 
 
 def test_a_running_request_keeps_its_namespace(
