@@ -10,8 +10,6 @@ import grpc
 
 from draftloop import logs, tracing
 from draftloop.errors import InvalidInput, Unavailable
-from draftloop.load import ServiceLoad
-from draftloop.model_info import ModelInfo
 from draftloop.rpc import convert
 from draftloop.rpc.convert_speculation import (
     access_to_pb,
@@ -28,12 +26,12 @@ from draftloop.tree import (
     Verdict,
     Verification,
 )
+from orchestrator.discovery import ServiceInfo
 from orchestrator.replicas import Replica
 from orchestrator.stream import Stream, begun
 from orchestrator.terms import SessionTerms
 from protos import drafter_pb2, drafter_pb2_grpc, verifier_pb2, verifier_pb2_grpc
 
-ServiceInfo = tuple[ModelInfo, ServiceLoad]
 # Of a drafter that prefills. Discovery asks it every second how many forwards it has run.
 SILENCE_S = 3.0
 # Of this process: a session that is reopened is another one, and so is that of an id used twice.

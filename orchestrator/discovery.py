@@ -24,7 +24,8 @@ ASK_MISSING_S = 0.25
 ANSWER_S = 3.0
 TLS_SETTING = "services_tls_ca"
 
-Ask = Callable[[grpc.aio.Channel, float], Awaitable[tuple[ModelInfo, ServiceLoad]]]
+ServiceInfo = tuple[ModelInfo, ServiceLoad]
+Ask = Callable[[grpc.aio.Channel, float], Awaitable[ServiceInfo]]
 Open = Callable[[Address], grpc.aio.Channel]
 # Raises Mismatch where a model cannot serve here.
 RequireFit = Callable[[ModelInfo, str], None]
@@ -153,7 +154,7 @@ class Discovery:
             log.warning(f"{self._role} missing", address=each.replica.address, reason=each.problem)
             each.told = each.problem
 
-    async def _answer(self, each: Watched) -> tuple[ModelInfo, ServiceLoad] | str:
+    async def _answer(self, each: Watched) -> ServiceInfo | str:
         try:
             return await self._ask(each.replica.channel, ANSWER_S)
         except grpc.aio.AioRpcError as error:
@@ -164,7 +165,7 @@ class Discovery:
             log.error("unforeseen error", exc_info=error)
             return f"its answer cannot be read: {type(error).__name__}"
 
-    def _judge(self, each: Watched, answer: tuple[ModelInfo, ServiceLoad] | str) -> None:
+    def _judge(self, each: Watched, answer: ServiceInfo | str) -> None:
         replica = each.replica
         if isinstance(answer, str):
             self._leave(each, answer)

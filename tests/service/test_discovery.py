@@ -18,8 +18,8 @@ from draftloop.rpc.channel import open_channel
 from orchestrator import discovery
 from orchestrator.addresses import Address, AddressBook
 from orchestrator.beginnings import BLOCK
-from orchestrator.clients import ServiceInfo, drafter_info
-from orchestrator.discovery import Discovery
+from orchestrator.clients import drafter_info
+from orchestrator.discovery import Discovery, ServiceInfo
 from protos import drafter_pb2_grpc
 from tests.faults import fakes
 from tests.support.model_info import model_info

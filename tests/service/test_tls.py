@@ -26,10 +26,10 @@ from draftloop.rpc.server import RoleServer
 from draftloop.tls import ClientTls
 from orchestrator.addresses import AddressBook
 from orchestrator.cli import app
-from orchestrator.clients import ServiceInfo, verifier_info
+from orchestrator.clients import verifier_info
 from orchestrator.config import OrchestratorSettings
 from orchestrator.deployment import Deployment
-from orchestrator.discovery import Discovery
+from orchestrator.discovery import Discovery, ServiceInfo
 from orchestrator.front import Front
 from orchestrator.gateway.server import HttpServer
 from tests.support.certificates import LIFE, Authority, Pair
