@@ -20,7 +20,7 @@ from draftloop.config import Quantization, bundled_model
 from draftloop.environment import API_KEY
 from draftloop.phrase import PhraseScope
 from draftloop.request import GenerationParameters, SamplingParameters
-from draftloop.rpc.health import CA, CERTIFICATE, KEY
+from draftloop.rpc.health import CA, CERTIFICATE, KEY, SERVER_NAME
 from draftloop.speculation import OUROBOROS, Speculation
 from orchestrator.cli_common import tls_of
 from orchestrator.launcher import Stack
@@ -155,7 +155,7 @@ def connected(address: str) -> Iterator[RunningServer]:
     """
     said = (os.environ.get(name) for name in (CA, CERTIFICATE, KEY))
     ca, certificate, key = (Path(file) if file else None for file in said)
-    tls = tls_of(ca, certificate, key)
+    tls = tls_of(ca, certificate, key, os.environ.get(SERVER_NAME, ""))
     client = AsyncClient(address, api_key=os.environ.get(API_KEY), tls=tls, retry=NO_RETRY)
     with _loop_of(client) as runner:
         yield RunningServer(client, runner)

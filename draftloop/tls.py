@@ -99,12 +99,14 @@ class RenewedFiles:
 class ClientTls:
     """The CA whose servers a client trusts, and what it shows them of itself, as PEM files.
 
-    The server's certificate must name the host that was asked for, or one of its addresses.
+    The server's certificate must name the host that was asked for, or one of its addresses, or
+    else `server_name`.
     """
 
     ca: Path
     certificate: Path | None = None
     key: Path | None = None
+    server_name: str = ""
     settings: str = "tls"  # how the names of the settings begin that these files come from
 
     def require_usable(self) -> None:

@@ -32,6 +32,7 @@ with ends_at_once("draftloop"):  # they take a second
         TlsCa,
         TlsCertificate,
         TlsKey,
+        TlsServerName,
         clear_errors,
         client_of,
         console,
@@ -70,9 +71,10 @@ def info(
     tls_ca: TlsCa = None,
     tls_certificate: TlsCertificate = None,
     tls_key: TlsKey = None,
+    tls_server_name: TlsServerName = "",
 ) -> None:
     """Show models, strategies and limits of a running deployment."""
-    tls = (tls_ca, tls_certificate, tls_key)
+    tls = (tls_ca, tls_certificate, tls_key, tls_server_name)
     with clear_errors(), client_of(server, api_key, *tls) as client:
         terminal.show_info(console, client.info())
 

@@ -16,6 +16,7 @@ from orchestrator.cli_common import (
     TlsCa,
     TlsCertificate,
     TlsKey,
+    TlsServerName,
     clear_errors,
     complaints,
     progress,
@@ -46,6 +47,7 @@ def batch(
     tls_ca: TlsCa = None,
     tls_certificate: TlsCertificate = None,
     tls_key: TlsKey = None,
+    tls_server_name: TlsServerName = "",
 ) -> None:
     """Answer a file of requests. The same command goes on where an earlier one was stopped."""
     with clear_errors():
@@ -57,6 +59,7 @@ def batch(
         client = connect(
             server, api_key=api_key, timeout_s=timeout_s, concurrency=concurrency,
             tls_ca=tls_ca, tls_certificate=tls_certificate, tls_key=tls_key,
+            tls_server_name=tls_server_name,
         )  # fmt: skip
         wanted = check_requests(requests)  # all of it, so that a mistake sends nothing
         began = time.monotonic()

@@ -14,7 +14,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from draftloop.client import Client, ClientTls
 from draftloop.environment import API_KEY
 from draftloop.errors import DraftloopError, StartupFailure
-from draftloop.rpc.health import CA, CERTIFICATE, KEY
+from draftloop.rpc.health import CA, CERTIFICATE, KEY, SERVER_NAME
 
 FAILED = 2
 
@@ -37,6 +37,12 @@ TlsCertificate = Annotated[
 TlsKey = Annotated[
     Path | None, typer.Option(help="PEM file with that certificate's key.", envvar=KEY)
 ]
+TlsServerName = Annotated[
+    str,
+    typer.Option(
+        help="What the server's certificate names, if not the address.", envvar=SERVER_NAME
+    ),
+]
 
 
 def client_of(
@@ -45,18 +51,24 @@ def client_of(
     tls_ca: Path | None,
     tls_certificate: Path | None,
     tls_key: Path | None,
+    tls_server_name: str,
 ) -> Client:
     """A client as the command line's options describe it; raises what `tls_of` raises."""
-    return Client(server, api_key=api_key, tls=tls_of(tls_ca, tls_certificate, tls_key))
+    tls = tls_of(tls_ca, tls_certificate, tls_key, tls_server_name)
+    return Client(server, api_key=api_key, tls=tls)
 
 
-def tls_of(ca: Path | None, certificate: Path | None, key: Path | None) -> ClientTls | None:
+def tls_of(
+    ca: Path | None, certificate: Path | None, key: Path | None, server_name: str = ""
+) -> ClientTls | None:
     """Whom a client trusts and what it shows; None encrypts nothing.
 
     Raises StartupFailure where there is something to show, and nobody to trust.
     """
     require_encryption(ca, certificate, key)
-    return ClientTls(ca=ca, certificate=certificate, key=key) if ca else None
+    if ca is None:
+        return None
+    return ClientTls(ca=ca, certificate=certificate, key=key, server_name=server_name)
 
 
 def require_encryption(ca: Path | None, *shown: Path | None) -> None:

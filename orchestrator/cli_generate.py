@@ -26,6 +26,7 @@ from orchestrator.cli_common import (
     TlsCa,
     TlsCertificate,
     TlsKey,
+    TlsServerName,
     clear_errors,
     client_of,
     complaints,
@@ -72,6 +73,7 @@ def generate(
     tls_ca: TlsCa = None,
     tls_certificate: TlsCertificate = None,
     tls_key: TlsKey = None,
+    tls_server_name: TlsServerName = "",
 ) -> None:
     """Continue a prompt on a running deployment; figures go to standard error."""
     with clear_errors():
@@ -85,7 +87,8 @@ def generate(
             text=_standard_input() if prompt == "-" else prompt, sampling=sampling, seed=seed,
             max_tokens=max_tokens, speculation=speculation, tenant=tenant, stop=tuple(stop or ()),
         )  # fmt: skip
-        with client_of(server, api_key, tls_ca, tls_certificate, tls_key) as client:
+        tls = (tls_ca, tls_certificate, tls_key, tls_server_name)
+        with client_of(server, api_key, *tls) as client:
             if as_json:
                 _write_json(client, parameters, compare=compare)
             else:

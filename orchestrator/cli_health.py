@@ -8,12 +8,13 @@ from typing import Annotated
 import typer
 
 from draftloop.config import DEFAULT_PORTS, LOOPBACK
-from draftloop.rpc.health import SERVER_NAME, ProbeTls
+from draftloop.rpc.health import ProbeTls
 from draftloop.rpc.health import health as health_of
 from orchestrator.cli_common import (
     TlsCa,
     TlsCertificate,
     TlsKey,
+    TlsServerName,
     clear_errors,
     complaints,
     console,
@@ -46,12 +47,7 @@ def health(
     tls_ca: TlsCa = None,
     tls_certificate: TlsCertificate = None,
     tls_key: TlsKey = None,
-    tls_server_name: Annotated[
-        str,
-        typer.Option(
-            help="What the server's certificate names, if not the address.", envvar=SERVER_NAME
-        ),
-    ] = "",
+    tls_server_name: TlsServerName = "",
 ) -> None:
     """Ask a role whether it takes requests; the exit status is 0 if it does, 1 if not."""
     address = server or f"{LOOPBACK}:{DEFAULT_PORTS[role]}"

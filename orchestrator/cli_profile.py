@@ -20,6 +20,7 @@ from orchestrator.cli_common import (
     TlsCa,
     TlsCertificate,
     TlsKey,
+    TlsServerName,
     clear_errors,
     client_of,
     console,
@@ -39,12 +40,14 @@ def profile(
     tls_ca: TlsCa = None,
     tls_certificate: TlsCertificate = None,
     tls_key: TlsKey = None,
+    tls_server_name: TlsServerName = "",
 ) -> None:
     """Show what a forward costs by tokens, context and batch: measured, and corrected since."""
     with clear_errors():
         if plot is not None:
             _require_place(plot)
-        with client_of(server, api_key, tls_ca, tls_certificate, tls_key) as client:
+        tls = (tls_ca, tls_certificate, tls_key, tls_server_name)
+        with client_of(server, api_key, *tls) as client:
             info = client.info()
         models = {"verifier": info.verifier}
         if info.drafter is not None:

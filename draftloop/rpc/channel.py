@@ -32,8 +32,8 @@ def open_channel(
 ) -> grpc.aio.Channel:
     """A channel that reconnects quickly; no connection is made before the first call.
 
-    `server_name`: what the server's certificate must name, where that is not the address. Raises
-    StartupFailure where the files of `tls` cannot be used.
+    `server_name`, or that of `tls`: what the server's certificate must name, where that is not the
+    address. Raises StartupFailure where the files of `tls` cannot be used.
     """
     options: list[tuple[str, int | str]] = [
         *shared_options(max_message_bytes),
@@ -47,6 +47,6 @@ def open_channel(
     ]
     if tls is None:
         return grpc.aio.insecure_channel(address, options=options)
-    if server_name:
-        options.append(("grpc.ssl_target_name_override", server_name))
+    if name := server_name or tls.server_name:
+        options.append(("grpc.ssl_target_name_override", name))
     return grpc.aio.secure_channel(address, channel_credentials(tls), options=options)

@@ -22,17 +22,24 @@ def connect(
     tls_ca: Path | None = None,
     tls_certificate: Path | None = None,
     tls_key: Path | None = None,
+    tls_server_name: str = "",
 ) -> httpx.AsyncClient:
-    """Of `https://` servers the system's authorities are trusted where no other one is given.
+    """Of `https://` servers the system's authorities are trusted where no other one is given, and
+    their certificates must name `tls_server_name`, or else the host of the address.
 
     Raises InvalidInput for an address that is none, StartupFailure for files that cannot be used.
     """
+
+    async def name_server(request: httpx.Request) -> None:
+        request.extensions["sni_hostname"] = tls_server_name
+
     return httpx.AsyncClient(
         base_url=_base(server),
         headers={"authorization": f"Bearer {api_key}"} if api_key else {},
         timeout=httpx.Timeout(timeout_s, connect=CONNECT_TIMEOUT_S, pool=None),
         limits=httpx.Limits(max_connections=concurrency, max_keepalive_connections=concurrency),
         verify=_trust(tls_ca, tls_certificate, tls_key),
+        event_hooks={"request": [name_server] if tls_server_name else []},
         trust_env=False,  # nobody here takes a proxy of the environment
     )
 

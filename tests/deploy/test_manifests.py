@@ -14,6 +14,7 @@ from draftloop.config import DEFAULT_PORTS, ServiceSettings
 from orchestrator.config import OrchestratorSettings
 from phrase_store.session import BYTES_PER_TOKEN, MOST_TOKENS
 from tests.contract import configuration_page
+from tests.contract.repository import ROOT, fenced
 from tests.support.documented import documented_commands
 from tests.support.manifests import (
     AUTOSCALING,
@@ -25,6 +26,7 @@ from tests.support.manifests import (
     Manifests,
     combined,
     loader,
+    rendered,
 )
 
 SERVICES = {"orchestrator": "Generation", "drafter": "Drafter", "verifier": "Verifier"}
@@ -330,10 +332,9 @@ def test_keys_are_read_from_the_secret_that_a_page_creates(
         if volume["name"] == mount["name"]
     )
     create = ("kubectl", "-n", "draftloop", "create", "secret", "generic")
-    (command,) = (each for each in documented_commands() if each.words[:6] == create)
-    assert command.words[6:] == (
-        volume["secret"]["secretName"], f"--from-file={read.api_keys.name}",
-    )  # fmt: skip
+    named = (*create, volume["secret"]["secretName"])
+    (command,) = (each for each in documented_commands() if each.words[:7] == named)
+    assert command.words[7:] == (f"--from-file={read.api_keys.name}",)
 
 
 def test_the_route_leads_to_the_http_port_and_cuts_no_stream_off() -> None:
@@ -376,3 +377,17 @@ def test_everything_can_be_found_by_one_label() -> None:
     for component in (*OTHER_COMPONENTS, *AUTOSCALING):
         for document in combined("gpu", component).documents:
             assert document["metadata"]["labels"][PART_LABEL] == "draftloop"
+
+
+def test_the_documented_drafters_without_a_gpu_may_go_to_any_node(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    blocks = fenced(ROOT / "docs" / "operations.md", "yaml")
+    (text,) = (block for block in blocks if "DRAFTLOOP_DRAFTER_DEVICE=cpu" in block)
+    manifests = rendered(text)
+    said = manifests.container("drafter")["resources"]
+    assert not [name for amounts in said.values() for name in amounts if "gpu" in name]
+    assert "nodeSelector" not in manifests.pod("drafter")
+    read: Any = settings(manifests, "drafter", monkeypatch)
+    assert (read.device, read.threads) == ("cpu", int(said["limits"]["cpu"]))
+    assert str(read.model) == "/weights/draft"

@@ -41,13 +41,15 @@ class Authority:
         self.ca = folder / f"{name}.pem"
         self.ca.write_bytes(_pem(builder.sign(signer._key, hashes.SHA256())))
 
-    def pair(self, name: str, later: datetime.timedelta = NOW) -> Pair:
-        """A certificate for loopback under this name; a second one replaces the first's files.
+    def pair(self, name: str, later: datetime.timedelta = NOW, host: str = "") -> Pair:
+        """A certificate for loopback, or for `host` alone, under this name; a second one replaces
+        the first's files.
 
         `later` is how far its time of validity is from now.
         """
         key = ec.generate_private_key(ec.SECP256R1())
-        hosts = [x509.DNSName("localhost"), x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]
+        loopback = [x509.DNSName("localhost"), x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]
+        hosts = [x509.DNSName(host)] if host else loopback
         builder = self._builder(name, key, later).add_extension(
             x509.SubjectAlternativeName(hosts), critical=False
         )

@@ -22,7 +22,7 @@ ROLES = ("orchestrator", "drafter", "verifier")
 WORKLOADS = ("Deployment", "StatefulSet")
 OVERLAYS = ("cpu-demo", "gpu")
 AUTOSCALING = ("autoscaling", "autoscaling-cpu", "autoscaling-keda")  # at most one of them
-OTHER_COMPONENTS = ("monitoring", "network-policies", "api-keys", "http-route")
+OTHER_COMPONENTS = ("monitoring", "network-policies", "api-keys", "http-route", "mutual-tls")
 NAME_LABEL = "app.kubernetes.io/name"
 PART_LABEL = "app.kubernetes.io/part-of"
 

@@ -101,12 +101,22 @@ def test_what_there_is_no_memory_for_is_said_with_its_size(tmp_path: Path) -> No
         ),
         ({"memory.max": "900", "memory.current": "50"}, 100),
         ({"memory.max": "40", "memory.current": "50"}, 0),
+        (
+            {
+                "memory/memory.limit_in_bytes": "80",
+                "memory/memory.usage_in_bytes": "50",
+                "memory/memory.stat": "inactive_file 1\ntotal_inactive_file 7",
+            },
+            37,
+        ),
+        ({"memory/memory.limit_in_bytes": str((1 << 63) - 4096)}, 100),
     ],
 )
 def test_a_container_has_what_its_limit_leaves(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, files: dict[str, str], expected: int
 ) -> None:
     for name, text in files.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(text + "\n")
     memory = psutil.virtual_memory()._replace(available=100)
     monkeypatch.setattr(psutil, "virtual_memory", lambda: memory)

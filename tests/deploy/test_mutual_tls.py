@@ -1,0 +1,94 @@
+"""TLS between the roles as Kubernetes and Compose set it up, and as pages have users make it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from draftloop.config import DEFAULT_PORTS
+from draftloop.rpc import health
+from orchestrator.config import OrchestratorSettings
+from tests.contract.repository import ROOT
+from tests.deploy.test_compose import services
+from tests.deploy.test_manifests import every_overlay, full_name, settings
+from tests.support.documented import documented_commands
+from tests.support.manifests import OTHER_COMPONENTS, ROLES, Manifests, combined
+
+FILES = {"ca": "ca.crt", "certificate": "tls.crt", "key": "tls.key"}  # as cert-manager has them
+MODEL_ROLES = ("verifier", "drafter")
+# The image's own, in deploy/Dockerfile: it starts Python, beside an engine that is busy.
+PROBE_TIMEOUT_S = 15
+
+
+def with_tls(overlay: str) -> Manifests:
+    """With everything else as well: keys are mounted beside."""
+    return combined(overlay, *OTHER_COMPONENTS)
+
+
+def files_read(role: str, read: Any) -> dict[str, Path | None]:
+    """Of the connections between the roles."""
+    if isinstance(read, OrchestratorSettings):
+        assert read.tls_certificate is None  # the public ports are somebody else's
+        return {name: getattr(read, f"services_tls_{name}") for name in FILES}
+    return {
+        "ca": read.tls_client_ca,
+        "certificate": read.tls_certificate,
+        "key": read.tls_key,
+    }
+
+
+@every_overlay
+@pytest.mark.parametrize("role", ROLES)
+def test_the_role_reads_the_files_of_its_secret(
+    overlay: str, role: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    manifests = with_tls(overlay)
+    container, pod = manifests.container(role), manifests.pod(role)
+    (volume,) = (each for each in pod["volumes"] if each["name"] == "tls")
+    assert volume["secret"] == {"secretName": f"{role}-tls", "defaultMode": 0o440}
+    (mount,) = (each for each in container["volumeMounts"] if each["name"] == "tls")
+    assert mount["readOnly"] and "subPath" not in mount
+    folder = Path(mount["mountPath"])
+    others = [Path(each["mountPath"]) for each in container["volumeMounts"] if each != mount]
+    # Nothing can be mounted within what is mounted without a right to write.
+    assert not [other for other in others if folder.is_relative_to(other)]
+    read = settings(manifests, role, monkeypatch)
+    assert files_read(role, read) == {name: folder / file for name, file in FILES.items()}
+
+
+@every_overlay
+@pytest.mark.parametrize("role", MODEL_ROLES)
+def test_probes_speak_tls_and_have_time(overlay: str, role: str) -> None:
+    container = with_tls(overlay).container(role)
+    alive = ["python", "-m", health.__name__, f"127.0.0.1:{DEFAULT_PORTS[role]}"]
+    ready = [*alive, full_name(role)]
+    for probe, command in (("startup", ready), ("readiness", ready), ("liveness", alive)):
+        said = container[f"{probe}Probe"]
+        assert said["exec"] == {"command": command}
+        assert "grpc" not in said, "one of them alone is valid"
+        assert said["timeoutSeconds"] == PROBE_TIMEOUT_S > health.TIMEOUT_S
+    probed = health.tls_from(with_tls(overlay).environment(role))
+    assert probed is not None and probed.server_name == role  # as for dns:///verifier:50053
+    assert f"--timeout={PROBE_TIMEOUT_S}s" in (ROOT / "deploy" / "Dockerfile").read_text()
+
+
+def test_a_page_creates_the_secrets() -> None:
+    (command,) = (each for each in documented_commands() if "$role-tls" in each.words)
+    made = {"tls.crt": "$role.pem", "tls.key": "$role.key", "ca.crt": "ca.pem"}
+    assert command.words[-4:] == (
+        "$role-tls", *(f"--from-file={file}={source}" for file, source in made.items()),
+    )  # fmt: skip
+    assert set(made) == set(FILES.values())
+
+
+@pytest.mark.parametrize("role", ROLES)
+def test_compose_tells_a_role_what_kubernetes_does(role: str) -> None:
+    service = services("deploy/compose.mutual-tls.yml")[role]
+    environment = with_tls("cpu-demo").environment(role)
+    assert service["environment"] == {
+        name: value for name, value in environment.items() if "TLS" in name
+    }
+    (volume,) = service["volumes"]
+    assert volume == f"${{CERTIFICATES:-./certificates}}/{role}:/etc/draftloop-tls:ro"

@@ -1,0 +1,71 @@
+"""A server that is asked by another address than its certificate names: by a port forwarded to it,
+or in its own container."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import httpx
+import pytest
+from typer.testing import CliRunner
+
+from benchmarks.services import connected
+from draftloop.errors import DraftloopError
+from orchestrator.batch.connection import connect
+from orchestrator.cli import app
+from tests.service.test_tls import flags, listening, listening_for_http
+from tests.support.certificates import Authority
+
+NAME = "draftloop.example.com"
+UNDERSTOOD = "is no Draftloop orchestrator"
+
+
+@pytest.fixture
+def authority(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Authority:
+    """The one that the environment names."""
+    made = Authority(tmp_path / "ours")
+    monkeypatch.setenv("DRAFTLOOP_TLS_CA", str(made.ca))
+    return made
+
+
+@pytest.mark.parametrize("command", [["info"], ["profile"], ["generate", "def a():"]])
+async def test_the_command_line_asks_for_the_name_that_it_is_told(
+    authority: Authority, monkeypatch: pytest.MonkeyPatch, command: list[str]
+) -> None:
+    """Probes alone heeded it: all else stopped where the certificate does not name the address."""
+
+    async def told(*more: str) -> str:
+        asked = [*command, "--server", address, *more]
+        return (await asyncio.to_thread(CliRunner().invoke, app, asked)).output
+
+    async with listening(**flags(authority.pair("server", host=NAME))) as address:
+        assert "does not name this host" in await told()
+        assert UNDERSTOOD in await told("--tls-server-name", NAME)
+        monkeypatch.setenv("DRAFTLOOP_TLS_SERVER_NAME", NAME)
+        assert UNDERSTOOD in await told()
+        with pytest.raises(DraftloopError, match=UNDERSTOOD):
+            await asyncio.to_thread(_info_of, address)
+
+
+def _info_of(address: str) -> None:
+    with connected(address) as server:
+        server.info()
+
+
+async def test_so_do_batches(authority: Authority) -> None:
+    async def answers(name: str) -> bool:
+        async with connect(
+            f"https://{address}", api_key=None, timeout_s=60, concurrency=1,
+            tls_ca=authority.ca, tls_server_name=name,
+        ) as client:  # fmt: skip
+            try:
+                return (await client.get("/health")).status_code == 200
+            except httpx.ConnectError as error:
+                assert "certificate" in str(error)
+                return False
+
+    async with listening_for_http(**flags(authority.pair("server", host=NAME))) as address:
+        assert await answers(NAME)
+        assert not await answers("")
+        assert not await answers("somewhere.else")
