@@ -52,6 +52,11 @@ def test_services_and_libraries_keep_apart() -> None:
     assert not breaches(others, is_product)
 
 
+def test_a_verifier_holds_no_phrases() -> None:
+    """Nor any way to Redis, at whatever distance: `phrase_store` has the only one."""
+    assert not breaches(lambda _: {"phrase_store"}, lambda m: m.under("verifier_service"))
+
+
 def test_torch_stays_with_the_models() -> None:
     assert not breaches(lambda _: HEAVY, lambda module: not module.under(*HEAVY_FOLDERS))
 
@@ -158,6 +163,18 @@ def cycle(graph: dict[str, set[str]]) -> list[str]:
 
 def test_no_import_cycles() -> None:
     assert cycle(edges()) == []
+
+
+def test_arrows_point_down() -> None:
+    """Nobody imports what starts a role, and only that imports what answers its calls."""
+    drawn = edges()
+    graph = {module.name: drawn[module.name] for module in modules() if is_product(module)}
+    assert not [name for name, targets in graph.items() if any("__main__" in t for t in targets)]
+    doors = {f"{role}.servicer" for role in SERVICES}
+    assert doors <= graph.keys()
+    assert {name for name, targets in graph.items() if doors & targets} == {
+        f"{role}.__main__" for role in SERVICES
+    }
 
 
 def test_cycles_are_found() -> None:

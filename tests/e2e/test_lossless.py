@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import threading
 from collections.abc import Iterator
@@ -243,8 +244,17 @@ def test_nor_does_a_target_model_that_is_split(
 def test_a_drafter_killed_midway_changes_no_token(
     stack: ForkedStack, client: Client, cases: list[Case], expected: list[list[int]]
 ) -> None:
-    """SIGKILL with all requests under way, which go on without drafts of its model."""
-    asked = [case.parameters("speculative", DRAFT_TOKENS) for case in cases]
+    """SIGKILL with all requests under way, which go on without drafts of its model.
+
+    Requests of all strategies that ask it: each keeps something else beside the text.
+    """
+    strategies = [name for name, _ in zip(itertools.cycle(DRAFTER_STRATEGIES), cases, strict=False)]
+    asked = [
+        case.parameters(strategy, DRAFT_TOKENS, tenant="killed")
+        for case, strategy in zip(cases, strategies, strict=True)
+    ]
+    for each in asked:  # or phrases might do without the drafter
+        each.speculation.ouroboros.phrases_alone = False
     try:
         with Streams(client, asked) as streams:
             streams.under_way()
@@ -254,7 +264,11 @@ def test_a_drafter_killed_midway_changes_no_token(
     finally:
         stack.restart("drafter")
     assert not first_difference(expected, said)
-    assert any(each.draft_forwards and each.fallback_rounds for each in streams.figures)
+    figures = list(zip(strategies, streams.figures, strict=True))
+    assert {name for name, each in figures if each.draft_forwards} == {*DRAFTER_STRATEGIES}
+    # Some may have ended before; most are left alone in the midst of their text.
+    left = {name for name, each in figures if each.draft_forwards and each.fallback_rounds}
+    assert len(left) > len(DRAFTER_STRATEGIES) // 2, left
     assert list(while_dead.token_ids) == expected[1]
     assert while_dead.summary.speculation.fallback_rounds > 0
 

@@ -13,8 +13,9 @@ import pytest
 from orchestrator.launcher import Stack
 from protos import generation_pb2 as pb
 from protos import generation_pb2_grpc
-from tests.e2e.client import CALL_TIMEOUT_S, STRATEGIES, Case, Client, bad_field
+from tests.e2e.client import CALL_TIMEOUT_S, STRATEGIES, Case, Client, RetryInfo, bad_field
 from tests.e2e.conftest import InProcess
+from tests.support.rich_errors import detail
 from tests.support.sessions import wait_until_free
 
 Change = Callable[[pb.GenerationParameters], None]
@@ -178,6 +179,7 @@ async def test_too_many_requests_are_told_to_come_back(orchestrator: InProcess) 
         with pytest.raises(grpc.aio.AioRpcError) as caught:
             await stub.GenerateOnce(pb.GenerateOnceRequest(parameters=said))
         assert caught.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+        assert detail(caught.value, RetryInfo).retry_delay.ToMilliseconds() > 0
         running.cancel()
 
 

@@ -26,10 +26,11 @@ from orchestrator.role_process import RoleProcess
 from protos import drafter_pb2_grpc, generation_pb2_grpc, verifier_pb2_grpc
 from protos import generation_pb2 as pb
 from protos import speculation_pb2 as shared
-from tests.e2e.client import Case
+from tests.e2e.client import Case, RetryInfo
 from tests.e2e.conftest import InProcess
 from tests.e2e.test_misbehaving_services import drafter_info
 from tests.faults import fakes
+from tests.support.rich_errors import detail
 from tests.support.typed import ANY_PORT
 from tests.support.waiting import until
 
@@ -185,6 +186,7 @@ async def test_no_verifier_is_said_at_once(
                 with pytest.raises(grpc.aio.AioRpcError) as caught:
                     await stub.GenerateOnce(request)
             assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
+            assert detail(caught.value, RetryInfo).retry_delay.ToMilliseconds() > 0
             assert time.monotonic() - asked < TIMEOUT_S / 2
         finally:
             await started.__aexit__(None, None, None)

@@ -53,8 +53,8 @@ async def test_what_a_role_has_loaded_is_kept_from_the_garbage_collector(
     assert frozen > 10_000 and not loaded
 
 
-async def watch(channel: grpc.aio.Channel) -> Any:
-    call = health_pb2_grpc.HealthStub(channel).Watch(health_pb2.HealthCheckRequest())
+async def watch(channel: grpc.aio.Channel, service: str = "") -> Any:
+    call = health_pb2_grpc.HealthStub(channel).Watch(health_pb2.HealthCheckRequest(service=service))
     assert (await call.read()).status == health_pb2.HealthCheckResponse.SERVING
     return call
 
@@ -90,3 +90,32 @@ async def test_who_looks_on_does_not_hold_a_drain_and_who_is_served_does(
             assert await served.code() is grpc.StatusCode.OK
             await draining
         looking.cancel()
+
+
+async def test_who_drains_says_at_once_that_it_serves_nobody_else() -> None:
+    """While what runs is finished, or clients and balancers went on choosing it."""
+    settings = OrchestratorSettings(listen="127.0.0.1:0", grace_period_s=600)
+    server = RoleServer("any", settings)
+    verifier_pb2_grpc.add_VerifierServicer_to_server(fakes.ScriptedVerifier(), server.server)
+    await server.listen()
+    await server.ready()
+    async with grpc.aio.insecure_channel(server.address) as channel:
+        watching = await watch(channel, "any")
+        served = verifier_pb2_grpc.VerifierStub(channel).Verify()
+        await served.write(open_verifier())
+        await served.read()
+        draining = asyncio.create_task(server.drain())
+        async with asyncio.timeout(30):
+            assert (await watching.read()).status == health_pb2.HealthCheckResponse.NOT_SERVING
+            assert server.busy and not draining.done()
+            with pytest.raises(grpc.aio.AioRpcError) as refused:
+                async with grpc.aio.insecure_channel(server.address) as other:
+                    await verifier_pb2_grpc.VerifierStub(other).Info(
+                        verifier_pb2.VerifierInfoRequest()
+                    )
+            assert refused.value.code() is grpc.StatusCode.UNAVAILABLE
+            message = verifier_pb2.VerifyRequest(close=verifier_pb2.CloseVerifierSession())
+            await served.write(message)
+            assert await served.read() is grpc.aio.EOF
+            await draining
+        watching.cancel()
