@@ -161,7 +161,8 @@ class Replicas:
         random.shuffle(ready)
         ready[:2] = sorted(ready[:2], key=lambda replica: replica.load)
         ready[1:] = sorted(ready[1:], key=lambda replica: replica.load)
-        known, _ = self._find(tokens, group)
+        # Only where there is a choice: rounds ask until a drafter is back, and a text is long.
+        known, _ = self._find(tokens, group) if len(ready) > 1 else (None, 0)
         if known in ready:
             least = min(replica.load[0] for replica in ready)
             if known.load[0] <= least + WORTH_OF_A_BEGINNING:

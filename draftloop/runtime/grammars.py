@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from llguidance import LLMatcher
 from llguidance.numpy import allocate_token_bitmask
+from numpy.typing import NDArray
 from torch import Tensor
 
 from draftloop.errors import InvalidInput
@@ -92,20 +93,22 @@ class Follower:
         self._known = known
         self._grammar = grammar
         self._matcher = matcher
+        self._scout: Scout | None = None  # once somebody looks ahead
         self._ends = ends
         self._time = time
 
-    def copied(self) -> Follower:
-        """To look ahead with, in the time that both have."""
-        place = self._matcher.deep_copy()
-        return Follower(self._known, self._grammar, place, self._ends, self._time)
+    def allows(self, token_id: int, path: Sequence[int] = ()) -> bool:
+        """Whether it may come next behind the output and a path.
 
-    def allows(self, token_id: int) -> bool:
-        """Whether it may come next. Raises InvalidInput where telling takes too much."""
-        if self._matcher.is_stopped():  # at the end
-            return token_id in self._ends
+        Raises InvalidInput where telling takes too much.
+        """
         with self._time.spent_on(self._grammar):
-            return self._matcher.validate_tokens([token_id]) == 1
+            place = self._behind(path)
+            if place is None:
+                return False
+            if place.is_stopped():  # at the end
+                return token_id in self._ends
+            return place.validate_tokens([token_id]) == 1
 
     def observe(self, token_ids: Sequence[int]) -> None:
         """Goes on by tokens of the output.
@@ -117,6 +120,8 @@ class Follower:
                 break
             with self._time.spent_on(self._grammar):
                 self._matcher.consume_token(token)
+                if self._scout is not None and not self._scout.commit(token):
+                    self._scout = None
         if self._matcher.is_error():
             raise refusal(self._grammar, self._matcher.get_error())
 
@@ -128,26 +133,81 @@ class Follower:
         """
         vocabulary = self._known.size
         rows = allocate_token_bitmask(len(paths), vocabulary)
-        known: dict[tuple[int, ...], LLMatcher | None] = {(): self._matcher}
-        for row, path in enumerate(paths):
+        # In this order there is least to go back.
+        for row in sorted(range(len(paths)), key=lambda row: tuple(paths[row])):
             with self._time.spent_on(self._grammar):
-                place = _at(tuple(path), known)
-                if place is None:
-                    rows[row] = -1
-                    continue
-                self._known.fill(place, rows, row)
-                if place.is_error():
-                    raise refusal(self._grammar, place.get_error())
+                self._fill(rows, row, paths[row])
         allowed = torch.from_numpy(bits(rows)[:, :vocabulary].view(np.bool_))
         return logits.masked_fill(~allowed.to(logits.device), EXCLUDED)
 
+    def _fill(self, rows: NDArray[np.int32], row: int, path: Sequence[int]) -> None:
+        for _ in range(2):  # see `_behind`
+            place = self._behind(path)
+            if place is None:
+                rows[row] = -1
+                return
+            self._known.fill(place, rows, row)
+            problem = place.get_error()
+            if not problem:
+                return
+        raise refusal(self._grammar, problem)
 
-def _at(path: tuple[int, ...], known: dict[tuple[int, ...], LLMatcher | None]) -> LLMatcher | None:
-    """Behind a path; None where the grammar does not allow it. Paths of a tree share beginnings."""
-    if path not in known:
-        before = _at(path[:-1], known)
-        behind = None if before is None else before.deep_copy()
-        if behind is not None and behind.try_consume_tokens([path[-1]]) != 1:
-            behind = None
-        known[path] = behind
-    return known[path]
+    def _behind(self, path: Sequence[int]) -> LLMatcher | None:
+        """Behind the output and a path, until somebody looks elsewhere; None as of `Scout.at`.
+
+        A scout that is lost may have been so by all that it has seen on other paths: one that
+        knows the output alone tries again. Raises InvalidInput where that is lost, too.
+        """
+        problem = ""
+        for _ in range(2):
+            if self._scout is None or self._scout.lost:
+                self._scout = Scout(self._matcher)
+            place = self._scout.at(path)
+            if not (problem := self._scout.problem):
+                return place
+        raise refusal(self._grammar, problem)
+
+
+class Scout:
+    """Goes ahead of an output, and comes back.
+
+    A copy of a matcher holds the whole output: behind 16,000 tokens it takes half a millisecond and
+    a megabyte, which is too much for every round and every node of a draft. A way back takes a
+    microsecond. The matcher of the output itself, which must not be lost, never goes ahead.
+    """
+
+    def __init__(self, matcher: LLMatcher) -> None:
+        self._matcher = matcher.deep_copy()
+        self._path: list[int] = []  # how far it is ahead
+
+    @property
+    def lost(self) -> bool:
+        """Whether something was too much for it; it never comes back then."""
+        return bool(self._matcher.is_error())
+
+    @property
+    def problem(self) -> str:
+        """What that was; empty for nothing."""
+        return str(self._matcher.get_error() or "")
+
+    def at(self, path: Sequence[int]) -> LLMatcher | None:
+        """Behind a path; None where the grammar does not allow it, or the scout gets lost."""
+        shared = 0
+        for here, there in zip(self._path, path, strict=False):
+            if here != there:
+                break
+            shared += 1
+        if shared < len(self._path):
+            self._matcher.rollback(len(self._path) - shared)
+            del self._path[shared:]
+        ahead = list(path[shared:])
+        went = self._matcher.try_consume_tokens(ahead) if ahead else 0
+        self._path += ahead[:went]
+        return self._matcher if went == len(ahead) and not self.lost else None
+
+    def commit(self, token: int) -> bool:
+        """The output goes on by this token, and the scout with it, unless it is lost."""
+        if self._path[:1] != [token] and self.at([token]) is None:
+            return False
+        del self._path[0]
+        return True

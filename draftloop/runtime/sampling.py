@@ -125,14 +125,13 @@ class Sampler:
         if self._grammar is None:
             return token_ids
         rows = {tuple(path): row for row, path in enumerate(paths)}
-        place, path = self._grammar.copied(), tuple[int, ...]()
+        grammar, path = self._grammar, tuple[int, ...]()
         while (row := rows.get(path)) is not None:
-            if self.parameters.filtered or not place.allows(token_ids[row]):
-                kept = place.applied(logits[row : row + 1], [()])
+            if self.parameters.filtered or not grammar.allows(token_ids[row], path):
+                kept = grammar.applied(logits[row : row + 1], [path])
                 (token_ids[row],) = self._chosen(kept, positions[row : row + 1], [path])
-                if not place.allows(token_ids[row]):  # of NaN, which is for others to tell
+                if not grammar.allows(token_ids[row], path):  # NaN, or behind the end
                     break
-            place.observe(token_ids[row : row + 1])
             path = (*path, token_ids[row])
         return token_ids
 

@@ -70,7 +70,7 @@ class ChatReader:
         self._hidden = hidden
         self._places = TokenPlaces()
         self._tokens = 0
-        self._unclear: tuple[int, ...] = ()  # tokens of which is not known what their text is
+        self._unclear: list[int] = []  # tokens of which is not known what their text is
 
     @property
     def reasoning_tokens(self) -> int | None:
@@ -87,19 +87,19 @@ class ChatReader:
     def feed(self, texts: Sequence[str], *, ends: bool) -> Parts:
         """The texts of the next tokens, and all that was held back where they are the last."""
         self._places.add(texts)
-        parts = Parts()
+        parts: list[Part] = []
         for text in texts:
             stage = self._stage
             found = self._read(text)
             if passed := self._stage != stage:  # what is not clear yet was of the marks between
-                self._unclear = ()
+                self._unclear = []
             if found or not passed:
-                self._unclear += (self._tokens,)
+                self._unclear.append(self._tokens)
             self._tokens += 1
             self._tell(found, parts)
         if ends:
             self._tell(self._rest(), parts)
-        return parts
+        return Parts.of(parts)
 
     @property
     def _stage(self) -> object:
@@ -131,7 +131,7 @@ class ChatReader:
                 parts.append(part)
         return parts
 
-    def _tell(self, found: Sequence[Part], parts: Parts) -> None:
+    def _tell(self, found: Sequence[Part], parts: list[Part]) -> None:
         """Adds what was found; tokens that are not clear yet are its.
 
         One whose text is of reasoning and content is the reasoning's, of which content must not
@@ -140,7 +140,7 @@ class ChatReader:
         mixed = any(isinstance(part, Reasoning) for part in found)
         for part in found:
             if isinstance(part, Content):
-                part = Content(part.text, () if mixed else self._unclear)
-            self._unclear = ()
+                part = Content(part.text, () if mixed else tuple(self._unclear))
+            self._unclear = []
             if not (self._hidden and isinstance(part, Reasoning)):
-                parts.add(part)
+                parts.append(part)

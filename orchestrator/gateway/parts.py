@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
+from itertools import chain
 from typing import NamedTuple
 
 
@@ -33,20 +35,25 @@ Part = Reasoning | Content | CallPart
 class Parts(list[Part]):
     """Neighbours that belong together are one."""
 
+    @classmethod
+    def of(cls, told: Iterable[Part]) -> Parts:
+        """Of these. One by one every further one would copy all before it that it belongs to."""
+        runs: list[list[Part]] = []
+        for part in filter(_says_something, told):
+            if runs and _belong_together(runs[-1][-1], part):
+                runs[-1].append(part)
+            else:
+                runs.append([part])
+        return cls(map(_as_one, runs))
+
     def add(self, part: Part) -> None:
         """The next one, unless it says nothing."""
-        last = self[-1] if self else None
-        match last, part:
-            case _, Reasoning("") | Content(""):
-                pass
-            case Reasoning(before), Reasoning(text):
-                self[-1] = Reasoning(before + text)
-            case Content(before, first), Content(text, tokens):
-                self[-1] = Content(before + text, first + tokens)
-            case CallPart(), CallPart(name="") if last.call == part.call:
-                self[-1] = last._replace(arguments=last.arguments + part.arguments)
-            case _:
-                self.append(part)
+        if not _says_something(part):
+            return
+        if self and _belong_together(self[-1], part):
+            self[-1] = _as_one([self[-1], part])
+        else:
+            self.append(part)
 
     @property
     def reasoning(self) -> str:
@@ -62,3 +69,29 @@ class Parts(list[Part]):
     def calls(self) -> list[CallPart]:
         """All of them."""
         return [part for part in self if isinstance(part, CallPart)]
+
+
+def _says_something(part: Part) -> bool:
+    return isinstance(part, CallPart) or bool(part.text)
+
+
+def _belong_together(first: Part, second: Part) -> bool:
+    match first, second:
+        case CallPart(), CallPart():
+            return not second.name and first.call == second.call
+        case _:
+            return type(first) is type(second)
+
+
+def _as_one(run: Sequence[Part]) -> Part:
+    """Of those that belong together."""
+    match run[0]:
+        case CallPart() as first:
+            said = [part.arguments for part in run if isinstance(part, CallPart)]
+            return first._replace(arguments="".join(said))
+        case Reasoning():
+            return Reasoning("".join(part.text for part in run if isinstance(part, Reasoning)))
+        case Content():
+            contents = [part for part in run if isinstance(part, Content)]
+            tokens = chain.from_iterable(part.tokens for part in contents)
+            return Content("".join(part.text for part in contents), tuple(tokens))

@@ -199,7 +199,8 @@ class Work(Generic[Form]):
         """A prompt counts once, however many choices continue it."""
         firsts = self.generations[:: self.choices]
         cached = sum(generation.cached_prompt_tokens for generation in firsts)
-        completion = sum(len(self._output(generation)) for generation in self.generations)
+        told = () if self.prompt_alone else self.generations
+        completion = sum(generation.output_length for generation in told)
         usage: dict[str, Any] = {
             "prompt_tokens": self.prompt_tokens,
             "completion_tokens": completion,

@@ -67,7 +67,7 @@ def test_an_output_and_who_looks_ahead_of_it_share_their_time(
     monkeypatch.setattr(grammars, "GrammarTime", lambda: GrammarTime(clock))
     follower, other = known.follow(GRAMMAR), known.follow(GRAMMAR)
     clock.step = 0.6 * AT_ONCE_S
-    follower.copied().applied(torch.zeros(1, VOCABULARY_SIZE), [[]])
+    follower.applied(torch.zeros(1, VOCABULARY_SIZE), [[]])
     with pytest.raises(InvalidInput, match=TOO_SLOW):
         follower.observe([A])
     other.observe([A])

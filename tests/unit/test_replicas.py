@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
@@ -110,6 +111,24 @@ def test_it_does_not_where_it_is_much_busier_or_cannot() -> None:
     one.worked()
     known.leave(one)
     assert known.by_preference(TEXT, "") == [other]
+
+
+def test_no_text_is_read_where_there_is_no_choice(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every round of every request asks while no drafter is there, and texts may be long."""
+    one, other = replica("one"), replica("other")
+    known, read = Replicas([one, other]), list[int]()
+    find = known._beginnings.find
+
+    def counted(tokens: Sequence[int], group: str) -> tuple[Replica | None, int]:
+        read.append(len(tokens))
+        return find(tokens, group)
+
+    monkeypatch.setattr(known._beginnings, "find", counted)
+    assert len(known.by_preference(TEXT, "")) == 2 and read == [len(TEXT)]
+    one.failed()
+    assert known.by_preference(TEXT, "") == [other, one]
+    other.failed()
+    assert len(known.by_preference(TEXT, "")) == 2 and read == [len(TEXT)]
 
 
 def test_those_that_rest_come_last() -> None:

@@ -1,0 +1,106 @@
+"""Looking ahead of a long output costs what it costs ahead of a short one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from llguidance import LLMatcher
+
+from draftloop.grammar import Grammar
+from draftloop.request import SamplingParameters
+from draftloop.runtime import grammars
+from draftloop.runtime.grammars import Follower, Grammars, Scout
+from draftloop.runtime.sampling import Sampler
+from tests.support.toy_model import VOCABULARY_SIZE, save_tokenizer
+
+END = 0
+A, B, C = (ord(letter) - 32 for letter in "abc")  # tokens of the toy vocabulary
+NESTED = Grammar("grammar", 'start: pair*\npair: "a" start "b" | "c"')
+
+
+@pytest.fixture(scope="module")
+def known(tmp_path_factory: pytest.TempPathFactory) -> Grammars:
+    folder = tmp_path_factory.mktemp("tokenizer")
+    save_tokenizer(folder)
+    return Grammars(folder, VOCABULARY_SIZE, [END])
+
+
+def allowed(follower: Follower, paths: Sequence[Sequence[int]]) -> list[list[bool]]:
+    """Of each path's tokens."""
+    kept = follower.applied(torch.zeros(len(paths), VOCABULARY_SIZE), paths)
+    return [row.isfinite().tolist() for row in kept]
+
+
+@pytest.fixture
+def copies(monkeypatch: pytest.MonkeyPatch) -> list[Scout]:
+    """Scouts that were sent out, each of them a copy of all that there is of the output."""
+    sent: list[Scout] = []
+
+    class Counted(Scout):
+        def __init__(self, matcher: LLMatcher) -> None:
+            super().__init__(matcher)
+            sent.append(self)
+
+    monkeypatch.setattr(grammars, "Scout", Counted)
+    return sent
+
+
+@pytest.mark.parametrize("filtered", [False, True])
+def test_an_output_is_copied_once_however_long_it_gets(
+    known: Grammars, copies: list[Scout], filtered: bool
+) -> None:
+    """By rounds of drafts that branch, of which some are taken and most are not."""
+    parameters = SamplingParameters(temperature=1.0, top_k=2 if filtered else 0)
+    follower = known.follow(NESTED)
+    sampler = Sampler(parameters, VOCABULARY_SIZE, torch.device("cpu"), follower)
+    paths: list[list[int]] = [[], [A], [C], [A, C], [A, A], [C, B], [A, C, B]]
+    for number in range(50):
+        positions = [4 * number + len(path) for path in paths]
+        sampler.best(torch.zeros(len(paths), VOCABULARY_SIZE), positions, paths, 2)
+        sampler.choose(torch.zeros(len(paths), VOCABULARY_SIZE), positions, paths)
+        sampler.observe_output(([A, C, B], [C], [A, A, B, B])[number % 3])
+    assert len(copies) == 1
+
+
+TOKENS = st.sampled_from([A, B, C, END])
+PATHS = st.lists(st.lists(TOKENS, max_size=4), max_size=5)
+
+
+@given(st.lists(st.tuples(PATHS, st.lists(st.sampled_from([A, C]), max_size=2)), max_size=6))
+def test_who_has_been_elsewhere_sees_the_same(
+    known: Grammars, rounds: list[tuple[list[list[int]], list[int]]]
+) -> None:
+    """As one that has seen nothing but the output, beyond its end and where nothing leads, too."""
+    follower, output = known.follow(NESTED), list[int]()
+    for paths, more in rounds:
+        fresh = known.follow(NESTED)
+        fresh.observe(output)
+        for path, seen in zip(paths, allowed(follower, paths), strict=True):
+            assert [seen] == allowed(fresh, [path])
+            assert all(follower.allows(t, path) == fresh.allows(t, path) for t in (A, B, C, END))
+        follower.observe(more)
+        output += more
+
+
+def test_a_scout_that_is_lost_is_replaced(known: Grammars, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What it saw on the way was too much, not what is asked for."""
+    lost: list[Scout] = []
+
+    class Lost(Scout):
+        def at(self, path: Sequence[int]) -> LLMatcher | None:
+            if not lost:
+                lost.append(self)
+                self._matcher.consume_token(END)
+                assert self.lost
+            return super().at(path)
+
+    monkeypatch.setattr(grammars, "Scout", Lost)
+    follower = known.follow(NESTED)
+    follower.observe([A])
+    assert follower.allows(B, [C]) and len(lost) == 1
+    follower.observe([C, B])
+    assert follower.allows(END)
