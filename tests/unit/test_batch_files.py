@@ -148,3 +148,14 @@ async def test_a_failure_without_a_word_is_told_by_its_status(tmp_path: Path) ->
         with AnswersFile(tmp_path / "answers") as answers:
             tally = await tally_of(client, answers)
     assert (tally.answered, tally.failed, tally.first_failure) == (0, 1, "a: status 307")
+
+
+@pytest.mark.parametrize("key", ["sesame\n", "sesamé", ""])
+def test_a_key_that_cannot_be_sent_is_told_and_not_shown(tmp_path: Path, key: str) -> None:
+    """One with a line end was shown as part of an error of the connection."""
+    requests = tmp_path / "requests"
+    requests.write_text(REQUEST.model_dump_json())
+    arguments = ["batch", str(requests), str(tmp_path / "answers"), "--api-key", key]
+    done = CliRunner().invoke(app, arguments)
+    assert done.exit_code == FAILED
+    assert done.stderr == "draftloop: api_key: must be printable ASCII, and not empty\n"
