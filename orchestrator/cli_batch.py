@@ -54,6 +54,9 @@ def batch(
         from orchestrator.batch.connection import connect
         from orchestrator.batch.requests_file import check_requests
 
+        if requests.exists() and not requests.is_file():
+            rule = "must be a file, and no pipe: it is read twice"
+            raise InvalidInput("requests", rule, str(requests))
         if answers.exists() and answers.samefile(requests):
             raise InvalidInput("answers", "must be another file than the requests", str(answers))
         client = connect(
@@ -81,16 +84,20 @@ async def _answer(
     from orchestrator.batch.answers_file import AnswersFile
     from orchestrator.batch.asker import Asker
     from orchestrator.batch.batch import run
-    from orchestrator.batch.requests_file import read_requests
+    from orchestrator.batch.requests_file import read_named
 
     async with client:
         asker = Asker(client, patience_s)
         await asker.require_server()
         with AnswersFile(answers) as there:
             left = wanted - there.answered
-            missing = (request for request in read_requests(requests) if request.custom_id in left)
+            missing = read_named(requests, left)
             with progress("answering", len(wanted), done=len(wanted) - len(left)) as told:
-                return await run(missing, there, asker, concurrency=concurrency, told=told)
+                tally = await run(missing, there, asker, concurrency=concurrency, told=told)
+            if gone := len(left) - tally.answered - tally.failed:
+                rule = f"must stay as it is until all are answered; {gone} of its requests are gone"
+                raise InvalidInput("requests", rule, str(requests))
+            return tally
 
 
 def _show(tally: Tally, seconds: float) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 import grpc
 from google.protobuf.message import Message
 
+from draftloop.bearer import bearer
 from draftloop.completion import Completion, DeploymentInfo, Piece, Summary
 from draftloop.errors import DraftloopError, InvalidInput, Unavailable
 from draftloop.request import GenerationParameters
@@ -109,9 +110,7 @@ class GenerationClient:
         self._wire = Wire(address, tls)
         self._metadata: Metadata = ()
         if api_key is not None:
-            if not api_key or not api_key.isascii() or not api_key.isprintable():
-                raise InvalidInput.passed_on("api_key", "must be printable ASCII, and not empty")
-            self._metadata = (("authorization", f"Bearer {api_key}"),)
+            self._metadata = (("authorization", bearer(api_key)),)
 
     async def close(self) -> None:
         """Ends what runs."""

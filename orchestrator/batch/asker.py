@@ -10,7 +10,7 @@ from typing import Any
 import httpx
 from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type, wait_random_exponential
 
-from draftloop.errors import DraftloopError, Forbidden, Unauthenticated, Unavailable
+from draftloop.errors import DraftloopError, Forbidden, InvalidInput, Unauthenticated, Unavailable
 from orchestrator.batch.requests_file import BatchRequest
 
 TOO_MANY = 429
@@ -22,8 +22,11 @@ PAUSE = wait_random_exponential(multiplier=1, max=30)
 class _Later(Exception):
     """Nothing came of it now; `hopeful` where somebody who is there asked for patience."""
 
-    def __init__(self, reason: str, *, after_s: float = 0, hopeful: bool = False) -> None:
-        self.reason, self.after_s, self.hopeful = reason, after_s, hopeful
+    def __init__(
+        self, answer: dict[str, Any], reason: str, *, after_s: float = 0, hopeful: bool = False
+    ) -> None:
+        """`answer` is the line of the answers' file, should it come to no other one."""
+        self.answer, self.reason, self.after_s, self.hopeful = answer, reason, after_s, hopeful
         super().__init__(reason)
 
 
@@ -31,7 +34,7 @@ class Asker:
     """For one event loop.
 
     Waits as long as the server asks for patience (429), and `patience_s` for one that does not
-    answer at all: it may be on its way up.
+    answer at all: it may be on its way up. A request that alone is not answered has failed then.
     """
 
     def __init__(self, client: httpx.AsyncClient, patience_s: float) -> None:
@@ -40,34 +43,65 @@ class Asker:
         self._silent_since: float | None = None
 
     async def require_server(self) -> None:
-        """Raises Unavailable, Unauthenticated or Forbidden unless requests will be heard."""
+        """Raises what keeps requests from being heard.
+
+        That is Unavailable, Unauthenticated or Forbidden, or InvalidInput for a wrong address.
+        """
         try:
             response = await self._client.get("/v1/models")
         except httpx.TransportError as error:
             raise Unavailable(f"no answer from {self._client.base_url}: {_said(error)}") from None
         if (refused := REFUSALS.get(response.status_code)) is not None:
             raise refused(complaint(_body(response)))
+        if response.has_redirect_location:
+            rule = (
+                f"must be the address that answers; it sends on to {response.headers['location']}"
+            )
+            raise InvalidInput("server", rule, str(self._client.base_url))
 
     async def answer(self, request: BatchRequest) -> dict[str, Any]:
         """The line of the answers' file. Raises Unavailable once nobody answers any more."""
-        attempts = AsyncRetrying(
-            retry=retry_if_exception_type(_Later), wait=_pause, stop=self._given_up, reraise=True
-        )
-        try:
-            return await attempts(self._ask, request)
-        except _Later as later:
-            raise Unavailable(
-                f"no answer from {self._client.base_url} for {self._patience_s:g} s: "
-                f"{later.reason}; the same command goes on from here"
-            ) from None
+        while True:
+            try:
+                return await self._asked_again(request)
+            except _Later as later:
+                if await self._is_ready():  # it is this request that it cannot answer
+                    return later.answer
+                if self._silent_s() >= self._patience_s:
+                    raise Unavailable(
+                        f"no answer from {self._client.base_url} for {self._patience_s:g} s: "
+                        f"{later.reason}; the same command goes on from here"
+                    ) from None
 
-    def _given_up(self, state: RetryCallState) -> bool:
-        if _later(state).hopeful:
-            self._silent_since = None
+    async def _asked_again(self, request: BatchRequest) -> dict[str, Any]:
+        """Raises _Later where nothing else has come of it for as long as there is patience."""
+        since: float | None = None
+
+        def given_up(state: RetryCallState) -> bool:
+            nonlocal since
+            if _later(state).hopeful:
+                since = self._silent_since = None
+                return False
+            now = time.monotonic()
+            since = since or now
+            self._silent_since = self._silent_since or now
+            return now - since >= self._patience_s
+
+        attempts = AsyncRetrying(
+            retry=retry_if_exception_type(_Later), wait=_pause, stop=given_up, reraise=True
+        )
+        return await attempts(self._ask, request)
+
+    def _silent_s(self) -> float:
+        """How long nobody has been answered."""
+        return time.monotonic() - self._silent_since if self._silent_since is not None else 0.0
+
+    async def _is_ready(self) -> bool:
+        """Whether the server says that it answers requests."""
+        try:
+            return (await self._client.get("/ready")).is_success
+        except (httpx.TransportError, httpx.DecodingError):
             return False
-        now = time.monotonic()
-        self._silent_since = self._silent_since or now
-        return now - self._silent_since >= self._patience_s
 
     async def _ask(self, request: BatchRequest) -> dict[str, Any]:
         answer: dict[str, Any] = {"id": f"batch_req_{uuid.uuid4().hex}"}
@@ -82,15 +116,17 @@ class Asker:
             self._silent_since = None  # somebody took it
             return answer | {"error": {"code": "timeout", "message": _said(error)}}
         except (httpx.TransportError, httpx.DecodingError) as error:
-            raise _Later(_said(error)) from None
+            said = _said(error)
+            raise _Later(answer | {"error": {"code": "no_answer", "message": said}}, said) from None
         body = _body(response)
+        name = response.headers.get("x-request-id", "")
+        told = {"status_code": response.status_code, "request_id": name, "body": body}
+        answer |= {"response": told}
         if response.status_code in (TOO_MANY, *NOT_THERE):
             hopeful = response.status_code == TOO_MANY
-            raise _Later(complaint(body), after_s=_retry_after(response), hopeful=hopeful)
+            raise _Later(answer, complaint(body), after_s=_retry_after(response), hopeful=hopeful)
         self._silent_since = None
-        name = response.headers.get("x-request-id", "")
-        said = {"status_code": response.status_code, "request_id": name, "body": body}
-        return answer | {"response": said}
+        return answer
 
 
 def _later(state: RetryCallState) -> _Later:

@@ -33,6 +33,7 @@ class Tally:
             return
         self.failed += 1
         why = error["message"] if error else complaint(response["body"])
+        why = why or f"status {response['status_code']}"
         self.first_failure = self.first_failure or f"{answer['custom_id']}: {why}"
 
 
@@ -49,7 +50,10 @@ async def run(
     concurrency: int,
     told: Callable[[int], None],
 ) -> Tally:
-    """Answers as they come; `told` hears of each. Raises Unavailable without a server."""
+    """Answers as they come; `told` hears of each.
+
+    Raises Unavailable without a server, OSError where answers cannot be written.
+    """
     tally = Tally()
 
     async def work() -> None:
@@ -63,6 +67,6 @@ async def run(
         async with asyncio.TaskGroup() as group:
             for _ in range(concurrency):
                 group.create_task(work())
-    except* DraftloopError as errors:
+    except* (DraftloopError, OSError) as errors:
         raise errors.exceptions[0] from None
     return tally

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import httpx
 
+from draftloop.bearer import bearer
 from draftloop.errors import InvalidInput
 from draftloop.pem import no_password, require_shown
 
@@ -27,7 +28,7 @@ def connect(
     """Of `https://` servers the system's authorities are trusted where no other one is given, and
     their certificates must name `tls_server_name`, or else the host of the address.
 
-    Raises InvalidInput for an address that is none, StartupFailure for files that cannot be used.
+    Raises InvalidInput for an address or a key that is none, StartupFailure for unusable files.
     """
 
     async def name_server(request: httpx.Request) -> None:
@@ -35,7 +36,7 @@ def connect(
 
     return httpx.AsyncClient(
         base_url=_base(server),
-        headers={"authorization": f"Bearer {api_key}"} if api_key else {},
+        headers={"authorization": bearer(api_key)} if api_key is not None else {},
         timeout=httpx.Timeout(timeout_s, connect=CONNECT_TIMEOUT_S, pool=None),
         limits=httpx.Limits(max_connections=concurrency, max_keepalive_connections=concurrency),
         verify=_trust(tls_ca, tls_certificate, tls_key),

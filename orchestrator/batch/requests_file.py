@@ -67,3 +67,12 @@ def check_requests(file: Path) -> set[str]:
     if not found:
         raise InvalidInput("requests", "must hold at least one request", str(file))
     return found
+
+
+def read_named(file: Path, custom_ids: set[str]) -> Iterator[BatchRequest]:
+    """Those of these names, each once, however the file may have grown since it was checked."""
+    left = set(custom_ids)
+    for request in read_requests(file):
+        if request.custom_id in left:
+            left.remove(request.custom_id)
+            yield request

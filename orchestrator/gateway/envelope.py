@@ -4,6 +4,7 @@ answers."""
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import uuid
 from collections.abc import Callable, Mapping
 
@@ -34,6 +35,8 @@ OPEN = ("/health", "/ready", "/version", "/metrics", "/openapi.json", "/favicon.
 OPEN_FOLDER = "/playground"
 UNKNOWN = "unknown"  # route of a request that has none, or that was not looked for
 BODY_S, REST_S = 60.0, 1.0  # for each piece of a body, and where the server stops
+# For a body that was refused: each piece of it, all of it, and its bytes.
+UNWANTED_PIECE_S, UNWANTED_S, UNWANTED_BYTES = 5.0, 30.0, 64 << 20
 FAILED, CLIENT_CLOSED = 500, 499  # nginx's number; nobody reads it
 
 
@@ -68,24 +71,30 @@ class Envelope:
         request_id = _request_id(headers)
         logs.bind_http_request(request_id)
         status = CLIENT_CLOSED  # where there is nobody to answer
+        body, closes = _Body(receive), False
 
         async def named(message: Message) -> None:
-            nonlocal status
+            nonlocal status, closes
             if message["type"] == "http.response.start":
                 status, told = message["status"], MutableHeaders(scope=message)
                 told[REQUEST_ID_HEADER] = request_id
                 if is_anthropics(scope["path"]):
                     told[ANTHROPICS_REQUEST_ID_HEADER] = request_id
+                closes = told.get("connection") == "close"
+            elif closes and not message.get("more_body", False):
+                await send({**message, "more_body": True})
+                await self._read_out(body)
+                message = {"type": "http.response.body", "body": b""}
             await send(message)
 
         try:
             try:
                 deadline = self._admitted(scope, headers)
             except BodyRefused as error:
-                await closing(refusal(error.problem, scope["path"]))(scope, receive, named)
+                await closing(refusal(error.problem, scope["path"]))(scope, body.receive, named)
             else:
                 scope.setdefault("state", {})["deadline"] = deadline
-                await self._app(scope, self._limited(receive, deadline), named)
+                await self._app(scope, self._limited(body, deadline), named)
         except Exception:
             status = FAILED
             raise
@@ -111,15 +120,14 @@ class Envelope:
             raise BodyRefused(too_large(self._max_body_bytes))
         return deadline
 
-    def _limited(self, receive: Receive, deadline: Deadline) -> Receive:
+    def _limited(self, body: _Body, deadline: Deadline) -> Receive:
         """A body without an announced length is counted as it comes, and has to come."""
-        left, whole = self._max_body_bytes, False
+        left = self._max_body_bytes
 
         async def counted() -> Message:
-            nonlocal left, whole
+            nonlocal left
             # behind the body comes that the client has left, for which answers wait
-            message = await (receive() if whole else self._in_time(receive, deadline))
-            whole = not message.get("more_body", False)
+            message = await (body.receive() if body.over else self._in_time(body, deadline))
             if message["type"] == "http.request":
                 left -= len(message.get("body", b""))
                 if left < 0:
@@ -128,14 +136,32 @@ class Envelope:
 
         return counted
 
-    async def _in_time(self, receive: Receive, deadline: Deadline) -> Message:
+    async def _read_out(self, body: _Body) -> None:
+        """What is left of a body that nobody wants.
+
+        Many clients send all of it before they read an answer, and would find a closed connection
+        in the answer's place.
+        """
+        if self._reading.ended:
+            pieces, everything = REST_S, REST_S
+        else:
+            pieces, everything = UNWANTED_PIECE_S, UNWANTED_S
+        left = UNWANTED_BYTES
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(everything):
+                while left > 0 and not body.over:
+                    async with asyncio.timeout(pieces):
+                        left -= len((await body.receive()).get("body", b""))
+
+    async def _in_time(self, body: _Body, deadline: Deadline) -> Message:
         """Behind the end of reading what is there is read, so that it is refused as what it is."""
         ended = self._reading.ended
         try:
             patience = asyncio.timeout(REST_S) if ended else self._reading.within(BODY_S)
             async with deadline.bounding(), patience:
-                return await receive()
+                return await body.receive()
         except TimeoutError:
+            body.over = True
             raise BodyRefused(problem(stopping()) if ended else too_slow(BODY_S)) from None
         except Unavailable as error:
             raise BodyRefused(problem(error)) from None
@@ -145,7 +171,7 @@ class Envelope:
 
 
 def closing(answer: JsonAnswer) -> JsonAnswer:
-    """The rest of the body is not read."""
+    """The last one on its connection: nobody looks at the rest of the body."""
     answer.headers["connection"] = "close"
     return answer
 
@@ -154,6 +180,20 @@ def deadline_of(request: Request) -> Deadline:
     """Of a request that passed here, counted from when its head came."""
     deadline: Deadline = request.state.deadline
     return deadline
+
+
+class _Body:
+    """What comes of a request behind its head; `over` once no more of its body is expected."""
+
+    def __init__(self, receive: Receive) -> None:
+        self._receive = receive
+        self.over = False
+
+    async def receive(self) -> Message:
+        """The next of it."""
+        message = await self._receive()
+        self.over = not message.get("more_body", False)
+        return message
 
 
 class BodyRefused(HTTPException):

@@ -10,6 +10,7 @@ from typing import Any
 
 import grpc
 import httpx
+import openai
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from structlog.testing import capture_logs
@@ -180,6 +181,29 @@ async def test_half_a_body_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) ->
     async with opened() as (_, http), connected(http, HALF_A_BODY) as (reader, _):
         answer = await reader.read()
         assert answer.startswith(b"HTTP/1.1 408 ") and b"request_timeout" in answer
+
+
+async def test_who_sends_a_body_before_anything_else_gets_its_refusal() -> None:
+    """The connection was closed in its face: OpenAI's and Anthropic's asynchronous clients read no
+    answer before they have sent all of a body, and told of an error of the connection.
+    """
+    async with opened() as (_, http):
+        base = f"http://{http.address}/v1"
+        async with openai.AsyncOpenAI(base_url=base, api_key="none", max_retries=0) as client:
+            with pytest.raises(openai.APIStatusError) as caught:
+                await client.completions.create(model="verifier", prompt="x" * (20 << 20))
+    assert caught.value.status_code == 413
+
+
+@pytest.mark.parametrize("limits", [(0.2, 600, 600), (600, 0.2, 600), (600, 600, 1)])
+async def test_a_body_that_nobody_wants_has_limits(
+    monkeypatch: pytest.MonkeyPatch, limits: tuple[float, ...]
+) -> None:
+    for name, limit in zip(("PIECE_S", "S", "BYTES"), limits, strict=True):
+        monkeypatch.setattr(envelope, f"UNWANTED_{name}", limit)
+    long = HALF_A_BODY.replace(b"99", b"9999999999")
+    async with opened() as (_, http), connected(http, long) as (reader, _):
+        assert (await reader.read()).startswith(b"HTTP/1.1 413 ")
 
 
 async def test_while_calls_drain_everybody_may_see_how_it_goes() -> None:

@@ -10,7 +10,7 @@ import pytest
 from pydantic import ValidationError
 from tenacity import wait_none
 
-from draftloop.errors import Forbidden, Unauthenticated, Unavailable
+from draftloop.errors import Forbidden, InvalidInput, Unauthenticated, Unavailable
 from orchestrator.batch import asker
 from orchestrator.batch.asker import Asker
 from orchestrator.batch.requests_file import MOST_OF_A_URL, BatchRequest
@@ -20,6 +20,7 @@ Said = httpx.Response | Exception
 REQUEST = BatchRequest(custom_id="a", method="POST", url="/v1/completions", body={"prompt": "x"})
 BUSY = httpx.Response(429, json={"error": {"message": "full"}}, headers={"retry-after": "0"})
 STARTING = httpx.Response(503, json={"error": {"message": "no verifier"}})
+NOT_READY, READY = httpx.Response(503), httpx.Response(200)
 FINE = httpx.Response(200, json={"choices": []}, headers={"x-request-id": "r"})
 
 
@@ -74,7 +75,44 @@ async def test_what_took_too_long_once_is_not_tried_again() -> None:
 
 async def test_a_server_that_is_away_is_waited_for_so_long() -> None:
     with pytest.raises(Unavailable, match="no answer from http://there for 0 s: no verifier; the"):
-        await ask(STARTING, patience_s=0)
+        await ask(STARTING, NOT_READY, patience_s=0)
+
+
+@pytest.mark.parametrize(
+    ("said", "status", "code"),
+    [(STARTING, 503, None), (httpx.RemoteProtocolError("disconnected"), None, "no_answer")],
+)
+async def test_a_request_that_alone_is_not_answered_has_failed(
+    said: Said, status: int | None, code: str | None
+) -> None:
+    """The run ended there, and so did every later one: what came behind was never asked."""
+    answer = await ask(said, READY, patience_s=0)
+    assert (answer["response"] or {}).get("status_code") == status
+    assert (answer["error"] or {}).get("code") == code
+
+
+async def test_where_others_are_answered_meanwhile_it_is_asked_on() -> None:
+    answers = told([STARTING, STARTING, FINE])
+
+    def say(request: httpx.Request) -> httpx.Response:
+        if request.url.path != "/ready":
+            return answers(request)
+        asks._silent_since = None  # somebody else was answered
+        return NOT_READY
+
+    transport = httpx.MockTransport(say)
+    async with httpx.AsyncClient(transport=transport, base_url="http://there") as client:
+        asks = Asker(client, patience_s=1e-9)
+        assert (await asks.answer(REQUEST))["response"]["status_code"] == 200
+
+
+async def test_a_server_that_sends_on_is_told_before_anything_is_asked() -> None:
+    """All requests were answered by redirects, which nobody follows, and counted as answered."""
+    moved = httpx.Response(308, headers={"location": "https://there/v1/models"})
+    transport = httpx.MockTransport(told([moved]))
+    async with httpx.AsyncClient(transport=transport, base_url="http://there") as client:
+        with pytest.raises(InvalidInput, match="sends on to https://there/v1/models"):
+            await Asker(client, 60).require_server()
 
 
 async def test_a_damaged_body_is_asked_for_again() -> None:
