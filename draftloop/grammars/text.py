@@ -10,6 +10,8 @@ from llguidance import LLMatcher, grammar_from
 
 from draftloop.errors import InvalidInput, shortened
 from draftloop.grammar import Grammar
+from draftloop.grammars.keywords import changed
+from draftloop.grammars.objects import closed
 
 # As in llama.cpp: where JSON leaves it open, small models put white space without end. A schema may
 # say otherwise (`x-guidance`).
@@ -19,9 +21,6 @@ OF_PARTS = '{"grammars":'  # llguidance's own notation
 STRING_FORMATS = {
     "date-time", "time", "date", "duration", "email", "hostname", "ipv4", "ipv6", "uuid", "uri",
 }  # fmt: skip
-# Keywords whose values are no schemas, and those whose values have schemas by names of their own.
-OF_VALUES = {"const", "enum", "default", "examples"}
-OF_NAMES = {"properties", "patternProperties", "$defs", "definitions", "dependentSchemas"}
 SHOWN_REASON = 300  # letters
 
 
@@ -29,7 +28,7 @@ def grammar_text(grammar: Grammar) -> str:
     """What a matcher takes. Raises InvalidInput where it cannot be read."""
     try:
         if grammar.format == "json_schema":
-            schema = without_annotations(json.loads(grammar.text))
+            schema = followed(json.loads(grammar.text))
             text = "{}" if schema is True else json.dumps(schema)
             return LLMatcher.grammar_from_json_schema(text, defaults=JSON_DEFAULTS)
         if grammar.format == "choice":
@@ -45,6 +44,11 @@ def grammar_text(grammar: Grammar) -> str:
         raise refusal(grammar, "nested too deep") from None
 
 
+def followed(schema: Any) -> Any:
+    """A JSON Schema as outputs are held to it. Raises RecursionError where it is too deep."""
+    return closed(without_annotations(schema))
+
+
 def without_annotations(schema: Any) -> Any:
     """The same JSON Schema without formats that are unknown, which by its standard hold nothing.
 
@@ -54,20 +58,12 @@ def without_annotations(schema: Any) -> Any:
         return [without_annotations(part) for part in schema]
     if not isinstance(schema, dict):
         return schema
-    return {
-        name: _part(name, part)
-        for name, part in schema.items()
-        if not (name == "format" and isinstance(part, str) and part not in STRING_FORMATS)
-    }
+    said = {name: part for name, part in schema.items() if not _unknown_format(name, part)}
+    return changed(said, without_annotations)
 
 
-def _part(keyword: str, said: Any) -> Any:
-    """What a keyword says: values, schemas by names that are no keywords, or schemas."""
-    if keyword in OF_VALUES:
-        return said
-    if keyword in OF_NAMES and isinstance(said, dict):
-        return {name: without_annotations(schema) for name, schema in said.items()}
-    return without_annotations(said)
+def _unknown_format(keyword: str, said: Any) -> bool:
+    return keyword == "format" and isinstance(said, str) and said not in STRING_FORMATS
 
 
 def with_parts(lark: str, parts: Mapping[str, Grammar]) -> Grammar:

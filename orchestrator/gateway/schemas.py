@@ -89,6 +89,11 @@ Effort = Annotated[
     Field(description="of no effect where the model's chat template takes none"),
 ]
 
+Verbosity = Annotated[
+    Literal["low", "medium", "high"],
+    Field(description="of no effect: templates have no word for how much to say"),
+]
+
 Tools = Annotated[ListOf[Tool], Field(max_length=MOST_TOOLS, description="what may be called")]
 
 
@@ -111,6 +116,7 @@ class ChatBody(Generating):
         None, description="false: an answer has one call at most"
     )
     reasoning_effort: Effort | None = None
+    verbosity: Verbosity | None = None
     include_reasoning: bool | None = Field(
         None, description="false: the reasoning is left out of what is sent"
     )

@@ -32,7 +32,6 @@ CHAT: Table = {
     "modalities": (["text"],),
     "audio": (),
     "web_search_options": (),
-    "verbosity": ("medium",),
     "documents": ([],),
 }
 RESPONSES: Table = {

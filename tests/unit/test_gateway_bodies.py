@@ -14,6 +14,7 @@ from orchestrator.gateway import parameters as reading
 from orchestrator.gateway.errors import Problem, UnknownModel, body_problem, problem
 from orchestrator.gateway.generating import Generating
 from orchestrator.gateway.messages import UNREAD, UNSEEN, joined
+from orchestrator.gateway.responses.body import ResponseBody
 from orchestrator.gateway.schemas import ChatBody, CompletionBody, TokenizeBody
 from orchestrator.gateway.structure import grammar_of
 
@@ -293,3 +294,12 @@ def test_names_are_those_that_the_client_used() -> None:
     told = problem(InvalidInput("speculation.strategy", "must be known", "x"))
     assert told.param == "speculative.strategy"
     assert told.message == "speculative.strategy: must be known; got 'x'"
+
+
+@pytest.mark.parametrize("verbosity", ["low", "medium", "high", None])
+def test_how_much_to_say_is_a_wish(verbosity: str | None) -> None:
+    """The Agents SDK says `low` for the model that it asks for where none is named."""
+    assert chat(verbosity=verbosity).verbosity == verbosity
+    said = ResponseBody.model_validate({"input": "x", "text": {"verbosity": verbosity}})
+    assert said.text is not None and said.text.verbosity == verbosity
+    assert refusal(ChatBody, {"messages": HELLO, "verbosity": "loud"}).param == "verbosity"

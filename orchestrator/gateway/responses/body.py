@@ -19,7 +19,7 @@ from orchestrator.gateway.responses.tools import (
     that_clients_run,
     tools_as_in_chats,
 )
-from orchestrator.gateway.schemas import Effort
+from orchestrator.gateway.schemas import Effort, Verbosity
 from orchestrator.gateway.tools.schemas import MOST_TOOLS
 from orchestrator.gateway.unsupported import RESPONSES, without_unsupported
 
@@ -71,7 +71,7 @@ class TextOptions(Body):
     """OpenAI's `text`."""
 
     format: TextFormat | None = None
-    verbosity: Literal["medium"] | None = Field(None, description="there is no other")
+    verbosity: Verbosity | None = None
 
 
 class ResponseStreamOptions(Body):
