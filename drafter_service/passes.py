@@ -39,7 +39,6 @@ class Context(NamedTuple):
 def grow(tree: Tree, learned: Learned, economy: Floats, records: Records, context: Context) -> None:
     """Forwards until none pays, or until there is no room for the next one."""
     plan, state = tree.plan[0], tree.state[0]
-    context.place[FORWARDS] = 0
     while state.ends:
         if state.nodes + plan.most >= len(tree.nodes):
             return  # arrays are made longer before the next call, and nothing is lost until then

@@ -74,6 +74,11 @@ def too_many(asked: drafter_pb2.ProposeDraft, _: random.Random) -> Reply:
     return draft(asked.committed_length, list(range(1, count + 1)), [-1] * count)
 
 
+def too_deep(asked: drafter_pb2.ProposeDraft, _: random.Random) -> Reply:
+    count = asked.max_depth + 1
+    return draft(asked.committed_length, [5] * count, list(range(-1, count - 1)))
+
+
 def uneven(asked: drafter_pb2.ProposeDraft, _: random.Random) -> Reply:
     return draft(asked.committed_length, [5, 6], [-1])
 

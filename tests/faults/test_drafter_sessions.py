@@ -7,7 +7,10 @@ import random
 import time
 from typing import Any
 
-from draftloop.errors import SessionLost
+import pytest
+
+from draftloop.errors import SessionLost, Unavailable
+from draftloop.tree import DraftBudget
 from tests.faults import fakes
 from tests.faults.open_sessions import (
     AT_ONCE_S,
@@ -122,3 +125,30 @@ async def test_one_request_alone_tries_a_drafter_that_has_failed() -> None:
         assert replica.sessions == 1
         assert await becomes_ready(first)
         assert await becomes_ready(second)
+
+
+WRONG = [fakes.too_deep, fakes.wrong_length, fakes.too_many, fakes.cycle, fakes.out_of_vocabulary]
+
+
+@pytest.mark.parametrize("wrong", WRONG, ids=lambda wrong: wrong.__name__)
+async def test_a_draft_that_is_none_that_was_asked_for_goes_no_further(
+    wrong: fakes.Behavior,
+) -> None:
+    """A verifier would refuse it, or judge it at another place: it costs its round a draft."""
+    once = iter([wrong])
+    fake = fakes.FakeDrafter(
+        None, lambda asked, chance: next(once, fakes.wrong_chain)(asked, chance)
+    )
+    async with (
+        fakes.listening(add_drafter, fake) as address,
+        replicas(address) as known,
+        drafter_session(known) as session,
+    ):
+        (replica,) = known
+        session.open(PROMPT)
+        await eventually(lambda: session.is_ready)
+        with pytest.raises(Unavailable):
+            await session.propose(PROMPT, None, DraftBudget(max_nodes=4, max_depth=2))
+        assert fake.asked == replica.failures == 1
+        assert await becomes_ready(session)
+        assert replica.failures == 0

@@ -121,6 +121,23 @@ async def test_a_reopened_session_goes_on_as_if_nothing_had_happened(
         other.cancel()
 
 
+async def test_penalties_know_all_drafted_tokens_up_to_a_node(serve_verifier: Start) -> None:
+    """Negative ones, by which each token calls for itself once more: the last one counts most."""
+    async with serve_verifier() as (channel, _):
+        stub = VerifierStub(channel)
+        rising: dict[str, Any] = {"sampling": sampling(frequency_penalty=-2.0)}
+        plainly, drafted = stub.Verify(), stub.Verify()
+        emitted = list((await say(plainly, open_verifier(**rising))).verdict.emitted_token_ids)
+        for _ in range(12):
+            answer = await say(plainly, verify(LENGTH + len(emitted)))
+            emitted.extend(answer.verdict.emitted_token_ids)
+        await say(drafted, open_verifier(**rising))
+        answer = await say(drafted, verify(LENGTH + 1, emitted[1:12]))
+        assert list(answer.verdict.emitted_token_ids) == emitted[1:13]
+        plainly.cancel()
+        drafted.cancel()
+
+
 @pytest.mark.parametrize(
     ("message", "field"),
     [

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
-from draftloop.calibration import Calibration
+from draftloop.calibration import Calibration, cell_of, count
 from draftloop.phrase import Phrase
-from draftloop.tree import DraftBudget
-from phrase_store.growth import ESCAPES
+from draftloop.tree import DraftBudget, TokenSource
+from phrase_store.growth import ESCAPES, NODE, best_end
 from phrase_store.index import PhraseIndex, grow
 
 CHILDREN = DraftBudget(max_nodes=8, max_depth=1)
@@ -59,3 +60,35 @@ def test_a_context_with_too_many_continuations_takes_no_room_from_others() -> No
     index.insert([Phrase((1,), (token,)) for token in range(20)])
     assert index.entries == len(others) + 8
     assert all(9 in scores(index, *other.context) for other in others)
+
+
+@pytest.mark.parametrize(
+    "ends",
+    [
+        ((9, 0, 1), (1, 5, 2)),  # token, parent and depth, the one to be taken first
+        ((4, 6, 2), (5, 0, 2)),
+        ((4, 2, 3), (4, 7, 3)),
+    ],
+)
+def test_equals_go_by_depth_and_then_by_token_and_then_by_parent(
+    ends: tuple[tuple[int, int, int], ...],
+) -> None:
+    """Replicas that know the same draft the same, whatever stands first in their tables."""
+    for order in (ends, ends[::-1]):
+        known = np.zeros(2, NODE)
+        for place, (token, parent, depth) in enumerate(order):
+            known[place]["token"], known[place]["parent"] = token, parent
+            known[place]["depth"], known[place]["priority"] = depth, 0.25
+        assert best_end(known, 2, True, np.zeros(9, np.bool_)) == order.index(ends[0])
+
+
+def test_siblings_that_were_right_more_often_than_can_be_share_one() -> None:
+    """As where the text has changed: each of two is likelier than not by what was learned."""
+    index = PhraseIndex(max_bytes=1 << 14, half_life_tokens=10**18)
+    index.insert([Phrase((1,), (token,)) for token in (5, 6)] * 9)
+    known = Calibration()
+    for hundredth in range(100):
+        for _ in range(40):
+            count(known, cell_of(TokenSource.PHRASE, hundredth / 100, 1), True)
+    tree = grow((1,), CHILDREN, shared=index, own=None, calibration=known).tree
+    assert tree.token_ids == (5, 6) and tree.estimates == pytest.approx((0.5, 0.5))

@@ -161,11 +161,17 @@ def test_a_prompt_that_a_drafter_knows_is_worth_a_session_for_less() -> None:
 
 def test_a_session_is_opened_where_the_rounds_to_come_repay_the_prefilling() -> None:
     opened = []
-    for draft_ns, left in ((CHEAP_NS, 400), (CHEAP_NS, 4), (DEAR_NS, 400)):
-        model = model_choice(draft_ns, left)
+    for draft_ns, left in (
+        (CHEAP_NS, 400),
+        (CHEAP_NS, 4),
+        (DEAR_NS, 400),
+        (CHEAP_NS, 22),
+        (CHEAP_NS, 27),
+    ):
+        model = model_choice(draft_ns, left)  # 0.9 more in a round of 2.2: 24.4 tokens are worth 10
         model.open(PROMPT)
         opened.append(model.drafter.asked_for)
-    assert opened == [True, False, False]
+    assert opened == [True, False, False, False, True]
 
 
 def test_who_did_not_open_tries_the_model_after_a_while_and_asks_it_once_it_has_prefilled() -> None:
@@ -253,13 +259,13 @@ def test_on_the_targets_processors_a_draft_costs_what_all_bring_in() -> None:
 
 def test_among_others_a_session_is_opened_for_more_where_prefilling_keeps_them_waiting() -> None:
     opened = []
-    for shares in (False, True):
-        model = model_choice(CHEAP_NS, left=40)
+    for shares, left in ((False, 40), (True, 40), (True, 120), (True, 400)):
+        model = model_choice(CHEAP_NS, left)
         cost = crowded(VerifyCost(FLAT.curve), 3)
         model._controller = Controller(max_nodes=8, verify_cost=cost, drafter_shares=shares)
         model.open(PROMPT)
         opened.append(model.drafter.asked_for)
-    assert opened == [True, False]
+    assert opened == [True, False, False, True]
 
 
 def test_a_try_does_without_the_model_where_free_sources_promise_much() -> None:

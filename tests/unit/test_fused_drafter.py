@@ -14,7 +14,7 @@ from drafter_service import tree_nodes
 from drafter_service.session import DrafterSession
 from drafter_service.strategies.fused import TOGETHER, Fused
 from drafter_service.tree_nodes import UNRUN
-from draftloop.calibration import LATER, RUN_EDGES, SHAPE, bucket
+from draftloop.calibration import LATER, RUN_EDGES, SHAPE, bucket, cell_of, count
 from draftloop.request import SamplingParameters
 from draftloop.tree import EMPTY_TREE, ROOT, DraftBudget, DraftEnd, DraftTree, TokenSource, Verdict
 from tests.support.scripted_drafter import ScriptedModel, finish, session_of
@@ -135,6 +135,20 @@ def test_a_first_guess_is_counted_apart_from_later_ones() -> None:
         sum(calibration.hits[row * ROW : (row + 1) * ROW]) for row in (source, source + LATER)
     )
     assert first > 50 and later == 0
+
+
+def test_a_later_guess_is_believed_as_far_as_later_ones_were_right() -> None:
+    strategy, session = drafting()
+    before = draft(strategy, depth=1, nodes=5)
+    known = session.experience.calibration
+    for hundredth in range(1, 100):
+        for _ in range(5):
+            count(known, cell_of(TokenSource.DRAFT_MODEL, hundredth / 100, 1, False), False)
+    after = draft(strategy, depth=1, nodes=5)
+    assert after.estimates[0] == before.estimates[0]
+    of = {tree: dict(zip(tree.token_ids, tree.estimates, strict=True)) for tree in (before, after)}
+    later = after.token_ids[1:]
+    assert later and all(of[after][token] < 0.8 * of[before][token] for token in later)
 
 
 def test_of_siblings_that_promise_too_much_the_best_keeps_its_estimate() -> None:
@@ -344,13 +358,18 @@ def test_what_was_said_ahead_counts_for_an_offer_like_a_review(offered: int) -> 
 
 def test_nothing_is_left_of_a_forward_that_never_ended() -> None:
     """The session's stream was lost, or the forward failed."""
-    strategy, session = drafting()
-    draft(strategy, nodes=4, depth=2)
+    (strategy, session), (plain, _) = drafting(), drafting()
+    for each in (strategy, plain):
+        each.observe = lambda *_: None  # type: ignore[method-assign]
+        draft(each, nodes=4, depth=2)
     task = strategy.ahead(lambda: True)
     next(task)
+    known = strategy.candidates  # of the last node nobody has said yet what follows it
+    path = known.path_tokens(int(known.nodes["row"].argmax()))
     task.close()
-    told(strategy, [0])
-    assert draft(strategy, nodes=4, depth=2)
+    for each in (strategy, plain):
+        told(each, path)
+    assert draft(strategy, nodes=4, depth=2) == draft(plain, nodes=4, depth=2)
     assert session.slot.length == len(session.committed)
 
 

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+from collections import deque
+
+import pytest
+
+from draftloop.model_info import CostPoint
 from draftloop.phrase import PhraseScope
 from draftloop.speculation import (
     FUSED,
@@ -12,7 +17,9 @@ from draftloop.speculation import (
     OuroborosParameters,
     Speculation,
 )
-from orchestrator.gains import MOST_METHODS, Gains
+from orchestrator.budget import Controller
+from orchestrator.costs import VerifyCost
+from orchestrator.gains import MOST_METHODS, Gains, SharedGain
 
 ALL = Speculation(strategy=FUSED)
 ALONE = Speculation(
@@ -69,3 +76,31 @@ def test_methods_that_clients_come_up_with_take_no_more_than_so_much() -> None:
         gains.of((FUSED, number), 0.8, 1.0)
         assert brought(gains, ALL) == known  # whoever is asked for stays
     assert len(gains._known) == MOST_METHODS
+    newest, oldest = gains.of((FUSED, number), 0.8, 1.0), gains.of((FUSED, 0), 0.8, 1.0)
+    for gain in (newest, oldest):
+        gain.observe(accepted=6, nodes=8, draft_ns=1)
+    assert gains.of((FUSED, number), 0.8, 1.0).means.tokens == newest.means.tokens
+
+
+def test_one_draft_that_stood_still_says_nothing_against_a_first_guess() -> None:
+    shared = SharedGain(deque([100.0]))
+    shared.took(1e9)
+    assert (shared.draft_ns, shared.work_ns) == (100, 100)
+
+
+def test_what_the_round_around_a_draft_took_counts_at_once() -> None:
+    """Less than nothing for the request that waits, but no work is less than none."""
+    shared = SharedGain(deque([100.0]))
+    shared.took(300)
+    shared.delayed(-400)
+    assert (shared.draft_ns, shared.work_ns) == (-100, 0)
+
+
+def test_alone_drafts_are_expected_to_stay_as_large_as_they_were() -> None:
+    """A smaller one would be worth more, and it is not this comparison that makes them smaller."""
+    cost = VerifyCost((CostPoint(1, 1000), CostPoint(33, 2000)))
+    gain = Gains().of(ALL.method, 0.8, 0.0)
+    for _ in range(400):
+        gain.observe(accepted=1, nodes=32, draft_ns=0)
+    prices = Controller(max_nodes=32, verify_cost=cost)
+    assert gain.worth(prices) == pytest.approx(0, abs=0.01)  # two tokens in the time of two

@@ -8,12 +8,13 @@ import pytest
 
 from draftloop.cost_line import cost_line
 from draftloop.model_info import CostPoint
+from draftloop.phrase import MAX_CONTEXT
 from draftloop.speculation import SPECULATIVE
-from draftloop.tree import ROOT, DraftBudget, DraftTree, TokenSource
+from draftloop.tree import EMPTY_TREE, ROOT, DraftBudget, DraftTree, TokenSource
 from orchestrator.budget import Controller
 from orchestrator.choice import ModelChoice
 from orchestrator.costs import VerifyCost
-from orchestrator.gains import Gains
+from orchestrator.gains import LONGEST_WITHOUT, ROUNDS_OF_TRY, Gains
 from orchestrator.hindsight import EVERY, FIRST, MOST_SAID, Alternative, Hindsight, matched
 from orchestrator.selection import NOTHING, Selection
 from phrase_store.session import PhraseSession
@@ -23,6 +24,7 @@ from tests.unit.test_choice import (
     PROMPT,
     FakeDrafter,
     controller,
+    crowded,
     model_choice,
 )
 
@@ -33,8 +35,10 @@ BUDGET = DraftBudget(max_nodes=16, max_depth=8)
 ROUND_NS = PLAIN_NS + OWN_NS
 
 
-def took(chosen: Selection, text: list[int], new: int, *, known: PhraseSession) -> float:
-    controller = Controller(max_nodes=16, verify_cost=FLAT)
+def took(
+    chosen: Selection, text: list[int], new: int, *, known: PhraseSession, cost: VerifyCost = FLAT
+) -> float:
+    controller = Controller(max_nodes=16, verify_cost=cost)
     return Alternative(chosen, BUDGET, OWN_NS, began_ns=0).nanoseconds(text, new, known, controller)
 
 
@@ -53,6 +57,20 @@ def test_without_drafts_every_token_is_a_round() -> None:
     assert took(NOTHING, [1, 2, 3, 4, 5, 6], 3, known=phrases) == 3 * ROUND_NS
 
 
+def test_free_sources_are_asked_behind_what_they_knew_and_what_came_since() -> None:
+    asked = []
+
+    class Asked:
+        def peek(self, context: list[int], budget: DraftBudget, beyond: list[int]) -> DraftTree:
+            asked.append((context, beyond))
+            return EMPTY_TREE
+
+    phrases: Any = Asked()
+    took(NOTHING, [*range(20), 4, 5, 6], 3, known=phrases)
+    known = list(range(20 - MAX_CONTEXT, 20))
+    assert asked == [(known, [4]), (known, [4, 5])]
+
+
 def test_a_draft_that_was_right_is_one_round() -> None:
     chosen = Selection(DraftTree.chain([4, 5], PHRASE, [0.5, 0.5]), 0.75, cut=False)
     assert took(chosen, [1, 2, 3, 4, 5, 6], 3, known=unread([1, 2, 3])) == ROUND_NS
@@ -62,6 +80,14 @@ def test_one_that_would_have_gone_on_counts_in_part() -> None:
     """It promised three accepted tokens and the target's own: two are half a round."""
     chosen = Selection(DraftTree.chain([4, 5, 6, 7], PHRASE, [0.9] * 4), 3.0, cut=False)
     assert took(chosen, [1, 2, 3, 4, 5], 2, known=unread([1, 2, 3])) == ROUND_NS / 2
+
+
+def test_nodes_that_were_wrong_would_have_been_verified_as_well() -> None:
+    """A node is as dear as a tenth of a round: two of them, then a round without a draft."""
+    rising = VerifyCost((CostPoint(1, PLAIN_NS), CostPoint(11, 2 * PLAIN_NS)))
+    chosen = Selection(DraftTree.chain([9, 8], PHRASE, [0.5, 0.5]), 0.75, cut=False)
+    without = took(chosen, [1, 2, 3, 4, 5], 2, known=unread([1, 2, 3]), cost=rising)
+    assert without == pytest.approx(2 * ROUND_NS + 2 * PLAIN_NS / 10)
 
 
 def test_behind_the_first_token_of_a_passage_that_comes_again_the_rest_is_free() -> None:
@@ -85,6 +111,12 @@ def test_the_first_rounds_are_looked_back_at_and_then_some() -> None:
     assert all(looked[:FIRST]) and sum(looked[FIRST:]) == 10
 
 
+def test_a_try_is_a_round_like_others_to_those_that_pay() -> None:
+    hindsight = Hindsight()
+    assert all(hindsight.looks(tries=True) for _ in range(FIRST))
+    assert sum(hindsight.looks() for _ in range(10 * EVERY)) == 10
+
+
 def test_asking_is_overrated_but_never_underrated() -> None:
     over, under = Hindsight(), Hindsight()
     assert over.overrated == 0
@@ -98,6 +130,11 @@ def test_one_round_that_stood_still_says_little() -> None:
     hindsight = Hindsight()
     hindsight.observe(promised=1.0, brought=-1e9)
     assert 0 < hindsight.overrated < MOST_SAID / 4
+    hindsight = Hindsight()
+    hindsight.observe(promised=1.0, brought=1e9)  # as where free sources' round did
+    for _ in range(20):
+        hindsight.observe(promised=1.0, brought=0.0)
+    assert hindsight.overrated > 0
 
 
 def test_asking_is_worth_less_by_what_it_was_overrated() -> None:
@@ -114,6 +151,19 @@ def test_asking_is_worth_less_by_what_it_was_overrated() -> None:
     assert chosen.advantage() == at_first  # never worth more than it promises
 
 
+def test_what_was_overrated_is_asked_no_more_and_measured_against_what_it_promised() -> None:
+    """Not against what is believed of that by now: it would be believed again by half."""
+    model = model_choice(CHEAP_NS, left=400)
+    model.drafter.open(PROMPT)
+    promised = model.advantage()
+    assert promised > 0
+    for _ in range(400):
+        model.asks(PROMPT)
+        model.look_back(saved_ns=-PLAIN_NS)
+    assert model.advantage() == pytest.approx(-1, abs=0.01)
+    assert sum(model.asks(PROMPT) for _ in range(LONGEST_WITHOUT)) <= ROUNDS_OF_TRY
+
+
 def test_a_fixed_size_knows_no_hindsight() -> None:
     gains = Gains()
     other = model_choice(CHEAP_NS, left=100, gains=gains)
@@ -127,8 +177,22 @@ def test_a_fixed_size_knows_no_hindsight() -> None:
     assert fixed.advantage() > 0 > other.advantage()
 
 
+def test_a_round_is_looked_back_at_where_its_time_is_its_own_and_has_a_price() -> None:
+    """Not where others shared it, its session was opened in it, or a size of drafts is stated."""
+    alone, among, waiting, stated = (model_choice(CHEAP_NS, left=400) for _ in range(4))
+    cost = crowded(VerifyCost(FLAT.curve), 3)
+    among._controller = Controller(max_nodes=8, verify_cost=cost)
+    waiting.drafter.is_ready = False  # type: ignore[misc]
+    stated._controller = controller(fixed=True)
+    models = (alone, among, waiting, stated)
+    assert [model.looks_back() for model in models] == [True, False, False, False]
+
+
 def test_every_round_of_a_try_is_looked_back_at() -> None:
     """Nothing else corrects what forbids the others."""
-    tried = model_choice(DEAR_NS, left=400)
-    tried.asks(PROMPT)
-    assert all(tried.looks_back() for _ in range(FIRST + 4 * EVERY))
+    dear, overrated = model_choice(DEAR_NS, left=400), model_choice(CHEAP_NS, left=400)
+    for _ in range(200):
+        overrated.look_back(saved_ns=-2 * PLAIN_NS)
+    for tried in (dear, overrated):
+        tried.asks(PROMPT)
+        assert all(tried.looks_back() for _ in range(FIRST + 4 * EVERY))

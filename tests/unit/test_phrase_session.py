@@ -142,3 +142,38 @@ def test_queries_are_counted_also_where_nobody_says_what_came_of_them(judged: bo
     verdict = Verdict((), (3,), root_prediction=3)
     session.learn([1, 2, 3, 1, 2], EMPTY_TREE, verdict)
     assert counted() == (queries + 2, hits + 1)
+
+
+def test_nothing_is_counted_where_the_memory_was_let_go() -> None:
+    """There is no place for it: whoever still holds the index would write beyond its table."""
+    index = PhraseIndex(max_bytes=1 << 14)
+    index.extend((), [1, 2, 3])
+    index.let_go()
+    index.extend((), [1, 2, 4])
+    index.insert([Phrase((1, 2), (5,))])
+    assert index.bytes == index.entries == index.evictions == 0
+
+
+LOOP = [1, 2, 3, 4] * 8
+
+
+def judged(session: PhraseSession, emitted: Sequence[int]) -> float:
+    """What was counted of the last proposals once the text went on so."""
+    session.judge(emitted)
+    session.learn(LOOP, EMPTY_TREE, Verdict((), tuple(emitted), emitted[0]))
+    return sum(session._calibration.trials)
+
+
+def test_what_was_proposed_behind_drafted_tokens_is_judged_where_they_came_true() -> None:
+    for emitted, counts in (([1, 2, 3], True), ([9, 2, 3], False)):
+        session = PhraseSession(LOOP, 16)
+        assert session.propose(LOOP, AMPLE, drafted=[1]).token_ids[:2] == (2, 3)
+        assert (judged(session, emitted) > 0) == counts
+
+
+def test_only_the_last_proposal_behind_the_text_is_judged() -> None:
+    """The one before it was for a budget that has changed, say."""
+    once, twice = PhraseSession(LOOP, 16), PhraseSession(LOOP, 16)
+    for session in (once, twice, twice):
+        session.propose(LOOP, AMPLE)
+    assert judged(once, [1, 2]) == judged(twice, [1, 2]) > 0

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import itertools
+from collections import Counter
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from draftloop.model_info import CostPoint
-from draftloop.tree import ROOT, DraftTree, TokenSource
+from draftloop.tree import EMPTY_TREE, ROOT, Draft, DraftEnd, DraftTree, TokenSource
 from orchestrator.costs import VerifyCost
-from orchestrator.selection import Offer, select
+from orchestrator.selection import NOTHING, Offer, Selection, cut, select
 
 MODEL = TokenSource.DRAFT_MODEL
 LINE = VerifyCost((CostPoint(1, 1_000_000), CostPoint(33, 2_000_000)))
@@ -60,3 +61,23 @@ def test_no_more_nodes_are_chosen_than_may_be() -> None:
     chosen = select(tree, LINE, 0.0, most=2)
     assert chosen.tree == DraftTree.chain([1, 2], MODEL, [1.0] * 2) and chosen.cut
     assert chosen.offer == Offer(tokens=2, nodes=2)  # by what is left of the draft
+
+
+def test_the_likeliest_nodes_are_taken_wherever_they_stand() -> None:
+    """Also where as many others stand before them."""
+    tree = DraftTree((7, 8, 9), (ROOT,) * 3, (0.0, 0.3, 0.5), (MODEL,) * 3)
+    chosen = select(tree, LINE, 1e-6, most=32)
+    assert chosen.tree == DraftTree((8, 9), (ROOT,) * 2, (0.3, 0.5), (MODEL,) * 2)
+
+
+def test_a_cut_draft_tells_what_was_proposed_and_why_it_ends() -> None:
+    tree = DraftTree.chain([1, 2, 3], MODEL, [0.9, 0.5, 0.1])
+    whole = Draft(tree=tree, committed_length=4, proposed=Counter({MODEL: 9}), end=DraftEnd.DEPTH)
+    assert cut(whole, Selection(tree, 1.4, cut=False)) is whole
+    for taken, end in ((tree.first(1), DraftEnd.VERIFY_COST), (EMPTY_TREE, DraftEnd.NONE)):
+        part = cut(whole, Selection(taken, 0.9, cut=True))
+        assert (part.tree, part.proposed, part.end) == (taken, {MODEL: 9}, end)
+    untold = Draft(tree=tree, committed_length=4)
+    assert cut(untold, Selection(EMPTY_TREE, 0.0, cut=True)).proposed == {MODEL: 3}
+    nothing = Draft(tree=EMPTY_TREE, committed_length=4, end=DraftEnd.DEPTH)
+    assert cut(nothing, NOTHING).end is DraftEnd.NONE

@@ -1,0 +1,78 @@
+"""When a draft model is asked: tries where it does not pay, and waiting for its first answer.
+
+A try is a few rounds in a row, and not only now and then. Free sources offer so much in these
+rounds that asking the model brings in less than it takes.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from draftloop.model_info import CostPoint
+from orchestrator.budget import Controller
+from orchestrator.choice import LEAST_WAIT_S, PREFILLS, ModelChoice
+from orchestrator.costs import VerifyCost
+from orchestrator.gains import (
+    ROUNDS_OF_TRY,
+    USUAL_FORWARDS,
+    USUAL_TOKENS,
+)
+from orchestrator.selection import Offer
+from tests.unit.test_choice import CHEAP_NS, PLAIN_NS, PROMPT, model_choice
+
+LARGE = Offer(tokens=8.0)
+
+
+def opened(draft_ns: float) -> ModelChoice:
+    model = model_choice(draft_ns, left=400)
+    model.drafter.open(PROMPT)
+    return model
+
+
+def test_a_try_goes_on_behind_offers_like_the_one_that_it_began_with() -> None:
+    model = opened(CHEAP_NS)
+    asked = [number for number in range(2000) if model.asks(PROMPT, LARGE)]
+    tries = [asked[at : at + ROUNDS_OF_TRY] for at in range(0, len(asked), ROUNDS_OF_TRY)]
+    assert len(tries) > 1
+    assert all(tried[-1] - tried[0] == ROUNDS_OF_TRY - 1 for tried in tries[:-1])
+
+
+def test_a_little_more_to_do_without_ends_no_try() -> None:
+    model = opened(CHEAP_NS)
+    while not model.asks(PROMPT, LARGE):
+        pass
+    assert model.asks(PROMPT, Offer(tokens=LARGE.tokens + 0.5))
+    assert not model.asks(PROMPT, Offer(tokens=LARGE.tokens + 5))
+
+
+def test_a_try_is_over_once_asking_pays() -> None:
+    model = opened(CHEAP_NS)
+    while not model.asks(PROMPT, LARGE):
+        pass
+    assert model.asks(PROMPT)
+    assert not model.asks(PROMPT, LARGE), "the round before has told what a try would"
+
+
+def test_a_round_that_pays_begins_no_try() -> None:
+    """Not even where the next one pays a little less, and a try would go on."""
+    model = opened((USUAL_TOKENS - 0.3) * PLAIN_NS / USUAL_FORWARDS)
+    little = Offer(tokens=1.0)
+    assert model.advantage() > 0 > model.advantage(little) > model.advantage() - 0.5
+    assert model.asks(PROMPT)
+    assert not model.asks(PROMPT, little)
+
+
+def test_the_first_draft_of_a_slow_target_is_waited_for_as_long_as_prefilling_explains() -> None:
+    """It may be gone: what it would be worth is no reason to wait."""
+    waited = []
+    for fixed in (False, True):
+        model = model_choice(CHEAP_NS, left=400)
+        slow = VerifyCost((CostPoint(1, 10**9), CostPoint(32, 10**9)))
+        model._controller = Controller(max_nodes=8, verify_cost=slow, fixed=fixed)
+        model.open(PROMPT)
+        known: Any = model.drafter
+        waited.append(known.waits_s)
+    assert waited[0] == pytest.approx(LEAST_WAIT_S + PREFILLS * 10 * PLAIN_NS / 1e9)
+    assert waited[1] is None, "of a stated size it is waited for as for every other draft"

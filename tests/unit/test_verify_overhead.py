@@ -1,0 +1,95 @@
+"""What rounds take beyond their forwards: what is remembered of it, and for how long."""
+
+from __future__ import annotations
+
+from draftloop.model_info import CostPoint
+from draftloop.tree import ServiceTimings
+from orchestrator.costs import FADING, VerifyCost, VerifyOverhead
+
+DEAR, CHEAP = 90_000, 200
+
+
+def observed(known: VerifyOverhead, *, drafted: int, added: float) -> None:
+    """So many rounds with drafts that took so much longer than those without."""
+    for _ in range(drafted):
+        known.observe(4, 1000 + added)
+
+
+def plain() -> VerifyOverhead:
+    known = VerifyOverhead()
+    for _ in range(40):
+        known.observe(0, 1000)
+    return known
+
+
+def test_what_is_forgotten_is_what_drafts_added_first() -> None:
+    """Else the cheap ones after a busy moment were forgotten, and the dear ones stayed."""
+    known = plain()
+    observed(known, drafted=16, added=DEAR)
+    observed(known, drafted=8, added=CHEAP)
+    assert known.nanoseconds(4) > DEAR
+    for _ in range(FADING * 16):
+        known.observe(0, 1000)
+    assert known.nanoseconds(4) == 1000 + CHEAP
+
+
+def test_what_is_forgotten_is_believed_no_more() -> None:
+    """Nothing else would ever correct it where it forbids drafts."""
+    known = plain()
+    observed(known, drafted=13, added=DEAR)
+    for _ in range(FADING * 13):
+        known.observe(0, 1000)
+    assert known.nanoseconds(4) == known.nanoseconds(0) == 1000
+
+
+def test_nothing_is_forgotten_while_drafts_are_made_now_and_then() -> None:
+    known = plain()
+    for _ in range(20):
+        for _ in range(FADING - 1):
+            known.observe(0, 1000)
+        observed(known, drafted=1, added=CHEAP)
+    assert len(known._drafted) == 20
+
+
+def sized(rounds: int, small: float, large: float) -> VerifyOverhead:
+    """Half of the drafts have two nodes and half have eight; what each of them added."""
+    known = plain()
+    for _ in range(rounds // 2):
+        known.observe(2, 1000 + small)
+        known.observe(8, 1000 + large)
+    return known
+
+
+def test_a_few_drafts_do_not_say_what_a_node_adds() -> None:
+    assert sized(8, small=200, large=800).node_ns == 0
+    assert sized(16, small=200, large=800).node_ns == 100
+
+
+def test_no_node_saves_time() -> None:
+    assert sized(16, small=800, large=200).node_ns == 0
+
+
+def test_what_waits_for_the_prompts_of_a_crowd_is_booked_on_no_draft() -> None:
+    """Its first rounds make no load yet, and each says itself that it was not alone."""
+    cost = VerifyCost((CostPoint(1, 1000), CostPoint(32, 1000)))
+    crowd = (
+        ServiceTimings(batch_size=16, batch_rows=24),
+        ServiceTimings(batch_size=1, batch_rows=9, waiting=15),
+        ServiceTimings(batch_size=1, batch_rows=9, prompts_ns=1),
+    )
+    for _ in range(6):
+        for _ in range(8):
+            cost.observe(0, 2000, ServiceTimings(batch_size=1, batch_rows=1))
+        for timings in crowd:
+            cost.observe(8, 300_000_000, timings)
+            assert not cost.load.is_shared
+    assert cost.nanoseconds(8) == cost.nanoseconds(0) == 2000
+
+
+def test_a_node_is_priced_anew_when_others_rows_come_and_go() -> None:
+    cost = VerifyCost((CostPoint(1, 1000), CostPoint(16, 1000), CostPoint(32, 3000)))
+    for sessions, price in ((1, 0), (8, 125), (1, 0)):
+        for _ in range(20):
+            rows = ServiceTimings(batch_size=sessions, batch_rows=1 if sessions == 1 else 16)
+            cost.load.observe(1, rows)
+        assert cost.node_nanoseconds(0, 16) == price
