@@ -19,17 +19,12 @@ from drafter_service.tree_nodes import (
     select,
     settle,
 )
+from drafter_service.weighing import FREE, SMALLER, chance, learn, log_odds
 from draftloop.calibration import Calibration
-from draftloop.runtime.calibrating import cell_of, correct, count, estimate
+from draftloop.runtime.calibrating import cell_of, correct, count
 from draftloop.runtime.compiling import compiled
 from draftloop.runtime.records import Floats, Whole
 from draftloop.tree import ROOT
-
-# What the draft model says of an offered node, in five levels. They stand where a calibration has
-# depths: both scores together tell more of a reviewed node than its depth does.
-LEVEL_EDGES, LEVEL_DEPTHS = np.array((0.02, 0.15, 0.5, 0.85)), np.array((1, 2, 3, 5, 9))
-# How likely an offered node is before either is asked, and how sure a draft model may be of it.
-USUAL, SUREST = 0.4, 0.9
 
 
 @compiled
@@ -67,34 +62,15 @@ def offered(tree: Tree) -> Offered:
 
 
 @compiled
-def both(estimate: float, heard: float) -> float:
-    """Chance of a node that was offered with `estimate`, and that the draft model gives `heard`.
-
-    As if the two said so independently (naive Bayes); a draft model that has never seen a phrase
-    does not outweigh a text that has followed it for long.
-    """
-    heard = min(max(heard, 1 - SUREST), SUREST)
-    odds = estimate * heard * (1 - USUAL)
-    return odds / (odds + (1 - estimate) * (1 - heard) * USUAL)
-
-
-@compiled
 def weigh(tree: Tree, learned: Learned, guesses: Offered, tokens: Whole) -> None:
-    """Re-weighs offered nodes by what the draft model says there, [ends, k] tokens best first.
-
-    How often an offered node with both scores was right before decides, apart for what is the
-    draft model's first guess as well; `both` stands for that until it is known.
-    """
+    """Re-weighs offered nodes by what the draft model says there, [ends, k] tokens best first."""
     for guess in range(len(guesses.nodes)):
-        known, share = tree.nodes[guesses.nodes[guess]], guesses.shares[guess]
-        is_first = tokens[guesses.places[guess], 0] == known.token
-        heard = correct(learned.own, SOURCE, share, known.depth, is_first)
-        finer, coarser, expected = known.estimate, share, both(known.estimate, heard)
-        if known.source == SOURCE:  # of a smaller draft model, which knows less of the same
-            finer, coarser, expected = share, known.estimate, heard
-        level = LEVEL_DEPTHS[np.searchsorted(LEVEL_EDGES, coarser, side="right")]
-        known.judged_by, known.cell = REVIEWS, cell_of(known.source, finer, level, is_first)
-        known.estimate = estimate(learned.reviews, known.cell, expected)
+        known = tree.nodes[guesses.nodes[guess]]
+        known.judged_by = REVIEWS
+        known.is_first = tokens[guesses.places[guess], 0] == known.token
+        known.heard, known.told = log_odds(guesses.shares[guess]), log_odds(known.estimate)
+        whose = SMALLER if known.source == SOURCE else FREE
+        known.estimate = chance(learned.reviews, whose, known.heard, known.told, known.is_first)
 
 
 @compiled
@@ -188,7 +164,8 @@ def judge(tree: Tree, learned: Learned, emitted: Whole) -> None:
                 if known.judged_by == OWN:
                     count(learned.own, known.cell, right)
                 elif known.judged_by == REVIEWS:
-                    count(learned.reviews, known.cell, right)
+                    whose = SMALLER if known.source == SOURCE else FREE
+                    learn(learned.reviews, whose, known.heard, known.told, known.is_first, right)
                 if right:
                     following = node
         if following == MISSING:

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from drafter_service.weighing import Weighing
 from draftloop.calibration import Calibration
 from draftloop.runtime.compiling import compiled
 from draftloop.runtime.records import Floats, Whole
@@ -19,19 +20,19 @@ from draftloop.tree import ROOT, TokenSource
 SOURCE = int(TokenSource.DRAFT_MODEL)
 UNRUN = -2  # the row of a node that was not run
 MISSING = -3  # no such node
-# Which calibration counts whether a node was right: none that of an offered one which the draft
-# model has not seen.
+# Who learns whether a node was right: nobody of an offered one which the draft model has not seen.
 NOBODYS, OWN, REVIEWS = 0, 1, 2
-# `reach`: probability that a node is accepted, its ancestors included. `cell` of the calibration
-# that it is `judged_by` counts whether it was the target's token once its parent was. `row`: its
+# `reach`: probability that a node is accepted, its ancestors included. Whether it was the target's
+# token once its parent was, `judged_by` learns: of the draft model's own nodes by their `cell` of
+# the calibration, of offered ones by what was `heard` of the draft model and `told` by the offer,
+# both in log-odds, and whether it `is_first`. `row`: its
 # place among the slot's pending rows once it was run, in this tree or one before; it is `grown`
 # once its children stand in this one. The last record, that of index ROOT, is the root's.
 NODE = np.dtype(
     [
         *((name, np.int64) for name in ("token", "parent", "depth", "source")),
-        *((name, np.int64) for name in ("judged_by", "cell", "row", "grown")),
-        ("estimate", np.float64),
-        ("reach", np.float64),
+        *((name, np.int64) for name in ("judged_by", "cell", "is_first", "row", "grown")),
+        *((name, np.float64) for name in ("estimate", "reach", "heard", "told")),
     ],
     align=True,
 )
@@ -85,7 +86,7 @@ class Learned(NamedTuple):
     """What became of the draft model's own nodes, and of those that others offered to it."""
 
     own: Calibration
-    reviews: Calibration
+    reviews: Weighing
 
 
 @compiled

@@ -119,7 +119,7 @@ def test_a_review_learns_whom_to_believe() -> None:
         draft(strategy, offer)
         strategy.observe([unlikely, 0], HIT)
     later = draft(strategy, offer)
-    of = {tree: tree.estimates[tree.token_ids.index(unlikely)] for tree in (first, later)}
+    of = {tree: tree.estimates[tree.children()[ROOT, unlikely]] for tree in (first, later)}
     assert of[first] < 0.5 < 0.8 < of[later]
 
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from drafter_service.strategies.fused import Fused, _gain
 from drafter_service.ways import Way
+from drafter_service.weighing import Weighing
 from draftloop.metrics import REGISTRY
 from draftloop.request import SamplingParameters
 from draftloop.tree import EMPTY_TREE, ROOT, DraftBudget, DraftTree, TokenSource, Verdict
@@ -140,6 +142,11 @@ def test_whoever_drafted_before_each_model_says_what_it_says_after_the_text(
             assert each.slot.length <= len(each.committed) == len(strategy.session.committed)
 
 
+def has_learned(reviews: Weighing) -> bool:
+    """Whether its weights are others than at first."""
+    return not np.array_equal(reviews.weights, Weighing().weights)
+
+
 def test_those_learn_that_drafted() -> None:
     for way, learns in ((Way.BOTH, (True, True)), (Way.LARGER, (True, False)),
                         (Way.SMALLER, (False, True))):  # fmt: skip
@@ -147,8 +154,8 @@ def test_those_learn_that_drafted() -> None:
         tree = draft(strategy, way)
         told(strategy, [tree.token_ids[0]])
         known = [each.experience for each in strategy.session.levels()]
-        both = ((one.calibration, one.reviews) for one in known)
-        assert [any(sum(one.trials) for one in two) for two in both] == list(learns)
+        learned = [any(one.calibration.trials) or has_learned(one.reviews) for one in known]
+        assert learned == list(learns)
 
 
 @pytest.mark.parametrize(("way", "idle"), [(Way.LARGER, 1), (Way.SMALLER, 0)])
@@ -157,11 +164,12 @@ def test_who_had_no_part_in_a_draft_learns_nothing_of_it(way: Way, idle: int) ->
     strategy = drafting(3, 4)
     told(strategy, [draft(strategy, Way.BOTH).token_ids[0]])
     experience = [*strategy.session.levels()][idle].experience
-    known = experience.calibration, experience.reviews, experience.ways.further
-    before = [list(one.trials) for one in known]
-    assert any(map(any, before))
+    known = experience.calibration, experience.ways.further
+    before, weights = [list(one.trials) for one in known], experience.reviews.weights.tolist()
+    assert any(map(any, before)) or has_learned(experience.reviews)
     told(strategy, [draft(strategy, way).token_ids[0]])
     assert [list(one.trials) for one in known] == before
+    assert experience.reviews.weights.tolist() == weights
 
 
 def test_ways_are_judged_by_what_a_draft_adds_to_the_offer_and_what_it_costs() -> None:

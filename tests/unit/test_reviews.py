@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import functools
+
 import numpy as np
 import pytest
 
 from drafter_service.candidates import Candidates
 from drafter_service.strategies.fused import Fused
-from drafter_service.tree_children import LEVEL_DEPTHS, LEVEL_EDGES, SUREST, USUAL, both, weigh
 from drafter_service.tree_children import Offered as Guesses
+from drafter_service.tree_children import weigh
 from drafter_service.tree_nodes import OWN, REVIEWS
+from drafter_service.weighing import FREE, SMALLER, USUAL, Weighing, chance, learn, log_odds
 from draftloop.calibration import cell_of
 from draftloop.request import SamplingParameters
 from draftloop.tree import DraftTree, TokenSource
@@ -25,37 +28,78 @@ def candidates() -> Candidates:
     return Fused(session_of(model, [1, 0, 2], SamplingParameters(seed=7))).candidates
 
 
-def test_of_a_node_as_likely_as_usual_the_draft_models_word_is_all_there_is() -> None:
-    for heard in (0.1, 0.35, 0.6, 0.9):
-        assert both(USUAL, heard) == pytest.approx(heard)
-        assert both(0.1, heard) < heard < both(0.8, heard)
-
-
-def test_a_draft_model_is_never_so_sure_that_a_source_has_no_say() -> None:
-    assert both(0.9, 0.0) == both(0.9, 1 - SUREST) > 0.5
-    assert both(0.1, 1.0) == both(0.1, SUREST) == pytest.approx(0.6)
-
-
-@pytest.mark.parametrize("first", [TOKEN, OTHER])
-@pytest.mark.parametrize(
-    ("source", "finer", "coarser"),
-    [
-        (TokenSource.PHRASE, OFFERED, HEARD),
-        # A smaller draft model knows less of the same: the larger one's score counts by its bucket.
-        (TokenSource.DRAFT_MODEL, HEARD, OFFERED),
-    ],
-)
-def test_a_reviewed_node_is_counted_by_both_scores(
-    source: TokenSource, finer: float, coarser: float, first: int
-) -> None:
+def reviewed(source: TokenSource, first: int) -> Candidates:
+    """With one offered node, which was reviewed beside the draft model's first guess."""
     known = candidates()
     known.offer(DraftTree.chain([TOKEN], source, [OFFERED]), 8)
     guesses = Guesses(np.zeros(1, np.int64), np.zeros(1, np.int64), np.array([HEARD]))
     weigh(known._tree, known._learned, guesses, np.array([[first, 1]]))
-    level = int(LEVEL_DEPTHS[np.searchsorted(LEVEL_EDGES, coarser, side="right")])
+    return known
+
+
+@pytest.mark.parametrize("first", [TOKEN, OTHER])
+@pytest.mark.parametrize(
+    ("source", "whose"), [(TokenSource.PHRASE, FREE), (TokenSource.DRAFT_MODEL, SMALLER)]
+)
+def test_a_reviewed_node_is_as_likely_as_both_scores_say(
+    source: TokenSource, whose: int, first: int
+) -> None:
+    known = reviewed(source, first)
     (node,) = known.nodes
-    assert node["judged_by"] == REVIEWS
-    assert node["cell"] == cell_of(source, finer, level, first == TOKEN)
+    heard, told = log_odds(HEARD), log_odds(OFFERED)
+    assert (node["judged_by"], node["heard"], node["told"]) == (REVIEWS, heard, told)
+    assert node["is_first"] == (first == TOKEN)
+    said = chance(known._learned.reviews, whose, heard, told, first == TOKEN)
+    assert node["estimate"] == pytest.approx(said)
+
+
+@pytest.mark.parametrize("right", [True, False])
+def test_what_becomes_of_it_teaches_those_weights_alone(right: bool) -> None:
+    known = reviewed(TokenSource.PHRASE, TOKEN)
+    weights = known._learned.reviews.weights
+    known.judge([TOKEN if right else OTHER])
+    up = weights[FREE] > np.array(USUAL[FREE])
+    # Log-odds of what the offer said are below zero: a hit makes its weight smaller.
+    assert up.tolist() == ([True, True, False, True] if right else [False, False, True, False])
+    assert weights[SMALLER].tolist() == list(USUAL[SMALLER])
+
+
+def test_either_opinion_counts_and_a_first_guess_more() -> None:
+    known = Weighing()
+    says = functools.partial(chance, known, FREE)
+    assert says(-1.0, 0.0, False) < says(1.0, 0.0, False) < says(1.0, 1.0, False)
+    assert says(1.0, 1.0, False) < says(1.0, 1.0, True)
+
+
+def test_opinions_that_are_sure_leave_the_other_a_say() -> None:
+    for sure in (0.0, 1.0):
+        assert log_odds(sure) == pytest.approx(log_odds(abs(sure - 1e-4)))
+    known = Weighing()
+    never = chance(known, FREE, log_odds(0.0), log_odds(0.999), False)
+    assert 0 < chance(known, FREE, log_odds(0.0), log_odds(0.1), False) < never < 0.5
+
+
+def test_weights_come_to_what_nodes_are_worth() -> None:
+    """In a world where the offer says nothing, and the draft model is too sure of itself."""
+    known, random = Weighing(), np.random.default_rng(5)
+    missed = []
+    for _ in range(4000):
+        heard, told = random.normal(0, 2, 2)
+        truth = 1 / (1 + np.exp(1 - heard / 2))
+        missed.append(abs(chance(known, FREE, heard, told, False) - truth))
+        learn(known, FREE, heard, told, False, bool(random.random() < truth))
+    assert np.mean(missed[-500:]) < 0.05 < 0.15 < np.mean(missed[:50])
+    constant, heard, told, _ = known.weights[FREE]
+    assert constant == pytest.approx(-1, abs=0.2)
+    assert heard == pytest.approx(0.5, abs=0.1)
+    assert told == pytest.approx(0, abs=0.1)
+
+
+def test_one_surprise_does_not_turn_what_is_known() -> None:
+    known = Weighing()
+    before = chance(known, FREE, 2.0, 1.0, True)
+    learn(known, FREE, 2.0, 1.0, True, False)
+    assert before - 0.1 < chance(known, FREE, 2.0, 1.0, True) < before
 
 
 def test_what_stands_behind_a_wrong_token_is_not_judged() -> None:
