@@ -54,7 +54,7 @@ async def run(
 
     Raises Unavailable without a server, OSError where answers cannot be written.
     """
-    tally = Tally()
+    tally, failed = Tally(), None
 
     async def work() -> None:
         for request in requests:  # all workers take from the same iterator
@@ -68,5 +68,7 @@ async def run(
             for _ in range(concurrency):
                 group.create_task(work())
     except* (DraftloopError, OSError) as errors:
-        raise errors.exceptions[0] from None
+        failed = errors.exceptions[0]  # raised here it is a group again in Python 3.11.2
+    if failed is not None:
+        raise failed from None
     return tally

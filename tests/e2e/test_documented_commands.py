@@ -33,6 +33,8 @@ ELSEWHERE = {
     "python": "tests/e2e/test_examples.py, and make test-faults with more kills",
 }
 
+FILES = ("mkdir", "cp")
+ROLES = ("orchestrator", "drafter", "verifier")
 
 NO_CLUSTER = """
 apiVersion: v1
@@ -68,7 +70,7 @@ def run(
 
 
 def test_there_is_a_rule_for_every_command() -> None:
-    ways = {*ELSEWHERE, "draftloop", "curl", "git", "grpcurl", "kubectl", "openssl"}
+    ways = {*ELSEWHERE, *FILES, "draftloop", "curl", "git", "grpcurl", "kubectl", "openssl"}
     assert not [shown(command) for command in COMMANDS if command.words[0] not in ways]
 
 
@@ -132,6 +134,22 @@ def test_certificates_and_keys(tmp_path: Path) -> None:
         assert "sha256" in run((*DRAFTLOOP, *command.words[1:]), tmp_path).stdout
 
 
+def certificates(folder: Path) -> None:
+    """Files of the names that the pages make them under."""
+    for name in ("ca.pem", *(f"{role}{kind}" for role in ROLES for kind in (".pem", ".key"))):
+        (folder / name).touch()
+
+
+def test_certificates_are_put_where_compose_mounts_them(tmp_path: Path) -> None:
+    certificates(tmp_path)
+    for command in COMMANDS:
+        if command.words[0] in FILES:
+            run(command.words, tmp_path)
+    for role in ROLES:
+        names = {path.name for path in (tmp_path / "certificates" / role).iterdir()}
+        assert names == {"tls.crt", "tls.key", "ca.crt"}
+
+
 @pytest.mark.skipif(shutil.which("kubectl") is None, reason="there is no kubectl here")
 @pytest.mark.parametrize("command", named("kubectl"), ids=shown)
 def test_kubectl_takes_it_as_far_as_a_cluster(command: Command, tmp_path: Path) -> None:
@@ -140,6 +158,7 @@ def test_kubectl_takes_it_as_far_as_a_cluster(command: Command, tmp_path: Path) 
     config.write_text(NO_CLUSTER)
     (tmp_path / "deploy").symlink_to(ROOT / "deploy")
     (tmp_path / "keys.toml").touch()
+    certificates(tmp_path)
     for model in ("target", "draft"):
         (tmp_path / "models" / model).mkdir(parents=True)
     ended = subprocess.run(

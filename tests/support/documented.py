@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import shlex
+from collections.abc import Iterator
 from typing import NamedTuple
 
 from tests.contract.repository import ROOT, documents, fenced
@@ -28,6 +30,18 @@ def documented_commands() -> list[Command]:
         Command(page.relative_to(ROOT).as_posix(), words)
         for page in documents()
         for body in fenced(page, *SHELL)
-        for line in body.replace("\\\n", " ").splitlines()
+        for line in _lines(body.replace("\\\n", " "))
         if (words := tuple(shlex.split(line, comments=True)))
     ]
+
+
+def _lines(body: str) -> Iterator[str]:
+    """Line by line, those of a loop once for every value of its variable."""
+    before = 0
+    for loop in re.finditer(r"^for (\w+) in (.*); do\n(.*?)^done$", body, re.DOTALL | re.MULTILINE):
+        yield from body[before : loop.start()].splitlines()
+        name, values, inside = loop.groups()
+        for value in values.split():
+            yield from inside.replace(f"${name}", value).splitlines()
+        before = loop.end()
+    yield from body[before:].splitlines()
