@@ -89,7 +89,8 @@ def test_whoever_has_scrolled_back_reads_on_in_peace(playground: Playground) -> 
     answered(playground, MANY)
     playground.run()
     playground.page.unroute(COMPLETIONS)
-    playground.fill(**{**RUN, "max_tokens": 1500})
+    # token by token, so that it is not over before the page has been scrolled
+    playground.fill(**{**RUN, "max_tokens": 1500, "strategy": "autoregressive"})
     playground.at("#run").click()
     scrolls = "() => answer.scrollHeight > answer.clientHeight + 200"
     playground.page.wait_for_function(scrolls, timeout=TIMEOUT_S * 1000)
