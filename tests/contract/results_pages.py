@@ -75,8 +75,8 @@ def colder() -> list[str]:
 
 def larger() -> list[str]:
     """Small and larger draft model side by side."""
-    small = Speeds.measured("zen4", "300M", prompts_of="zen4-large")
-    large = Speeds.measured("zen4-large", "300M-large")
+    small = Speeds.measured("zen5", "300M", prompts_of="zen5-large")
+    large = Speeds.measured("zen5-large", "300M-large")
     columns = [
         column
         for workload in MAIN_WORKLOADS
@@ -85,7 +85,7 @@ def larger() -> list[str]:
             Column("larger", large, ((workload, SAMPLED),)),
         )
     ]
-    return [speed_table(columns, IN_A_ROW), provenance("zen4-large", FOLDER)]
+    return [speed_table(columns, IN_A_ROW), provenance("zen5-large", FOLDER)]
 
 
 def dear_drafts() -> list[str]:
