@@ -25,9 +25,9 @@ NOBODYS, OWN, REVIEWS = 0, 1, 2
 # `reach`: probability that a node is accepted, its ancestors included. Whether it was the target's
 # token once its parent was, `judged_by` learns: of the draft model's own nodes by their `cell` of
 # the calibration, of offered ones by what was `heard` of the draft model and `told` by the offer,
-# both in log-odds, and whether it `is_first`. `row`: its
-# place among the slot's pending rows once it was run, in this tree or one before; it is `grown`
-# once its children stand in this one. The last record, that of index ROOT, is the root's.
+# both in log-odds, and whether it `is_first`. `row`: its place among the slot's pending rows once
+# it was run, in this tree or one before; it is `grown` once its children stand in this one. The
+# last record, that of index ROOT, is the root's.
 NODE = np.dtype(
     [
         *((name, np.int64) for name in ("token", "parent", "depth", "source")),

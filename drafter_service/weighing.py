@@ -48,8 +48,10 @@ class Weighing(_Arrays):
 
 @compiled
 def log_odds(chance: float) -> float:
-    """Of a probability, no surer than what counts."""
-    sure = min(max(chance, 1 - SUREST), SUREST)
+    """Of a probability, no surer than what counts; what is no number is none."""
+    sure = 1 - SUREST
+    if chance > sure:
+        sure = min(chance, SUREST)
     return float(np.log(sure / (1 - sure)))
 
 

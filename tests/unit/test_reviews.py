@@ -12,7 +12,7 @@ from drafter_service.strategies.fused import Fused
 from drafter_service.tree_children import Offered as Guesses
 from drafter_service.tree_children import weigh
 from drafter_service.tree_nodes import OWN, REVIEWS
-from drafter_service.weighing import FREE, SMALLER, USUAL, Weighing, chance, learn, log_odds
+from drafter_service.weighing import FREE, SMALLER, UNSURE, USUAL, Weighing, chance, learn, log_odds
 from draftloop.calibration import cell_of
 from draftloop.request import SamplingParameters
 from draftloop.tree import DraftTree, TokenSource
@@ -77,6 +77,24 @@ def test_opinions_that_are_sure_leave_the_other_a_say() -> None:
     known = Weighing()
     never = chance(known, FREE, log_odds(0.0), log_odds(0.999), False)
     assert 0 < chance(known, FREE, log_odds(0.0), log_odds(0.1), False) < never < 0.5
+
+
+def test_a_share_that_is_no_number_is_none() -> None:
+    """It would stay in the weights, which all sessions share."""
+    assert log_odds(float("nan")) == log_odds(0.0)
+
+
+def test_weights_stay_sound_whatever_they_see() -> None:
+    known, random = Weighing(), np.random.default_rng(3)
+    sure = log_odds(1.0)
+    for _ in range(20_000):
+        heard, told = random.choice([-sure, 0.0, sure], 2)
+        learn(known, FREE, heard, told, bool(random.integers(2)), bool(random.integers(2)))
+    assert np.isfinite(known.weights).all()
+    spread = known.unsure[FREE]
+    assert np.linalg.eigvalsh(spread).min() > 0
+    assert spread == pytest.approx(spread.T)
+    assert spread.max() <= UNSURE
 
 
 def test_weights_come_to_what_nodes_are_worth() -> None:
