@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from orchestrator.gateway.held_space import HeldSpace
 from orchestrator.gateway.parts import Content, Parts, Reasoning
 from orchestrator.gateway.reasoning.count import Span
 from orchestrator.gateway.reasoning.marks import Marks
@@ -18,7 +19,7 @@ class ReasoningReader:
     def __init__(self, marks: Marks, *, opened: bool) -> None:
         self._marks = marks
         self._held = ""  # not yet understood
-        self._space: list[str] = []  # and before it, where a model may write it without end
+        self._space = HeldSpace()  # and before it
         self._at_start = not opened  # nothing but space so far
         self._inside = opened
         self._told = False  # something of the part that is being read
@@ -48,25 +49,25 @@ class ReasoningReader:
         parts = Parts()
         rest, self._held = self._held, ""
         if self._inside:
-            parts.add(Reasoning(self._trimmed(self._spaced(rest)).rstrip("\n")))
+            parts.add(Reasoning(self._trimmed(self._space.before(rest)).rstrip("\n")))
         else:
-            parts.add(Content(self._spaced(rest) if self._at_start else self._trimmed(rest)))
+            parts.add(Content(self._space.before(rest) if self._at_start else self._trimmed(rest)))
         return parts
 
     def _begun(self) -> bool:
         """Whether it is known if the answer begins with the mark."""
         begin, said = self._marks.begin, self._held.lstrip()
-        self._space.append(self._held[: len(self._held) - len(said)])
+        self._space.hold(self._held[: len(self._held) - len(said)])
         self._held = said
         if begin.startswith(said) and said != begin:
             return False
         self._at_start = False
         if said.startswith(begin):
             self._held, self._inside = said.removeprefix(begin), True
-            self._space.clear()
+            self._space.drop()
             self.spans = [Span(self._letters - len(self._held), None)]
         else:
-            self._held = self._spaced(said)
+            self._held = self._space.before(said)
             self._told = True  # an answer without reasoning stays as it is
         return True
 
@@ -75,21 +76,15 @@ class ReasoningReader:
         before, mark, rest = self._held.partition(self._marks.end)
         certain = before if mark else before[: len(before) - overlap(before, self._marks.end)]
         told = certain.rstrip("\n")
-        reasoning = self._trimmed(self._spaced(told)) if told else ""
+        reasoning = self._trimmed(self._space.before(told)) if told else ""
         if mark:
-            self._space.clear()
+            self._space.drop()
             self._held, self._inside, self._told = rest, False, False
             self.spans = [Span(self.spans[0].start, self._letters - len(rest) - len(mark))]
         else:
-            self._space.append(certain[len(told) :])
+            self._space.hold(certain[len(told) :])
             self._held = before[len(certain) :]
         return reasoning
-
-    def _spaced(self, text: str) -> str:
-        """With the space that was held back before it."""
-        text = "".join((*self._space, text))
-        self._space.clear()
-        return text
 
     def _content(self) -> str:
         content, self._held = self._held, ""

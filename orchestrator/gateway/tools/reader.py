@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import uuid
 
+from orchestrator.gateway.held_space import HeldSpace
 from orchestrator.gateway.parts import CallPart, Content, Parts
 from orchestrator.gateway.tools.notation import CallBody, Functions, Notation
 from orchestrator.text import overlap
@@ -32,7 +33,7 @@ class CallReader:
         self._functions = functions
         self._required = required
         self._held = ""  # not yet understood
-        self._space: list[str] = []  # and before it, where a model may write it without end
+        self._space = HeldSpace()  # and before it
         self._passed = ""  # marks before a call: content, if none follows
         self._called = False  # since the calls began
         self._last_mark = ""  # before what comes next, unless that is a call
@@ -56,7 +57,7 @@ class CallReader:
     def break_off(self) -> Parts:
         """Something else comes next: what was held back is no beginning of a call."""
         if self._object is None and not self._among_calls:
-            self._say(self._spaced(self._held))
+            self._say(self._space.before(self._held))
             self._held = ""
         return self._taken()
 
@@ -64,7 +65,7 @@ class CallReader:
         """There is no more text: what was held back is content, but for what ends calls."""
         if self._object is not None and self._object.name is None:
             self._passed += self._object.raw
-        rest = self._passed + self._spaced(self._held)
+        rest = self._passed + self._space.before(self._held)
         marks = ("", self._notation.end, *self._notation.between)
         ends_calls = self.calls and any(mark.startswith(rest.strip()) for mark in marks)
         if not ends_calls and not self._required:
@@ -114,7 +115,7 @@ class CallReader:
     def _read_mark(self) -> bool:
         """Between calls: marks that may stand there, or the beginning of the next one."""
         rest = self._held.lstrip()
-        self._space.append(self._held[: len(self._held) - len(rest)])
+        self._space.hold(self._held[: len(self._held) - len(rest)])
         self._held = rest
         opens = self._notation.opens_call(rest, self._last_mark) if rest else None
         if opens:
@@ -141,16 +142,10 @@ class CallReader:
         return sorted(marks, key=len, reverse=True)
 
     def _pass_over(self, letters: int) -> None:
-        passed = self._spaced(self._held[:letters])
+        passed = self._space.before(self._held[:letters])
         if not self._called:
             self._passed += passed
         self._held = self._held[letters:]
-
-    def _spaced(self, text: str) -> str:
-        """With the space that was held back before it."""
-        text = "".join((*self._space, text))
-        self._space.clear()
-        return text
 
     def _give_back(self, text: str) -> None:
         """It was no call: content goes on where the calls seemed to begin."""
@@ -165,17 +160,17 @@ class CallReader:
             at, mark = min(found)
             kept = self._held[:at].rstrip()
             if kept or not self.calls:
-                self._say(self._spaced(kept) if kept else "")
+                self._say(self._space.before(kept) if kept else "")
             end = at if mark == self._notation.opening else at + len(mark)
-            self._passed += self._spaced(self._held[len(kept) : end])
+            self._passed += self._space.before(self._held[len(kept) : end])
             self._held, self._last_mark = self._held[end:], mark
             self._among_calls, self._called = True, False
             return True
         held = max((overlap(self._held, mark) for mark in self._notation.starts), default=0)
         certain = self._held[: len(self._held) - held]
         if said := certain.rstrip():
-            self._say(self._spaced(said))
-        self._space.append(certain[len(said) :])
+            self._say(self._space.before(said))
+        self._space.hold(certain[len(said) :])
         self._held = self._held[len(certain) :]
         return False
 
