@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import random
 import time
+from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
 
 from draftloop.errors import SessionLost, Unavailable
 from draftloop.tree import DraftBudget
+from orchestrator.drafter_session import DrafterSession
+from orchestrator.replicas import Replicas
 from tests.faults import fakes
 from tests.faults.open_sessions import (
     AT_ONCE_S,
@@ -23,6 +27,17 @@ from tests.faults.open_sessions import (
     replicas,
 )
 from tests.support.waiting import eventually
+
+
+@contextlib.asynccontextmanager
+async def session_with(fake: fakes.FakeDrafter) -> AsyncIterator[tuple[DrafterSession, Replicas]]:
+    """A session not opened yet, and the replicas it chooses from: that drafter alone."""
+    async with (
+        fakes.listening(add_drafter, fake) as address,
+        replicas(address) as known,
+        drafter_session(known) as session,
+    ):
+        yield session, known
 
 
 async def test_a_drafter_that_is_a_black_hole_costs_no_time() -> None:
@@ -43,11 +58,7 @@ async def test_a_drafter_that_is_a_black_hole_costs_no_time() -> None:
 
 async def test_a_drafter_that_hangs_is_left_alone_and_used_again_when_it_is_well() -> None:
     fake = fakes.FakeDrafter(None, fakes.wrong_chain, delay_s=3600)
-    async with (
-        fakes.listening(add_drafter, fake) as address,
-        replicas(address) as known,
-        drafter_session(known) as session,
-    ):
+    async with session_with(fake) as (session, known):
         session.open(PROMPT)
         while not fake.asked:
             assert not await proposes(session)
@@ -66,11 +77,7 @@ async def test_a_drafter_that_prefills_for_long_is_done_without_until_it_is_read
     """Behind others' prompts, say: neither is a round kept waiting for it, nor is it given up."""
     fake = fakes.FakeDrafter(None, fakes.wrong_chain)
     fake.prefill_s = 2 * DRAFT_TIMEOUT_S
-    async with (
-        fakes.listening(add_drafter, fake) as address,
-        replicas(address) as known,
-        drafter_session(known) as session,
-    ):
+    async with session_with(fake) as (session, known):
         session.open(PROMPT)
         began, longest = time.monotonic(), 0.0
         (replica,) = known
@@ -97,11 +104,7 @@ async def test_a_session_that_a_drafter_has_freed_is_opened_again_at_once() -> N
         return fakes.wrong_chain(propose, chance)
 
     fake = fakes.FakeDrafter(None, once_gone)
-    async with (
-        fakes.listening(add_drafter, fake) as address,
-        replicas(address) as known,
-        drafter_session(known) as session,
-    ):
+    async with session_with(fake) as (session, known):
         (replica,) = known
         session.open(PROMPT)
         assert await becomes_ready(session)  # though the first answer is that it is gone
@@ -139,11 +142,7 @@ async def test_a_draft_that_is_none_that_was_asked_for_goes_no_further(
     fake = fakes.FakeDrafter(
         None, lambda asked, chance: next(once, fakes.wrong_chain)(asked, chance)
     )
-    async with (
-        fakes.listening(add_drafter, fake) as address,
-        replicas(address) as known,
-        drafter_session(known) as session,
-    ):
+    async with session_with(fake) as (session, known):
         (replica,) = known
         session.open(PROMPT)
         await eventually(lambda: session.is_ready)

@@ -167,8 +167,8 @@ def test_nor_is_it_from_the_first_ones_of_a_crowd() -> None:
         shared(sessions=1, rows=9, waiting=15),
         dataclasses.replace(shared(sessions=1, rows=9), prompts_ns=1),
     )
-    for _ in range(3):
-        for _ in range(16):
+    for _ in range(6):
+        for _ in range(8):
             cost.observe(0, 2000, shared(sessions=1, rows=1))
         for timings in crowd:
             cost.observe(8, 300_000_000, timings)

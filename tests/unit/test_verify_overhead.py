@@ -69,23 +69,6 @@ def test_no_node_saves_time() -> None:
     assert sized(16, small=800, large=200).node_ns == 0
 
 
-def test_what_waits_for_the_prompts_of_a_crowd_is_booked_on_no_draft() -> None:
-    """Its first rounds make no load yet, and each says itself that it was not alone."""
-    cost = VerifyCost((CostPoint(1, 1000), CostPoint(32, 1000)))
-    crowd = (
-        ServiceTimings(batch_size=16, batch_rows=24),
-        ServiceTimings(batch_size=1, batch_rows=9, waiting=15),
-        ServiceTimings(batch_size=1, batch_rows=9, prompts_ns=1),
-    )
-    for _ in range(6):
-        for _ in range(8):
-            cost.observe(0, 2000, ServiceTimings(batch_size=1, batch_rows=1))
-        for timings in crowd:
-            cost.observe(8, 300_000_000, timings)
-            assert not cost.load.is_shared
-    assert cost.nanoseconds(8) == cost.nanoseconds(0) == 2000
-
-
 def test_a_node_is_priced_anew_when_others_rows_come_and_go() -> None:
     cost = VerifyCost((CostPoint(1, 1000), CostPoint(16, 1000), CostPoint(32, 3000)))
     for sessions, price in ((1, 0), (8, 125), (1, 0)):
