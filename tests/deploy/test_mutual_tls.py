@@ -74,11 +74,12 @@ def test_probes_speak_tls_and_have_time(overlay: str, role: str) -> None:
     assert f"--timeout={PROBE_TIMEOUT_S}s" in (ROOT / "deploy" / "Dockerfile").read_text()
 
 
-def test_a_page_creates_the_secrets() -> None:
-    (command,) = (each for each in documented_commands() if "$role-tls" in each.words)
-    made = {"tls.crt": "$role.pem", "tls.key": "$role.key", "ca.crt": "ca.pem"}
+@pytest.mark.parametrize("role", ROLES)
+def test_a_page_creates_the_secrets(role: str) -> None:
+    (command,) = (each for each in documented_commands() if f"{role}-tls" in each.words)
+    made = {"tls.crt": f"{role}.pem", "tls.key": f"{role}.key", "ca.crt": "ca.pem"}
     assert command.words[-4:] == (
-        "$role-tls", *(f"--from-file={file}={source}" for file, source in made.items()),
+        f"{role}-tls", *(f"--from-file={file}={source}" for file, source in made.items()),
     )  # fmt: skip
     assert set(made) == set(FILES.values())
 
