@@ -1,0 +1,94 @@
+"""Figures that stand in sentences, against their records: no command writes these."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from benchmarks.speeds import read_record
+from tests.contract.repository import ROOT, prose
+
+DOCS = ROOT / "docs"
+NUMBERS = {"seven": 7, "eight": 8, "nine": 9, "ten": 10, "eleven": 11, "twelve": 12, "thirteen": 13}
+DRAFTING = ("speculative", "ouroboros warm", "opt_tree", "cascade", "fused warm")
+
+
+def told(page: Path, pattern: str) -> list[str]:
+    """What the one sentence of the page that has this form says."""
+    text = " ".join(prose(page).split())
+    (found,) = re.finditer(pattern, text)
+    return list(found.groups())
+
+
+def rows(record: str, profile: str, temperature: float) -> Iterator[dict[str, Any]]:
+    """A record's rows of one profile and temperature."""
+    for row in read_record(record)["rows"]:
+        if (row["profile"], row["temperature"]) == (profile, temperature):
+            yield row
+
+
+def test_tokens_a_round_where_the_output_repeats_its_input() -> None:
+    page = ROOT / "README.md"
+    said = told(page, r"with `fused` (\w+) tokens a round, in greedy decoding (\w+)\.")
+    measured = [
+        round(row["tokens_per_round"])
+        for temperature in (0.8, 0.0)
+        for row in rows("zen5", "300M", temperature)
+        if (row["workload"], row["method"]) == ("editing", "fused warm")
+    ]
+    assert [NUMBERS[word] for word in said] == measured
+
+
+def test_milliseconds_of_the_larger_draft_models_forwards() -> None:
+    said = told(
+        DOCS / "results.md", r"take (\S+) to (\S+) ms a round instead of (\S+) to ([\d.]+),"
+    )
+    measured = []
+    for record, profile in (("zen5-large", "300M-large"), ("zen5", "300M")):
+        drafts = [
+            row["round_ms"]["draft_forward"]
+            for row in rows(record, profile, 0.8)
+            if row["method"] in DRAFTING
+        ]
+        measured += [round(min(drafts), 1), round(max(drafts), 1)]
+    assert [float(word) for word in said] == measured
+
+
+def test_what_ouroboros_loses_in_the_services() -> None:
+    (said,) = told(DOCS / "strategies.md", r"virtual time and (\d+) % in the services \(Zen 5")
+    lost = []
+    for record, temperature in (("zen5", 0.8), ("zen5-t07", 0.7)):
+        speeds = {
+            (row["workload"], row["method"]): row["together"]
+            for row in rows(record, "300M", temperature)
+        }
+        lost += [
+            100 * (1 - speed / speeds[workload, "speculative"])
+            for (workload, method), speed in speeds.items()
+            if method.startswith("ouroboros") and workload != "editing"
+        ]
+    assert int(said) == round(max(lost))
+
+
+def test_times_of_the_larger_draft_model_on_its_card() -> None:
+    said = told(ROOT / "models" / "cards" / "drafter-large.md", r"it takes (\w+) to (\w+) times")
+    words = {"two": 2, "three": 3, "four": 4, "five": 5, "six": 6, "seven": 7}
+    ratios = []
+    for larger, smaller in (("zen5-large", "zen5"), ("zen4-large", "zen4")):
+        of_larger, of_smaller = (
+            read_record(record)["profiles"][profile]["drafter"]["forward_ms_by_tokens"]
+            for record, profile in ((larger, "300M-large"), (smaller, "300M"))
+        )
+        ratios += [of_larger[size] / of_smaller[size] for size in of_larger]
+    assert [words[word] for word in said] == [round(min(ratios)), round(max(ratios))]
+
+
+def test_reasons_that_a_healthy_deployment_has_are_named() -> None:
+    """Those that no alert counts are on the page that says what to expect of the metric."""
+    alerts = (ROOT / "deploy" / "prometheus" / "alerts.yml").read_text()
+    (reasons,) = re.findall(r'draftloop_fallback_rounds_total\{reason!~"([^"]+)"', alerts)
+    page = (DOCS / "operations.md").read_text()
+    (row,) = re.findall(r"^\| `draftloop_fallback_rounds_total` \| rounds.*$", page, re.MULTILINE)
+    assert all(f"`{reason}`" in row for reason in reasons.split("|"))
