@@ -55,8 +55,8 @@ class SessionRequest(Opening):
 class DrafterSession:
     """What a strategy works with. The slot holds a prefix of `committed`, then its own draft.
 
-    `behind` it is the same generation on the next smaller model, of one vocabulary: what is
-    committed here is there too.
+    `smaller` is the same generation on the next smaller model of the same vocabulary. The two share
+    one `committed` list and one sampler, so a commit to either is seen by both.
     """
 
     model: LanguageModel
@@ -65,7 +65,7 @@ class DrafterSession:
     prefill_chunk_tokens: int
     experience: Experience = field(default_factory=Experience)
     phrases: PhraseSession | None = None
-    behind: DrafterSession | None = None
+    smaller: DrafterSession | None = None
     # Whether no other session waits for the engine, on its thread.
     is_alone: Callable[[], bool] = lambda: False
     sampler: Sampler = field(init=False)
@@ -76,19 +76,19 @@ class DrafterSession:
 
     def __post_init__(self, followed: Sampler | None, draft_temperature: float) -> None:
         self.stop_token_ids = self.request.stop_token_ids
-        if self.behind is None:
+        if self.smaller is None:
             self.committed = list(self.request.token_ids)
             self.sampler = followed or self.request.sampler(self.model)
             self.sampler.cool(draft_temperature)
         else:
-            self.committed, self.sampler = self.behind.committed, self.behind.sampler
+            self.committed, self.sampler = self.smaller.committed, self.smaller.sampler
         self.slot.follow(self.committed)
 
     def levels(self) -> Iterator[DrafterSession]:
-        """This one and those behind it, larger models first."""
+        """This session and those of the smaller models, the largest model first."""
         yield self
-        if self.behind is not None:
-            yield from self.behind.levels()
+        if self.smaller is not None:
+            yield from self.smaller.levels()
 
     def commit(self, token_ids: Sequence[int], committed_length: int) -> None:
         """Takes in tokens that became final.

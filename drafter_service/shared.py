@@ -70,7 +70,7 @@ class Shared:
                 prefill_chunk_tokens,
                 experience=experience,
                 phrases=None if place else self._phrases(request, model, experience.calibration),
-                behind=session,
+                smaller=session,
                 is_alone=is_alone,
                 followed=followed,
                 draft_temperature=self._draft_temperature,

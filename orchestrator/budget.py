@@ -26,18 +26,18 @@ PLAIN_ROUNDS = 2
 
 
 class Prices(NamedTuple):
-    """What time is worth in a round, in tokens per nanosecond, and what a node must be.
+    """What a round's time is worth, and what a node must bring in; rates in tokens per nanosecond.
 
-    `plain_rate`: of rounds without drafts.
-    `rate`: of all rounds of late, or without drafts where that is more. Of all: one long draft that
-    came true says how fast the next ones are only as long as they are drafted like it.
-    `others`: how many times as much other sessions bring in, beside no prompts.
-    `shared_rate`: of everybody whom a verification keeps waiting. Its own time is worth what it
-    brings in beside the prompts of others. What the others lose is worth what they bring in
-    without: the prompts take what they take, and all are done soonest if the rest is spent as if
-    there were none.
-    `node_price`: least probability with which one more node must be reached to be drafted, the
-    least that it may have to be verified with: what is, `select` says by all sizes.
+    `plain_rate`: this request's, in rounds without drafts.
+    `rate`: this request's in all recent rounds, or `plain_rate` where that is more. Rounds of all
+    kinds count: one long draft that came true does not say how fast the next rounds will be.
+    `others`: the tokens that other sessions emit in the same time, as a multiple of this request's,
+    while no prompt is being computed.
+    `shared_rate`: `rate` and that of all other sessions that a verification keeps waiting. This
+    request's pace is the one observed, beside the prompts of others; the other sessions' is taken
+    without them, as prompts take the same time whatever is drafted.
+    `node_price`: least path probability of a node that is worth drafting. It is a lower bound:
+    which nodes are verified, `select` decides by comparing all sizes.
     """
 
     plain_rate: float

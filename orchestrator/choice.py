@@ -39,7 +39,7 @@ class DraftChoice:
     def advantage(self, offer: Offer = NO_OFFER) -> float:
         """Tokens that a round with a draft is expected to bring in beyond one without.
 
-        Without it has what free sources offer.
+        The round without one still verifies what free sources offer.
         """
         controller = self._controller
         return self._gain.worth(controller, offer) - controller.worth(offer)
@@ -59,7 +59,7 @@ class DraftChoice:
 
 @dataclass(slots=True)
 class _Try:
-    """A model asked though it does not pay: rounds to come, and what the first could do without."""
+    """A try, of rounds that ask though it does not pay: those `left`, the first one's `offer`."""
 
     left: int
     offer: Offer = NO_OFFER
@@ -94,7 +94,7 @@ class ModelChoice(DraftChoice):
 
         Then the first round that asks for it opens its session, if one ever does.
         """
-        self._opens(committed, self.advantage())
+        self._open_if_due(committed, self.advantage())
 
     def asks(self, committed: Sequence[int], offer: Offer = NO_OFFER) -> bool:
         """Whether to ask the drafter in this round, in which free sources have an offer.
@@ -106,22 +106,22 @@ class ModelChoice(DraftChoice):
         if self.drafter.asked_for:
             due = self.drafter.is_due
             return self._controller.fixed or (due and self._takes(advantage, offer))
-        self._just_opened = self._opens(committed, advantage)
+        self._just_opened = self._open_if_due(committed, advantage)
         return self._just_opened and not self.drafter.asked_for  # none was there
 
     def advantage(self, offer: Offer = NO_OFFER) -> float:
-        """The same, less what asking has turned out to be overrated by."""
+        """The same, less the tokens by which hindsight has found asking overrated."""
         return super().advantage(offer) - self._overrated
 
     @property
     def _overrated(self) -> float:
-        """Time made tokens: nothing where time is worth nothing."""
+        """Tokens per round, converted from time; 0 for a fixed size, where time has no price."""
         return 0.0 if self._controller.fixed else self._gain.shared.hindsight.overrated
 
     def looks_back(self) -> bool:
         """Whether to find out what the round that asks now would have taken without.
 
-        Not of one that waits for its session: opening is charged for that.
+        Not of a round that waits for the session to open: that wait is part of the opening's cost.
         """
         controller = self._controller
         if controller.fixed or controller.verify_cost.load.is_shared or not self.drafter.is_ready:
@@ -165,8 +165,11 @@ class ModelChoice(DraftChoice):
         tried.left -= 1
         return True
 
-    def _opens(self, committed: Sequence[int], advantage: float) -> bool:
-        """Opens it where the rounds to come bring in more than prefilling takes, or as a try."""
+    def _open_if_due(self, committed: Sequence[int], advantage: float) -> bool:
+        """Opens the drafter's session where that pays or is tried; returns whether it did.
+
+        It pays where the rounds to come bring in more than prefilling takes.
+        """
         pays = advantage > 0 and self._repays(committed, advantage)
         # What no drafter can take is counted as a round without one, and is nobody's try.
         openings = self._gain.shared.openings if self.drafter.fits(committed) else None

@@ -86,7 +86,7 @@ class Drafting:
         self._chosen = None
 
     def crowded(self) -> None:
-        """Takes in, before `observe`, that others have to do with how long the round took."""
+        """Takes in, before `observe`, that other sessions made the round take longer."""
 
     def learn(self, context: Sequence[int], draft: DraftTree, verdict: Verdict) -> None:
         """Harvests phrases, and keeps successors that the target told of the draft's tokens.

@@ -46,13 +46,13 @@ class Hindsight:
     def looks(self, tries: bool = False) -> bool:
         """Whether to look back at the round that asks now; to be asked once for each.
 
-        At one that only tries always: nothing else corrects what forbids the others.
+        Always at one that is a try: nothing else can correct an `overrated` that is too high.
         """
         self._asked += 1
         return tries or self._asked <= FIRST or self._asked % EVERY == 0
 
     def observe(self, promised: float, brought: float) -> None:
-        """Takes in a round: tokens beyond those that its time brings in anyway."""
+        """Takes in a round: tokens gained by asking, as `promised` before and as `brought`."""
         self._seen += 1
         share = max(1 - MEMORY, 1 / (PRIOR_ROUNDS + self._seen))
         said = max(-MOST_SAID, min(MOST_SAID, brought - promised))
@@ -71,7 +71,10 @@ class Alternative:
     def nanoseconds(
         self, committed: Sequence[int], new: int, phrases: PhraseSession, controller: Controller
     ) -> float:
-        """What the last `new` tokens, not counted by `phrases` yet, would have taken with these."""
+        """Time in which free sources alone would have emitted the last `new` committed tokens.
+
+        To be asked before `phrases` takes these tokens in.
+        """
         known = len(committed) - new
         before, text = committed[max(0, known - MAX_CONTEXT) : known], committed[known:]
         chosen, done, total = self.chosen, 0, 0.0

@@ -191,7 +191,10 @@ class Generation:
         )
 
     def _told(self, kept: list[int], texts: list[str]) -> Callable[[], tuple[str, ...]]:
-        """What makes the text of the kept tokens, unless `texts` had to be known before."""
+        """A function that returns the text of each kept token.
+
+        Decoding is put off until it is called, unless stop texts needed it already, as `texts`.
+        """
         ends = self.finish_reason is not None
         if not self.text.may_stop:
             return self.text.later(kept, ends=ends)

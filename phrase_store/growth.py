@@ -291,9 +291,9 @@ def grow_nodes(
 ) -> int:
     """Fills `nodes` best first, parents before children; returns how many there are.
 
-    `context` is the last committed tokens in order, at most 8, the last `run` of which, and of
-    those before, were first guesses; a node is less likely than `least` by its corrected path
-    probability never. Nothing follows a node whose token is one of `stops`.
+    `context` holds at most the last 8 tokens in order; phrases would have proposed the last `run`
+    tokens of the text. No node's corrected path probability is below `least`. Nothing follows a
+    node whose token is one of `stops`.
     """
     row = np.empty(2 * MOST_CONTINUATIONS, GUESS)
     blended = np.empty(MOST_BLENDED, GUESS)

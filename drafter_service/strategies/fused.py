@@ -49,9 +49,9 @@ class Fused(TreeStrategy):
         self._offer = EMPTY_TREE
         self._way = self._usual = Way.LARGER  # the last draft's, and that of most
         self._smaller: Fused | None = None
-        if (behind := session.behind) is not None:
-            self._smaller = Fused(behind)
-            if session.model.forward_seconds > DEARER * behind.model.forward_seconds:
+        if (smaller := session.smaller) is not None:
+            self._smaller = Fused(smaller)
+            if session.model.forward_seconds > DEARER * smaller.model.forward_seconds:
                 self._usual = Way.BOTH
 
     def offer(self, tree: DraftTree) -> None:
@@ -65,7 +65,7 @@ class Fused(TreeStrategy):
             yield from self._smaller.prefill()
 
     def observe(self, new_token_ids: Sequence[int], verdict: Verdict | None) -> None:
-        """Those learn that made the last draft."""
+        """Only the models that made the last draft learn from its verdict."""
         if self._way is not Way.SMALLER:
             super().observe(new_token_ids, verdict)
         if self._smaller is not None and self._way is not Way.LARGER:

@@ -81,7 +81,7 @@ def session_of(
         sampling=sampling, stop_token_ids=frozenset(model.stop_token_ids),
         **{"strategy": "opt_tree", **more},
     )  # fmt: skip
-    return DrafterSession(model, model.acquire(), request, 512, behind=behind)  # type: ignore[arg-type]
+    return DrafterSession(model, model.acquire(), request, 512, smaller=behind)  # type: ignore[arg-type]
 
 
 def finish(task: Task[T], session: DrafterSession) -> T:

@@ -102,7 +102,7 @@ class Setting:
         session: DrafterSession | None = None
         for model in reversed(models):
             slot = model.acquire()
-            session = DrafterSession(model, slot, request, 4, behind=session)
+            session = DrafterSession(model, slot, request, 4, smaller=session)
         assert session is not None
         return Cascade(session)
 
