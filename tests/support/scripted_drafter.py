@@ -72,7 +72,7 @@ def session_of(
     model: ScriptedModel,
     prompt: Sequence[int],
     sampling: SamplingParameters,
-    behind: DrafterSession | None = None,
+    smaller: DrafterSession | None = None,
     **more: Any,
 ) -> DrafterSession:
     """A session on a scripted model, its calibration fresh."""
@@ -81,7 +81,7 @@ def session_of(
         sampling=sampling, stop_token_ids=frozenset(model.stop_token_ids),
         **{"strategy": "opt_tree", **more},
     )  # fmt: skip
-    return DrafterSession(model, model.acquire(), request, 512, smaller=behind)  # type: ignore[arg-type]
+    return DrafterSession(model, model.acquire(), request, 512, smaller=smaller)  # type: ignore[arg-type]
 
 
 def finish(task: Task[T], session: DrafterSession) -> T:
