@@ -117,6 +117,10 @@ class Disconnected(Unavailable):
     """No word of the service's but gRPC's own, which may name addresses: for the log alone."""
 
 
+# UNAVAILABLE of who is gone, CANCELLED of what comes in the moment in which a service stops.
+BY_CORE = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED)
+
+
 def _meaning(error: grpc.aio.AioRpcError) -> DraftloopError:
     """The user's mistake, too much load, no time left, or a part that is gone."""
     text = error.details() or error.code().name
@@ -133,5 +137,5 @@ def _meaning(error: grpc.aio.AioRpcError) -> DraftloopError:
     if info is not None and info.reason == "MISMATCH":
         return Mismatch(text)
     said_there = any(key == DETAILS_KEY for key, _ in error.trailing_metadata() or ())
-    by_core = error.code() is grpc.StatusCode.UNAVAILABLE and not said_there
+    by_core = error.code() in BY_CORE and not said_there
     return Disconnected(text) if by_core else Unavailable(text)

@@ -45,7 +45,10 @@ COUNTS = {
 LEVELS = {
     "namespaces": ("phrase_namespaces", "Namespaces (a model and a tenant) in use."),
     "entries": ("phrase_entries", "Continuations known."),
-    "bytes": ("phrase_bytes", "Memory that the indexes may come to use."),
+    "bytes": (
+        "phrase_bytes",
+        "Memory that the indexes may come to use; tables of recycled successors are not counted.",
+    ),
     "waiting": ("phrases_waiting", "Phrases to be written to the log."),
     "replaying": ("phrase_namespaces_replaying", "Namespaces still reading what the log held."),
     "open_breakers": (

@@ -77,6 +77,8 @@ def to_error(error: grpc.aio.AioRpcError, address: str) -> DraftloopError:
         return overloaded(error) or DraftloopError(f"{text} (--max-message-bytes of the server)")
     if code is grpc.StatusCode.UNAVAILABLE:
         return _unavailable(error, text, address)
+    if code is grpc.StatusCode.CANCELLED:  # by gRPC's core, of what comes just as a server stops
+        return Unavailable(f"the server at {address} stopped before it took the call", 0)
     if code in PLAIN:
         return PLAIN[code](text)
     if code is grpc.StatusCode.DEADLINE_EXCEEDED:

@@ -15,10 +15,28 @@ Logprobs = Callable[[Sequence[int]], Sequence[Object]]
 COMPLETED, INCOMPLETE, IN_PROGRESS = "completed", "incomplete", "in_progress"
 
 
-class Growing(ABC):
-    """One that grows. `said` is what an answer shows of it."""
+class Grown:
+    """A text that is put together when it is asked for: copying it with every piece is slow."""
 
-    said: Object
+    def __init__(self) -> None:
+        self._pieces: list[str] = []
+
+    def add(self, piece: str) -> None:
+        """Some more."""
+        self._pieces.append(piece)
+
+    def __str__(self) -> str:
+        self._pieces = ["".join(self._pieces)]
+        return self._pieces[0]
+
+
+class Growing(ABC):
+    """One that grows."""
+
+    @property
+    @abstractmethod
+    def said(self) -> Object:
+        """What an answer shows of it."""
 
     @abstractmethod
     def opening(self) -> Iterator[Object]:

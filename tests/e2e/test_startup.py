@@ -94,11 +94,20 @@ def test_missing_tokenizer(tmp_path: Path) -> None:
     assert str(tmp_path) in refused("orchestrator", "--tokenizer", str(tmp_path))
 
 
-@pytest.mark.parametrize("flag", ["--listen", "--http-listen"])
-def test_occupied_port(flag: str) -> None:
+@pytest.mark.parametrize(
+    ("module", "flag"),
+    [
+        ("orchestrator", "--listen"),
+        ("orchestrator", "--http-listen"),
+        ("verifier_service", "--listen"),
+        ("drafter_service", "--listen"),
+        ("drafter_service", "--metrics-listen"),
+    ],
+)
+def test_occupied_port(module: str, flag: str) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         address = f"127.0.0.1:{taken.getsockname()[1]}"
-        line = refused("orchestrator", flag, address)
+        line = refused(module, flag, address)
         assert address in line and flag in line
 
 

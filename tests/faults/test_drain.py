@@ -2,13 +2,26 @@
 
 from __future__ import annotations
 
+import asyncio
 import signal
+from collections.abc import AsyncIterator
+from typing import Any
 
+import grpc
 import pytest
 
+from draftloop.errors import Unavailable
+from draftloop.rpc.server import RoleServer
+from orchestrator.config import OrchestratorSettings
+from orchestrator.verifier_session import NOT_REACHED, VerifierSession
+from protos import verifier_pb2_grpc
 from tests.e2e.client import Case
+from tests.faults import fakes
 from tests.faults.fleet import Fleet
 from tests.faults.load import Load
+from tests.faults.open_sessions import PROMPT, add_verifier, replicas, terms
+
+CROWD = 48
 
 
 @pytest.mark.parametrize("name", ["v1", "d1", "o1"])
@@ -24,3 +37,48 @@ def test_who_is_told_to_stop_finishes_first(
     assert load.tally.answered == len(requests) and not load.tally.asked_again
     assert fleet.processes[name].ended() == 0
     assert fleet.log("orchestrator").count("verifier session lost") == reopened
+
+
+class Stopping(verifier_pb2_grpc.VerifierServicer):
+    """What gRPC's core says of a call that comes in the moment in which a server stops."""
+
+    async def Verify(self, messages: Any, context: Any) -> AsyncIterator[Any]:
+        await context.abort(grpc.StatusCode.CANCELLED)
+        yield
+
+
+async def test_who_comes_just_as_a_verifier_stops_goes_to_another() -> None:
+    async with (
+        fakes.listening(add_verifier, Stopping()) as stops,
+        fakes.listening(add_verifier, fakes.ScriptedVerifier()) as stays,
+    ):
+        for order in ((stops, stays), (stays, stops)):
+            async with replicas(*order) as known:
+                session = VerifierSession(known, terms(), reopen_for_s=1)
+                assert (await session.open(PROMPT)).verdict.emitted_token_ids
+                await session.close()
+        async with replicas(stops) as known:
+            with pytest.raises(Unavailable, match=NOT_REACHED):
+                await VerifierSession(known, terms(), reopen_for_s=1).open(PROMPT)
+
+
+async def test_a_crowd_at_two_verifiers_of_which_one_stops_is_served() -> None:
+    """Whatever becomes of those that were on their way to it."""
+    server = RoleServer("any", OrchestratorSettings(listen="127.0.0.1:0", grace_period_s=60))
+    add_verifier(fakes.ScriptedVerifier(), server.server)
+    await server.listen()
+    await server.ready()
+    async with (
+        fakes.listening(add_verifier, fakes.ScriptedVerifier()) as stays,
+        replicas(server.address, stays) as known,
+    ):
+        for replica in known:  # who is not connected is asked last
+            await replica.channel.channel_ready()
+        sessions = [VerifierSession(known, terms(), reopen_for_s=60) for _ in range(CROWD)]
+        opening = [asyncio.create_task(session.open(PROMPT)) for session in sessions]
+        await asyncio.sleep(0)  # now they are on their way
+        draining = asyncio.create_task(server.drain())
+        for answer in await asyncio.gather(*opening):
+            assert answer.verdict.emitted_token_ids
+        await asyncio.gather(*(session.close() for session in sessions))
+        await draining

@@ -63,6 +63,22 @@ def test_what_fails_before_the_first_token_is_tried_again(
     assert servicer.calls == 3
 
 
+@pytest.mark.parametrize("streamed", [False, True])
+def test_what_comes_just_as_a_server_stops_is_tried_again(
+    told: Told, client: Client, streamed: bool
+) -> None:
+    """gRPC's core cancels it then; the next attempt may find who is there instead."""
+    servicer, address = told
+    servicer.failures = [grpc.StatusCode.CANCELLED]
+    if streamed:
+        assert "".join(piece.text for piece in client.stream("x")) == "012"
+    else:
+        assert client.generate("x").text == "012"
+    servicer.failures = [grpc.StatusCode.CANCELLED for _ in range(3)]
+    with pytest.raises(Unavailable, match=f"the server at {address} stopped before"):
+        client.generate("x")
+
+
 def test_the_last_attempt_raises_what_the_server_said(told: Told, client: Client) -> None:
     servicer, _ = told
     servicer.failures = [overloaded() for _ in range(3)]

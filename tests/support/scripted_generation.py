@@ -26,11 +26,12 @@ class ScriptedGeneration(generation_pb2_grpc.GenerationServicer):
     """Says the tokens 0, 1, 2 as "012".
 
     Every call first raises the next of `failures`. A stream waits after its first token where it
-    is `stuck`, and raises `midway` there. What is asked as a whole waits where it is `busy`.
+    is `stuck`, and raises `midway` there. What is asked as a whole waits where it is `busy`. A
+    failure that is a status has no word of ours, as those of gRPC's core.
     """
 
     def __init__(self) -> None:
-        self.failures: list[Exception] = []
+        self.failures: list[Exception | grpc.StatusCode] = []
         self.midway: DraftloopError | None = None
         self.stuck = self.busy = False
         self.calls = 0
@@ -38,18 +39,21 @@ class ScriptedGeneration(generation_pb2_grpc.GenerationServicer):
         self.metadata: dict[str, str] = {}
         self.time_remaining: float | None = None
 
-    def _begin(self, context: grpc.aio.ServicerContext) -> None:
+    async def _begin(self, context: grpc.aio.ServicerContext) -> None:
         self.calls += 1
         self.metadata = dict(context.invocation_metadata())
         self.time_remaining = context.time_remaining()
         if self.failures:
-            raise self.failures.pop(0)
+            failure = self.failures.pop(0)
+            if isinstance(failure, grpc.StatusCode):
+                await context.abort(failure)
+            raise failure
 
     async def Generate(
         self, request: pb.GenerateRequest, context: grpc.aio.ServicerContext
     ) -> AsyncIterator[pb.GenerateResponse]:
         """Token by token, then the summary."""
-        self._begin(context)
+        await self._begin(context)
         self.running += 1
         try:
             for token in range(3):
@@ -66,7 +70,7 @@ class ScriptedGeneration(generation_pb2_grpc.GenerationServicer):
         self, request: pb.GenerateOnceRequest, context: grpc.aio.ServicerContext
     ) -> pb.GenerateOnceResponse:
         """All at once."""
-        self._begin(context)
+        await self._begin(context)
         if self.busy:
             self.running += 1
             try:
@@ -84,7 +88,7 @@ class ScriptedGeneration(generation_pb2_grpc.GenerationServicer):
         self, request: pb.DetokenizeRequest, context: grpc.aio.ServicerContext
     ) -> pb.DetokenizeResponse:
         """As many letters as the first token says."""
-        self._begin(context)
+        await self._begin(context)
         return pb.DetokenizeResponse(text="x" * request.token_ids[0])
 
 

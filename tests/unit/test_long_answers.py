@@ -6,10 +6,13 @@ from collections.abc import Callable
 
 import pytest
 
+from orchestrator.gateway.anthropic.output import KINDS
 from orchestrator.gateway.chat_reader import ChatReader
+from orchestrator.gateway.output import COMPLETED, Kinds, Output
 from orchestrator.gateway.parts import CallPart, Content, Part, Parts, Reasoning
 from orchestrator.gateway.reasoning.marks import THINK
 from orchestrator.gateway.reasoning.reader import ReasoningReader
+from orchestrator.gateway.responses.output import kinds
 from orchestrator.gateway.tools.notations import NOTATIONS
 from orchestrator.gateway.tools.reader import CallReader
 
@@ -76,6 +79,22 @@ def test_reasoning_and_calls_of_a_whole_answer() -> None:
     said = reader.feed([Token(letter) for letter in text], ends=True)
     assert [type(part) for part in said] == [Reasoning, Content, CallPart]
     assert said.reasoning == "c" * TOKENS and said.calls[0].arguments == arguments
+
+
+@pytest.mark.parametrize("made_of", [KINDS, kinds({}), kinds({}, ["f"])])
+def test_an_answer_in_events(made_of: Kinds) -> None:
+    """Each of them tells what is new; what is said so far is not put together for it."""
+    output, written = Output(made_of), '{"input": "' + "ab" * TOKENS + '"}'
+    letters = [Token(letter) for letter in written]
+    told: list[Part] = [Reasoning(letter) for letter in letters]
+    told += [Content(letter) for letter in letters]
+    told += [CallPart(0, "i", "f", ""), *(CallPart(0, "", "", letter) for letter in letters)]
+    for part in told:
+        list(output.feed(Parts([part])))
+    list(output.finish(COMPLETED))
+    thought, said, called = map(str, output.said)
+    assert written in thought and written in said and "ab" * TOKENS in called
+    assert Token.copied < 20 * len(told)
 
 
 def test_parts_at_once_are_those_of_one_by_one() -> None:

@@ -58,6 +58,7 @@ def test_an_answer_that_is_none_is_one_of_a_service_that_is_gone(answer: Any) ->
         ),
         ("DEADLINE_EXCEEDED", "of a proxy's own", Unavailable, "of a proxy's own"),
         ("UNAVAILABLE", "Socket closed", Disconnected, "Socket closed"),
+        ("CANCELLED", "", Disconnected, "CANCELLED"),
         ("INTERNAL", "", ServiceFailed, "INTERNAL"),
     ],
 )

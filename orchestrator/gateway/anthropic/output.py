@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 from pydantic_core import from_json
 
-from orchestrator.gateway.output import Growing, Kinds, Object
+from orchestrator.gateway.output import Growing, Grown, Kinds, Object
 from orchestrator.gateway.parts import CallPart
 
 
@@ -20,21 +20,27 @@ class Block(Growing):
     delta_field: ClassVar[str]
 
     def __init__(self, index: int, **fields: Any) -> None:
-        self.said: Object = fields
+        self._fields: Object = fields
         self._index = index
+        self._text = Grown()
+
+    @property
+    def said(self) -> Object:
+        return {**self._fields, **self._grown()}
+
+    @abstractmethod
+    def _grown(self) -> Object:
+        """What its text makes of the fields."""
 
     def opening(self) -> Iterator[Object]:
         yield self._event("start", {"content_block": copy.deepcopy(self.said)})
 
     def growing(self, text: str, logprobs: Sequence[Object]) -> Iterator[Object]:
-        self._add(text)
+        self._text.add(text)
         yield self._event("delta", {"delta": {"type": self.delta_type, self.delta_field: text}})
 
     def closing(self, status: str) -> Iterator[Object]:
         yield self._event("stop", {})
-
-    @abstractmethod
-    def _add(self, text: str) -> None: ...
 
     def _event(self, what: str, fields: Object) -> Object:
         return {"type": f"content_block_{what}", "index": self._index, **fields}
@@ -46,10 +52,10 @@ class TextBlock(Block):
     delta_type, delta_field = "text_delta", "text"
 
     def __init__(self, index: int) -> None:
-        super().__init__(index, type="text", text="")
+        super().__init__(index, type="text")
 
-    def _add(self, text: str) -> None:
-        self.said["text"] += text
+    def _grown(self) -> Object:
+        return {"text": str(self._text)}
 
 
 class ThinkingBlock(Block):
@@ -58,10 +64,10 @@ class ThinkingBlock(Block):
     delta_type, delta_field = "thinking_delta", "thinking"
 
     def __init__(self, index: int) -> None:
-        super().__init__(index, type="thinking", thinking="", signature="")
+        super().__init__(index, type="thinking", signature="")
 
-    def _add(self, text: str) -> None:
-        self.said["thinking"] += text
+    def _grown(self) -> Object:
+        return {"thinking": str(self._text)}
 
 
 class ToolUseBlock(Block):
@@ -70,15 +76,10 @@ class ToolUseBlock(Block):
     delta_type, delta_field = "input_json_delta", "partial_json"
 
     def __init__(self, index: int, part: CallPart) -> None:
-        super().__init__(index, type="tool_use", id=part.call_id, name=part.name, input={})
-        self._text = ""
+        super().__init__(index, type="tool_use", id=part.call_id, name=part.name)
 
-    def _add(self, text: str) -> None:
-        self._text += text
-
-    def closing(self, status: str) -> Iterator[Object]:
-        self.said["input"] = _object(self._text)
-        yield from super().closing(status)
+    def _grown(self) -> Object:
+        return {"input": _object(str(self._text))}
 
 
 def _object(text: str) -> Object:

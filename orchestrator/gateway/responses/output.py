@@ -8,7 +8,7 @@ from abc import abstractmethod
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
-from orchestrator.gateway.output import IN_PROGRESS, Growing, Kinds, Object
+from orchestrator.gateway.output import IN_PROGRESS, Growing, Grown, Kinds, Object
 from orchestrator.gateway.parts import CallPart
 from orchestrator.gateway.responses.custom_input import InputReader
 
@@ -22,9 +22,19 @@ class Item(Growing):
     prefix: ClassVar[str]
 
     def __init__(self, index: int, **fields: Any) -> None:
-        self.said: Object = {"id": f"{self.prefix}_{uuid.uuid4().hex}", **fields}
-        self.said["status"] = IN_PROGRESS
+        self._fields: Object = {"id": f"{self.prefix}_{uuid.uuid4().hex}", **fields}
+        self._fields["status"] = IN_PROGRESS
         self._index = index
+        self._text = Grown()
+
+    @property
+    def said(self) -> Object:
+        self._tell(str(self._text))
+        return self._fields
+
+    @abstractmethod
+    def _tell(self, text: str) -> None:
+        """Puts it where it is told."""
 
     def opening(self) -> Iterator[Object]:
         yield self._of_output("added")
@@ -34,8 +44,9 @@ class Item(Growing):
         """That its text is whole."""
 
     def closing(self, status: str) -> Iterator[Object]:
+        self._tell(str(self._text))
         yield from self._whole()
-        self.said["status"] = status
+        self._fields["status"] = status
         yield self._of_output("done")
 
     def _of_output(self, what: str) -> Object:
@@ -43,7 +54,7 @@ class Item(Growing):
         return {"type": f"response.output_item.{what}", "output_index": self._index, "item": item}
 
     def _event(self, what: str, fields: Object) -> Object:
-        place = {"item_id": self.said["id"], "output_index": self._index}
+        place = {"item_id": self._fields["id"], "output_index": self._index}
         return {"type": f"response.{what}", **place, **fields}
 
 
@@ -60,11 +71,14 @@ class TextItem(Item):
     def opening(self) -> Iterator[Object]:
         yield from super().opening()
         yield self._of_content("content_part.added", {"part": copy.deepcopy(self._part)})
-        self.said["content"].append(self._part)
+        self._fields["content"].append(self._part)
 
     def growing(self, text: str, logprobs: Sequence[Object]) -> Iterator[Object]:
-        self._part["text"] += text
+        self._text.add(text)
         yield self._of_content(f"{self.text_type}.delta", {"delta": text})
+
+    def _tell(self, text: str) -> None:
+        self._part["text"] = text
 
     def _whole(self) -> Iterator[Object]:
         told = {name: value for name, value in self._part.items() if name in TOLD_AT_THE_END}
@@ -110,11 +124,14 @@ class CallItem(Item):
         super().__init__(index, type="function_call", call_id=part.call_id, **called)
 
     def growing(self, text: str, logprobs: Sequence[Object]) -> Iterator[Object]:
-        self.said["arguments"] += text
+        self._text.add(text)
         yield self._event("function_call_arguments.delta", {"delta": text})
 
+    def _tell(self, text: str) -> None:
+        self._fields["arguments"] = text
+
     def _whole(self) -> Iterator[Object]:
-        told = {name: self.said[name] for name in ("name", "arguments")}
+        told = {name: self._fields[name] for name in ("name", "arguments")}
         yield self._event("function_call_arguments.done", told)
 
 
@@ -131,12 +148,15 @@ class CustomCallItem(Item):
     def growing(self, text: str, logprobs: Sequence[Object]) -> Iterator[Object]:
         yield from self._more(self._reader.feed(text))
 
+    def _tell(self, text: str) -> None:
+        self._fields["input"] = text
+
     def _whole(self) -> Iterator[Object]:
         yield from self._more(self._reader.rest())
-        yield self._event("custom_tool_call_input.done", {"input": self.said["input"]})
+        yield self._event("custom_tool_call_input.done", {"input": str(self._text)})
 
     def _more(self, text: str) -> Iterator[Object]:
-        self.said["input"] += text
+        self._text.add(text)
         if text:
             yield self._event("custom_tool_call_input.delta", {"delta": text})
 
