@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
@@ -20,14 +21,25 @@ class JsonSchema(Body):
 
 
 class ResponseFormat(Body):
-    """OpenAI's, for an answer that is JSON."""
+    """OpenAI's, for an answer that is JSON. llama.cpp's clients have the schema beside `type`."""
 
     type: Literal["text", "json_object", "json_schema"]
     json_schema: JsonSchema | None = None
+    schema_: dict[str, Any] | bool | None = Field(
+        None, alias="schema", description="llama.cpp's place for the schema"
+    )
+
+    @property
+    def schema_of_answer(self) -> dict[str, Any] | bool | None:
+        """None where any JSON object will do, or any text."""
+        return self.schema_ if self.json_schema is None else self.json_schema.schema_
 
     @model_validator(mode="after")
     def _schema_where_it_belongs(self) -> Self:
-        if (self.type == "json_schema") != (self.json_schema is not None):
+        if self.schema_ is not None and (self.json_schema is not None or self.type == "text"):
+            rule = "must not be given with type text, nor beside json_schema"
+            raise InvalidInput("response_format.schema", rule, f"type {self.type}")
+        if self.schema_ is None and (self.type == "json_schema") != (self.json_schema is not None):
             rule = "must be given with type json_schema, and with no other"
             raise InvalidInput("response_format.json_schema", rule, f"type {self.type}")
         return self
@@ -50,3 +62,28 @@ class StructuredOutputs(Body):
             rule = "must have one of json, json_object, regex, choice, grammar"
             raise InvalidInput("structured_outputs", rule, ", ".join(given) or "none")
         return self
+
+
+# vLLM's names before it had structured_outputs. guidance sends both, for any version.
+OLDER = {
+    "guided_json": "json", "guided_regex": "regex", "guided_choice": "choice",
+    "guided_grammar": "grammar",
+}  # fmt: skip
+OLDER_BACKEND = "guided_decoding_backend"  # which library made the masks: of no effect
+
+
+def without_older_names(body: Mapping[str, Any]) -> dict[str, Any]:
+    """The body with `structured_outputs` alone.
+
+    Raises InvalidInput where both are given and say different things.
+    """
+    older = {OLDER[name]: name for name in OLDER if body.get(name) is not None}
+    rest = {n: value for n, value in body.items() if n not in OLDER and n != OLDER_BACKEND}
+    if not older:
+        return rest
+    given = {newer: body[name] for newer, name in older.items()}
+    said = body.get("structured_outputs")
+    if said is not None and said != given:
+        rule = f"must say the same as {' and '.join(older.values())} if both are given"
+        raise InvalidInput("structured_outputs", rule, said)
+    return {**rest, "structured_outputs": given}

@@ -10,7 +10,7 @@ from draftloop.errors import InvalidInput
 from draftloop.logprobs import MOST_TOP_LOGPROBS
 from draftloop.request import MAX_SEED
 from orchestrator.gateway.body import Body, ListOf, ObjectOf, RequestBody
-from orchestrator.gateway.forms import ResponseFormat, StructuredOutputs
+from orchestrator.gateway.forms import ResponseFormat, StructuredOutputs, without_older_names
 from orchestrator.gateway.messages import TextPart
 
 MOST_CHOICES = 128
@@ -121,6 +121,11 @@ class Generating(Sampling):
         None, description="those of the prompt's tokens, and of so many likeliest beside each"
     )
     response_format: ResponseFormat | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _newer_names(cls, body: Any) -> Any:
+        return without_older_names(body) if isinstance(body, dict) else body
 
     @model_validator(mode="after")
     def _whole_or_streamed(self) -> Self:

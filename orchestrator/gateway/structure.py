@@ -20,7 +20,7 @@ def grammar_of(said: Generating) -> Grammar | None:
 
 
 def _formatted(said: ResponseFormat) -> Grammar:
-    schema = None if said.json_schema is None else said.json_schema.schema_
+    schema = said.schema_of_answer
     return Grammar("json_schema", ANY_OBJECT if schema is None else _as_text(schema))
 
 

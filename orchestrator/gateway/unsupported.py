@@ -33,6 +33,9 @@ CHAT: Table = {
     "audio": (),
     "web_search_options": (),
     "documents": ([],),
+    "mm_processor_kwargs": ({},),
+    "echo": (False,),  # what completions have
+    "best_of": (1,),
 }
 RESPONSES: Table = {
     **OTHERS,

@@ -8,6 +8,7 @@ import pytest
 from pydantic import ValidationError
 
 from draftloop.errors import DeadlineExceeded, InvalidInput, Overloaded, Unavailable
+from draftloop.grammar import Grammar
 from draftloop.phrase import PhraseScope
 from draftloop.request import SamplingParameters
 from orchestrator.gateway import parameters as reading
@@ -116,6 +117,23 @@ def test_agents_may_offer_hundreds_of_tools() -> None:
     assert len(chat(tools=several).tools or ()) == 1000
 
 
+@pytest.mark.parametrize("body", [chat, completion])
+@pytest.mark.parametrize(("said", "grammar"), [
+    ({"response_format": {"type": "json_object", "schema": {"type": "null"}}},
+     Grammar("json_schema", '{"type": "null"}')),
+    ({"response_format": {"type": "json_schema", "schema": True}}, Grammar("json_schema", "true")),
+    ({"guided_json": {"type": "null"}}, Grammar("json_schema", '{"type": "null"}')),
+    ({"guided_regex": "a+"}, Grammar("regex", "a+")),
+    ({"guided_choice": ["a"]}, Grammar("choice", '["a"]')),
+    ({"guided_decoding_backend": "guidance", "guided_grammar": "start: /a/",
+      "structured_outputs": {"grammar": "start: /a/"}}, Grammar("grammar", "start: /a/")),
+])  # fmt: skip
+def test_forms_in_words_of_llama_cpp_and_of_older_vllm(
+    body: Any, said: dict[str, Any], grammar: Grammar
+) -> None:
+    assert grammar_of(body(**said)) == grammar
+
+
 @pytest.mark.parametrize("body", [
     {"suffix": ""}, {"suffix": None}, {"response_format": {"type": "text"}},
     {"user": "me"}, {"metadata": {"a": "b"}}, {"best_of": 1}, {"top_k": -1},
@@ -131,6 +149,7 @@ def test_completions_that_ask_for_nothing_unusual(body: dict[str, Any]) -> None:
     {"service_tier": "auto"}, {"parallel_tool_calls": True}, {"store": True}, {"stop": ""},
     {"reasoning_effort": "low"}, {"top_logprobs": 0}, {"kv_transfer_params": None},
     {"use_beam_search": False, "priority": 0, "cache_prompt": True},
+    {"echo": False, "best_of": 1, "mm_processor_kwargs": {}, "guided_decoding_backend": "auto"},
     {"messages": [*HELLO, {"role": "assistant", "content": None, "refusal": "", "tool_calls": []}]},
     {"messages": [{"role": "user", "content": [
         {"type": "text", "text": "x", "cache_control": {"type": "ephemeral"}}]}]},
@@ -207,6 +226,16 @@ def test_in_place_of_a_picture_that_a_tool_brought_the_model_is_told_of_it() -> 
      "invalid_value"),
     ({"prompt": "x", "response_format": {"type": "json_schema", "json_schema": {"name": "a"}}},
      "response_format.json_schema.schema", "missing_required_parameter"),
+    ({"prompt": "x", "response_format": {"type": "text", "schema": {}}}, "response_format.schema",
+     "invalid_value"),
+    ({"prompt": "x", "response_format": {"type": "json_schema", "json_schema": {"schema": {}},
+      "schema": {}}}, "response_format.schema", "invalid_value"),
+    ({"prompt": "x", "response_format": {"type": "json_object", "schema": 1}},
+     "response_format.schema", "invalid_value"),
+    ({"prompt": "x", "guided_regex": "a", "structured_outputs": {"regex": "b"}},
+     "structured_outputs", "invalid_value"),
+    ({"prompt": "x", "guided_regex": "a", "guided_json": {}}, "structured_outputs",
+     "invalid_value"),
     ({"prompt": "x", "structured_outputs": {}}, "structured_outputs", "invalid_value"),
     ({"prompt": "x", "structured_outputs": {"regex": "a", "choice": ["b"]}}, "structured_outputs",
      "invalid_value"),
