@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from drafter_service.ways import Choice, Ways
+from drafter_service.ways import TwoWays, Ways
 from drafter_service.weighing import Weighing
 from draftloop.calibration import Calibration
 
@@ -21,4 +21,4 @@ class Experience:
     calibration: Calibration = field(default_factory=Calibration)
     reviews: Weighing = field(default_factory=Weighing)
     ways: Ways = field(default_factory=Ways)
-    guessing: Choice = field(default_factory=Choice)
+    guessing: TwoWays = field(default_factory=TwoWays)

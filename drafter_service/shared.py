@@ -11,7 +11,7 @@ from drafter_service.config import DRAFT_TEMPERATURE
 from drafter_service.experience import Experience
 from drafter_service.session import DrafterSession, SessionRequest
 from drafter_service.strategies import STRATEGIES, Strategy
-from drafter_service.ways import Choice
+from drafter_service.ways import TwoWays
 from draftloop.calibration import Calibration
 from draftloop.calibrations import step_of
 from draftloop.runtime.kv_cache import Slot
@@ -62,7 +62,7 @@ class Shared:
         for place, (model, slot) in reversed(list(enumerate(models))):
             experience = self._experiences[Alike(request.strategy, place, step)]
             if not usual:
-                experience = replace(experience, guessing=Choice())
+                experience = replace(experience, guessing=TwoWays())
             session = DrafterSession(
                 model,
                 slot,

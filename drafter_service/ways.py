@@ -35,7 +35,7 @@ class Turns:
         return best if left else others[turn % len(others)]
 
 
-class Choice:
+class TwoWays:
     """Which of two ways to draft adds more tokens a second: the first one or the other."""
 
     def __init__(self) -> None:

@@ -145,12 +145,12 @@ def grow(
     calibration: Calibration,
     successors: growth.Successors | None = None,
     most_leaves: int | None = None,
-    behind: int = 0,
+    run_before: int = 0,
     stops: Stops = _NO_STOPS,
 ) -> Grown:
     """The likeliest continuations of `context`, best first, within the budget.
 
-    `behind` is the run behind the context: see `follow`.
+    `run_before` is the run that the context ends with: see `follow`.
     `most_leaves` bounds the branches: 1 is a chain, 0 no draft. Own text counts four times.
     `own` and `shared` are two indexes: both are locked for as long as it takes. `successors`
     [vocabulary, MOST_SUCCESSORS] are the target's own after each token, best first, -1 for none.
@@ -168,7 +168,7 @@ def grow(
             _NO_SUCCESSORS if successors is None else successors,
             calibration,
             np.array(context[-MAX_CONTEXT:], np.int32),
-            behind,
+            run_before,
             stops,
             integers,
             values,
@@ -189,9 +189,9 @@ def follow(
     *,
     shared: PhraseIndex | None,
     own: PhraseIndex | None,
-    behind: int,
+    run_before: int,
 ) -> int:
-    """The run behind `token_ids`, none of them counted yet, if `behind` is that of `context`."""
+    """The run that `token_ids` end with, none counted yet, if `context` ends with `run_before`."""
     recent = context[-MAX_CONTEXT:]
     text = np.array([*recent, *token_ids], np.int32)
     with own.lock if own else _NO_LOCK, shared.lock if shared else _NO_LOCK:
@@ -201,7 +201,7 @@ def follow(
                 *(shared.table if shared else _NOTHING),
                 text,
                 len(recent),
-                behind,
+                run_before,
             )
         )
 
@@ -213,4 +213,4 @@ def warm_up() -> None:
     index.insert([Phrase((1, 2), (3,))])
     budget = DraftBudget(max_nodes=2, max_depth=2)
     grow((1, 2), budget, shared=index, own=None, calibration=Calibration())
-    follow((1, 2), (3,), shared=index, own=None, behind=0)
+    follow((1, 2), (3,), shared=index, own=None, run_before=0)

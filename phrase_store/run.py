@@ -22,7 +22,7 @@ def follow(
     begin: int,
     run: int,
 ) -> int:
-    """The run behind `text`, if `run` was the one behind text[:begin]; nothing is counted."""
+    """The run that `text` ends with, if text[:begin] ends with `run`; nothing is counted."""
     own = Table(own_words, own_state, own_decay)
     shared = Table(shared_words, shared_state, shared_decay)
     row = np.empty(2 * MOST_CONTINUATIONS, GUESS)

@@ -32,7 +32,7 @@ Teach = Callable[[int, Sequence[Phrase]], None]
 class Proposed(NamedTuple):
     """A proposal, and the drafted tokens that it follows."""
 
-    behind: tuple[int, ...]
+    drafted: tuple[int, ...]
     grown: Grown
 
 
@@ -102,7 +102,7 @@ class PhraseSession:
         They follow what was committed, `context`, and what was `drafted` behind that.
         """
         grown = self._grown(context, budget, drafted, most_leaves)
-        first = [made for made in self._proposed if drafted and not made.behind]
+        first = [made for made in self._proposed if drafted and not made.drafted]
         self._proposed = [*first, Proposed(tuple(drafted), grown)]
         self._answered.append(grown.tree.sources)
         return grown.tree
@@ -128,7 +128,7 @@ class PhraseSession:
             successors=self._successors.rows if self._successors else None,
             calibration=self._calibration,
             most_leaves=0 if ended else most_leaves,
-            behind=self._run_behind(context, drafted) if drafted else self._run,
+            run_before=self._run_after(context, drafted) if drafted else self._run,
             stops=self._stops,
         )
 
@@ -151,7 +151,7 @@ class PhraseSession:
     def extend(self, context: Sequence[int], token_ids: Sequence[int]) -> None:
         """Takes in tokens that were committed after `context`; counts them when there is time."""
         self._count()
-        self._run = self._run_behind(context, token_ids)
+        self._run = self._run_after(context, token_ids)
         self._uncounted.append((context[-MAX_CONTEXT:], token_ids))
 
     def _count(self) -> None:
@@ -175,9 +175,9 @@ class PhraseSession:
         for sources in self._answered:
             observe_query(sources)
         self._answered.clear()
-        for (behind, grown), emitted in self._unjudged:
-            if tuple(emitted[: len(behind)]) == behind:
-                self._judge(grown, emitted[len(behind) :])
+        for (drafted, grown), emitted in self._unjudged:
+            if tuple(emitted[: len(drafted)]) == drafted:
+                self._judge(grown, emitted[len(drafted) :])
         self._unjudged.clear()
 
     def _judge(self, grown: Grown, emitted: Sequence[int]) -> None:
@@ -197,8 +197,9 @@ class PhraseSession:
                 return
             node = found
 
-    def _run_behind(self, context: Sequence[int], token_ids: Sequence[int]) -> int:
-        return follow(context, token_ids, shared=self._shared, own=self._own, behind=self._run)
+    def _run_after(self, context: Sequence[int], token_ids: Sequence[int]) -> int:
+        own, shared = self._own, self._shared
+        return follow(context, token_ids, shared=shared, own=own, run_before=self._run)
 
     def recycle(self, last: int, draft: DraftTree, verdict: Verdict) -> None:
         """Takes in the target's successors of the token `last` and of the draft's tokens."""

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from drafter_service.ways import RETRY, RETRY_OF_ALL, TRIALS, Choice, Way, Ways
+from drafter_service.ways import RETRY, RETRY_OF_ALL, TRIALS, TwoWays, Way, Ways
 
 
-def taken(choice: Choice, count: int, first_tokens: int) -> list[bool]:
+def taken(choice: TwoWays, count: int, first_tokens: int) -> list[bool]:
     ways = []
     for _ in range(count):
         first = choice.takes_first()
@@ -18,14 +18,14 @@ def taken(choice: Choice, count: int, first_tokens: int) -> list[bool]:
 
 def test_both_ways_are_tried_and_the_better_one_is_kept() -> None:
     for tokens, better in ((3, True), (0, False)):
-        ways = taken(Choice(), 4 * RETRY, tokens)
+        ways = taken(TwoWays(), 4 * RETRY, tokens)
         assert ways[: 2 * TRIALS] == [True] * TRIALS + [False] * TRIALS
         later = ways[2 * TRIALS :]
         assert later.count(not better) == 4 and later.count(better) == len(later) - 4
 
 
 def test_a_way_that_became_better_is_found_again() -> None:
-    choice = Choice()
+    choice = TwoWays()
     taken(choice, 3 * RETRY, 0)
     assert all(taken(choice, 40 * RETRY, 5)[-RETRY:-1])
 
