@@ -56,28 +56,30 @@ def log_odds(chance: float) -> float:
 
 
 @compiled
-def chance(known: Weighing, whose: int, heard: float, told: float, is_first: bool) -> float:
-    """Probability of a node: log-odds of the draft model's share and of what the offer said."""
+def chance(
+    known: Weighing, whose: int, share_odds: float, offer_odds: float, is_first: bool
+) -> float:
+    """Probability of a node: log-odds of the draft model's share and of the offer's estimate."""
     weights = known.weights[whose]
-    total = weights[0] + weights[1] * heard + weights[2] * told + weights[3] * is_first
+    total = weights[0] + weights[1] * share_odds + weights[2] * offer_odds + weights[3] * is_first
     return float(1 / (1 + np.exp(-total)))
 
 
 @compiled
 def learn(
-    known: Weighing, whose: int, heard: float, told: float, is_first: bool, right: bool
+    known: Weighing, whose: int, share_odds: float, offer_odds: float, is_first: bool, right: bool
 ) -> None:
     """Takes in whether such a node was right."""
     weights, unsure = known.weights[whose], known.unsure[whose]
-    guess, size = chance(known, whose, heard, told, is_first), len(weights)
-    said, moved = np.array((1.0, heard, told, 1.0 * is_first)), np.zeros(size)
+    guess, size = chance(known, whose, share_odds, offer_odds, is_first), len(weights)
+    said, moved = np.array((1.0, share_odds, offer_odds, 1.0 * is_first)), np.zeros(size)
     for place in range(size):
         for other in range(size):
             moved[place] += unsure[place, other] * said[other]
-    told_by_it = guess * (1 - guess)  # what a trial tells: little where the answer was sure
-    whole = 1 + told_by_it * np.sum(said * moved)
+    information = guess * (1 - guess)  # of a trial: little where the answer was sure
+    whole = 1 + information * np.sum(said * moved)
     for place in range(size):
         weights[place] += (right - guess) * moved[place] / whole
         for other in range(size):
-            unsure[place, other] -= told_by_it * moved[place] * moved[other] / whole
+            unsure[place, other] -= information * moved[place] * moved[other] / whole
         unsure[place, place] = min(unsure[place, place] + DRIFT, UNSURE)
