@@ -285,7 +285,7 @@ def test_bad_completions_name_their_field(body: Any, param: str | None, code: st
     ({"messages": HELLO, "top_logprobs": 1}, "top_logprobs", "invalid_value"),
     ({"messages": HELLO, "max_tokens": 1, "max_completion_tokens": 2}, "max_tokens",
      "invalid_value"),
-    ({"messages": HELLO, "echo": True}, "echo", "unknown_parameter"),
+    ({"messages": HELLO, "echo": True}, "echo", "unsupported_parameter"),
     ({"messages": HELLO, "max_tokens": 0}, "max_tokens", "invalid_value"),
 ])  # fmt: skip
 def test_bad_chats_name_their_field(body: Any, param: str, code: str) -> None:
