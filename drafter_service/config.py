@@ -40,20 +40,20 @@ class DrafterSettings(PhraseSettings, ModelServiceSettings):
         0.05,
         gt=0,
         le=60,
-        description="seconds that a forward with parts of prompts should take at most; a draft "
-        "of others waits for one in each of its own forwards",
+        description="longest time, in seconds, that a forward with chunks of prompts should take; "
+        "a draft of another session waits for one in each of its own forwards",
     )
     draft_ahead: DraftAhead = Field(
         "auto",
-        description="whether `fused` drafts on while its last draft is verified: `auto` on a GPU "
-        "only, since a CPU is mostly shared with the verifier",
+        description="whether `fused` continues to draft while its last draft is verified; auto: "
+        "on a GPU only, since a CPU is usually shared with the verifier",
     )
     draft_temperature: float = Field(
         DRAFT_TEMPERATURE,
         gt=0,
         le=1,
-        description="part of a request's temperature that draft models are read at: 1 for one that "
-        "is all but the target, less the less they are alike; changes speed and no token",
+        description="factor on a request's temperature for draft models: 1 for one that is almost "
+        "the target, smaller the less they are alike; changes the speed and no token",
     )
 
     @property

@@ -158,30 +158,30 @@ class ModelServiceSettings(ServiceSettings):
     )
     quantization: Quantization = Field(
         "none",
-        description="int8 rounds the weights of linear layers to 8 bits: half of the bytes of "
-        "bfloat16, and on a CPU some three fifths of the time of plain decoding; w8a8 rounds the "
-        "activations too, and saves as much for prompts and many requests; w4a8 rounds the weights "
-        "to 4 bits, with a scale for every 128 of them: a quarter of the bytes, at some loss",
+        description="int8: weights of linear layers in 8 bits, half of the bytes of bfloat16; on a "
+        "CPU plain decoding takes some three fifths of the time; w8a8: activations in 8 bits too, "
+        "which saves as much for prompts and concurrent requests; w4a8: weights in 4 bits, with a "
+        "scale for every 128 of them: a quarter of the bytes, at some loss of quality",
     )
     device: str = Field("cpu", description="cpu, cuda or cuda:N")
     torch_compile: bool = Field(
         False,
-        description="compiles what lies between attention and attention (torch.compile): fewer "
-        "kernels a step on a GPU, some tens of seconds more at the start; on a CPU it replaces our "
-        "own kernels, which are faster; needs a C++ compiler, which the images do not include",
+        description="compiles everything between attention calls (torch.compile): fewer kernels "
+        "per step on a GPU, some tens of seconds more at startup; on a CPU it replaces our own "
+        "kernels, which are faster; needs a C++ compiler, which the images do not include",
     )
     cuda_graphs: bool = Field(
         True,
-        description="on a GPU runs forwards in steps of 128 rows, padded, each replayed as a CUDA "
-        "graph: faster, and a row's bits do not depend on what is computed beside it; for models "
-        "of Llama's kind, without `torch_compile`; needs a C compiler, as Triton does",
+        description="on a GPU, runs forwards in padded steps of 128 rows, each replayed as a CUDA "
+        "graph: faster, and a row's bits do not depend on other rows; only for models of Llama's "
+        "kind, without `torch_compile`; needs a C compiler, as Triton does",
     )
     tensor_parallel_size: int = Field(
         1,
         ge=1,
         le=64,
-        description="devices of this machine among which every layer is split, with one process "
-        "for each; for a model that is too large for one GPU",
+        description="devices of this machine among which every layer is split, one process per "
+        "device; for a model that is too large for one GPU",
     )
     inflate: str = Field(
         "", description="cost inflation such as 300M or 1B: layers that cost but change nothing"
@@ -189,15 +189,15 @@ class ModelServiceSettings(ServiceSettings):
     context_length: int | None = Field(
         None,
         ge=16,
-        description="most tokens in a session; where not given the model's own, or as many as "
+        description="most tokens in a session; if not given, the model's own limit, or as many as "
         "`memory_share` has room for in all sessions",
     )
     memory_share: float = Field(
         0.8,
         gt=0,
         le=1,
-        description="most of the memory that is free at the start which keys and values may take "
-        "where `context_length` is not given",
+        description="share of the memory free at startup that keys and values may take, if "
+        "`context_length` is not given",
     )
     max_sessions: int = Field(16, ge=1, le=4096, description="most sessions held at once")
     max_waiting: int = Field(256, ge=0, le=65536, description="most sessions waiting for a slot")
@@ -212,16 +212,16 @@ class ModelServiceSettings(ServiceSettings):
         None,
         ge=16,
         le=65536,
-        description="most prompt tokens of one session in one forward, fewer where they would "
-        "take longer than `prompt_step_s`; where not given 256 on a CPU, 2048 on a GPU",
+        description="most prompt tokens of one session in one forward, fewer if they would take "
+        "longer than `prompt_step_s`; if not given, 256 on a CPU and 2048 on a GPU",
     )
-    prefix_caching: bool = Field(True, description="compute common beginnings of prompts only once")
+    prefix_caching: bool = Field(True, description="compute common prefixes of prompts only once")
     prompt_step_s: float = Field(
         0.4,
         gt=0,
         le=60,
-        description="seconds that a forward with parts of prompts should take at most; the other "
-        "sessions wait for it",
+        description="longest time, in seconds, that a forward with chunks of prompts should take; "
+        "the other sessions wait for it",
     )
     threads: int | None = Field(None, ge=1, le=1024, description="CPU threads for forwards")
     start_lock: Path | None = Field(

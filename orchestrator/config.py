@@ -61,24 +61,24 @@ class OrchestratorSettings(PhraseSettings, ServiceSettings):
     api_keys: Path | None = Field(
         None, description="TOML file of the keys that may call; without it, anyone may"
     )
-    default_strategy: str = Field(FUSED, description="strategy of a request naming none")
+    default_strategy: str = Field(FUSED, description="strategy of requests that name none")
     default_max_tokens: int | None = Field(
         None,
         ge=1,
-        description=f"limit of a request naming none; without, {LIMIT_OF_TEXTS} for texts, and the "
-        "room left in the context for chats",
+        description="limit of requests that name none; if not given, "
+        f"{LIMIT_OF_TEXTS} for texts, and the room left in the context for chats",
     )
     max_draft_tokens: int = Field(
         32,
         ge=1,
         le=1024,
-        description="most nodes in a draft of a request naming no size; the verifier's own limit "
-        "holds for all",
+        description="most nodes in a draft, for requests that name no size; the verifier's own "
+        "limit holds for all",
     )
     max_requests: int = Field(
         256,
         ge=1,
-        description="most requests at once, those that wait for a verifier's slot included",
+        description="most concurrent requests, including those that wait for a verifier's slot",
     )
     draft_timeout_s: float = Field(
         1.0, gt=0, le=60, description="seconds after which a round goes on without the drafter"
@@ -87,7 +87,8 @@ class OrchestratorSettings(PhraseSettings, ServiceSettings):
         60.0,
         gt=0,
         le=3600,
-        description="seconds without an answer and a forward after which a verifier counts as dead",
+        description="seconds with neither an answer nor a forward after which a verifier counts as "
+        "dead",
     )
     connect_timeout_s: float = Field(
         5.0, gt=0, le=600, description="seconds to look for a living verifier"
@@ -107,20 +108,20 @@ class OrchestratorSettings(PhraseSettings, ServiceSettings):
         600.0,
         gt=0,
         le=86400,
-        description="most seconds from an HTTP request's head until it is given up",
+        description="time limit of an HTTP request in seconds, counted from its head",
     )
     http_allowed_origins: str = Field(
         "",
         description="origins whose web pages may call the HTTP API, separated by commas, or *; "
-        "without, only pages of its own",
+        "if empty, only the server's own pages",
     )
     served_model_name: str = Field(
         "",
         description="name of the model in the HTTP API, or several, separated by commas, of which "
-        "answers say the first; the verifier's own where empty",
+        "answers give the first; if empty, the verifier's own",
     )
     chat_template: Path | None = Field(
-        None, description="chat template, a jinja file; the tokenizer's own where not given"
+        None, description="chat template, a jinja file; if not given, the tokenizer's own"
     )
     tool_call_parser: Literal["auto", "none", NotationName] = Field(
         "auto",
@@ -128,7 +129,8 @@ class OrchestratorSettings(PhraseSettings, ServiceSettings):
     )
     reasoning_parser: Literal["auto", "none", MarksName, "harmony"] = Field(
         "auto",
-        description="what the model writes around its reasoning; auto: as its chat template shows",
+        description="marks that the model writes around its reasoning; auto: as its chat template "
+        "shows",
     )
     generation_config: Literal["auto", "none"] = Field(
         "auto",

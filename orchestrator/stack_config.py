@@ -68,15 +68,15 @@ class StackConfig(BaseModel):
         DEFAULT_PORTS["drafter"],
         ge=0,
         le=65535,
-        description="port of the drafter; where not given and in use, a free one",
+        description="port of the drafter; if not given and in use, a free one",
     )
     verifier_port: int = Field(
         DEFAULT_PORTS["verifier"],
         ge=0,
         le=65535,
-        description="port of the verifier; where not given and in use, a free one",
+        description="port of the verifier; if not given and in use, a free one",
     )
-    default_strategy: str = Field(FUSED, description="strategy of a request naming none")
+    default_strategy: str = Field(FUSED, description="strategy of requests that name none")
     phrases_url: str = Field(
         "memory://",
         description="phrase log; memory:// needs no Redis, and each role keeps its own; where not "
