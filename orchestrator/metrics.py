@@ -41,7 +41,7 @@ POSITIONS = 16
 
 SUCCESSES = Counter(
     "draftloop_request_success_total",
-    "Requests that ended, by reason: stop, length, or abort where the client called it off.",
+    "Requests that ended, by reason: stop, length, or abort if the client cancelled.",
     ["finished_reason"],
     registry=REGISTRY,
 )
@@ -53,13 +53,13 @@ FAILURES = Counter(
 )
 HTTP_REQUESTS = Counter(
     "draftloop_http_requests_total",
-    "Answers to HTTP requests by route (unknown: refused before) and status, refusals included.",
+    "Answers to HTTP requests by route (unknown: refused earlier) and status, with refusals.",
     ["route", "status"],
     registry=REGISTRY,
 )
 RUNNING = Gauge(
     "draftloop_num_requests_running",
-    "Requests that have their first token and go on.",
+    "Running requests that have their first token.",
     registry=REGISTRY,
 )
 WAITING = Gauge(
@@ -131,13 +131,13 @@ ACCEPTED_AT = Counter(
 )
 DRAFTED_BY = Counter(
     "draftloop_draft_tokens_by_source_total",
-    "Drafted tokens that were verified, by who proposed them.",
+    "Drafted tokens that were verified, by source.",
     ["source"],
     registry=REGISTRY,
 )
 ACCEPTED_BY = Counter(
     "draftloop_accepted_tokens_by_source_total",
-    "Drafted tokens that were accepted, by who proposed them.",
+    "Drafted tokens that were accepted, by source.",
     ["source"],
     registry=REGISTRY,
 )
@@ -177,7 +177,7 @@ FALLBACKS = Counter(
 )
 REOPENED = Counter(
     "draftloop_sessions_reopened_total",
-    "Verifier sessions that were lost and went on elsewhere, or there again.",
+    "Verifier sessions that were lost and reopened, there or on another replica.",
     registry=REGISTRY,
 )
 
@@ -349,7 +349,7 @@ def _deployments(deployments: Sequence[Deployment]) -> Iterator[Metric]:
     )
     sessions = GaugeMetricFamily(
         "draftloop_replica_sessions",
-        "Sessions of this orchestrator on the role's replicas, those that have left included.",
+        "Sessions of this orchestrator on the role's replicas, including replicas that left.",
         labels=["role"],
     )
     states: Tally[tuple[str, str]] = Tally()

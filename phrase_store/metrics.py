@@ -34,26 +34,26 @@ COUNTS = {
     "published": ("phrases_published", "Phrases written to the log."),
     "dropped": (
         "phrases_dropped",
-        "Phrases not written: the log was gone or slow, or others pushed their namespace out.",
+        "Phrases not written: the log was gone or slow, or their namespace was evicted.",
     ),
-    "received": ("phrases_received", "Phrases of other processes that came by the log."),
-    "records_read": ("phrase_records_read", "Records read from the log, one's own too."),
+    "received": ("phrases_received", "Phrases of other processes, received through the log."),
+    "records_read": ("phrase_records_read", "Records read from the log, own ones included."),
     "skipped": ("phrase_records_skipped", "Records of the log that are foreign or damaged."),
     "failures": ("phrase_log_failures", "Calls to the log that failed."),
-    "evictions": ("phrase_evictions", "Entries that made room for others."),
+    "evictions": ("phrase_evictions", "Entries evicted to make room for others."),
 }
 LEVELS = {
     "namespaces": ("phrase_namespaces", "Namespaces (a model and a tenant) in use."),
     "entries": ("phrase_entries", "Continuations known."),
     "bytes": (
         "phrase_bytes",
-        "Memory that the indexes may come to use; tables of recycled successors are not counted.",
+        "Most memory that the indexes may use; tables of recycled successors are not counted.",
     ),
     "waiting": ("phrases_waiting", "Phrases to be written to the log."),
-    "replaying": ("phrase_namespaces_replaying", "Namespaces still reading what the log held."),
+    "replaying": ("phrase_namespaces_replaying", "Namespaces still replaying the log."),
     "open_breakers": (
         "phrase_breakers_open",
-        "Namespaces whose last calls to the log failed: the breaker lets few through.",
+        "Namespaces whose last calls to the log failed: the circuit breaker is open.",
     ),
     "log_age_s": (
         "phrase_log_age_seconds",

@@ -22,7 +22,7 @@ PREFILL_TOKENS = Counter(
 )
 PREFIX_CACHE_QUERIES = Counter(
     "draftloop_prefix_cache_queries_total",
-    "Of the tokens of draftloop_prefill_tokens_total, those of sessions that share beginnings.",
+    "Of the tokens of draftloop_prefill_tokens_total, those of sessions that share prefixes.",
     registry=REGISTRY,
 )
 PREFIX_CACHE_HITS = Counter(
@@ -38,7 +38,7 @@ QUEUE_TIME = Histogram(
 )
 ENGINE_QUEUE_TIME = Histogram(
     "draftloop_engine_queue_time_seconds",
-    "Time that a draft, a verification or a prefill waited until the engine took it up.",
+    "Time that a draft, a verification or a prefill waited for the engine.",
     buckets=ROUND_BUCKETS,
     registry=REGISTRY,
 )
@@ -127,7 +127,7 @@ def _curve(hosts: Sequence[ModelHost]) -> Metric:
     family = GaugeMetricFamily(
         "draftloop_forward_cost_seconds",
         "The cost curve as it is now: time of a forward with so many new tokens in each of so many "
-        "sessions (batch) behind so many earlier ones (context).",
+        "sessions (batch) after so many earlier tokens (context).",
         labels=["tokens", "context", "batch"],
     )
     for host in hosts:
