@@ -1,1 +1,1 @@
-"""Reasoning before an answer: what a model thinks aloud, told apart from what it says."""
+"""Reasoning before an answer: separates what a model thinks from what it says."""

@@ -1,4 +1,4 @@
-"""What an answer in channels may think aloud before it says anything."""
+"""Reasoning in Harmony's channels: how to read it, and its grammar."""
 
 from __future__ import annotations
 
@@ -12,25 +12,29 @@ from orchestrator.gateway.reasoning.channels import ChannelReader, begun_in
 from orchestrator.gateway.reasoning.thought import FORM
 from orchestrator.tokenizer import Tokenizer
 
-SAID = "said"  # the grammar of what the last channel says
+SAID = "said"  # the grammar of the final channel's content
 
 
 @dataclass(frozen=True, slots=True)
 class ChannelThought:
-    """`begun`: what the prompt has of the answer. `tokens`: the ids of marks that are tokens."""
+    """The reasoning that an answer in channels may have.
+
+    `begun`: what the prompt already has of the answer. `tokens`: ids of the marks that are single
+    tokens. `named_tokens`: those of them that are special, which texts show only if named.
+    """
 
     begun: str
     tokens: dict[str, int]
     named_tokens: frozenset[int]
 
     def reader(self) -> ChannelReader:
-        """A new one for every answer."""
+        """A new reader; every answer needs its own."""
         return ChannelReader(self.begun)
 
     def before(self, form: Grammar | None, *, calls: bool) -> Grammar | None:
-        """The grammar of reasoning, in whatever words, and an answer of that form.
+        """The grammar of free reasoning followed by an answer of that form.
 
-        Where it `calls`, the form has a header of its own.
+        `calls`: the form includes tool calls and brings its messages' headers itself.
         """
         begun = self.reader().kind
         if form is None or begun not in (None, "reasoning"):
@@ -46,7 +50,7 @@ class ChannelThought:
         return with_parts("\n".join([*rules, ""]), {FORM: form})
 
     def headed(self, form: Grammar) -> Grammar:
-        """The form of an answer that calls nothing, where others may call."""
+        """The form with its header, for an answer without calls where calls are possible."""
         return with_parts(f"start: {self._final} @{SAID}\n", {SAID: form})
 
     @property
@@ -64,7 +68,7 @@ class ChannelThought:
 
 
 def channels_after(prompt: str, tokenizer: Tokenizer) -> ChannelThought:
-    """What the answer to a prompt may think."""
+    """The reasoning that the answer to a prompt may have."""
     found = {mark: tokenizer.added_token(mark) for mark in ALL}
     tokens = {mark: token for mark, token in found.items() if token is not None}
     named = frozenset(token for token in tokens.values() if tokenizer.is_special(token))

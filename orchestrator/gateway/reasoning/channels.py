@@ -1,4 +1,4 @@
-"""An answer in channels, taken apart while it grows: reasoning is what the channel says it is."""
+"""Splits an answer in Harmony's channels as it is generated: the channel tells what a text is."""
 
 from __future__ import annotations
 
@@ -30,18 +30,18 @@ LONGEST_HEADER = 1024
 
 
 class ChannelReader:
-    """Reads one answer, from what the prompt has `begun` of it on.
+    """Reads one answer. `begun`: what the prompt already has of it.
 
-    Calls are passed on as content with the marks around them, in one order, for who reads calls.
-    What has no header is content as it stands. `spans`: where the reasoning stands.
+    Calls are passed on as content with their marks, in a uniform order, for the reader of calls.
+    Text without a header is content. `spans`: where the reasoning is in the answer.
     """
 
     def __init__(self, begun: str = "") -> None:
         self.spans: list[Span] = []
         self._held = ""
-        self._kind: Kind | None = None  # of the message that is being read; None amid a header
+        self._kind: Kind | None = None  # of the current message; None within a header
         self._told: set[Kind] = set()
-        self._opening = False  # nothing of the message has been told
+        self._opening = False  # nothing of the message has been passed on yet
         self._messages = 0
         self._parts = Parts()
         self._letters = -len(begun)
@@ -50,16 +50,16 @@ class ChannelReader:
 
     @property
     def kind(self) -> Kind | None:
-        """Of the message that is being read; None where its header is to come, or has begun."""
+        """Kind of the current message; None before the end of its header."""
         return self._kind
 
     @property
     def stage(self) -> object:
-        """Another one where marks have been passed."""
+        """A value that changes when marks are passed."""
         return self._messages, self._kind
 
     def feed(self, text: str) -> Parts:
-        """The next text."""
+        """Reads the next text; returns the parts that are certain by now."""
         self._held += text
         self._letters += len(text)
         while self._step():
@@ -67,7 +67,7 @@ class ChannelReader:
         return self._taken()
 
     def finish(self) -> Parts:
-        """There is no more text: half a header is nothing, other text what it seemed to be."""
+        """Reads the end: part of a header is dropped, other text that was held back is returned."""
         rest, self._held = self._held, ""
         if self._kind is not None:
             self._tell(rest)
@@ -80,7 +80,7 @@ class ChannelReader:
         return taken
 
     def _step(self) -> bool:
-        """One piece of what is held; false where more text is needed."""
+        """Reads one piece of what is held; false if more text is needed."""
         return self._read_header() if self._kind is None else self._read_message(self._kind)
 
     def _read_header(self) -> bool:
@@ -98,7 +98,7 @@ class ChannelReader:
         return True
 
     def _begin(self, header: str) -> None:
-        """A message with that header."""
+        """Begins a message with that header."""
         called, channel = CALLED.search(header), CHANNEL_NAME.search(header)
         self._opening = True
         self._messages += 1
@@ -113,7 +113,7 @@ class ChannelReader:
 
     @property
     def _place(self) -> int:
-        """Where in the answer stands what is held."""
+        """Where in the answer the held text begins."""
         return self._letters - len(self._held)
 
     def _read_message(self, kind: Kind) -> bool:
@@ -137,7 +137,7 @@ class ChannelReader:
         return True
 
     def _tell(self, text: str) -> None:
-        """Messages of a kind are lines apart."""
+        """Passes text on; messages of the same kind are separated by a line end."""
         kind = self._kind
         if not text or kind is None:
             return
@@ -149,6 +149,6 @@ class ChannelReader:
 
 
 def begun_in(prompt: str) -> str:
-    """What a prompt has of the answer already."""
+    """What a prompt already has of the answer."""
     _, mark, begun = prompt.rpartition(START + ROLE)
     return begun if mark else ""

@@ -1,4 +1,4 @@
-"""How many tokens of an answer are reasoning, by where their texts stand."""
+"""Counts the tokens of an answer that are reasoning, by the positions of their texts."""
 
 from __future__ import annotations
 
@@ -8,27 +8,27 @@ from typing import NamedTuple
 
 
 class Span(NamedTuple):
-    """A part of an answer, in letters; one without an end goes on."""
+    """A part of an answer, in characters; without an end it is still growing."""
 
     start: int
     end: int | None
 
 
 class TokenPlaces:
-    """Where the text of every token begins."""
+    """Where the text of each token begins."""
 
     def __init__(self) -> None:
         self._starts: list[int] = []
         self._letters = 0
 
     def add(self, texts: Sequence[str]) -> None:
-        """The next tokens."""
+        """Adds the next tokens."""
         for text in texts:
             self._starts.append(self._letters)
             self._letters += len(text)
 
     def within(self, span: Span) -> int:
-        """How many have some of their text there, or are the first bytes of a character there."""
+        """Number of tokens with text in the span, or with the first bytes of a character in it."""
         first = bisect_left(self._starts, span.start)
         if first and self._end(first - 1) > span.start:
             first -= 1

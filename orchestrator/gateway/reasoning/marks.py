@@ -1,4 +1,4 @@
-"""What models write around their reasoning: each family its own, which its chat template shows."""
+"""The marks that models write around their reasoning, by family, as chat templates show them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ MarksName = Literal["think", "mistral", "seed"]
 
 
 class Marks(NamedTuple):
-    """`begin` stands before the reasoning, which opens the answer, and `end` behind it."""
+    """`begin` comes before the reasoning, at the start of the answer, and `end` after it."""
 
     name: MarksName
     begin: str
@@ -22,6 +22,6 @@ MARKS = {one.name: one for one in (THINK, MISTRAL, SEED)}
 
 
 def detected(template: str) -> Marks | None:
-    """Those that a chat template shows; None where it shows none that are known."""
+    """The marks that a chat template shows; None if it shows none that are known."""
     shown = (one for one in MARKS.values() if one.begin in template or one.end in template)
     return next(shown, None)

@@ -1,4 +1,4 @@
-"""An answer that may begin with reasoning, taken apart while it grows."""
+"""Splits an answer, as it is generated, into reasoning at its start and content."""
 
 from __future__ import annotations
 
@@ -10,29 +10,29 @@ from orchestrator.text import overlap
 
 
 class ReasoningReader:
-    """Reads one answer. `opened`: the prompt has said the first mark already.
+    """Reads one answer. `opened`: the prompt already has the first mark.
 
-    Line ends around the marks are neither reasoning nor content. `spans`: where the reasoning
-    stands in it, between the marks.
+    Line ends around the marks are neither reasoning nor content. `spans`: where the reasoning is in
+    the answer, between the marks.
     """
 
     def __init__(self, marks: Marks, *, opened: bool) -> None:
         self._marks = marks
-        self._held = ""  # not yet understood
-        self._space = HeldSpace()  # and before it
-        self._at_start = not opened  # nothing but space so far
+        self._held = ""  # not yet assigned
+        self._space = HeldSpace()  # white space before it
+        self._at_start = not opened  # nothing but white space so far
         self._inside = opened
-        self._told = False  # something of the part that is being read
+        self._told = False  # some text of the current part has been passed on
         self._letters = 0
         self.spans = [Span(0, None)] if opened else []
 
     @property
     def stage(self) -> object:
-        """Another one where a mark has been passed, and the line ends behind it."""
+        """A value that changes when a mark and the line ends after it have been passed."""
         return tuple(self.spans), self._told or not self.spans
 
     def feed(self, text: str) -> Parts:
-        """The next text."""
+        """Reads the next text; returns the parts that are certain by now."""
         parts = Parts()
         self._held += text
         self._letters += len(text)
@@ -45,7 +45,7 @@ class ReasoningReader:
         return parts
 
     def finish(self) -> Parts:
-        """There is no more text: what was held back belongs to where it stands."""
+        """Reads the end: what was held back belongs to the part that it is in."""
         parts = Parts()
         rest, self._held = self._held, ""
         if self._inside:
@@ -55,7 +55,7 @@ class ReasoningReader:
         return parts
 
     def _begun(self) -> bool:
-        """Whether it is known if the answer begins with the mark."""
+        """Reads the beginning; whether it is known by now if the answer begins with the mark."""
         begin, said = self._marks.begin, self._held.lstrip()
         self._space.hold(self._held[: len(self._held) - len(said)])
         self._held = said
@@ -72,7 +72,7 @@ class ReasoningReader:
         return True
 
     def _reasoning(self) -> str:
-        """Up to the mark at its end, and no further than is certain."""
+        """The next reasoning: up to the mark at its end, or as far as it is certain."""
         before, mark, rest = self._held.partition(self._marks.end)
         certain = before if mark else before[: len(before) - overlap(before, self._marks.end)]
         told = certain.rstrip("\n")
@@ -91,7 +91,7 @@ class ReasoningReader:
         return self._trimmed(content)
 
     def _trimmed(self, text: str) -> str:
-        """Without line ends where a part begins."""
+        """The text without line ends at the beginning of a part."""
         text = text if self._told else text.lstrip("\n")
         self._told = self._told or bool(text)
         return text

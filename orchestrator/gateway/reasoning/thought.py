@@ -1,4 +1,4 @@
-"""What a chat's answer may think aloud before it says anything."""
+"""Reasoning between marks before an answer: how to read it, and its grammar."""
 
 from __future__ import annotations
 
@@ -16,10 +16,11 @@ FORM = "form"  # the grammar of the answer, as a part of the whole
 
 @dataclass(frozen=True, slots=True)
 class Thought:
-    """`opened`, `closed`: the prompt ends with the mark before reasoning, or with the one behind.
+    """The reasoning that an answer may have.
 
-    `tokens`: the ids of marks that are tokens of their own. `named_tokens`: those of them that are
-    special, which texts tell only where they are named.
+    `opened`: the prompt already has the mark before reasoning. `closed`: the prompt has the mark
+    after it, or has begun the answer without reasoning. `tokens`: ids of the marks that are single
+    tokens. `named_tokens`: those of them that are special, which texts show only if named.
     """
 
     marks: Marks
@@ -29,13 +30,13 @@ class Thought:
     named_tokens: frozenset[int]
 
     def reader(self) -> ReasoningReader:
-        """A new one for every answer."""
+        """A new reader; every answer needs its own."""
         return ReasoningReader(self.marks, opened=self.opened)
 
     def before(self, form: Grammar | None, *, calls: bool = False) -> Grammar | None:
-        """The grammar of reasoning, in whatever words, and an answer of that form.
+        """The grammar of free reasoning followed by an answer of that form.
 
-        That it `calls` makes no difference here.
+        `calls` makes no difference here; it does for channels.
         """
         if form is None or self.closed:
             return form
@@ -51,12 +52,12 @@ class Thought:
         return with_parts(lark, {FORM: form})
 
     def headed(self, form: Grammar) -> Grammar:
-        """The form of an answer that calls nothing, where others may call: nothing marks it."""
+        """The form of an answer without calls where calls are possible: here without a header."""
         return form
 
 
 def thought_after(prompt: str, marks: Marks, tokenizer: Tokenizer, *, begun: str = "") -> Thought:
-    """What the answer to a prompt may think; `begun` is what the prompt has of it already."""
+    """The reasoning that the answer may have. `begun`: what the prompt already has of it."""
     text = (begun or prompt).strip()
     opened, closed = text.endswith(marks.begin), text.endswith(marks.end)
     if begun:
