@@ -1,1 +1,1 @@
-"""Tools that a chat's model may call: how they are offered, and how calls are read."""
+"""Tools that a chat's model may call: how they are offered, and how its calls are read."""

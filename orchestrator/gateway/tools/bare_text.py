@@ -1,4 +1,4 @@
-"""Texts without quotes, as their JSON Schema wants them, in Lark's words."""
+"""Lark rules for texts without quotes that follow a JSON Schema."""
 
 from __future__ import annotations
 
@@ -17,9 +17,10 @@ ANY = "/(?s:.*)/"
 def text_rules(
     name: str, schema: dict[str, Any], end: str, mark: Mark, *, without: Sequence[str]
 ) -> tuple[str, list[str]]:
-    """What stands for such a text and its `end`, which may be a mark, and the rules behind that.
+    """An expression for such a text followed by `end`, and the rules that the expression uses.
 
-    The text has none of the marks `without`. Of what schemas say, `format` alone is not held.
+    `name` begins the rules' names, `end` may be a mark, and the text contains none of the marks
+    `without`. Of what schemas say, only `format` is not enforced.
     """
     closing, choices, rules = mark(end), [], []
     spelled = closing == literal(end)
@@ -43,7 +44,7 @@ def text_rules(
 
 
 def _alternatives(schema: Any, root: dict[str, Any], hops: int = 0) -> list[dict[str, Any]]:
-    """The schema, or those that it chooses from."""
+    """The schema itself, or the schemas that it lets choose from."""
     if not isinstance(schema, dict) or hops > MOST_HOPS:
         return [{}]
     if isinstance(target := schema.get("$ref"), str):
@@ -66,7 +67,7 @@ def _has_none(value: str, marks: Sequence[str]) -> bool:
 
 
 def _terms(schema: dict[str, Any]) -> list[str]:
-    """Regular expressions that all have to match."""
+    """Regular expressions that all have to match the text."""
     terms = []
     least, most = schema.get("minLength") or 0, schema.get("maxLength")
     if least or most is not None:
@@ -78,7 +79,7 @@ def _terms(schema: dict[str, Any]) -> list[str]:
 
 
 def _searched(pattern: str) -> str:
-    """JSON Schema's patterns may match anywhere in the text."""
+    """A pattern for the whole text: JSON Schema's patterns may match anywhere in it."""
     before = "" if pattern.startswith("^") else "(?s:.*)"
     behind = "" if pattern.endswith("$") and not pattern.endswith("\\$") else "(?s:.*)"
     inner = pattern.removeprefix("^")

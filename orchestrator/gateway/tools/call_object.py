@@ -1,4 +1,4 @@
-"""One call as a model writes it, a JSON object, read while it is being written."""
+"""A call that is one JSON object, read while it is being written."""
 
 from __future__ import annotations
 
@@ -12,26 +12,27 @@ from orchestrator.gateway.tools.notation import CallBody
 from orchestrator.gateway.tools.schemas import MOST_NAME_LETTERS
 
 ARGUMENTS = ("arguments", "parameters")
-# Nearly all models write the name first; its arguments can then be told as they come.
+# Nearly all models write the name first, so that arguments can be passed on as they come.
 HEAD = re.compile(
     r'\{\s*"name"\s*:\s*("[^"\\]*+(?:\\.[^"\\]*+)*+")\s*,\s*"(?:'
     + "|".join(ARGUMENTS)
     + r')"\s*:\s*(?=\{)'
 )
-LONGEST_HEAD = 6 * MOST_NAME_LETTERS + 64  # a letter may be written as six; beyond it is no call
+LONGEST_HEAD = 6 * MOST_NAME_LETTERS + 64  # a character may be escaped as six; longer is no call
 
 
 class CallObject(CallBody):
-    """From its brace on. `name` is known once it has been read.
+    """Reads the object from its brace on. `name` is known once it has been read.
 
-    `names`: what may be called, where any other object is no call; None takes them all.
+    `names`: the functions that may be called; an object of another name is no call. None allows
+    any name.
     """
 
     def __init__(self, names: Collection[str] | None = None) -> None:
         super().__init__()
         self._names = names
         self._braces = Braces()
-        self._first_return: int | None = None  # where the first object within it has ended
+        self._first_return: int | None = None  # where the first object within it ended
         self._told: int | None = None
 
     def feed(self, text: str) -> str:
@@ -48,10 +49,10 @@ class CallObject(CallBody):
         return ""
 
     def new_arguments(self) -> str:
-        """What of the arguments' text has come since this was asked last; sets `name`.
+        """The arguments' text that is new since the last call of this; sets `name`.
 
-        An object that is written in another order tells all at its end, and nothing where it is no
-        call.
+        If the object is not written in the usual order, all of it comes at the object's end. If it
+        is no call, nothing comes.
         """
         if self._told is None and (head := HEAD.match(self.raw[:LONGEST_HEAD])):
             self.name = self._known(_meant(head[1]))
@@ -80,7 +81,7 @@ class CallObject(CallBody):
 
 
 def _meant(text: str) -> Any:
-    """What JSON says; None where it is none."""
+    """The value of a JSON text; None if it is not JSON."""
     try:
         return json.loads(text)
     except (ValueError, RecursionError):

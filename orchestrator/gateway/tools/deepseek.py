@@ -1,4 +1,4 @@
-"""Calls of DeepSeek: V3 and R1-0528 write a fenced object, V3.1 and later name and object."""
+"""Calls of DeepSeek: V3 and R1-0528 write a fenced object, V3.1 and later a name and an object."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class DeepSeek(Sectioned):
     )
 
     def lark(self, functions: Sequence[Function], mark: Mark, *, several: bool) -> str:
-        """In the form that the model was trained on, which its own probabilities know."""
+        """Allows both forms: the model's own probabilities favour the one it was trained on."""
         names = [required_name(function) for function in functions]
         separator = mark(SEPARATOR)
         fenced = [f'{literal(name)} "\\n{FENCE}json\\n" object_{n}' for n, name in enumerate(names)]

@@ -1,4 +1,4 @@
-"""What a function takes, argument by argument, for notations that do not write one JSON object."""
+"""A function's arguments one by one, for notations that do not write them as one JSON object."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 from draftloop.errors import InvalidInput
 from orchestrator.gateway.tools.schemas import Function
 
-SHARED = ("$defs", "definitions")  # what its parts may refer to
-# Of a schema of arguments: what says nothing more about them than their own schemas do.
+SHARED = ("$defs", "definitions")  # what the parts of a schema may refer to
+# Keys of a schema of arguments that add no rule to the arguments' own schemas.
 PLAIN = {
     "type", "properties", "required", "additionalProperties", *SHARED, "title", "description",
     "default", "examples", "$schema", "$id", "$comment", "strict",
@@ -16,11 +16,11 @@ PLAIN = {
 KINDS = {bool: "boolean", int: "integer", float: "number", str: "string", list: "array",
          dict: "object", type(None): "null"}  # fmt: skip
 CHOICES = ("anyOf", "oneOf", "allOf")
-MOST_HOPS = 16  # from one schema to another
+MOST_HOPS = 16  # most references to follow from one schema to another
 
 
 class Field(NamedTuple):
-    """One argument. `schema` stands by itself: what it refers to, it brings along."""
+    """One argument. `schema` is self-contained: it includes the definitions that it refers to."""
 
     name: str
     schema: dict[str, Any]
@@ -28,9 +28,9 @@ class Field(NamedTuple):
 
 
 def fields_of(function: Function) -> list[Field]:
-    """All, in the order of the schema.
+    """All arguments, in the order of the function's schema.
 
-    Raises InvalidInput where it says more than the schemas of its properties do.
+    Raises InvalidInput if that schema has rules beyond those of its properties.
     """
     schema = function.schema_of_arguments
     more = sorted(schema.keys() - PLAIN)
@@ -46,7 +46,7 @@ def fields_of(function: Function) -> list[Field]:
 
 
 def _said(function: Function, key: str, kind: type) -> Any:
-    """What a schema of arguments says there; nothing is as good as `null`."""
+    """The value of a key of the arguments' schema; empty if it is missing or null."""
     said = function.schema_of_arguments.get(key)
     if said is not None and not isinstance(said, kind):
         rule = f"must have an {KINDS[kind]} as {key} of its parameters"
@@ -55,7 +55,7 @@ def _said(function: Function, key: str, kind: type) -> Any:
 
 
 def property_of(function: Function | None, name: str) -> dict[str, Any]:
-    """The schema of that argument; an empty one where nothing is known of it."""
+    """The schema of that argument; empty if nothing is known about it."""
     schema = {} if function is None else function.schema_of_arguments
     said = schema.get("properties", {})
     found = said.get(name) if isinstance(said, dict) else None
@@ -64,7 +64,7 @@ def property_of(function: Function | None, name: str) -> dict[str, Any]:
 
 
 def types_of(schema: Any, root: dict[str, Any] | None = None, hops: int = 0) -> frozenset[str]:
-    """The types that a schema allows; none where it says nothing of them."""
+    """The types that a schema allows; empty if it does not restrict them."""
     root = schema if root is None else root
     if not isinstance(schema, dict) or hops > MOST_HOPS:
         return frozenset()
@@ -84,18 +84,18 @@ def types_of(schema: Any, root: dict[str, Any] | None = None, hops: int = 0) -> 
 
 
 def choices_of(schema: dict[str, Any], key: str) -> list[Any]:
-    """Schemas of which one or all hold, as `anyOf` and its like name them."""
+    """The schemas in a list such as `anyOf`; none if there is no list."""
     said = schema.get(key)
     return said if isinstance(said, list) else []
 
 
 def is_text(schema: dict[str, Any]) -> bool:
-    """Whether the value is text, and nothing else; so it is where nothing is said."""
+    """Whether the value must be text, as it is also taken to be if the schema names no type."""
     return types_of(schema) <= {"string"}
 
 
 def referred(target: str, root: dict[str, Any]) -> Any:
-    """What a `$ref` within the schema is; None where it is nothing."""
+    """What a `$ref` within the schema refers to; None if there is nothing."""
     place: Any = root
     for step in target.removeprefix("#/").split("/"):
         name = step.replace("~1", "/").replace("~0", "~")
@@ -104,6 +104,6 @@ def referred(target: str, root: dict[str, Any]) -> Any:
 
 
 def kind_of(value: Any) -> frozenset[str]:
-    """The types that a value is of."""
+    """The JSON Schema types of a value."""
     kind = KINDS[type(value)]
     return frozenset({kind, "number"} if kind == "integer" else {kind})

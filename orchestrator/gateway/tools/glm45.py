@@ -1,4 +1,4 @@
-"""Calls of GLM: a name, and a pair of tags for each argument, texts without quotes."""
+"""Calls of GLM: a name, then two pairs of tags for each argument; texts have no quotes."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ TAGS = Tags(
 class Glm45(Notation):
     """`<tool_call>name<arg_key>key</arg_key><arg_value>value</arg_value></tool_call>`.
 
-    4.5 and 4.6 end lines in between, 4.7 and later do not.
+    GLM 4.5 and 4.6 write line ends in between, 4.7 and later do not.
     """
 
     name = "glm45"
@@ -47,15 +47,15 @@ class Glm45(Notation):
     inside = (KEY, KEY_END, VALUE, VALUE_END)
 
     def opens_call(self, text: str, after: str) -> bool | None:
-        """Right behind the mark, with the name."""
+        """A call begins right after the mark, with the name."""
         return after == CALL and NAME.match(text) is not None
 
     def body(self, functions: Functions | None, text: str) -> TaggedCall:
-        """Whatever its name; what is known of its arguments says which are text."""
+        """A call of any name. The schemas of its arguments, where known, tell which are text."""
         return TaggedCall(TAGS, functions)
 
     def lark(self, functions: Sequence[Function], mark: Mark, *, several: bool) -> str:
-        """Arguments in the order of the schema. Raises InvalidInput where tags cannot hold it."""
+        """Arguments come in the schema's order. Raises InvalidInput for what tags cannot hold."""
         words = Words(
             head=lambda name: f"{literal(_possible(NAME, name))} LINE?",
             key=lambda name: (

@@ -1,4 +1,4 @@
-"""The form of an answer that has to call tools."""
+"""The grammar of an answer that consists of tool calls."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from orchestrator.tokenizer import Tokenizer
 def calls_grammar(
     notation: Notation, functions: Sequence[Function], tokenizer: Tokenizer, *, several: bool
 ) -> Grammar:
-    """One call, or `several`, of these functions, with arguments as their schemas say.
+    """The grammar of one call of these functions, or `several`, with arguments as in their schemas.
 
-    Raises InvalidInput where the notation cannot write what a schema wants.
+    Raises InvalidInput if the notation cannot express what a schema demands.
     """
 
     def mark(text: str) -> str:
-        """A token of its own, which models write it by, is told by its id."""
+        """A mark that is a single token is written by its id, since models write that token."""
         token = tokenizer.added_token(text)
         return literal(text) if token is None else f"<[{token}]>"
 
@@ -31,12 +31,12 @@ def calls_grammar(
 
 
 def literal(text: str) -> str:
-    """That text, in Lark's words."""
+    """Lark for exactly that text."""
     return json.dumps(text, ensure_ascii=False)
 
 
 def json_value(schema: dict[str, Any]) -> str:
-    """JSON of that schema, in Lark's words."""
+    """Lark for JSON of that schema."""
     try:
         said = {"x-guidance": JSON_DEFAULTS, **followed(schema)}
         return f"%json {json.dumps(said)}"
@@ -45,12 +45,12 @@ def json_value(schema: dict[str, Any]) -> str:
 
 
 def call_object(function: Function, arguments: str) -> str:
-    """A call as an object of a name and `arguments`, in Lark's words."""
+    """Lark for a call as an object with a name and its arguments under the key `arguments`."""
     name = json.dumps(function.name, ensure_ascii=False)
     head = f'{{"name": {name}, "{arguments}": '
     return f"{json.dumps(head)} {json_value(function.schema_of_arguments)} {json.dumps('}')}"
 
 
 def either(choices: Sequence[str]) -> str:
-    """One of these, in Lark's words."""
+    """Lark for one of these."""
     return " | ".join(choices)

@@ -1,4 +1,4 @@
-"""Calls of gpt-oss: messages to functions."""
+"""Calls of gpt-oss: messages that are addressed to functions."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ class Harmony(Notation):
         return ALL
 
     def opens_call(self, text: str, after: str) -> bool | None:
-        """Right behind the mark, with the name."""
+        """A call begins right after the mark, with the name."""
         return after == CALL_BEGIN
 
     def body(self, functions: Functions | None, text: str) -> MessageCall:
-        """Whatever its name: marks tell that it is a call."""
+        """A call of any name, since marks tell that it is a call."""
         return MessageCall()
 
     def lark(self, functions: Sequence[Function], mark: Mark, *, several: bool) -> str:
-        """One, of which the model's token at its end makes the end of the answer."""
+        """One call only: the token that ends a call also ends the answer."""
         calls = either([_call(function, mark(MESSAGE)) for function in functions])
         begin = f"{mark(CHANNEL)} {literal(CALL_BEGIN.removeprefix(CHANNEL))}"
         kind = f'(" " {mark(CONSTRAIN)} "json")?'
@@ -52,7 +52,7 @@ def _call(function: Function, message: str) -> str:
 
 
 class MessageCall(NamedObject):
-    """The name, what else the header says, and an object; one without anything is empty."""
+    """A name, the rest of the header, and an object; a missing object counts as empty."""
 
     def feed(self, text: str) -> str:
         if self.name is None:
@@ -61,7 +61,7 @@ class MessageCall(NamedObject):
         return self._read_object(text)
 
     def _read_head(self) -> str:
-        """Up to the brace behind it."""
+        """Reads the header, up to the brace after it."""
         head = HEAD.match(self.raw[:LONGEST_HEAD])
         if head is None:
             return "" if len(self.raw) <= LONGEST_HEAD else self._is_none()

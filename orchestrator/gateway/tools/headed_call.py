@@ -1,4 +1,4 @@
-"""A call of a head, which tells the name, and the object that is its arguments."""
+"""A call that is a head with the name, followed by the object of its arguments."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ LONGEST_HEAD = MOST_NAME_LETTERS + 128
 
 
 class HeadedCall(NamedObject):
-    """`head` is all before the brace: its group `name`, and the call's `id` where it has one.
+    """`head` matches all before the brace; its groups are `name` and, if there is one, `id`.
 
-    `begun`: what may yet become a head.
+    `begun` matches what may still become a head.
     """
 
     def __init__(self, head: re.Pattern[str], begun: re.Pattern[str]) -> None:

@@ -11,18 +11,18 @@ from orchestrator.gateway.tools.schemas import Function
 
 
 class Hermes(Notation):
-    """`<tool_call>{"name": …, "arguments": {…}}</tool_call>`, one after the other."""
+    """`<tool_call>{"name": …, "arguments": {…}}</tool_call>`, once for each call."""
 
     name = "hermes"
     begin = "<tool_call>"
     end = "</tool_call>"
 
     def body(self, functions: Functions | None, text: str) -> CallObject:
-        """Whatever its name: marks tell that it is a call."""
+        """A call of any name, since marks tell that it is a call."""
         return CallObject()
 
     def lark(self, functions: Sequence[Function], mark: Mark, *, several: bool) -> str:
-        """Each call between marks of its own."""
+        """Each call has marks of its own around it."""
         calls = either([call_object(function, "arguments") for function in functions])
         start = 'marked ("\\n" marked)*' if several else "marked"
         marked = f'{mark(self.begin)} "\\n" call "\\n" {mark(self.end)}'

@@ -1,4 +1,4 @@
-"""Calls of Kimi K2, which gives them ids that its template wants back."""
+"""Calls of Kimi K2. The model gives them ids, which its template wants back."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ ARGUMENTS = "<|tool_call_argument_begin|>"
 
 
 class KimiK2(Sectioned):
-    """`functions.name:0<|tool_call_argument_begin|>{…}` between marks, with a number of the call.
+    """`functions.name:0<|tool_call_argument_begin|>{…}` between marks, with the call's number.
 
-    Calls are counted through a chat, as its earlier ones show.
+    Calls are numbered through the whole chat, as its earlier calls show the model.
     """
 
     name = "kimi_k2"
@@ -33,7 +33,7 @@ class KimiK2(Sectioned):
     )
 
     def lark(self, functions: Sequence[Function], mark: Mark, *, several: bool) -> str:
-        """Of any numbers: the model knows which it has had."""
+        """Allows any number: the model knows which ones it has used."""
         calls = either(
             [
                 f"{literal(f'functions.{required_name(function)}:')} NUMBER {mark(ARGUMENTS)} "

@@ -1,4 +1,4 @@
-"""Values that models write by themselves: JSON, or Python's literals."""
+"""Values that models write without an object around them: JSON or Python literals."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ NAMES: dict[str, Any] = {"true": True, "false": False, "null": None}  # JSON's, 
 
 
 def value_of(text: str) -> Any:
-    """What a literal means, as JSON knows values. Raises ValueError where it is none."""
+    """The value of a JSON or Python literal, as JSON has values. Raises ValueError for others."""
     try:
         return json.loads(text, parse_constant=_refuse)
     except (ValueError, RecursionError):
@@ -25,7 +25,7 @@ def value_of(text: str) -> Any:
 
 
 def as_json(value: Any) -> str:
-    """The value in JSON. Raises ValueError for what JSON has not, such as infinity."""
+    """The value as JSON. Raises ValueError for what JSON does not have, such as infinity."""
     return json.dumps(value, ensure_ascii=False, allow_nan=False)
 
 

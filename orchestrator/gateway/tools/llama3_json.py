@@ -11,7 +11,7 @@ from orchestrator.gateway.tools.schemas import Function
 
 
 class Llama3Json(Notation):
-    """`{"name": …, "parameters": {…}}` as the whole answer, several apart by `;`."""
+    """`{"name": …, "parameters": {…}}` as the whole answer, several separated by `;`."""
 
     name = "llama3_json"
     begin = "<|python_tag|>"
@@ -19,11 +19,11 @@ class Llama3Json(Notation):
     opens_answer = True
 
     def body(self, functions: Functions | None, text: str) -> CallObject:
-        """Nothing marks calls: an object of another name is none."""
+        """Only an object with a known function's name is a call, since nothing marks calls."""
         return CallObject(functions)
 
     def lark(self, functions: Sequence[Function], mark: Mark, *, several: bool) -> str:
-        """Without the mark before, which most of these models leave out."""
+        """Calls without the mark before them, which most of these models leave out."""
         calls = either([call_object(function, "parameters") for function in functions])
         start = 'call ("; " call)*' if several else "call"
         return f"start: {start}\ncall: {calls}\n"

@@ -1,4 +1,4 @@
-"""Calls of MiniMax M2: invocations in a section, a tag for each argument, texts without quotes."""
+"""Calls of MiniMax M2: invocations in a section, a tag per argument; texts have no quotes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ QUOTE, NAME = "[\"']?", r"[^>\n]*"
 
 
 def _head(tag: str) -> Head:
-    """Its name stands in quotes, which models forget now and then."""
+    """A tag with a name in quotes, which models sometimes forget."""
     whole = re.compile(f"{tag}{QUOTE}({NAME}?){QUOTE}>")
     return Head(tag, whole, re.compile(f"{tag}{NAME}"))
 
@@ -36,7 +36,7 @@ TAGS = Tags(
 
 
 class MiniMaxM2(Notation):
-    """`<invoke name="name"><parameter name="key">value</parameter></invoke>`, a line for each."""
+    """`<invoke name="name"><parameter name="key">value</parameter></invoke>`, on several lines."""
 
     name = "minimax_m2"
     begin = CALLS
@@ -44,11 +44,11 @@ class MiniMaxM2(Notation):
     opening = INVOKE
 
     def body(self, functions: Functions | None, text: str) -> TaggedCall:
-        """Whatever its name; what is known of its arguments says which are text."""
+        """A call of any name. The schemas of its arguments, where known, tell which are text."""
         return TaggedCall(TAGS, functions)
 
     def lark(self, functions: Sequence[Function], mark: Mark, *, several: bool) -> str:
-        """Arguments in the order of the schema. Raises InvalidInput where tags cannot hold it."""
+        """Arguments come in the schema's order. Raises InvalidInput for what tags cannot hold."""
         more = "+" if several else ""
         start = f'start: {mark(CALLS)} "\\n" (call "\\n"){more} {mark(CALLS_END)}'
         return "\n".join([start, *call_rules(functions, WORDS), ""])

@@ -1,4 +1,4 @@
-"""Calls of Mistral's models: older ones write a list of objects, newer ones name and arguments."""
+"""Calls of Mistral's models: older ones write a list of objects, newer ones names and arguments."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ WORD = r"[^\s\[\]{},]"
 NAME = re.compile(f"{WORD}+")
 # Newer models leave out the mark before arguments, or write an id before it.
 HEAD = re.compile(rf"(?P<name>{WORD}+)(?:\[CALL_ID\]{WORD}*)?(?:\[ARGS\])?\s*(?=\{{)")
-BEGUN = re.compile(rf"{WORD}+(?:\[[A-Z_]*\]?{WORD}*){{0,2}}\s*")  # and what may become a head
+BEGUN = re.compile(rf"{WORD}+(?:\[[A-Z_]*\]?{WORD}*){{0,2}}\s*")  # what may still become a head
 
 
 class Mistral(Notation):
     """`[TOOL_CALLS] [{"name": …, "arguments": {…}}, …]`, or `[TOOL_CALLS]name[ARGS]{…}` for each.
 
-    A `[CALL_ID]` may stand behind the name; calls have ids of the server's own all the same.
+    A `[CALL_ID]` may follow the name; calls still get the server's own ids.
     """
 
     name = "mistral"
@@ -33,15 +33,15 @@ class Mistral(Notation):
     id_prefix = ""
 
     def opens_call(self, text: str, after: str) -> bool | None:
-        """Names stand right behind the mark, objects anywhere in the list."""
+        """A name comes right after the mark; objects come anywhere in the list."""
         return text.startswith("{") or (after == CALLS and NAME.match(text) is not None)
 
     def body(self, functions: Functions | None, text: str) -> CallBody:
-        """Of either form."""
+        """A call in either form."""
         return CallObject() if text.startswith("{") else HeadedCall(HEAD, BEGUN)
 
     def lark(self, functions: Sequence[Function], mark: Mark, *, several: bool) -> str:
-        """In the form that the model was trained on, which its own probabilities know."""
+        """Allows both forms: the model's own probabilities favour the one it was trained on."""
         objects = either([call_object(function, "arguments") for function in functions])
         begin, more = mark(CALLS), ' (", " object)*' if several else ""
         start, rules = f'{begin} " "? "[" object{more} "]"', f"object: {objects}\n"

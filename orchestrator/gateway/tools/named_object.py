@@ -1,4 +1,4 @@
-"""A call's name and, behind it, the object that is its arguments."""
+"""Base of calls that are a name followed by the object of its arguments."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from orchestrator.gateway.tools.notation import CallBody
 
 
 class NamedObject(CallBody):
-    """What bodies of this kind share once the name has been read, or found to be none."""
+    """What such calls share once their name has been read, or found not to be one."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -19,13 +19,13 @@ class NamedObject(CallBody):
         return new
 
     def _read_object(self, text: str) -> str:
-        """Up to its end; what stands behind comes back."""
+        """Reads the object up to its end; returns what follows it."""
         end = self._braces.end_in(text)
         self.ended = end is not None
         self._new += text[:end]
         return "" if end is None else text[end:]
 
     def _is_none(self) -> str:
-        """It was no call: what has been read is text, and comes back."""
+        """Ends a call that turned out to be none; returns what has been read of it."""
         rest, self.raw, self.ended = self.raw, "", True
         return rest

@@ -1,4 +1,4 @@
-"""How models write calls: each family in its own notation, which its chat template shows it."""
+"""Base of the notations in which models write calls: each family has its own."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ NotationName = Literal[
     "glm45", "minimax_m2",
 ]  # fmt: skip
 Functions = Mapping[str, Function]  # by name
-Mark = Callable[[str], str]  # a mark in Lark's words: a token of its own, or its letters
+Mark = Callable[[str], str]  # writes a mark in Lark: as its single token, or as its text
 
 
 class CallBody(ABC):
     """One call, read while it is being written.
 
-    `name` is known once there is no doubt that it is a call. One that has `ended` without is none,
-    and then `raw` is what has been read of it. `written_id`: where its model gives one.
+    `name` is set once it is certain that this is a call. If it has `ended` without a name, it is no
+    call, and `raw` is the text that was read. `written_id`: the id that the model wrote, if any.
     """
 
     def __init__(self) -> None:
@@ -31,19 +31,19 @@ class CallBody(ABC):
 
     @abstractmethod
     def feed(self, text: str) -> str:
-        """Reads on; what stands behind its end comes back."""
+        """Reads the next text; returns what follows the call's end."""
 
     @abstractmethod
     def new_arguments(self) -> str:
-        """What of the arguments, as JSON, has become certain since this was asked last."""
+        """The JSON of the arguments that has become certain since the last call of this."""
 
 
 class Notation(ABC):
     """Calls between marks.
 
-    `begin` stands before calls and `end` behind each, where they are not empty. `between` are marks
-    without meaning around them, and `inside` those within a call. `opens_answer`: calls are the
-    whole answer, and `begin` may be left out. `opening` is what every call begins with.
+    `begin` comes before calls and `end` after each, unless they are empty. `between` are marks
+    around calls that have no meaning, and `inside` marks within a call. `opens_answer`: calls are
+    the whole answer, and `begin` may be missing. `opening` is what every call begins with.
     """
 
     name: NotationName
@@ -53,32 +53,32 @@ class Notation(ABC):
     inside: tuple[str, ...] = ()
     opening = "{"
     opens_answer = False
-    id_letters = 24  # of the id of a call
+    id_letters = 24  # in the random part of a call's id
     id_prefix = "call_"
 
     @property
     def marks(self) -> tuple[str, ...]:
-        """All that may be tokens of their own."""
+        """All marks that may be single tokens."""
         return tuple(mark for mark in (self.begin, self.end, *self.inside) if mark)
 
     @property
     def starts(self) -> tuple[str, ...]:
-        """Where calls begin amid content."""
+        """The marks with which calls begin within content."""
         return () if self.opens_answer else (self.begin,)
 
     def opens_call(self, text: str, after: str) -> bool | None:
-        """Whether a call begins so, `after` that mark; None where more text will tell."""
+        """Whether the text, `after` that mark, begins a call; None if more text is needed."""
         if text.startswith(self.opening):
             return True
         return None if self.opening.startswith(text) else False
 
     @abstractmethod
     def body(self, functions: Functions | None, text: str) -> CallBody:
-        """Of a new call, which begins as `text` does.
+        """A reader of a new call that begins like `text`.
 
-        `functions` are those that may be called, where that is known.
+        `functions` are those that may be called; None if that is not known.
         """
 
     @abstractmethod
     def lark(self, functions: Sequence[Function], mark: Mark, *, several: bool) -> str:
-        """The grammar of an answer that is one call, or `several`. Raises InvalidInput."""
+        """The Lark grammar of an answer that is one call, or `several`. Raises InvalidInput."""

@@ -1,4 +1,4 @@
-"""All notations that are read, and which one a chat template shows."""
+"""All notations that can be read, and the detection of the one that a chat template shows."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ NOTATIONS: dict[NotationName, Notation] = {
         MINIMAX_M2,
     )
 }  # fmt: skip
-# The mark before their calls is enough to tell them by.
+# Notations that are recognized by the mark before their calls alone.
 MARKED = (HERMES, MISTRAL, DEEPSEEK, KIMI_K2, MINIMAX_M2)
 
 LLAMA = re.compile(r'<\|python_tag\|>|"name": function name, "parameters"')
@@ -32,14 +32,14 @@ EXAMPLE_IN_PYTHON = re.compile(r"\[\w+\(\w+=")
 
 
 def detected(template: str) -> Notation | None:
-    """The one that a chat template shows; None where it shows none that is known."""
+    """The notation that a chat template shows; None if it shows none that is known."""
     if harmony.is_shown(template):
         return HARMONY
     if QWEN3_CODER.begin in template and QWEN3_CODER.opening in template:
         return QWEN3_CODER
     if GLM45.begin in template and KEY in template:
         return GLM45
-    if QWEN3_CODER.opening in template:  # by itself it is of others
+    if QWEN3_CODER.opening in template:  # without the mark it is another family's
         return None
     if marked := next((one for one in MARKED if one.begin in template), None):
         return marked

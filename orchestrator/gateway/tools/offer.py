@@ -1,4 +1,4 @@
-"""What a chat offers its model to call, and what it asks to be called."""
+"""The tools that a chat offers to its model, and which calls it requires."""
 
 from __future__ import annotations
 
@@ -23,10 +23,11 @@ SHOWN = {"type", "function"}
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """`grammar` where a call is `required`, or an answer without one must be of some form.
+    """The calls that an answer may have.
 
-    `schemas`: what it is made of, one for each function. `parallel`: there may be several calls.
-    `named_tokens`: those special tokens that mark calls.
+    `grammar`: the answer's, if a call is `required` or an answer without calls must have some form.
+    `schemas`: the arguments' grammars in it, one for each function. `parallel`: there may be
+    several calls. `named_tokens`: the special tokens that mark calls.
     """
 
     notation: Notation
@@ -38,7 +39,7 @@ class Offer:
     required: bool = False
 
     def reader(self) -> CallReader:
-        """A new one for every answer."""
+        """A new reader; every answer needs its own."""
         return CallReader(
             self.notation, self.functions, required=self.required,
             most=None if self.parallel else 1,
@@ -48,7 +49,7 @@ class Offer:
 def shown_tools(
     tools: Sequence[Tool] | None, choice: ToolChoice | None
 ) -> list[dict[str, Any]] | None:
-    """The tools as chat templates know them; None where there are none, or none may be called."""
+    """The tools as chat templates take them; None if there are none, or none may be called."""
     if not tools or choice == "none":
         return None
     plain = [tool.model_dump(include=SHOWN, exclude_none=True) for tool in tools]
@@ -66,9 +67,9 @@ def make_offer(
     parallel: bool,
     form: Grammar | None = None,
 ) -> Offer:
-    """`form`: of an answer that calls nothing, where that is possible.
+    """The offer of these tools. `form`: the grammar of an answer without calls, if it has one.
 
-    Raises InvalidInput where what the tools take cannot be followed.
+    Raises InvalidInput if the notation cannot express the tools' schemas.
     """
     marks = (tokenizer.added_token(mark) for mark in notation.marks)
     tokens = (token for token in marks if token is not None)
@@ -91,7 +92,7 @@ def make_offer(
 
 
 def require_tools(tools: Sequence[Tool] | None, choice: ToolChoice | None) -> None:
-    """Raises InvalidInput where they do not fit each other."""
+    """Raises InvalidInput if tools share a name, or the choice does not fit the tools."""
     names = [tool.function.name for tool in tools or ()]
     counted = Counter(names)
     if twice := next((name for name in counted if counted[name] > 1), None):

@@ -1,4 +1,4 @@
-"""One call in Python, `name(key=value)`, read while it is being written."""
+"""A call in Python's syntax, `name(key=value)`, read while it is being written."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ DEPTHS = {"(": 1, "[": 1, "{": 1, ")": -1, "]": -1, "}": -1}
 
 
 class PythonCall(CallBody):
-    """Told with its first argument, which shows that it is a call, and then argument by argument.
+    """Passes arguments on one by one. The first one shows that this is a call.
 
-    A later one that is no literal is told as it stands, as wrong JSON of other notations is.
+    A later one that is no literal is passed on unchanged, like wrong JSON in other notations.
     """
 
     def __init__(self, functions: Functions | None) -> None:
         super().__init__()
         self._functions = functions
-        self._said = ""  # the name, once the bracket behind it has come
+        self._said = ""  # the name, once its bracket has been read
         self._argument = ""
         self._new = ""
         self._depth = 1
@@ -61,7 +61,7 @@ class PythonCall(CallBody):
         return self._functions is None or name in self._functions
 
     def _without_head(self) -> str:
-        """Goes on to look for it, or was no call: then what follows its first word is text."""
+        """Waits for more of the head, or ends as no call; then returns what follows the word."""
         if len(self.raw) <= LONGEST_HEAD and BEGUN.fullmatch(self.raw):
             return ""
         word = WORD.match(self.raw)
@@ -71,7 +71,7 @@ class PythonCall(CallBody):
         return rest
 
     def _ends_argument(self, letter: str) -> bool:
-        """Whether it is a comma or bracket of the call's own."""
+        """Reads a character; whether it is a comma or bracket of the call itself."""
         if self._quote:
             if letter == self._quote and not self._escaped:
                 self._quote = ""
@@ -83,7 +83,7 @@ class PythonCall(CallBody):
         return not self._depth or (self._depth == 1 and letter == ",")
 
     def _take(self, *, last: bool) -> None:
-        """The argument that has ended."""
+        """Takes the argument that has ended."""
         argument, self._argument = self._argument, ""
         self.ended = last
         if argument.strip() or not last:
@@ -101,7 +101,7 @@ class PythonCall(CallBody):
 
 
 def _as_member(argument: str) -> str | None:
-    """`key=value` as JSON has it; None where it is none."""
+    """`key=value` as a member of a JSON object; None if it is no such argument."""
     found = ARGUMENT.fullmatch(argument)
     if found is None:
         return None

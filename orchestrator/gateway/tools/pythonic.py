@@ -1,4 +1,4 @@
-"""Calls in Python, as Llama 3.2 and 4, Gemma 3 and others write them."""
+"""Calls in Python's syntax, as Llama 3.2 and 4, Gemma 3 and others write them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from orchestrator.gateway.tools.notation import Functions, Mark, Notation
 from orchestrator.gateway.tools.python_call import WORD, PythonCall
 from orchestrator.gateway.tools.schemas import Function
 
-# As Python writes what JSON writes otherwise; within lists and objects JSON's names are read too.
+# Python's names of values that JSON writes differently. In lists and objects JSON's are read, too.
 WRITTEN = {
     frozenset({"boolean"}): '("True" | "False")',
     frozenset({"null"}): '"None"',
@@ -28,15 +28,16 @@ class Pythonic(Notation):
     opens_answer = True
 
     def opens_call(self, text: str, after: str) -> bool | None:
-        """In a list only: a call by itself is an example of one more often than not."""
+        """A call begins only in a list: outside of one, it is usually an example."""
         return after in ("[", ",") and WORD.match(text) is not None
 
     def body(self, functions: Functions | None, text: str) -> PythonCall:
-        """Nothing marks calls: of another name it is none."""
+        """Only a known function's name makes a call, since nothing marks calls."""
         return PythonCall(functions)
 
     def lark(self, functions: Sequence[Function], mark: Mark, *, several: bool) -> str:
-        """Arguments in the order of the schema. Raises InvalidInput where Python cannot tell."""
+        """Arguments come in the schema's order. Raises InvalidInput for what Python cannot express.
+        """
         rules = [rule for n, function in enumerate(functions) for rule in _call(n, function)]
         calls = either([f"call_{number}" for number in range(len(functions))])
         start = f'"[" call{" (COMMA call)*" if several else ""} "]"'
@@ -45,7 +46,10 @@ class Pythonic(Notation):
 
 
 def _call(number: int, function: Function) -> list[str]:
-    """For every argument what may follow, where none is written yet and where one is."""
+    """Rules of one call: for each argument, what may follow with and without one before it.
+
+    `first_…`: no argument is written yet. `later_…`: at least one is, so a comma comes first.
+    """
     fields = fields_of(function)
     for name in (function.name, *(field.name for field in fields)):
         if not WORD.fullmatch(name):

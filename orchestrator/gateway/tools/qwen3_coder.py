@@ -1,4 +1,4 @@
-"""Calls of Qwen3-Coder: a function and its arguments between tags, texts without quotes."""
+"""Calls of Qwen3-Coder: a function and its arguments between tags; texts have no quotes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from orchestrator.gateway.tools.tagged_value import ValueTags
 FUNCTION, FUNCTION_END = "<function=", "</function>"
 PARAMETER, PARAMETER_END = "<parameter=", "</parameter>"
 CALL_END = "</tool_call>"
-VALUE_ENDS = (PARAMETER_END, PARAMETER, FUNCTION_END)  # models forget the first one now and then
+VALUE_ENDS = (PARAMETER_END, PARAMETER, FUNCTION_END)  # models sometimes forget the first one
 NAME = r"[^>\n]*"
 TAGS = Tags(
     call=Head(FUNCTION, re.compile(f"{FUNCTION}({NAME})>"), re.compile(FUNCTION + NAME)),
@@ -25,13 +25,13 @@ TAGS = Tags(
     end=FUNCTION_END,
     ends=(FUNCTION_END, CALL_END),
 )
-LINE_BEHIND = f"\n{PARAMETER_END}\n"  # a value
+LINE_BEHIND = f"\n{PARAMETER_END}\n"  # after a value
 
 
 class Qwen3Coder(Notation):
     """`<tool_call><function=name><parameter=key>value</parameter></function></tool_call>`.
 
-    These models leave out `<tool_call>` now and then.
+    These models sometimes leave out `<tool_call>`.
     """
 
     name = "qwen3_coder"
@@ -44,11 +44,11 @@ class Qwen3Coder(Notation):
         return (self.begin, self.opening)
 
     def body(self, functions: Functions | None, text: str) -> TaggedCall:
-        """Whatever its name; what is known of its arguments says which are text."""
+        """A call of any name. The schemas of its arguments, where known, tell which are text."""
         return TaggedCall(TAGS, functions)
 
     def lark(self, functions: Sequence[Function], mark: Mark, *, several: bool) -> str:
-        """Arguments in the order of the schema. Raises InvalidInput where tags cannot hold it."""
+        """Arguments come in the schema's order. Raises InvalidInput for what tags cannot hold."""
         marked = f'{mark(self.begin)} "\\n" call "\\n" {mark(self.end)}'
         start = 'marked ("\\n" marked)*' if several else "marked"
         rules = call_rules(functions, WORDS)

@@ -1,4 +1,4 @@
-"""An answer that may call tools, taken apart while it grows."""
+"""Splits an answer, as it is generated, into content and tool calls."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from orchestrator.text import overlap
 
 
 class CallReader:
-    """Reads one answer. What turns out to be no call is content, as it stands.
+    """Reads one answer. Text that turns out not to be a call is content, unchanged.
 
-    `functions`: what may be called. Where nothing marks calls, one of another name is none.
-    `required`: the answer is nothing but calls, and what is left of a cut one is no content.
-    `most`: calls, of which further ones are left out.
+    `functions`: those that may be called. In notations without marks, other names are no calls.
+    `required`: the answer consists of calls; the rest of one that is cut off is not content.
+    `most`: the limit of calls; further ones are left out.
     """
 
     def __init__(
@@ -28,15 +28,15 @@ class CallReader:
     ) -> None:
         self.calls = 0
         self._most = most
-        self._beyond = False  # what is being read is one call too many
+        self._beyond = False  # the current call is beyond the limit
         self._notation = notation
         self._functions = functions
         self._required = required
-        self._held = ""  # not yet understood
-        self._space = HeldSpace()  # and before it
-        self._passed = ""  # marks before a call: content, if none follows
-        self._called = False  # since the calls began
-        self._last_mark = ""  # before what comes next, unless that is a call
+        self._held = ""  # not yet assigned
+        self._space = HeldSpace()  # white space before it
+        self._passed = ""  # marks before a call: content if no call follows
+        self._called = False  # a call has been read since the marks before calls
+        self._last_mark = ""  # the mark just passed; empty after a call
         self._parts = Parts()
         self._object: CallBody | None = None
         self._ids: set[str] = set()
@@ -44,25 +44,25 @@ class CallReader:
 
     @property
     def stage(self) -> object:
-        """Another one where marks of calls have been passed."""
+        """A value that changes when marks of calls are passed."""
         return self.calls, self._called and self._among_calls
 
     def feed(self, text: str) -> Parts:
-        """The next text."""
+        """Reads the next text; returns the parts that are certain by now."""
         self._held += text
         while self._step():
             pass
         return self._taken()
 
     def break_off(self) -> Parts:
-        """Something else comes next: what was held back is no beginning of a call."""
+        """Something other than content follows: text held back does not begin a call."""
         if self._object is None and not self._among_calls:
             self._say(self._space.before(self._held))
             self._held = ""
         return self._taken()
 
     def finish(self) -> Parts:
-        """There is no more text: what was held back is content, but for what ends calls."""
+        """Reads the end: what was held back is content, except marks that end calls."""
         if self._object is not None and self._object.name is None:
             self._passed += self._object.raw
         rest = self._passed + self._space.before(self._held)
@@ -77,7 +77,7 @@ class CallReader:
         return taken
 
     def _step(self) -> bool:
-        """One piece of what is held; false where more text is needed."""
+        """Reads one piece of what is held; false if more text is needed."""
         if self._object is not None:
             return self._read_on(self._object)
         return self._read_mark() if self._among_calls else self._read_content()
@@ -113,7 +113,7 @@ class CallReader:
         return self._notation.id_prefix + uuid.uuid4().hex[: self._notation.id_letters]
 
     def _read_mark(self) -> bool:
-        """Between calls: marks that may stand there, or the beginning of the next one."""
+        """Reads between calls: a mark that may come there, or the beginning of the next call."""
         rest = self._held.lstrip()
         self._space.hold(self._held[: len(self._held) - len(rest)])
         self._held = rest
@@ -136,7 +136,7 @@ class CallReader:
         return True
 
     def _marks(self) -> list[str]:
-        """Those that may come next, the longest first."""
+        """The marks that may come next, the longest first."""
         begin = self._notation.begin if self._at_start else ""
         marks = {begin, self._notation.end, *self._notation.between} - {""}
         return sorted(marks, key=len, reverse=True)
@@ -148,13 +148,13 @@ class CallReader:
         self._held = self._held[letters:]
 
     def _give_back(self, text: str) -> None:
-        """It was no call: content goes on where the calls seemed to begin."""
+        """No call came: what was passed over and this text are content."""
         self._parts.add(Content(self._passed + text))
         self._passed = ""
         self._among_calls = self._at_start = False
 
     def _read_content(self) -> bool:
-        """Up to the mark before calls, without the white space before it."""
+        """Reads content up to a mark before calls, without the white space before the mark."""
         found = [(at, mark) for mark in self._notation.starts if (at := self._held.find(mark)) >= 0]
         if found:
             at, mark = min(found)

@@ -1,4 +1,4 @@
-"""What clients say of tools: OpenAI's fields."""
+"""OpenAI's fields for tools and their calls."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pydantic import Field
 
 from orchestrator.gateway.body import Body
 
-# Agents offer those of all MCP servers that they know, which may be some hundreds.
+# Agents offer the tools of all MCP servers that they know, which may be some hundreds.
 MOST_TOOLS = 1024
 MOST_NAME_LETTERS = 128
 
@@ -18,7 +18,7 @@ FunctionName = Annotated[str, Field(min_length=1, max_length=MOST_NAME_LETTERS)]
 
 
 class Function(Body):
-    """What may be called."""
+    """A function that may be called."""
 
     name: FunctionName
     description: str | None = None
@@ -31,7 +31,7 @@ class Function(Body):
 
     @property
     def schema_of_arguments(self) -> dict[str, Any]:
-        """JSON Schema of what it takes."""
+        """JSON Schema of its arguments."""
         said = NO_PARAMETERS if self.parameters is None else self.parameters
         return {"type": "object", **said}
 
@@ -46,13 +46,13 @@ class Tool(Body):
 
 
 class ChosenFunction(Body):
-    """The one that is to be called."""
+    """The function that must be called."""
 
     name: FunctionName
 
 
 class ChosenTool(Body):
-    """`tool_choice`, where it names a function."""
+    """`tool_choice` if it names a function."""
 
     type: Literal["function"]
     function: ChosenFunction
@@ -62,7 +62,7 @@ ToolChoice = Literal["none", "auto", "required"] | ChosenTool
 
 
 class CalledFunction(Body):
-    """Of an earlier answer."""
+    """The function and arguments of a call of an earlier answer."""
 
     name: FunctionName
     arguments: str = Field(description="a JSON object, as text")

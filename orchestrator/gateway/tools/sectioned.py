@@ -1,4 +1,4 @@
-"""Calls that stand in a section of their own, each of them between marks again."""
+"""Base of notations with a section for calls, and marks around each call in it."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from orchestrator.gateway.tools.headed_call import HeadedCall
 from orchestrator.gateway.tools.notation import Functions, Notation
 from orchestrator.gateway.tools.schemas import Function
 
-WORD = r"[^\s<`{]+"  # of names
+WORD = r"[^\s<`{]+"  # a name
 NAME = re.compile(WORD)
 
 
 class Sectioned(Notation):
-    """Marks of a section, in it those of each call, and in these a `head` and an object.
+    """A section of calls; each call is a `head` and an object between marks.
 
-    `section` opens it, `begin` and `call_end` stand around a call, and `end` ends the section.
-    Models forget the first one now and then, or the second.
+    `section` begins the section and `end` ends it; `begin` and `call_end` are around each call.
+    Models sometimes forget `section` or `begin`.
     """
 
     section: str
@@ -30,25 +30,25 @@ class Sectioned(Notation):
         return (self.section, self.begin)
 
     def opens_call(self, text: str, after: str) -> bool | None:
-        """Right behind the marks, with the head."""
+        """A call begins right after the marks, with the head."""
         marks = (*self.between, self.end)
         is_mark = any(mark.startswith(text) or text.startswith(mark) for mark in marks)
         return after in self.starts and not is_mark
 
     def body(self, functions: Functions | None, text: str) -> HeadedCall:
-        """Whatever its name: marks tell that it is a call."""
+        """A call of any name, since marks tell that it is a call."""
         return HeadedCall(self.head, self._begun)
 
     @functools.cached_property
     def _begun(self) -> re.Pattern[str]:
-        """What may become a head: anything until marks that stand in none."""
+        """What may still become a head: anything up to a mark that no head contains."""
         ends = (*self.starts, self.call_end, self.end)
         marks = "|".join(re.escape(mark) for mark in ends)
         return re.compile(f"(?s:(?!{marks}).)*")
 
 
 def required_name(function: Function) -> str:
-    """The function's. Raises InvalidInput where a head cannot hold it."""
+    """The function's name. Raises InvalidInput if a head cannot hold it."""
     if not NAME.fullmatch(function.name):
         rule = "must have names without spaces, <, ` and {, as this model writes calls"
         raise InvalidInput("tools", rule, function.name)

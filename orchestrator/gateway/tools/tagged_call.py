@@ -1,4 +1,4 @@
-"""One call between tags, a tag for each argument, read while it is being written."""
+"""A call between tags, with a tag for each argument, read while it is being written."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from orchestrator.gateway.tools.tagged_value import (
     first_of,
 )
 
-LONGEST_HEAD = MOST_NAME_LETTERS + 64  # beyond it is none
+LONGEST_HEAD = MOST_NAME_LETTERS + 64  # longer is no head
 
 
 class Head(NamedTuple):
-    """A `tag` that names something: `whole` has the name as its group, `begun` may become one."""
+    """A `tag` with a name. `whole` matches it, the name as its group; `begun` may become one."""
 
     tag: str
     whole: re.Pattern[str]
@@ -30,7 +30,11 @@ class Head(NamedTuple):
 
 
 class Tags(NamedTuple):
-    """Of a family. `end` belongs to a call, and what may end one besides does not."""
+    """The tags of a family of models.
+
+    `end` ends a call and belongs to it. `ends` are all tags that may end a call; what is not `end`
+    is left to be read next.
+    """
 
     call: Head
     key: Head
@@ -40,9 +44,9 @@ class Tags(NamedTuple):
 
 
 class TaggedCall(CallBody):
-    """A head with the name, and for each argument one with its key, the value and its end.
+    """A head with the name; for each argument a head with its key, the value, and its end.
 
-    What stands between tags is passed over.
+    Text between tags is ignored.
     """
 
     def __init__(self, tags: Tags, functions: Functions | None) -> None:
@@ -71,7 +75,7 @@ class TaggedCall(CallBody):
         return new
 
     def _step(self) -> bool:
-        """One piece of what is held; false where more text is needed."""
+        """Reads one piece of what is held; false if more text is needed."""
         if self.name is None:
             return self._read_name()
         return self._read_tag() if self._value is None else self._read_value(self._value)
@@ -87,9 +91,9 @@ class TaggedCall(CallBody):
         return True
 
     def _named_by(self, head: Head) -> str | None:
-        """What the head names, which is held up to there; empty for nothing, None for not yet.
+        """Reads a head and returns its name; None if more text is needed, empty if it is no head.
 
-        Of one that names nothing only the tag has been read.
+        If it is no head, only the tag has been read.
         """
         said = self._held[:LONGEST_HEAD]
         found = head.whole.match(said)

@@ -1,4 +1,4 @@
-"""The form of calls between tags, in Lark's words."""
+"""Lark rules for calls between tags."""
 
 from __future__ import annotations
 
@@ -13,11 +13,12 @@ from orchestrator.gateway.tools.schemas import Function
 
 
 class Words(NamedTuple):
-    """Of a family: what stands before a call of that name and before an argument of that key.
+    """How a family of models writes tags, in Lark.
 
-    `value_end` ends an argument, written by `mark`, and texts have none of the marks `without`.
-    `behind` follows an argument, and `end` all of them. The first two raise InvalidInput for names
-    that the tags cannot hold.
+    `head` and `key` give what comes before a call of a name and before an argument of a key; they
+    raise InvalidInput for names that the tags cannot hold. `value_end` ends an argument and is
+    written by `mark`. Texts contain none of the marks `without`. `behind` follows each argument,
+    and `end` follows the last.
     """
 
     head: Callable[[str], str]
@@ -30,9 +31,9 @@ class Words(NamedTuple):
 
 
 def call_rules(functions: Sequence[Function], words: Words) -> list[str]:
-    """Rules of which `call` is one call of any of them, with arguments in the schema's order.
+    """Rules; `call` is one call of any of the functions, with arguments in the schema's order.
 
-    Raises InvalidInput where tags cannot hold it.
+    Raises InvalidInput for what tags cannot hold.
     """
     calls = either([f"call_{number}" for number in range(len(functions))])
     rules = [f"call: {calls}"]

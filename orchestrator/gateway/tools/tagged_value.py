@@ -1,4 +1,4 @@
-"""One argument between tags, read while it is being written."""
+"""An argument between tags, read while it is being written."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ from orchestrator.text import overlap
 
 
 class ValueTags(NamedTuple):
-    """What stands around values.
+    """The tags around values.
 
-    `end` is their own tag, and `ends` are all that end one. `edge` belongs to the tags.
+    `end` is the value's own end tag, and `ends` are all tags that end a value. `edge` is text next
+    to the tags, such as a line end, that is not part of the value.
     """
 
     end: str
@@ -22,17 +23,17 @@ class ValueTags(NamedTuple):
 
 
 class Value(Protocol):
-    """One argument. What is not yet understood comes back from `feed`, to be given once more."""
+    """One argument. `new` is the JSON that the last `feed` made certain."""
 
     new: str
     ended: bool
 
     def feed(self, held: str) -> str:
-        """Reads on."""
+        """Reads the held text; returns what it has not used, to be given again with more text."""
 
 
 class TextValue:
-    """Text as it stands, told while it is written."""
+    """Text without quotes, passed on while it is written."""
 
     def __init__(self, tags: ValueTags) -> None:
         self.new = ""
@@ -41,7 +42,7 @@ class TextValue:
         self._begun = False
 
     def feed(self, held: str) -> str:
-        """Up to its end, or as far as is certain."""
+        """Reads up to the text's end, or as far as is certain."""
         self.new = ""
         if not self._begun:
             if not held:
@@ -59,7 +60,7 @@ class TextValue:
 
 
 class JsonValue:
-    """A value of these types, told as a whole: JSON, a literal of Python, or else text."""
+    """A value of these types, passed on as a whole: JSON, a Python literal, or else text."""
 
     def __init__(self, tags: ValueTags, types: frozenset[str]) -> None:
         self.new = ""
@@ -69,7 +70,7 @@ class JsonValue:
         self._seen = 0
 
     def feed(self, held: str) -> str:
-        """Up to its end."""
+        """Reads once the value's end is there."""
         while True:
             at, mark = first_of(self._tags.ends, held, self._seen)
             if not mark:
@@ -94,18 +95,18 @@ class JsonValue:
 
 
 def first_of(marks: tuple[str, ...], text: str, start: int = 0) -> tuple[int, str]:
-    """Place and name of the first of these marks; no name where there is none."""
+    """Position and text of the first of these marks; the text is empty if there is none."""
     found = [(at, mark) for mark in marks if (at := text.find(mark, start)) >= 0]
     return min(found, default=(-1, ""))
 
 
 def certain_before(marks: tuple[str, ...], text: str) -> int:
-    """How much of the text begins none of these marks."""
+    """Length of the text without an end that may begin one of these marks."""
     return len(text) - max(overlap(text, mark) for mark in marks)
 
 
 def _within_text(text: str) -> bool:
-    """Whether what follows stands in a text of JSON, which ends within its line."""
+    """Whether what follows is within a JSON string; strings end within their line."""
     if text.lstrip()[:1] not in ("[", "{", '"'):
         return False
     line = text[text.rfind("\n") + 1 :]
