@@ -1,1 +1,1 @@
-"""The HTTP door: OpenAI's API over the same front and loop that serve gRPC."""
+"""The HTTP gateway: OpenAI's and Anthropic's APIs, over the front and loop that serve gRPC."""

@@ -1,4 +1,4 @@
-"""Answers as bytes: JSON, and events of a stream."""
+"""Serializes answers: JSON bodies and server-sent events."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from starlette.responses import Response
 
 from orchestrator.gateway.errors import Problem, problem
 
-MESSAGES = "/v1/messages"  # of Anthropic's API
+MESSAGES = "/v1/messages"  # Anthropic's Messages API
 DONE = b"data: [DONE]\n\n"
 
 _encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
-# Characters that JSON may hold and many readers of event streams take for the end of a line.
+# Valid in JSON texts, but many readers of event streams take them for line ends: written escaped.
 LINE_ENDS = {mark: f"\\u{ord(mark):04x}" for mark in "\x85\u2028\u2029"}
 
 
 def encoded(value: Any) -> bytes:
-    """Compact JSON. What is no character, half a surrogate pair that a client sent, becomes `?`."""
+    """Compact JSON in UTF-8. Lone surrogates, which a client may have sent, become `?`."""
     text = _encode(value)
     if not text.isascii():
         for mark, written in LINE_ENDS.items():
@@ -33,12 +33,15 @@ def event(value: Any) -> bytes:
 
 
 def named_event(name: str, value: Any) -> bytes:
-    """One server-sent event that says what it is."""
+    """One server-sent event with its name in the `event` field."""
     return f"event: {name}\n".encode() + event(value)
 
 
 def last_words(error: Exception) -> bytes:
-    """The status has been sent: the error comes as an event, which OpenAI's clients raise."""
+    """The error as an event, then `[DONE]`: OpenAI's clients raise it.
+
+    For streams, whose status has already been sent.
+    """
     return event(problem(error).body) + DONE
 
 
@@ -54,11 +57,11 @@ class JsonAnswer(Response):
 
 
 def is_anthropics(path: str) -> bool:
-    """Whether clients of Anthropic's API ask there."""
+    """Whether the path belongs to Anthropic's API."""
     return f"{path}/".startswith(f"{MESSAGES}/")
 
 
 def refusal(said: Problem, path: str) -> JsonAnswer:
-    """The answer that tells a problem, in the shape that the clients of that route know."""
+    """The error response, in the shape of the API that the path belongs to."""
     body = said.anthropic_body if is_anthropics(path) else said.body
     return JsonAnswer(body, said.status, said.headers)

@@ -60,8 +60,8 @@ def build_app(gateway: Gateway, max_body_bytes: int) -> FastAPI:
     app.add_exception_handler(DraftloopError, _refused)
     app.add_exception_handler(ClientGone, _gone)
     app.add_exception_handler(HTTPException, _no_such_thing)
-    # Within the envelope and CORS: the framework's own place for it is around them, from where a
-    # page of another origin cannot read the answer.
+    # Inside the envelope and CORS. The framework would put it around them, so that a page of
+    # another origin could not read the answer.
     app.add_middleware(ServerErrorMiddleware, handler=_unforeseen)
     app.add_middleware(
         Envelope, max_body_bytes=max_body_bytes, require_host=gateway.hosts.require_own,
@@ -69,7 +69,7 @@ def build_app(gateway: Gateway, max_body_bytes: int) -> FastAPI:
     )  # fmt: skip
     app.add_middleware(HeadAsGet)
     if origins := gateway.front.deployment.settings.allowed_origins:
-        app.add_middleware(  # around the envelope: what asks whether it may call has no key yet
+        app.add_middleware(  # around the envelope: preflight requests carry no key
             CORSMiddleware, allow_origins=origins, allow_methods=["*"], allow_headers=["*"],
             expose_headers=[REQUEST_ID_HEADER, ANTHROPICS_REQUEST_ID_HEADER, "Retry-After"],
             **TO_PRIVATE_NETWORKS,
@@ -77,8 +77,8 @@ def build_app(gateway: Gateway, max_body_bytes: int) -> FastAPI:
     return app
 
 
-# A page of a public address asks by a header of its own whether it may call a private one. Versions
-# of starlette that know the header refuse it unless they are told; the others pass it over.
+# A page from a public address asks, with a header of its own, whether it may call a private one.
+# Versions of starlette that know the header refuse unless this is set; the others ignore it.
 _KNOWN = inspect.signature(CORSMiddleware).parameters
 TO_PRIVATE_NETWORKS: dict[str, Any] = {
     name: True for name in ("allow_private_network",) if name in _KNOWN
@@ -93,17 +93,17 @@ def _add_generation(app: FastAPI, gateway: Gateway) -> None:
 
     @app.post("/v1/chat/completions", response_class=JsonAnswer, responses=ANSWERS["chat"])
     async def chat_completions(body: Annotated[ChatBody, UNREAD], request: Request) -> Response:
-        """Continue a chat, by the chat template of the model."""
+        """Continue a chat, rendered with the model's chat template."""
         return await _generated(ChatBody, body, request, gateway.chat)
 
     @app.post("/v1/responses", response_class=JsonAnswer, responses=ANSWERS["response"])
     async def responses(body: Annotated[ResponseBody, UNREAD], request: Request) -> Response:
-        """Answer a conversation, in the words of OpenAI's Responses API."""
+        """Answer a conversation: OpenAI's Responses API."""
         return await _generated(ResponseBody, body, request, gateway.response)
 
     @app.post(MESSAGES, response_class=JsonAnswer, responses=ANSWERS["message"])
     async def messages(body: Annotated[MessagesBody, UNREAD], request: Request) -> Response:
-        """Answer a conversation, in the words of Anthropic's Messages API."""
+        """Answer a conversation: Anthropic's Messages API."""
         return await _generated(MessagesBody, body, request, gateway.message)
 
 
@@ -111,7 +111,7 @@ Said = TypeVar("Said", bound=Sampling)
 
 
 class Answering(Protocol):
-    """What writes an answer, one way or the other."""
+    """Writes an answer, as a whole or as a stream."""
 
     def whole(self) -> Coroutine[Any, Any, dict[str, Any]]: ...
 
@@ -126,7 +126,7 @@ async def _generated(
     request: Request,
     begun: Callable[[Said, Mapping[str, str], Deadline], Awaitable[Answering]],
 ) -> Response:
-    """The answer to a body of that kind, as a whole or streamed."""
+    """Answers a body of that kind, as a whole or as a stream. `begun` starts the answer's work."""
     said = await read(kind, body, request)
     deadline = deadline_of(request)
     async with reading(deadline):
@@ -138,7 +138,7 @@ async def _generated(
 
 def _add_models(app: FastAPI, gateway: Gateway) -> None:
     def model(name: str) -> dict[str, Any]:
-        """In the words of OpenAI and vLLM, and behind them in those of Anthropic."""
+        """The entry of a model: OpenAI's and vLLM's fields, followed by Anthropic's."""
         info = gateway.front.deployment.verifier
         created = datetime.fromtimestamp(gateway.started, UTC)
         return {
@@ -156,7 +156,7 @@ def _add_models(app: FastAPI, gateway: Gateway) -> None:
 
     @app.get("/v1/models", response_class=JsonAnswer)
     async def models() -> Response:
-        """The one model that is served, by each of its names."""
+        """List the one model that is served, under each of its names."""
         names = gateway.model_names
         ends = {"has_more": False, "first_id": names[0], "last_id": names[-1]}
         return JsonAnswer({"object": "list", "data": [model(name) for name in names], **ends})
@@ -175,7 +175,7 @@ def _add_tokens(app: FastAPI, gateway: Gateway) -> None:
 
     @app.post("/tokenize", response_class=JsonAnswer)
     async def tokenize(body: Annotated[TokenizeBody, UNREAD], request: Request) -> Response:
-        """Token ids of a text, or of the prompt that a chat becomes."""
+        """Token ids of a text, or of the prompt that a chat is rendered to."""
         said = await read(TokenizeBody, body, request)
         async with reading(deadline_of(request)):
             token_ids = await gateway.tokens(said, request.headers)
@@ -191,7 +191,7 @@ def _add_tokens(app: FastAPI, gateway: Gateway) -> None:
 
     @app.post(f"{MESSAGES}/count_tokens", response_class=JsonAnswer, responses=ANTHROPICS_REFUSALS)
     async def count_tokens(body: Annotated[MessagesBody, UNREAD], request: Request) -> Response:
-        """How many tokens the prompt of a message has."""
+        """Number of tokens of the prompt that the messages are rendered to."""
         said = await read(MessagesBody, body, request)
         async with reading(deadline_of(request)):
             tokens = await gateway.count_tokens(said, request.headers)
@@ -199,7 +199,7 @@ def _add_tokens(app: FastAPI, gateway: Gateway) -> None:
 
     @app.post("/detokenize", response_class=JsonAnswer)
     async def detokenize(body: Annotated[DetokenizeBody, UNREAD], request: Request) -> Response:
-        """The text of token ids, special tokens left out."""
+        """The text of token ids, without special tokens."""
         said = await read(DetokenizeBody, body, request)
         async with reading(deadline_of(request)):
             text = await gateway.text(said, request.headers)
@@ -209,12 +209,12 @@ def _add_tokens(app: FastAPI, gateway: Gateway) -> None:
 def _add_operations(app: FastAPI, gateway: Gateway) -> None:
     @app.get("/health", response_class=JsonAnswer)
     async def health() -> Response:
-        """That the process lives."""
+        """Liveness: the process is running."""
         return JsonAnswer({"status": "ok"})
 
     @app.get("/ready", response_class=JsonAnswer)
     async def ready() -> Response:
-        """Whether requests are welcome: not before a verifier is found, nor while draining."""
+        """Readiness: requests are accepted. Not before a verifier is found, nor while draining."""
         if not gateway.ready or not gateway.front.deployment.ready:
             raise Unavailable("the server is not ready, or is about to stop")
         return JsonAnswer({"status": "ready"})
@@ -245,7 +245,7 @@ async def _gone(_request: Request, _error: Exception) -> Response:
 
 
 async def _no_such_thing(request: Request, error: Exception) -> Response:
-    """What the framework itself refuses: routes, methods, bodies that are no text."""
+    """Errors of the framework itself: unknown routes and methods, bodies that are not text."""
     assert isinstance(error, HTTPException)
     if isinstance(error, BodyRefused):
         return closing(refusal(error.problem, request.url.path))

@@ -1,4 +1,4 @@
-"""What all JSON objects that clients send have in common."""
+"""Base classes and field types of the JSON objects that clients send."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Entry = TypeVar("Entry")
 
 
 def _by_types(value: Any, read: ValidatorFunctionWrapHandler) -> Any:
-    """What is wrong with the first entry of a type is wrong with all of them."""
+    """Validates one entry of each type first: a wrong type fails once, not for each entry."""
     firsts: dict[type, dict[str, Any]] = {}
     for name, entry in value.items() if isinstance(value, dict) else ():
         firsts.setdefault(type(entry), {name: entry})
@@ -32,20 +32,18 @@ def _by_types(value: Any, read: ValidatorFunctionWrapHandler) -> Any:
     return read(value)
 
 
-# Of each the first entry that is wrong is told: a million complaints take seconds, and are no help.
+# Both avoid one error for every wrong entry: a million errors take seconds, and help nobody.
 ListOf = Annotated[list[Entry], Field(fail_fast=True)]
 ObjectOf = Annotated[dict[str, Entry], WrapValidator(_by_types)]
 
 
 def meant(said: dict[str, Any], without: Collection[str]) -> dict[str, Any]:
-    """What clients send back of an answer, without nulls and what means nothing here."""
+    """An object that a client sent, without null fields and the fields `without`."""
     return {n: value for n, value in said.items() if value is not None and n not in without}
 
 
 class Body(BaseModel):
-    """A JSON object of which every field counts. What is null asks for nothing, whatever its name
-    means elsewhere.
-    """
+    """A JSON object in which unknown fields are errors, unless they are null."""
 
     model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False, frozen=True)
 
@@ -59,7 +57,7 @@ class Body(BaseModel):
 
 
 def by_type(usual: str | None = None) -> Discriminator:
-    """Tells parts apart by their `type`; those without one are of the `usual`."""
+    """Discriminates a union by `type`; objects without one have the type `usual`."""
 
     def tag(said: Any) -> str:
         kind = said.get("type") if isinstance(said, dict) else getattr(said, "type", None)
@@ -69,7 +67,10 @@ def by_type(usual: str | None = None) -> Discriminator:
 
 
 class SentBack(Body):
-    """What clients send back of an answer comes with fields of no meaning: `of_no_effect`."""
+    """An object in which nulls and the fields `of_no_effect` are ignored.
+
+    Clients send such objects back from an answer, with fields that mean nothing here.
+    """
 
     of_no_effect: ClassVar[Collection[str]] = ()
 
@@ -80,12 +81,12 @@ class SentBack(Body):
 
 
 class RequestBody(Body):
-    """All of a request's body."""
+    """The whole body of a request."""
 
     @model_validator(mode="before")
     @classmethod
     def _of_characters(cls, body: Any) -> Any:
-        """JSON can write half of a surrogate pair, which no text can hold, and 1e999."""
+        """Raises InvalidInput for lone surrogates, numbers beyond a float (1e999), deep nesting."""
         if not isinstance(body, dict):
             return body
         for name, value in body.items():

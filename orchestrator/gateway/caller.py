@@ -1,4 +1,4 @@
-"""Who asks over HTTP: the key and the tenant that a request's headers name."""
+"""The caller and the tenant of an HTTP request, read from its headers."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ TENANT_HEADER, KEY_HEADER = "x-tenant", "x-api-key"
 
 
 def caller_of(front: Front, headers: Mapping[str, str]) -> Caller:
-    """Whose key came with the request: as OpenAI's clients send it, or as Anthropic's.
+    """The caller whose key is in OpenAI's header (`authorization`) or Anthropic's (`x-api-key`).
 
-    Raises Unauthenticated where one is needed.
+    Raises Unauthenticated if keys are required and the request has none that is known.
     """
     return front.caller(bearer_token(headers.get("authorization")) or headers.get(KEY_HEADER))
 
 
 def tenant_of(headers: Mapping[str, str]) -> str:
-    """Whose phrases the request asks for; the key may forbid it.
+    """The tenant whose phrases the request asks for; its key may forbid it.
 
-    Headers come as Latin-1; what is UTF-8 is the name that gRPC's clients and keys have.
+    Headers are read as Latin-1. UTF-8 is restored, so that the name equals that in gRPC and keys.
     """
     said = headers.get(TENANT_HEADER, "")
     try:

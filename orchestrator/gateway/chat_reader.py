@@ -1,4 +1,4 @@
-"""An answer of a chat, taken apart while it grows: reasoning, content, calls of tools."""
+"""Splits a chat's answer, as it is generated, into reasoning, content and tool calls."""
 
 from __future__ import annotations
 
@@ -18,7 +18,10 @@ from orchestrator.gateway.tools.reader import CallReader
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """What the answers to a chat may have besides content. `hidden`: reasoning is left out."""
+    """How the answers to a chat are read: the reasoning and tool calls that they may have.
+
+    `hidden`: reasoning is left out of what the client gets.
+    """
 
     thought: Thought | ChannelThought | None = None
     offer: Offer | None = None
@@ -26,17 +29,20 @@ class Reading:
 
     @property
     def named_tokens(self) -> frozenset[int]:
-        """Those special tokens that texts have to tell."""
+        """Special tokens that the decoded text must contain, since the readers look for them."""
         parts = (part for part in (self.thought, self.offer) if part is not None)
         return frozenset().union(*(part.named_tokens for part in parts))
 
     @property
     def schemas(self) -> tuple[Grammar, ...]:
-        """Those of the tools that must be called."""
+        """JSON Schemas of the tools' arguments, where `grammar` includes calls."""
         return () if self.offer is None else self.offer.schemas
 
     def grammar(self, form: Grammar | None) -> Grammar | None:
-        """Of the whole answer, where its content has to be of that form, or has to call."""
+        """The grammar of the whole answer; None if there is no rule for it.
+
+        `form` is what the client asks for; with an offer, the offer's grammar takes its place.
+        """
         if self.offer is not None:
             form = self.offer.grammar
         if self.thought is None:
@@ -44,7 +50,7 @@ class Reading:
         return self.thought.before(form, calls=self.offer is not None)
 
     def reader(self) -> ChatReader:
-        """A new one for every answer."""
+        """A new reader; every answer needs its own."""
         return ChatReader(
             None if self.thought is None else self.thought.reader(),
             None if self.offer is None else self.offer.reader(),
@@ -56,7 +62,7 @@ PLAIN = Reading()
 
 
 class ChatReader:
-    """Reads one answer."""
+    """Splits one answer into parts."""
 
     def __init__(
         self,
@@ -70,28 +76,31 @@ class ChatReader:
         self._hidden = hidden
         self._places = TokenPlaces()
         self._tokens = 0
-        self._unclear: list[int] = []  # tokens of which is not known what their text is
+        self._unclear: list[int] = []  # tokens whose text is not yet assigned to a part
 
     @property
     def reasoning_tokens(self) -> int | None:
-        """How many have been reasoning so far; None where nothing is read as such."""
+        """Number of reasoning tokens so far; None if the answer is not read for reasoning."""
         if self._reasoning is None:
             return None
         return sum(self._places.within(span) for span in self._reasoning.spans)
 
     @property
     def calls(self) -> int:
-        """How many have begun."""
+        """Number of tool calls that have begun."""
         return 0 if self._calls is None else self._calls.calls
 
     def feed(self, texts: Sequence[str], *, ends: bool) -> Parts:
-        """The texts of the next tokens, and all that was held back where they are the last."""
+        """Takes the texts of the next tokens; returns the parts that are certain by now.
+
+        If the tokens are the last (`ends`), text that was held back is returned as well.
+        """
         self._places.add(texts)
         parts: list[Part] = []
         for text in texts:
             stage = self._stage
             found = self._read(text)
-            if passed := self._stage != stage:  # what is not clear yet was of the marks between
+            if passed := self._stage != stage:  # tokens not yet assigned were marks
                 self._unclear = []
             if found or not passed:
                 self._unclear.append(self._tokens)
@@ -110,7 +119,7 @@ class ChatReader:
         return self._with_calls(said)
 
     def _rest(self) -> Parts:
-        """What was held back."""
+        """The parts of text that was held back."""
         parts = Parts()
         if self._reasoning is not None:
             parts = self._with_calls(self._reasoning.finish())
@@ -119,7 +128,7 @@ class ChatReader:
         return parts
 
     def _with_calls(self, said: Parts) -> Parts:
-        """The same, its content read for calls."""
+        """The same parts, with tool calls separated from content."""
         if self._calls is None:
             return said
         parts = Parts()
@@ -132,10 +141,10 @@ class ChatReader:
         return parts
 
     def _tell(self, found: Sequence[Part], parts: list[Part]) -> None:
-        """Adds what was found; tokens that are not clear yet are its.
+        """Appends the parts found, and assigns the unassigned tokens to the first of them.
 
-        One whose text is of reasoning and content is the reasoning's, of which content must not
-        tell.
+        Content that came together with reasoning gets no tokens: the text of one of them may be
+        reasoning, which must not show beside content.
         """
         mixed = any(isinstance(part, Reasoning) for part in found)
         for part in found:

@@ -1,7 +1,7 @@
-"""From messages to one prompt, by the template that the model was trained with.
+"""Renders messages to one prompt with the chat template that the model was trained with.
 
-A template comes with a model, so it is not trusted: it runs in jinja's sandbox. What users say is
-data that it prints, never a template itself.
+A template comes with a model, so it is not trusted: it runs in jinja's sandbox. Users' messages are
+data that it prints, never templates.
 """
 
 from __future__ import annotations
@@ -25,20 +25,20 @@ from draftloop.errors import InvalidInput, StartupFailure
 from orchestrator.gateway.json_file import json_object
 
 DEFAULT_TEMPLATE = Path(__file__).parent / "default_chat_template.jinja"
-# Templates tell "none given" from "not known here": transformers always gives these.
+# Always defined, as in transformers: templates distinguish "none given" from "undefined".
 NOTHING: Mapping[str, Any] = {"tools": None, "documents": None}
-TEMPLATES = ("default", "tool_use")  # of a model that brings several
+TEMPLATES = ("default", "tool_use")  # names, where a model has several templates
 TOOLS = re.compile(r"\btools\b")
 SPECIAL_TOKENS = ("bos_token", "eos_token", "unk_token", "pad_token")
 
 
 class Generation(Extension):
-    """`{% generation %}` marks what a model is trained on; of no effect here."""
+    """The tag `{% generation %}`: it marks text that a model is trained on. Of no effect here."""
 
     tags = {"generation"}  # noqa: RUF012
 
     def parse(self, parser: Parser) -> list[Node]:
-        """What stands between the tags."""
+        """The nodes between the tags."""
         next(parser.stream)
         return parser.parse_statements(("name:endgeneration",), drop_needle=True)
 
@@ -47,7 +47,7 @@ EXTENSIONS: list[type[Extension]] = [loopcontrols, Generation]
 
 
 class ChatTemplate:
-    """Renders messages. Raises StartupFailure where the template cannot be read or compiled."""
+    """Renders messages. Raises StartupFailure if the template cannot be read or compiled."""
 
     def __init__(self, tokenizer_folder: Path, override: Path | None = None) -> None:
         config = json_object(tokenizer_folder / "tokenizer_config.json")
@@ -58,7 +58,7 @@ class ChatTemplate:
 
     @property
     def shows_tools(self) -> bool:
-        """Whether a model is told of the tools that it may call."""
+        """Whether the template shows the model the tools that it may call."""
         return TOOLS.search(self.tools_text) is not None
 
     def render(
@@ -69,10 +69,10 @@ class ChatTemplate:
         tools: Sequence[dict[str, Any]] | None = None,
         options: Mapping[str, Any] | None = None,
     ) -> str:
-        """The prompt; `options` are what a template knows besides, such as `enable_thinking`.
+        """The prompt. `options` are further variables of the template, such as `enable_thinking`.
 
-        Raises InvalidInput where the template refuses the messages, in turns too, or does not show
-        tools.
+        Raises InvalidInput if the template refuses the messages, even when they are merged into
+        turns, or if there are tools and it does not show them.
         """
         if tools and not self.shows_tools:
             rule = f"need a chat template that shows tools, which {self.source.name} does not"
@@ -84,20 +84,20 @@ class ChatTemplate:
         given["add_generation_prompt"] = add_generation_prompt
         try:
             return _accepted(template, given)
-        except Exception as error:  # a template is others' code, and takes what it takes
+        except Exception as error:  # a template is foreign code and may raise anything
             rule = f"must be what the model's chat template takes ({error})"
             raise InvalidInput(
                 "messages", rule, [message["role"] for message in messages]
             ) from None
 
     def render_open(self, messages: Sequence[dict[str, Any]], **said: Any) -> str:
-        """The same as far as the last message goes: what closes a turn does not follow it.
+        """The prompt up to the end of the last message's content, without what closes its turn.
 
-        Raises InvalidInput where the template does not show that message as it stands.
+        Raises InvalidInput if the template does not show that content unchanged.
         """
         text = self.render(messages, add_generation_prompt=False, **said)
         *before, message = messages
-        last, end = message["content"], uuid.uuid4().hex  # which no template has by chance
+        last, end = message["content"], uuid.uuid4().hex  # a mark of its own
         ending = [*before, {**message, "content": last + end}]
         marked = self.render(ending, add_generation_prompt=False, **said)
         begun, found, _ = marked.rpartition(end)
@@ -117,8 +117,10 @@ class ChatTemplate:
 
 
 def _accepted(template: jinja2.Template, given: dict[str, Any]) -> str:
-    """Strict templates, such as Gemma's, want turns behind one message of the system's. Agents have
-    several of those, and of the user's: what is refused is told in turns.
+    """Renders the messages as they are or, if the template refuses them, merged into turns.
+
+    Strict templates, such as Gemma's, want one system message and then alternating turns. Agents
+    send several system messages, and several user messages in a row.
     """
     try:
         return _rendered(template, given)
@@ -130,7 +132,11 @@ def _accepted(template: jinja2.Template, given: dict[str, Any]) -> str:
 
 
 def _in_turns(messages: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The system's first words as one message, later ones as the user's, and these joined, too."""
+    """The messages merged into turns.
+
+    Leading system messages become one, later ones become the user's, and consecutive messages of
+    the user are joined.
+    """
     first = list(itertools.takewhile(lambda message: message["role"] == "system", messages))
     later = (
         {**message, "role": "user"} if message["role"] == "system" else message
@@ -146,7 +152,10 @@ def _in_turns(messages: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _rendered(template: jinja2.Template, given: dict[str, Any]) -> str:
-    """Most templates write arguments of calls as JSON themselves; some want them as that text."""
+    """Renders with the arguments of calls as objects or, if that raises TypeError, as JSON text.
+
+    Most templates write arguments as JSON themselves; some want the text.
+    """
     try:
         return template.render(given)
     except TypeError:
@@ -169,7 +178,7 @@ def _with_arguments_as_text(message: dict[str, Any]) -> dict[str, Any]:
 
 
 def _environment() -> ImmutableSandboxedEnvironment:
-    """With what the templates of model hubs expect to find."""
+    """The sandbox, with the filters and functions that templates on model hubs expect."""
     environment = ImmutableSandboxedEnvironment(
         trim_blocks=True, lstrip_blocks=True, extensions=EXTENSIONS
     )
@@ -186,7 +195,7 @@ def _to_json(
     separators: tuple[str, str] | None = None,
     sort_keys: bool = False,
 ) -> str:
-    """Without jinja's escapes, which are for HTML."""
+    """The filter `tojson` without jinja's escapes for HTML."""
     return json.dumps(
         value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys
     )
@@ -201,9 +210,10 @@ def _refuse(reason: str) -> NoReturn:
 
 
 def _found(folder: Path, config: dict[str, Any], override: Path | None) -> tuple[Path, str, str]:
-    """File and text of the template: the setting's, the model's, or else the plain default.
+    """File and text of the template, and the text of the template for chats with tools.
 
-    And the text of the one for chats with tools, which is the same unless a model brings another.
+    The template is the setting's, the model's, or else the plain default. Chats with tools use the
+    same one unless the model has another for them.
     """
     beside = folder / "chat_template.jinja"
     if override is None and not beside.exists():
@@ -229,7 +239,7 @@ def _read(file: Path) -> str:
 
 
 def _text(token: Any) -> str:
-    """A special token, which the file may hold as its text or as an object around it."""
+    """A special token's text; the file has it as text or as an object with its `content`."""
     if isinstance(token, dict):
         token = token.get("content")
     return token if isinstance(token, str) else ""

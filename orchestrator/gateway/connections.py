@@ -1,5 +1,7 @@
-"""Connections on which nobody asks for anything, or not clearly: uvicorn waits for ever for a
-request's head, and goes on behind a body of two lengths."""
+"""HTTP connections that end where a request's head does not arrive or its length is ambiguous.
+
+uvicorn itself waits for a head forever, and keeps a connection after a body with two lengths.
+"""
 
 from __future__ import annotations
 
@@ -8,22 +10,25 @@ from typing import cast
 
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-HEAD_S = 60.0  # for a head from the connection's beginning, or from the first word of a later one
-LENGTHS = {b"content-length", b"transfer-encoding"}  # of a body; one of them is enough
+HEAD_S = 60.0  # for a head: from the connection's start, or from a later head's first bytes
+LENGTHS = {b"content-length", b"transfer-encoding"}  # of a body; a request may have only one
 
 
 class Connection(H11Protocol):
-    """Closed where a head does not come in time; behind an answer uvicorn's own limit holds."""
+    """A connection that is closed if a request's head does not arrive in time.
+
+    Between an answer and the next head, uvicorn's keep-alive timeout holds.
+    """
 
     _waits: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """The first head may take its time from now."""
+        """Starts the time limit of the first head."""
         super().connection_made(cast(asyncio.Transport, transport))
         self._arm()
 
     def data_received(self, data: bytes) -> None:
-        """That of a further one from its first word."""
+        """Starts the time limit of a later head with its first bytes; ends it when one is whole."""
         before = self.cycle
         super().data_received(data)
         if self.cycle is not before:
@@ -32,9 +37,10 @@ class Connection(H11Protocol):
             self._arm()
 
     def handle_events(self) -> None:
-        """A body of two lengths ends the connection, as RFC 9112 (6.1) wants it.
+        """Ends the connection after a body with two lengths, as RFC 9112 (6.1) requires.
 
-        Whoever stands in front may have read it by the other one, and what follows as its end.
+        A proxy in front may have gone by the other length: what we would read as the next request
+        may be the end of this body to it (request smuggling).
         """
         before = self.cycle
         super().handle_events()
@@ -43,14 +49,14 @@ class Connection(H11Protocol):
             self.cycle.keep_alive = self.cycle.keep_alive and lengths != LENGTHS
 
     def send_400_response(self, msg: str) -> None:
-        """For what is no HTTP behind a good head: whoever answers that one is too late."""
+        """Answers malformed HTTP. If a request is being answered, its answer is given up."""
         super().send_400_response(msg)
         if self.cycle is not None:
             self.cycle.disconnected = True
             self.cycle.message_event.set()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Nothing is waited for."""
+        """Ends the time limit."""
         self._disarm()
         super().connection_lost(exc)
 

@@ -1,5 +1,4 @@
-"""Around every request: who may ask, until when, a limit for its body, an id, and a count of its
-answers."""
+"""Middleware around every request: access, deadline, body limits, request id, count of answers."""
 
 from __future__ import annotations
 
@@ -30,22 +29,23 @@ from orchestrator.metrics import HTTP_REQUESTS, count_refused
 
 REQUEST_ID_HEADER = "x-request-id"
 ANTHROPICS_REQUEST_ID_HEADER = "request-id"
-# What everybody may ask: how the server is, what it serves; files of a page that asks with a key.
+# Paths that need no key: the server's state and API, and the files of a page that sends a key.
 OPEN = ("/health", "/ready", "/version", "/metrics", "/openapi.json", "/favicon.ico", "/")
 OPEN_FOLDER = "/playground"
-UNKNOWN = "unknown"  # route of a request that has none, or that was not looked for
-BODY_S, REST_S = 60.0, 1.0  # for each piece of a body, and where the server stops
-# For a body that was refused: each piece of it, all of it, and its bytes.
+UNKNOWN = "unknown"  # route of a request that matches none, or that was refused before
+BODY_S, REST_S = 60.0, 1.0  # for each piece of a body; REST_S once the server stops
+# Limits for reading the rest of a refused body: time for each piece, time for all, bytes.
 UNWANTED_PIECE_S, UNWANTED_S, UNWANTED_BYTES = 5.0, 30.0, 64 << 20
-FAILED, CLIENT_CLOSED = 500, 499  # nginx's number; nobody reads it
+FAILED, CLIENT_CLOSED = 500, 499  # 499 is nginx's; no client receives it
 
 
 class Envelope:
-    """ASGI middleware. `require_caller` raises Unauthenticated for headers of a stranger.
+    """ASGI middleware. The functions get a request's headers.
 
-    `require_host` raises Forbidden for those of a request that is meant for somebody else.
-    `deadline` is that of a request which comes now; it raises InvalidInput. `reading` ends the
-    reading of bodies.
+    `require_caller` raises Unauthenticated if a key is needed and none that is known was sent.
+    `require_host` raises Forbidden if the request came under a name that is not this server's.
+    `deadline` returns the deadline of a request that arrives now, or raises InvalidInput.
+    `reading` ends the reading of bodies when the server stops.
     """
 
     def __init__(
@@ -63,14 +63,14 @@ class Envelope:
         self._reading = reading
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Passes the request on, unless it is a stranger's, or announced as too large."""
+        """Passes the request on if it is admitted; otherwise answers with the refusal."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
         headers = Headers(scope=scope)
         request_id = _request_id(headers)
         logs.bind_http_request(request_id)
-        status = CLIENT_CLOSED  # where there is nobody to answer
+        status = CLIENT_CLOSED  # counted if the client leaves before an answer
         body, closes = _Body(receive), False
 
         async def named(message: Message) -> None:
@@ -103,7 +103,7 @@ class Envelope:
             HTTP_REQUESTS.labels(route, str(status)).inc()
 
     def _admitted(self, scope: Scope, headers: Headers) -> Deadline:
-        """Until when the request is worth something. Raises BodyRefused where it is not read."""
+        """The request's deadline. Raises BodyRefused if its body is not to be read."""
         path, deadline = scope["path"], Deadline()
         try:
             self._require_host(headers)
@@ -121,12 +121,15 @@ class Envelope:
         return deadline
 
     def _limited(self, body: _Body, deadline: Deadline) -> Receive:
-        """A body without an announced length is counted as it comes, and has to come."""
+        """Receives the body within limits of time and of bytes.
+
+        Bytes are counted as they come, for bodies without an announced length.
+        """
         left = self._max_body_bytes
 
         async def counted() -> Message:
             nonlocal left
-            # behind the body comes that the client has left, for which answers wait
+            # after the body, the next message is the client's disconnect: no time limit
             message = await (body.receive() if body.over else self._in_time(body, deadline))
             if message["type"] == "http.request":
                 left -= len(message.get("body", b""))
@@ -137,10 +140,10 @@ class Envelope:
         return counted
 
     async def _read_out(self, body: _Body) -> None:
-        """What is left of a body that nobody wants.
+        """Reads and drops the rest of a refused body, within limits.
 
-        Many clients send all of it before they read an answer, and would find a closed connection
-        in the answer's place.
+        Many clients send the whole body before they read an answer, and would find a closed
+        connection instead of it.
         """
         if self._reading.ended:
             pieces, everything = REST_S, REST_S
@@ -154,7 +157,11 @@ class Envelope:
                         left -= len((await body.receive()).get("body", b""))
 
     async def _in_time(self, body: _Body, deadline: Deadline) -> Message:
-        """Behind the end of reading what is there is read, so that it is refused as what it is."""
+        """The next message, within the deadline and the time for a piece. Raises BodyRefused.
+
+        Once the server has stopped reading, a body that is already there is still read (`REST_S`),
+        so that the request gets its own refusal.
+        """
         ended = self._reading.ended
         try:
             patience = asyncio.timeout(REST_S) if ended else self._reading.within(BODY_S)
@@ -171,33 +178,36 @@ class Envelope:
 
 
 def closing(answer: JsonAnswer) -> JsonAnswer:
-    """The last one on its connection: nobody looks at the rest of the body."""
+    """Marks the answer as the last one on its connection: the rest of the body is not used."""
     answer.headers["connection"] = "close"
     return answer
 
 
 def deadline_of(request: Request) -> Deadline:
-    """Of a request that passed here, counted from when its head came."""
+    """The deadline of a request that passed `Envelope`, counted from when its head arrived."""
     deadline: Deadline = request.state.deadline
     return deadline
 
 
 class _Body:
-    """What comes of a request behind its head; `over` once no more of its body is expected."""
+    """The messages after a request's head. `over`: no more of its body is expected."""
 
     def __init__(self, receive: Receive) -> None:
         self._receive = receive
         self.over = False
 
     async def receive(self) -> Message:
-        """The next of it."""
+        """The next message."""
         message = await self._receive()
         self.over = not message.get("more_body", False)
         return message
 
 
 class BodyRefused(HTTPException):
-    """Of the one kind that the framework passes on from where it reads a body."""
+    """The request is refused before or while its body is read.
+
+    An HTTPException, since the framework passes on no other kind from where it reads a body.
+    """
 
     def __init__(self, problem: Problem) -> None:
         super().__init__(problem.status, problem.message)
@@ -205,6 +215,6 @@ class BodyRefused(HTTPException):
 
 
 def _request_id(headers: Headers) -> str:
-    """The client's own, where it is fit to be printed; otherwise a new one."""
+    """The client's own request id if it is valid, otherwise a new one."""
     said = headers.get(REQUEST_ID_HEADER, "")
     return said if is_request_id(said) else uuid.uuid4().hex

@@ -1,4 +1,4 @@
-"""Errors in OpenAI's shape and in Anthropic's: where exceptions become HTTP statuses."""
+"""Translates exceptions to HTTP statuses and error bodies, in OpenAI's shape and Anthropic's."""
 
 from __future__ import annotations
 
@@ -20,39 +20,39 @@ from draftloop.errors import (
 
 UNSUPPORTED = "unsupported_parameter"
 INTERNAL = "internal error; the server's log has the cause"
-# Names that the loop and the gRPC API use, and what an HTTP client calls the same things.
+# Field names of the loop and the gRPC API, and the same fields' names in the HTTP API.
 RENAMED = (("speculation.", "speculative."), ("tokens.ids", "prompt"))
 BRANCHES = (
     "str", "int", "float", "bool", r"list\[.*\]", r"dict\[.*\]", r"literal\[.*\]", "Chosen.*Tool",
     "item:.*",
 )  # fmt: skip
 UNION_BRANCH = re.compile(f"({'|'.join(BRANCHES)})$")
-# Of errors, by their status; every other one is the request's fault.
+# Anthropic's error types by status; every other status is an invalid_request_error.
 ANTHROPIC = {
     401: "authentication_error", 403: "permission_error", 404: "not_found_error",
     413: "request_too_large", 429: "rate_limit_error", 500: "api_error", 503: "overloaded_error",
     504: "timeout_error",
 }  # fmt: skip
-# Of what Anthropic's client does without where it is told so in these words: it holds the whole
-# conversation itself.
+# Error details by parameter. If it reads these, Anthropic's client does without the parameter:
+# it holds the whole conversation itself.
 DETAILS = {"thread": {"error_code": "thread_unsupported_request", "unsupported": ["thread"]}}
 KINDS = {"missing": "missing_required_parameter", "extra_forbidden": "unknown_parameter"}
 
 
 class UnknownModel(InvalidInput):
-    """Another model than the one that is served."""
+    """The request names a model other than the one that is served."""
 
 
 class Unsupported(InvalidInput):
-    """Something that OpenAI's API has and this server does not do."""
+    """The request asks for something that the APIs have and this server does not support."""
 
 
 class ContextExceeded(InvalidInput):
-    """A prompt that leaves no room in the context."""
+    """The prompt leaves no room for output in the model's context."""
 
 
 class ClientGone(Exception):
-    """Nobody is there any more who could read the answer."""
+    """The client has disconnected, so nobody can read the answer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,7 +83,7 @@ class Problem:
 
 
 def problem(error: Exception) -> Problem:
-    """What a client is told of an error; no more than that there was one, if it is unforeseen."""
+    """The error as the client sees it. Of an unforeseen one, it learns only that there was one."""
     match error:
         case UnknownModel():
             return Problem(status=404, message=str(error), param="model", code="model_not_found")
@@ -132,19 +132,19 @@ def _retry(seconds: float) -> dict[str, str]:
 
 
 def too_large(most_bytes: int) -> Problem:
-    """What is said of a body beyond the limit."""
+    """The error for a body beyond the size limit."""
     message = f"body: must have at most {most_bytes} bytes"
     return Problem(status=413, message=message, code="request_too_large")
 
 
 def too_slow(seconds: float) -> Problem:
-    """What is said of a body that stays away."""
+    """The error for a body of which nothing arrived for `seconds`."""
     message = f"body: must go on to come; nothing came for {seconds:g} s"
     return Problem(status=408, message=message, code="request_timeout")
 
 
 def encoded(encoding: str) -> Problem:
-    """What is said of a compressed body."""
+    """The error for a compressed body."""
     message = str(
         InvalidInput("content-encoding", "must not be given: send bodies as they are", encoding)
     )
@@ -152,9 +152,10 @@ def encoded(encoding: str) -> Problem:
 
 
 def body_problem(errors: Iterable[Mapping[str, Any]]) -> Problem:
-    """The first rule that a body breaks, in the words of `InvalidInput`.
+    """The error for a body that breaks rules: one of pydantic's errors, worded as `InvalidInput`.
 
-    Of a union's branches the one that got deepest is what was meant.
+    It is the first with the deepest location: of a union's branches, the one that validated
+    furthest is taken for the one that was meant.
     """
     worst = max(errors, key=lambda error: len(error["loc"]))
     unknown = worst["type"] == "extra_forbidden"
@@ -177,7 +178,10 @@ def body_problem(errors: Iterable[Mapping[str, Any]]) -> Problem:
 
 
 def _path(location: Sequence[str | int], *, ends_in_a_name: bool) -> str:
-    """`messages[0].content` of ("body", "messages", 0, "content", "str")."""
+    """The field's name: `messages[0].content` of ("body", "messages", 0, "content", "str").
+
+    Names of a union's branches are left out. `ends_in_a_name`: the last entry is the client's own.
+    """
     name = ""
     for place, part in enumerate(location[1:], start=2):
         said_by_client = ends_in_a_name and place == len(location)

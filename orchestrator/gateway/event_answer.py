@@ -1,4 +1,4 @@
-"""An answer that grows by named events, of which the whole one is the sum."""
+"""Answers that are streamed as named events, or returned as the whole that the events add up to."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from orchestrator.gateway.work import Work
 
 
 class EventAnswer(ABC):
-    """Written while the work of a chat with one choice runs. Every request needs a new one."""
+    """Writes the answer of a chat with one choice while it runs. Every request needs a new one."""
 
     names: ClassVar[Renaming]
     id_prefix: ClassVar[str]
@@ -27,7 +27,7 @@ class EventAnswer(ABC):
         self._output = Output(kinds)
 
     async def whole(self) -> Object:
-        """The answer, once it has ended."""
+        """The complete answer, returned once it has ended."""
         async with contextlib.aclosing(self._steps()) as steps:
             async for step in steps:
                 for _event in self._taken(step):
@@ -35,7 +35,7 @@ class EventAnswer(ABC):
         return self._answer()
 
     async def events(self) -> AsyncGenerator[bytes, None]:
-        """The answer as events; those of a round come as one piece."""
+        """The answer as server-sent events; those of one round are yielded as one piece."""
         begun = False
         async with contextlib.aclosing(self._steps()) as steps:
             async for step in steps:
@@ -49,7 +49,7 @@ class EventAnswer(ABC):
 
     @abstractmethod
     def last_words(self, error: Exception) -> bytes:
-        """What a stream says of an error that ends it."""
+        """The event that reports an error which ends the stream."""
 
     async def _steps(self) -> AsyncGenerator[Step, None]:
         with self.names():
@@ -59,15 +59,15 @@ class EventAnswer(ABC):
 
     @abstractmethod
     def _opening(self) -> Iterator[Object]:
-        """Events before the first step's own."""
+        """Events that come before those of the first step."""
 
     @abstractmethod
     def _taken(self, step: Step) -> Iterator[Object]:
-        """Events of a step; the last one ends the output."""
+        """Events of a step; those of the last step also end the output."""
 
     @abstractmethod
     def _closing(self) -> Iterator[Object]:
-        """Events behind the last step's own."""
+        """Events that come after those of the last step."""
 
     @abstractmethod
     def _answer(self) -> Object:

@@ -1,4 +1,4 @@
-"""What an answer says about its drafts and its time; names as in vLLM where it has them."""
+"""The `metrics` of an answer: drafting and timings, under vLLM's names where vLLM has them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ NS_PER_MS = 1e6
 
 
 def metrics(generations: Sequence[Generation], most_draft_tokens: int) -> dict[str, Any]:
-    """The `metrics` of an answer; those of several choices are added up."""
+    """The `metrics` of an answer, added up over its choices."""
     request = generations[0].request
     total = sum((generation.figures for generation in generations), SpeculationFigures())
     return {
@@ -48,7 +48,7 @@ def metrics(generations: Sequence[Generation], most_draft_tokens: int) -> dict[s
 
 
 def _histogram(figures: SpeculationFigures) -> list[int]:
-    """Entry j: rounds of which exactly j drafted tokens were accepted."""
+    """Entry j: the number of rounds in which exactly j drafted tokens were accepted."""
     at_least = [figures.rounds, *figures.accepted_per_position, 0]
     return [more - fewer for more, fewer in zip(at_least, at_least[1:], strict=False)]
 
@@ -58,7 +58,11 @@ def _ratio(part: int, whole: int) -> float:
 
 
 def _timings(generations: Sequence[Generation]) -> dict[str, float]:
-    """Milliseconds; of several choices the time to the first token is the first one's."""
+    """Times in milliseconds, and tokens per second after the first token.
+
+    Of several choices: the shortest time to the first token, the longest decoding, the sums of
+    drafting and verification.
+    """
     timings = [generation.timings for generation in generations]
     decode_ms = max(one.decode_ns for one in timings) / NS_PER_MS
     later = sum(max(0, generation.output_length - 1) for generation in generations)

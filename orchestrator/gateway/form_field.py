@@ -1,4 +1,4 @@
-"""Mistakes in a grammar, by the client's own name of the field that it comes of."""
+"""Errors about a grammar, under the name of the client's field that the grammar came from."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from draftloop.errors import InvalidInput
 
 
 def by_form_field(error: InvalidInput, field: str | None) -> InvalidInput:
-    """The error by that name, where it is of the grammar."""
+    """The error with `field` as its field, if it is about the grammar; otherwise unchanged."""
     if field is None or not error.field.startswith("grammar"):
         return error
     return InvalidInput.passed_on(field, error.description)

@@ -1,4 +1,4 @@
-"""The two forms of an answer, text completion and chat completion, whole and in chunks."""
+"""The two formats of an answer, text completion and chat completion, whole and in chunks."""
 
 from __future__ import annotations
 
@@ -22,47 +22,48 @@ Choice = dict[str, Any]
 
 
 class AnswerFormat(ABC):
-    """How one kind of answer is written. Logprobs are None where they were not asked for.
+    """How one kind of answer is written.
 
-    `texts` are those of tokens.
+    `index` is the choice's, `texts` are the texts of its tokens, and `logprobs` are None if the
+    client did not ask for them.
     """
 
     id_prefix: str
     whole_object: str
     chunk_object: str
-    one_prompt = False  # for all choices
+    one_prompt = False  # whether all choices share one prompt
 
     @abstractmethod
     def opening(self, index: int, logprobs: Any) -> list[Choice]:
-        """What a stream says of a choice before its first text; `logprobs` of an echoed prompt."""
+        """A choice's chunks before its first text. `logprobs` are those of an echoed prompt."""
 
     @abstractmethod
     def delta(
         self, index: int, texts: Sequence[str], logprobs: Any, finish_reason: str | None
     ) -> Choice:
-        """A choice's next piece."""
+        """A choice's next chunk."""
 
     @abstractmethod
     def whole(
         self, index: int, texts: Sequence[str], logprobs: Any, finish_reason: str | None
     ) -> Choice:
-        """A choice at once."""
+        """A choice as a whole."""
 
     @abstractmethod
     def says_something(self, choice: Choice) -> bool:
-        """Whether a piece has more than its place in the answer."""
+        """Whether a chunk has anything besides its index."""
 
     def reasoning_tokens(self) -> int | None:
-        """Of all choices so far; None where nothing is read as reasoning."""
+        """Reasoning tokens of all choices so far; None if answers are not read for reasoning."""
         return None
 
     @abstractmethod
     def logprobs(self, tokenizer: Tokenizer, form: TextForm) -> LogprobsFormat:
-        """A new one for every choice, whose text has this form."""
+        """A new writer of logprobs for one choice, whose text has this form."""
 
 
 class CompletionFormat(AnswerFormat):
-    """`/v1/completions`; `echoes` has the text that goes before each choice's own."""
+    """`/v1/completions`. `echoes`: for each choice the text that goes before its own."""
 
     id_prefix, whole_object, chunk_object = "cmpl", "text_completion", "text_completion"
 
@@ -70,7 +71,7 @@ class CompletionFormat(AnswerFormat):
         self._echoes = echoes
 
     def opening(self, index: int, logprobs: Any) -> list[Choice]:
-        """The prompt, where it is to be echoed."""
+        """The prompt, if it is to be echoed."""
         echo = self._echoes[index]
         return [self.delta(index, echo, logprobs, None)] if echo else []
 
@@ -93,19 +94,19 @@ class CompletionFormat(AnswerFormat):
 
 
 class ChatFormat(AnswerFormat):
-    """`/v1/chat/completions`; answers are read as far as there is something to tell apart."""
+    """`/v1/chat/completions`. Answers are split into reasoning, content and tool calls."""
 
     id_prefix, whole_object = "chatcmpl", "chat.completion"
     chunk_object = "chat.completion.chunk"
     one_prompt = True
 
     def __init__(self, reading: Reading) -> None:
-        self._readers = defaultdict[int, ChatReader](reading.reader)  # of choices
+        self._readers = defaultdict[int, ChatReader](reading.reader)  # by choice
         self._hides = reading.hidden and reading.thought is not None
-        self._logprobs = defaultdict[int, OfTokens](OfTokens)  # where some are hidden
+        self._logprobs = defaultdict[int, OfTokens](OfTokens)  # by choice, if reasoning is hidden
 
     def opening(self, index: int, logprobs: Any) -> list[Choice]:
-        """Who speaks."""
+        """The chunk with the role."""
         said = {"role": "assistant", "content": "", "refusal": None}
         return [{"index": index, "delta": said, "logprobs": None, "finish_reason": None}]
 
@@ -139,7 +140,10 @@ class ChatFormat(AnswerFormat):
         }  # fmt: skip
 
     def _shown(self, index: int, logprobs: Any, parts: Parts) -> Any:
-        """Where reasoning is left out, those of the content alone: the others would tell it."""
+        """The logprobs that the client gets: only the content's if reasoning is hidden.
+
+        Those of the reasoning's tokens would reveal it.
+        """
         if logprobs is None or not self._hides:
             return logprobs
         kept = self._logprobs[index]
@@ -162,7 +166,7 @@ class ChatFormat(AnswerFormat):
     def read(
         self, index: int, texts: Sequence[str], finish_reason: str | None
     ) -> tuple[Parts, str | None]:
-        """What the text is, and why the choice ended, where it did."""
+        """The parts of the text, and the finish reason, which is `tool_calls` after a call."""
         reader = self._readers[index]
         parts = reader.feed(texts, ends=finish_reason is not None)
         called = finish_reason == "stop" and reader.calls
@@ -170,7 +174,7 @@ class ChatFormat(AnswerFormat):
 
 
 def _reasoning(parts: Parts) -> dict[str, Any]:
-    """By vLLM's name, and by the one of DeepSeek, SGLang and llama.cpp."""
+    """The reasoning under vLLM's name, and under that of DeepSeek, SGLang and llama.cpp."""
     told = parts.reasoning
     return {"reasoning": told, "reasoning_content": told} if told else {}
 

@@ -1,4 +1,4 @@
-"""What form an answer must have: OpenAI's words for it, and vLLM's."""
+"""Request fields for structured output, which set the answer's form: OpenAI's and vLLM's."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class JsonSchema(Body):
 
 
 class ResponseFormat(Body):
-    """OpenAI's, for an answer that is JSON. llama.cpp's clients have the schema beside `type`."""
+    """OpenAI's `response_format`. llama.cpp's clients put the schema beside `type`."""
 
     type: Literal["text", "json_object", "json_schema"]
     json_schema: JsonSchema | None = None
@@ -31,7 +31,7 @@ class ResponseFormat(Body):
 
     @property
     def schema_of_answer(self) -> dict[str, Any] | bool | None:
-        """None where any JSON object will do, or any text."""
+        """The JSON Schema of the answer; None if any JSON object or any text will do."""
         return self.schema_ if self.json_schema is None else self.json_schema.schema_
 
     @model_validator(mode="after")
@@ -46,7 +46,7 @@ class ResponseFormat(Body):
 
 
 class StructuredOutputs(Body):
-    """vLLM's: one of these."""
+    """vLLM's `structured_outputs`: exactly one of these."""
 
     json_: str | dict[str, Any] | bool | None = Field(
         None, alias="json", description="JSON Schema, as an object or as text"
@@ -64,18 +64,18 @@ class StructuredOutputs(Body):
         return self
 
 
-# vLLM's names before it had structured_outputs. guidance sends both, for any version.
+# vLLM's names before it had structured_outputs. guidance sends both, to suit any version.
 OLDER = {
     "guided_json": "json", "guided_regex": "regex", "guided_choice": "choice",
     "guided_grammar": "grammar",
 }  # fmt: skip
-OLDER_BACKEND = "guided_decoding_backend"  # which library made the masks: of no effect
+OLDER_BACKEND = "guided_decoding_backend"  # the library that makes the masks: of no effect
 
 
 def without_older_names(body: Mapping[str, Any]) -> dict[str, Any]:
-    """The body with `structured_outputs` alone.
+    """The body with the older names replaced by `structured_outputs`.
 
-    Raises InvalidInput where both are given and say different things.
+    Raises InvalidInput if both are given and differ.
     """
     older = {OLDER[name]: name for name in OLDER if body.get(name) is not None}
     rest = {n: value for n, value in body.items() if n not in OLDER and n != OLDER_BACKEND}

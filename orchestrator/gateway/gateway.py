@@ -1,4 +1,4 @@
-"""From what HTTP clients send to work for the front: prompts, models, credentials, deadlines."""
+"""Turns HTTP requests into work for the front: prompts, models, credentials, deadlines."""
 
 from __future__ import annotations
 
@@ -44,11 +44,11 @@ from orchestrator.loop import Generation
 from orchestrator.metrics import counting_refusals
 
 TIMEOUT_HEADER = "x-request-timeout"
-OF_TOKENS = ("logit_bias", "stop_token_ids", "allowed_token_ids")  # fields with an entry for each
+OF_TOKENS = ("logit_bias", "stop_token_ids", "allowed_token_ids")  # fields with token ids
 
 
 class Gateway:
-    """What the routes share. `ready` is false until requests are welcome, and while draining."""
+    """What the routes share. `ready` is false before requests are accepted, and while draining."""
 
     def __init__(
         self, front: Front, template: ChatTemplate, defaults: SamplingParameters = OPENAI
@@ -56,7 +56,7 @@ class Gateway:
         self.front = front
         self.ready = False
         self.started = int(time.time())
-        self.reading = Ending()  # of bodies: comes where requests are not welcome any more
+        self.reading = Ending()  # of bodies: ends when requests are no longer accepted
         self.hosts = Hosts(front.deployment.settings)
         self._prompts = Prompts(front.deployment, template)
         self._readings = Readings(front.deployment, template)
@@ -65,26 +65,27 @@ class Gateway:
 
     @property
     def model_names(self) -> list[str]:
-        """The one model's. Raises Unavailable while no verifier is known."""
+        """All names of the served model. Raises Unavailable while no verifier is known."""
         return self._settings.served_model_names or [self.front.deployment.verifier.model_name]
 
     @property
     def model_name(self) -> str:
-        """The one that answers say. Raises Unavailable while no verifier is known."""
+        """The model's name in answers. Raises Unavailable while no verifier is known."""
         return self.model_names[0]
 
     def require_model(self, name: str | None) -> None:
-        """Raises UnknownModel for another one than is served; None asks for that one."""
+        """Raises UnknownModel unless `name` is one of the served model, or None."""
         if name is not None and name not in (names := self.model_names):
             raise UnknownModel("model", f"must be {' or '.join(map(repr, names))}", name)
 
     def require_caller(self, headers: Mapping[str, str]) -> None:
-        """Raises Unauthenticated where a key is needed and none that is known came."""
+        """Raises Unauthenticated if keys are required and the request has none that is known."""
         caller_of(self.front, headers)
 
     def deadline(self, headers: Mapping[str, str]) -> Deadline:
-        """Of a request that comes now, and of all that it asks for: the client's time limit, never
-        above the server's. Raises InvalidInput.
+        """The deadline of a request that arrives now, for all that it asks for.
+
+        It is the client's time limit, at most the server's. Raises InvalidInput.
         """
         most = self._settings.http_request_timeout_s
         said = headers.get(TIMEOUT_HEADER)
@@ -102,7 +103,7 @@ class Gateway:
     async def completion(
         self, said: CompletionBody, headers: Mapping[str, str], deadline: Deadline
     ) -> Work[CompletionFormat]:
-        """Raises InvalidInput, UnknownModel, Unavailable."""
+        """A text completion. Raises InvalidInput, UnknownModel, Unavailable."""
         caller = self._welcome(said, count(said), headers)
         prompts = await self._prompts.of_completion(said)
         choices = said.n or 1
@@ -113,7 +114,7 @@ class Gateway:
     async def chat(
         self, said: ChatBody, headers: Mapping[str, str], deadline: Deadline
     ) -> Work[ChatFormat]:
-        """Raises InvalidInput, UnknownModel, Unavailable."""
+        """A chat completion. Raises InvalidInput, UnknownModel, Unavailable."""
         caller = self._welcome(said, 1, headers)
         prompt = await self._prompts.of_chat(said)
         reading = self._readings.of(said, prompt.text)
@@ -123,19 +124,19 @@ class Gateway:
     async def response(
         self, said: ResponseBody, headers: Mapping[str, str], deadline: Deadline
     ) -> ResponseAnswer:
-        """Raises InvalidInput, UnknownModel, Unavailable."""
+        """An answer of the Responses API. Raises InvalidInput, UnknownModel, Unavailable."""
         with responses_names():
             return ResponseAnswer(await self.chat(said.chat, headers, deadline), said)
 
     async def message(
         self, said: MessagesBody, headers: Mapping[str, str], deadline: Deadline
     ) -> MessageAnswer:
-        """Raises InvalidInput, UnknownModel, Unavailable."""
+        """An answer of the Messages API. Raises InvalidInput, UnknownModel, Unavailable."""
         with messages_names():
             return MessageAnswer(await self.chat(said.chat, headers, deadline))
 
     async def count_tokens(self, said: MessagesBody, headers: Mapping[str, str]) -> int:
-        """Of the prompt that a message becomes, whether or not there is room for it."""
+        """Number of tokens of a message's prompt, whether or not the context has room for it."""
         self.require_model(said.model)
         self.front.begin(caller_of(self.front, headers))
         with messages_names():
@@ -154,7 +155,11 @@ class Gateway:
         return await self._prompts.text(said)
 
     def _welcome(self, said: Generating, prompts: int, headers: Mapping[str, str]) -> Caller:
-        """Who asks, counted. So many choices as never run at once would never be admitted."""
+        """The caller, once the request has been checked as far as possible without its prompt.
+
+        Its choices are counted for the key's rate. More choices than may ever run at once are
+        refused, since they would never be admitted.
+        """
         if not self.ready:
             raise Unavailable("the server is not ready, or is about to stop")
         self.require_model(said.model)
@@ -166,7 +171,7 @@ class Gateway:
             raise InvalidInput("n", f"must be at most {most // prompts} here", said.n)
         self.front.begin(caller, prompts * (said.n or 1))
         size = self.front.deployment.verifier.vocabulary_size
-        for name in OF_TOKENS:  # before every choice has its own
+        for name in OF_TOKENS:  # before each choice gets a copy
             check_token_count(name, len(getattr(said, name) or ()), size)
         return caller
 
@@ -187,7 +192,7 @@ class Gateway:
             seed = seed_of(said)  # drawn for each prompt: equal ones need not have equal answers
             for one in parameters(said, prompt.token_ids, tenant, seed, grammar, self._defaults):
                 generations.append(await self._generation(said, one, deadline, caller, reading))
-                await asyncio.sleep(0)  # there may be many choices, and others who wait
+                await asyncio.sleep(0)  # many choices must not hold up other requests
         options = said.stream_options
         return Work(
             front=self.front,
@@ -216,7 +221,7 @@ class Gateway:
         caller: Caller,
         reading: Reading,
     ) -> Generation:
-        """Raises InvalidInput by the client's own names of fields."""
+        """The generation of one choice. Raises InvalidInput with the client's field names."""
         try:
             return await self.front.generation(
                 one, deadline, caller, self._readings.text_form(said, reading)
@@ -230,7 +235,10 @@ class Gateway:
     async def _nearer(
         self, error: InvalidInput, said: Generating, reading: Reading
     ) -> InvalidInput:
-        """Of several forms together, the error of the wrong one: it shows what the client wrote."""
+        """The error of the form that is wrong, if the grammar combines several forms.
+
+        It shows what the client wrote, while the combined grammar's error does not.
+        """
         if not (reading.schemas and error.field.startswith("grammar")):
             return error
         parts = [("tools", schema) for schema in reading.schemas]

@@ -1,4 +1,4 @@
-"""Fields that requests for text have in common: OpenAI's, vLLM's further ones, `speculative`."""
+"""Fields common to requests that generate: OpenAI's, vLLM's additional ones, `speculative`."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Prediction(Body):
 
 
 class Sampling(RequestBody):
-    """What every route that generates takes, under the same name."""
+    """Fields that every route that generates takes, under the same names."""
 
     model: str | None = Field(None, description="name of the served model; may be left out")
     min_tokens: CountOrZero | None = Field(None, description="nothing ends the text before")
@@ -102,7 +102,7 @@ class Sampling(RequestBody):
 
 
 class Generating(Sampling):
-    """What both kinds of completion share."""
+    """Fields that text completions and chat completions share."""
 
     max_tokens: Count | None = Field(None, description="most tokens; the server's default without")
     max_completion_tokens: Count | None = Field(None, description="the newer name of max_tokens")
@@ -154,12 +154,12 @@ class Generating(Sampling):
 
     @property
     def prompt_alone(self) -> bool:
-        """Whether nothing is to be generated."""
+        """Whether nothing is to be generated and the answer is the prompt alone."""
         return self.max_tokens == 0
 
     @property
     def form_field(self) -> str | None:
-        """The field that says what the answer must look like."""
+        """Name of the field that sets the answer's form; None if there is none."""
         if self.structured_outputs is not None:
             return "structured_outputs"
         return "response_format" if self._wants_json else None

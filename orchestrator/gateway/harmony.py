@@ -1,4 +1,4 @@
-"""Marks of Harmony, in which gpt-oss writes: messages with a header that names their channel."""
+"""Marks of Harmony, gpt-oss's format: messages whose header names their channel."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ START, CHANNEL, CONSTRAIN, MESSAGE = "<|start|>", "<|channel|>", "<|constrain|>"
 END, CALL, RETURN = "<|end|>", "<|call|>", "<|return|>"
 ALL = (START, CHANNEL, CONSTRAIN, MESSAGE, END, CALL, RETURN)
 ROLE = "assistant"
-FUNCTIONS = "functions."  # whom a call is addressed to
+FUNCTIONS = "functions."  # before the name of the function that a call is addressed to
 CALL_BEGIN = f"{CHANNEL}commentary to={FUNCTIONS}"
 
 
 def is_shown(template: str) -> bool:
-    """Whether a chat template writes so."""
+    """Whether a chat template writes Harmony."""
     return CHANNEL in template and MESSAGE in template

@@ -1,4 +1,4 @@
-"""HEAD: whatever can be got may be asked for without its body, as HTTP wants it of every server."""
+"""HEAD requests: answered like GET but without the body, as HTTP requires of every server."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 
 class HeadAsGet:
-    """ASGI middleware: the answer to GET, of which only the head is sent.
+    """ASGI middleware that answers HEAD with the head of the answer to GET.
 
-    Health checks ask so, and Claude Code before it begins.
+    Health checks use HEAD, and so does Claude Code before it begins.
     """
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Passes on a copy: the server looks into its own for whether there is to be a body."""
+        """Passes on a copy of the scope: the server reads its own to decide on sending a body."""
 
         async def without_body(message: Message) -> None:
             if message["type"] == "http.response.body":

@@ -1,8 +1,8 @@
-"""Under which names a server on loopback is asked: others than its own are a stranger's trick.
+"""Checks the host name of requests to a server on loopback, against DNS rebinding.
 
-A web page may have its own name point to 127.0.0.1 for whoever visits it (DNS rebinding). The
-browser then asks the server on its user's machine for the page, which reads the answers. No
-firewall is between them; what gives it away is the name, which stands in `Host`.
+A web page can make its own name point to 127.0.0.1 for its visitors. Its requests then go to the
+server on the visitor's machine, and the page can read the answers. No firewall is in between; only
+the name in `Host`, which is the page's, gives it away.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from collections.abc import Mapping
 from draftloop.errors import Forbidden
 from orchestrator.config import OrchestratorSettings
 
-OF_CONTAINERS = ".docker.internal"  # what they call their host; nobody can register such a name
+OF_CONTAINERS = ".docker.internal"  # containers' names of their host; nobody can register one
 PORT = re.compile(r":\d*$")
 
 
 class Hosts:
-    """Of a server with these settings; all are welcome where keys or certificates are needed."""
+    """Checks names only if the server listens on loopback and needs neither API keys nor TLS."""
 
     def __init__(self, settings: OrchestratorSettings) -> None:
         self._own = _host(settings.http_listen)
@@ -27,9 +27,9 @@ class Hosts:
         self._only_own = _is_loopback(self._own) and not safe
 
     def require_own(self, headers: Mapping[str, str]) -> None:
-        """Raises Forbidden for a request that came under another name."""
+        """Raises Forbidden if the request came under a name that is not the server's own."""
         said = headers.get("host")
-        if not self._only_own or said is None:  # which no browser leaves out
+        if not self._only_own or said is None:  # browsers always send it
             return
         host = _host(said)
         if host != self._own and not _is_loopback(host) and not host.endswith(OF_CONTAINERS):
@@ -40,7 +40,7 @@ class Hosts:
 
 
 def _host(address: str) -> str:
-    """Without the port, and without the brackets of IPv6."""
+    """The host of an address, without the port and without IPv6's brackets."""
     return PORT.sub("", address).strip("[]").lower()
 
 

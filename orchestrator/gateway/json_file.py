@@ -1,4 +1,4 @@
-"""A JSON file beside a tokenizer."""
+"""Reads JSON files beside a tokenizer."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from draftloop.errors import StartupFailure
 
 
 def json_object(file: Path) -> dict[str, Any]:
-    """What it holds, or nothing where there is none. Raises StartupFailure for a broken one."""
+    """The object in the file; empty if there is none. Raises StartupFailure for a broken file."""
     try:
         content = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
     except (OSError, ValueError) as error:

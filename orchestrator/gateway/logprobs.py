@@ -1,4 +1,4 @@
-"""Log-probabilities in the two forms of OpenAI's API."""
+"""Log-probabilities in the two formats of OpenAI's API."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ LEAST = -9999.0  # JSON has no infinity; OpenAI and vLLM write this
 
 
 class LogprobsFormat(Protocol):
-    """Of one choice; it is given its tokens in order."""
+    """Writes the log-probabilities of one choice, whose tokens it gets in order."""
 
     def of(self, entries: Sequence[TokenLogprobs]) -> dict[str, Any]:
         """The next tokens' log-probabilities."""
 
 
 class CompletionLogprobs:
-    """Parallel lists. `text_offset` counts characters from the start of the choice's text.
+    """Completions: parallel lists. `text_offset` counts characters from the start of the choice.
 
     The token itself is among `top_logprobs` even where it is not among the likeliest.
     """
@@ -43,7 +43,10 @@ class CompletionLogprobs:
     def of_prompt(
         self, first: int, entries: Iterable[TokenLogprobs], most: int
     ) -> dict[str, list[Any]]:
-        """Of an echoed prompt, before anything else; of its first token nothing is known."""
+        """Those of an echoed prompt, with `most` likeliest tokens each; called before `of`.
+
+        The `first` token of a prompt has no log-probability.
+        """
         shown = [TokenLogprobs(e.token_id, e.logprob, e.top[:most]) for e in entries]
         written = self.of([TokenLogprobs(first, 0.0), *shown])
         written["token_logprobs"][0] = written["top_logprobs"][0] = None
@@ -54,7 +57,7 @@ class CompletionLogprobs:
         return {self._name(token): finite(logprob) for token, logprob in pairs}
 
     def _name(self, token_id: int) -> str:
-        """A token of broken characters is told by its bytes: two of them must not look alike."""
+        """The token's text, or its bytes if they are no UTF-8: two tokens must not look alike."""
         data = self._tokenizer.token_bytes(token_id)
         try:
             return data.decode()
@@ -66,7 +69,7 @@ class CompletionLogprobs:
         if special and not named:
             return self._offset
         if named or not self._tokenizer.continues_character(token_id):
-            self._offset += len(self._characters.decode(b"", final=True))  # begun, it stays broken
+            self._offset += len(self._characters.decode(b"", final=True))  # unfinished: broken
         offset = self._offset
         if named:
             self._offset += len(self._tokenizer.token_text(token_id))
@@ -76,7 +79,7 @@ class CompletionLogprobs:
 
 
 class ChatLogprobs:
-    """One object a token, with its bytes."""
+    """Chats: one object per token, with its bytes."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
@@ -98,18 +101,18 @@ class ChatLogprobs:
 
 
 class OfTokens:
-    """What there is to tell of an answer's tokens, until it is known what their text is."""
+    """Holds the logprobs of an answer's tokens until it is known which part their text is in."""
 
     def __init__(self) -> None:
         self._first = 0
         self._kept: list[dict[str, Any]] = []
 
     def add(self, told: Sequence[dict[str, Any]]) -> None:
-        """Of the next tokens."""
+        """Adds those of the next tokens."""
         self._kept.extend(told)
 
     def of(self, tokens: Sequence[int]) -> list[dict[str, Any]]:
-        """Of these, by their numbers. Those before are forgotten."""
+        """Those of the tokens with these numbers in the answer; earlier ones are dropped."""
         if not self._kept or not tokens:
             return []
         told = [self._kept[token - self._first] for token in tokens]
@@ -119,5 +122,5 @@ class OfTokens:
 
 
 def finite(logprob: float) -> float:
-    """As JSON can have it."""
+    """The log-probability in a form that JSON can hold: at least `LEAST`."""
     return max(logprob, LEAST)

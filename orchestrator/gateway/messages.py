@@ -1,4 +1,4 @@
-"""Turns of a chat: what clients send, and what chat templates know of it."""
+"""Messages of a chat: as clients send them, and as chat templates take them."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from draftloop.request import check_characters
 from orchestrator.gateway.body import Body, ListOf, meant
 from orchestrator.gateway.tools.schemas import Call
 
-# Of OpenAI's own client and of LiteLLM, which send back what they have made of an answer, and what
-# was empty there.
+# Of no effect: fields that OpenAI's own client and LiteLLM add to an answer, or that were empty in
+# it, and that they send back with it.
 OF_CLIENTS = (
     "parsed", "annotations", "refusal", "provider_specific_fields", "thinking_blocks",
     "reasoning_details", "cache_control",
 )  # fmt: skip
 
 
-# What the model is told in place of a picture or file that a tool brought. Refusing it would end
-# the conversation, which has it from then on.
+# What the model reads in place of a picture or file in a tool's result. A refusal would end the
+# conversation, since all later requests contain the result.
 UNSEEN = "[a picture, which this model cannot see]"
 UNREAD = "[a file, which this model cannot read]"
 
@@ -37,26 +37,28 @@ class TextPart(Body):
 
 
 class Told(Protocol):
-    """A part that is text."""
+    """A part that has text."""
 
     @property
     def text(self) -> str: ...
 
 
 def joined(content: str | Sequence[Told]) -> str:
-    """A text that may have come in parts; parts are lines."""
+    """The text of a content that may have come in parts, which are joined by line ends."""
     return content if isinstance(content, str) else "\n".join(part.text for part in content)
 
 
 def of_system(words: Sequence[str]) -> list[dict[str, Any]]:
-    """What it says at the beginning as one message, if anything: gpt-oss's template shows the first
-    one alone, and others take nothing but turns behind it.
+    """The system's texts as one message; no message if there are none.
+
+    gpt-oss's template shows only the first system message, and others take nothing but turns of
+    user and assistant after it.
     """
     return [{"role": "system", "content": "\n\n".join(words)}] if words else []
 
 
 def answered(content: str, reasoning: str, calls: Iterable[tuple[str, str, str]]) -> dict[str, Any]:
-    """An earlier answer as a chat says it; of each call id, name, and arguments as text."""
+    """An earlier answer as a chat's message. A call is its id, name, and arguments as JSON text."""
     told = [
         {"id": call_id, "function": {"name": name, "arguments": arguments}}
         for call_id, name, arguments in calls
@@ -65,7 +67,7 @@ def answered(content: str, reasoning: str, calls: Iterable[tuple[str, str, str]]
 
 
 class Message(Body):
-    """One turn. An answer may come without content."""
+    """One message. An assistant's may come without content."""
 
     role: Literal["system", "developer", "user", "assistant", "tool"]
     content: str | ListOf[TextPart]
@@ -79,13 +81,13 @@ class Message(Body):
     @model_validator(mode="before")
     @classmethod
     def _without_nulls(cls, message: Any) -> Any:
-        """Clients send back an answer's message with all its fields, most of no meaning."""
+        """Drops nulls and fields of no effect: clients send back an answer with all its fields."""
         if not isinstance(message, dict):
             return message
         given = meant(message, OF_CLIENTS)
         if given.get("role") == "tool" and isinstance(given.get("content"), list):
             given["content"] = list(map(_in_words, given["content"]))
-        if "reasoning_content" in given:  # a client that sends back an answer has it twice
+        if "reasoning_content" in given:  # answers have it under both names
             given["reasoning"] = given.pop("reasoning_content")
         return {"content": "", **given} if given.get("role") == "assistant" else given
 
@@ -100,12 +102,13 @@ def _in_words(part: Any) -> Any:
 
 
 def for_template(messages: Sequence[Message]) -> list[dict[str, Any]]:
-    """As templates know them: what newer clients call developer, they call system.
+    """The messages as templates take them, with role `system` for newer clients' `developer`.
 
-    Raises InvalidInput where a message is none of its role, or arguments hold what is no character.
+    Raises InvalidInput if a field does not fit a message's role, or arguments contain lone
+    surrogates.
     """
     plain = []
-    called: dict[str, str] = {}  # names of functions, which some templates tell again
+    called: dict[str, str] = {}  # function names by call id; some templates show them with results
     for place, message in enumerate(messages):
         _require_role(f"messages[{place}]", message)
         plain.append(_for_template(f"messages[{place}]", message))
@@ -131,9 +134,9 @@ def _for_template(field: str, message: Message) -> dict[str, Any]:
     for name in ("name", "tool_call_id"):
         if (value := getattr(message, name)) is not None:
             plain[name] = value
-    if message.reasoning:  # whatever a template calls it
+    if message.reasoning:  # under every name that templates use
         plain["reasoning"] = plain["reasoning_content"] = message.reasoning
-        if not (message.tool_calls and plain["content"]):  # which gpt-oss's takes for the same
+        if not (message.tool_calls and plain["content"]):  # gpt-oss's takes both for the same
             plain["thinking"] = message.reasoning
     if message.tool_calls:
         plain["tool_calls"] = [
@@ -144,9 +147,9 @@ def _for_template(field: str, message: Message) -> dict[str, Any]:
 
 
 def _call(field: str, call: Call) -> dict[str, Any]:
-    """Templates write arguments as JSON themselves: they are given what the text means.
+    """The call with its arguments parsed, since templates write them as JSON themselves.
 
-    What is no JSON object, such as arguments that an answer's limit has cut, is given as it stands.
+    Arguments that are not a JSON object, such as those cut off by a token limit, stay text.
     """
     said = call.function.arguments
     try:
@@ -154,7 +157,7 @@ def _call(field: str, call: Call) -> dict[str, Any]:
     except (ValueError, RecursionError):
         meant = None
     arguments = meant if isinstance(meant, dict) else said
-    # Half of a surrogate pair may be written within the text, too.
+    # Escapes within the arguments' text may be lone surrogates, too.
     check_characters(f"{field}.function.arguments", json.dumps(arguments, ensure_ascii=False))
     function = {"name": call.function.name, "arguments": arguments}
     return {"id": call.id, "type": call.type, "function": function}

@@ -1,4 +1,4 @@
-"""What the OpenAPI document says of answers; they are written without these models."""
+"""Models of answers, for the OpenAPI document only: answers are written without them."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class AnthropicErrorAnswer(BaseModel):
 
 
 class PromptTokensDetails(BaseModel):
-    """Tokens whose keys and values an earlier or another request had left."""
+    """Prompt tokens whose keys and values another request had already computed."""
 
     cached_tokens: int
 
@@ -52,7 +52,7 @@ class CompletionTokensDetails(BaseModel):
 
 
 class Usage(BaseModel):
-    """Tokens of prompts and choices."""
+    """Numbers of tokens of prompts and choices."""
 
     prompt_tokens: int
     completion_tokens: int
@@ -64,7 +64,7 @@ class Usage(BaseModel):
 
 
 class Answer(BaseModel):
-    """What both kinds of completion have in common."""
+    """Fields that text completions and chat completions have in common."""
 
     id: str
     object: str
@@ -87,7 +87,7 @@ class Choice(BaseModel):
 
 
 class CompletionChoice(Choice):
-    """Of a text."""
+    """A choice of a text completion."""
 
     text: str
 
@@ -108,7 +108,7 @@ class ChatMessage(BaseModel):
 
 
 class ChatChoice(Choice):
-    """Of a chat."""
+    """A choice of a chat completion."""
 
     message: ChatMessage
 
@@ -135,7 +135,7 @@ def _answers(model: type[BaseModel]) -> Responses:
 
 
 class InputTokensDetails(PromptTokensDetails):
-    """The same; what is kept of this request's is not told."""
+    """Cached input tokens. How many this request adds to the cache is not reported (always 0)."""
 
     cache_write_tokens: int
 
@@ -151,7 +151,7 @@ class ResponseUsage(BaseModel):
 
 
 class ResponseAnswer(BaseModel):
-    """`POST /v1/responses`; the request's own fields are told again."""
+    """`POST /v1/responses`; repeats the request's own fields."""
 
     id: str
     object: str
@@ -173,7 +173,7 @@ class OutputTokensDetails(BaseModel):
 
 
 class MessageUsage(BaseModel):
-    """Tokens of input, apart from what was found in the cache, and of output."""
+    """Numbers of tokens: of input without those found in the cache, and of output."""
 
     input_tokens: int
     cache_creation_input_tokens: int

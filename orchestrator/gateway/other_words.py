@@ -1,4 +1,4 @@
-"""Bodies of APIs in which a chat is asked for in other words."""
+"""The base of bodies that are translated to chats: those of the Responses and Messages APIs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SHARED = {*Sampling.model_fields, "chat_template_kwargs", "include_reasoning"}
 
 
 class InOtherWords(Sampling):
-    """What it asks for is a chat, which it becomes once it has been checked."""
+    """A body that is translated to a chat once it has been validated."""
 
     chat_template_kwargs: TemplateOptions | None = None
     include_reasoning: bool | None = None
@@ -23,12 +23,14 @@ class InOtherWords(Sampling):
 
     @property
     def chat(self) -> ChatBody:
-        """What it asks for."""
+        """The chat that the body was translated to."""
         return self._chat
 
     def _become(self, said: dict[str, Any], names: Renaming) -> None:
-        """Checked again, since only this makes a chat's own types and holds its rules on several
-        fields. The first check has the places of what the client wrote, which messages have not.
+        """Sets `chat`, validated; its errors have the client's `names` of fields.
+
+        Only this second validation makes a chat's types and applies its rules across fields. Only
+        the first knows the places of what the client wrote.
         """
         with names():
             self._chat = ChatBody.model_validate(said)

@@ -1,4 +1,4 @@
-"""What an answer in events is made of: one thing after another, each step of which is an event."""
+"""The output of an answer in events: items, one after another, whose growth is told by events."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from typing import Any, NamedTuple
 from orchestrator.gateway.parts import CallPart, Content, Parts, Reasoning
 
 Object = dict[str, Any]
-# Of tokens, by their numbers in the answer.
+# Log-probabilities of tokens, given by their numbers in the answer.
 Logprobs = Callable[[Sequence[int]], Sequence[Object]]
 
 COMPLETED, INCOMPLETE, IN_PROGRESS = "completed", "incomplete", "in_progress"
 
 
 class Grown:
-    """A text that is put together when it is asked for: copying it with every piece is slow."""
+    """A text that grows by pieces, joined only when it is read: joining for each piece is slow."""
 
     def __init__(self) -> None:
         self._pieces: list[str] = []
 
     def add(self, piece: str) -> None:
-        """Some more."""
+        """Appends a piece."""
         self._pieces.append(piece)
 
     def __str__(self) -> str:
@@ -31,28 +31,28 @@ class Grown:
 
 
 class Growing(ABC):
-    """One that grows."""
+    """An item of the output while it grows."""
 
     @property
     @abstractmethod
     def said(self) -> Object:
-        """What an answer shows of it."""
+        """The item as it is now, as an answer shows it."""
 
     @abstractmethod
     def opening(self) -> Iterator[Object]:
-        """That it is there."""
+        """Events that the item has begun."""
 
     @abstractmethod
     def growing(self, text: str, logprobs: Sequence[Object]) -> Iterator[Object]:
-        """That it has some more text."""
+        """Events that the item has more text."""
 
     @abstractmethod
     def closing(self, status: str) -> Iterator[Object]:
-        """That there is no more of it."""
+        """Events that the item has ended."""
 
 
 class Kinds(NamedTuple):
-    """What makes those of an API, for their places in the output."""
+    """Makers of an API's items; they take the item's index in the output."""
 
     reasoning: Callable[[int], Growing]
     content: Callable[[int], Growing]
@@ -60,7 +60,7 @@ class Kinds(NamedTuple):
 
 
 class Output:
-    """All of one answer, of which the last one may still grow."""
+    """All items of one answer; the last one may still grow."""
 
     def __init__(self, kinds: Kinds) -> None:
         self._kinds = kinds
@@ -70,16 +70,16 @@ class Output:
 
     @property
     def said(self) -> list[Object]:
-        """What there is so far."""
+        """The items so far."""
         return [one.said for one in self._all]
 
     @property
     def open(self) -> Growing | None:
-        """What may still grow."""
+        """The item that may still grow; None if there is none."""
         return self._open
 
     def feed(self, parts: Parts, logprobs: Logprobs = lambda tokens: ()) -> Iterator[Object]:
-        """Events of some more text."""
+        """Events of the next parts. `logprobs` gives those of content's tokens."""
         for part in parts:
             match part:
                 case Reasoning(text):
@@ -90,13 +90,13 @@ class Output:
                     yield from self._call(part)
 
     def finish(self, status: str) -> Iterator[Object]:
-        """Events of the end."""
+        """Events of the end: the open item ends with this status."""
         if self._open is not None:
             yield from self._open.closing(status)
             self._open = None
 
     def finish_with_content(self, status: str) -> Iterator[Object]:
-        """The same; an answer that says nothing says an empty text."""
+        """Like `finish`, but an answer without items gets an empty text."""
         if not self._all:
             yield from self._next(self._kinds.content)
         yield from self.finish(status)

@@ -1,4 +1,4 @@
-"""The playground: a page of static files, and what it must know of the server."""
+"""The playground: a page of static files, and what it needs to know about the server."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ HEADERS = {
     "Content-Security-Policy": POLICY,
     "X-Content-Type-Options": "nosniff",
     "Referrer-Policy": "no-referrer",
-    "Cache-Control": "no-cache",  # asks each time whether it has changed: page and API fit
+    "Cache-Control": "no-cache",  # revalidated each time, so that page and API match
 }
 
 
@@ -32,14 +32,14 @@ class PlaygroundFiles(StaticFiles):
     """The page may load nothing from elsewhere, run nothing inline, and be framed by nobody."""
 
     def file_response(self, *said: Any, **named: Any) -> Response:
-        """A file, or the word that it has not changed."""
+        """The file, or the answer that it has not changed, with the headers above."""
         response = super().file_response(*said, **named)
         response.headers.update(HEADERS)
         return response
 
 
 def add_playground(app: FastAPI, gateway: Gateway) -> None:
-    """`/` leads to `/playground/`, by relative addresses: a prefix before them does no harm."""
+    """Adds the routes. `/` redirects to `playground/`, relative, so that a path prefix works."""
 
     @app.get("/", include_in_schema=False)
     @app.get("/playground", include_in_schema=False)
@@ -48,12 +48,12 @@ def add_playground(app: FastAPI, gateway: Gateway) -> None:
 
     @app.get("/favicon.ico", include_in_schema=False)
     async def icon() -> Response:
-        """Browsers ask for it on pages that name none, such as a look at `/openapi.json`."""
+        """The icon, which browsers request for pages that name none, such as `/openapi.json`."""
         return FileResponse(FOLDER / "icon.svg", headers=HEADERS)
 
     @app.get("/playground/options", include_in_schema=False)
     async def options(request: Request) -> Response:
-        """What the page offers. Raises Unavailable while no verifier is known, Unauthenticated."""
+        """What the page offers. Raises Unauthenticated; Unavailable while no verifier is known."""
         gateway.require_caller(request.headers)
         return JsonAnswer(_options(gateway))
 

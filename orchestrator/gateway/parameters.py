@@ -1,4 +1,4 @@
-"""From a body to what the front takes: defaults of OpenAI's API, names of ours."""
+"""Translates a body to the front's parameters, with the defaults of OpenAI's API."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def parameters(
     grammar: Grammar | None,
     defaults: SamplingParameters = OPENAI,
 ) -> list[GenerationParameters]:
-    """One entry for each of the n choices; choice i uses seed + i, as in vLLM."""
+    """The parameters of each of the n choices; choice i uses seed + i, as in vLLM."""
     first = GenerationParameters(
         token_ids=prompt,
         sampling=_sampling(said, defaults, grammar),
@@ -49,7 +49,7 @@ def parameters(
 
 
 def seed_of(said: Generating) -> int:
-    """The one that was given, or else a new one."""
+    """The seed that was given, or else a random one."""
     return secrets.randbits(64) if said.seed is None else said.seed
 
 
@@ -78,7 +78,7 @@ def _logit_bias(said: dict[str, float]) -> tuple[tuple[int, float], ...]:
 
 def _max_tokens(said: Generating) -> int | None:
     if said.prompt_alone:
-        return 1  # which the prompt's forward brings in any case, and nobody sees
+        return 1  # the prompt's forward yields it in any case; it is not shown
     return said.max_completion_tokens or said.max_tokens
 
 
@@ -103,13 +103,14 @@ def _logprobs(said: Generating) -> int | None:
 
 
 def _prompt_logprobs(said: Generating) -> int | None:
-    """As many as one field or the other asks for."""
+    """The larger number of the two fields that ask for some; None if neither does."""
     asked = said.prompt_logprobs, echoed_logprobs(said)
     return max((count for count in asked if count is not None), default=None)
 
 
 def echoed_logprobs(said: Generating) -> int | None:
-    """How many likeliest tokens come beside those of an echoed prompt, if any are asked for."""
+    """How many likeliest tokens to show for each token of an echoed prompt; None without logprobs.
+    """
     return said.logprobs if isinstance(said, CompletionBody) and said.echo else None
 
 

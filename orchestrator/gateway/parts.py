@@ -1,4 +1,4 @@
-"""What some text of an answer made certain, in the order in which it stands there."""
+"""Parts of an answer (reasoning, content, tool calls) in the order of its text."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ from typing import NamedTuple
 
 
 class Reasoning(NamedTuple):
-    """What the answer thinks before it says something."""
+    """Text that the model thinks."""
 
     text: str
 
 
 class Content(NamedTuple):
-    """What it says. `tokens`: by their numbers in the answer, those whose text this is."""
+    """Text that the model says. `tokens`: its tokens, by their numbers in the answer."""
 
     text: str
     tokens: tuple[int, ...] = ()
 
 
 class CallPart(NamedTuple):
-    """Of one call: the first has id and name, and each some more of the arguments' text."""
+    """A piece of call number `call`: the first has id and name, each has more of the arguments."""
 
     call: int
     call_id: str
@@ -33,11 +33,11 @@ Part = Reasoning | Content | CallPart
 
 
 class Parts(list[Part]):
-    """Neighbours that belong together are one."""
+    """A list of parts in which neighbours that belong together are merged."""
 
     @classmethod
     def of(cls, told: Iterable[Part]) -> Parts:
-        """Of these. One by one every further one would copy all before it that it belongs to."""
+        """Merges these parts. Adding them one by one would copy the merged text each time."""
         runs: list[list[Part]] = []
         for part in filter(_says_something, told):
             if runs and _belong_together(runs[-1][-1], part):
@@ -47,7 +47,7 @@ class Parts(list[Part]):
         return cls(map(_as_one, runs))
 
     def add(self, part: Part) -> None:
-        """The next one, unless it says nothing."""
+        """Adds the next part, unless it is empty."""
         if not _says_something(part):
             return
         if self and _belong_together(self[-1], part):
@@ -57,17 +57,17 @@ class Parts(list[Part]):
 
     @property
     def reasoning(self) -> str:
-        """All of it."""
+        """The text of all reasoning."""
         return "".join(part.text for part in self if isinstance(part, Reasoning))
 
     @property
     def content(self) -> str:
-        """All of it."""
+        """The text of all content."""
         return "".join(part.text for part in self if isinstance(part, Content))
 
     @property
     def calls(self) -> list[CallPart]:
-        """All of them."""
+        """The pieces of all calls."""
         return [part for part in self if isinstance(part, CallPart)]
 
 
@@ -84,7 +84,7 @@ def _belong_together(first: Part, second: Part) -> bool:
 
 
 def _as_one(run: Sequence[Part]) -> Part:
-    """Of those that belong together."""
+    """Merges parts that belong together."""
     match run[0]:
         case CallPart() as first:
             said = [part.arguments for part in run if isinstance(part, CallPart)]

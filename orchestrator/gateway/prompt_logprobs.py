@@ -1,4 +1,4 @@
-"""Log-probabilities of a prompt's tokens: before those of an echoed text, and as vLLM has them."""
+"""Log-probabilities of a prompt's tokens: with an echoed prompt, or as vLLM's `prompt_logprobs`."""
 
 from __future__ import annotations
 
@@ -13,21 +13,22 @@ from orchestrator.tokenizer import Tokenizer
 
 Made = TypeVar("Made")
 
-LONG = 1 << 12  # entries beyond which others would notice the time that writing them takes
+LONG = 1 << 12  # entries beyond which writing them would hold up other requests
 
 
 @dataclass(frozen=True, slots=True)
 class PromptAnswer:
-    """Which of them an answer has, with so many likeliest tokens beside each.
+    """Where an answer has a prompt's logprobs: the numbers of likeliest tokens beside each token.
 
-    `echoed`: with the prompt's text, before the output's. `told`: in `prompt_logprobs`.
+    `echoed`: with the echoed prompt, before the output's. `told`: in `prompt_logprobs`. None is
+    not at all.
     """
 
     echoed: int | None = None
     told: int | None = None
 
     async def echo(self, generation: Generation, writer: CompletionLogprobs) -> dict[str, Any]:
-        """Parallel lists, of which the output's go on."""
+        """The echoed prompt's as parallel lists, which the output's continue."""
         said, prompt = generation.prompt_logprobs, generation.request.prompt
         assert said is not None, "the verifier was asked"
         most = self.echoed or 0
@@ -37,7 +38,10 @@ class PromptAnswer:
         )
 
     async def tell(self, generation: Generation, tokenizer: Tokenizer) -> list[Any]:
-        """Per token what is known of it and of likelier ones, by token id; null for the first."""
+        """vLLM's `prompt_logprobs`: null for the first token, then an object for each token.
+
+        It has an entry for the token itself and for each of the likeliest, by token id.
+        """
         said, prompt = generation.prompt_logprobs, generation.request.prompt
         assert said is not None, "the verifier was asked"
         most = self.told or 0

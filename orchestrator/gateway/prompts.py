@@ -1,4 +1,4 @@
-"""From what clients send to the tokens of prompts: texts, token ids, chats."""
+"""Turns what clients send (texts, token ids, chats) into the tokens of prompts."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from orchestrator.gateway.size import is_large
 from orchestrator.gateway.tools.offer import shown_tools
 from orchestrator.gateway.tools.schemas import ToolChoice
 
-LONG_CHAT = 1 << 16  # characters beyond which others would notice the time that a template takes
+LONG_CHAT = 1 << 16  # characters beyond which rendering would hold up other requests
 
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """A prompt under the name that its errors have; the text only where it is wanted."""
+    """A prompt. `field` names it in errors; `text` may be empty if it is not needed."""
 
     field: str
     token_ids: tuple[int, ...]
@@ -36,10 +36,11 @@ class Prompt:
 
 
 class Prompts:
-    """By the model's tokenizer and chat template. All raise InvalidInput by the client's names.
+    """Makes prompts with the model's tokenizer and chat template.
 
-    What a body of some megabytes may be long enough for is not done on the event loop, or not
-    before its length is known to be within the model's limits.
+    All methods raise InvalidInput with the client's field names. Work that a body of some megabytes
+    could make slow is done off the event loop, or once its length is known to be within the model's
+    limits.
     """
 
     def __init__(self, deployment: Deployment, template: ChatTemplate) -> None:
@@ -48,11 +49,13 @@ class Prompts:
         self._template = template
 
     async def of_completion(self, said: CompletionBody) -> list[Prompt]:
-        """In the order in which they came; with their texts where these are echoed."""
+        """The prompts in the client's order; with their texts if these are echoed."""
         return [await self._read(said, *entry) for entry in entries(said)]
 
     async def of_chat(self, said: ChatBody) -> Prompt:
-        """What the template makes of the messages; it writes the special tokens that belong."""
+        """A chat's prompt. The template writes the special tokens; the tokenizer adds none unless
+        asked to.
+        """
         text, token_ids = await self._chat(said)
         return await self._fitting(said, "messages", token_ids, text, told=True)
 
@@ -63,7 +66,7 @@ class Prompts:
         return (await self._chat(said))[1]
 
     async def text(self, said: DetokenizeBody) -> str:
-        """The text of token ids, special tokens left out."""
+        """The text of token ids, without special tokens."""
         if said.tokens:
             size = self._deployment.verifier.vocabulary_size
             check_token_ids("tokens", said.tokens, size)
@@ -77,7 +80,7 @@ class Prompts:
     async def _encoded(
         self, said: Generating | TokenizeBody, text: str, *, special: bool
     ) -> list[int]:
-        """With the tokenizer's special tokens, or without, where the client leaves it open."""
+        """Token ids of a text. `special`: the tokenizer adds its special tokens by default."""
         wanted = special if said.add_special_tokens is None else said.add_special_tokens
         return await self._tokenizer.encoded(text, add_special_tokens=wanted)
 
@@ -93,7 +96,7 @@ class Prompts:
     async def _fitting(
         self, said: Generating, field: str, token_ids: list[int], text: str | None, *, told: bool
     ) -> Prompt:
-        """The end of it, where no more is to be read; with its text where that is to be `told`."""
+        """The prompt, truncated if the client wants that, and checked; with its text if `told`."""
         most = said.truncate_prompt_tokens
         if most is not None and most < len(token_ids):
             token_ids, text = token_ids[-most:], None
@@ -120,7 +123,10 @@ class Prompts:
         return await asyncio.to_thread(render) if long else render()
 
     def _options(self, said: ChatBody | TokenizeBody) -> dict[str, Any]:
-        """What the template is told besides; one that knows no effort knows whether to think."""
+        """The template's further variables.
+
+        `reasoning_effort` is also given as whether to think, for templates that know no effort.
+        """
         options = said.chat_template_kwargs or {}
         effort = said.reasoning_effort if isinstance(said, ChatBody) else None
         if effort is None:
@@ -132,13 +138,13 @@ class Prompts:
 
 
 def count(said: CompletionBody) -> int:
-    """How many prompts there are."""
+    """The number of prompts."""
     one = isinstance(said.prompt, str) or isinstance(said.prompt[0], int)
     return 1 if one else len(said.prompt)
 
 
 def entries(said: CompletionBody) -> list[tuple[str, str | list[int]]]:
-    """Every prompt with the name of its place."""
+    """Every prompt with its field name."""
     prompts: Any = said.prompt
     if isinstance(prompts, str) or isinstance(prompts[0], int):
         return [("prompt", prompts)]
@@ -146,8 +152,10 @@ def entries(said: CompletionBody) -> list[tuple[str, str | list[int]]]:
 
 
 def _require_room(field: str, tokens: int, context_length: int) -> None:
-    """Raises ContextExceeded in the words by which clients of both APIs know it, without its code:
-    agents make their conversation shorter then, and go on.
+    """Raises ContextExceeded if the prompt leaves no room for output.
+
+    Clients of both APIs recognize it by these words, even without the error's code: agents then
+    shorten their conversation and go on.
     """
     most = context_length - 1
     if tokens > most:

@@ -1,4 +1,4 @@
-"""How the answers of the served model are read: its marks of reasoning, its way to write calls."""
+"""How the answers of the served model are read: its marks of reasoning, its notation of calls."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from orchestrator.gateway.tools.offer import Offer, make_offer
 
 
 class Readings:
-    """By the settings, or as the model's chat template shows."""
+    """Chooses how to read answers: as the settings say, or as the model's chat template shows."""
 
     def __init__(self, deployment: Deployment, template: ChatTemplate) -> None:
         self._settings = deployment.settings
@@ -32,28 +32,31 @@ class Readings:
         self._template = template
 
     def of(self, said: ChatBody, prompt: str) -> Reading:
-        """Of a chat with that prompt. Raises InvalidInput where nobody could tell its calls."""
+        """The reading of a chat's answers. Raises InvalidInput if its calls could not be read."""
         begun = joined(said.messages[-1].content) if said.continue_final_message else ""
         hidden = said.include_reasoning is False
         thought = self._thought(prompt, begun)
         return Reading(thought, self._offer(said, thought), hidden)
 
     def text_form(self, said: Generating, reading: Reading) -> TextForm:
-        """What the text has to tell, for the reading or because the client wants it."""
+        """Which special tokens and endings the text shows, for the reading or for the client."""
         named = reading.named_tokens
         if said.skip_special_tokens is False:
             named |= self._tokenizer.special_tokens
         return TextForm(named_tokens=named, ending=bool(said.include_stop_str_in_output))
 
     def _thought(self, prompt: str, begun: str) -> Thought | ChannelThought | None:
-        """What the answer may think before."""
+        """The reasoning that the answer may have; None if it has none that is marked.
+
+        `begun`: what the prompt already has of the answer.
+        """
         if self._channels:
             return channels_after(prompt, self._tokenizer)
         known = self._marks
         return known and thought_after(prompt, known, self._tokenizer, begun=begun)
 
     def _offer(self, said: ChatBody, thought: Thought | ChannelThought | None) -> Offer | None:
-        """What the answer may call; one that calls nothing is of the form that is asked for."""
+        """The calls that the answer may have; without calls, it has the form that was asked for."""
         if not said.tools or not said.may_call:
             return None
         if self._notation is None:

@@ -1,4 +1,4 @@
-"""What is a chat inside was asked for in other words: mistakes are told in the client's."""
+"""Translates field names in errors back from a chat's to those of the API that the client used."""
 
 from __future__ import annotations
 
@@ -9,7 +9,10 @@ from draftloop.errors import InvalidInput
 
 
 class Renaming:
-    """Pairs of a chat's name and the client's; `wholes` are told without what is within them."""
+    """`pairs`: a chat's field name and the client's. `wholes`: names that errors end with.
+
+    What is within the fields of `wholes` is left out, since it is not what the client wrote.
+    """
 
     def __init__(self, pairs: Sequence[tuple[str, str]], wholes: Sequence[str]) -> None:
         self._pairs = tuple(pairs)
@@ -17,7 +20,7 @@ class Renaming:
 
     @contextlib.contextmanager
     def __call__(self) -> Iterator[None]:
-        """Raises what is raised within, by the client's names."""
+        """Context in which InvalidInput is raised with the client's field names."""
         try:
             yield
         except InvalidInput as error:

@@ -1,4 +1,4 @@
-"""How a round went: the sources of its tokens, its draft, what ended that and what was accepted."""
+"""The trace of a round: its tokens' sources, its draft, why that ended, what was accepted."""
 
 from __future__ import annotations
 
@@ -9,9 +9,11 @@ from orchestrator.tokenizer import Tokenizer
 
 
 def trace(piece: Piece, tokenizer: Tokenizer) -> dict[str, Any]:
-    """A token's `text` is what it made certain: the pieces of a character come with its last token.
+    """The trace of the round that gave `piece`.
 
-    The draft is a list of nodes, parents before children; parent -1 is the last committed token.
+    A token's `text` is the text that it completes: a character of several tokens comes with the
+    last one. The draft is a list of nodes, parents before children; parent -1 is the last committed
+    token.
     """
     draft = piece.draft
     return {

@@ -1,4 +1,4 @@
-"""The generations behind one answer, side by side, as one sequence of steps."""
+"""Runs the generations of one answer concurrently, as one sequence of steps."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ NOTHING = Piece(token_ids=(), sources=(), told=tuple)
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """What one round added to a choice; the last one says why the choice ended."""
+    """What one round added to a choice; the choice's last step has its finish reason."""
 
     choice: int
     piece: Piece
     finish_reason: str | None
 
     def without_output(self) -> Step:
-        """Of a choice that has none."""
+        """The step without its text; if it is the last, the finish reason is `length`."""
         return Step(self.choice, NOTHING, self.finish_reason and LENGTH)
 
 
@@ -38,13 +38,14 @@ Steps = asyncio.Queue[Step | Exception | None]
 async def steps(
     front: Front, generations: Sequence[Generation], headers: Headers, caller: Caller
 ) -> AsyncGenerator[Step, None]:
-    """Yields until all have ended; the first error ends all of them, and so does a server's end.
+    """Yields the steps of all generations until all have ended.
 
-    `headers` of the HTTP request may name the trace that they are part of.
+    The first error ends all of them, and so does the server's shutdown. Overloaded is raised before
+    any step: either all are admitted, or none runs. `headers` of the HTTP request may name the
+    trace that they are part of.
 
-    Overloaded comes before any step: either all are admitted or none is served. They never wait
-    for a slow reader: what they produce is bounded by their token limits. Closing this stops them
-    within a round and waits until their sessions are freed.
+    Generations never wait for a slow reader: their output is bounded by their token limits. Closing
+    the generator stops them within a round and waits until their sessions are freed.
     """
     queue: Steps = asyncio.Queue()
     with contextlib.ExitStack() as room, front.ending.told(functools.partial(_tell, queue)):
@@ -55,7 +56,7 @@ async def steps(
             )
             for index, generation in enumerate(generations)
         ]
-        # Whoever reads slowly has room for as long as something runs for him, and no longer.
+        # A slow reader counts as admitted for as long as something runs for it, and no longer.
         running = asyncio.gather(*tasks, return_exceptions=True)
         running.add_done_callback(lambda _: room.close())
         try:
@@ -75,7 +76,7 @@ async def steps(
 
 
 def _tell(queue: Steps) -> None:
-    """The next thing that anybody takes of it is that the server stops."""
+    """Empties the queue and puts the error in that the server stops, so that it is read next."""
     while not queue.empty():
         queue.get_nowait()
     queue.put_nowait(stopping())

@@ -1,4 +1,4 @@
-"""How tokens are chosen where a request does not say: as the model's makers advise, as in vLLM."""
+"""Default sampling parameters: as the model's `generation_config.json` advises, as in vLLM."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ OPENAI = SamplingParameters(temperature=1.0)
 
 
 def sampling_defaults(tokenizer_folder: Path) -> SamplingParameters:
-    """OpenAI's, but for what the `generation_config.json` beside the tokenizer says.
+    """OpenAI's defaults, except for what the `generation_config.json` beside the tokenizer sets.
 
-    Raises StartupFailure where that cannot be read or breaks a rule.
+    Raises StartupFailure if that file cannot be read or breaks a rule.
     """
     file = tokenizer_folder / FILE
     told = json_object(file)
     try:
         given = {name: _number(name, told[name]) for name in FIELDS if told.get(name) is not None}
         chosen = SamplingParameters(**{"temperature": OPENAI.temperature, **given})
-        chosen.validate(vocabulary_size=0)  # it names no tokens
+        chosen.validate(vocabulary_size=0)  # there are no token ids to check
     except InvalidInput as error:
         raise StartupFailure(f"generation_config: {file}: {error}") from None
     return chosen

@@ -1,4 +1,4 @@
-"""What an HTTP client may send to each route.
+"""The bodies that clients may send to each route.
 
 Types are strict, unknown fields are errors, null means "not given".
 """
@@ -20,7 +20,7 @@ from orchestrator.gateway.unsupported import CHAT, COMPLETION, without_unsupport
 
 
 def _prompt(value: Any, _read: Any) -> Any:
-    """One look instead of four branches that each complain about every entry."""
+    """Validates a prompt in one pass; the union's four branches would each report every entry."""
     match value:
         case str() | [str(), *_] if not isinstance(value, list) or all(
             isinstance(entry, str) for entry in value
@@ -145,7 +145,7 @@ class ChatBody(Generating):
 
     @property
     def form_field(self) -> str | None:
-        """The field that says what the answer must look like."""
+        """Name of the field that sets the answer's form; None if there is none."""
         form = super().form_field
         calls = self.may_call and (form is None or self.tool_choice not in (None, "auto"))
         return "tools" if calls else form
@@ -162,7 +162,7 @@ class ChatBody(Generating):
 
 
 class TokenizeBody(RequestBody):
-    """`POST /tokenize`: of a text, or of what the chat template makes of messages."""
+    """`POST /tokenize`: a text, or messages for the chat template."""
 
     model: str | None = None
     prompt: str | None = None

@@ -1,4 +1,4 @@
-"""The HTTP server's life: bound at once, welcoming once ready, polite at the end."""
+"""The HTTP server: binds at once, accepts requests once ready, drains before it stops."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from orchestrator.gateway.gateway import Gateway
 from orchestrator.gateway.sampling_defaults import FIELDS, OPENAI, sampling_defaults
 
 BACKLOG = 2048
-# Longer than what balancers keep idle connections for, which would otherwise meet a closed one.
+# Longer than load balancers keep idle connections, so that they do not use one that is closed.
 KEEP_ALIVE_S = 75
 MOST_HEADER_BYTES = 1 << 16
 
@@ -33,7 +33,7 @@ class HttpServer:
     """Runs on the event loop of the gRPC server, over the same front."""
 
     def __init__(self, settings: OrchestratorSettings, front: Front) -> None:
-        """Raises StartupFailure where chat template or generation config are unusable."""
+        """Raises StartupFailure if the chat template or generation config is unusable."""
         self._settings = settings
         self.address = ""
         template = ChatTemplate(settings.tokenizer, settings.chat_template)
@@ -41,7 +41,7 @@ class HttpServer:
         tls = settings.server_tls
         config = uvicorn.Config(
             build_app(self.gateway, settings.http_max_body_bytes),
-            # httptools loses the body behind an offer to upgrade, which Java's clients make.
+            # Not httptools, which loses the body after an offer to upgrade, as Java's clients send.
             http=Connection, h11_max_incomplete_event_size=MOST_HEADER_BYTES,
             ws="none", lifespan="off", access_log=False, log_config=None, server_header=False,
             timeout_keep_alive=KEEP_ALIVE_S, timeout_graceful_shutdown=1,
@@ -52,7 +52,7 @@ class HttpServer:
         self._serving: asyncio.Task[None] | None = None
 
     async def listen(self) -> None:
-        """Binds and starts. Raises StartupFailure where the address cannot be had."""
+        """Binds and starts. Raises StartupFailure if the address cannot be bound."""
         listening = _bound(self._settings.http_listen)
         host = self._settings.http_listen.rpartition(":")[0]
         self.address = f"{host}:{listening.getsockname()[1]}"
@@ -60,7 +60,7 @@ class HttpServer:
         log.info("listening for HTTP", address=self.address)
 
     def ready(self) -> None:
-        """Welcomes requests."""
+        """Accepts requests from now on, and writes the address file if there is one."""
         self.gateway.ready = True
         if self._settings.http_address_file:
             write_whole(self._settings.http_address_file, self.address)
@@ -71,15 +71,15 @@ class HttpServer:
         return len(self._server.server_state.tasks) > 0
 
     def refuse(self) -> None:
-        """From now on new work is refused, with a word; what runs goes on.
+        """Refuses new requests with an error from now on; those that run go on.
 
-        Who has sent half a request has not asked for anything yet.
+        A request whose body has not arrived completely is new.
         """
         self.gateway.ready = False
         self.gateway.reading.end_all()
 
     async def stop(self) -> None:
-        """Cuts what still runs."""
+        """Stops the server, and cuts off requests that still run."""
         self._server.should_exit = True
         if self._serving is not None:
             await self._serving
@@ -88,7 +88,7 @@ class HttpServer:
 class _Server(uvicorn.Server):
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Signals are the role's, not this server's."""
+        """Does nothing: signals are handled by the role, not by this server."""
         yield
 
 

@@ -1,4 +1,4 @@
-"""Whether what a client sent is so large that others would notice the time that it takes."""
+"""Whether what a client sent is so large that processing it would hold up other requests."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from typing import Any
 
 from pydantic import BaseModel
 
-VALUE_LETTERS = 32  # that a value weighs as much as, whatever it is
+VALUE_LETTERS = 32  # what any value counts, besides its text
 
 
 def is_large(letters: int, *said: Any) -> bool:
-    """Whether these weigh more than so many letters; looks at no more of them than it has to."""
+    """Whether these count more than so many letters. Looks at no more of them than it has to."""
     waiting = [*said]
     while waiting and letters >= 0:
         value = waiting.pop()

@@ -1,4 +1,4 @@
-"""Answers that end when the client does: nothing is generated for nobody."""
+"""Answers that end when the client disconnects: nothing is generated that nobody reads."""
 
 from __future__ import annotations
 
@@ -17,17 +17,20 @@ from orchestrator.gateway.errors import ClientGone
 Result = TypeVar("Result")
 LastWords = Callable[[Exception], bytes]  # what to say of an error that ends a stream
 
-STALLED_S = 60.0  # a client whose buffers have been full for so long has gone, or may as well
-QUIET_S = 15.0  # clients wait for an answer's head, and behind it for more, often 300 s each
-WAITING = b": waiting\n\n"  # a comment, of which nobody makes an event
+STALLED_S = 60.0  # a client whose buffers have been full for so long counts as gone
+# Between comments before the first event: clients wait for an answer's head, and after that for
+# more, often 300 s each.
+QUIET_S = 15.0
+WAITING = b": waiting\n\n"  # a comment, which clients ignore
 
 log = logs.get(__name__)
 
 
 async def while_connected(receive: Receive, work: Coroutine[Any, Any, Result]) -> Result:
-    """What `work` returns or raises; it is cancelled, and ClientGone raised, if the client leaves.
+    """Returns or raises what `work` does, unless the client disconnects before.
 
-    For a request whose body has been read: what `receive` then says is that the client has left.
+    Then cancels it and raises ClientGone. The request's body must have been read: the next message
+    of `receive` is then the disconnect.
     """
     working = asyncio.ensure_future(work)
     leaving = asyncio.ensure_future(_gone(receive))
@@ -48,21 +51,23 @@ async def _gone(receive: Receive) -> None:
 
 
 class EventStream(Response):
-    """Server-sent events. An error before the first one has a status of its own, unless that was
-    long in coming: clients then hear that somebody is there.
+    """Server-sent events. An error before the first event is answered with its own status.
+
+    If the first event takes longer than `QUIET_S`, the stream begins with comments as signs of
+    life, and a later error is sent as an event.
     """
 
     media_type = "text/event-stream"
 
     def __init__(self, events: AsyncGenerator[bytes, None], last_words: LastWords) -> None:
-        # A proxy that gathers the events would undo the streaming.
+        # Asks proxies not to buffer events, which would undo the streaming.
         super().__init__(headers={"Cache-Control": "no-cache", "X-Accel-Buffering": "no"})
         del self.headers["content-length"]
         self._events = events
         self._last_words = last_words
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Sends what there is until it ends or the client leaves."""
+        """Sends the events until they end or the client disconnects."""
         with contextlib.suppress(ClientGone):
             await while_connected(receive, self._send(send))
 
@@ -88,7 +93,7 @@ class EventStream(Response):
 
 
 async def _heard(events: AsyncGenerator[bytes, None]) -> AsyncGenerator[bytes, None]:
-    """The events, and signs of life for as long as the first one is not there."""
+    """The events, after a comment every `QUIET_S` until the first one is there."""
     first = asyncio.ensure_future(anext(events))
     try:
         while not (await asyncio.wait({first}, timeout=QUIET_S))[0]:
@@ -102,7 +107,7 @@ async def _heard(events: AsyncGenerator[bytes, None]) -> AsyncGenerator[bytes, N
 
 
 async def _send_body(send: Send, data: bytes) -> None:
-    """Raises ClientGone where the client does not read any more."""
+    """Sends a piece. Raises ClientGone if the client has stopped reading."""
     try:
         async with asyncio.timeout(STALLED_S):
             await send({"type": "http.response.body", "body": data, "more_body": True})

@@ -1,4 +1,4 @@
-"""What form an answer must have, in OpenAI's words or vLLM's, as a grammar."""
+"""Translates the fields for structured output, OpenAI's and vLLM's, to a grammar."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from orchestrator.gateway.generating import Generating
 
 
 def grammar_of(said: Generating) -> Grammar | None:
-    """None where any text will do."""
+    """The grammar of the answer's content; None if any text will do."""
     if said.structured_outputs is not None:
         return _structured(said.structured_outputs)
     if said.response_format is None or said.response_format.type == "text":

@@ -1,5 +1,7 @@
-"""Bodies that come to a route as the objects of their JSON, to be read by it: the long ones in a
-thread, since a check of each of their values takes seconds."""
+"""Bodies that are validated by their route instead of the framework.
+
+Long ones are validated in a thread, since checking each of their values takes seconds.
+"""
 
 from __future__ import annotations
 
@@ -15,23 +17,21 @@ from orchestrator.gateway.body import RequestBody
 from orchestrator.gateway.envelope import deadline_of
 from orchestrator.metrics import count_refused
 
-LONG_BODY = 1 << 16  # bytes beyond which others would notice the time that reading takes
-# In an annotation: the document says what the body has to be, and the framework does not look.
+LONG_BODY = 1 << 16  # bytes beyond which validation would hold up other requests
+# In an annotation: the OpenAPI document describes the body, but the framework does not validate it.
 UNREAD = WrapValidator(lambda body, _: body)
 
 Read = TypeVar("Read", bound=RequestBody)
 
 
 async def read(kind: type[Read], unread: Read, request: Request) -> Read:
-    """What the body says. Raises InvalidInput, DeadlineExceeded, or as the framework does where
-    it has no form.
-    """
+    """The validated body. Raises InvalidInput, DeadlineExceeded, or RequestValidationError."""
     try:
         async with deadline_of(request).bounding():
             if len(await request.body()) > LONG_BODY:
                 return await asyncio.to_thread(_read, kind, unread)
             return _read(kind, unread)
-    except DraftloopError as error:  # what the framework raises is counted where it is answered
+    except DraftloopError as error:  # RequestValidationError is counted where it is answered
         count_refused(error)
         raise
 

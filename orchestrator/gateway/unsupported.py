@@ -1,6 +1,6 @@
-"""What others' APIs have and this server has not: refused by name, where it would change anything.
+"""Fields of other APIs that this server does not support: refused where they would have an effect.
 
-A value that asks for nothing, such as `functions: []`, passes.
+A value without effect, such as `functions: []`, passes.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ from orchestrator.gateway.errors import Unsupported
 
 Table = Mapping[str, tuple[Any, ...]]
 
-# Field and the values that ask for nothing; null always does.
+# Fields and their values without effect; null is always one.
 OTHERS: Table = {  # vLLM's and llama.cpp's
     "use_beam_search": (False,),
     "length_penalty": (1, 1.0),
     "priority": (0,),
     "spaces_between_special_tokens": (True,),
     "return_tokens_as_token_ids": (False,),
-    "cache_prompt": (True, False),  # which is always done, and never changes an answer
+    "cache_prompt": (True, False),  # it is always done, and never changes an answer
 }
 COMPLETION: Table = {
     **OTHERS,
@@ -34,7 +34,7 @@ CHAT: Table = {
     "web_search_options": (),
     "documents": ([],),
     "mm_processor_kwargs": ({},),
-    "echo": (False,),  # what completions have
+    "echo": (False,),  # a field of text completions
     "best_of": (1,),
 }
 RESPONSES: Table = {
@@ -55,9 +55,9 @@ MESSAGES: Table = {
 
 
 def without_unsupported(body: Any, table: Table) -> Any:
-    """The body without the fields that ask for nothing.
+    """The body without the fields of the table.
 
-    Raises Unsupported for the first that asks for something.
+    Raises Unsupported for the first one whose value would have an effect.
     """
     if not isinstance(body, dict):
         return body

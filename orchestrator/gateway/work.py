@@ -29,24 +29,27 @@ Form = TypeVar("Form", bound=AnswerFormat)
 
 @dataclass(slots=True, kw_only=True)
 class Work(Generic[Form]):
-    """Choices in the order of the prompts, n for each. Every request needs a new one."""
+    """The choices of one request, n for each prompt, in the order of the prompts.
+
+    Every request needs a new one.
+    """
 
     front: Front
     model: str
     fingerprint: str
     generations: list[Generation]
     prompt_tokens: int
-    choices: int  # of every prompt
+    choices: int  # per prompt
     form: Form
     headers: Headers
     caller: Caller
-    form_field: str | None = None  # by which the client said what the answers must look like
+    form_field: str | None = None  # the client's field that sets the answers' form
     include_usage: bool = False
     continuous_usage: bool = False
     traced: bool = False
     tells_token_ids: bool = False
     of_prompts: PromptAnswer = PromptAnswer()
-    prompt_alone: bool = False  # the choices are their prompts, and what follows is left out
+    prompt_alone: bool = False  # the choices are their prompts; generated tokens are left out
     answer_id: str = field(init=False)
     created: int = field(default_factory=lambda: int(time.time()))
     _logprobs: list[LogprobsFormat] = field(init=False)
@@ -80,7 +83,7 @@ class Work(Generic[Form]):
         return answer | {"usage": self.usage(), "metrics": self.metrics()}
 
     async def events(self) -> AsyncGenerator[bytes, None]:
-        """The answer as events, the final one included; several may come as one piece."""
+        """The answer as events, including the final `[DONE]`; a piece may hold several events."""
         opened: set[int] = set()
         left = len(self.generations)
         async with contextlib.aclosing(self.steps()) as all_steps:
@@ -91,7 +94,7 @@ class Work(Generic[Form]):
                     choices = self.form.opening(step.choice, echoed)
                     opened.add(step.choice)
                 left -= step.finish_reason is not None
-                # A round may make no text certain: half a character, or what may begin a stop text.
+                # A round may complete no text: half a character, or the beginning of a stop text.
                 delta, wanted = self._delta(step), self.traced or self.tells_token_ids
                 if wanted or self.form.says_something(delta):
                     choices.append(delta)
@@ -108,11 +111,11 @@ class Work(Generic[Form]):
         yield DONE
 
     def last_words(self, error: Exception) -> bytes:
-        """What a stream says of an error that ends it."""
+        """The events that report an error which ends the stream."""
         return last_words(error)
 
     async def steps(self) -> AsyncGenerator[Step, None]:
-        """What the rounds bring. Raises what ends them, by the client's own names of fields."""
+        """The steps of all choices. Raises what ends them, with the client's field names."""
         running = steps(self.front, self.generations, self.headers, self.caller)
         try:
             async with contextlib.aclosing(running):
@@ -122,13 +125,13 @@ class Work(Generic[Form]):
             raise by_form_field(error, self.form_field) from None
 
     def _output(self, generation: Generation) -> Sequence[int]:
-        """Token ids of what the answer tells of it."""
+        """Token ids of the output that the answer shows."""
         return () if self.prompt_alone else generation.output
 
     def _tell_ids(
         self, answer: dict[str, Any], choice: Choice, output: Sequence[int], *, first: bool
     ) -> None:
-        """What a choice's text was made of, where the client wants to know; its prompt's once."""
+        """Adds a choice's token ids if the client wants them; with `first`, its prompt's too."""
         if not self.tells_token_ids:
             return
         choice["token_ids"] = list(output)
@@ -137,7 +140,7 @@ class Work(Generic[Form]):
             self._of_prompt(answer, choice)["prompt_token_ids"] = list(prompt)
 
     async def _tell_prompt(self, answer: dict[str, Any], choice: Choice) -> None:
-        """How likely the tokens of a choice's prompt were, where the client wants to know."""
+        """Adds the logprobs of a choice's prompt if the client wants them."""
         place = self._of_prompt(answer, choice)
         if self.of_prompts.told is not None and "prompt_logprobs" not in place:
             generation = self.generations[choice["index"]]
@@ -145,7 +148,7 @@ class Work(Generic[Form]):
             place["prompt_logprobs"] = told
 
     def _of_prompt(self, answer: dict[str, Any], choice: Choice) -> dict[str, Any]:
-        """Where prompts are spoken of, as in vLLM: beside the choices where all have one."""
+        """The object with the prompt's fields: as in vLLM, the answer if all choices share one."""
         return answer if self.form.one_prompt else choice
 
     async def _echoed_logprobs(self, index: int) -> dict[str, Any] | None:
@@ -155,7 +158,7 @@ class Work(Generic[Form]):
         return await self.of_prompts.echo(self.generations[index], writer)
 
     def _stop_reason(self, index: int) -> str | int | None:
-        """vLLM's: which stop text or token of the client's ended a choice, if one of them did."""
+        """vLLM's `stop_reason`: the client's stop text or token that ended a choice, if one did."""
         generation = self.generations[index]
         if self.prompt_alone:
             return None
@@ -175,7 +178,7 @@ class Work(Generic[Form]):
         return choice
 
     def written(self, index: int, entries: list[TokenLogprobs] | tuple[TokenLogprobs, ...]) -> Any:
-        """A choice's next log-probabilities; None where nobody asked."""
+        """A choice's next log-probabilities; None if the client did not ask for them."""
         asked = self.generations[index].request.logprobs is not None
         return self._logprobs[index].of(entries) if asked else None
 
@@ -196,7 +199,7 @@ class Work(Generic[Form]):
         }
 
     def usage(self) -> dict[str, Any]:
-        """A prompt counts once, however many choices continue it."""
+        """Numbers of tokens. A prompt counts once, however many choices continue it."""
         firsts = self.generations[:: self.choices]
         cached = sum(generation.cached_prompt_tokens for generation in firsts)
         told = () if self.prompt_alone else self.generations
@@ -212,11 +215,11 @@ class Work(Generic[Form]):
         return usage
 
     def metrics(self) -> dict[str, Any]:
-        """What there is to tell of drafts and time."""
+        """Figures of drafting and times."""
         most = self.front.deployment.settings.max_draft_tokens
         return figures.metrics(self.generations, most)
 
 
 def _joined(first: dict[str, Any] | None, second: Any) -> Any:
-    """Parallel lists, one after the other."""
+    """Joins parallel lists, name by name."""
     return second if first is None else {name: first[name] + second[name] for name in first}
