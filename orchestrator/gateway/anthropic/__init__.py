@@ -1,1 +1,1 @@
-"""Anthropic's Messages API, in which every message is a chat of the other API."""
+"""Anthropic's Messages API; each request is translated to a chat of OpenAI's API."""

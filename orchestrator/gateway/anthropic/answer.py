@@ -1,4 +1,4 @@
-"""One answer of the Messages API: whole, or as a stream of events."""
+"""An answer of the Messages API, as a whole or as a stream of events."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ ENDS = {"stop": "end_turn", "length": "max_tokens", "tool_calls": "tool_use"}
 
 
 class MessageAnswer(EventAnswer):
-    """Its events have what is new, and the first one what there is before the first token."""
+    """The first event has what is known before the first token, the others only what is new."""
 
     names, id_prefix = own_names, "msg"
 
@@ -27,7 +27,7 @@ class MessageAnswer(EventAnswer):
         self._end: Object = {"stop_reason": None, "stop_sequence": None}
 
     def last_words(self, error: Exception) -> bytes:
-        """What a stream says of an error that ends it."""
+        """The event that reports an error which ends the stream."""
         return named_event("error", problem(error).anthropic_body)
 
     def _opening(self) -> Iterator[Object]:
@@ -67,7 +67,7 @@ class MessageAnswer(EventAnswer):
         }
 
     def _usage(self) -> Object:
-        """As here: what was found in the cache does not count as input."""
+        """Usage as this API counts it: input does not include tokens found in the cache."""
         counted = self._work.usage()
         cached = counted["prompt_tokens_details"]["cached_tokens"]
         usage = {

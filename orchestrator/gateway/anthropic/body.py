@@ -1,4 +1,4 @@
-"""`POST /v1/messages`: what it may say, and the chat that it means."""
+"""`POST /v1/messages`: the body, and its translation to a chat."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Thinking(Body):
 
     @property
     def template_options(self) -> dict[str, bool]:
-        """By the names that chat templates know."""
+        """The same under the names that chat templates know."""
         wanted = self.type != "disabled"
         return {"enable_thinking": wanted, "thinking": wanted}
 
@@ -44,7 +44,7 @@ class OutputFormat(Body):
 
     @property
     def as_in_chats(self) -> dict[str, Any]:
-        """Chats have the schema in an object of its own."""
+        """A chat's `response_format`, which has the schema in an object of its own."""
         return {"type": self.type, "json_schema": {"schema": self.schema_}}
 
 
@@ -56,7 +56,7 @@ class OutputConfig(Body):
 
 
 class MessagesBody(InOtherWords):
-    """One answer to a conversation. What is counted of it is its prompt."""
+    """`POST /v1/messages`, and `count_tokens`, which counts the tokens of its prompt."""
 
     messages: Annotated[ListOf[Turn], Field(min_length=1)]
     system: str | ListOf[Text] | None = Field(None, description="the system's words, before them")

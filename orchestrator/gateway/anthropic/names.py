@@ -1,4 +1,4 @@
-"""What a chat's fields are called in the Messages API."""
+"""Names of a chat's fields in the Messages API."""
 
 from __future__ import annotations
 
@@ -14,5 +14,5 @@ NAMES = (
     ("tool_choice.function", "tool_choice"),
     ("parallel_tool_calls", "tool_choice.disable_parallel_tool_use"),
 )
-# A turn may have become several messages: which one is not told.
+# A turn may have become several messages, so errors do not say in which message they are.
 own_names = Renaming(NAMES, wholes=("messages",))

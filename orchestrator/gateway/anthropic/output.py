@@ -1,4 +1,4 @@
-"""The blocks of a message's content, and the events of their growth."""
+"""The blocks of a message's content, and the events that tell of their growth."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from orchestrator.gateway.parts import CallPart
 
 
 class Block(Growing):
-    """One of them, known by its place."""
+    """A block of content; events refer to it by its index."""
 
     delta_type: ClassVar[str]
     delta_field: ClassVar[str]
@@ -30,7 +30,7 @@ class Block(Growing):
 
     @abstractmethod
     def _grown(self) -> Object:
-        """What its text makes of the fields."""
+        """The fields that the text so far gives."""
 
     def opening(self) -> Iterator[Object]:
         yield self._event("start", {"content_block": copy.deepcopy(self.said)})
@@ -47,7 +47,7 @@ class Block(Growing):
 
 
 class TextBlock(Block):
-    """What the answer says."""
+    """Text of the answer."""
 
     delta_type, delta_field = "text_delta", "text"
 
@@ -59,7 +59,7 @@ class TextBlock(Block):
 
 
 class ThinkingBlock(Block):
-    """What the answer thinks before. Nobody signs it: it comes back as it is told."""
+    """Reasoning before the answer. The signature is empty: clients send the text itself back."""
 
     delta_type, delta_field = "thinking_delta", "thinking"
 
@@ -71,7 +71,7 @@ class ThinkingBlock(Block):
 
 
 class ToolUseBlock(Block):
-    """A call of a tool. Its input is told as an object, but streamed as the text of one."""
+    """A call of a tool. Its input is an object, but is streamed as the object's JSON text."""
 
     delta_type, delta_field = "input_json_delta", "partial_json"
 
@@ -83,7 +83,7 @@ class ToolUseBlock(Block):
 
 
 def _object(text: str) -> Object:
-    """As far as it goes: a limit may have cut it, and a model may write what is none."""
+    """The object in a text that a limit may have cut off; empty if it is not an object."""
     try:
         said = from_json(text, allow_partial=True)
     except ValueError:

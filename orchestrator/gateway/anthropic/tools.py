@@ -1,4 +1,4 @@
-"""What a message may call, in Anthropic's words."""
+"""Anthropic's fields for tools, and their translation to a chat's."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ OF_NO_EFFECT = (
     "cache_control", "strict", "defer_loading", "eager_input_streaming", "input_examples",
     "allowed_callers",
 )  # fmt: skip
-# Beginnings of the types of tools that run at Anthropic's servers: no model here would call them.
+# Beginnings of the types of tools that run on Anthropic's servers: no model here would call them.
 SERVERS_OWN = (
     "web_search_", "web_fetch_", "code_execution_", "tool_search_tool_", "mcp_toolset", "advisor_",
 )  # fmt: skip
@@ -33,7 +33,7 @@ class MessagesTool(SentBack):
 
     @property
     def as_in_chats(self) -> dict[str, Any]:
-        """As a function."""
+        """The tool as a chat's function."""
         function = {
             "name": self.name, "description": self.description, "parameters": self.input_schema,
         }  # fmt: skip
@@ -56,7 +56,7 @@ class Choice(Body):
 
     @property
     def as_in_chats(self) -> dict[str, Any]:
-        """A chat's two fields."""
+        """The same as a chat's fields `tool_choice` and `parallel_tool_calls`."""
         chosen: Any = {"type": "function", "function": {"name": self.name}}
         said: dict[str, Any] = {"tool_choice": CHOICES.get(self.type, chosen)}
         if self.disable_parallel_tool_use is not None:
@@ -65,7 +65,10 @@ class Choice(Body):
 
 
 def without_servers_own(tools: Any) -> Any:
-    """Those that the client runs. Raises Unsupported for one whose schema only a model knows."""
+    """The tools without those that run on Anthropic's servers.
+
+    Raises Unsupported for tools without a schema, which only Anthropic's models know.
+    """
     if not isinstance(tools, list):
         return tools
     own = []

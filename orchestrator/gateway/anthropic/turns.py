@@ -1,4 +1,4 @@
-"""What the turns of a message's conversation are made of, and the chat that they stand for."""
+"""The turns of a conversation in the Messages API, and their translation to a chat's messages."""
 
 from __future__ import annotations
 
@@ -14,42 +14,42 @@ from orchestrator.gateway.body import Body, ListOf, SentBack, by_type, meant
 from orchestrator.gateway.messages import UNREAD, UNSEEN, answered, joined, of_system
 from orchestrator.gateway.tools.schemas import FunctionName
 
-# Of no meaning here: marks for a cache that keeps beginnings by itself, and what an answer's blocks
-# have when clients send them back.
+# Of no effect here: marks for the cache, which keeps prefixes by itself, and fields that an
+# answer's blocks have when clients send them back.
 OF_NO_EFFECT = ("cache_control", "citations", "signature", "caller", "toolset_name")
-# Of the system's words amid a conversation: how long they count, and how what follows is answered.
+# Fields of system turns within a conversation: how long they apply, and how to answer after them.
 OF_WORDS = ("clear_at", "output_config")
 
 
 class Block(SentBack):
-    """Any of them."""
+    """Base of the blocks of a turn."""
 
     of_no_effect = OF_NO_EFFECT
 
 
 class Text(Block):
-    """Of a message, of the system's words, or of what came of a call."""
+    """Text of a turn, of the system's instructions, or of a call's result."""
 
     type: Literal["text"]
     text: str
 
 
 class Thought(Block):
-    """What an earlier answer thought."""
+    """Reasoning of an earlier answer."""
 
     type: Literal["thinking"]
     thinking: str
 
 
 class Redacted(Block):
-    """What an earlier answer of somebody else thought, and nobody can read."""
+    """Reasoning of an answer of another server, which cannot be read here."""
 
     type: Literal["redacted_thinking"]
     data: str
 
 
 class Called(Block):
-    """What an earlier answer called."""
+    """A call of an earlier answer."""
 
     type: Literal["tool_use"]
     id: str
@@ -58,7 +58,7 @@ class Called(Block):
 
 
 class Returned(Block):
-    """What came of a call."""
+    """The result of a call."""
 
     type: Literal["tool_result"]
     tool_use_id: str
@@ -81,8 +81,9 @@ KINDS = {
 
 
 def _as_text(block: Any) -> Any:
-    """In words, what a tool may bring beside them. Of tools that a search has found the name will
-    do: the model knows them all.
+    """A text block in place of other blocks that a tool's result may have.
+
+    Of tools that a search has found, the name is enough: the model knows them all.
     """
     match block:
         case {"type": "tool_reference", "tool_name": str(name)}:
@@ -117,16 +118,16 @@ AnyBlock = Annotated[
 
 
 class Turn(Body):
-    """One of the conversation."""
+    """One turn of the conversation."""
 
     role: Literal["user", "assistant", "system"]
     content: str | ListOf[AnyBlock]
 
 
 def readable(messages: Any) -> Any:
-    """The turns as they are read here: without what has no effect, and what tools brought in words.
+    """The turns without what has no effect, and with tools' results as text.
 
-    Raises InvalidInput where a turn has a block of a kind that its role has not.
+    Raises InvalidInput if a turn has a block of a kind that its role does not have.
     """
     if not isinstance(messages, list):
         return messages
@@ -137,8 +138,10 @@ def readable(messages: Any) -> Any:
 
 
 def _readable(turn: dict[str, Any]) -> dict[str, Any]:
-    """Claude Code has turns of the system's that say nothing, but how the answer is to be made, and
-    tells pages of a PDF that a tool has read beside the tool's result.
+    """One turn in this form.
+
+    Claude Code sends system turns without content that only say how to make the answer, and puts
+    pages of a PDF that a tool has read beside the tool's result.
     """
     if turn.get("role") == "system":
         turn = {"content": "", **meant(turn, OF_WORDS)}
@@ -152,12 +155,12 @@ def _readable(turn: dict[str, Any]) -> dict[str, Any]:
 
 
 def _of_known_tools(block: Any) -> bool:
-    """Whether it says which are on offer from here on: the model knows all from the beginning."""
+    """Whether the block only adds or removes known tools: the model knows all from the start."""
     match block:
         case {"type": "tool_removal"}:
             return True
         case {"type": "tool_addition", "tool": {"type": kind}}:
-            return bool(kind != "tool_definition")  # which only this block has
+            return bool(kind != "tool_definition")  # it is defined nowhere else
     return False
 
 
@@ -165,7 +168,7 @@ def _require_known(field: str, turn: Any) -> None:
     blocks = turn.get("content") if isinstance(turn, dict) else None
     known = KINDS.get(turn["role"]) if blocks and isinstance(turn.get("role"), str) else None
     if known is None or not isinstance(blocks, list):
-        return  # which is told of by its form
+        return  # the validation of its form reports it
     for number, block in enumerate(blocks):
         if not isinstance(block, dict):
             raise InvalidInput(f"{field}[{number}]", "must be an object", block)
@@ -175,9 +178,9 @@ def _require_known(field: str, turn: Any) -> None:
 
 
 def messages(system: str | Sequence[Text] | None, turns: Sequence[Turn]) -> list[dict[str, Any]]:
-    """The chat's, in its own words: the system's first, what came of each call by itself.
+    """The chat's messages: the system's first, and each result of a call as a message of its own.
 
-    Raises InvalidInput where nothing is said.
+    Raises InvalidInput if there are none.
     """
     chat = [message for turn in turns for message in _messages(turn)]
     first = list(itertools.takewhile(lambda message: message["role"] == "system", chat))
@@ -189,7 +192,7 @@ def messages(system: str | Sequence[Text] | None, turns: Sequence[Turn]) -> list
 
 
 def goes_on(turns: Sequence[Turn]) -> bool:
-    """Whether the answer goes on with the last turn. Raises InvalidInput where that has called."""
+    """Whether the answer continues the last turn. Raises InvalidInput if that turn has calls."""
     last = turns[-1]
     if last.role != "assistant":
         return False
@@ -219,7 +222,7 @@ def _answer(blocks: Sequence[AnyBlock]) -> dict[str, Any]:
 
 
 def _told(role: str, blocks: Sequence[AnyBlock]) -> Iterator[dict[str, Any]]:
-    """In their order, texts that follow one another together."""
+    """The blocks as messages, in their order; consecutive texts become one message."""
     texts: list[Text] = []
     for block in blocks:
         if isinstance(block, Text):

@@ -1,1 +1,1 @@
-"""OpenAI's Responses API: another way to say a chat, and another way to write its answer."""
+"""OpenAI's Responses API; each request is translated to a chat, and the chat's answer back."""

@@ -1,4 +1,4 @@
-"""One answer of the Responses API: whole, or as a stream of events."""
+"""An answer of the Responses API, as a whole or as a stream of events."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ ECHOED = (
 
 
 class ResponseAnswer(EventAnswer):
-    """Its events are numbered, and the first and the last ones have all of it."""
+    """Events are numbered; the first ones and the last one contain the whole response."""
 
     names, id_prefix = own_names, "resp"
 
@@ -41,7 +41,7 @@ class ResponseAnswer(EventAnswer):
         self._events = 0
 
     def last_words(self, error: Exception) -> bytes:
-        """What a stream says of an error that ends it."""
+        """The event that reports an error which ends the stream."""
         self._status = FAILED
         if self._output.open is not None:
             self._output.open.said["status"] = INCOMPLETE
@@ -91,7 +91,7 @@ class ResponseAnswer(EventAnswer):
 
     @functools.cached_property
     def _echoed(self) -> Object:
-        """What was asked for, and what holds where nothing was said."""
+        """The request's fields, with the values that apply where none was given."""
         said = self._said
         sampling = self._work.generations[0].request.sampling
         plain: dict[str, Any] = said.model_dump(include=PLAIN, exclude_none=True, by_alias=True)

@@ -1,4 +1,4 @@
-"""`POST /v1/responses`: what it may say, and the chat that it means."""
+"""`POST /v1/responses`: the body, and its translation to a chat."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class TextFormat(Body):
 
     @property
     def as_in_chats(self) -> dict[str, Any]:
-        """Chats have the schema in an object of its own."""
+        """A chat's `response_format`, which has the schema in an object of its own."""
         schema = None if self.schema_ is None else {"schema": self.schema_}
         return {"type": self.type, "json_schema": schema}
 
@@ -84,7 +84,7 @@ class ResponseStreamOptions(Body):
 
 
 class ResponseBody(InOtherWords):
-    """One answer to a conversation, which is sent as a whole: this server keeps none."""
+    """`POST /v1/responses`. Clients send the whole conversation: this server stores none."""
 
     input: str | ListOf[Item]
     instructions: str | None = Field(None, description="the system's message, before the input")
@@ -143,10 +143,10 @@ class ResponseBody(InOtherWords):
 
     @property
     def offered(self) -> list[AnyTool]:
-        """All that may be called."""
+        """All tools that may be called."""
         return with_more(self.tools or (), self.input)
 
     @property
     def tells_logprobs(self) -> bool:
-        """Whether the tokens' log-probabilities are wanted."""
+        """Whether the client asks for the tokens' log-probabilities."""
         return LOGPROBS in (self.include or ()) or bool(self.top_logprobs)

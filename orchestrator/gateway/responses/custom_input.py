@@ -1,4 +1,4 @@
-"""The text that a custom tool takes: to the model the one argument of a function."""
+"""The text that a custom tool takes; for the model, it is the only argument of a function."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ ARGUMENTS: dict[str, Any] = {
 }
 
 HEAD = re.compile(rf'\s*\{{\s*"{NAME}"\s*:\s*"')
-# As far as it is certain what is meant: up to the quote at its end, or an escape that is cut.
+# The part of a string whose meaning is certain: up to its closing quote, or an incomplete escape.
 WRITTEN = re.compile(r'(?:[^"\\]+|\\[^u]|\\u(?:[0-9a-fA-F]{4}|(?![0-9a-fA-F]{0,3}\Z)))*')
 ESCAPED = re.compile(r'\\(?:u([0-9a-fA-F]{4})|(["\\/bfnrt]))')
 LETTERS = {"b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t"}
-UTF_16 = "utf-16-le"  # in which JSON's escapes are
+UTF_16 = "utf-16-le"  # the encoding of JSON's escapes
 
 
 def as_arguments(text: str) -> str:
-    """The arguments by which an earlier call gave it."""
+    """The JSON arguments of an earlier call with this text."""
     return json.dumps({NAME: text}, ensure_ascii=False)
 
 
 class InputReader:
-    """Reads it out of the arguments' text while that is being written.
+    """Reads the text out of the arguments' JSON while that is being written.
 
-    Models forget escapes where a text is none of JSON: what is no escape stays as it is written.
+    Models sometimes forget to escape: a backslash that begins no escape of JSON stays in the text.
     """
 
     def __init__(self) -> None:
@@ -42,7 +42,7 @@ class InputReader:
         self._halves = codecs.getincrementaldecoder(UTF_16)("replace")  # of surrogate pairs
 
     def feed(self, arguments: str) -> str:
-        """What some more of the arguments says of it."""
+        """Reads more of the arguments; returns the text that has become certain."""
         self._held += arguments
         if not self._begun:
             head = HEAD.match(self._held)
@@ -56,7 +56,7 @@ class InputReader:
         return self._halves.decode(said.encode(UTF_16, "surrogatepass"))
 
     def rest(self) -> str:
-        """What is left at the end; all of it where the arguments were written in another way."""
+        """The rest at the end; the whole text if the arguments do not begin as expected."""
         if self._begun:
             return self._halves.decode(b"", final=True)
         try:

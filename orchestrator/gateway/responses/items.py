@@ -1,4 +1,4 @@
-"""What the input of a response is made of, and the chat that it stands for."""
+"""The items of a response's input, and their translation to a chat's messages."""
 
 from __future__ import annotations
 
@@ -20,22 +20,22 @@ Message = dict[str, Any]
 
 SYSTEMS = ("system", "developer")
 
-# Of no meaning here: what an answer's items have when clients send them back, and hints.
+# Of no effect here: hints, and fields that an answer's items have when clients send them back.
 OF_NO_EFFECT = (
     "id", "status", "annotations", "logprobs", "parsed", "parsed_arguments", "phase", "caller",
-    "prompt_cache_breakpoint",  # beginnings are kept by themselves
+    "prompt_cache_breakpoint",  # prefixes are cached without it
     "internal_chat_message_metadata_passthrough",  # what Codex notes for itself
 )  # fmt: skip
 
 
 class Part(SentBack):
-    """Any of them."""
+    """Base of the items and of their parts."""
 
     of_no_effect: ClassVar[Collection[str]] = OF_NO_EFFECT
 
 
 class Text(Part):
-    """A text that is given in parts."""
+    """A part that is text."""
 
     type: Literal["input_text", "output_text", "text", "summary_text", "reasoning_text"]
     text: str
@@ -50,7 +50,7 @@ class Turn(Part):
 
 
 class Reasoned(Part):
-    """What an earlier answer thought; the thought itself, where there is more than a summary."""
+    """Reasoning of an earlier answer: the text itself, if there is more than a summary."""
 
     type: Literal["reasoning"]
     summary: ListOf[Text] = []
@@ -59,7 +59,7 @@ class Reasoned(Part):
 
 
 class AnyCall(Part):
-    """What an earlier answer called."""
+    """A call of an earlier answer."""
 
     call_id: str
     name: FunctionName
@@ -67,7 +67,7 @@ class AnyCall(Part):
 
     @property
     def written(self) -> str:
-        """The arguments, as JSON."""
+        """The arguments as JSON text."""
         raise NotImplementedError
 
     @property
@@ -77,33 +77,33 @@ class AnyCall(Part):
 
 
 class Called(AnyCall):
-    """A function."""
+    """A call of a function."""
 
     type: Literal["function_call"]
     arguments: str
 
     @property
     def written(self) -> str:
-        """As they came."""
+        """The arguments as the client sent them."""
         return self.arguments
 
 
 class CustomCalled(AnyCall):
-    """A tool that takes text."""
+    """A call of a tool that takes text."""
 
     type: Literal["custom_tool_call"]
     input: str
 
     @property
     def written(self) -> str:
-        """Those of the function that it is to the model."""
+        """The arguments of the function that the tool is for the model."""
         return as_arguments(self.input)
 
 
 class FromAgent(Part):
-    """What another agent of the client's says: Codex tells those that help it what to do so."""
+    """A message of another of the client's agents; Codex instructs its subagents with it."""
 
-    of_no_effect = (*OF_NO_EFFECT, "author", "recipient")  # which the text says
+    of_no_effect = (*OF_NO_EFFECT, "author", "recipient")  # the text says them, too
     type: Literal["agent_message"]
     content: str | ListOf[Text]
 
@@ -114,9 +114,9 @@ class FromAgent(Part):
 
 
 class Returned(Part):
-    """What came of a call."""
+    """The result of a call."""
 
-    of_no_effect = (*OF_NO_EFFECT, "name", "namespace")  # which the call says
+    of_no_effect = (*OF_NO_EFFECT, "name", "namespace")  # the call has them, too
     call_id: str
     output: str | ListOf[Text]
 
@@ -127,19 +127,19 @@ class Returned(Part):
 
 
 class FunctionReturned(Returned):
-    """What a function brought."""
+    """The result of a function."""
 
     type: Literal["function_call_output"]
 
 
 class CustomReturned(Returned):
-    """What a tool that takes text brought."""
+    """The result of a tool that takes text."""
 
     type: Literal["custom_tool_call_output"]
 
 
 class MoreTools(Part):
-    """What may be called besides `tools`: newer versions of Codex say all of them so."""
+    """Tools that may be called besides `tools`; newer versions of Codex send all their tools so."""
 
     of_no_effect = (*OF_NO_EFFECT, "role")
     type: Literal["additional_tools"]
@@ -158,7 +158,7 @@ def _as_text(part: Any) -> Any:
         case {"type": "input_file"}:
             return {"type": "input_text", "text": UNREAD}
         case {"type": "encrypted_content", "encrypted_content": str(text)}:
-            # Only OpenAI's servers encrypt it: the model that was asked here wrote it plainly.
+            # Only OpenAI's servers encrypt it: what a model wrote here is plain text.
             return {"type": "input_text", "text": text}
     return part
 
@@ -183,7 +183,7 @@ Item = Annotated[
 
 
 def require_known(said: Any) -> None:
-    """Raises InvalidInput where the input is neither text nor items of known kinds."""
+    """Raises InvalidInput if the input is neither text nor items of known kinds."""
     if isinstance(said, str):
         return
     if not isinstance(said, list) or not said:
@@ -203,7 +203,7 @@ def require_known(said: Any) -> None:
 
 
 def messages(instructions: str | None, said: str | Sequence[Item]) -> list[Message]:
-    """The chat's, in its own words: instructions first, each answer as one message."""
+    """The chat's messages: instructions first, and each earlier answer as one message."""
     words = [instructions] if instructions else []
     if isinstance(said, str):
         return [*of_system(words), {"role": "user", "content": said}]
@@ -236,7 +236,7 @@ def _is_before_turns(item: Item) -> bool:
 
 
 def with_more(tools: Sequence[AnyTool], said: str | Sequence[Item]) -> list[AnyTool]:
-    """All that may be called. One that the input tells again is what it was told to be last."""
+    """All tools that may be called; if the input repeats one, its last definition holds."""
     items = () if isinstance(said, str) else said
     more = [tool for item in items if isinstance(item, MoreTools) for tool in item.tools]
     last = {(tool.type, tool.name): tool for tool in more}
@@ -244,7 +244,7 @@ def with_more(tools: Sequence[AnyTool], said: str | Sequence[Item]) -> list[AnyT
 
 
 class _Answer:
-    """Items of an answer that go into one message: reasoning, then content, then calls."""
+    """Collects the items of one answer for one message: reasoning, then content, then calls."""
 
     def __init__(self) -> None:
         self.reasoning = ""
@@ -252,7 +252,7 @@ class _Answer:
         self.calls: list[Called | CustomCalled] = []
 
     def takes(self, item: Item) -> bool:
-        """Whether it goes on with that one."""
+        """Whether the item continues this answer."""
         match item:
             case Reasoned():
                 return not self.reasoning and self.content is None and not self.calls
@@ -261,7 +261,7 @@ class _Answer:
         return isinstance(item, Called | CustomCalled)
 
     def told(self) -> list[Message]:
-        """The message, where there is anything to tell."""
+        """The message in a list; an empty list if there are no items."""
         if not (self.reasoning or self.content is not None or self.calls):
             return []
         calls = (call.as_in_chats for call in self.calls)

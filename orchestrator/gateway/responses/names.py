@@ -1,4 +1,4 @@
-"""What a chat's fields are called in the Responses API."""
+"""Names of a chat's fields in the Responses API."""
 
 from __future__ import annotations
 
@@ -12,5 +12,5 @@ NAMES = (
     ("reasoning_effort", "reasoning.effort"),
     ("tool_choice.function", "tool_choice"),
 )
-# Several items may have become one message: which one is not told.
+# Several items may have become one message, so errors do not say in which item they are.
 own_names = Renaming(NAMES, wholes=("input",))

@@ -1,4 +1,4 @@
-"""The items of a response's output, and the events of their growth."""
+"""The items of a response's output, and the events that tell of their growth."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from orchestrator.gateway.parts import CallPart
 from orchestrator.gateway.responses.custom_input import InputReader
 
 Names = Mapping[str, Mapping[str, str]]
-TOLD_AT_THE_END = ("text", "logprobs")  # of a part
+TOLD_AT_THE_END = ("text", "logprobs")  # a part's fields in the event that its text is whole
 
 
 class Item(Growing):
-    """One of them, with an id of its own."""
+    """An item of the output, with an id of its own."""
 
     prefix: ClassVar[str]
 
@@ -34,14 +34,14 @@ class Item(Growing):
 
     @abstractmethod
     def _tell(self, text: str) -> None:
-        """Puts it where it is told."""
+        """Writes the text so far into its field."""
 
     def opening(self) -> Iterator[Object]:
         yield self._of_output("added")
 
     @abstractmethod
     def _whole(self) -> Iterator[Object]:
-        """That its text is whole."""
+        """Events that the item's text is whole."""
 
     def closing(self, status: str) -> Iterator[Object]:
         self._tell(str(self._text))
@@ -90,7 +90,7 @@ class TextItem(Item):
 
 
 class MessageItem(TextItem):
-    """What the answer says."""
+    """Text of the answer."""
 
     prefix, text_type = "msg", "output_text"
     of_text: ClassVar[Object] = {"annotations": [], "logprobs": []}
@@ -105,7 +105,7 @@ class MessageItem(TextItem):
 
 
 class ReasoningItem(TextItem):
-    """What the answer thinks before."""
+    """Reasoning before the answer."""
 
     prefix, text_type = "rs", "reasoning_text"
     of_text: ClassVar[Object] = {}
@@ -115,7 +115,7 @@ class ReasoningItem(TextItem):
 
 
 class CallItem(Item):
-    """A call of a function. `names`: what those that are in a namespace are called there."""
+    """A call of a function. `names`: name and namespace by full name, of functions in one."""
 
     prefix = "fc"
 
@@ -136,7 +136,7 @@ class CallItem(Item):
 
 
 class CustomCallItem(Item):
-    """A call of a tool that takes text. `names`: as of a function."""
+    """A call of a tool that takes text. `names`: as in `CallItem`."""
 
     prefix = "ctc"
 
@@ -162,7 +162,10 @@ class CustomCallItem(Item):
 
 
 def kinds(names: Names, taking_text: Collection[str] = ()) -> Kinds:
-    """What an answer is made of, to somebody who calls functions so, and those tools by text."""
+    """Makers of an answer's items. `taking_text`: full names of the tools that take text.
+
+    `names`: as in `CallItem`.
+    """
 
     def called(index: int, part: CallPart) -> Item:
         if part.name in taking_text:

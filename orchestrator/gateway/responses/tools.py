@@ -1,6 +1,4 @@
-"""What a response may call, in OpenAI's words: functions and tools that take text, also those that
-share a namespace.
-"""
+"""Tools of a response (functions, tools that take text, namespaces), and their form in chats."""
 
 from __future__ import annotations
 
@@ -17,7 +15,7 @@ CALLED = (None, "function", "custom")
 
 
 class Hinted(Body):
-    """What both kinds of tools may say besides."""
+    """Fields without effect that both kinds of tools may have."""
 
     defer_loading: bool | None = Field(None, description="of no effect: all are told at once")
     allowed_callers: ListOf[str] | None = Field(
@@ -26,20 +24,20 @@ class Hinted(Body):
 
 
 class ResponseTool(Hinted, Function):
-    """A function that may be called; all in one object."""
+    """A function that may be called, with all its fields in one object."""
 
     type: Literal["function"]
     output_schema: dict[str, Any] | None = Field(None, description="of no effect")
 
     @property
     def as_in_chats(self) -> dict[str, Any]:
-        """With what is said of the function in an object of its own."""
+        """The same with the function's fields in an object of its own."""
         function = self.model_dump(include=set(Function.model_fields), exclude_none=True)
         return {"type": self.type, "function": function}
 
 
 class InputFormat(Body):
-    """What the text is that a custom tool takes."""
+    """The form of the text that a custom tool takes."""
 
     type: Literal["text", "grammar"]
     syntax: Literal["lark", "regex"] | None = Field(None, description="of the definition")
@@ -47,7 +45,7 @@ class InputFormat(Body):
 
 
 class CustomTool(Hinted):
-    """A tool of the client's that takes a text; to the model a function of one argument."""
+    """A tool that takes a text; for the model, a function with one argument."""
 
     type: Literal["custom"]
     name: FunctionName
@@ -56,7 +54,7 @@ class CustomTool(Hinted):
 
     @property
     def as_in_chats(self) -> dict[str, Any]:
-        """As a function, which is told what its text must look like."""
+        """The tool as a function, whose description says what its text must look like."""
         function = {"name": self.name, "description": self._told, "parameters": ARGUMENTS}
         return {"type": "function", "function": function}
 
@@ -77,7 +75,7 @@ OneTool = Annotated[
 
 
 class Namespace(Body):
-    """Tools with a name in common. Codex tells those of every MCP server in this way."""
+    """Tools that share a namespace; Codex sends the tools of each MCP server as one."""
 
     type: Literal["namespace"]
     name: FunctionName
@@ -96,7 +94,7 @@ AnyTool = Annotated[
 
 
 class ChosenResponseTool(Body):
-    """`tool_choice`, where it names a tool."""
+    """`tool_choice` if it names a tool."""
 
     type: Literal["function", "custom"]
     name: FunctionName
@@ -104,17 +102,17 @@ class ChosenResponseTool(Body):
 
     @property
     def as_in_chats(self) -> dict[str, Any]:
-        """With the name in an object of its own."""
+        """The same with the full name in an object of its own."""
         return {"type": "function", "function": {"name": full_name(self.namespace, self.name)}}
 
 
 def full_name(namespace: str | None, name: str) -> str:
-    """What the model knows the function by."""
+    """The name by which the model knows the function."""
     return name if namespace is None else f"{namespace}__{name}"
 
 
 def tools_as_in_chats(tools: Sequence[AnyTool]) -> list[dict[str, Any]]:
-    """Chats have no namespaces: their functions are told by their full names."""
+    """The tools as a chat's functions, under full names since chats have no namespaces."""
     told = []
     for namespace, tool in _each(tools):
         said = tool.as_in_chats
@@ -124,7 +122,7 @@ def tools_as_in_chats(tools: Sequence[AnyTool]) -> list[dict[str, Any]]:
 
 
 def names_in_parts(tools: Sequence[AnyTool]) -> dict[str, dict[str, str]]:
-    """What calls of tools in namespaces say of whom they call, by the full names."""
+    """Name and namespace of each tool in a namespace, by its full name."""
     return {
         full_name(namespace, tool.name): {"name": tool.name, "namespace": namespace}
         for namespace, tool in _each(tools)
@@ -133,13 +131,13 @@ def names_in_parts(tools: Sequence[AnyTool]) -> dict[str, dict[str, str]]:
 
 
 def that_take_text(tools: Sequence[AnyTool]) -> frozenset[str]:
-    """Custom ones, by the full names."""
+    """Full names of the custom tools, which take text."""
     each = _each(tools)
     return frozenset(full_name(space, one.name) for space, one in each if one.type == "custom")
 
 
 def _each(tools: Sequence[AnyTool]) -> Iterator[tuple[str | None, OneTool]]:
-    """All that can be called, and the namespaces that they are in."""
+    """Each tool with the namespace that it is in, or None."""
     for tool in tools:
         if isinstance(tool, Namespace):
             yield from ((tool.name, one) for one in tool.tools)
@@ -148,7 +146,7 @@ def _each(tools: Sequence[AnyTool]) -> Iterator[tuple[str | None, OneTool]]:
 
 
 def that_clients_run(tools: Any) -> Any:
-    """Without what only OpenAI's own servers can run, or only their models know how to call."""
+    """The tools without those that only OpenAI's servers can run, or only its models can call."""
     told = _of_types(tools, (*CALLED, "namespace"))
     for place, tool in enumerate(told if isinstance(told, list) else ()):
         if isinstance(tool, dict) and tool.get("type") == "namespace":
