@@ -109,8 +109,7 @@ def _prompt_logprobs(said: Generating) -> int | None:
 
 
 def echoed_logprobs(said: Generating) -> int | None:
-    """How many likeliest tokens to show for each token of an echoed prompt; None without logprobs.
-    """
+    """How many likeliest tokens to show for each token of an echoed prompt; None if not asked."""
     return said.logprobs if isinstance(said, CompletionBody) and said.echo else None
 
 

@@ -36,8 +36,7 @@ class Pythonic(Notation):
         return PythonCall(functions)
 
     def lark(self, functions: Sequence[Function], mark: Mark, *, several: bool) -> str:
-        """Arguments come in the schema's order. Raises InvalidInput for what Python cannot express.
-        """
+        """Arguments come in the schema's order. Raises InvalidInput for what Python cannot hold."""
         rules = [rule for n, function in enumerate(functions) for rule in _call(n, function)]
         calls = either([f"call_{number}" for number in range(len(functions))])
         start = f'"[" call{" (COMMA call)*" if several else ""} "]"'
