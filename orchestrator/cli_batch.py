@@ -1,4 +1,4 @@
-"""`draftloop batch`: a file of requests, answered into a file of answers."""
+"""`draftloop batch`: answers a file of requests into a file of answers."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def batch(
             tls_ca=tls_ca, tls_certificate=tls_certificate, tls_key=tls_key,
             tls_server_name=tls_server_name,
         )  # fmt: skip
-        wanted = check_requests(requests)  # all of it, so that a mistake sends nothing
+        wanted = check_requests(requests)  # the whole file, so that a mistake sends nothing
         began = time.monotonic()
         tally = asyncio.run(_answer(client, requests, answers, wanted, concurrency, patience_s))
     _show(tally, time.monotonic() - began)
@@ -80,7 +80,7 @@ async def _answer(
     concurrency: int,
     patience_s: float,
 ) -> Tally:
-    """What the file of answers lacks."""
+    """Answers the requests that have no answer in the file of answers yet."""
     from orchestrator.batch.answers_file import AnswersFile
     from orchestrator.batch.asker import Asker
     from orchestrator.batch.batch import run

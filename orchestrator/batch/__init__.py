@@ -1,1 +1,1 @@
-"""`draftloop batch`: a file of requests, answered into a file of answers."""
+"""`draftloop batch`: answers a file of requests into a file of answers."""

@@ -1,4 +1,4 @@
-"""The answers of a batch: JSON Lines in the form of OpenAI's Batch API, as they come."""
+"""The answers of a batch: JSON Lines in the format of OpenAI's Batch API, written as they come."""
 
 from __future__ import annotations
 
@@ -12,26 +12,27 @@ from typing import Any, Self, TextIO
 from draftloop.errors import InvalidInput
 from orchestrator.replaced_file import replacing
 
-FIRST_FAILURE = 300  # among the statuses of HTTP: nobody here follows a redirect
+FIRST_FAILURE = 300  # the lowest HTTP status of a failure: redirects are not followed
 BEGINNING = b'{"id": "batch_req_'
-OWN = 0o600  # what was answered is nobody else's business
+OWN = 0o600  # answers are private to the user
 
 
 def is_answered(answer: dict[str, Any]) -> bool:
-    """Whether the server did what a request wanted."""
+    """Whether the request succeeded."""
     response = answer["response"]
     return response is not None and response["status_code"] < FIRST_FAILURE
 
 
 class AnswersFile:
-    """Keeps what an earlier run was answered, but not what failed then: that is asked again.
+    """The file of answers, to which a run adds.
 
-    Raises InvalidInput where the file is somebody else's, or another run writes to it.
+    Keeps an earlier run's successful answers and drops its failures, which are asked again. Raises
+    InvalidInput if the file holds anything else, or if another run writes to it.
     """
 
     def __init__(self, file: Path) -> None:
         if file.is_file():
-            file = file.resolve()  # what may have to be replaced is behind a link, or /dev/stdout
+            file = file.resolve()  # replace the file itself, not a link to it such as /dev/stdout
         self.answered: set[str] = set()
         self._file = _opened(file)
         if not file.is_file():  # a pipe
@@ -43,12 +44,15 @@ class AnswersFile:
             raise
 
     def add(self, answer: dict[str, Any]) -> None:
-        """There for whoever reads the file when this returns."""
+        """Writes an answer. Readers of the file see it when this returns."""
         self._file.write(json.dumps(answer) + "\n")
         self._file.flush()
 
     def _tidy(self, file: Path) -> None:
-        """Writes nothing anew where nothing failed: there may be no room for it twice."""
+        """Drops a torn last line, and answers that are not kept.
+
+        Rewrites the file only if there are such answers: the disk may not have room for it twice.
+        """
         whole = kept = 0
         for line, is_kept in _lines(file, self.answered):
             whole += len(line)
@@ -69,7 +73,10 @@ class AnswersFile:
 
 
 def _opened(file: Path) -> TextIO:
-    """To be written to by one run at a time, where the file system can tell."""
+    """Opens the file to append, locked if the file system has locks.
+
+    Raises InvalidInput if another run has the lock.
+    """
     opened = open(  # noqa: SIM115
         file, "a", encoding="utf-8", opener=lambda name, flags: os.open(name, flags, OWN)
     )
@@ -85,10 +92,11 @@ def _opened(file: Path) -> TextIO:
 
 
 def _lines(file: Path, answered: set[str]) -> Iterator[tuple[bytes, bool]]:
-    """Whole lines, each with whether it is kept: a request's first answer that is no failure.
+    """Yields whole lines, each with whether it is kept: a request's first successful answer is.
 
-    `answered` gets the `custom_id`s of these. A last line without its end was torn when a run was
-    killed. Raises InvalidInput where a line is no answer: the file is somebody else's.
+    Adds the `custom_id`s of kept lines to `answered`. Stops before a last line without a line end,
+    which was torn when a run was killed. Raises InvalidInput if a line is not an answer: the file
+    is somebody else's.
     """
     with file.open("rb") as lines:
         for number, line in enumerate(lines, start=1):
@@ -109,6 +117,6 @@ def _lines(file: Path, answered: set[str]) -> Iterator[tuple[bytes, bool]]:
 
 
 def _require_ours(torn: bytes) -> None:
-    """Raises ValueError where it is not what all our lines begin with."""
+    """Raises ValueError if the torn line does not begin like all our lines."""
     if not (torn.startswith(BEGINNING) or BEGINNING.startswith(torn)):
         raise ValueError

@@ -1,4 +1,4 @@
-"""Asks a deployment's HTTP API, and asks again where that is worth it."""
+"""Sends requests to a deployment's HTTP API, and retries where that may help."""
 
 from __future__ import annotations
 
@@ -14,27 +14,27 @@ from draftloop.errors import DraftloopError, Forbidden, InvalidInput, Unauthenti
 from orchestrator.batch.requests_file import BatchRequest
 
 TOO_MANY = 429
-NOT_THERE = (502, 503)  # the deployment, or who is behind the proxy that answers for it
+NOT_THERE = (502, 503)  # said by the deployment, or by a proxy in front of it
 REFUSALS: dict[int, type[DraftloopError]] = {401: Unauthenticated, 403: Forbidden}
 PAUSE = wait_random_exponential(multiplier=1, max=30)
 
 
 class _Later(Exception):
-    """Nothing came of it now; `hopeful` where somebody who is there asked for patience."""
+    """The request should be retried later. `hopeful`: the server is there and asked to wait."""
 
     def __init__(
         self, answer: dict[str, Any], reason: str, *, after_s: float = 0, hopeful: bool = False
     ) -> None:
-        """`answer` is the line of the answers' file, should it come to no other one."""
+        """`answer` is the line of the answers' file if no retry gives another one."""
         self.answer, self.reason, self.after_s, self.hopeful = answer, reason, after_s, hopeful
         super().__init__(reason)
 
 
 class Asker:
-    """For one event loop.
+    """Sends requests, with retries. For use in one event loop.
 
-    Waits as long as the server asks for patience (429), and `patience_s` for one that does not
-    answer at all: it may be on its way up. A request that alone is not answered has failed then.
+    Waits as long as the server asks it to (429), and `patience_s` for a server that does not answer
+    at all, since it may be starting. If by then only this request is not answered, it has failed.
     """
 
     def __init__(self, client: httpx.AsyncClient, patience_s: float) -> None:
@@ -43,9 +43,9 @@ class Asker:
         self._silent_since: float | None = None
 
     async def require_server(self) -> None:
-        """Raises what keeps requests from being heard.
+        """Checks that the server takes requests from this client.
 
-        That is Unavailable, Unauthenticated or Forbidden, or InvalidInput for a wrong address.
+        Raises Unavailable, Unauthenticated or Forbidden, or InvalidInput for a wrong address.
         """
         try:
             response = await self._client.get("/v1/models")
@@ -60,12 +60,12 @@ class Asker:
             raise InvalidInput("server", rule, str(self._client.base_url))
 
     async def answer(self, request: BatchRequest) -> dict[str, Any]:
-        """The line of the answers' file. Raises Unavailable once nobody answers any more."""
+        """The request's line of the answers' file. Raises Unavailable if the server is gone."""
         while True:
             try:
                 return await self._asked_again(request)
             except _Later as later:
-                if await self._is_ready():  # it is this request that it cannot answer
+                if await self._is_ready():  # only this request is not answered
                     return later.answer
                 if self._silent_s() >= self._patience_s:
                     raise Unavailable(
@@ -74,7 +74,7 @@ class Asker:
                     ) from None
 
     async def _asked_again(self, request: BatchRequest) -> dict[str, Any]:
-        """Raises _Later where nothing else has come of it for as long as there is patience."""
+        """Asks until there is an answer. Raises _Later if there is none within `patience_s`."""
         since: float | None = None
 
         def given_up(state: RetryCallState) -> bool:
@@ -93,11 +93,11 @@ class Asker:
         return await attempts(self._ask, request)
 
     def _silent_s(self) -> float:
-        """How long nobody has been answered."""
+        """Seconds for which no request has been answered."""
         return time.monotonic() - self._silent_since if self._silent_since is not None else 0.0
 
     async def _is_ready(self) -> bool:
-        """Whether the server says that it answers requests."""
+        """Whether the server says that it accepts requests."""
         try:
             return (await self._client.get("/ready")).is_success
         except (httpx.TransportError, httpx.DecodingError):
@@ -112,8 +112,8 @@ class Asker:
                 content=json.dumps(request.body).encode(),
                 headers={"content-type": "application/json"},
             )
-        except httpx.ReadTimeout as error:  # what took so long once will do so again
-            self._silent_since = None  # somebody took it
+        except httpx.ReadTimeout as error:  # no retry: it would take as long again
+            self._silent_since = None  # the server took it
             return answer | {"error": {"code": "timeout", "message": _said(error)}}
         except (httpx.TransportError, httpx.DecodingError) as error:
             said = _said(error)
@@ -130,7 +130,7 @@ class Asker:
 
 
 def _later(state: RetryCallState) -> _Later:
-    """Why it did not come to an answer this time."""
+    """The error of the last attempt."""
     error = state.outcome.exception() if state.outcome else None
     assert isinstance(error, _Later)  # nothing else is tried again
     return error
@@ -141,13 +141,13 @@ def _pause(state: RetryCallState) -> float:
 
 
 def _retry_after(response: httpx.Response) -> float:
-    """Seconds; 0 where it says none, or a date."""
+    """Seconds to wait, as the server says; 0 if it says nothing, or a date."""
     said = response.headers.get("retry-after", "")
     return float(said) if said.isdecimal() else 0
 
 
 def _body(response: httpx.Response) -> Any:
-    """What was answered; what is no JSON, such as a proxy's page, as text."""
+    """The answer's JSON; if it is not JSON, such as a proxy's page, its text."""
     try:
         return response.json()
     except ValueError:
@@ -155,7 +155,7 @@ def _body(response: httpx.Response) -> Any:
 
 
 def complaint(body: Any) -> str:
-    """What an answer complains of, in its own words where they are where they belong."""
+    """The error message in an answer's body; all of the body if it has none in the usual place."""
     error = body.get("error") if isinstance(body, dict) else None
     return str(error["message"]) if isinstance(error, dict) and "message" in error else str(body)
 

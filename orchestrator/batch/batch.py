@@ -1,4 +1,4 @@
-"""All requests of a file, so many at a time."""
+"""Answers all requests of a file, several at a time."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from orchestrator.batch.answers_file import AnswersFile, is_answered
 from orchestrator.batch.asker import Asker, complaint
 from orchestrator.batch.requests_file import BatchRequest
 
-USED = ("completion_tokens", "output_tokens")  # as OpenAI's and as Anthropic's usage has it
+USED = ("completion_tokens", "output_tokens")  # in OpenAI's and in Anthropic's usage
 
 
 @dataclass(slots=True)
 class Tally:
-    """What came of the requests so far."""
+    """Counts of the answers so far."""
 
     answered: int = 0
     failed: int = 0
@@ -25,7 +25,7 @@ class Tally:
     first_failure: str = ""
 
     def count(self, answer: dict[str, Any]) -> None:
-        """One more."""
+        """Counts one more answer."""
         response, error = answer["response"], answer["error"]
         if is_answered(answer):
             self.answered += 1
@@ -50,9 +50,9 @@ async def run(
     concurrency: int,
     told: Callable[[int], None],
 ) -> Tally:
-    """Answers as they come; `told` hears of each.
+    """Asks `concurrency` requests at a time and writes answers as they come; calls `told(1)` each.
 
-    Raises Unavailable without a server, OSError where answers cannot be written.
+    Raises Unavailable if there is no server, OSError if answers cannot be written.
     """
     tally, failed = Tally(), None
 
@@ -68,7 +68,7 @@ async def run(
             for _ in range(concurrency):
                 group.create_task(work())
     except* (DraftloopError, OSError) as errors:
-        failed = errors.exceptions[0]  # raised here it is a group again in Python 3.11.2
+        failed = errors.exceptions[0]  # raised here, it would be a group in Python 3.11.2
     if failed is not None:
         raise failed from None
     return tally

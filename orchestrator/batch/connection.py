@@ -1,4 +1,4 @@
-"""A connection to a deployment's HTTP API, as the command line's options describe it."""
+"""A client of a deployment's HTTP API, as the command line's options describe it."""
 
 from __future__ import annotations
 
@@ -25,10 +25,12 @@ def connect(
     tls_key: Path | None = None,
     tls_server_name: str = "",
 ) -> httpx.AsyncClient:
-    """Of `https://` servers the system's authorities are trusted where no other one is given, and
-    their certificates must name `tls_server_name`, or else the host of the address.
+    """An HTTP client with these options.
 
-    Raises InvalidInput for an address or a key that is none, StartupFailure for unusable files.
+    For `https://` servers, the system's authorities are trusted unless `tls_ca` is given. Their
+    certificates must name `tls_server_name` or, without that, the host of the address.
+
+    Raises InvalidInput for an invalid address or key, StartupFailure for unusable files.
     """
 
     async def name_server(request: httpx.Request) -> None:
@@ -41,12 +43,12 @@ def connect(
         limits=httpx.Limits(max_connections=concurrency, max_keepalive_connections=concurrency),
         verify=_trust(tls_ca, tls_certificate, tls_key),
         event_hooks={"request": [name_server] if tls_server_name else []},
-        trust_env=False,  # nobody here takes a proxy of the environment
+        trust_env=False,  # proxies of the environment are not used anywhere here
     )
 
 
 def _base(server: str) -> str:
-    """Without the /v1 that OpenAI's clients want: requests name it."""
+    """The address without the /v1 that OpenAI's clients want: requests' paths have it."""
     try:
         url = httpx.URL(server)
     except httpx.InvalidURL:

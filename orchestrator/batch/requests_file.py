@@ -1,4 +1,4 @@
-"""The requests of a batch: JSON Lines in the form of OpenAI's Batch API."""
+"""The requests of a batch: JSON Lines in the format of OpenAI's Batch API."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ MOST_OF_A_URL = 2048
 
 
 class BatchRequest(BaseModel):
-    """One line."""
+    """One line of the file."""
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
@@ -41,7 +41,7 @@ class BatchRequest(BaseModel):
 
 
 def read_requests(file: Path) -> Iterator[BatchRequest]:
-    """One after the other; empty lines are none. Raises InvalidInput naming line and field."""
+    """Reads requests one by one, without empty lines. Raises InvalidInput naming line and field."""
     with file.open("rb") as lines:
         for number, line in enumerate(lines, start=1):
             if line.strip():
@@ -57,7 +57,10 @@ def _read(line: bytes, place: str) -> BatchRequest:
 
 
 def check_requests(file: Path) -> set[str]:
-    """The `custom_id`s of all requests. Raises InvalidInput where one is not as it must be."""
+    """The `custom_id`s of all requests.
+
+    Raises InvalidInput if a request is invalid, if an id repeats, or if there are no requests.
+    """
     found: set[str] = set()
     for request in read_requests(file):
         if request.custom_id in found:
@@ -70,7 +73,7 @@ def check_requests(file: Path) -> set[str]:
 
 
 def read_named(file: Path, custom_ids: set[str]) -> Iterator[BatchRequest]:
-    """Those of these names, each once, however the file may have grown since it was checked."""
+    """The requests with these ids, each once, even if the file has grown since it was checked."""
     left = set(custom_ids)
     for request in read_requests(file):
         if request.custom_id in left:
