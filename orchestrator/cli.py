@@ -1,16 +1,16 @@
-"""`draftloop`: start everything on this machine, generate, look, serve one role."""
+"""`draftloop`: the command line. Starts all roles, generates, inspects, serves one role."""
 
 from __future__ import annotations
 
 from draftloop.interruption import ends_at_once
 
-with ends_at_once("draftloop"):  # they take a second
+with ends_at_once("draftloop"):  # imports take a second
     import io
     import os
     import sys
     from typing import Annotated
 
-    os.environ.setdefault("GRPC_VERBOSITY", "ERROR")  # its core looks when it is imported
+    os.environ.setdefault("GRPC_VERBOSITY", "ERROR")  # gRPC's core reads it on import
 
     import typer
 
@@ -103,7 +103,7 @@ def serve(
 def main() -> None:
     """The command's entry point."""
     if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors == "strict":
-        sys.stdout.reconfigure(errors="replace")  # a character that it lacks is a question mark
+        sys.stdout.reconfigure(errors="replace")  # characters it lacks become question marks
     app()
 
 

@@ -1,4 +1,4 @@
-"""What the commands share: the server's address, consoles, one line instead of a traceback."""
+"""What the commands share: options of the connection, consoles, errors as one line."""
 
 from __future__ import annotations
 
@@ -61,9 +61,9 @@ def client_of(
 def tls_of(
     ca: Path | None, certificate: Path | None, key: Path | None, server_name: str = ""
 ) -> ClientTls | None:
-    """Whom a client trusts and what it shows; None encrypts nothing.
+    """The client's TLS settings; None without encryption.
 
-    Raises StartupFailure where there is something to show, and nobody to trust.
+    Raises StartupFailure if a certificate or key is given without an authority to trust.
     """
     require_encryption(ca, certificate, key)
     if ca is None:
@@ -72,7 +72,7 @@ def tls_of(
 
 
 def require_encryption(ca: Path | None, *shown: Path | None) -> None:
-    """Raises StartupFailure where a certificate would be shown to nobody, in plain text."""
+    """Raises StartupFailure if a certificate or key is given without `ca`, which means no TLS."""
     if ca is None and any(file is not None for file in shown):
         raise StartupFailure(
             f"tls_ca: must be given together with tls_certificate and tls_key (--tls-ca, {CA}); "
@@ -82,7 +82,7 @@ def require_encryption(ca: Path | None, *shown: Path | None) -> None:
 
 @contextmanager
 def progress(what: str, total: int, done: int = 0) -> Iterator[Callable[[int], None]]:
-    """Call what it gives with the number of those done since the last call."""
+    """A progress bar. Yields a function that takes the number of items done since its last call."""
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(),
                TimeRemainingColumn())  # fmt: skip
     with Progress(*columns, console=complaints, transient=True) as bar:
@@ -92,10 +92,10 @@ def progress(what: str, total: int, done: int = 0) -> Iterator[Callable[[int], N
 
 @contextmanager
 def clear_errors() -> Iterator[None]:
-    """One line and an exit status instead of a traceback."""
+    """Reports an error as one line and an exit status instead of a traceback."""
     try:
         yield
-    except BrokenPipeError:  # whoever read has had enough, which the command line itself knows
+    except BrokenPipeError:  # the pipe's reader has left, which typer handles
         raise
     except ModuleNotFoundError as error:
         rule = "is not installed; install what the command needs, such as draftloop[orchestrator]"

@@ -1,4 +1,4 @@
-"""`draftloop generate`: the text goes to standard output, all else beside it."""
+"""`draftloop generate`: the text goes to standard output, everything else to standard error."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ def _grammar(json_schema: Path | None, regex: str | None) -> Grammar | None:
 def _stream(
     client: Client, parameters: GenerationParameters, *, compare: bool, echo: bool | None
 ) -> None:
-    """Into a pipe goes what was generated and nothing else, unless the prompt was asked for."""
+    """Prints text as it comes. Into a pipe, the prompt comes first only if `echo` says so."""
     prompt = (parameters.text or "") if (console.is_terminal if echo is None else echo) else ""
 
     def run(said: GenerationParameters) -> Ran[Summary]:
@@ -187,9 +187,9 @@ def _as_json(whole: Completion) -> dict[str, Any]:
 def _two_ways(
     run: Callable[[GenerationParameters], Ran[Said]], parameters: GenerationParameters
 ) -> tuple[Ran[Said], Ran[Said]]:
-    """As asked for, and plain decoding with the same seed and the same phrases' scope.
+    """Runs the request as asked for, then by plain decoding with the same seed and phrase scope.
 
-    In this order: a plain run that came first would teach the other its own answer.
+    In this order, since phrases of a plain run that came first would teach the other its answer.
     """
     drafted = run(parameters)
     without = dataclasses.replace(parameters.speculation, strategy=AUTOREGRESSIVE)

@@ -25,7 +25,7 @@ NOT_WELL = 1
 
 
 class Role(StrEnum):
-    """A role that can be asked, or served alone."""
+    """A role that can be asked for its health, or served by itself."""
 
     ORCHESTRATOR = "orchestrator"
     DRAFTER = "drafter"

@@ -1,4 +1,4 @@
-"""`draftloop keys`: API keys for a deployment's doors."""
+"""`draftloop keys`: makes API keys for a deployment's gRPC and HTTP APIs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Limit = int | None
 
 @app.callback()
 def _root() -> None:
-    """Without this the only command would swallow its own name."""
+    """Keeps `new` a subcommand: without this, typer makes the only command the whole program."""
 
 
 @app.command()

@@ -1,4 +1,4 @@
-"""`draftloop phrases`: look into a phrase log, empty it, keep it in a file."""
+"""`draftloop phrases`: inspects a phrase log, empties it, writes it to a file and reads it back."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def _require_shared(url: str) -> None:
 
 
 def _names(url: str, model: str | None, tenant: str | None) -> list[str]:
-    """The namespaces that have a log and that the options mean."""
+    """The namespaces that have a log and match the options."""
     from phrase_store.log import list_namespaces
     from phrase_store.namespace import owners_of
     from phrase_store.transfer import PATIENT
@@ -68,7 +68,7 @@ def _names(url: str, model: str | None, tenant: str | None) -> list[str]:
 
 
 def _logs(url: str, names: list[str]) -> Iterator[tuple[str, PhraseLog]]:
-    """Each with its name, open until the next one is asked for."""
+    """Each namespace's log with its name. A log is open until the next one is requested."""
     from phrase_store.transfer import open_patiently
 
     for name in names:
@@ -173,7 +173,7 @@ def import_(
 
         _require_shared(url)
         with _readable_twice(file) as source:
-            total = check_file(source)  # all of it, so that a mistake leaves the log as it was
+            total = check_file(source)  # all of it, so that a mistake leaves the log unchanged
             with progress("importing", total) as told:
                 phrases = import_file(url, source, told)
         console.print(f"imported {phrases:,} phrases in {total:,} records")
@@ -181,7 +181,7 @@ def import_(
 
 @contextmanager
 def _readable_twice(file: Path) -> Iterator[Path]:
-    """The file, or a copy of what comes through a pipe and is gone once it is read."""
+    """The file or, if it is a pipe, which can be read only once, a copy of its content."""
     if file.is_file():
         yield file
         return

@@ -22,9 +22,9 @@ from orchestrator.stack_config import StackConfig
 from phrase_store.config import PhraseSettings
 from phrase_store.log import LogOptions, LogUnavailable, open_log
 
-# What may follow is looked at here: who mistypes a flag needs a word and not the usage.
+# Unknown flags are handled here: who mistypes one needs a specific message and not the usage.
 OWN_WORDS = {"allow_extra_args": True, "ignore_unknown_options": True}
-DRAFTERS_OWN = ("draft_ahead", "draft_temperature")  # whose settings are not to be imported here
+DRAFTERS_OWN = ("draft_ahead", "draft_temperature")  # whose settings may not be imported here
 ROLES_SETTINGS: dict[str, Iterable[str]] = {
     "verifier": ModelServiceSettings.model_fields,
     "drafter": (*ModelServiceSettings.model_fields, *PhraseSettings.model_fields, *DRAFTERS_OWN),
@@ -90,7 +90,7 @@ def up(
 
 
 def _refuse_unknown(words: list[str]) -> None:
-    """Raises StartupFailure for what is left of the command line, if anything is."""
+    """Raises StartupFailure if anything of the command line is left."""
     if not words:
         return
     word, following = [*words, ""][:2]
@@ -131,7 +131,7 @@ def _run_stack(config: StackConfig) -> None:
 
 
 def _warn_of_the_phrase_log(url: str) -> None:
-    """Requests go on without it, so that nobody would know."""
+    """Warns if the phrase log cannot be reached: requests go on without it, unnoticed."""
     try:
         log = open_log(url, "up", PATIENT)
         try:
