@@ -132,7 +132,7 @@ class Asker:
 def _later(state: RetryCallState) -> _Later:
     """The error of the last attempt."""
     error = state.outcome.exception() if state.outcome else None
-    assert isinstance(error, _Later)  # nothing else is tried again
+    assert isinstance(error, _Later)  # nothing else is retried
     return error
 
 

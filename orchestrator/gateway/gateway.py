@@ -189,7 +189,7 @@ class Gateway:
         tenant, grammar = tenant_of(headers), reading.grammar(grammar_of(said))
         generations = []
         for prompt in prompts:
-            seed = seed_of(said)  # drawn for each prompt: equal ones need not have equal answers
+            seed = seed_of(said)  # one per prompt: equal prompts need not have equal answers
             for one in parameters(said, prompt.token_ids, tenant, seed, grammar, self._defaults):
                 generations.append(await self._generation(said, one, deadline, caller, reading))
                 await asyncio.sleep(0)  # many choices must not hold up other requests

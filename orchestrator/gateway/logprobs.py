@@ -10,7 +10,7 @@ from draftloop.logprobs import TokenLogprobs
 from draftloop.request import USUAL, TextForm
 from orchestrator.tokenizer import Tokenizer
 
-LEAST = -9999.0  # JSON has no infinity; OpenAI and vLLM write this
+LEAST = -9999.0  # JSON has no infinity; OpenAI and vLLM write this instead
 
 
 class LogprobsFormat(Protocol):

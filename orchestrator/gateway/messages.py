@@ -28,7 +28,7 @@ UNREAD = "[a file, which this model cannot read]"
 
 
 class TextPart(Body):
-    """Text of a message that is given in parts."""
+    """A text part of a message's content."""
 
     type: Literal["text"]
     text: str

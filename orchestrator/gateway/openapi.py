@@ -46,7 +46,7 @@ class PromptTokensDetails(BaseModel):
 
 
 class CompletionTokensDetails(BaseModel):
-    """Tokens between the marks of reasoning."""
+    """Tokens of reasoning: those between its marks."""
 
     reasoning_tokens: int
 

@@ -29,7 +29,7 @@ HEADERS = {
 
 
 class PlaygroundFiles(StaticFiles):
-    """The page may load nothing from elsewhere, run nothing inline, and be framed by nobody."""
+    """Static files; the page may load nothing from elsewhere, run nothing inline, not be framed."""
 
     def file_response(self, *said: Any, **named: Any) -> Response:
         """The file, or the answer that it has not changed, with the headers above."""

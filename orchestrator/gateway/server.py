@@ -30,7 +30,7 @@ log = logs.get(__name__)
 
 
 class HttpServer:
-    """Runs on the event loop of the gRPC server, over the same front."""
+    """The HTTP server. Runs on the event loop of the gRPC server, over the same front."""
 
     def __init__(self, settings: OrchestratorSettings, front: Front) -> None:
         """Raises StartupFailure if the chat template or generation config is unusable."""

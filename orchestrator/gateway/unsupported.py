@@ -39,7 +39,7 @@ CHAT: Table = {
 }
 RESPONSES: Table = {
     **OTHERS,
-    "previous_response_id": (),  # nothing is kept
+    "previous_response_id": (),  # no answers are stored here
     "conversation": (),
     "prompt": (),  # a template that OpenAI keeps
     "background": (False,),
@@ -49,7 +49,7 @@ MESSAGES: Table = {
     **OTHERS,
     "container": (),
     "mcp_servers": ([],),
-    "thread": (),  # nothing is kept
+    "thread": (),  # no answers are stored here
     "speed": ("standard",),
 }
 

@@ -69,7 +69,7 @@ class CallObject(CallBody):
             return ""
         name = said.get("name")
         arguments: Any = next((said[key] for key in ARGUMENTS if key in said), {}) or {}
-        if isinstance(arguments, str):  # JSON as text, as clients have it
+        if isinstance(arguments, str):  # as JSON text, as in clients' messages
             arguments = _meant(arguments)
         if not isinstance(name, str) or not isinstance(arguments, dict):
             return ""

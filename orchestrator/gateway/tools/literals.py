@@ -17,7 +17,7 @@ def value_of(text: str) -> Any:
     except (ValueError, RecursionError):
         pass
     try:
-        with warnings.catch_warnings():  # of escapes that Python does not know
+        with warnings.catch_warnings():  # about escapes that Python does not know
             warnings.simplefilter("ignore")
             return _meant(ast.parse(text.strip(), mode="eval").body)
     except (SyntaxError, RecursionError, MemoryError, ValueError) as error:
