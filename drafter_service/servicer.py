@@ -85,7 +85,7 @@ class DrafterServicer(drafter_pb2_grpc.DrafterServicer):
                     list(zip((self._host.model, *smaller), slots, strict=True)),
                     prefill_chunk_tokens=self._host.prefill_chunk_tokens,
                     is_alone=lambda: self._host.engine.alone,
-                    followed=await request.followed(self._host.model),
+                    ready_sampler=await request.ready_sampler(self._host.model),
                 )
                 prefilled = self._host.engine.awaited(strategy.prefill(), party=slot)
                 ahead = Ahead(self._host.engine, strategy, wanted=self._drafts_ahead)
