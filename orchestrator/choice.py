@@ -71,6 +71,9 @@ class _Try:
 class ModelChoice(DraftChoice):
     """The same for drafts of the drafter service, whose session is opened where it repays that.
 
+    In a round `asks` comes first. Where that says yes, `looks_back` tells whether `look_back` is to
+    be called once the round is over, before `observe`, which follows every draft that was judged.
+
     `costs` are those of the draft model's forwards; `left` tells how many tokens may come when the
     request holds so many.
     """

@@ -120,10 +120,10 @@ class Gain:
         self.means = dataclasses.replace(shared.means, memory=MEMORY)
 
     def worth(self, controller: Controller, offer: Offer = NO_OFFER) -> float:
-        """Expected tokens of a round, beyond those that its time brings in anyway.
+        """Expected tokens of a round with a draft, beyond those that its time brings in anyway.
 
-        `offer`: what free sources have for this round. Among other sessions nodes are dearer, and
-        drafts smaller, than what is remembered was drafted with.
+        `offer`: what free sources have for this round. Where other sessions share the verifier,
+        nodes cost more than in the rounds that are remembered: smaller drafts are thought of, too.
         """
         usual, shared = self.means, self.shared
         more, larger = offer.tokens - usual.offered_tokens, offer.nodes - usual.offered_nodes
