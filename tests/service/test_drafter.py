@@ -227,11 +227,12 @@ async def test_a_price_that_is_none_is_refused(
     serve_drafter: Start, field: str, price: float
 ) -> None:
     """What a draft was worth at it is learned for all sessions, and would be no number for good."""
+    prices: dict[str, Any] = {field: price}
     async with serve_drafter() as (channel, _):
         call: Any = DrafterStub(channel).Draft()
         await say(call, open_drafter(strategy="fused"))
         with pytest.raises(grpc.aio.AioRpcError) as refused:
-            await say(call, propose(LENGTH + 1, [5], 16, **{field: price}))
+            await say(call, propose(LENGTH + 1, [5], 16, **prices))
         assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
         assert f"{field}: must be" in str(refused.value.details())
 
