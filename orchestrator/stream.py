@@ -92,6 +92,11 @@ class Stream:
             yield
         except TimeoutError:
             raise NoAnswer("no answer came in time") from None
+        except asyncio.CancelledError:
+            # gRPC does so itself, but for the moment in which an answer comes: that would never be
+            # read, and the call, which ends behind it, be open up to its deadline.
+            self._call.cancel()
+            raise
         except asyncio.InvalidStateError:
             raise self._gone(Unavailable("the stream has ended")) from None
         except grpc.aio.AioRpcError as error:

@@ -26,6 +26,16 @@ def test_closing_never_fails(part: str) -> None:
     call.cancel.assert_called_once_with()
 
 
+@pytest.mark.parametrize("part", ["write", "read"])
+def test_who_is_called_off_while_he_asks_takes_the_call_along(part: str) -> None:
+    """gRPC forgets to just as an answer comes: what is half closed ends once that is read."""
+    call = Mock(write=AsyncMock(), read=AsyncMock())
+    getattr(call, part).side_effect = asyncio.CancelledError
+    with pytest.raises(asyncio.CancelledError):
+        asyncio.run(Stream(call, farewell=None, timeout_s=1).ask("anything"))
+    call.cancel.assert_called_once_with()
+
+
 @pytest.mark.parametrize(
     ("left", "meant"), [(None, Unavailable), (9, Unavailable), (0, DeadlineExceeded)]
 )
