@@ -54,7 +54,7 @@ class DraftChoice:
 
     def delayed(self, nanoseconds: float) -> None:
         """Takes in what its round took beyond what was expected."""
-        self._gain.shared.delayed(nanoseconds)
+        self._gain.delayed(nanoseconds)
 
 
 @dataclass(slots=True)

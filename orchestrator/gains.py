@@ -75,6 +75,7 @@ class SharedGain:
     # waited for nobody.
     draft_ns: float = field(init=False)
     work_ns: float = field(init=False)
+    drafts: int = 0  # whose times were taken in
     means: Means = field(default_factory=lambda: Means(LONG_MEMORY))
     hindsight: Hindsight = field(default_factory=Hindsight)
     # Each request trying by itself would cost short ones much.
@@ -87,19 +88,24 @@ class SharedGain:
     def __post_init__(self) -> None:
         self._reckon()
 
-    def took(self, nanoseconds: float) -> None:
-        """Takes in how long a draft was waited for."""
+    def took(self, nanoseconds: float) -> int:
+        """Takes in how long a draft was waited for; returns which draft it was, for `delayed`."""
         self.draft_times.append(nanoseconds)
+        self.drafts += 1
         self._reckon()
+        return self.drafts
 
-    def delayed(self, nanoseconds: float) -> None:
-        """Takes in how much longer the round of the draft observed last took than it should.
+    def delayed(self, draft: int, nanoseconds: float) -> None:
+        """Takes in how much longer the round of that draft took than it should.
 
         A draft model leaves the target's caches full of its own: on a small target that is a tenth
-        of the round, which would otherwise be booked on all drafts.
+        of the round, which would otherwise be booked on all drafts. Other requests may have
+        drafted meanwhile.
         """
-        self.draft_times[-1] += nanoseconds
-        self._reckon()
+        later = self.drafts - draft
+        if later < len(self.draft_times):
+            self.draft_times[-1 - later] += nanoseconds
+            self._reckon()
 
     def _reckon(self) -> None:
         self.draft_ns = statistics.median_low(self.draft_times)
@@ -112,6 +118,7 @@ class Gain:
     def __init__(self, shared: SharedGain) -> None:
         self.shared = shared
         self.means = dataclasses.replace(shared.means, memory=MEMORY)
+        self._draft = 0  # the last one, as `shared` counts them
 
     def worth(self, controller: Controller, offer: Offer = NO_OFFER) -> float:
         """Expected tokens of a round, beyond those that its time brings in anyway.
@@ -134,7 +141,11 @@ class Gain:
         """Takes in a round with a draft, here and for everybody."""
         self.means.observe(accepted, nodes, offer)
         self.shared.means.observe(accepted, nodes, offer)
-        self.shared.took(draft_ns)
+        self._draft = self.shared.took(draft_ns)
+
+    def delayed(self, nanoseconds: float) -> None:
+        """Takes in how much longer than it should the round took that was observed last."""
+        self.shared.delayed(self._draft, nanoseconds)
 
 
 @dataclass(slots=True)

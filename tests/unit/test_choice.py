@@ -393,5 +393,5 @@ def test_a_round_that_was_quicker_than_expected_makes_its_draft_cheaper() -> Non
     gain = Gains().of(PROMPT_LOOKUP, 0.0, 0.0)
     for _ in range(20):
         gain.observe(1, 4, DEAR_NS)
-        gain.shared.delayed(-PLAIN_NS)
+        gain.delayed(-PLAIN_NS)
     assert gain.shared.draft_ns == DEAR_NS - PLAIN_NS

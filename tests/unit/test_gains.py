@@ -19,7 +19,7 @@ from draftloop.speculation import (
 )
 from orchestrator.budget import Controller
 from orchestrator.costs import VerifyCost
-from orchestrator.gains import MOST_METHODS, Gains, SharedGain
+from orchestrator.gains import LATEST_DRAFTS, MOST_METHODS, Gains, SharedGain
 
 ALL = Speculation(strategy=FUSED)
 ALONE = Speculation(
@@ -91,9 +91,29 @@ def test_one_draft_that_stood_still_says_nothing_against_a_first_guess() -> None
 def test_what_the_round_around_a_draft_took_counts_at_once() -> None:
     """Less than nothing for the request that waits, but no work is less than none."""
     shared = SharedGain(deque([100.0]))
-    shared.took(300)
-    shared.delayed(-400)
+    shared.delayed(shared.took(300), -400)
     assert (shared.draft_ns, shared.work_ns) == (-100, 0)
+
+
+def test_what_a_round_took_counts_for_its_own_draft() -> None:
+    """Another request may have drafted between a round's end and its being priced."""
+    gains = Gains()
+    first, second = (gains.of(ALL.method, 0.8, 100.0) for _ in range(2))
+    for gain in (first, second):
+        gain.observe(accepted=1, nodes=4, draft_ns=10)
+    for gain in (first, second):
+        gain.delayed(90)
+    assert list(first.shared.draft_times)[-2:] == [100, 100]
+
+
+def test_what_the_round_of_a_forgotten_draft_took_counts_for_none() -> None:
+    gains = Gains()
+    first, second = (gains.of(ALL.method, 0.8, 100.0) for _ in range(2))
+    first.observe(accepted=1, nodes=4, draft_ns=10)
+    for _ in range(LATEST_DRAFTS):
+        second.observe(accepted=1, nodes=4, draft_ns=10)
+    first.delayed(90)
+    assert set(first.shared.draft_times) == {10}
 
 
 def test_alone_drafts_are_expected_to_stay_as_large_as_they_were() -> None:
