@@ -16,6 +16,9 @@ from draftloop.errors import DeadlineExceeded, DraftloopError, Mismatch, Overloa
 from draftloop.rpc.interceptors import DETAILS_KEY, to_status
 from orchestrator.stream import Disconnected, ServiceFailed, Stream
 
+# A proxy's word on a replica that is gone.
+RESET = "Stream removed (RST_STREAM (Received RST_STREAM with error code 2))"
+
 
 @pytest.mark.parametrize("part", ["write", "done_writing"])
 def test_closing_never_fails(part: str) -> None:
@@ -70,6 +73,8 @@ def test_an_answer_that_is_none_is_one_of_a_service_that_is_gone(answer: Any) ->
         ("UNAVAILABLE", "Socket closed", Disconnected, "Socket closed"),
         ("CANCELLED", "", Disconnected, "CANCELLED"),
         ("INTERNAL", "", ServiceFailed, "INTERNAL"),
+        ("INTERNAL", RESET, Disconnected, RESET),
+        ("INTERNAL", "Internal error from Core", Disconnected, "Internal error from Core"),
     ],
 )
 def test_statuses_mean_what_they_meant_there(
