@@ -86,5 +86,12 @@ class Mismatch(DraftloopError):
     """Two services do not fit together: other vocabularies or protocol versions."""
 
 
+class AnswerTooLarge(DraftloopError):
+    """What was asked for does not fit a message, and would not the next time either."""
+
+    def __init__(self, size: int, most: int) -> None:
+        super().__init__(f"answer: must have at most {most} bytes; got {size}")
+
+
 class StartupFailure(DraftloopError):
     """A service cannot start; the text says what is missing and what to do."""

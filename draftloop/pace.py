@@ -7,7 +7,10 @@ from dataclasses import dataclass
 
 @dataclass(slots=True)
 class Pace:
-    """Tokens and time of the latest pieces of work of one kind; older ones fade by `memory`."""
+    """Tokens and time of the latest pieces of work of one kind; older ones fade by `memory`.
+
+    The unit of time is the caller's: nanoseconds of rounds, seconds of forwards; `rate` follows it.
+    """
 
     memory: float
     _tokens: float = 0.0
