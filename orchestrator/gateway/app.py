@@ -199,7 +199,7 @@ def _add_tokens(app: FastAPI, gateway: Gateway) -> None:
 
     @app.post("/v1/responses/input_tokens", response_class=JsonAnswer)
     async def input_tokens(body: Annotated[ResponseBody, UNREAD], request: Request) -> Response:
-        """How many tokens the prompt of a response has."""
+        """Number of tokens of the prompt that the input is rendered to."""
         said = await read(ResponseBody, body, request)
         async with reading(deadline_of(request)):
             tokens = await gateway.count_tokens(said, request.headers)

@@ -100,7 +100,7 @@ class ChatReader:
         for text in texts:
             stage = self._stage
             found = self._read(text)
-            if passed := self._stage != stage:  # tokens not yet assigned were marks
+            if passed := self._stage != stage:  # unassigned tokens were marks
                 self._unclear = []
             if found or not passed:
                 self._unclear.append(self._tokens)

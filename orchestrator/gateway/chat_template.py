@@ -97,7 +97,7 @@ class ChatTemplate:
         """
         text = self.render(messages, add_generation_prompt=False, **said)
         *before, message = messages
-        last, end = message["content"], uuid.uuid4().hex  # a mark of its own
+        last, end = message["content"], uuid.uuid4().hex  # no text has it
         ending = [*before, {**message, "content": last + end}]
         marked = self.render(ending, add_generation_prompt=False, **said)
         begun, found, _ = marked.rpartition(end)

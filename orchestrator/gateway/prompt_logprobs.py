@@ -18,17 +18,17 @@ LONG = 1 << 12  # entries beyond which writing them would hold up other requests
 
 @dataclass(frozen=True, slots=True)
 class PromptAnswer:
-    """Where an answer has a prompt's logprobs: the numbers of likeliest tokens beside each token.
+    """Which log-probabilities of prompts an answer has.
 
-    `echoed`: with the echoed prompt, before the output's. `told`: in `prompt_logprobs`. None is
-    not at all.
+    `echoed`: how many likeliest tokens to show beside each token of an echoed prompt. `told`: how
+    many in `prompt_logprobs`. None: no log-probabilities there.
     """
 
     echoed: int | None = None
     told: int | None = None
 
     async def echo(self, generation: Generation, writer: CompletionLogprobs) -> dict[str, Any]:
-        """The echoed prompt's as parallel lists, which the output's continue."""
+        """The echoed prompt's log-probabilities as parallel lists, which the output's continue."""
         said, prompt = generation.prompt_logprobs, generation.request.prompt
         assert said is not None, "the verifier was asked"
         most = self.echoed or 0

@@ -52,8 +52,9 @@ class Prompts:
         return [await self._read(said, *entry) for entry in entries(said)]
 
     async def of_chat(self, said: ChatBody) -> Prompt:
-        """A chat's prompt. The template writes the special tokens; the tokenizer adds none unless
-        asked to.
+        """A chat's prompt.
+
+        The template writes the special tokens; the tokenizer adds none unless the client says so.
         """
         text, token_ids = await self._chat(said)
         return await self._fitting(said, "messages", token_ids, text, told=True)

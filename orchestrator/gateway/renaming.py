@@ -9,9 +9,10 @@ from draftloop.errors import InvalidInput
 
 
 class Renaming:
-    """`pairs`: a chat's field name and the client's. `wholes`: names that errors end with.
+    """`pairs`: a chat's field name and the client's.
 
-    What is within the fields of `wholes` is left out, since it is not what the client wrote.
+    `wholes`: those of the client's names after which errors leave out the path within the field,
+    because a chat's path is not the client's.
     """
 
     def __init__(self, pairs: Sequence[tuple[str, str]], wholes: Sequence[str]) -> None:

@@ -76,7 +76,7 @@ async def steps(
 
 
 def _tell(queue: Steps) -> None:
-    """Empties the queue and puts the error in that the server stops, so that it is read next."""
+    """Makes the error that the server stops the next item, by emptying the queue before."""
     while not queue.empty():
         queue.get_nowait()
     queue.put_nowait(stopping())

@@ -102,7 +102,7 @@ Verbosity = Annotated[
 
 
 def _unless_endless(limit: Any) -> Any:
-    """llama.cpp's clients and those of LM Studio say so that they name no limit."""
+    """None for -1, by which clients of llama.cpp and LM Studio say that they set no limit."""
     return None if type(limit) is int and limit == -1 else limit
 
 
@@ -171,13 +171,13 @@ class ChatBody(Generating):
 
     @property
     def choice(self) -> PlainChoice:
-        """What has to be called of that which is on offer, if anything."""
+        """Which of the offered tools must be called, if any; allowed tools give only their mode."""
         said = self.tool_choice or "auto"
         return said.allowed_tools.mode if isinstance(said, AllowedTools) else said
 
     @property
     def offered(self) -> list[Tool]:
-        """What is on offer, unless the choice is none."""
+        """The tools that may be called unless `choice` is none: all, or those that are allowed."""
         if not isinstance(self.tool_choice, AllowedTools):
             return self.tools or []
         names = {tool.function.name for tool in self.tool_choice.allowed_tools.tools}
@@ -218,12 +218,12 @@ class TokenizeBody(RequestBody):
 
     @property
     def choice(self) -> PlainChoice:
-        """It cannot say: a prompt has all tools."""
+        """Always auto: a body to tokenize has no choice, so that its prompt shows all tools."""
         return "auto"
 
     @property
     def offered(self) -> list[Tool]:
-        """What the prompt tells of."""
+        """The tools that the prompt shows."""
         return self.tools or []
 
 

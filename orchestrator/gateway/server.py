@@ -73,7 +73,7 @@ class HttpServer:
     def refuse(self) -> None:
         """Refuses new requests with an error from now on; those that run go on.
 
-        A request whose body has not arrived completely is new.
+        A request whose body has not arrived completely counts as new.
         """
         self.gateway.ready = False
         self.gateway.reading.end_all()

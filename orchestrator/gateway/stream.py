@@ -27,10 +27,10 @@ log = logs.get(__name__)
 
 
 async def while_connected(receive: Receive, work: Coroutine[Any, Any, Result]) -> Result:
-    """Returns or raises what `work` does, unless the client disconnects before.
+    """Returns or raises what `work` does.
 
-    Then cancels it and raises ClientGone. The request's body must have been read: the next message
-    of `receive` is then the disconnect.
+    If the client disconnects first, cancels it and raises ClientGone. The request's body must have
+    been read: the next message of `receive` is then the disconnect.
     """
     working = asyncio.ensure_future(work)
     leaving = asyncio.ensure_future(_gone(receive))

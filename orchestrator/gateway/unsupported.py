@@ -43,7 +43,7 @@ RESPONSES: Table = {
     "conversation": (),
     "prompt": (),  # a template that OpenAI keeps
     "background": (False,),
-    "truncation": ("disabled", "auto"),  # what is too long is refused: clients shorten it
+    "truncation": ("disabled", "auto"),  # too long input is refused, and clients shorten it
 }
 MESSAGES: Table = {
     **OTHERS,

@@ -107,7 +107,7 @@ class ChosenResponseTool(Body):
 
 
 class AllowedResponseTools(Body):
-    """`tool_choice`, where it names those that may be called: the model is shown no others."""
+    """`tool_choice` if it names the tools that may be called: the model is shown no others."""
 
     type: Literal["allowed_tools"]
     mode: Literal["auto", "required"]
@@ -120,7 +120,7 @@ class AllowedResponseTools(Body):
 
     @property
     def as_in_chats(self) -> dict[str, Any]:
-        """With all but the type in an object of its own."""
+        """The same with mode and tools in an object of its own."""
         tools = [tool.as_in_chats for tool in self.tools]
         return {"type": self.type, "allowed_tools": {"mode": self.mode, "tools": tools}}
 

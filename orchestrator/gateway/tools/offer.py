@@ -113,7 +113,7 @@ def require_tools(tools: Sequence[Tool] | None, choice: ToolChoice | None) -> No
 
 
 def _named(choice: ToolChoice | None) -> Iterator[tuple[str, str]]:
-    """The functions that it names, each with its place."""
+    """The functions that the choice names, each with its field."""
     match choice:
         case ChosenTool(function=function):
             yield "tool_choice.function.name", function.name

@@ -59,21 +59,21 @@ class ChosenTool(Body):
 
 
 class Allowed(Body):
-    """Those that may be called, and whether one of them has to be."""
+    """The tools that may be called, and whether one of them must be."""
 
     mode: Literal["auto", "required"]
     tools: Annotated[ListOf[ChosenTool], Field(min_length=1)]
 
 
 class AllowedTools(Body):
-    """`tool_choice`, where it names those that may be called: the model is shown no others."""
+    """`tool_choice` if it names the tools that may be called: the model is shown no others."""
 
     type: Literal["allowed_tools"]
     allowed_tools: Allowed
 
 
 def by_form() -> Discriminator:
-    """Tells choices of tools apart: a word, one tool, or several of them."""
+    """Discriminates the forms of `tool_choice`: a word, one tool, or allowed tools."""
 
     def form(said: Any) -> str:
         if isinstance(said, str):
