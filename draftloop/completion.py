@@ -125,7 +125,7 @@ class Completion(Summary):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeploymentInfo:
-    """A deployment's description of itself: versions, models, strategies and limits."""
+    """A deployment's description of itself: version, models, strategies and limits."""
 
     version: str
     verifier: ModelInfo

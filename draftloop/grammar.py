@@ -18,7 +18,7 @@ ANY_OBJECT = '{"type": "object"}'
 
 @dataclass(frozen=True, slots=True)
 class Grammar:
-    """The output as a whole must match the grammar, and it ends when it does."""
+    """The output as a whole must be a text of the grammar, after which it ends."""
 
     format: Format
     text: str

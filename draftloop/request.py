@@ -107,13 +107,13 @@ class SamplingParameters:
 class GenerationParameters:
     """A client's request before it is checked; None means not given. Give text or token_ids.
 
-    If `seed` is None, one is drawn; `sampling.seed` is ignored. `sampling.bans` are derived from
-    `allowed_token_ids`, `bad_words` and `min_tokens`. `ends_itself`: without `max_tokens`, the
-    limit is the room left in the context, unless the server has a limit of its own. `logprobs` asks
-    for log-probabilities of the output's tokens and of this many most likely tokens at each
-    position; `prompt_logprobs` asks for those of the prompt. `prediction` is text that the output
-    may resemble: drafts are made from it, and it changes nothing else. `cache_salt`: prefixes are
-    shared only with requests of the tenant that have the same salt.
+    If `seed` is None, one is drawn; `sampling.seed` is ignored. `sampling.bans` must not be given:
+    they are derived from `allowed_token_ids`, `bad_words` and `min_tokens`. `ends_itself`: without
+    `max_tokens`, the limit is the room left in the context, unless the server has a limit of its
+    own. `logprobs` asks for log-probabilities of the output's tokens and of this many most likely
+    tokens at each position; `prompt_logprobs` asks for those of the prompt. `prediction` is text
+    that the output may resemble: drafts are made from it, and it changes nothing else.
+    `cache_salt`: prefixes are shared only with requests of the tenant that have the same salt.
     """
 
     text: str | None = None

@@ -63,7 +63,7 @@ class NoSpan:
 
 
 class Tracer(Protocol):
-    """Starts spans at the entry of a role."""
+    """Starts spans for work that arrives with headers, or begins here."""
 
     def span(self, name: str, headers: Headers, **attributes: Value) -> Span:
         """A span that continues the trace in the headers, or begins a new one."""

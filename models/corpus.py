@@ -33,7 +33,7 @@ class Document:
 
 
 def is_held_out(name: str, share: float = HELD_OUT_SHARE) -> bool:
-    """Whether the file called `name` is kept from training: a pure function of the name."""
+    """Whether the file called `name` is excluded from training: a pure function of the name."""
     digest = hashlib.sha256(PurePosixPath(name).as_posix().encode()).digest()
     return int.from_bytes(digest[:8], "big") < share * 2**64
 

@@ -1,9 +1,9 @@
-"""Processes that train one model on a CPU: a shared counter hands out forwards, each owns updates.
+"""Trains one model on a CPU with several processes, which share forwards and updates.
 
-All state (weights, momenta, gradients) is in shared memory. A step has two barriers. Before the
-first, every worker publishes the gradients of the micro-batches that it took. Before the second,
-each worker updates the parameters that it owns. A worker that other programs slow down takes fewer
-micro-batches.
+All state (weights, momenta, gradients) is in shared memory. A shared counter hands out forwards. A
+step has two barriers. Before the first, every worker publishes the gradients of the micro-batches
+that it took. Before the second, each worker updates the parameters that it owns. A worker that
+other programs slow down takes fewer micro-batches.
 """
 
 from __future__ import annotations

@@ -43,7 +43,7 @@ def open_channel(
         ("grpc.min_reconnect_backoff_ms", 2_000),
         ("grpc.max_reconnect_backoff_ms", 2_000),
         DIRECT,
-        # One connection pool per channel: a test may start several services on one port in turn.
+        # Own connections per channel: a test may start several services on one port in turn.
         ("grpc.use_local_subchannel_pool", 1),
     ]
     if tls is None:

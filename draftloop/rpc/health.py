@@ -1,7 +1,8 @@
-"""Asking a service how it is, as probes do: `python -m draftloop.rpc.health HOST:PORT [SERVICE]`.
+"""Checks a service's health, as probes do: `python -m draftloop.rpc.health HOST:PORT [SERVICE]`.
 
-A container asks every few seconds, so this imports grpc and nothing else that takes time. Where the
-service speaks TLS, say so in the environment (`VARIABLES`): an image's own check finds it there.
+Containers run this every few seconds, so it imports grpc and nothing else that takes time. For
+services with TLS, the environment names the files (`VARIABLES`); an image's own health check reads
+them from there.
 """
 
 from __future__ import annotations
