@@ -19,6 +19,7 @@ from orchestrator.budget import Controller
 from orchestrator.costs import VerifyCost
 from orchestrator.figures import SpeculationFigures
 from orchestrator.fused import FusedDrafting
+from orchestrator.outcome import RoundOutcome
 from phrase_store.index import PhraseIndex
 from phrase_store.session import PhraseSession
 from phrase_store.store import warm_up
@@ -72,7 +73,9 @@ async def rounds(nodes: int) -> tuple[list[float], list[float], float]:
         committed = committed + emitted
         said = Verdict((), tuple(emitted), emitted[0], (0,) * len(draft.tree))
         learnt = time.perf_counter()
-        plans.observe(committed, len(emitted), draft.tree, said)
+        plans.observe(
+            RoundOutcome(committed=committed, new=len(emitted), draft=draft.tree, verdict=said)
+        )
         if number >= WARM_UP:
             proposing.append((proposed - began) * 1e6)
             learning.append((time.perf_counter() - learnt) * 1e6)

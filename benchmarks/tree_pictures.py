@@ -8,7 +8,6 @@ continue held-out text, and draws the round that shows most of the strategy to
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,6 +26,7 @@ from draftloop.tree import ROOT, SOURCE_NAMES, DraftTree, TokenSource, Verdict
 from orchestrator.config import OrchestratorSettings
 from orchestrator.deployment import Deployment
 from orchestrator.launcher import Stack
+from orchestrator.outcome import RoundOutcome
 from orchestrator.requests import RequestReader
 from orchestrator.stack_config import StackConfig
 
@@ -82,11 +82,12 @@ async def rounds(deployment: Deployment, strategy: str, prompt: Prompt) -> list[
     seen: list[Round] = []
     observe = generation.drafting.observe
 
-    def watch(committed: Sequence[int], new: int, tree: DraftTree, verdict: Verdict) -> None:
-        seen.append(Round(committed[-new - 1], tree, verdict))
-        observe(committed, new, tree, verdict)
+    def watch(outcome: RoundOutcome) -> None:
+        before = outcome.committed[-outcome.new - 1]
+        seen.append(Round(before, outcome.draft, outcome.verdict))
+        observe(outcome)
 
-    generation.drafting.observe = watch  # type: ignore[method-assign, assignment]
+    generation.drafting.observe = watch  # type: ignore[method-assign]
     async for _ in generation.run():
         pass
     return [one for one in seen if len(one.tree)]

@@ -85,7 +85,7 @@ class DrafterServicer(drafter_pb2_grpc.DrafterServicer):
                     list(zip((self._host.model, *smaller), slots, strict=True)),
                     prefill_chunk_tokens=self._host.prefill_chunk_tokens,
                     is_alone=lambda: self._host.engine.alone,
-                    followed=await request.followed(self._host.model),
+                    ready_sampler=await request.ready_sampler(self._host.model),
                 )
                 prefilled = self._host.engine.awaited(strategy.prefill(), party=slot)
                 ahead = Ahead(self._host.engine, strategy, wanted=self._drafts_ahead)
@@ -156,15 +156,9 @@ class DrafterServicer(drafter_pb2_grpc.DrafterServicer):
         received = time.perf_counter_ns()
         timings = ServiceTimings(forwards=await ahead.end())
         new_token_ids = list(asked.new_token_ids)
-        verdict = self._verdict(asked)
+        verdict, budget = self._verdict(asked), _budget(asked)
         strategy.session.commit(new_token_ids, asked.committed_length)
         strategy.observe(new_token_ids, verdict)
-        budget = DraftBudget(
-            max_nodes=asked.max_nodes,
-            max_depth=asked.max_depth,
-            least_path_probability=asked.least_path_probability,
-            tokens_per_second=asked.tokens_per_second,
-        )
         strategy.offer(self._offer(asked))
         task = strategy.propose(budget)
         length = asked.committed_length
@@ -199,3 +193,14 @@ class DrafterServicer(drafter_pb2_grpc.DrafterServicer):
             vocabulary_size=model.vocabulary_size, max_nodes=model.options.max_draft_nodes
         )
         return offer
+
+
+def _budget(asked: pb.ProposeDraft) -> DraftBudget:
+    budget = DraftBudget(
+        max_nodes=asked.max_nodes,
+        max_depth=asked.max_depth,
+        least_path_probability=asked.least_path_probability,
+        tokens_per_second=asked.tokens_per_second,
+    )
+    budget.validate()
+    return budget

@@ -71,14 +71,14 @@ class DrafterSession:
     sampler: Sampler = field(init=False)
     committed: list[int] = field(init=False)
     stop_token_ids: frozenset[int] = field(init=False)
-    followed: InitVar[Sampler | None] = None  # what the request's own would be
+    ready_sampler: InitVar[Sampler | None] = None  # else one is made here
     draft_temperature: InitVar[float] = DRAFT_TEMPERATURE
 
-    def __post_init__(self, followed: Sampler | None, draft_temperature: float) -> None:
+    def __post_init__(self, ready_sampler: Sampler | None, draft_temperature: float) -> None:
         self.stop_token_ids = self.request.stop_token_ids
         if self.smaller is None:
             self.committed = list(self.request.token_ids)
-            self.sampler = followed or self.request.sampler(self.model)
+            self.sampler = ready_sampler or self.request.sampler(self.model)
             self.sampler.cool(draft_temperature)
         else:
             self.committed, self.sampler = self.smaller.committed, self.smaller.sampler

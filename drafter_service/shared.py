@@ -52,7 +52,7 @@ class Shared:
         *,
         prefill_chunk_tokens: int,
         is_alone: Callable[[], bool],
-        followed: Sampler | None = None,
+        ready_sampler: Sampler | None = None,
     ) -> Strategy:
         """The strategy that a session asked for, with its models and slots, larger ones first."""
         session: DrafterSession | None = None
@@ -72,7 +72,7 @@ class Shared:
                 phrases=None if place else self._phrases(request, model, experience.calibration),
                 smaller=session,
                 is_alone=is_alone,
-                followed=followed,
+                ready_sampler=ready_sampler,
                 draft_temperature=self._draft_temperature,
             )
         assert session is not None, "models is empty"

@@ -7,16 +7,16 @@ from typing import NamedTuple
 import numpy as np
 
 from drafter_service.tree_nodes import (
+    BY_CALIBRATION,
+    BY_REVIEWS,
     MISSING,
-    OWN,
-    REVIEWS,
     SOURCE,
     Learned,
     Tree,
     add,
     child,
+    greatest,
     part_of_others,
-    select,
     settle,
 )
 from drafter_service.weighing import FREE, SMALLER, chance, learn, log_odds
@@ -66,7 +66,7 @@ def weigh(tree: Tree, learned: Learned, guesses: Offered, tokens: Whole) -> None
     """Re-weighs offered nodes by what the draft model says there, [ends, k] tokens best first."""
     for guess in range(len(guesses.nodes)):
         known = tree.nodes[guesses.nodes[guess]]
-        known.judged_by = REVIEWS
+        known.judged_by = BY_REVIEWS
         known.is_first = tokens[guesses.places[guess], 0] == known.token
         known.heard, known.told = log_odds(guesses.shares[guess]), log_odds(known.estimate)
         whose = SMALLER if known.source == SOURCE else FREE
@@ -74,7 +74,7 @@ def weigh(tree: Tree, learned: Learned, guesses: Offered, tokens: Whole) -> None
 
 
 @compiled
-def widen(tree: Tree, own: Calibration, tokens: Whole, shares: Floats) -> None:
+def widen(tree: Tree, calibration: Calibration, tokens: Whole, shares: Floats) -> None:
     """Adds the draft model's children of the ends, [ends, k] tokens and shares, as they pay.
 
     Of all of them those with the greatest reach.
@@ -89,13 +89,14 @@ def widen(tree: Tree, own: Calibration, tokens: Whole, shares: Floats) -> None:
         for rank in range(width):
             share = shares[place, rank]
             if share > 0:
-                estimates[first + rank] = correct(own, SOURCE, share, parent.depth + 1, rank == 0)
+                depth, is_first = parent.depth + 1, rank == 0
+                estimates[first + rank] = correct(calibration, SOURCE, share, depth, is_first)
         later = estimates[first + 1 : first + width]
         later *= part_of_others(estimates[first], later.sum())
         for spot in range(first, first + width):
             reaches[spot] = parent.reach * estimates[spot]
     best = np.empty(min(plan.most, ends * width), np.int64)
-    found = select(reaches, ends * width, len(best), plan.least, best)
+    found = greatest(reaches, ends * width, len(best), plan.least, best)
     state.first_new = state.nodes
     for spot in best[:found]:
         place, rank = spot // width, spot % width
@@ -105,7 +106,7 @@ def widen(tree: Tree, own: Calibration, tokens: Whole, shares: Floats) -> None:
         if child(tree, parent, token) == MISSING:
             depth, share = tree.nodes[parent].depth + 1, shares[place, rank]
             cell = cell_of(SOURCE, share, depth, rank == 0)
-            add(tree, parent, token, SOURCE, estimates[spot], reaches[spot], OWN, cell)
+            add(tree, parent, token, SOURCE, estimates[spot], reaches[spot], BY_CALIBRATION, cell)
     state.drafted += state.nodes - state.first_new
 
 
@@ -119,7 +120,7 @@ def take(tree: Tree, learned: Learned, tokens: Whole, shares: Floats, guesses: O
     if len(guesses.nodes):
         weigh(tree, learned, guesses, tokens)
         settle(tree)
-    widen(tree, learned.own, tokens, shares)
+    widen(tree, learned.calibration, tokens, shares)
     if state.has_offer:
         settle(tree)
     reached, gain = 0.0, 0.0
@@ -161,9 +162,9 @@ def judge(tree: Tree, learned: Learned, emitted: Whole) -> None:
             known = tree.nodes[node]
             if known.parent == at:
                 right = known.token == token
-                if known.judged_by == OWN:
-                    count(learned.own, known.cell, right)
-                elif known.judged_by == REVIEWS:
+                if known.judged_by == BY_CALIBRATION:
+                    count(learned.calibration, known.cell, right)
+                elif known.judged_by == BY_REVIEWS:
                     whose = SMALLER if known.source == SOURCE else FREE
                     learn(learned.reviews, whose, known.heard, known.told, known.is_first, right)
                 if right:

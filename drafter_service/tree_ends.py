@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from drafter_service.economy import pays
-from drafter_service.tree_nodes import UNRUN, Tree, select
+from drafter_service.tree_nodes import UNRUN, Tree, greatest
 from draftloop.runtime.compiling import compiled
 from draftloop.runtime.records import Floats
 from draftloop.tree import ROOT
@@ -17,7 +17,7 @@ NOTHING_OPEN, TOO_DEAR = 1, 2
 def choose(tree: Tree, most: int, least: float) -> None:
     """The nodes with the greatest reach, parents before children: no child is likelier."""
     state = tree.state[0]
-    state.chosen = select(tree.nodes.reach, state.nodes, most, least, tree.chosen)
+    state.chosen = greatest(tree.nodes.reach, state.nodes, most, least, tree.chosen)
 
 
 @compiled

@@ -20,14 +20,15 @@ from draftloop.tree import ROOT, TokenSource
 SOURCE = int(TokenSource.DRAFT_MODEL)
 UNRUN = -2  # the row of a node that was not run
 MISSING = -3  # no such node
-# Who learns whether a node was right: nobody of an offered one which the draft model has not seen.
-NOBODYS, OWN, REVIEWS = 0, 1, 2
-# `reach`: probability that a node is accepted, its ancestors included. Whether it was the target's
-# token once its parent was, `judged_by` learns: of the draft model's own nodes by their `cell` of
-# the calibration, of offered ones by what was `heard` of the draft model and `told` by the offer,
-# both in log-odds, and whether it `is_first`. `row`: its place among the slot's pending rows once
-# it was run, in this tree or one before; it is `grown` once its children stand in this one. The
-# last record, that of index ROOT, is the root's.
+# Which part of `Learned` learns, once the target has spoken, whether a node was right: none of an
+# offered one that the draft model has not seen.
+BY_NOBODY, BY_CALIBRATION, BY_REVIEWS = 0, 1, 2
+# `estimate`: probability that a node is accepted given that its parent was; `reach`: the product of
+# those along its path. `judged_by`: one of the three above; the calibration knows the node by its
+# `cell`, the reviews by log-odds of what was `heard` of the draft model and `told` by the offer,
+# and by whether it `is_first` for the draft model. `row`: its place among the slot's pending rows
+# once it was run, in this tree or one before, else UNRUN; it is `grown` once its children stand in
+# this one. The last record, that of index ROOT, is the root's.
 NODE = np.dtype(
     [
         *((name, np.int64) for name in ("token", "parent", "depth", "source")),
@@ -83,9 +84,9 @@ class Tree(NamedTuple):
 
 
 class Learned(NamedTuple):
-    """What became of the draft model's own nodes, and of those that others offered to it."""
+    """What became of nodes: of the draft model's own, and of those that it was offered."""
 
-    own: Calibration
+    calibration: Calibration
     reviews: Weighing
 
 
@@ -96,7 +97,7 @@ def clear(tree: Tree, is_run: bool) -> None:
     state.nodes = state.drafted = state.first_new = 0
     state.chosen = state.ends = state.has_offer = 0
     root.token, root.parent, root.depth, root.source = 0, ROOT, 0, 0
-    root.judged_by, root.cell, root.grown = NOBODYS, 0, 0
+    root.judged_by, root.cell, root.grown = BY_NOBODY, 0, 0
     root.estimate, root.reach = 1.0, 1.0
     if not is_run:
         root.row, state.rows = UNRUN, 0
@@ -161,13 +162,16 @@ def offer(tree: Tree, whole: Whole, estimates: Floats, max_depth: int) -> None:
         if parent != MISSING and tree.nodes[parent].depth < max_depth:
             reach = tree.nodes[parent].reach * estimates[node]
             places[node] = add(
-                tree, parent, whole[0, node], whole[2, node], estimates[node], reach, NOBODYS, 0
+                tree, parent, whole[0, node], whole[2, node], estimates[node], reach, BY_NOBODY, 0
             )
 
 
 @compiled
-def select(values: Floats, count: int, most: int, least: float, out: Whole) -> int:
-    """Places of the `most` greatest of `count` values, at least `least`, ties by order."""
+def greatest(values: Floats, count: int, most: int, least: float, out: Whole) -> int:
+    """Writes to `out` the places of the `most` greatest of the first `count` values, best first.
+
+    Only of those that are at least `least`; ties by order. Returns how many there are.
+    """
     found = 0
     for place in range(count):
         value = values[place]

@@ -86,5 +86,12 @@ class Mismatch(DraftloopError):
     """Two services are incompatible, for instance in vocabulary, model or protocol version."""
 
 
+class AnswerTooLarge(DraftloopError):
+    """The answer does not fit into a message; trying again would not help."""
+
+    def __init__(self, size: int, most: int) -> None:
+        super().__init__(f"answer: must have at most {most} bytes; got {size}")
+
+
 class StartupFailure(DraftloopError):
     """A service cannot start; the text says what is missing and what to do."""

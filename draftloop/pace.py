@@ -7,7 +7,10 @@ from dataclasses import dataclass
 
 @dataclass(slots=True)
 class Pace:
-    """Tokens and time of recent pieces of work of one kind; older ones fade by `memory`."""
+    """Tokens and time of recent pieces of work of one kind; older ones fade by `memory`.
+
+    The caller chooses the unit of time, such as nanoseconds or seconds; `rate` is per that unit.
+    """
 
     memory: float
     _tokens: float = 0.0

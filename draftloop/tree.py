@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
@@ -210,6 +211,14 @@ class DraftBudget:
     max_depth: int
     least_path_probability: float = 0.0
     tokens_per_second: float = 0.0
+
+    def validate(self) -> None:
+        """Raises InvalidInput for prices out of range, including NaN."""
+        least, rate = self.least_path_probability, self.tokens_per_second
+        if not 0.0 <= least <= 1.0:
+            raise InvalidInput("least_path_probability", "must be from 0 to 1", least)
+        if not 0.0 <= rate < math.inf:
+            raise InvalidInput("tokens_per_second", "must be 0 or more, and finite", rate)
 
 
 @dataclass(slots=True, kw_only=True)

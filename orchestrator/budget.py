@@ -71,7 +71,7 @@ class Controller:
     @property
     def prices(self) -> Prices:
         """Those of the round to come, reckoned when the one before it was observed."""
-        return self._prices or self._reckon()
+        return self._prices or self._current_prices()
 
     def draft_price(self, waited_ns: float, work_ns: float) -> float:
         """Tokens that the draft model must bring in for the time that it takes.
@@ -83,7 +83,7 @@ class Controller:
         others_ns = prices.others * work_ns if self.drafter_shares else 0.0
         return prices.rate * (waited_ns + others_ns)
 
-    def _reckon(self) -> Prices:
+    def _current_prices(self) -> Prices:
         cost = self.verify_cost
         beside_prompts = 1 - cost.load.prompts_share
         expected = max(cost.nanoseconds(0), 1.0) / beside_prompts
@@ -141,4 +141,4 @@ class Controller:
             self._nodes = NODES_MEMORY * self._nodes + (1 - NODES_MEMORY) * nodes
         else:
             self._plain.observe(emitted, round_ns)
-        self._prices = self._reckon()
+        self._prices = self._current_prices()

@@ -18,7 +18,7 @@ SHARE_OF_TRIES = 0.05
 # and back.
 PREFILLS, LEAST_WAIT_S = 2, 0.005
 # Tokens that a later round of a try may cost beyond what its first one did.
-DEARER = 0.5
+TRY_TOLERANCE = 0.5
 
 
 class DraftChoice:
@@ -31,6 +31,7 @@ class DraftChoice:
     def __init__(self, controller: Controller, gain: Gain) -> None:
         self._controller = controller
         self._gain = gain
+        self._observed: int | None = None  # the number of this request's latest draft in `gain`
 
     def drafts(self) -> bool:
         """Whether to draft in this round; to be asked once a round."""
@@ -50,11 +51,13 @@ class DraftChoice:
 
     def observe(self, accepted: int, nodes: int, draft_ns: int, offer: Offer = NO_OFFER) -> None:
         """Takes in a round with a draft, which took so long to make."""
-        self._gain.observe(accepted, nodes, draft_ns, offer)
+        self._observed = self._gain.observe(accepted, nodes, draft_ns, offer)
 
-    def delayed(self, nanoseconds: float) -> None:
-        """Takes in what its round took beyond what was expected."""
-        self._gain.shared.delayed(nanoseconds)
+    def observe_delay(self, nanoseconds: float) -> None:
+        """Takes in what the round that was observed last took beyond what was expected."""
+        number, self._observed = self._observed, None
+        if number is not None:
+            self._gain.shared.observe_delay(number, nanoseconds)
 
 
 @dataclass(slots=True)
@@ -67,6 +70,9 @@ class _Try:
 
 class ModelChoice(DraftChoice):
     """The same for drafts of the drafter service, whose session is opened where it repays that.
+
+    In a round `asks` comes first. Where that says yes, `looks_back` tells whether `look_back` is to
+    be called once the round is over, before `observe`, which follows every draft that was judged.
 
     `costs` are those of the draft model's forwards; `left` tells how many tokens may come when the
     request holds so many.
@@ -160,7 +166,7 @@ class ModelChoice(DraftChoice):
         One in which free sources promise much can do without the model: that would make it dear.
         """
         tried = self._try
-        if not tried.left or advantage < self.advantage(tried.offer) - DEARER:
+        if not tried.left or advantage < self.advantage(tried.offer) - TRY_TOLERANCE:
             return False
         tried.left -= 1
         return True

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 from collections.abc import Sequence
 
 from draftloop import logs
@@ -12,6 +13,7 @@ from draftloop.tree import EMPTY_TREE, Draft, DraftBudget, DraftTree, Verdict
 from orchestrator.clients import DrafterStream
 from orchestrator.metrics import FALLBACKS, reason_of
 from orchestrator.replicas import Replica, Replicas
+from orchestrator.selection import within
 from orchestrator.session import Session
 from orchestrator.terms import SessionTerms
 
@@ -95,7 +97,8 @@ class DrafterSession(Session[DrafterStream]):
         except InvalidInput as mistake:
             raise self._failed(mistake) from None
         self._worked()
-        return draft
+        tree = within(draft.tree, self._target.vocabulary_size)
+        return dataclasses.replace(draft, tree=tree)
 
     async def _ready(self, committed: Sequence[int]) -> DrafterStream:
         """Where to ask. Raises Unavailable where that is nowhere yet; it begins to open then."""
@@ -160,19 +163,23 @@ class DrafterSession(Session[DrafterStream]):
         return model is None or len(committed) < model.context_length
 
     def _fitting(self, offer: DraftTree) -> DraftTree:
-        """As many of its nodes, the best first, as a drafter takes."""
+        """Of its nodes that its model has, as many as a drafter takes, the best first."""
         model = self._replicas.model
-        if model is None or len(offer) <= model.max_draft_nodes:
+        if model is None:
             return offer
-        return offer.first(model.max_draft_nodes)
+        return within(offer, model.vocabulary_size).first(model.max_draft_nodes)
 
     def _check(self, draft: Draft, length: int, budget: DraftBudget) -> None:
-        """A drafter's mistake must cost this draft, not the request."""
+        """A drafter's mistake must cost this draft, not the request.
+
+        Tokens that only its model has are none: one model's output layer may be the larger one.
+        """
         if draft.committed_length != length:
             rule = f"must be {length}, the length asked for"
             raise InvalidInput("committed_length", rule, draft.committed_length)
-        tree = draft.tree
-        tree.validate(vocabulary_size=self._target.vocabulary_size, max_nodes=budget.max_nodes)
+        tree, model = draft.tree, self._replicas.model
+        sizes = [each.vocabulary_size for each in (self._target, model) if each is not None]
+        tree.validate(vocabulary_size=max(sizes), max_nodes=budget.max_nodes)
         deepest = max(tree.depths(), default=0)
         if deepest > budget.max_depth:
             rule = f"must have depth at most {budget.max_depth}"

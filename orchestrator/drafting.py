@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from draftloop.errors import Unavailable
 from draftloop.pieces import in_pieces
@@ -20,15 +21,30 @@ from orchestrator.budget import NO_DRAFT, Controller
 from orchestrator.choice import DraftChoice, ModelChoice
 from orchestrator.figures import SpeculationFigures
 from orchestrator.hindsight import Alternative
+from orchestrator.outcome import RoundOutcome
 from orchestrator.selection import NO_OFFER, Offer, Selection, cut
 from orchestrator.sources import Source
 from phrase_store.session import PhraseSession
 
 
+class Proposed(NamedTuple):
+    """A draft that a choice wanted, until its round has ended: see `DraftChoice.observe`.
+
+    `draft_ns`: for how long it was waited for. `offer`: what free sources had in its place;
+    `alternative`: the same where the round is looked back at, else None.
+    """
+
+    draft_ns: int
+    offer: Offer
+    alternative: Alternative | None = None
+
+
 class Drafting:
     """Drafts from `source` alone, in the rounds that `choice` takes; without one it never drafts.
 
-    No call but `lose`, `crowded`, `delayed` and `learn` may be left out.
+    A request calls `open` once, then `observe` for the verifier's first token, then `propose` and
+    `observe` in every round, and at last `close`. `observe_delay` and `learn` follow an `observe`
+    where they say something, in moments in which nobody waits.
     """
 
     def __init__(
@@ -40,8 +56,7 @@ class Drafting:
         self._source = source
         self._phrases = phrases
         self._choice = choice
-        # Of a draft that `choice` wanted: what it took, and what free sources had offered for it.
-        self._chosen: tuple[int, Offer] | None = None
+        self._proposed: Proposed | None = None  # in the round under way
 
     def open(self, committed: Sequence[int]) -> None:
         """Begins to prepare the first draft while the verifier prefills; returns at once."""
@@ -62,31 +77,26 @@ class Drafting:
             return Draft(tree=EMPTY_TREE, committed_length=len(committed))
         draft = self._choice.cut(self._own_draft(committed, budget))
         if len(draft.tree):
-            self._chosen = draft.timings.service_ns, NO_OFFER
+            self._proposed = Proposed(draft.timings.service_ns, NO_OFFER)
         return draft
 
-    def observe(
-        self, committed: Sequence[int], new: int, draft: DraftTree, verdict: Verdict
-    ) -> None:
-        """Takes in what was committed; the last `new` of the committed tokens are new."""
+    def observe(self, outcome: RoundOutcome) -> None:
+        """Takes in what was committed, and of a draft that was judged what it brought."""
+        draft, verdict = outcome.draft, outcome.verdict
+        proposed, self._proposed = self._proposed, None
         if self._source is not None:
-            self._source.observe(committed, new, draft, verdict)
-        if self._choice is not None and self._chosen is not None:
-            draft_ns, offer = self._chosen
-            self._choice.observe(len(verdict.accepted_nodes), len(draft), draft_ns, offer)
-            self._chosen = None
+            self._source.observe(outcome.committed, outcome.new, draft, verdict)
+        if self._choice is not None and proposed is not None and not outcome.draft_is_lost:
+            accepted = len(verdict.accepted_nodes)
+            self._choice.observe(accepted, len(draft), proposed.draft_ns, proposed.offer)
 
-    def delayed(self, nanoseconds: float) -> None:
-        """Takes in how much longer than expected the round of a draft model's draft took."""
+    def observe_delay(self, nanoseconds: float) -> None:
+        """Takes in how much longer than expected the observed round of a draft model's draft took.
+
+        Its draft apart; negative where it was quicker.
+        """
         if self._choice is not None:
-            self._choice.delayed(nanoseconds)
-
-    def lose(self) -> None:
-        """Takes in that the last draft was never judged: the verifier's session went with it."""
-        self._chosen = None
-
-    def crowded(self) -> None:
-        """Takes in, before `observe`, that other sessions made the round take longer."""
+            self._choice.observe_delay(nanoseconds)
 
     def learn(self, context: Sequence[int], draft: DraftTree, verdict: Verdict) -> None:
         """Harvests phrases, and keeps successors that the target told of the draft's tokens.
@@ -134,7 +144,6 @@ class ModelDrafting(Drafting):
         self._figures = figures
         self._offers = offers
         self._unjudged = False  # the last round's draft was the drafter's
-        self._alternative: Alternative | None = None  # of a round that is looked back at
         self._untold: Verdict | None = None  # on its last draft, until it is asked again
 
     def open(self, committed: Sequence[int]) -> None:
@@ -164,31 +173,31 @@ class ModelDrafting(Drafting):
             return self._without_model(free, chosen)
         self._unjudged = True
         draft = model.cut(draft)
-        self._chosen = time.perf_counter_ns() - began, chosen.offer
+        waited_ns, alternative = time.perf_counter_ns() - began, None
         if looks_back:
             own_ns = free.timings.service_ns
-            self._alternative = Alternative(chosen, budget, own_ns, began_ns=began - own_ns)
+            alternative = Alternative(chosen, budget, own_ns, began_ns=began - own_ns)
+        self._proposed = Proposed(waited_ns, chosen.offer, alternative)
         return draft
 
-    def observe(
-        self, committed: Sequence[int], new: int, draft: DraftTree, verdict: Verdict
-    ) -> None:
-        """Takes in what was committed, and what it would have taken without the draft model."""
-        alternative, self._alternative = self._alternative, None
-        if alternative is not None and self._choice is not None and self._phrases is not None:
-            took = time.perf_counter_ns() - alternative.began_ns
-            without = alternative.nanoseconds(committed, new, self._phrases, self._controller)
-            self._choice.look_back(without - took)
-        super().observe(committed, new, draft, verdict)
+    def observe(self, outcome: RoundOutcome) -> None:
+        """Takes in what was committed, and what it would have taken without the draft model.
 
-    def lose(self) -> None:
-        """Takes in that the last draft was never judged."""
-        self._alternative = None
-        super().lose()
+        Not of a round whose time is others' business, or whose draft was lost.
+        """
+        alternative = self._proposed.alternative if self._proposed is not None else None
+        if alternative is not None and not (outcome.draft_is_lost or outcome.is_shared):
+            self._look_back(alternative, outcome)
+        super().observe(outcome)
 
-    def crowded(self) -> None:
-        """Then the round is not looked back at."""
-        self._alternative = None
+    def _look_back(self, alternative: Alternative, outcome: RoundOutcome) -> None:
+        """Before the round's tokens are phrases of the request."""
+        assert self._choice is not None and self._phrases is not None, "there is an alternative"
+        took = time.perf_counter_ns() - alternative.began_ns
+        without = alternative.nanoseconds(
+            outcome.committed, outcome.new, self._phrases, self._controller
+        )
+        self._choice.look_back(without - took)
 
     async def close(self) -> None:
         """Frees the drafter's session."""

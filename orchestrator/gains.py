@@ -71,6 +71,7 @@ class SharedGain:
 
     # In nanoseconds, with what a round took longer around them; never empty.
     draft_times: deque[float]
+    _drafts: int = field(init=False, default=0)  # that were observed: the number of the latest
     # What a draft takes, and what of that no other session has to do with: the quickest of late
     # waited for nobody.
     draft_ns: float = field(init=False)
@@ -85,23 +86,28 @@ class SharedGain:
     )
 
     def __post_init__(self) -> None:
-        self._reckon()
+        self._summarize()
 
-    def took(self, nanoseconds: float) -> None:
-        """Takes in how long a draft was waited for."""
+    def observe_draft(self, nanoseconds: float) -> int:
+        """Takes in how long a draft was waited for; its number, for `observe_delay`."""
         self.draft_times.append(nanoseconds)
-        self._reckon()
+        self._drafts += 1
+        self._summarize()
+        return self._drafts
 
-    def delayed(self, nanoseconds: float) -> None:
-        """Takes in how much longer the round of the draft observed last took than it should.
+    def observe_delay(self, number: int, nanoseconds: float) -> None:
+        """Takes in how much longer the round of a draft took than it should.
 
         A draft model leaves the target's caches full of its own: on a small target that is a tenth
-        of the round, which would otherwise be booked on all drafts.
+        of the round, which would otherwise be booked on all drafts. Drafts of other requests may
+        have been observed since; of one that is not remembered any more nothing is.
         """
-        self.draft_times[-1] += nanoseconds
-        self._reckon()
+        later = self._drafts - number
+        if later < len(self.draft_times):
+            self.draft_times[-1 - later] += nanoseconds
+            self._summarize()
 
-    def _reckon(self) -> None:
+    def _summarize(self) -> None:
         self.draft_ns = statistics.median_low(self.draft_times)
         self.work_ns = max(0.0, min(self.draft_times))
 
@@ -114,10 +120,10 @@ class Gain:
         self.means = dataclasses.replace(shared.means, memory=MEMORY)
 
     def worth(self, controller: Controller, offer: Offer = NO_OFFER) -> float:
-        """Expected tokens of a round, beyond those that its time brings in anyway.
+        """Expected tokens of a round with a draft, beyond those that its time brings in anyway.
 
-        `offer`: what free sources have for this round. Among other sessions nodes are dearer, and
-        drafts smaller, than what is remembered was drafted with.
+        `offer`: what free sources have for this round. Where other sessions share the verifier,
+        nodes cost more than in the rounds that are remembered: smaller drafts are thought of, too.
         """
         usual, shared = self.means, self.shared
         more, larger = offer.tokens - usual.offered_tokens, offer.nodes - usual.offered_nodes
@@ -130,11 +136,11 @@ class Gain:
         )
         return 1 + most - controller.draft_price(shared.draft_ns, shared.work_ns)
 
-    def observe(self, accepted: int, nodes: int, draft_ns: int, offer: Offer = NO_OFFER) -> None:
-        """Takes in a round with a draft, here and for everybody."""
+    def observe(self, accepted: int, nodes: int, draft_ns: int, offer: Offer = NO_OFFER) -> int:
+        """Takes in a round with a draft, here and for everybody; the draft's number there."""
         self.means.observe(accepted, nodes, offer)
         self.shared.means.observe(accepted, nodes, offer)
-        self.shared.took(draft_ns)
+        return self.shared.observe_draft(draft_ns)
 
 
 @dataclass(slots=True)

@@ -33,6 +33,7 @@ from orchestrator.budget import NO_DRAFT, Controller
 from orchestrator.drafting import Drafting
 from orchestrator.figures import Piece, RoundTimes, SpeculationFigures, Timings
 from orchestrator.metrics import RequestMeter
+from orchestrator.outcome import RoundOutcome
 from orchestrator.text import TextStream
 from orchestrator.verifier_session import VerifierSession
 
@@ -78,20 +79,18 @@ class Generation:
             verdict: Verdict | None = None
             decoding = time.perf_counter_ns()
             if self.finish_reason is None:
-                await self._get_ready_to_draft(piece, first.verdict)
+                await self._get_ready_to_draft(piece, first)
             ended = time.perf_counter_ns()
             while self.finish_reason is None:
                 with trace.child("round", committed_length=len(self.committed)) as span:
                     draft = await self._draft(verdict, span)
                     answer = await self._verify(draft, span)
                 verdict = answer.verdict
-                if self._times.reopened or not verdict.judges(draft.tree):  # the draft is lost
+                lost = self._times.reopened or not verdict.judges(draft.tree)
+                if lost:
                     draft = dataclasses.replace(draft, tree=EMPTY_TREE)
-                    self.drafting.lose()
-                elif answer.timings.is_shared:
-                    self.drafting.crowded()
                 piece = self._commit(draft.tree, verdict, draft.end)
-                self._observe(piece, verdict)
+                self._observe(piece, answer, draft_is_lost=lost)
                 began, ended = ended, time.perf_counter_ns()
                 self._learn(draft, answer, piece, ended - began)
                 self.timings.decode_ns = ended - decoding
@@ -123,14 +122,23 @@ class Generation:
         self.prompt_logprobs = answer.prompt_logprobs
         return answer
 
-    async def _get_ready_to_draft(self, piece: Piece, verdict: Verdict) -> None:
+    async def _get_ready_to_draft(self, piece: Piece, first: Verification) -> None:
         """Behind the first token, which waits for no index of a long prompt."""
         if self._reading is not None:
             await self._reading
-        self._observe(piece, verdict)
+        self._observe(piece, first)
 
-    def _observe(self, piece: Piece, verdict: Verdict) -> None:
-        self.drafting.observe(self.committed, len(piece.token_ids), piece.draft, verdict)
+    def _observe(self, piece: Piece, answer: Verification, *, draft_is_lost: bool = False) -> None:
+        self.drafting.observe(
+            RoundOutcome(
+                committed=self.committed,
+                new=len(piece.token_ids),
+                draft=piece.draft,
+                verdict=answer.verdict,
+                draft_is_lost=draft_is_lost,
+                is_shared=answer.timings.is_shared,
+            )
+        )
 
     async def _draft(self, verdict: Verdict | None, of: Span) -> Draft:
         """A draft as large as pays."""
@@ -234,7 +242,7 @@ class Generation:
         but_draft = times.round_ns - times.draft_ns
         cost, nodes = self.controller.verify_cost, len(draft.tree)
         if modelled and not cost.is_shared(timings):  # else others' work would be booked on it
-            self.drafting.delayed(but_draft - cost.nanoseconds(nodes))
+            self.drafting.observe_delay(but_draft - cost.nanoseconds(nodes))
         by_choice = self.request.strategy != AUTOREGRESSIVE
         cost.observe(nodes, but_draft, timings, by_choice=by_choice)
         self.controller.observe(nodes, kept, times.round_ns, modelled=modelled)

@@ -86,3 +86,14 @@ def part(tree: DraftTree, nodes: list[int]) -> DraftTree:
         estimates=tuple(tree.estimates[node] for node in nodes),
         sources=tuple(tree.sources[node] for node in nodes),
     )
+
+
+def within(tree: DraftTree, vocabulary_size: int) -> DraftTree:
+    """The tree without tokens that a model of so many has not, and without what follows them."""
+    if max(tree.token_ids, default=0) < vocabulary_size:
+        return tree
+    known = {ROOT}
+    for node, (token, parent) in enumerate(zip(tree.token_ids, tree.parents, strict=True)):
+        if token < vocabulary_size and parent in known:
+            known.add(node)
+    return part(tree, sorted(known - {ROOT}))

@@ -92,6 +92,11 @@ class Stream:
             yield
         except TimeoutError:
             raise NoAnswer("no answer came in time") from None
+        except asyncio.CancelledError:
+            # gRPC does so itself, but for the moment in which an answer comes: that would never be
+            # read, and the call, which ends behind it, be open up to its deadline.
+            self._call.cancel()
+            raise
         except asyncio.InvalidStateError:
             raise self._gone(Unavailable("the stream has ended")) from None
         except grpc.aio.AioRpcError as error:
@@ -119,6 +124,8 @@ class Disconnected(Unavailable):
 
 # UNAVAILABLE of who is gone, CANCELLED of what comes in the moment in which a service stops.
 BY_CORE = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED)
+# INTERNAL of its own making: who is between has reset the stream, which no service of ours does.
+CUT_OFF = ("RST_STREAM", "Internal error from Core")
 
 
 def _meaning(error: grpc.aio.AioRpcError) -> DraftloopError:
@@ -132,7 +139,8 @@ def _meaning(error: grpc.aio.AioRpcError) -> DraftloopError:
     if error.code() is grpc.StatusCode.NOT_FOUND:
         return SessionGone(text)
     if error.code() is grpc.StatusCode.INTERNAL:
-        return ServiceFailed(text)
+        cut_off = any(sign in text for sign in CUT_OFF)
+        return Disconnected(text) if cut_off else ServiceFailed(text)
     info = error_info(error)
     if info is not None and info.reason == "MISMATCH":
         return Mismatch(text)

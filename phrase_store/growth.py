@@ -45,7 +45,7 @@ CERTAINTY = 1.0 - 1e-6  # siblings' estimates sum to less than one whatever is r
 
 # A continuation: its counts in own text and in others' phrases, its blended probability, the part
 # of that which own text gave, and where a looked-up one stands among the blended ones.
-GUESS = np.dtype(
+CONTINUATION = np.dtype(
     [
         ("token", np.int32),
         ("rank", np.int32),
@@ -58,7 +58,7 @@ GUESS = np.dtype(
 )
 # A node of a tree under construction, or an open end; `run`: see calibration; `priority`: corrected
 # path probability.
-NODE = np.dtype(
+PHRASE_NODE = np.dtype(
     [
         ("token", np.int32),
         ("parent", np.int32),
@@ -71,7 +71,7 @@ NODE = np.dtype(
     align=True,
 )
 Successors = NDArray[np.int32]  # [vocabulary, ranks], -1 where unknown; [0, ranks] for none
-# An array of GUESS or NODE: numba reads fields as attributes, numpy's types do not.
+# An array of CONTINUATION or PHRASE_NODE: numba reads fields as attributes, numpy's types do not.
 NodeRecords = Any
 
 
@@ -295,12 +295,12 @@ def grow_nodes(
     tokens of the text. No node's corrected path probability is below `least`. Nothing follows a
     node whose token is one of `stops`.
     """
-    row = np.empty(2 * MOST_CONTINUATIONS, GUESS)
-    blended = np.empty(MOST_BLENDED, GUESS)
-    kept = np.empty(MOST_CONTINUATIONS, GUESS)
+    row = np.empty(2 * MOST_CONTINUATIONS, CONTINUATION)
+    blended = np.empty(MOST_BLENDED, CONTINUATION)
+    kept = np.empty(MOST_CONTINUATIONS, CONTINUATION)
     nothing = np.empty(0, np.int32)
     # Every node opens so many ends at most and takes one away.
-    ends = np.empty((nodes.size + 1) * (MOST_CONTINUATIONS + successors.shape[1]), NODE)
+    ends = np.empty((nodes.size + 1) * (MOST_CONTINUATIONS + successors.shape[1]), PHRASE_NODE)
     has_child = np.zeros(nodes.size + 1, np.bool_)
     recent = np.empty(MAX_CONTEXT, np.int32)
     count = opened = leaves = 0
@@ -358,7 +358,7 @@ def grow_into(
 
     Written are integers[token, parent, source, run] and values[score, estimate], node by node.
     """
-    nodes = np.empty(integers.shape[1], NODE)
+    nodes = np.empty(integers.shape[1], PHRASE_NODE)
     own = Table(own_words, own_state, own_decay)
     shared = Table(shared_words, shared_state, shared_decay)
     count = grow_nodes(

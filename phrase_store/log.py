@@ -34,6 +34,10 @@ class LogRefused(LogUnavailable):
     """The log answered that it will not: it has no room or is a replica, or for want of a right."""
 
 
+class LogDenied(LogUnavailable):
+    """The log does not let us in: another user or password than ours is wanted."""
+
+
 class Entry(NamedTuple):
     """A record and its place; positions are opaque, and grow along one log."""
 

@@ -1,4 +1,4 @@
-"""Whether the log is lost, as people are told of it: once, and once when it is back."""
+"""Whether the log is lost, as people are told of it: once or twice, and once when it is back."""
 
 from __future__ import annotations
 
@@ -29,13 +29,19 @@ class Outage:
         self._door = threading.Lock()
         self._lost: WeakSet[Way] = WeakSet()
         self._told = False
+        self._answered = False  # and told of what was answered
 
-    def loses(self, way: Way, task: str, reason: str) -> None:
-        """Takes in that calls do not go through any more."""
+    def loses(self, way: Way, task: str, reason: str, *, answered: bool = False) -> None:
+        """Takes in that calls do not go through any more.
+
+        That is told once more where the log has `answered` why: a server that comes back with
+        another password was first one that closed a connection.
+        """
         with self._door:
             self._lost.add(way)
-            first, self._told = not self._told, True
-        if first:
+            tells = not self._told or (answered and not self._answered)
+            self._told, self._answered = True, self._answered or answered
+        if tells:
             log.warning("phrase log lost", task=task, reason=reason)
 
     def works(self, way: Way) -> None:
@@ -45,7 +51,7 @@ class Outage:
         with self._door:
             self._lost.discard(way)
             over = self._told and all(each.forgiven_by(way) for each in self._lost)
-            self._told = self._told and not over
+            self._told, self._answered = self._told and not over, self._answered and not over
         if over:
             log.info("phrase log back")
 

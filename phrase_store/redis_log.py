@@ -13,6 +13,7 @@ import redis
 from redis.backoff import NoBackoff
 from redis.cluster import ClusterNode, RedisCluster
 from redis.exceptions import (
+    AuthenticationError,
     OutOfMemoryError,
     RedisClusterException,
     RedisError,
@@ -23,7 +24,15 @@ from redis.sentinel import Sentinel
 
 from draftloop.errors import InvalidInput, StartupFailure
 from draftloop.pem import require_authority, require_pair
-from phrase_store.log import START, Entry, LogOptions, LogRefused, LogUnavailable, PhraseLog
+from phrase_store.log import (
+    START,
+    Entry,
+    LogDenied,
+    LogOptions,
+    LogRefused,
+    LogUnavailable,
+    PhraseLog,
+)
 from phrase_store.redis_url import STARS, RedisAddress, Topology, masked, parse
 from phrase_store.trail import Trail, numbers
 
@@ -254,8 +263,13 @@ def _as_unavailable(shown: _Shown) -> Iterator[None]:
     try:
         yield
     except (RedisError, RedisClusterException, OSError) as error:
-        kind = LogRefused if isinstance(error, ResponseError) else LogUnavailable
-        raise kind(f"{shown.url}: {shown.reason(error)}") from None
+        raise _kind(error)(f"{shown.url}: {shown.reason(error)}") from None
+
+
+def _kind(error: Exception) -> type[LogUnavailable]:
+    if isinstance(error, AuthenticationError):
+        return LogDenied
+    return LogRefused if isinstance(error, ResponseError) else LogUnavailable
 
 
 def _entries(raw: Sequence[Any]) -> list[Entry]:

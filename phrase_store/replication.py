@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from draftloop import logs
 from draftloop.phrase import Phrase
 from phrase_store.breaker import BreakerPolicy, BreakerState, CircuitBreaker
-from phrase_store.log import START, Entry, LogRefused, LogUnavailable, PhraseLog
+from phrase_store.log import START, Entry, LogDenied, LogRefused, LogUnavailable, PhraseLog
 from phrase_store.outage import Outage, Way
 from phrase_store.records import ORIGIN_LIMIT, encode_all, is_recordable, joined
 
@@ -93,7 +93,8 @@ class Link:
         try:
             call()
         except LogUnavailable as error:
-            self._failed(str(error), refused=isinstance(error, LogRefused))
+            refused, denied = isinstance(error, LogRefused), isinstance(error, LogDenied)
+            self._failed(str(error), refused=refused, answered=refused or denied)
         except Exception as error:
             self._failed(f"unexpected {type(error).__name__}")
         else:
@@ -108,7 +109,7 @@ class Link:
         self._closing = True
         self._outage.leaves(self)
 
-    def _failed(self, reason: str, *, refused: bool = False) -> None:
+    def _failed(self, reason: str, *, refused: bool = False, answered: bool = False) -> None:
         if self._closing:
             return
         self._refused = refused
@@ -116,7 +117,7 @@ class Link:
         self._failed_at = time.monotonic()
         self._breaker.failed()
         if self._breaker.state is not BreakerState.CLOSED:
-            self._outage.loses(self, self.task, reason)
+            self._outage.loses(self, self.task, reason, answered=answered)
 
 
 class Publisher:

@@ -7,7 +7,7 @@ import numpy as np
 from draftloop.phrase import MAX_CONTEXT
 from draftloop.runtime.compiling import compiled
 from phrase_store.counts import MOST_CONTINUATIONS, Integers, Table, Totals, Words
-from phrase_store.growth import GUESS, MOST_BLENDED, blend
+from phrase_store.growth import CONTINUATION, MOST_BLENDED, blend
 
 
 @compiled
@@ -25,8 +25,8 @@ def follow(
     """The run that `text` ends with, if text[:begin] ends with `run`; nothing is counted."""
     own = Table(own_words, own_state, own_decay)
     shared = Table(shared_words, shared_state, shared_decay)
-    row = np.empty(2 * MOST_CONTINUATIONS, GUESS)
-    blended = np.empty(MOST_BLENDED, GUESS)
+    row = np.empty(2 * MOST_CONTINUATIONS, CONTINUATION)
+    blended = np.empty(MOST_BLENDED, CONTINUATION)
     recent = np.empty(MAX_CONTEXT, np.int32)
     for position in range(begin, text.size):
         length = min(position, MAX_CONTEXT)

@@ -69,7 +69,7 @@ class VerifierServicer(verifier_pb2_grpc.VerifierServicer):
                     slot,
                     request,
                     is_alone=lambda: self._host.engine.alone,
-                    followed=await request.followed(self._host.model),
+                    ready_sampler=await request.ready_sampler(self._host.model),
                 )
                 yield await self._answer(session, EMPTY_TREE, received)
                 while (message := await next_message(request_iterator, idle)) is not None:

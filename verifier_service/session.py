@@ -59,12 +59,12 @@ class VerifierSession:
     prompt_logprobs: PromptLogprobs | None = None  # from the first round on, if asked for
     last_draft: DraftTree | None = None
     last_answer: Verification | None = None
-    followed: InitVar[Sampler | None] = None  # what the request's own would be
+    ready_sampler: InitVar[Sampler | None] = None  # else one is made here
 
-    def __post_init__(self, followed: Sampler | None) -> None:
+    def __post_init__(self, ready_sampler: Sampler | None) -> None:
         self.committed = list(self.request.token_ids)
         self.slot.follow(self.committed)
-        self.sampler = followed or self.request.sampler(self.model)
+        self.sampler = ready_sampler or self.request.sampler(self.model)
 
     def commit(self, token_ids: Sequence[int]) -> None:
         """Makes tokens final."""

@@ -31,9 +31,9 @@ from draftloop.tree import EMPTY_TREE, DraftBudget, DraftEnd, DraftTree, Verdict
 CHILDREN = 6
 # Open ends that grow in one forward, and offered nodes that are reviewed in one.
 TOGETHER, REVIEWED = 8, 24
-# How many forwards of a smaller model one of a larger model must cost for its draft to be reviewed
-# instead: it takes some six forwards and saves some four.
-DEARER = 4
+# How many forwards of the smaller model one of the larger must cost for the larger to review the
+# smaller one's draft, at first: that takes some six of its forwards and saves some four.
+REVIEW_COST_RATIO = 4
 # Reach below which nothing is drafted ahead.
 LEAST_AHEAD = 0.01
 NO_PRICES = DraftBudget(max_nodes=0, max_depth=0)
@@ -51,7 +51,7 @@ class Fused(TreeStrategy):
         self._smaller: Fused | None = None
         if (smaller := session.smaller) is not None:
             self._smaller = Fused(smaller)
-            if session.model.forward_seconds > DEARER * smaller.model.forward_seconds:
+            if session.model.forward_seconds > REVIEW_COST_RATIO * smaller.model.forward_seconds:
                 self._usual = Way.BOTH
 
     def offer(self, tree: DraftTree) -> None:
@@ -76,23 +76,28 @@ class Fused(TreeStrategy):
         if self._smaller is None:
             return (yield from self._draft(budget))
         ways, began = self.session.experience.ways, time.perf_counter()
-        self._way, before = ways.next(self._usual), _gain(self._offer, budget)
-        proposed = 0
-        if self._way is not Way.LARGER:
-            self._smaller.offer(self._offer)
-            self._offer = yield from self._smaller.propose(budget)
-            proposed, self.end = self._smaller.proposed_nodes, self._smaller.end
-        if self._way is not Way.SMALLER:
-            alone = self._way is Way.LARGER
-            self.candidates.learn_by(self.session.experience.calibration if alone else ways.further)
-            tree = yield from self._draft(budget)
-            proposed += self.proposed_nodes
-        else:
-            tree, self._offer = self._offer, EMPTY_TREE
-        self.proposed_nodes = proposed
+        self._way, offered = ways.next(self._usual), _gain(self._offer, budget)
+        tree = yield from self._draft_by(self._way, self._smaller, budget)
         spent = budget.tokens_per_second * (time.perf_counter() - began)
-        ways.observe(self._way, _gain(tree, budget) - before - spent)
+        ways.observe(self._way, _gain(tree, budget) - offered - spent)
         DRAFTED_BY[self._way].inc()
+        return tree
+
+    def _draft_by(self, way: Way, smaller: Fused, budget: DraftBudget) -> Task[DraftTree]:
+        """That of the smaller model, of this one, or of this one on top of the smaller one's."""
+        of_smaller = 0
+        if way is not Way.LARGER:
+            smaller.offer(self._offer)
+            self._offer = yield from smaller.propose(budget)
+            of_smaller, self.end = smaller.proposed_nodes, smaller.end
+        if way is Way.SMALLER:
+            tree, self._offer, self.proposed_nodes = self._offer, EMPTY_TREE, of_smaller
+            return tree
+        experience = self.session.experience
+        alone = way is Way.LARGER
+        self.candidates.learn_by(experience.calibration if alone else experience.ways.further)
+        tree = yield from self._draft(budget)
+        self.proposed_nodes += of_smaller
         return tree
 
     def _draft(self, budget: DraftBudget) -> Task[DraftTree]:

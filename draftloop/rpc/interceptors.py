@@ -17,6 +17,7 @@ from google.rpc.status_pb2 import Status
 
 from draftloop import logs
 from draftloop.errors import (
+    AnswerTooLarge,
     DeadlineExceeded,
     DraftloopError,
     Forbidden,
@@ -29,6 +30,7 @@ from draftloop.errors import (
     Unavailable,
     shortened,
 )
+from draftloop.rpc.channel import NO_LIMIT
 from draftloop.rpc.decoding import lenient, readable
 from draftloop.rpc.metrics import handled
 
@@ -50,6 +52,8 @@ def to_status(error: DraftloopError) -> tuple[grpc.StatusCode, Message | None]:
         return grpc.StatusCode.INVALID_ARGUMENT, BadRequest(field_violations=[violation])
     if isinstance(error, Overloaded):
         return grpc.StatusCode.RESOURCE_EXHAUSTED, _retry(error.retry_after_s)
+    if isinstance(error, AnswerTooLarge):  # gRPC's own status for it, but without its traceback
+        return grpc.StatusCode.RESOURCE_EXHAUSTED, None
     if isinstance(error, Unauthenticated):
         return grpc.StatusCode.UNAUTHENTICATED, None
     if isinstance(error, Forbidden):
@@ -110,11 +114,13 @@ async def abort(context: grpc.aio.ServicerContext, error: Exception, method: str
 class ErrorInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]
     """Wraps every handler so that its exceptions become documented statuses.
 
-    `running` is the number of unfinished calls to our own services.
+    `running` is the number of unfinished calls to our own services. An answer of more than
+    `most_bytes`, which gRPC would not send, is translated like any other error.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, most_bytes: int = NO_LIMIT) -> None:
         self.running = 0
+        self._most_bytes = most_bytes
 
     async def intercept_service(
         self,
@@ -140,7 +146,7 @@ class ErrorInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]
         async def translated(request: Any, context: grpc.aio.ServicerContext) -> Any:
             with self._counted(), handled(method, context):
                 try:
-                    return await behavior(readable(request), context)
+                    return self._sendable(await behavior(readable(request), context))
                 except grpc.aio.AbortError:
                     raise
                 except Exception as error:
@@ -156,13 +162,19 @@ class ErrorInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]
                     running = contextlib.aclosing(behavior(readable(request), context))
                     async with running as responses:
                         async for response in responses:
-                            yield response
+                            yield self._sendable(response)
                 except grpc.aio.AbortError:
                     raise
                 except Exception as error:
                     await abort(context, error, method)
 
         return translated
+
+    def _sendable(self, response: Any) -> Any:
+        """Returns the response. Raises AnswerTooLarge if it is too large to send."""
+        if self._most_bytes != NO_LIMIT and (size := response.ByteSize()) > self._most_bytes:
+            raise AnswerTooLarge(size, self._most_bytes)
+        return response
 
     @contextlib.contextmanager
     def _counted(self) -> Iterator[None]:

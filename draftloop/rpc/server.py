@@ -52,7 +52,7 @@ class RoleServer:
             ("grpc.so_reuseport", 0),  # otherwise a second process would silently share the port
             ("grpc.http2.min_ping_interval_without_data_ms", KEEPALIVE_MS // 2),
         ]
-        self._calls = ErrorInterceptor()
+        self._calls = ErrorInterceptor(settings.max_message_bytes)
         self.server = grpc.aio.server(interceptors=[self._calls], options=options)
         self._welcomes = False
         self._health = health.aio.HealthServicer()

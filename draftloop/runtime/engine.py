@@ -107,10 +107,9 @@ class Engine:
                 self._inbox.put(job)
 
     @property
-    def forward_runs_s(self) -> float:
-        """For how long the forward that is running has; 0 between forwards."""
-        begun = self._begun
-        return 0.0 if begun is None else time.monotonic() - begun
+    def forward_began(self) -> float | None:
+        """When the forward that is running did, by the monotonic clock; None between forwards."""
+        return self._begun
 
     @property
     def alone(self) -> bool:

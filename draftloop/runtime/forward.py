@@ -34,7 +34,8 @@ class Forward:
     node_parents: Sequence[int] = ()
     logits_from: int = 0
     left: int = 0  # committed tokens of a prompt that are still to be run, these included
-    # What of it is still to be done, where others may do a part while it waits.
+    # Asked once the forward is about to run: the same wish behind rows that other sessions have
+    # computed while it waited. None where it is too short for that to matter.
     renewed: Callable[[], Forward] | None = None
 
     @property

@@ -161,7 +161,7 @@ class Follower:
         problem = ""
         for _ in range(2):
             if self._scout is None or self._scout.lost:
-                self._scout = Scout(self._matcher)
+                self._scout = Scout(self._matcher, self._ends)
             place = self._scout.at(path)
             if not (problem := self._scout.problem):
                 return place
@@ -176,8 +176,9 @@ class Scout:
     microsecond. The matcher of the output itself, which must not be lost, never goes ahead.
     """
 
-    def __init__(self, matcher: LLMatcher) -> None:
+    def __init__(self, matcher: LLMatcher, ends: Sequence[int]) -> None:
         self._matcher = matcher.deep_copy()
+        self._ends = ends
         self._path: list[int] = []  # how far it is ahead
 
     @property
@@ -191,7 +192,10 @@ class Scout:
         return str(self._matcher.get_error() or "")
 
     def at(self, path: Sequence[int]) -> LLMatcher | None:
-        """Behind a path; None where the grammar does not allow it, or the scout gets lost."""
+        """Behind a path; None where the grammar does not allow it, or the scout gets lost.
+
+        At its end a grammar stays where it is, however often the text is ended there.
+        """
         shared = 0
         for here, there in zip(self._path, path, strict=False):
             if here != there:
@@ -203,7 +207,8 @@ class Scout:
         ahead = list(path[shared:])
         went = self._matcher.try_consume_tokens(ahead) if ahead else 0
         self._path += ahead[:went]
-        return self._matcher if went == len(ahead) and not self.lost else None
+        arrived = went == len(ahead) or (ahead[went] in self._ends and self._matcher.is_stopped())
+        return self._matcher if arrived and not self.lost else None
 
     def commit(self, token: int) -> bool:
         """The output goes on by this token, and the scout with it, unless it is lost."""

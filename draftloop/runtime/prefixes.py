@@ -60,9 +60,9 @@ def acquire(cache: KVCache, max_pending: int, text: Text) -> Slot:
 
 
 def bring(slot: Slot, most: int) -> None:
-    """Copies what rows another slot has further, up to position `most`.
+    """Copies to the slot the rows behind its own that another slot has of the same text.
 
-    On the engine's thread only.
+    Up to position `most`, and none where they are fewer than LEAST. On the engine's thread only.
     """
     text, cache = slot.text, slot.cache
     if text is None or slot.pending or most < slot.length + LEAST:

@@ -37,6 +37,7 @@ WarmUp = Callable[[LanguageModel], Task[None]]
 
 CHUNK_ON_CPU, CHUNK_ON_GPU = 256, 2048  # tokens of a prompt
 HANGS_S = 300.0  # what runs for so long does not come back: steps are to take less than a second
+LOOKS = 10  # in that time
 LOAD_MEMORY = 0.8  # share of the earlier messages in `answer_ns`
 
 log = logs.get(__name__)
@@ -161,9 +162,17 @@ class ModelHost:
             await asyncio.to_thread(self._ranks.stop)
 
     async def _end_where_it_hangs(self) -> None:
-        """Health, which another thread tells of, would go on to say that all is well."""
-        while self.engine.forward_runs_s < HANGS_S:
-            await asyncio.sleep(HANGS_S / 10)
+        """Health, which another thread tells of, would go on to say that all is well.
+
+        How often the same forward is seen counts, and not what the clock says: that goes on, too,
+        while the whole process is stopped.
+        """
+        seen, before = 0, None
+        while seen < LOOKS:
+            await asyncio.sleep(HANGS_S / LOOKS)
+            running = self.engine.forward_began
+            seen = seen + 1 if running is not None and running == before else 0
+            before = running
         _end(TimeoutError(f"a forward has run for {HANGS_S:g} s"), 1)
 
     def _costs(self) -> CostLine:

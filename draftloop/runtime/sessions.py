@@ -51,10 +51,11 @@ class Opening:
         sampler.observe_output(self.token_ids[self.prompt_length :])
         return sampler
 
-    async def followed(self, model: LanguageModel) -> Sampler:
-        """`sampler`, in a thread where a grammar has a long output to go through, or is made anew.
+    async def ready_sampler(self, model: LanguageModel) -> Sampler:
+        """`sampler`, in a thread where that would keep the event loop for long.
 
-        It was learned before the session waited for its slot: others may have put it out since.
+        That is where a grammar has a long output to go through, or must be made anew: it was made
+        before the session waited for its slot, and others may have put it out since.
         """
         grammar, output = self.sampling.grammar, len(self.token_ids) - self.prompt_length
         if grammar is None or (output <= MOST_AT_ONCE and model.grammars.knows(grammar)):

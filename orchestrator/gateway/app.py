@@ -197,6 +197,14 @@ def _add_tokens(app: FastAPI, gateway: Gateway) -> None:
             tokens = await gateway.count_tokens(said, request.headers)
         return JsonAnswer({"input_tokens": tokens})
 
+    @app.post("/v1/responses/input_tokens", response_class=JsonAnswer)
+    async def input_tokens(body: Annotated[ResponseBody, UNREAD], request: Request) -> Response:
+        """How many tokens the prompt of a response has."""
+        said = await read(ResponseBody, body, request)
+        async with reading(deadline_of(request)):
+            tokens = await gateway.count_tokens(said, request.headers)
+        return JsonAnswer({"object": "response.input_tokens", "input_tokens": tokens})
+
     @app.post("/detokenize", response_class=JsonAnswer)
     async def detokenize(body: Annotated[DetokenizeBody, UNREAD], request: Request) -> Response:
         """The text of token ids, special tokens left out."""

@@ -23,7 +23,7 @@ INTERNAL = "internal error; the server's log has the cause"
 # Names that the loop and the gRPC API use, and what an HTTP client calls the same things.
 RENAMED = (("speculation.", "speculative."), ("tokens.ids", "prompt"))
 BRANCHES = (
-    "str", "int", "float", "bool", r"list\[.*\]", r"dict\[.*\]", r"literal\[.*\]", "Chosen.*Tool",
+    "str", "int", "float", "bool", r"list\[.*\]", r"dict\[.*\]", r"literal\[.*\]",
     "item:.*",
 )  # fmt: skip
 UNION_BRANCH = re.compile(f"({'|'.join(BRANCHES)})$")

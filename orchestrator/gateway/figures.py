@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from typing import Any
 
@@ -15,16 +16,17 @@ def metrics(generations: Sequence[Generation], most_draft_tokens: int) -> dict[s
     """The `metrics` of an answer; those of several choices are added up."""
     request = generations[0].request
     total = sum((generation.figures for generation in generations), SpeculationFigures())
+    most = request.speculation.max_draft_tokens or most_draft_tokens
     return {
         "speculative_decoding": {
             "strategy": request.strategy,
             "mean_acceptance_length": 1 + _ratio(total.accepted_tokens, total.rounds),
             "draft_acceptance_rate": _ratio(total.accepted_tokens, total.draft_tokens),
-            "acceptance_histogram": _histogram(total),
+            "acceptance_histogram": _histogram(total, most),
             "num_spec_steps": total.rounds,
             "num_accepted_draft_tokens": total.accepted_tokens,
             "num_draft_tokens": total.draft_tokens,
-            "num_spec_tokens": request.speculation.max_draft_tokens or most_draft_tokens,
+            "num_spec_tokens": most,
             "num_accepted_tokens_per_pos": total.accepted_per_position,
             "tokens_per_round": total.tokens_per_round,
             "draft_forwards": total.draft_forwards,
@@ -47,10 +49,13 @@ def metrics(generations: Sequence[Generation], most_draft_tokens: int) -> dict[s
     }
 
 
-def _histogram(figures: SpeculationFigures) -> list[int]:
-    """Entry j: rounds of which exactly j drafted tokens were accepted."""
+def _histogram(figures: SpeculationFigures, most: int) -> list[int]:
+    """Entry j: rounds of which exactly j drafted tokens were accepted; one for each j, as in vLLM:
+    aiperf takes no figures from a shorter one.
+    """
     at_least = [figures.rounds, *figures.accepted_per_position, 0]
-    return [more - fewer for more, fewer in zip(at_least, at_least[1:], strict=False)]
+    counts = [more - fewer for more, fewer in itertools.pairwise(at_least)]
+    return counts + [0] * (most + 1 - len(counts))
 
 
 def _ratio(part: int, whole: int) -> float:

@@ -134,11 +134,13 @@ class Gateway:
         with messages_names():
             return MessageAnswer(await self.chat(said.chat, headers, deadline))
 
-    async def count_tokens(self, said: MessagesBody, headers: Mapping[str, str]) -> int:
-        """Of the prompt that a message becomes, whether or not there is room for it."""
+    async def count_tokens(
+        self, said: MessagesBody | ResponseBody, headers: Mapping[str, str]
+    ) -> int:
+        """Of the prompt that it becomes, whether or not there is room for it."""
         self.require_model(said.model)
         self.front.begin(caller_of(self.front, headers))
-        with messages_names():
+        with responses_names() if isinstance(said, ResponseBody) else messages_names():
             return len(await self._prompts.tokens(said.chat))
 
     async def tokens(self, said: TokenizeBody, headers: Mapping[str, str]) -> list[int]:

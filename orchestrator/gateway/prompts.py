@@ -21,7 +21,6 @@ from orchestrator.gateway.schemas import (
 )
 from orchestrator.gateway.size import is_large
 from orchestrator.gateway.tools.offer import shown_tools
-from orchestrator.gateway.tools.schemas import ToolChoice
 
 LONG_CHAT = 1 << 16  # characters beyond which others would notice the time that a template takes
 
@@ -71,7 +70,7 @@ class Prompts:
 
     async def _chat(self, said: ChatBody | TokenizeBody) -> tuple[str, list[int]]:
         """A chat's prompt, as text and as tokens."""
-        text = await self._rendered(said, said.tool_choice if isinstance(said, ChatBody) else None)
+        text = await self._rendered(said)
         return text, await self._encoded(said, text, special=False)
 
     async def _encoded(
@@ -104,11 +103,11 @@ class Prompts:
             text = await self._tokenizer.decoded(token_ids)
         return Prompt(field, tuple(token_ids), text or "")
 
-    async def _rendered(self, said: ChatBody | TokenizeBody, choice: ToolChoice | None) -> str:
+    async def _rendered(self, said: ChatBody | TokenizeBody) -> str:
         def render() -> str:
             messages = for_template(said.messages or ())
             known: dict[str, Any] = {
-                "tools": shown_tools(said.tools, choice), "options": options,
+                "tools": shown_tools(said.offered, said.choice), "options": options,
             }  # fmt: skip
             if said.continue_final_message:
                 return self._template.render_open(messages, **known)

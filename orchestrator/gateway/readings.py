@@ -54,16 +54,16 @@ class Readings:
 
     def _offer(self, said: ChatBody, thought: Thought | ChannelThought | None) -> Offer | None:
         """What the answer may call; one that calls nothing is of the form that is asked for."""
-        if not said.tools or not said.may_call:
+        if not said.may_call:
             return None
         if self._notation is None:
             rule = "need a model whose way to write calls is known; set --tool-call-parser"
-            raise Unsupported("tools", rule, f"{len(said.tools)} tools")
+            raise Unsupported("tools", rule, f"{len(said.offered)} tools")
         form = grammar_of(said)
         if thought is not None and form is not None:
             form = thought.headed(form)
         return make_offer(
-            self._notation, said.tools, said.tool_choice or "auto", self._tokenizer,
+            self._notation, said.offered, said.choice, self._tokenizer,
             parallel=said.parallel_tool_calls is not False, form=form,
         )  # fmt: skip
 

@@ -7,15 +7,21 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, WrapValidator, model_validator
+from pydantic import BeforeValidator, Field, WrapValidator, model_validator
 
 from draftloop.errors import InvalidInput
 from draftloop.logprobs import MOST_TOP_LOGPROBS
 from orchestrator.gateway.body import ListOf, RequestBody
-from orchestrator.gateway.generating import CountOrZero, Generating
+from orchestrator.gateway.generating import Count, CountOrZero, Generating
 from orchestrator.gateway.messages import Message
 from orchestrator.gateway.tools.offer import require_tools
-from orchestrator.gateway.tools.schemas import MOST_TOOLS, Tool, ToolChoice
+from orchestrator.gateway.tools.schemas import (
+    MOST_TOOLS,
+    AllowedTools,
+    PlainChoice,
+    Tool,
+    ToolChoice,
+)
 from orchestrator.gateway.unsupported import CHAT, COMPLETION, without_unsupported
 
 
@@ -94,6 +100,15 @@ Verbosity = Annotated[
     Field(description="of no effect: templates have no word for how much to say"),
 ]
 
+
+def _unless_endless(limit: Any) -> Any:
+    """llama.cpp's clients and those of LM Studio say so that they name no limit."""
+    return None if type(limit) is int and limit == -1 else limit
+
+
+ChatLimit = Annotated[Count | None, BeforeValidator(_unless_endless)]
+NO_LIMIT = "-1 names none: the server's default, or else the room in the context"
+
 Tools = Annotated[ListOf[Tool], Field(max_length=MOST_TOOLS, description="what may be called")]
 
 
@@ -101,6 +116,10 @@ class ChatBody(Generating):
     """`POST /v1/chat/completions`."""
 
     messages: Annotated[ListOf[Message], Field(min_length=1)]
+    max_tokens: ChatLimit = Field(None, description=f"most tokens; {NO_LIMIT}")
+    max_completion_tokens: ChatLimit = Field(
+        None, description=f"the newer name of max_tokens; {NO_LIMIT}"
+    )
     add_generation_prompt: bool | None = Field(
         None, description="whether the prompt ends with the opening of an answer; true without"
     )
@@ -147,13 +166,27 @@ class ChatBody(Generating):
     def form_field(self) -> str | None:
         """The field that says what the answer must look like."""
         form = super().form_field
-        calls = self.may_call and (form is None or self.tool_choice not in (None, "auto"))
+        calls = self.may_call and (form is None or self.choice != "auto")
         return "tools" if calls else form
+
+    @property
+    def choice(self) -> PlainChoice:
+        """What has to be called of that which is on offer, if anything."""
+        said = self.tool_choice or "auto"
+        return said.allowed_tools.mode if isinstance(said, AllowedTools) else said
+
+    @property
+    def offered(self) -> list[Tool]:
+        """What is on offer, unless the choice is none."""
+        if not isinstance(self.tool_choice, AllowedTools):
+            return self.tools or []
+        names = {tool.function.name for tool in self.tool_choice.allowed_tools.tools}
+        return [tool for tool in self.tools or () if tool.function.name in names]
 
     @property
     def may_call(self) -> bool:
         """Whether the answer may call tools."""
-        return bool(self.tools) and self.tool_choice != "none"
+        return bool(self.offered) and self.choice != "none"
 
     @model_validator(mode="after")
     def _tools_to_call(self) -> Self:
@@ -182,6 +215,16 @@ class TokenizeBody(RequestBody):
             given = "none" if self.prompt is None else "both"
             raise InvalidInput("prompt", "must be given, or messages instead of it", given)
         return self
+
+    @property
+    def choice(self) -> PlainChoice:
+        """It cannot say: a prompt has all tools."""
+        return "auto"
+
+    @property
+    def offered(self) -> list[Tool]:
+        """What the prompt tells of."""
+        return self.tools or []
 
 
 class DetokenizeBody(RequestBody):

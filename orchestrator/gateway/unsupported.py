@@ -43,7 +43,7 @@ RESPONSES: Table = {
     "conversation": (),
     "prompt": (),  # a template that OpenAI keeps
     "background": (False,),
-    "truncation": ("disabled",),
+    "truncation": ("disabled", "auto"),  # what is too long is refused: clients shorten it
 }
 MESSAGES: Table = {
     **OTHERS,

@@ -12,20 +12,24 @@ from typing import Any
 import pytest
 
 from draftloop.errors import SessionLost, Unavailable
-from draftloop.tree import DraftBudget
+from draftloop.tree import ROOT, DraftBudget, DraftTree, TokenSource
 from orchestrator.drafter_session import DrafterSession
-from orchestrator.replicas import Replicas
+from orchestrator.replicas import Replica, Replicas
+from protos import drafter_pb2
 from tests.faults import fakes
 from tests.faults.open_sessions import (
     AT_ONCE_S,
+    BUDGET,
     DRAFT_TIMEOUT_S,
     PROMPT,
+    TARGET,
     add_drafter,
     becomes_ready,
     drafter_session,
     proposes,
     replicas,
 )
+from tests.support.model_info import model_info
 from tests.support.waiting import eventually
 
 
@@ -150,4 +154,45 @@ async def test_a_draft_that_is_none_that_was_asked_for_goes_no_further(
             await session.propose(PROMPT, None, DraftBudget(max_nodes=4, max_depth=2))
         assert fake.asked == replica.failures == 1
         assert await becomes_ready(session)
+        assert replica.failures == 0
+
+
+@contextlib.asynccontextmanager
+async def session_of_a_vocabulary(
+    size: int, behavior: fakes.Behavior
+) -> AsyncIterator[tuple[DrafterSession, Replica]]:
+    """A session that is ready, on a drafter whose model's output layer has so many tokens."""
+    async with session_with(fakes.FakeDrafter(None, behavior)) as (session, known):
+        (replica,) = known
+        replica.model = model_info(vocabulary_size=size)
+        known.join(replica)
+        session.open(PROMPT)
+        await eventually(lambda: session.is_ready)
+        yield session, replica
+
+
+async def test_tokens_that_the_draft_model_has_not_are_not_offered_to_it() -> None:
+    """It would refuse them, and rest: phrases of one request kept all others from drafting."""
+    offered: list[tuple[list[int], list[int]]] = []
+
+    def noting(asked: drafter_pb2.ProposeDraft, _: random.Random) -> fakes.Reply:
+        offered.append((list(asked.offer.token_ids), list(asked.offer.parents)))
+        return fakes.draft(asked.committed_length, [5], [ROOT])
+
+    offer = DraftTree((7, 100, 8, 9), (ROOT, ROOT, 1, 0), (0.5,) * 4, (TokenSource.PHRASE,) * 4)
+    async with session_of_a_vocabulary(100, noting) as (session, _):
+        assert (await session.propose(PROMPT, None, BUDGET, offer)).tree.token_ids == (5,)
+    assert offered == [([7, 9], [ROOT, 0])]
+
+
+async def test_tokens_that_only_the_draft_model_has_are_left_out_of_its_drafts() -> None:
+    """No mistake of its: where it is read hot, its unused rows are drafted as well."""
+    beyond = TARGET.vocabulary_size
+
+    def padded(asked: drafter_pb2.ProposeDraft, _: random.Random) -> fakes.Reply:
+        return fakes.draft(asked.committed_length, [5, beyond, 6, 7], [ROOT, ROOT, 1, 0])
+
+    async with session_of_a_vocabulary(beyond + 1, padded) as (session, replica):
+        draft = await session.propose(PROMPT, None, BUDGET)
+        assert (draft.tree.token_ids, draft.tree.parents) == ((5, 7), (ROOT, 0))
         assert replica.failures == 0

@@ -215,6 +215,29 @@ async def test_an_offer_that_is_no_tree_is_refused(
 
 
 @pytest.mark.parametrize(
+    ("field", "price"),
+    [
+        ("least_path_probability", float("nan")),
+        ("least_path_probability", 1.5),
+        ("tokens_per_second", float("inf")),
+        ("tokens_per_second", -1.0),
+    ],
+)
+async def test_a_price_that_is_none_is_refused(
+    serve_drafter: Start, field: str, price: float
+) -> None:
+    """What a draft was worth at it is learned for all sessions, and would be no number for good."""
+    prices: dict[str, Any] = {field: price}
+    async with serve_drafter() as (channel, _):
+        call: Any = DrafterStub(channel).Draft()
+        await say(call, open_drafter(strategy="fused"))
+        with pytest.raises(grpc.aio.AioRpcError) as refused:
+            await say(call, propose(LENGTH + 1, [5], 16, **prices))
+        assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+        assert f"{field}: must be" in str(refused.value.details())
+
+
+@pytest.mark.parametrize(
     ("parameters", "field"),
     [
         ({"opt_tree": OptTreeParameters(nodes=0)}, "opt_tree.nodes"),

@@ -13,7 +13,15 @@ import pytest
 
 from draftloop.config import REPOSITORY
 from draftloop.phrase import Phrase
-from phrase_store.log import START, LogOptions, LogRefused, LogUnavailable, PhraseLog, open_log
+from phrase_store.log import (
+    START,
+    LogDenied,
+    LogOptions,
+    LogRefused,
+    LogUnavailable,
+    PhraseLog,
+    open_log,
+)
 from phrase_store.records import encode
 from tests.service.conftest import PATIENCE_S
 from tests.support.ports import quiet_port
@@ -157,3 +165,13 @@ def test_a_refusal_is_known_from_an_outage(tmp_path: Path) -> None:
         with pytest.raises(LogUnavailable) as caught:
             log.length()
         assert not isinstance(caught.value, LogRefused)
+
+
+@pytest.mark.parametrize("who", [":another@", "draftloop:another@", ""])
+def test_who_is_not_let_in_is_told_so(tmp_path: Path, who: str) -> None:
+    with RedisServer(tmp_path, f"requirepass {PASSWORD}") as server:
+        log = open_log(f"redis://{who}127.0.0.1:{server.port}", NAMESPACE, OPTIONS)
+        for call in (log.length, lambda: log.append([RECORD])):
+            with pytest.raises(LogDenied, match="invalid username-password|Authentication req"):
+                call()
+        log.close()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import threading
 from typing import Any
 
 import grpc
@@ -11,7 +10,6 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from draftloop.rpc.server import RoleServer
-from draftloop.runtime import service
 from draftloop.runtime.service import ModelHost
 from protos import verifier_pb2
 from protos.verifier_pb2_grpc import VerifierStub
@@ -354,34 +352,3 @@ async def test_a_session_ends_with_its_context(serve_verifier: Start) -> None:
         assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
         assert "committed_length: must be below the context length" in refused.value.details()
         await all_free(host)
-
-
-async def test_a_service_whose_forward_never_comes_back_ends(
-    serve_verifier: Start, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Nothing else would tell of it: health is answered beside the engine."""
-    ended = asyncio.Event()
-    reasons: list[str] = []
-
-    def end(error: BaseException, in_a_row: int) -> None:
-        reasons.append(str(error))
-        ended.set()
-
-    monkeypatch.setattr(service, "HANGS_S", 0.5)
-    monkeypatch.setattr(service, "_end", end)
-    comes_back = threading.Event()
-    async with serve_verifier() as (channel, host):
-        run = host.model._run
-
-        def hang(forwards: Any) -> Any:
-            comes_back.wait(WAIT_S)
-            return run(forwards)
-
-        monkeypatch.setattr(host.model, "_run", hang)
-        call = VerifierStub(channel).Verify()
-        opening = asyncio.create_task(say(call, open_verifier()))
-        await asyncio.wait_for(ended.wait(), WAIT_S)
-        comes_back.set()
-        await opening
-        call.cancel()
-    assert reasons == ["a forward has run for 0.5 s"]

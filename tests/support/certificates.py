@@ -14,6 +14,11 @@ from cryptography.x509.oid import NameOID
 
 LIFE = datetime.timedelta(hours=12)
 NOW = datetime.timedelta()
+SIGNS_CERTIFICATES = x509.KeyUsage(
+    key_cert_sign=True, crl_sign=True, digital_signature=False, content_commitment=False,
+    key_encipherment=False, data_encipherment=False, key_agreement=False, encipher_only=False,
+    decipher_only=False,
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -35,8 +40,10 @@ class Authority:
         self._name = name
         self._key = ec.generate_private_key(ec.SECP256R1())
         signer = above or self
-        builder = signer._builder(name, self._key).add_extension(
-            x509.BasicConstraints(ca=True, path_length=None), critical=True
+        builder = (
+            signer._builder(name, self._key)
+            .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+            .add_extension(SIGNS_CERTIFICATES, critical=True)
         )
         self.ca = folder / f"{name}.pem"
         self.ca.write_bytes(_pem(builder.sign(signer._key, hashes.SHA256())))
@@ -75,6 +82,11 @@ class Authority:
             .serial_number(x509.random_serial_number())
             .not_valid_before(now - LIFE)
             .not_valid_after(now + LIFE)
+            # Python 3.13 does not trust certificates without these identifiers.
+            .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), False)
+            .add_extension(
+                x509.AuthorityKeyIdentifier.from_issuer_public_key(self._key.public_key()), False
+            )
         )
 
 

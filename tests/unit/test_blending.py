@@ -8,7 +8,7 @@ import pytest
 from draftloop.calibration import Calibration, cell_of, count
 from draftloop.phrase import Phrase
 from draftloop.tree import DraftBudget, TokenSource
-from phrase_store.growth import ESCAPES, NODE, best_end
+from phrase_store.growth import ESCAPES, PHRASE_NODE, best_end
 from phrase_store.index import PhraseIndex, grow
 
 CHILDREN = DraftBudget(max_nodes=8, max_depth=1)
@@ -75,7 +75,7 @@ def test_equals_go_by_depth_and_then_by_token_and_then_by_parent(
 ) -> None:
     """Replicas that know the same draft the same, whatever stands first in their tables."""
     for order in (ends, ends[::-1]):
-        known = np.zeros(2, NODE)
+        known = np.zeros(2, PHRASE_NODE)
         for place, (token, parent, depth) in enumerate(order):
             known[place]["token"], known[place]["parent"] = token, parent
             known[place]["depth"], known[place]["priority"] = depth, 0.25

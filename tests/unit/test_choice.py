@@ -392,6 +392,5 @@ def test_the_next_request_starts_from_what_drafts_brought() -> None:
 def test_a_round_that_was_quicker_than_expected_makes_its_draft_cheaper() -> None:
     gain = Gains().of(PROMPT_LOOKUP, 0.0, 0.0)
     for _ in range(20):
-        gain.observe(1, 4, DEAR_NS)
-        gain.shared.delayed(-PLAIN_NS)
+        gain.shared.observe_delay(gain.observe(1, 4, DEAR_NS), -PLAIN_NS)
     assert gain.shared.draft_ns == DEAR_NS - PLAIN_NS

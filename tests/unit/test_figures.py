@@ -53,20 +53,25 @@ def test_what_was_accepted_behind_the_end_of_the_text_is_not_counted() -> None:
     assert figures.accepted_by_source == {PHRASE: 1, MODEL: 1}
 
 
+def generation(figures: SpeculationFigures, most: int | None = None) -> Any:
+    """What HTTP tells of, without all else."""
+    request = SimpleNamespace(
+        strategy="fused",
+        speculation=SimpleNamespace(max_draft_tokens=most),
+        sampling=SimpleNamespace(seed=1),
+    )
+    return SimpleNamespace(
+        figures=figures, request=request, timings=Timings(), output=[5], output_length=1
+    )
+
+
 def test_http_says_what_each_source_proposed_and_promised() -> None:
     figures = SpeculationFigures()
     tree = DraftTree((5, 6), (-1, 0), (0.5, 0.5), (PHRASE, PHRASE))
     draft = Draft(tree=tree, committed_length=1, proposed={PHRASE: 3, MODEL: 4})
     figures.observe(draft, Verdict((0,), (5, 7), 5, (7, 8)), emitted=2)
-    request = SimpleNamespace(
-        strategy="fused",
-        speculation=SimpleNamespace(max_draft_tokens=None),
-        sampling=SimpleNamespace(seed=1),
-    )
-    generation: Any = SimpleNamespace(
-        figures=figures, request=request, timings=Timings(), output=[5], output_length=1
-    )
-    assert metrics([generation, generation], 64)["speculative_decoding"]["sources"] == {
+    one = generation(figures)
+    assert metrics([one, one], 64)["speculative_decoding"]["sources"] == {
         "draft_model": {
             "num_proposed_tokens": 8, "num_draft_tokens": 0, "num_accepted_draft_tokens": 0,
             "num_expected_tokens": 0.0,
@@ -76,3 +81,17 @@ def test_http_says_what_each_source_proposed_and_promised() -> None:
             "num_expected_tokens": 1.5,
         },
     }  # fmt: skip
+
+
+def test_the_histogram_has_an_entry_for_every_length_of_a_draft() -> None:
+    """As vLLM's: aiperf takes `num_spec_tokens` + 1 of them for a sign that it is one."""
+    figures = SpeculationFigures()
+    tree = DraftTree((5, 6), (-1, 0), (0.5, 0.5), (PHRASE, PHRASE))
+    verdict = Verdict((0,), (5, 7), 5, (7, 8))
+    figures.observe(Draft(tree=tree, committed_length=1), verdict, emitted=2)
+    for most, expected in ((None, [0, 1, 0, 0, 0]), (2, [0, 1, 0])):
+        told = metrics([generation(figures, most)], 4)["speculative_decoding"]
+        assert told["acceptance_histogram"] == expected
+        assert told["num_spec_tokens"] == len(expected) - 1
+    none = metrics([generation(SpeculationFigures())], 4)["speculative_decoding"]
+    assert none["acceptance_histogram"] == [0] * 5

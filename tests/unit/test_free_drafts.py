@@ -24,6 +24,7 @@ from orchestrator.budget import Controller
 from orchestrator.costs import VerifyCost
 from orchestrator.drafting import Drafting, ModelDrafting
 from orchestrator.figures import SpeculationFigures
+from orchestrator.outcome import RoundOutcome
 from orchestrator.selection import Offer
 
 
@@ -140,7 +141,8 @@ def test_a_round_without_a_draft_says_nothing_about_the_last_one() -> None:
     drafting = Drafting(Reads(CHAIN), None, choice)  # type: ignore[arg-type]
     for _ in range(2):
         draft = asyncio.run(drafting.propose([1], None, DraftBudget(max_nodes=8, max_depth=8)))
-        drafting.observe([1, 2], 1, draft.tree, Verdict((), (2,), 2, (0,) * len(draft.tree)))
+        verdict = Verdict((), (2,), 2, (0,) * len(draft.tree))
+        drafting.observe(RoundOutcome(committed=[1, 2], new=1, draft=draft.tree, verdict=verdict))
     assert choice.seen == [2]
 
 

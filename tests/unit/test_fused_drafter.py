@@ -227,7 +227,7 @@ def test_a_forward_is_credited_with_what_it_brings_in_where_its_ends_are_reached
 def test_of_equals_those_that_came_first_are_selected() -> None:
     """Parents come before their children: else a child would be taken without its parent."""
     values, places = np.array([0.5, 1.0, 1.0, 1.0]), np.zeros(4, np.int64)
-    assert tree_nodes.select(values, 4, 2, 0.0, places) == 2
+    assert tree_nodes.greatest(values, 4, 2, 0.0, places) == 2
     assert places[:2].tolist() == [1, 2]
 
 

@@ -32,6 +32,7 @@ from orchestrator.costs import VerifyCost
 from orchestrator.figures import SpeculationFigures
 from orchestrator.fused import FusedDrafting, _likeliest_end
 from orchestrator.gains import ROUNDS_OF_TRY, USUAL_FORWARDS, Gains
+from orchestrator.outcome import RoundOutcome
 from orchestrator.selection import Offer
 from phrase_store.session import PhraseSession
 
@@ -128,6 +129,10 @@ def made(
     return drafting, controller
 
 
+def outcome(committed: Sequence[int], new: int, draft: Draft, verdict: Verdict) -> RoundOutcome:
+    return RoundOutcome(committed=committed, new=new, draft=draft.tree, verdict=verdict)
+
+
 def rounds(
     drafting: FusedDrafting, controller: Controller, committed: Sequence[int], count: int,
     accepted: int = 0,
@@ -142,7 +147,7 @@ def rounds(
             taken = min(accepted, len(draft.tree))
             emitted = (*draft.tree.token_ids[:taken], 1)
             verdict = Verdict(tuple(range(taken)), emitted, emitted[0], (0,) * len(draft.tree))
-            drafting.observe([*committed, *emitted], len(emitted), draft.tree, verdict)
+            drafting.observe(outcome([*committed, *emitted], len(emitted), draft, verdict))
             drafts.append(draft)
         return drafts
 
@@ -358,7 +363,7 @@ def test_free_sources_are_asked_in_every_round() -> None:
             drafted.append(len(draft.tree) > 0)
             verdict = Verdict((), (token,), token, (0,) * len(draft.tree))
             committed.append(token)
-            drafting.observe(committed, 1, draft.tree, verdict)
+            drafting.observe(outcome(committed, 1, draft, verdict))
 
     asyncio.run(play())
     assert all(planned) and not any(drafted[:40])

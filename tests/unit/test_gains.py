@@ -84,16 +84,28 @@ def test_methods_that_clients_come_up_with_take_no_more_than_so_much() -> None:
 
 def test_one_draft_that_stood_still_says_nothing_against_a_first_guess() -> None:
     shared = SharedGain(deque([100.0]))
-    shared.took(1e9)
+    shared.observe_draft(1e9)
     assert (shared.draft_ns, shared.work_ns) == (100, 100)
 
 
 def test_what_the_round_around_a_draft_took_counts_at_once() -> None:
     """Less than nothing for the request that waits, but no work is less than none."""
     shared = SharedGain(deque([100.0]))
-    shared.took(300)
-    shared.delayed(-400)
+    shared.observe_delay(shared.observe_draft(300), -400)
     assert (shared.draft_ns, shared.work_ns) == (-100, 0)
+
+
+def test_a_delay_is_booked_on_the_draft_that_it_is_of() -> None:
+    """Of another request, on another replica, a draft may have been observed since."""
+    shared = SharedGain(deque([100.0], 3))
+    mine = shared.observe_draft(200)
+    shared.observe_draft(300)
+    shared.observe_delay(mine, 1000)
+    assert list(shared.draft_times) == [100, 1200, 300]
+    shared.observe_draft(400)
+    shared.observe_draft(500)
+    shared.observe_delay(mine, 1000)
+    assert list(shared.draft_times) == [300, 400, 500]
 
 
 def test_alone_drafts_are_expected_to_stay_as_large_as_they_were() -> None:

@@ -105,6 +105,15 @@ def test_the_limit_has_a_newer_name(body: Any) -> None:
     assert parameters(body(max_completion_tokens=7, max_tokens=7), (5,), "")[0].max_tokens == 7
 
 
+@pytest.mark.parametrize("name", ["max_tokens", "max_completion_tokens"])
+def test_a_chat_without_end_names_no_limit(name: str) -> None:
+    """As llama.cpp's clients and those of LM Studio say it; a text would go on until it is full."""
+    (said,) = parameters(chat(**{name: -1}), (5,), "")
+    assert said.max_tokens is None and said.ends_itself
+    assert refusal(CompletionBody, {"prompt": "x", name: -1}).param == name
+    assert refusal(ChatBody, {"messages": HELLO, name: -2}).param == name
+
+
 @pytest.mark.parametrize(("body", "count"), [({}, None), ({"logprobs": False}, None),
     ({"logprobs": True}, 0), ({"logprobs": True, "top_logprobs": 3}, 3)])  # fmt: skip
 def test_logprobs_of_a_chat(body: dict[str, Any], count: int | None) -> None:

@@ -127,6 +127,14 @@ def test_the_chat_that_is_meant() -> None:
     assert said.response_format is not None and said.response_format.type == "text"
 
 
+@pytest.mark.parametrize("said", [
+    {"truncation": "auto"}, {"stream": True, "stream_options": {"include_usage": True}},
+])  # fmt: skip
+def test_what_holds_in_any_case_may_be_asked_for(said: dict[str, Any]) -> None:
+    """The usage comes with the last event; what is too long is refused before it is cut."""
+    assert body(**said).chat.messages == body().chat.messages
+
+
 NAMESPACE = {"type": "namespace", "name": "mcp__weather", "description": "Tools of it.", "tools": [
     {"type": "function", "name": "forecast", "description": "Of a city.", "defer_loading": True,
      "parameters": {"type": "object"}, "strict": False},

@@ -41,8 +41,8 @@ def copies(monkeypatch: pytest.MonkeyPatch) -> list[Scout]:
     sent: list[Scout] = []
 
     class Counted(Scout):
-        def __init__(self, matcher: LLMatcher) -> None:
-            super().__init__(matcher)
+        def __init__(self, matcher: LLMatcher, ends: Sequence[int]) -> None:
+            super().__init__(matcher, ends)
             sent.append(self)
 
     monkeypatch.setattr(grammars, "Scout", Counted)
@@ -104,3 +104,24 @@ def test_a_scout_that_is_lost_is_replaced(known: Grammars, monkeypatch: pytest.M
     assert follower.allows(B, [C]) and len(lost) == 1
     follower.observe([C, B])
     assert follower.allows(END)
+
+
+@pytest.mark.parametrize("text", ['["a"]', '["a", "ab"]'])
+@pytest.mark.parametrize("top_k", [0, 4])
+def test_behind_the_end_a_draft_is_judged_as_the_text_goes_on_alone(
+    known: Grammars, text: str, top_k: int
+) -> None:
+    """Who does not stop there would get other tokens with drafts than without."""
+    parameters = SamplingParameters(temperature=1.0, seed=3, top_k=top_k)
+    logits = torch.randn(6, VOCABULARY_SIZE, generator=torch.Generator().manual_seed(1))
+
+    def sampler() -> Sampler:
+        follower = known.follow(Grammar("choice", text))
+        return Sampler(parameters, VOCABULARY_SIZE, torch.device("cpu"), follower)
+
+    alone, said = sampler(), list[int]()
+    for position, row in enumerate(logits):
+        said += alone.choose(row[None], [position], [[]])
+        alone.observe_output(said[-1:])
+    paths = [said[:count] for count in range(len(said))]
+    assert sampler().choose(logits, list(range(len(said))), paths) == said

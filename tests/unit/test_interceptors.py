@@ -12,6 +12,7 @@ from google.rpc.error_details_pb2 import BadRequest, ErrorInfo, RetryInfo
 from google.rpc.status_pb2 import Status
 
 from draftloop.errors import (
+    AnswerTooLarge,
     DeadlineExceeded,
     DraftloopError,
     Forbidden,
@@ -23,13 +24,16 @@ from draftloop.errors import (
     Unauthenticated,
     Unavailable,
 )
+from draftloop.rpc.channel import NO_LIMIT
 from draftloop.rpc.interceptors import DETAILS_KEY, ErrorInterceptor, to_status
 from draftloop.rpc.metrics import HANDLED
+from protos import generation_pb2 as pb
 
 Code = grpc.StatusCode
 STATUSES = [
     (InvalidInput("top_p", "must be at most 1", 2), Code.INVALID_ARGUMENT, BadRequest),
     (Overloaded("full"), Code.RESOURCE_EXHAUSTED, RetryInfo),
+    (AnswerTooLarge(9, 4), Code.RESOURCE_EXHAUSTED, type(None)),
     (Unauthenticated("who"), Code.UNAUTHENTICATED, type(None)),
     (Forbidden("no"), Code.PERMISSION_DENIED, type(None)),
     (Unavailable("gone"), Code.UNAVAILABLE, RetryInfo),
@@ -66,12 +70,14 @@ class Context:
         return message
 
 
-async def wrapped(handler: Any, method: str = "/draftloop.v1.Generation/Any") -> Any:
+async def wrapped(
+    handler: Any, method: str = "/draftloop.v1.Generation/Any", most_bytes: int = NO_LIMIT
+) -> Any:
     async def continuation(_: Any) -> Any:
         return handler
 
     details = SimpleNamespace(method=method)
-    return await ErrorInterceptor().intercept_service(continuation, details)
+    return await ErrorInterceptor(most_bytes).intercept_service(continuation, details)
 
 
 def unary(error: Exception | None = None) -> Any:
@@ -149,6 +155,27 @@ async def test_answers_pass_as_they_are() -> None:
     ):
         behavior = getattr(await wrapped(make(Streaming())), field)
         assert [answer async for answer in behavior(None, Context())] == [1, 2]
+
+
+async def test_an_answer_that_does_not_fit_a_message_is_an_error_like_others() -> None:
+    """Of gRPC's own making it came with a traceback in the log, and was counted as answered."""
+
+    async def behavior(length: int, context: Any) -> pb.DetokenizeResponse:
+        return pb.DetokenizeResponse(text="x" * length)
+
+    async def behaviors(length: int, context: Any) -> AsyncIterator[pb.DetokenizeResponse]:
+        yield await behavior(length, context)
+
+    one = await wrapped(grpc.unary_unary_rpc_method_handler(behavior), most_bytes=50)
+    many = await wrapped(grpc.unary_stream_rpc_method_handler(behaviors), most_bytes=50)
+    assert (await one.unary_unary(48, Context())).ByteSize() == 50
+    assert [each.ByteSize() async for each in many.unary_stream(48, Context())] == [50]
+    for answer in (one.unary_unary, lambda *given: anext(many.unary_stream(*given))):
+        context = Context()
+        with pytest.raises(grpc.aio.AbortError):
+            await answer(49, context)
+        assert context.code() is Code.RESOURCE_EXHAUSTED
+        assert context.text == "answer: must have at most 50 bytes; got 51"
 
 
 async def test_a_handlers_own_abort_is_left_alone() -> None:

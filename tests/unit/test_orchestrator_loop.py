@@ -35,6 +35,7 @@ from orchestrator.drafting import Drafting
 from orchestrator.figures import SpeculationFigures
 from orchestrator.gains import Gain, SharedGain
 from orchestrator.loop import LENGTH, STOP, Generation
+from orchestrator.outcome import RoundOutcome
 from orchestrator.selection import NO_OFFER, Offer
 from orchestrator.text import TextStream
 from orchestrator.tokenizer import Tokenizer
@@ -166,10 +167,9 @@ async def test_nor_does_it_speak_against_drafting(tokenizer: Tokenizer) -> None:
             pass
 
     class Counted(Gain):
-        def observe(
-            self, accepted: int, nodes: int, draft_ns: int, offer: Offer = NO_OFFER
-        ) -> None:
+        def observe(self, accepted: int, nodes: int, draft_ns: int, offer: Offer = NO_OFFER) -> int:
             seen.append((accepted, nodes))
+            return len(seen)
 
     seen: list[tuple[int, int]] = []
     running = generation(tokenizer, ScriptedVerifier(loses=(2,)), Drafting(None, None))
@@ -232,12 +232,10 @@ class Noted(ScriptedDrafting):
         draft = await super().propose(committed, verdict, budget)
         return dataclasses.replace(draft, timings=ServiceTimings(forwards=1))
 
-    def observe(
-        self, committed: Sequence[int], new: int, draft: DraftTree, verdict: Verdict
-    ) -> None:
-        self.new.append(new)
+    def observe(self, outcome: RoundOutcome) -> None:
+        self.new.append(outcome.new)
 
-    def delayed(self, nanoseconds: float) -> None:
+    def observe_delay(self, nanoseconds: float) -> None:
         self.delays.append(nanoseconds)
 
     def learn(self, context: Sequence[int], draft: DraftTree, verdict: Verdict) -> None:

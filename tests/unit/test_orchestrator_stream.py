@@ -16,6 +16,9 @@ from draftloop.errors import DeadlineExceeded, DraftloopError, Mismatch, Overloa
 from draftloop.rpc.interceptors import DETAILS_KEY, to_status
 from orchestrator.stream import Disconnected, ServiceFailed, Stream
 
+# A proxy's word on a replica that is gone.
+RESET = "Stream removed (RST_STREAM (Received RST_STREAM with error code 2))"
+
 
 @pytest.mark.parametrize("part", ["write", "done_writing"])
 def test_closing_never_fails(part: str) -> None:
@@ -23,6 +26,16 @@ def test_closing_never_fails(part: str) -> None:
     call = Mock(write=AsyncMock(), done_writing=AsyncMock())
     getattr(call, part).side_effect = RuntimeError('Failed "execute_batch"')
     asyncio.run(Stream(call, farewell=None, timeout_s=1).close())
+    call.cancel.assert_called_once_with()
+
+
+@pytest.mark.parametrize("part", ["write", "read"])
+def test_who_is_called_off_while_he_asks_takes_the_call_along(part: str) -> None:
+    """gRPC forgets to just as an answer comes: what is half closed ends once that is read."""
+    call = Mock(write=AsyncMock(), read=AsyncMock())
+    getattr(call, part).side_effect = asyncio.CancelledError
+    with pytest.raises(asyncio.CancelledError):
+        asyncio.run(Stream(call, farewell=None, timeout_s=1).ask("anything"))
     call.cancel.assert_called_once_with()
 
 
@@ -60,6 +73,8 @@ def test_an_answer_that_is_none_is_one_of_a_service_that_is_gone(answer: Any) ->
         ("UNAVAILABLE", "Socket closed", Disconnected, "Socket closed"),
         ("CANCELLED", "", Disconnected, "CANCELLED"),
         ("INTERNAL", "", ServiceFailed, "INTERNAL"),
+        ("INTERNAL", RESET, Disconnected, RESET),
+        ("INTERNAL", "Internal error from Core", Disconnected, "Internal error from Core"),
     ],
 )
 def test_statuses_mean_what_they_meant_there(

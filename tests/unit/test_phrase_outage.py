@@ -7,7 +7,7 @@ from structlog.testing import capture_logs
 
 from phrase_store import replication
 from phrase_store.breaker import BreakerPolicy
-from phrase_store.log import LogRefused, LogUnavailable
+from phrase_store.log import LogDenied, LogRefused, LogUnavailable
 from phrase_store.outage import Outage
 from phrase_store.replication import Link, LinkFigures
 
@@ -48,3 +48,21 @@ def test_what_was_refused_is_not_back_because_it_can_be_read(
         assert [line["event"] for line in lines] == events
         another.try_call(nothing)
     assert [line["event"] for line in lines] == [LOST, BACK]
+
+
+@pytest.mark.parametrize("answer", [LogDenied("another password"), LogRefused("read only")])
+def test_why_the_log_refuses_is_told_behind_a_mere_outage(answer: Exception) -> None:
+    """A server that was started anew with another password had closed a connection, no more."""
+    outage = Outage()
+    links = [Link(LinkFigures(), POLICY, outage, "read") for _ in range(4)]
+    errors = [LogUnavailable("closed"), LogUnavailable("gone"), answer, answer]
+    with capture_logs() as lines:
+        for link, error in zip(links, errors, strict=True):
+            failing(link, error)
+    assert [(line["event"], line["reason"]) for line in lines] == [
+        (LOST, "closed"),
+        (LOST, str(answer)),
+    ]
+    with capture_logs() as lines:
+        failing(Link(LinkFigures(), POLICY, Outage(), "read"), answer)
+    assert len(lines) == 1

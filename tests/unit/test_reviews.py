@@ -11,7 +11,7 @@ from drafter_service.candidates import Candidates
 from drafter_service.strategies.fused import Fused
 from drafter_service.tree_children import Offered as Guesses
 from drafter_service.tree_children import weigh
-from drafter_service.tree_nodes import OWN, REVIEWS
+from drafter_service.tree_nodes import BY_CALIBRATION, BY_REVIEWS
 from drafter_service.weighing import FREE, SMALLER, UNSURE, USUAL, Weighing, chance, learn, log_odds
 from draftloop.calibration import cell_of
 from draftloop.request import SamplingParameters
@@ -47,7 +47,7 @@ def test_a_reviewed_node_is_as_likely_as_both_scores_say(
     known = reviewed(source, first)
     (node,) = known.nodes
     heard, told = log_odds(HEARD), log_odds(OFFERED)
-    assert (node["judged_by"], node["heard"], node["told"]) == (REVIEWS, heard, told)
+    assert (node["judged_by"], node["heard"], node["told"]) == (BY_REVIEWS, heard, told)
     assert node["is_first"] == (first == TOKEN)
     said = chance(known._learned.reviews, whose, heard, told, first == TOKEN)
     assert node["estimate"] == pytest.approx(said)
@@ -125,8 +125,8 @@ def test_what_stands_behind_a_wrong_token_is_not_judged() -> None:
     known = candidates()
     known.offer(DraftTree.chain([TOKEN, OTHER], TokenSource.DRAFT_MODEL, [0.5, 0.5]), 8)
     cells = [cell_of(TokenSource.DRAFT_MODEL, 0.5, depth) for depth in (1, 2)]
-    known.nodes["judged_by"], known.nodes["cell"] = OWN, cells
-    trials = known._learned.own.trials
+    known.nodes["judged_by"], known.nodes["cell"] = BY_CALIBRATION, cells
+    trials = known._learned.calibration.trials
     known.judge([4, OTHER])
     assert [trials[cell] for cell in cells] == [1, 0]
     known.judge([TOKEN, OTHER])

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from draftloop.model_info import CostPoint
 from draftloop.tree import EMPTY_TREE, ROOT, Draft, DraftEnd, DraftTree, TokenSource
 from orchestrator.costs import VerifyCost
-from orchestrator.selection import NOTHING, Offer, Selection, cut, select
+from orchestrator.selection import NOTHING, Offer, Selection, cut, select, within
 
 MODEL = TokenSource.DRAFT_MODEL
 LINE = VerifyCost((CostPoint(1, 1_000_000), CostPoint(33, 2_000_000)))
@@ -81,3 +81,11 @@ def test_a_cut_draft_tells_what_was_proposed_and_why_it_ends() -> None:
     assert cut(untold, Selection(EMPTY_TREE, 0.0, cut=True)).proposed == {MODEL: 3}
     nothing = Draft(tree=EMPTY_TREE, committed_length=4, end=DraftEnd.DEPTH)
     assert cut(nothing, NOTHING).end is DraftEnd.NONE
+
+
+def test_tokens_that_a_model_has_not_go_with_what_follows_them() -> None:
+    tree = DraftTree((3, 9, 4, 5, 8, 6), (ROOT, ROOT, 1, 0, 3, 3), (0.5,) * 6, (MODEL,) * 6)
+    assert within(tree, 10) is tree
+    assert within(tree, 7) == DraftTree((3, 5, 6), (ROOT, 0, 1), (0.5,) * 3, (MODEL,) * 3)
+    assert within(tree, 3) == EMPTY_TREE
+    assert within(EMPTY_TREE, 3) is EMPTY_TREE

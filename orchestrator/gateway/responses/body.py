@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import Field, Tag, model_validator
 
 from draftloop.errors import InvalidInput
 from draftloop.logprobs import MOST_TOP_LOGPROBS
@@ -14,16 +14,23 @@ from orchestrator.gateway.other_words import SHARED, InOtherWords
 from orchestrator.gateway.responses.items import Item, messages, require_known, with_more
 from orchestrator.gateway.responses.names import own_names
 from orchestrator.gateway.responses.tools import (
+    AllowedResponseTools,
     AnyTool,
     ChosenResponseTool,
     that_clients_run,
     tools_as_in_chats,
 )
 from orchestrator.gateway.schemas import Effort, Verbosity
-from orchestrator.gateway.tools.schemas import MOST_TOOLS
+from orchestrator.gateway.tools.schemas import MOST_TOOLS, Word, by_form
 from orchestrator.gateway.unsupported import RESPONSES, without_unsupported
 
 LOGPROBS = "message.output_text.logprobs"
+ResponseToolChoice = Annotated[
+    Annotated[Word, Tag("item:word")]
+    | Annotated[ChosenResponseTool, Tag("item:one")]
+    | Annotated[AllowedResponseTools, Tag("item:several")],
+    by_form(),
+]
 AS_IN_CHATS = SHARED | {"tool_choice", "parallel_tool_calls"}
 
 
@@ -78,6 +85,9 @@ class ResponseStreamOptions(Body):
     """OpenAI's `stream_options` of responses."""
 
     include_obfuscation: Literal[False] | None = Field(None, description="there is none")
+    include_usage: bool | None = Field(
+        None, description="of no effect: the last event always has it; aiperf asks for it"
+    )
     reasoning_summary_delivery: str | None = Field(
         None, description="of no effect: there are no summaries"
     )
@@ -102,7 +112,7 @@ class ResponseBody(InOtherWords):
         description="functions, custom tools, and namespaces of them; OpenAI's own tools are not "
         "offered to the model",
     )
-    tool_choice: Literal["none", "auto", "required"] | ChosenResponseTool | None = None
+    tool_choice: ResponseToolChoice | None = None
     parallel_tool_calls: bool | None = None
     max_tool_calls: CountOrZero | None = Field(
         None, description="of no effect: counts tools that run at the server, which has none"
@@ -136,7 +146,7 @@ class ResponseBody(InOtherWords):
         if self.reasoning is not None:
             said["reasoning_effort"] = self.reasoning.effort
         said["tools"] = tools_as_in_chats(self.offered)
-        if isinstance(self.tool_choice, ChosenResponseTool):
+        if isinstance(self.tool_choice, ChosenResponseTool | AllowedResponseTools):
             said["tool_choice"] = self.tool_choice.as_in_chats
         self._become(said, own_names)
         return self

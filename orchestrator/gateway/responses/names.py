@@ -11,6 +11,7 @@ NAMES = (
     ("response_format", "text.format"),
     ("reasoning_effort", "reasoning.effort"),
     ("tool_choice.function", "tool_choice"),
+    ("tool_choice.allowed_tools", "tool_choice"),
 )
 # Several items may have become one message: which one is not told.
 own_names = Renaming(NAMES, wholes=("input",))

@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, Tag
+from pydantic import Field, Tag, field_validator
 
 from orchestrator.gateway.body import Body, ListOf, by_type
 from orchestrator.gateway.responses.custom_input import ARGUMENTS
@@ -106,6 +106,25 @@ class ChosenResponseTool(Body):
     def as_in_chats(self) -> dict[str, Any]:
         """With the name in an object of its own."""
         return {"type": "function", "function": {"name": full_name(self.namespace, self.name)}}
+
+
+class AllowedResponseTools(Body):
+    """`tool_choice`, where it names those that may be called: the model is shown no others."""
+
+    type: Literal["allowed_tools"]
+    mode: Literal["auto", "required"]
+    tools: Annotated[ListOf[ChosenResponseTool], Field(min_length=1)]
+
+    @field_validator("tools", mode="before")
+    @classmethod
+    def _that_clients_run(cls, tools: Any) -> Any:
+        return _of_types(tools, CALLED)
+
+    @property
+    def as_in_chats(self) -> dict[str, Any]:
+        """With all but the type in an object of its own."""
+        tools = [tool.as_in_chats for tool in self.tools]
+        return {"type": self.type, "allowed_tools": {"mode": self.mode, "tools": tools}}
 
 
 def full_name(namespace: str | None, name: str) -> str:

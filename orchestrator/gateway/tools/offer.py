@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,7 +15,14 @@ from orchestrator.gateway.form_field import by_form_field
 from orchestrator.gateway.tools.grammar import calls_grammar
 from orchestrator.gateway.tools.notation import Functions, Notation
 from orchestrator.gateway.tools.reader import CallReader
-from orchestrator.gateway.tools.schemas import NO_PARAMETERS, ChosenTool, Tool, ToolChoice
+from orchestrator.gateway.tools.schemas import (
+    NO_PARAMETERS,
+    AllowedTools,
+    ChosenTool,
+    PlainChoice,
+    Tool,
+    ToolChoice,
+)
 from orchestrator.tokenizer import Tokenizer
 
 SHOWN = {"type", "function"}
@@ -46,7 +53,7 @@ class Offer:
 
 
 def shown_tools(
-    tools: Sequence[Tool] | None, choice: ToolChoice | None
+    tools: Sequence[Tool] | None, choice: PlainChoice | None
 ) -> list[dict[str, Any]] | None:
     """The tools as chat templates know them; None where there are none, or none may be called."""
     if not tools or choice == "none":
@@ -60,7 +67,7 @@ def shown_tools(
 def make_offer(
     notation: Notation,
     tools: Sequence[Tool],
-    choice: ToolChoice,
+    choice: PlainChoice,
     tokenizer: Tokenizer,
     *,
     parallel: bool,
@@ -97,8 +104,18 @@ def require_tools(tools: Sequence[Tool] | None, choice: ToolChoice | None) -> No
     if twice := next((name for name in counted if counted[name] > 1), None):
         raise InvalidInput("tools", "must have names of their own", f"{twice} twice")
     if not names and choice not in (None, "none", "auto"):
-        said = choice.function.name if isinstance(choice, ChosenTool) else choice
+        said = next((name for _, name in _named(choice)), choice)
         raise InvalidInput("tool_choice", "must only ask for a call where there are tools", said)
-    if isinstance(choice, ChosenTool) and choice.function.name not in names:
-        rule = f"must be one of {', '.join(names)}"
-        raise InvalidInput("tool_choice.function.name", rule, choice.function.name)
+    for field, name in _named(choice):
+        if name not in names:
+            raise InvalidInput(field, f"must be one of {', '.join(names)}", name)
+
+
+def _named(choice: ToolChoice | None) -> Iterator[tuple[str, str]]:
+    """The functions that it names, each with its place."""
+    match choice:
+        case ChosenTool(function=function):
+            yield "tool_choice.function.name", function.name
+        case AllowedTools(allowed_tools=allowed):
+            for place, tool in enumerate(allowed.tools):
+                yield f"tool_choice.allowed_tools.tools[{place}]", tool.function.name

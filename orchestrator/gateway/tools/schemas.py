@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import Discriminator, Field, Tag
 
-from orchestrator.gateway.body import Body
+from orchestrator.gateway.body import Body, ListOf
 
 # Agents offer those of all MCP servers that they know, which may be some hundreds.
 MOST_TOOLS = 1024
@@ -58,7 +58,40 @@ class ChosenTool(Body):
     function: ChosenFunction
 
 
-ToolChoice = Literal["none", "auto", "required"] | ChosenTool
+class Allowed(Body):
+    """Those that may be called, and whether one of them has to be."""
+
+    mode: Literal["auto", "required"]
+    tools: Annotated[ListOf[ChosenTool], Field(min_length=1)]
+
+
+class AllowedTools(Body):
+    """`tool_choice`, where it names those that may be called: the model is shown no others."""
+
+    type: Literal["allowed_tools"]
+    allowed_tools: Allowed
+
+
+def by_form() -> Discriminator:
+    """Tells choices of tools apart: a word, one tool, or several of them."""
+
+    def form(said: Any) -> str:
+        if isinstance(said, str):
+            return "item:word"
+        kind = said.get("type") if isinstance(said, dict) else getattr(said, "type", None)
+        return "item:several" if kind == "allowed_tools" else "item:one"
+
+    return Discriminator(form)
+
+
+Word = Literal["none", "auto", "required"]
+PlainChoice = Word | ChosenTool
+ToolChoice = Annotated[
+    Annotated[Word, Tag("item:word")]
+    | Annotated[ChosenTool, Tag("item:one")]
+    | Annotated[AllowedTools, Tag("item:several")],
+    by_form(),
+]
 
 
 class CalledFunction(Body):

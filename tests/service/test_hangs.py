@@ -1,0 +1,71 @@
+"""A service whose forward hangs ends by itself, and one that was stopped for a while does not."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from typing import Any
+
+import pytest
+
+from draftloop.runtime import service
+from protos.verifier_pb2_grpc import VerifierStub
+from tests.service.conftest import Start
+from tests.service.sessions import open_verifier, say
+
+WAIT_S = 60.0
+
+
+async def test_a_service_whose_forward_never_comes_back_ends(
+    serve_verifier: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing else would tell of it: health is answered beside the engine."""
+    ended = asyncio.Event()
+    reasons: list[str] = []
+
+    def end(error: BaseException, in_a_row: int) -> None:
+        reasons.append(str(error))
+        ended.set()
+
+    monkeypatch.setattr(service, "HANGS_S", 0.5)
+    monkeypatch.setattr(service, "_end", end)
+    comes_back = threading.Event()
+    async with serve_verifier() as (channel, host):
+        run = host.model._run
+
+        def hang(forwards: Any) -> Any:
+            comes_back.wait(WAIT_S)
+            return run(forwards)
+
+        monkeypatch.setattr(host.model, "_run", hang)
+        call = VerifierStub(channel).Verify()
+        opening = asyncio.create_task(say(call, open_verifier()))
+        await asyncio.wait_for(ended.wait(), WAIT_S)
+        comes_back.set()
+        await opening
+        call.cancel()
+    assert reasons == ["a forward has run for 0.5 s"]
+
+
+async def test_a_service_that_was_stopped_within_a_forward_goes_on(
+    serve_verifier: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From the keyboard, or by who pauses its container: the clock alone says that it hangs."""
+    reasons: list[str] = []
+    monkeypatch.setattr(service, "HANGS_S", 10.0)
+    monkeypatch.setattr(service, "_end", lambda error, _: reasons.append(str(error)))
+    async with serve_verifier() as (channel, host):
+        run = host.model._run
+
+        def stopped(forwards: Any) -> Any:
+            assert host.engine._begun is not None
+            host.engine._begun -= 3600
+            time.sleep(1.5)  # it is looked at meanwhile, once or twice
+            return run(forwards)
+
+        monkeypatch.setattr(host.model, "_run", stopped)
+        call = VerifierStub(channel).Verify()
+        assert (await say(call, open_verifier())).verdict.emitted_token_ids
+        call.cancel()
+    assert not reasons

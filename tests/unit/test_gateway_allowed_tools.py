@@ -1,0 +1,121 @@
+"""`tool_choice` of type `allowed_tools`: some of the tools alone are on offer."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from draftloop.errors import InvalidInput
+from orchestrator.gateway.errors import body_problem, problem
+from orchestrator.gateway.responses.body import ResponseBody
+from orchestrator.gateway.schemas import ChatBody
+from tests.support.gateway import gateway
+
+HELLO = [{"role": "user", "content": "hello"}]
+TOOLS = [{"type": "function", "function": {"name": name}} for name in ("red", "green", "blue")]
+FLAT = [{"type": "function", "name": name} for name in ("red", "green", "blue")]
+
+
+def allowed(mode: str, *names: str) -> dict[str, Any]:
+    """In a chat's words."""
+    tools = [{"type": "function", "function": {"name": name}} for name in names]
+    return {"type": "allowed_tools", "allowed_tools": {"mode": mode, "tools": tools}}
+
+
+def allowed_flat(mode: str, *names: str) -> dict[str, Any]:
+    """In those of the Responses API."""
+    tools = [{"type": "function", "name": name} for name in names]
+    return {"type": "allowed_tools", "mode": mode, "tools": tools}
+
+
+def chat(choice: Any, tools: Any = TOOLS) -> ChatBody:
+    return ChatBody.model_validate({"messages": HELLO, "tools": tools, "tool_choice": choice})
+
+
+def response(choice: Any, tools: Any = FLAT) -> ResponseBody:
+    return ResponseBody.model_validate({"input": "x", "tools": tools, "tool_choice": choice})
+
+
+def names(said: ChatBody) -> list[str]:
+    return [tool.function.name for tool in said.offered]
+
+
+@pytest.mark.parametrize("mode", ["auto", "required"])
+def test_those_alone_are_on_offer(mode: str) -> None:
+    said = chat(allowed(mode, "blue", "red"))
+    assert (names(said), said.choice, said.may_call) == (["red", "blue"], mode, True)
+    told = response(allowed_flat(mode, "blue", "red"))
+    assert (names(told.chat), told.chat.choice) == (["red", "blue"], mode)
+
+
+def test_another_choice_has_all_on_offer() -> None:
+    assert names(chat(None)) == names(chat("required")) == ["red", "green", "blue"]
+    assert chat(None).choice == "auto" and not chat("none").may_call
+    assert chat(TOOLS[1]).choice == chat(TOOLS[1]).tool_choice
+
+
+def test_what_only_openais_servers_run_is_not_on_offer() -> None:
+    several = allowed_flat("auto", "green")
+    several["tools"] += [{"type": "mcp", "server_label": "x"}, {"type": "image_generation"}]
+    assert names(response(several).chat) == ["green"]
+
+
+def test_a_custom_tool_and_one_of_a_namespace_may_be_named() -> None:
+    now = {"type": "function", "name": "now"}
+    patch = {"type": "custom", "name": "patch"}
+    tools = [*FLAT, patch, {"type": "namespace", "name": "mcp", "tools": [now]}]
+    several = allowed_flat("auto")
+    several["tools"] = [patch, {**now, "namespace": "mcp"}]
+    assert names(response(several, tools).chat) == ["patch", "mcp__now"]
+
+
+@pytest.mark.parametrize(("choice", "tools", "param"), [
+    (allowed("auto", "pink"), TOOLS, "tool_choice.allowed_tools.tools[0]"),
+    (allowed("auto", "red"), None, "tool_choice"),
+    (allowed("auto"), TOOLS, "tool_choice.allowed_tools.tools"),
+    (allowed("none", "red"), TOOLS, "tool_choice.allowed_tools.mode"),
+    ({"type": "allowed_tools"}, TOOLS, "tool_choice.allowed_tools"),
+    ({"type": "function"}, TOOLS, "tool_choice.function"),
+    ({"type": "any"}, TOOLS, "tool_choice.type"),
+    ("any", TOOLS, "tool_choice"),
+])  # fmt: skip
+def test_mistakes_name_their_field(choice: Any, tools: Any, param: str) -> None:
+    with pytest.raises((InvalidInput, ValidationError)) as caught:
+        chat(choice, tools)
+    assert told_param(caught.value) == param
+
+
+@pytest.mark.parametrize(("choice", "param"), [
+    (allowed_flat("auto", "red", "pink"), "tool_choice.tools[1]"),
+    (allowed_flat("auto"), "tool_choice.tools"),
+    (allowed_flat("none", "red"), "tool_choice.mode"),
+])  # fmt: skip
+def test_mistakes_of_responses_have_their_own_names(choice: Any, param: str) -> None:
+    with pytest.raises((InvalidInput, ValidationError)) as caught:
+        response(choice)
+    assert told_param(caught.value) == param
+
+
+def told_param(error: Exception) -> str | None:
+    """The field that the client is told."""
+    if isinstance(error, ValidationError):
+        return body_problem([{**it, "loc": ("body", *it["loc"])} for it in error.errors()]).param
+    return problem(error).param
+
+
+async def test_the_prompt_tells_of_no_others() -> None:
+    """And is counted so, by the Responses API's own route."""
+    async with gateway() as (client, _):
+
+        async def counted(**said: Any) -> int:
+            body = {"input": "x", **said}
+            answer = await client.post("/v1/responses/input_tokens", json=body)
+            assert answer.status_code == 200, answer.text
+            assert answer.json()["object"] == "response.input_tokens"
+            return int(answer.json()["input_tokens"])
+
+        one = await counted(tools=FLAT[:1])
+        assert await counted() < one < await counted(tools=FLAT)
+        assert one == await counted(tools=FLAT, tool_choice=allowed_flat("auto", "red"))
