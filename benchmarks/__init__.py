@@ -1,1 +1,1 @@
-"""Speed, measured: the demo, the benchmark, and the timing of the CPU kernel."""
+"""Measurements of speed: the demo, the benchmarks, and timings of single parts."""

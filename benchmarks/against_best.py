@@ -1,8 +1,7 @@
-"""`fused` against the best single strategy of each cell: is it behind, or was the other one lucky?
+"""Compares `fused` with the best single strategy of each cell of the record.
 
-The best of eight strategies in a record is partly the one that the machine was kind to. So it is
-also chosen with one half of the prompts and held against with the other half, over many ways to
-halve them.
+The best of eight strategies in a record owes part of its lead to chance. So the best one is also
+chosen with one half of the prompts and compared on the other half, over many random halvings.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from draftloop.speculation import FUSED
 OURS = [name for name in COMPARED if METHODS[name].system == "draftloop"]
 JOINED = [name for name in OURS if METHODS[name].speculation.strategy == FUSED]
 SINGLE = [name for name in OURS if name not in JOINED]
-# With fewer prompts a half of them chooses nothing.
+# With fewer prompts, half of them are too few to choose with.
 FEWEST = 4
 
 
@@ -30,9 +29,9 @@ FEWEST = 4
 class Comparison:
     """How many times as fast `method` is as the best single strategy of a cell.
 
-    `ratio`: as `best`, the fastest one of the whole record; in nine of ten drawings of as many
-    prompts, with replacement, it lies between `least` and `most`. `apart`: as the one that was
-    fastest with other prompts than these, a geometric mean.
+    `ratio`: compared with `best`, the fastest strategy over the whole record. In nine of ten
+    bootstrap samples over prompts it lies between `least` and `most`. `apart`: compared with the
+    strategy that was fastest on the other half of the prompts; a geometric mean over halvings.
     """
 
     profile: str
@@ -48,9 +47,9 @@ class Comparison:
 
 
 def comparisons(samples: Sequence[Mapping[str, Any]]) -> list[Comparison]:
-    """One a cell and joined strategy, of a record's samples.
+    """One comparison per cell and joined strategy, from the samples of a record.
 
-    Repetitions count in which every method ran; cells with too few prompts are left out.
+    Only repetitions in which every method ran count; cells with too few prompts are left out.
     """
     cells: defaultdict[tuple[str, str, float], list[Mapping[str, Any]]] = defaultdict(list)
     for sample in samples:
@@ -92,7 +91,7 @@ def _of_cell(samples: Sequence[Mapping[str, Any]]) -> Iterator[Comparison]:
 
 
 def _apart(others: Floats, own: Floats) -> float:
-    """The ratio to whichever other one was the fastest with the prompts that do not count."""
+    """Mean ratio to the strategy that was fastest on the other half of the prompts (geometric)."""
     half = np.tile(np.arange(len(own)) < len(own) // 2, (DRAWINGS, 1))
     chooses = np.random.default_rng(0).permuted(half, axis=1)
     fastest = (chooses @ others.T).argmin(axis=1)

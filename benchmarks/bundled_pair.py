@@ -1,4 +1,4 @@
-"""The bundled models in this process, for benchmarks without services."""
+"""The bundled models loaded in this process, for benchmarks without services."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def bundled_pair(
 ) -> dict[str, LanguageModel]:
     """The bundled verifier and bundled draft models, loaded in this process, in float32.
 
-    Those `smaller` than the drafter's first go by `smaller_role`.
+    The keys are "verifier", "drafter" and, for the `smaller` draft models, `smaller_role(place)`.
     """
     roles = {"verifier": "verifier", "drafter": draft}
     roles |= {smaller_role(place): name for place, name in enumerate(smaller)}
@@ -26,13 +26,13 @@ def bundled_pair(
 
 
 def fingerprints(drafts: Iterable[str]) -> dict[str, str]:
-    """Of the bundled verifier model and these draft models: what figures without services are of.
+    """Fingerprints of the bundled verifier and of these draft models, for results without services.
 
-    The profiles beside them are those of the costs, which may be of other models.
+    The profiles in the same results are those of the costs, which may belong to other models.
     """
     return {name: model_fingerprint(bundled_model(name)) for name in ("verifier", *drafts)}
 
 
 def smaller_role(place: int) -> str:
-    """What a drafter's smaller models go by."""
+    """Key of a drafter's smaller model."""
     return f"smaller {place}"

@@ -1,4 +1,4 @@
-"""Estimated against real acceptance, by method and source of the drafted tokens."""
+"""Estimated and real acceptance, by method and source of the drafted tokens."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from benchmarks.outcome import Outcome, source_name
 
 
 class Measured(Protocol):
-    """What estimates are read off: a sample."""
+    """The parts of a sample from which estimates are computed."""
 
     @property
     def profile(self) -> str: ...
@@ -28,8 +28,8 @@ class Measured(Protocol):
 class Estimates:
     """Nodes of one source in one cell of the matrix, summed over its runs.
 
-    `expected` is the sum over verified nodes of the estimated chance to be accepted, so where the
-    estimates are right it equals `accepted` but for chance.
+    `expected` is the sum over verified nodes of the estimated probability of acceptance. If the
+    estimates are right, it equals `accepted` except for chance.
     """
 
     profile: str
@@ -44,17 +44,17 @@ class Estimates:
 
     @property
     def estimated_share(self) -> float:
-        """Accepted share of the verified nodes as the drafts promised it."""
+        """Accepted share of the verified nodes according to the estimates."""
         return self.expected / self.drafted if self.drafted else 0.0
 
     @property
     def real_share(self) -> float:
-        """Accepted share of the verified nodes."""
+        """Accepted share of the verified nodes as measured."""
         return self.accepted / self.drafted if self.drafted else 0.0
 
 
 def estimates(samples: Iterable[Measured]) -> list[Estimates]:
-    """One entry per cell, method and source with a verified node, in the order of first samples."""
+    """One entry per cell, method and source with a verified node, ordered by first sample."""
     sums: dict[tuple[str, str, float, str, str], list[float]] = {}
     for sample in samples:
         cell = (sample.profile, sample.workload, sample.temperature, sample.method)

@@ -1,4 +1,4 @@
-"""Estimated against real acceptance as a picture: one panel per source of drafted tokens."""
+"""Picture of estimated and real acceptance: one panel per source of drafted tokens."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from benchmarks.figure import RC, save
 PANELS_PER_LINE = 3
 PANEL = 4.2
 DIAGONAL = "#444444"
-# Area of a point in square points: by how many nodes are behind it, within limits to be seen.
+# Area of a point in square points: proportional to its number of nodes, within visible limits.
 LEAST_AREA, MOST_AREA, AREA_PER_NODE = 12.0, 240.0, 0.4
 MARKERS = "osD^vPX*<>"
 
 
 def draw(entries: Sequence[Estimates], file: Path) -> None:
-    """Writes the picture; points on the diagonal were estimated rightly."""
+    """Writes the picture; for points on the diagonal, the estimates are exact."""
     sources = list(dict.fromkeys(entry.source for entry in entries))
     methods = list(dict.fromkeys(entry.method for entry in entries))
     across = min(PANELS_PER_LINE, len(sources))

@@ -1,4 +1,4 @@
-"""What each source offers along the true path of a text."""
+"""Candidates that each source offers along the true path of a text."""
 
 from __future__ import annotations
 
@@ -30,15 +30,15 @@ class Ranked:
         self._ranking = ranking
 
     def offers(self, position: int, width: int) -> Sequence[int]:
-        """By the ranking at the position."""
+        """The first `width` tokens of the ranking at `position`."""
         return self._ranking[position][:width]
 
     def commit(self, start: int, end: int) -> None:
-        """Nothing is learned: the model sees the path itself."""
+        """Does nothing: the ranking was computed from the path itself."""
 
 
 class Phrases:
-    """A phrase index: the request's own text as far as it is final, or the texts of others."""
+    """A phrase index over the request's own committed text, or over texts of other requests."""
 
     forwards = 0
 
@@ -50,7 +50,7 @@ class Phrases:
         self._calibration = Calibration()
 
     def offers(self, position: int, width: int) -> Sequence[int]:
-        """The likeliest children by blended counts."""
+        """The most likely children by blended counts."""
         context = self._text[max(0, position - MAX_CONTEXT) : position]
         budget = DraftBudget(max_nodes=width, max_depth=1)
         tree = grow(
@@ -59,14 +59,14 @@ class Phrases:
         return tree.token_ids
 
     def commit(self, start: int, end: int) -> None:
-        """Own text is indexed; the texts of others stay as they are."""
+        """Indexes own text; the index of other texts stays as it is."""
         if self._own:
             before = self._text[max(0, start - MAX_CONTEXT) : start]
             self._own.extend(before, self._text[start:end])
 
 
 class Recycled:
-    """Token recycling: what the target held likeliest after the same token when it last came."""
+    """Token recycling: the target's most likely tokens after the previous occurrence of a token."""
 
     forwards = 0
 
@@ -79,13 +79,14 @@ class Recycled:
         self._latest: dict[int, Sequence[int]] = {}
 
     def offers(self, position: int, width: int) -> Sequence[int]:
-        """The successors of the token before."""
+        """The recorded successors of the token before `position`."""
         return self._latest.get(self._text[position - 1], ())[:width]
 
     def commit(self, start: int, end: int) -> None:
-        """Verdicts tell the successors of the last token before a round and of its accepted ones.
+        """Records the successors of the last token before a round and of its accepted tokens.
 
-        Of the prompt none are told. `successors[i]` follows the token at `prompt_length - 1 + i`.
+        Verdicts carry only these, and none for the prompt. `successors[i]` follows the token at
+        `prompt_length - 1 + i`.
         """
         for position in range(max(start, self._prompt_length), end):
             before = position - 1
@@ -96,7 +97,7 @@ class Recycled:
 def decode(
     model: LanguageModel, prompt: Sequence[int], sampling: SamplingParameters, tokens: int
 ) -> tuple[list[int], list[list[int]]]:
-    """The prompt and its plain continuation, and the likeliest successors at each of its steps."""
+    """The prompt with its plain continuation, and the most likely successors at each step."""
     sampler = Sampler(sampling, model.vocabulary_size, model.device)
     slot = model.acquire()
     text, successors = list(prompt), []
@@ -113,7 +114,7 @@ def decode(
 
 @torch.inference_mode()
 def logits_of(model: LanguageModel, text: Sequence[int]) -> Tensor:
-    """Logits after every token of the text but the last, [tokens - 1, vocabulary]."""
+    """Logits after every token of the text except the last, [tokens - 1, vocabulary]."""
     slot = model.acquire()
     try:
         (logits,) = model.forward([Forward(model, slot, text[:-1])])
@@ -126,7 +127,7 @@ def logits_of(model: LanguageModel, text: Sequence[int]) -> Tensor:
 def rankings(
     model: LanguageModel, text: Sequence[int], sampling: SamplingParameters
 ) -> list[list[int]]:
-    """For every position of the text a draft model's best tokens; none for the first one."""
+    """A draft model's best tokens for every position of the text; empty for the first one."""
     sampler = Sampler(sampling, model.vocabulary_size, model.device)
     sampler.cool(DRAFT_TEMPERATURE)
     positions = range(1, len(text))
@@ -135,7 +136,7 @@ def rankings(
 
 
 def index_of(texts: Sequence[tuple[Sequence[int], int]]) -> PhraseIndex:
-    """The continuations of other prompts, each given as its text and where the prompt ends."""
+    """An index of other prompts' continuations; each text comes with the length of its prompt."""
     tokens = max(LEAST_TOKENS, sum(len(text) for text, _ in texts))
     index = PhraseIndex(max_bytes=tokens * BYTES_PER_TOKEN)
     for text, prompt_length in texts:

@@ -2,9 +2,9 @@
 
     python -m benchmarks.cpu_linear [--threads N] [--runs N]
 
-The first table streams matrices that no cache holds, as a large verifier does; the second calls
-the small matrices of the bundled models. The kernels take turns and each call counts with its
-fastest run, so that another process on the machine disturbs the comparison little.
+The first table streams matrices that fit in no cache, as a large verifier does. The second uses the
+small matrices of the bundled models. The kernels take turns, and each call counts with its fastest
+run, so that other processes on the machine disturb the comparison little.
 """
 
 from __future__ import annotations

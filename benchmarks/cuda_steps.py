@@ -1,4 +1,4 @@
-"""What a forward takes on a GPU: without padded steps, compiled by torch, padded, replayed.
+"""Time of forwards on a GPU: without padded steps, compiled by torch, padded, replayed.
 
 `python -m benchmarks.cuda_steps --out FILE` measures the bundled target and cost-inflated ones.
 """
@@ -26,7 +26,7 @@ REPEATS, WARM_UPS = 15, 3
 
 
 def load(size: str, **options: Any) -> LanguageModel:
-    """The bundled target in bfloat16, inflated to a size."""
+    """The bundled target in bfloat16, cost-inflated to `size`."""
     return LanguageModel(
         ModelOptions(
             folder=VERIFIER_DIR, dtype="bfloat16", device="cuda", inflate=size, max_sessions=2,
@@ -36,7 +36,7 @@ def load(size: str, **options: Any) -> LanguageModel:
 
 
 def milliseconds(model: LanguageModel) -> dict[str, float]:
-    """The median of forwards of one session, by rows and context; the device has finished."""
+    """Median time of one session's forwards until the device has finished, by rows and context."""
     slot = model.acquire()
     model.forward([Forward(model, slot, [1] * max(CONTEXTS), logits_from=max(CONTEXTS) - 1)])
     taken = {}
@@ -55,7 +55,7 @@ def milliseconds(model: LanguageModel) -> dict[str, float]:
 
 
 def measured(size: str, *, compiled: bool) -> dict[str, dict[str, float] | float]:
-    """Every way of one model."""
+    """Times of one model in every way of running it, and the seconds to load it."""
     started = time.perf_counter()
     model = load(size)
     ways: dict[str, dict[str, float] | float] = {"start_s": time.perf_counter() - started}
@@ -77,7 +77,7 @@ def measured(size: str, *, compiled: bool) -> dict[str, dict[str, float] | float
 
 
 def main() -> None:
-    """Measures what is asked for; what is known so far is written after every model."""
+    """Measures all sizes; writes the results so far after every model."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--compiled", action="store_true", help="with --torch-compile as well")

@@ -2,8 +2,8 @@
 
     python -m benchmarks.demo [--inflate SIZE] [--tokens N] [--dtype TYPE]
 
-Exits 0 when drafting changed no token, 1 otherwise. The target model is cost-inflated: its output
-is that of the bundled model, bit for bit, its cost that of a larger one.
+Exits with 0 if drafting changed no token, and with 1 otherwise. The target model is cost-inflated:
+it has the output of the bundled model, bit for bit, and the cost of a larger one.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ TEMPERATURE = 0.7
 SEED = 7
 TAIL_LINES = 8
 WARM_UP_TOKENS = 8
-INTERRUPTED = 130  # what shells report after Ctrl-C
+INTERRUPTED = 130  # a shell's exit status for SIGINT
 
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """One prompt, continued twice."""
+    """One prompt, continued with drafts and without."""
 
     prompt: Prompt
     drafted: Outcome
@@ -53,15 +53,15 @@ class Comparison:
 
     @property
     def ratio(self) -> float:
-        """Speed over plain decoding."""
+        """Speed relative to plain decoding."""
         return self.drafted.tokens_per_second / self.plain.tokens_per_second
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs the demo; the exit status is 1 where a service failed or float32 tokens differ.
+    """Runs the demo; the exit status is 1 if a service failed or tokens differ in float32.
 
-    In bfloat16 a near tie may fall the other way in a batch of another shape: it is shown, and
-    `make bench` prints how often it happens, but it is no failure.
+    In bfloat16, a near tie may be decided differently in a batch of another shape. This is shown,
+    and `make bench` prints how often it happens, but it is not a failure.
     """
     chosen = _parser().parse_args(arguments)
     console = Console()
@@ -100,7 +100,7 @@ def compare_all(console: Console, config: StackConfig, tokens: int) -> list[Comp
 
 
 def compare(console: Console, services: Services, prompt: Prompt, tokens: int) -> Comparison:
-    """Continues a prompt with drafts, streaming the text, then without, and says what came out."""
+    """Continues a prompt with drafts, streaming the text, then without, and prints both speeds."""
     console.print(Rule(f"held-out file {prompt.file}", align="left"))
     console.print(Text(_tail(prompt.text), style="dim"), end="", soft_wrap=True)
     printer = TextPrinter(console)

@@ -1,9 +1,9 @@
-"""How cold a draft model is best read: how often its candidates hold the target's token.
+"""The best temperature for a draft model: how often its candidates include the target's token.
 
     python -m benchmarks.draft_temperature [--draft drafter-large] [--temperature 0.7 1.0]
 
-Decodes prompts plainly with the bundled target and asks the draft model after every token, with
-the target's own noise, at parts of the request's temperature (`draft_temperature`).
+Decodes prompts plainly with the bundled target. After every token, samples from the draft model
+with the target's own noise, at fractions of the request's temperature (`draft_temperature`).
 """
 
 from __future__ import annotations
@@ -37,9 +37,10 @@ DRAFTS = ("drafter", "drafter-large")
 
 @dataclass(frozen=True, slots=True)
 class Heard:
-    """What a draft model says at one position.
+    """A draft model's candidates at one position.
 
-    rank: of the target's token among its candidates, -1 if it is none. share: the first one's.
+    rank: of the target's token among the candidates, -1 if it is not one. share: of the first
+    candidate.
     """
 
     rank: int
@@ -48,9 +49,10 @@ class Heard:
 
 @dataclass(frozen=True, slots=True)
 class Met:
-    """How often the first 1, 2 and 4 candidates hold the target's token, at a part of its heat.
+    """How often the first 1, 2 and 4 candidates include the target's token, at a part of the heat.
 
-    `nats`: what the share of the first candidate lacks as a chance that it is right.
+    `part` is the fraction of the request's temperature. `nats` is the log loss of the first
+    candidate's share as the probability that it is right.
     """
 
     workload: str
@@ -64,7 +66,7 @@ class Met:
 
     @classmethod
     def of(cls, workload: str, temperature: float, part: float, heard: Sequence[Heard]) -> Met:
-        """From all positions."""
+        """Averages over all positions."""
         one, two, four = (
             sum(0 <= each.rank < most for each in heard) / len(heard) for most in (1, 2, 4)
         )
@@ -79,7 +81,7 @@ def _nats(heard: Sequence[Heard]) -> float:
 def listen(
     logits: Tensor, text: Sequence[int], start: int, sampler: Sampler, part: float
 ) -> Iterator[Heard]:
-    """Position by position from `start` on, at a part of the request's temperature."""
+    """The draft model's candidates from `start` on, at a part of the request's temperature."""
     sampler.cool(part)
     positions = range(start, len(text))
     paths = [()] * len(positions)
@@ -91,7 +93,7 @@ def listen(
 
 
 def measure(settings: argparse.Namespace) -> Iterator[Met]:
-    """Workload by workload; those whose prompts are not at hand are left out."""
+    """Measures one workload after another, leaving out those whose prompts are not available."""
     target, draft = bundled_pair(settings.threads, settings.draft).values()
     for workload, material in material_of(MAIN_WORKLOADS, settings.prompts).items():
         for temperature in settings.temperature:
@@ -108,7 +110,7 @@ def measure(settings: argparse.Namespace) -> Iterator[Met]:
 
 
 def show(console: Console, found: Sequence[Met]) -> None:
-    """On the terminal: all workloads together."""
+    """Prints a table over all workloads together."""
     table = Table(title="the target's token among a draft model's candidates", title_justify="left")
     for name in ("temperature", "part", "first", "of two", "of four", "nats", "n"):
         table.add_column(name, justify="right")
@@ -124,14 +126,14 @@ def show(console: Console, found: Sequence[Met]) -> None:
 
 
 def read_warm(text: str) -> float:
-    """A temperature at which there is noise."""
+    """Reads a temperature above 0, for which there is noise."""
     if not (temperature := read_temperature(text)):
         raise argparse.ArgumentTypeError("temperature: must be above 0, where noise decides")
     return temperature
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Measures, shows, writes."""
+    """Measures, prints and writes the results."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--draft", choices=DRAFTS, default=DRAFTS[0])
     parser.add_argument("--temperature", type=read_warm, nargs="+", default=[0.8])

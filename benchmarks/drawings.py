@@ -1,4 +1,4 @@
-"""How far a ratio of summed times is to be trusted: bootstrap over prompts."""
+"""Uncertainty of a ratio of summed times: a bootstrap over prompts."""
 
 from __future__ import annotations
 
@@ -14,8 +14,9 @@ DRAWINGS = 1000
 def ratio_within(
     upper: Floats, lower: Floats, prompts: Sequence[object]
 ) -> tuple[float, float, float]:
-    """The ratio of the sums, and the middle nine tenths of it over as many prompts, drawn with
-    replacement.
+    """The ratio of the sums, and its middle nine tenths over bootstrap samples of the prompts.
+
+    A bootstrap sample draws as many prompts, with replacement.
     """
     above, below = (by_prompt(times, prompts) for times in (upper, lower))
     drawn = np.random.default_rng(0).integers(len(below), size=(DRAWINGS, len(below)))
@@ -25,9 +26,10 @@ def ratio_within(
 
 
 def by_prompt(times: Floats, prompts: Sequence[object]) -> Floats:
-    """[..., prompts]: the sums of each prompt's repetitions.
+    """Sums of each prompt's repetitions, [..., prompts].
 
-    These are alike, and greedy ones have one text: they say less than as many prompts would.
+    Repetitions of a prompt are similar, and greedy ones are the same text, so they carry less
+    information than as many different prompts.
     """
     numbers = {prompt: number for number, prompt in enumerate(dict.fromkeys(prompts))}
     summed = np.zeros((*times.shape[:-1], len(numbers)))

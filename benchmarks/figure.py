@@ -1,4 +1,4 @@
-"""What the pictures have in common: style, and files that are equal for equal results."""
+"""What the pictures share: style, and files that are equal for equal results."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ RC: dict[Any, Any] = {
 
 
 def save(figure: Figure, file: Path) -> None:
-    """Writes the picture and forgets it; its format follows the file's suffix."""
+    """Writes the picture and closes it; the file's suffix decides the format."""
     file.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(file, metadata={"Date": None} if file.suffix == ".svg" else None)
     pyplot.close(figure)

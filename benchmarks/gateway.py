@@ -1,7 +1,7 @@
-"""`python -m benchmarks.gateway`: what the HTTP door costs beside the gRPC door.
+"""`python -m benchmarks.gateway`: what the HTTP door costs compared with the gRPC door.
 
 Both doors of one running stack are measured in turn, so that a machine that slows down slows both
-down. Plain decoding sends one token a message, which is the dearest case a token.
+down. Plain decoding sends one token per message, which has the highest cost per token.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ GOAL_MS = 1.0
 
 @dataclass(frozen=True, slots=True)
 class Stream:
-    """One stream as its client saw it, in seconds: until the first token, and a token after it."""
+    """One stream as its client saw it, in seconds: time to first token, and per token after it."""
 
     first_s: float
     per_token_s: float
@@ -46,8 +46,9 @@ class Stream:
 class Row:
     """Medians over all streams of one door.
 
-    `per_token_ms` lies between two tokens of one stream, in which the others get theirs too:
-    `served_ms` is the time a token took of all. `cpu_ms` is the orchestrator's time a token.
+    `per_token_ms` is the time between two tokens of one stream, during which the other streams get
+    theirs too. `served_ms` is the time per token of all streams together. `cpu_ms` is the
+    orchestrator's processor time per token.
     """
 
     door: str
@@ -64,14 +65,14 @@ Open = Callable[[int], Awaitable[Stream]]
 
 @dataclass(frozen=True, slots=True)
 class Doors:
-    """One stack, by both of its addresses."""
+    """One stack with the addresses of both of its doors."""
 
     grpc: AsyncClient
     http_address: str
     tokens: int
 
     async def by_grpc(self, seed: int) -> Stream:
-        """One stream of the gRPC API."""
+        """One stream over the gRPC API."""
         said = GenerationParameters(
             text=PROMPT,
             sampling=SamplingParameters(temperature=0.8),
@@ -87,7 +88,7 @@ class Doors:
         return self._stream(asked, moments)
 
     async def by_http(self, seed: int) -> Stream:
-        """One stream of server-sent events, on a connection of its own, each event parsed."""
+        """One stream of server-sent events on its own connection, each event parsed."""
         body = json.dumps(
             {
                 "prompt": PROMPT, "temperature": 0.8, "seed": seed, "max_tokens": self.tokens,
@@ -156,7 +157,7 @@ def _row(door: str, concurrency: int, streams: Sequence[Stream], cpu_s: float, t
 
 
 def overheads(rows: Sequence[Row]) -> dict[int, dict[str, float]]:
-    """By concurrency: what HTTP takes beyond gRPC, in milliseconds."""
+    """What HTTP takes beyond gRPC, in milliseconds, by concurrency."""
     by = {(row.door, row.concurrency): row for row in rows}
     names = ("first_ms", "per_token_ms", "served_ms", "cpu_ms")
     return {
@@ -209,7 +210,7 @@ def _write(rows: Sequence[Row], out: Path) -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Starts a stack without a drafter, measures, writes, prints."""
+    """Starts a stack without a drafter, measures, writes and prints the results."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--tokens", type=at_least(LEAST_TOKENS), default=64, help="tokens a stream")
     parser.add_argument("--repeats", type=at_least(1), default=10, help="turns of each door")

@@ -1,4 +1,4 @@
-"""What a run has measured so far, in a file that outlives it: one line per repetition."""
+"""The samples of a run so far, in a file that survives the run: one line per repetition."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from draftloop.errors import StartupFailure
 
 @dataclass(slots=True)
 class Journal:
-    """Opened new or to be continued; `identity` is what two runs must share to be one.
+    """A journal, new or to be continued; `identity` is what two runs must share to be joined.
 
-    Whole repetitions are written, so that whatever is found can be used.
+    Only whole repetitions are written, so that everything in it can be used.
     """
 
     file: Path
@@ -27,17 +27,17 @@ class Journal:
 
     @classmethod
     def begin(cls, file: Path, identity: Mapping[str, Any]) -> Journal:
-        """An empty one; what an earlier run left under this name is gone."""
+        """An empty journal; replaces what an earlier run left under this name."""
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(json.dumps({"identity": identity}) + "\n", encoding="utf-8")
         return cls(file, identity)
 
     @classmethod
     def resume(cls, file: Path, identity: Mapping[str, Any]) -> Journal:
-        """The one that an interrupted run left, or an empty one.
+        """The journal that an interrupted run left, or an empty one.
 
-        A last line without an end, of a run that was killed or whose disk was full, is gone.
-        Raises StartupFailure where it was measured otherwise: such runs must not be mixed.
+        A last line without an end, from a run that was killed or whose disk was full, is removed.
+        Raises StartupFailure if the other run had different settings: such runs must not be mixed.
         """
         written = file.read_bytes() if file.exists() else b""
         whole = written[: written.rfind(b"\n") + 1]
@@ -61,17 +61,17 @@ class Journal:
         return journal
 
     def add_profile(self, name: str, described: dict[str, Any]) -> None:
-        """Notes the models behind the samples that follow."""
+        """Writes the description of the models for the samples that follow."""
         self.profiles[name] = described
         self._write({"profiles": {name: described}})
 
     def add(self, repetition: Sequence[Sample]) -> None:
-        """Notes a whole repetition."""
+        """Writes a whole repetition."""
         self.samples += repetition
         self._write({"samples": [sample.record() for sample in repetition]})
 
     def seeds(self, profile: str, workload: str) -> frozenset[int]:
-        """Which repetitions are there."""
+        """Seeds of the repetitions that were already measured."""
         return frozenset(
             sample.seed
             for sample in self.samples

@@ -1,15 +1,14 @@
-"""`python -m benchmarks.load`: many requests at a time, with drafts and without.
+"""`python -m benchmarks.load`: concurrent requests, with drafts and without.
 
     python -m benchmarks.load [--profile 300M] [--requests 1,2,4,8,16] [--minutes 6]
     python -m benchmarks.load --server HOST:PORT [--prompts FILE] [--strategies opt_tree]
 
-The second one measures a server that runs already: plain decoding, its default strategy and those
-that are named.
+The second form measures a running server: plain decoding, its default strategy and those named.
 
-A closed loop: so many clients, each asking anew as soon as it has its answer, which are of all
-lengths around `--tokens`. At every number of clients the strategies take turns with the same
-requests, until the time is up. Written are OUT.json, OUT.md and OUT.svg; after Ctrl-C or an error
-of what was measured until then.
+A closed loop: each client sends its next request as soon as it has an answer. Lengths of answers
+vary around `--tokens`. For every number of clients, the strategies take turns with the same
+requests until the time is up. The results are written to OUT.json, OUT.md and OUT.svg; after Ctrl-C
+or an error, those measured until then.
 """
 
 from __future__ import annotations
@@ -42,17 +41,17 @@ from orchestrator.launcher import interruptible
 
 STRATEGIES = (PLAIN, SPECULATIVE, OPT_TREE, "fused cold")
 PROMPTS = 16
-# Requests of one run for every client: the last ones run beside fewer others.
+# Requests of one run per client; towards the end of a run, fewer run at the same time.
 WAVES = 3
-# The shortest answer and how much longer the longest is, by `--tokens`. If all were of one length
-# those of plain decoding would end together, and the next prompts would be one forward.
+# The shortest answer and the difference to the longest, relative to `--tokens`. If all had the same
+# length, plain decoding's would end together, and the next prompts would share one forward.
 SHORTEST, SPREAD = 0.5, 1.0
-GOLDEN = (5**0.5 - 1) / 2  # the fractions of its multiples fill a range evenly
+GOLDEN = (5**0.5 - 1) / 2  # fractional parts of its multiples are evenly distributed
 
 
 @dataclass(slots=True)
 class Record:
-    """What is measured, and what came of it until now, by requests at a time."""
+    """What is measured, and the runs so far, by number of concurrent requests."""
 
     strategies: list[str] = field(default_factory=list)
     models: dict[str, Any] = field(default_factory=dict)
@@ -60,7 +59,7 @@ class Record:
 
 
 class Loop:
-    """So many clients at a time, on one running stack."""
+    """A number of concurrent clients on one running stack."""
 
     def __init__(
         self, services: Services, prompts: Sequence[Prompt], tokens: int, temperature: float
@@ -69,7 +68,7 @@ class Loop:
         self._tokens, self._temperature = tokens, temperature
 
     def run(self, strategy: str, sessions: int, number: int) -> Run:
-        """The `number`th set of requests."""
+        """Runs the `number`th set of requests with a strategy."""
         cases = self._cases(WAVES * sessions, number)
         began = time.perf_counter()
         outcomes = self._services.run_together(strategy, cases, sessions)
@@ -87,16 +86,14 @@ class Loop:
         ]
 
     def _length(self, number: int) -> int:
-        """Tokens of an answer: every run has them from short to long, in mixed order."""
+        """Tokens of an answer; every run has answers from short to long, in mixed order."""
         return max(1, round(self._tokens * (SHORTEST + SPREAD * (GOLDEN * number % 1.0))))
 
 
 def measure(
     loop: Loop, strategies: Sequence[str], numbers: Sequence[int], seconds: float, tick: Tick
 ) -> Iterator[tuple[int, dict[str, Run]]]:
-    """Runs of all strategies, by one number of sessions after the other, each for its share of
-    the time.
-    """
+    """Yields runs of all strategies for each number of sessions, which share the time evenly."""
     deadline = time.monotonic() + seconds
     for done, sessions in enumerate(numbers):
         now = time.monotonic()
@@ -114,7 +111,7 @@ def measure(
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Measures, writes, prints; the exit status."""
+    """Measures, writes and prints the results; returns the exit status."""
     settings = read_settings(arguments, __doc__)
     prepare(*beside(settings.out, ".json", ".md", ".svg"))
     console, machine = Console(), describe_machine()
@@ -133,7 +130,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def collect(settings: argparse.Namespace, console: Console, record: Record) -> None:
-    """Finds or starts the services, and adds what `measure` gives to the record, run by run."""
+    """Connects to or starts the services, and adds each run of `measure` to the record."""
     prompts = prompts_of(settings)
     with served(settings, console) as services, progress_on(console) as bar:
         info = services.info()
@@ -155,7 +152,7 @@ def collect(settings: argparse.Namespace, console: Console, record: Record) -> N
 
 
 def prompts_of(settings: argparse.Namespace) -> list[Prompt]:
-    """Those of the file, whole; else held-out ones, no longer than was said."""
+    """The prompts of the file, uncut; without a file, held-out prompts cut to the given length."""
     if settings.prompts:
         return prompts_in(settings.prompts)
     return [cut(prompt, settings.prompt_tokens) for prompt in completion(PROMPTS).measured]
@@ -164,7 +161,7 @@ def prompts_of(settings: argparse.Namespace) -> list[Prompt]:
 def served(
     settings: argparse.Namespace, console: Console
 ) -> contextlib.AbstractContextManager[Services]:
-    """The running server, or the services of the profile, started for as long as it is used."""
+    """A client of the running server, or of the profile's services, which run for the context."""
     if settings.server:
         return connected(settings.server)
     profile = PROFILES[settings.profile]
@@ -174,7 +171,7 @@ def served(
 
 
 def title_of(settings: argparse.Namespace, info: DeploymentInfo) -> str:
-    """What the models are, for a heading."""
+    """The models, for a heading."""
     if not settings.server:
         return PROFILES[settings.profile].title
     drafts = f"drafts by {info.drafter.model_name}" if info.drafter else "no draft model"
@@ -182,9 +179,9 @@ def title_of(settings: argparse.Namespace, info: DeploymentInfo) -> str:
 
 
 def strategies_of(settings: argparse.Namespace, info: DeploymentInfo) -> list[str]:
-    """Plain decoding first; of a running server its default strategy, and those named.
+    """Strategies to measure: plain decoding first, then a server's default, then those named.
 
-    Raises InvalidInput for a named one that its drafter does not serve.
+    Raises InvalidInput for a named strategy that the server's drafter does not serve.
     """
     if not settings.server:
         return list(dict.fromkeys([PLAIN, *(settings.strategies or STRATEGIES)]))
@@ -192,13 +189,13 @@ def strategies_of(settings: argparse.Namespace, info: DeploymentInfo) -> list[st
     for name, reason in unserved(named, info.drafter.strategies if info.drafter else ()).items():
         raise InvalidInput("strategies", reason, name)
     own = [name for name in COLD if METHODS[name].speculation.strategy == info.default_strategy]
-    return list(dict.fromkeys([PLAIN, *own[:1], *named]))  # behind it are its parts
+    return list(dict.fromkeys([PLAIN, *own[:1], *named]))  # others are its parts
 
 
 def write(
     settings: argparse.Namespace, machine: dict[str, Any], record: Record, console: Console
 ) -> None:
-    """Table and picture, and the table on the terminal."""
+    """Writes the results and the picture, and prints the table."""
     title, rows = record.models["title"], summed(record.runs, record.strategies)
     text = page(title, rows)
     console.print(text, markup=False)

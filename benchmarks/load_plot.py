@@ -1,4 +1,4 @@
-"""Throughput by the number of requests at a time, a line per strategy."""
+"""Picture of throughput by number of concurrent requests, one line per strategy."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ SIZE = (6.4, 4.0)
 
 
 def draw(title: str, lines: Mapping[str, Mapping[int, float]], file: Path) -> None:
-    """Writes the picture of tokens per second by strategy and by requests at a time."""
+    """Writes the picture of tokens per second by strategy and number of concurrent requests."""
     with pyplot.rc_context(RC):
         figure, axes = pyplot.subplots(figsize=SIZE, layout="constrained")
         for strategy, line in lines.items():

@@ -1,4 +1,4 @@
-"""The command line of `benchmarks.load`."""
+"""Command line of `benchmarks.load`."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from benchmarks.settings import (
 )
 from benchmarks.systems import METHODS, PROFILES
 
-# Of those that can be named: requests leave no phrases, so no pool is ever warm.
+# Strategies that can be named. Requests leave no phrases here, so no pool is ever warm.
 COLD = [name for name, one in METHODS.items() if one.system == "draftloop" and one.pool == "cold"]
-# What the command line leaves open of services that are started here.
+# Defaults that apply only to services that are started here.
 STARTED = {"profile": "300M", "quantization": "none", "threads": available_cores()}
 SESSIONS = (1, 2, 4, 8, 16)
 
 
 def read_settings(arguments: Sequence[str] | None, description: str) -> argparse.Namespace:
-    """What the command line says; what it leaves open depends on whose services are measured."""
+    """Reads the command line; defaults depend on whether a running server is measured."""
     parser = argparse.ArgumentParser(
         description=description, formatter_class=argparse.RawDescriptionHelpFormatter
     )

@@ -1,4 +1,4 @@
-"""What a load benchmark measured: a row for every number of requests at a time and strategy."""
+"""Table of a load benchmark: one row per number of concurrent requests and strategy."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from benchmarks.systems import PLAIN
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """The same requests by one strategy: how long all took, and each of them."""
+    """One set of requests with one strategy: the total time in seconds, and each outcome."""
 
     seconds: float
     outcomes: Sequence[Outcome]
 
     @property
     def tokens_per_second(self) -> float:
-        """Of all clients together, prompts and waiting included."""
+        """Rate over all clients together, including prompts and waiting."""
         return sum(len(outcome.token_ids) for outcome in self.outcomes) / self.seconds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """Medians over the runs of a strategy, of its ratio to the plain run beside each.
+    """Medians over a strategy's runs; `ratio` is relative to the plain run of the same requests.
 
-    `first_token_ms` and `per_token_ms` are what one client saw, medians over all requests.
+    `first_token_ms` and `per_token_ms` are medians over all requests, as a client sees them.
     """
 
     sessions: int
@@ -46,7 +46,7 @@ class Row:
 def summed(
     measured: Mapping[int, Sequence[Mapping[str, Run]]], strategies: Sequence[str]
 ) -> list[Row]:
-    """A row for every number of sessions and strategy."""
+    """One row for every number of sessions and strategy."""
     return [
         row(sessions, name, [runs[name] for runs in sets], [runs[PLAIN] for runs in sets])
         for sessions, sets in measured.items()
@@ -55,7 +55,7 @@ def summed(
 
 
 def row(sessions: int, strategy: str, runs: Sequence[Run], plain: Sequence[Run]) -> Row:
-    """What the runs come to, each beside the plain one of the same requests."""
+    """Summarizes runs, each compared with the plain run of the same requests."""
     pairs = list(zip(runs, plain, strict=True))
     outcomes = [outcome for run in runs for outcome in run.outcomes]
     rounds = sum(outcome.rounds for outcome in outcomes)

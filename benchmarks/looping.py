@@ -1,4 +1,4 @@
-"""Whether an output has begun to repeat itself, which flatters methods that copy."""
+"""Detects that an output repeats itself, which favours methods that copy."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ DEFINITION = f"the last {TAIL} tokens repeat with a period of at most {LONGEST_P
 
 
 def is_looping(token_ids: Sequence[int]) -> bool:
-    """See DEFINITION; an output shorter than the tail does not loop."""
+    """Whether an output loops, see DEFINITION; an output shorter than the tail does not."""
     tail = list(token_ids[-TAIL:])
     return len(tail) == TAIL and any(
         tail[period:] == tail[:-period] for period in range(1, LONGEST_PERIOD + 1)

@@ -1,4 +1,4 @@
-"""What a run was measured on."""
+"""Describes the machine and the models of a run."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from draftloop.cost_line import cost_line
 from draftloop.model_info import ModelInfo
 
 CPU_FILE = Path("/proc/cpuinfo")
-# What decides how fast bfloat16 is on an x86 CPU.
+# CPU flags that decide how fast bfloat16 is on x86.
 TELLING_FLAGS = ("avx2", "avx512f", "avx512_bf16", "amx_bf16")
 PACKAGES = ("torch", "transformers", "grpcio", "protobuf", "llvmlite")
 
@@ -31,10 +31,10 @@ def available_cores() -> int:
 
 
 def describe_machine(device: str = "cpu") -> dict[str, Any]:
-    """Hardware, software and load, without anything that names the machine.
+    """Hardware, software and load, without anything that identifies the machine.
 
-    `gpu` is the one that the models are on, None where `device` is the CPU. Raises StartupFailure
-    where the machine has no such device.
+    `gpu` describes the GPU that the models use; None if `device` is the CPU. Raises StartupFailure
+    if the machine has no such device.
     """
     cpu = _cpu_lines()
     flags = cpu.get("flags", "").split()
@@ -54,7 +54,7 @@ def describe_machine(device: str = "cpu") -> dict[str, Any]:
 
 
 def describe_deployment(title: str, info: DeploymentInfo) -> dict[str, Any]:
-    """The models that are measured, as the services describe them."""
+    """The measured models, as the services describe them."""
     return {
         "title": title,
         "verifier": describe_model(info.verifier),
@@ -63,7 +63,7 @@ def describe_deployment(title: str, info: DeploymentInfo) -> dict[str, Any]:
 
 
 def describe_model(info: ModelInfo) -> dict[str, Any]:
-    """A served model and what its forwards cost."""
+    """A served model and the costs of its forwards."""
     line = cost_line(info.cost_curve)
     return {
         "name": info.model_name,
@@ -81,10 +81,10 @@ def describe_model(info: ModelInfo) -> dict[str, Any]:
 
 
 def _gpu(device: str) -> dict[str, Any] | None:
-    """What torch says of it."""
+    """Torch's description of the GPU; None for the CPU."""
     if device == "cpu":
         return None
-    import torch  # seconds, and for nothing on a CPU
+    import torch  # takes seconds to import, and is not needed for a CPU
 
     from draftloop.runtime.gpus import require_gpu
 
@@ -106,7 +106,7 @@ def _cpu_lines() -> dict[str, str]:
 
 
 def _commit() -> str:
-    """The commit of the code, marked where tracked files differ from it."""
+    """The commit of the code, marked if tracked files differ from it."""
     try:
         described = subprocess.run(
             ["git", "describe", "--always", "--dirty", "--exclude=*"],

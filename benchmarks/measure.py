@@ -1,4 +1,4 @@
-"""Alternating runs: in every repetition each method continues the same prompt, in turn."""
+"""Alternating runs: in every repetition, the methods take turns with the same prompt."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ Tick = Callable[[str], None]
 
 @dataclass(slots=True)
 class Plan:
-    """A workload, the methods that continue it, and how far it has come.
+    """A workload, the methods that run it, and its progress.
 
-    `done` has the seeds of repetitions that an interrupted run has measured already.
+    `done` holds the seeds of repetitions that an interrupted run has already measured.
     """
 
     workload: Workload
@@ -34,9 +34,10 @@ class Plan:
         self.waiting = [(n, cases) for n, cases in repetitions if cases[0].seed not in self.done]
 
     def fits(self, now: float, deadline: float, last_call: float) -> bool:
-        """Whether the next repetition ends before the deadline, judged by those before it.
+        """Whether the next repetition should end before the deadline, judging by earlier ones.
 
-        The first one fits until the last call: a cell has few runs rather than none.
+        The first repetition may start until `last_call`: a cell should have few runs rather than
+        none.
         """
         if not self.cases_run:
             return now < last_call
@@ -53,11 +54,12 @@ def measure(
     last_call: float,
     tick: Tick,
 ) -> Iterator[list[Sample]]:
-    """Samples, one repetition at a time; the workloads take turns.
+    """Yields samples, one repetition at a time; the workloads take turns.
 
-    So every cell has its first runs before any has its last, and as many as the others where the
-    time ends early. A workload ends when it is through or its next repetition does not fit before
-    `deadline`; its first one begins until `last_call`, when the time of the whole run is up.
+    So every cell gets its first runs before any gets its last, and if time runs out, all cells have
+    about the same number. A workload ends when it is complete, or when its next repetition does not
+    fit before `deadline`. Its first repetition may start until `last_call`, the end of the whole
+    run.
     """
     open_plans = [plan for plan in plans if plan.waiting]
     while open_plans:
@@ -82,7 +84,7 @@ def _repetition(
     cases: Sequence[Case],
     tick: Tick,
 ) -> list[Sample]:
-    """Every method continues the same prompts."""
+    """Lets every method continue the same prompts."""
     found: list[Sample] = []
     for case in cases:
         outcomes: dict[str, Outcome] = {}
@@ -94,16 +96,16 @@ def _repetition(
 
 
 def in_turn(methods: Sequence[str], number: int) -> list[str]:
-    """The order of the `number`th repetition, one drawn from all.
+    """The methods in the order of the `number`th repetition, a random permutation.
 
-    So a machine that slows down or speeds up favours none, and none has always the same one before
-    it: what that leaves behind, sessions that are being freed or full caches, is a few per cent.
+    So a machine that slows down or speeds up favours no method, and no method always follows the
+    same one, whose after-effects (sessions being freed, full caches) amount to a few per cent.
     """
     return random.Random(number).sample(methods, len(methods))
 
 
 def samples(profile: str, case: Case, outcomes: Mapping[str, Outcome]) -> list[Sample]:
-    """One repetition's outcomes, each held against its plain decoding."""
+    """Samples of one repetition, each compared with plain decoding."""
     base = outcomes[PLAIN].tokens_per_second
     return [
         Sample(

@@ -1,10 +1,11 @@
-"""How far a tree of the sources of `fused` could go, with a perfect choice among candidates.
+"""How far a tree of the sources of `fused` could go with a perfect choice among candidates.
 
     python -m benchmarks.oracle [--workloads editing] [--costs benchmarks/results/zen4.json]
 
-Decodes prompts plainly with the bundled pair, in this process, and asks of every token whether
-it was among the candidates. Speeds follow from the costs of forwards that a benchmark's results
-hold, so that they stand beside its figures. Upper bounds: nothing but forwards takes time.
+Decodes prompts plainly with the bundled pair in this process, and checks for every token whether it
+was among the candidates. Speeds are computed from the costs of forwards in a benchmark's results,
+so that they can be compared with its figures. They are upper bounds, because nothing but forwards
+takes time.
 """
 
 from __future__ import annotations
@@ -44,19 +45,19 @@ Rounds = dict[tuple[str, int, int], list[PerfectRound]]
 
 @dataclass(frozen=True, slots=True)
 class Costs:
-    """What forwards take on one profile."""
+    """Costs of forwards on one profile."""
 
     verify: VerifyCost
     draft_ns: float
 
     @classmethod
     def of_json(cls, pair: Mapping[str, Any]) -> Costs:
-        """From what a benchmark's results say of a profile."""
+        """Reads costs from a profile in a benchmark's results."""
         verifier, drafter = (points_of(pair, role) for role in ("verifier", "drafter"))
         return cls(VerifyCost(verifier), drafter[0].forward_ns)
 
     def ratio(self, rounds: Sequence[PerfectRound]) -> float:
-        """Speed over plain decoding, which needs a verification without nodes per token."""
+        """Speed relative to plain decoding, which needs a verification without nodes per token."""
         spent = sum(
             self.verify.nanoseconds(round.accepted) + round.forwards * self.draft_ns
             for round in rounds
@@ -66,7 +67,7 @@ class Costs:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bound:
-    """The best that sources allow in one workload, at the depth that is fastest there."""
+    """Upper bound for a set of sources in one workload, at the depth that is fastest there."""
 
     profile: str
     workload: str
@@ -96,7 +97,7 @@ class Pair:
     def rounds(
         self, prompt: Prompt, sampling: SamplingParameters, tokens: int, others: PhraseIndex
     ) -> Rounds:
-        """Perfect rounds of one prompt by sources, width and depth."""
+        """Perfect rounds of one prompt, by sources, width and depth."""
         text, successors = self.text(prompt, sampling, tokens)
         ranking = rankings(self._draft, text, sampling)
         length = len(prompt.token_ids)
@@ -120,14 +121,14 @@ class Pair:
 
 
 def merged(parts: Sequence[Rounds]) -> Rounds:
-    """The rounds of all prompts together."""
+    """The rounds of all prompts, joined per key."""
     return {key: [round for part in parts for round in part[key]] for key in parts[0]}
 
 
 def bounds(
     rounds: Rounds, costs: Mapping[str, Costs], workload: str, temperature: float, prompts: int
 ) -> Iterator[Bound]:
-    """Per profile, sources and width the fastest depth."""
+    """For every profile, set of sources and width, the bound at the fastest depth."""
     for profile, cost in costs.items():
         for name, width in dict.fromkeys(key[:2] for key in rounds):
             depths = [key[2] for key in rounds if key[:2] == (name, width)]
@@ -151,7 +152,7 @@ def bounds(
 def measure(
     settings: argparse.Namespace, pair: Pair, costs: Mapping[str, Costs]
 ) -> Iterator[Bound]:
-    """Workload by workload; those whose prompts are not at hand are left out."""
+    """Measures one workload after another, leaving out those whose prompts are not available."""
     for workload, material in material_of(settings.workloads, settings.prompts).items():
         for temperature in settings.temperature:
             sampling = [
@@ -174,7 +175,7 @@ def measure(
 
 
 def show(console: Console, found: Sequence[Bound]) -> None:
-    """On the terminal, the widest choice only: the file has all."""
+    """Prints the bounds for the greatest width; the file has all."""
     table = Table(title=f"bounds with {MOST_OFFERS} candidates per node", title_justify="left")
     for name in ("profile", "workload", "temperature", "sources"):
         table.add_column(name)
@@ -196,7 +197,7 @@ def show(console: Console, found: Sequence[Bound]) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Measures, shows, writes."""
+    """Measures, prints and writes the results."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument(
         "--workloads", nargs="+", choices=list(MAIN_WORKLOADS), default=list(MAIN_WORKLOADS)

@@ -1,4 +1,4 @@
-"""What one continuation gave and cost."""
+"""Result and cost of one continuation."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from draftloop.tree import TokenSource
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoundSplit:
-    """Where the time of a round went on average, in milliseconds; from our own services only.
+    """Average time of a round by part, in milliseconds; known only for our own services.
 
-    `overhead` is the median over the request's rounds of everything but the forward passes.
+    `overhead` is the median over the request's rounds of the time outside of forwards.
     """
 
     draft_forward: float
@@ -24,17 +24,18 @@ class RoundSplit:
 
 
 def source_name(source: TokenSource) -> str:
-    """For tables and files."""
+    """The source's name in tables and files."""
     return source.name.lower().replace("_", " ")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """Times are seen by the caller: `decode_s` from the first tokens to the last ones.
+    """One continuation, with times as the caller saw them.
 
-    `first_tokens` came together at the beginning and are not counted in the speed. `drafted`,
-    `accepted`, `draft_forwards` and `fallback_rounds` are None where a system does not say. `ends`
-    counts rounds by what ended their draft.
+    `decode_s` is the time from the first tokens to the last ones. The `first_tokens` arrived
+    together at the beginning, and do not count for the speed. `drafted`, `accepted`,
+    `draft_forwards` and `fallback_rounds` are None if a system does not report them. `ends` counts
+    rounds by what ended their draft.
     """
 
     token_ids: tuple[int, ...]
@@ -52,22 +53,22 @@ class Outcome:
 
     @property
     def decoded(self) -> int:
-        """Tokens after the first ones."""
+        """Number of tokens after the first ones."""
         return len(self.token_ids) - self.first_tokens
 
     @property
     def tokens_per_second(self) -> float:
-        """Tokens after the first ones per second of decoding."""
+        """Tokens after the first ones, per second of decoding."""
         return self.decoded / self.decode_s if self.decode_s else 0.0
 
     @property
     def tokens_per_round(self) -> float:
-        """Tokens that one forward pass of the target model gave."""
+        """Tokens after the first ones, per forward pass of the target model."""
         return self.decoded / self.rounds if self.rounds else 0.0
 
     @classmethod
     def of_steps(cls, token_ids: tuple[int, ...], steps: list[tuple[float, int]]) -> Outcome:
-        """From (seconds since the request, tokens that came then), one entry per round."""
+        """Makes an outcome from one (seconds since the request, number of new tokens) per round."""
         times = [seconds for seconds, _ in steps]
         return cls(
             token_ids=token_ids,
@@ -79,7 +80,7 @@ class Outcome:
 
     @classmethod
     def of_record(cls, record: dict[str, Any]) -> Outcome:
-        """What `dataclasses.asdict` gave, after a detour through JSON."""
+        """Restores what `dataclasses.asdict` gave, after a round trip through JSON."""
         split = record["split"]
         parts = [{**part, "source": TokenSource(part["source"])} for part in record["sources"]]
         taken = {
@@ -90,7 +91,7 @@ class Outcome:
         return cls(**{**record, **taken})
 
     def as_json(self) -> dict[str, Any]:
-        """The figures without the tokens."""
+        """All figures without the tokens."""
         split = self.split
         return {
             "tokens": len(self.token_ids),

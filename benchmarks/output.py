@@ -1,4 +1,4 @@
-"""Where results go: seen to before anything is measured, since measuring takes hours."""
+"""Output files of benchmarks; checked before the measurement, which may take hours."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from draftloop.errors import DraftloopError, StartupFailure
 
-INTERRUPTED = 130  # what shells report after Ctrl-C
+INTERRUPTED = 130  # a shell's exit status for SIGINT
 
 
 def beside(out: str | Path, *suffixes: str) -> list[Path]:
-    """The files of the results `out`, whose name may hold dots: suffixes replace nothing."""
+    """Files with the name `out` and each suffix, which is appended, since `out` may hold dots."""
     return [Path(f"{out}{suffix}") for suffix in suffixes]
 
 
 def prepare(*files: Path) -> None:
-    """Makes their folders and tries whether each can be written; what is there stays as it is.
+    """Creates the files' folders and checks that each file can be written; keeps existing content.
 
-    Raises StartupFailure where one cannot.
+    Raises StartupFailure if one cannot be written.
     """
     for file in files:
         try:
@@ -40,7 +40,7 @@ def prepare(*files: Path) -> None:
 
 
 def progress_on(console: Console) -> Progress:
-    """A bar with the time that has passed and, as the field `doing`, what is under way."""
+    """A progress bar with the elapsed time and, as the field `doing`, the current work."""
     return Progress(
         TextColumn("{task.description}"),
         BarColumn(),
@@ -51,12 +51,12 @@ def progress_on(console: Console) -> Progress:
 
 
 def say_error(console: Console, error: Exception) -> None:
-    """In a line."""
+    """Prints an error as one line."""
     console.print(f"[red]{escape(str(error))}[/]", highlight=False)
 
 
 def as_command(main: Callable[[], int | None]) -> NoReturn:
-    """Ends the process with the status of `main`; of an error it says one line."""
+    """Ends the process with the status of `main`, or with an error's text."""
     try:
         sys.exit(main())
     except (DraftloopError, OSError) as error:

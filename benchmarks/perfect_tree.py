@@ -1,7 +1,7 @@
 """How far a tree could go: rounds of a selector that always knows which candidates are right.
 
-It verifies only nodes that will be accepted, so no way to choose among the same candidates can
-give more tokens per round, nor the same tokens with fewer nodes.
+The selector verifies only nodes that will be accepted. So no other way to choose among the same
+candidates gives more tokens per round, or the same tokens with fewer nodes.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ class CandidateSource(Protocol):
         """At most `width` candidates for the token at `position`, best first."""
 
     def commit(self, start: int, end: int) -> None:
-        """Learns that the tokens from `start` up to `end` are final; offers know no later ones."""
+        """Announces that tokens `start` up to `end` are final; offers use only final tokens."""
 
 
 @dataclass(frozen=True, slots=True)
 class PerfectRound:
-    """Accepted nodes, and forwards of the draft model without which they were not offered."""
+    """Number of accepted nodes, and the draft model's forwards that were needed to offer them."""
 
     accepted: int
     forwards: int
 
     @property
     def tokens(self) -> int:
-        """What the round emits: the accepted nodes and the target's own next token."""
+        """Emitted tokens: the accepted nodes and the target's own next token."""
         return self.accepted + 1
 
 
@@ -46,10 +46,10 @@ def perfect_rounds(
     width: int,
     depth: int,
 ) -> list[PerfectRound]:
-    """Rounds until the text is through; a node's candidates come from every source.
+    """Rounds until the end of the text; candidates for a node come from every source.
 
-    A path is at most `depth` long and ends one token before the text does, which is the bonus
-    token of the last round.
+    A path has at most `depth` nodes. It ends one token before the end of the text, which is the
+    bonus token of the last round.
     """
     found: list[PerfectRound] = []
     start = prompt_length
@@ -75,6 +75,6 @@ def perfect_rounds(
 def cheapest(
     sources: Sequence[CandidateSource], position: int, token: int, width: int
 ) -> int | None:
-    """Forwards that the cheapest source needs to offer the token; None where no source does."""
+    """Fewest forwards with which a source offers the token; None if no source does."""
     costs = [source.forwards for source in sources if token in source.offers(position, width)]
     return min(costs, default=None)

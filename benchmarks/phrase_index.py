@@ -1,4 +1,4 @@
-"""`python -m benchmarks.phrase_index`: time of look-ups and inserts with a million tokens known."""
+"""`python -m benchmarks.phrase_index`: times of look-ups and inserts, a million tokens known."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from phrase_store.session import BYTES_PER_TOKEN
 TOKENS = 1_000_000
 VOCABULARY = 4096
 INDEX_BYTES = 256 << 20
-OWN_TOKENS = 4096  # of a request, its answer included
+OWN_TOKENS = 4096  # of a request, including its answer
 REPEATS = 2000
 
 
 def zipf_text(count: int, seed: int) -> list[int]:
-    """Tokens with the frequencies of text, in runs that come back as those of code do."""
+    """Tokens with the frequencies of text, in runs that recur as they do in code."""
     random = np.random.default_rng(seed)
     runs = [(random.zipf(1.3, 24) % VOCABULARY).tolist() for _ in range(2000)]
     text: list[int] = []
@@ -36,7 +36,7 @@ def zipf_text(count: int, seed: int) -> list[int]:
 
 
 def microseconds(function: Callable[[int], object], repeats: int = REPEATS) -> tuple[float, float]:
-    """Median and 95th percentile of a call."""
+    """Median and 95th percentile of a call's time."""
     times = []
     for number in range(repeats):
         began = time.perf_counter_ns()
@@ -47,7 +47,7 @@ def microseconds(function: Callable[[int], object], repeats: int = REPEATS) -> t
 
 
 def indexed(text: list[int]) -> tuple[PhraseIndex, float]:
-    """All of `text` in an index, and the seconds that took."""
+    """An index of all of `text`, and the seconds that indexing took."""
     index = PhraseIndex(max_bytes=INDEX_BYTES)
     began = time.perf_counter()
     for start in range(0, TOKENS, 4096):

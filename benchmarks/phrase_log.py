@@ -1,7 +1,7 @@
-"""`python -m benchmarks.phrase_log`: the phrase log over a real Redis that it starts and kills.
+"""`python -m benchmarks.phrase_log`: the phrase log over a real Redis, which it starts and kills.
 
-Replay of a long log at start, what publishing costs the caller, and the worst stall of a caller
-while Redis dies and comes back.
+Measures the replay of a long log at startup, the cost of publishing for the caller, and the longest
+stall of a caller while Redis dies and comes back.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from phrase_store.records import encode
 
 RECORDS = 1_000_000
 WRITTEN_AT_ONCE = 5000
-COMMITTED_TOKENS, PREDICTED_TOKENS = 4, 2  # a round: what was emitted, and a corrected branch
+COMMITTED_TOKENS, PREDICTED_TOKENS = 4, 2  # per round: emitted, and on a rejected branch
 CALLS = 2000
 OUTAGE_S = 5.0
 NAMESPACE = namespace_name("benchmark", "")
@@ -42,7 +42,7 @@ TEXT = zipf_text(1_000_000, seed=1)
 
 
 def a_round(chance: random.Random) -> list[Phrase]:
-    """What one round leaves in the log."""
+    """The phrases that one round writes to the log."""
     middle = chance.randrange(MAX_CONTEXT, len(TEXT) - MAX_CONTEXT)
     context = tuple(TEXT[middle - MAX_CONTEXT : middle])
     tokens = tuple(TEXT[middle : middle + COMMITTED_TOKENS])
@@ -53,7 +53,7 @@ def a_round(chance: random.Random) -> list[Phrase]:
 
 @contextlib.contextmanager
 def redis_server(port: int) -> Iterator[subprocess.Popen[bytes]]:
-    """A server process that keeps nothing on disk."""
+    """A server process without persistence."""
     with tempfile.TemporaryDirectory() as folder:
         flags = ["--port", str(port), "--bind", "127.0.0.1", "--dir", folder, "--save", ""]
         process = subprocess.Popen(["redis-server", *flags], stdout=subprocess.DEVNULL)
@@ -67,14 +67,14 @@ def redis_server(port: int) -> Iterator[subprocess.Popen[bytes]]:
 
 
 def free_port() -> int:
-    """A port of loopback that was free a moment ago."""
+    """A port on loopback that was free a moment ago."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
 
 
 def fill(url: str, records: int) -> None:
-    """Writes so many rounds to the log."""
+    """Writes `records` rounds to the log."""
     chance = random.Random(1)
     log = open_log(url, NAMESPACE, LogOptions(max_length=2 * records, operation_timeout_s=10.0))
     for start in track(range(0, records, WRITTEN_AT_ONCE), f"writing {records:,} records"):
@@ -103,7 +103,7 @@ def timed(call: Callable[[int], object], number: int) -> float:
 
 
 def replay(namespace: Namespace) -> tuple[float, float, list[float]]:
-    """Seconds until the log is read, of CPU in this process, and how long look-ups took."""
+    """Seconds until the log is read, CPU seconds of this process, times of look-ups meanwhile."""
     began, cpu_began = time.perf_counter(), time.process_time()
     times: list[float] = []
     while not namespace.wait_replayed(0.005):
@@ -112,7 +112,7 @@ def replay(namespace: Namespace) -> tuple[float, float, list[float]]:
 
 
 def use(namespace: Namespace, seconds: float) -> list[float]:
-    """How long it took to look up and to publish, once in 5 milliseconds."""
+    """Milliseconds of each look-up with a publish, repeated every 5 milliseconds."""
     chance, ends = random.Random(2), time.perf_counter() + seconds
     times: list[float] = []
 

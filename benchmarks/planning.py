@@ -1,4 +1,4 @@
-"""What planning a draft costs: all sources of `fused` but forwards, and the choice of its nodes.
+"""Time to plan a draft: all sources of `fused` except forwards, and the choice of nodes.
 
 `python -m benchmarks.planning` prints medians; the goal for 32 nodes is 300 microseconds.
 """
@@ -29,12 +29,12 @@ VOCABULARY = 4096
 SHARED_TOKENS, OWN_TOKENS = 200_000, 800
 ROUNDS, WARM_UP = 400, 50
 SIZES = (8, 16, 32)
-# So cheap that every node pays: planning has the most to do.
+# Nodes cost nothing, so every node pays, and planning has the most work.
 FREE = (CostPoint(1, 10_000_000), CostPoint(32, 10_000_000))
 
 
 def text_of(tokens: int, seed: int) -> list[int]:
-    """Text in which words come back as they do in code: rank r about 1 / r of the time."""
+    """Text in which words recur as they do in code: rank r about 1 / r of the time."""
     drawn = random.Random(seed)
     words = [[drawn.randrange(VOCABULARY) for _ in range(drawn.randint(1, 6))] for _ in range(3000)]
     weights = [1 / rank for rank in range(1, len(words) + 1)]
@@ -45,7 +45,7 @@ def text_of(tokens: int, seed: int) -> list[int]:
 
 
 def drafting(own: list[int], nodes: int) -> tuple[FusedDrafting, Controller]:
-    """A session with everything to draft from but a draft model."""
+    """A session with all sources except a draft model."""
     shared = PhraseIndex(max_bytes=64 << 20)
     shared.extend((), text_of(SHARED_TOKENS, seed=1))
     table = SuccessorTable(VOCABULARY)
@@ -60,7 +60,7 @@ def drafting(own: list[int], nodes: int) -> tuple[FusedDrafting, Controller]:
 
 
 async def rounds(nodes: int) -> tuple[list[float], list[float], float]:
-    """Microseconds of proposing and of learning, round by round, and nodes of a draft."""
+    """Microseconds of proposing and of learning per round, and mean nodes per draft."""
     going_on = text_of(OWN_TOKENS + 4 * (ROUNDS + WARM_UP), seed=2)
     committed = going_on[:OWN_TOKENS]
     plans, controller = drafting(committed, nodes)

@@ -1,4 +1,4 @@
-"""Results of one profile as a picture: speed over plain decoding, one panel per workload."""
+"""Picture of one profile's results: speed relative to plain decoding, one panel per workload."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ PANEL_WIDTH, METHOD_HEIGHT, FRAME_HEIGHT = 7.0, 0.42, 1.2
 
 
 def draw(rows: Sequence[Row], file: Path) -> None:
-    """Writes the picture of one profile's rows; all its panels have the same axis, from 0."""
+    """Writes the picture of one profile's rows; all panels share one axis, which starts at 0."""
     workloads = list(dict.fromkeys(row.workload for row in rows))
     methods = list(dict.fromkeys(row.method for row in rows))
     temperatures = list(dict.fromkeys(row.temperature for row in rows))

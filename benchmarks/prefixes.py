@@ -1,10 +1,10 @@
-"""`python -m benchmarks.prefixes`: what common beginnings of prompts are worth.
+"""`python -m benchmarks.prefixes`: what sharing common prefixes of prompts saves.
 
     python -m benchmarks.prefixes [--profile 300M] [--repeats 3]
 
-A chat whose every turn has all turns before it in its prompt, and requests at the same time whose
-prompts begin alike. Each is run in turns by one tenant, whose requests share what they have in
-common, and by tenants that share nothing. A table, and OUT.json.
+Measures a chat, each turn of which has all earlier turns in its prompt, and concurrent requests
+whose prompts have a common prefix. Each runs alternately as one tenant, whose requests share
+prefixes, and as tenants that share nothing. Prints a table and writes OUT.json.
 """
 
 from __future__ import annotations
@@ -33,21 +33,21 @@ from draftloop.request import GenerationParameters, SamplingParameters
 from orchestrator.launcher import Stack
 
 TURNS, TOGETHER = 4, 8
-BEGINNING, SAID, ANSWER = 900, 60, 24  # tokens of the first prompt, of every turn, of an answer
+BEGINNING, SAID, ANSWER = 900, 60, 24  # tokens: first prompt, each turn, each answer
 TEMPERATURE = 0.8
 Ids = tuple[int, ...]
 Seen = dict[str, list[float]]
 
 
 class Tenants:
-    """Requests of one tenant after the other, or of a new one each."""
+    """Sends requests as one tenant, or each as a new tenant."""
 
     def __init__(self, client: AsyncClient, name: str, *, sharing: bool) -> None:
         self._client, self._name, self._sharing = client, name, sharing
         self._numbers = itertools.count()
 
     async def ask(self, prompt: Ids) -> tuple[float, Ids]:
-        """Seconds to the first token, and all tokens."""
+        """Seconds to the first token, and all tokens of the answer."""
         tenant = self._name if self._sharing else f"{self._name} {next(self._numbers)}"
         said = GenerationParameters(
             token_ids=prompt, sampling=SamplingParameters(temperature=TEMPERATURE), seed=1,
@@ -62,7 +62,7 @@ class Tenants:
 
 
 async def chat(tenants: Tenants, text: Ids) -> tuple[Seen, list[Ids]]:
-    """First tokens of every turn, and what was answered."""
+    """Time to first token for every turn, and the answers."""
     prompt, seen, answers = text[:BEGINNING], {}, []
     for turn in range(TURNS):
         seconds, answer = await tenants.ask(prompt)
@@ -74,7 +74,7 @@ async def chat(tenants: Tenants, text: Ids) -> tuple[Seen, list[Ids]]:
 
 
 async def burst(tenants: Tenants, text: Ids) -> tuple[Seen, list[Ids]]:
-    """First tokens of requests at the same time, all of them, and how long the last one takes."""
+    """Time to first token of concurrent requests, the time for all answers, and the answers."""
     begin, beginning = BEGINNING, text[:BEGINNING]
     prompts = [(*beginning, *text[begin + number : begin + SAID]) for number in range(TOGETHER)]
     began = time.perf_counter()
@@ -86,7 +86,7 @@ async def burst(tenants: Tenants, text: Ids) -> tuple[Seen, list[Ids]]:
 
 
 async def measure(address: str, repeats: int) -> tuple[dict[bool, Seen], bool]:
-    """Seconds by what was measured, with and without sharing; whether all answers were equal."""
+    """Seconds by measurement, with and without sharing; and whether all answers were equal."""
     times: dict[bool, Seen] = {True: defaultdict(list), False: defaultdict(list)}
     equal = True
     async with AsyncClient(address, retry=NO_RETRY) as client:
@@ -105,7 +105,7 @@ async def measure(address: str, repeats: int) -> tuple[dict[bool, Seen], bool]:
 
 
 def _text(number: int) -> Ids:
-    """Long enough for a chat: held-out prompts, other ones for seven numbers in a row."""
+    """Held-out text, long enough for a chat; seven consecutive numbers give different texts."""
     prompts = held_out_prompts(48)[number % 7 * 6 :]
     ids = itertools.chain.from_iterable(prompt.token_ids for prompt in prompts)
     return tuple(itertools.islice(ids, BEGINNING + TURNS * SAID))
@@ -116,7 +116,7 @@ def _medians(times: Seen) -> dict[str, float]:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Measures, prints and writes."""
+    """Measures, prints and writes the results."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--profile", choices=PROFILES, default="300M")
     parser.add_argument("--repeats", type=at_least(1), default=3)

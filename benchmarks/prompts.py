@@ -1,4 +1,4 @@
-"""What is continued: kinds of work, each with prompts to measure and others to warm up on."""
+"""Workloads: kinds of text to continue, with prompts to measure and prompts to warm up on."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ SPEC_BENCH_NAME = "../shared/data/spec_bench.jsonl"  # beside the repository
 SPEC_BENCH = REPOSITORY / SPEC_BENCH_NAME
 WARM_PROMPTS = 4
 LONGEST_PROMPT = 900
-# An edited file is begun so far, and the rest is to be carried on.
+# Share of an edited file that is in the prompt; the rest is to be generated.
 BEGUN = 0.35
 LONGEST_ORIGINAL = 400
-# More entries than a continuation has room for: its length is what is asked for.
+# More entries than fit into a continuation, so that it reaches its maximum length.
 DEFINITIONS = Grammar(
     "json_schema",
     json.dumps(
@@ -64,15 +64,12 @@ class Prompt:
     file: str
     text: str
     token_ids: tuple[int, ...]
-    grammar: Grammar | None = None  # of how it goes on
+    grammar: Grammar | None = None  # for the continuation
 
 
 @dataclass(frozen=True, slots=True)
 class Material:
-    """Prompts to measure, and prompts of the same kind that a warm pool is filled from.
-
-    No measured prompt is among the others.
-    """
+    """Prompts to measure, and others of the same kind from which a warm pool is filled."""
 
     measured: list[Prompt]
     warming: list[Prompt]
@@ -80,7 +77,7 @@ class Material:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A piece of a held-out file and how it goes on."""
+    """A part of a held-out file and its continuation."""
 
     file: str
     text: str
@@ -88,7 +85,7 @@ class Entry:
 
 
 def held_out_prompts(count: int) -> list[Prompt]:
-    """The first prompts of the list; raises ValueError where it has fewer."""
+    """The first `count` prompts of the list. Raises ValueError if there are fewer."""
     entries = _entries()
     if not 1 <= count <= len(entries):
         raise ValueError(f"prompts: must be from 1 to {len(entries)}, got {count}")
@@ -96,10 +93,11 @@ def held_out_prompts(count: int) -> list[Prompt]:
 
 
 def prompts_in(file: Path) -> list[Prompt]:
-    """Texts without token ids, for a model whose tokenizer is not here.
+    """Texts without token ids, for a model whose tokenizer is not available here.
 
-    Of a `.jsonl` every line's field `prompt`, of any other file every line that is not blank.
-    Raises InvalidInput where there is none, and OSError where the file cannot be read.
+    A `.jsonl` file has one prompt per line, in the field `prompt`; any other file has one in every
+    line that is not blank. Raises InvalidInput if there is none, and OSError if the file cannot be
+    read.
     """
     try:
         lines = file.read_text(encoding="utf-8").split("\n")  # JSON may hold other line ends
@@ -128,27 +126,27 @@ def _field(line: str, number: int) -> str:
 
 
 def cut(prompt: Prompt, tokens: int) -> Prompt:
-    """Its first so many tokens, and their text."""
+    """The prompt's first `tokens` tokens, and their text."""
     ids = prompt.token_ids[:tokens]
     return replace(prompt, text=_tokenizer().decode(list(ids)), token_ids=ids)
 
 
 def completion(count: int) -> Material:
-    """Held-out Python files; warm: by other files."""
+    """Held-out Python files; warmed with other files."""
     entries = [entry for entry in _entries() if entry.file not in _set_apart()][:count]
     measured = [_begun(entry.file, entry.text) for entry in entries]
     return _warmed_by_others(measured, (_begun(e.file, e.text) for e in _entries()[::-1]))
 
 
 def editing(count: int) -> Material:
-    """A held-out file, then its second version with a renaming begun; warm: by other files."""
+    """A held-out file, then its beginning again with a name changed; warmed with other files."""
     edits = [edit for entry in _entries() if (edit := _renamed(entry)) is not None]
     measured = [edit for edit in edits if edit.file not in _set_apart()][:count]
     return _warmed_by_others(measured, edits)
 
 
 def agent(count: int) -> Material:
-    """A module's functions completed one after another; warm: by the module's earlier ones."""
+    """Functions of a module completed one after another; warmed with its earlier functions."""
     by_file: dict[str, list[Entry]] = {}
     for entry in _entries():
         by_file.setdefault(entry.file, []).append(entry)
@@ -159,7 +157,7 @@ def agent(count: int) -> Material:
 
 
 def chat(count: int) -> Material:
-    """First turns of Spec-Bench questions; raises Missing where they are not at hand."""
+    """First turns of Spec-Bench questions. Raises Missing if the questions are not available."""
     if not SPEC_BENCH.exists():
         raise Missing(f"Spec-Bench prompts are not on this machine ({SPEC_BENCH_NAME})")
     lines = SPEC_BENCH.read_text(encoding="utf-8").splitlines()
@@ -170,7 +168,7 @@ def chat(count: int) -> Material:
 
 
 def structured(count: int) -> Material:
-    """Held-out Python files, and what is in them as JSON; warm: by other files."""
+    """Held-out Python files, and their definitions as JSON; warmed with other files."""
     code = completion(count)
     return Material(
         [_asked_for_json(prompt) for prompt in code.measured],
@@ -178,7 +176,7 @@ def structured(count: int) -> Material:
     )
 
 
-# Those of the record.
+# Workloads of the record.
 MAIN_WORKLOADS: dict[str, Callable[[int], Material]] = {
     "completion": completion,
     "editing": editing,
@@ -191,7 +189,7 @@ WORKLOADS = {**MAIN_WORKLOADS, "json": structured}
 def at_hand(
     names: Iterable[str], count: int, leave_out: Callable[[str], object]
 ) -> Iterator[tuple[str, Material]]:
-    """The workloads whose prompts are on this machine; of the others `leave_out` hears why."""
+    """Workloads whose prompts are available; for others, `leave_out` is called with the reason."""
     for name in names:
         try:
             material = WORKLOADS[name](count)
@@ -202,7 +200,10 @@ def at_hand(
 
 
 def material_of(names: Collection[str], count: int) -> dict[str, Material]:
-    """Those at hand; says which are not. Raises InvalidInput where none is."""
+    """Workloads whose prompts are available; writes which are not.
+
+    Raises InvalidInput if none is.
+    """
     found = dict(at_hand(names, count, lambda why: sys.stderr.write(f"left out: {why}\n")))
     if not found:
         rule = "must be some whose prompts are on this machine"
@@ -211,13 +212,13 @@ def material_of(names: Collection[str], count: int) -> dict[str, Material]:
 
 
 def _set_apart() -> frozenset[str]:
-    """Files that are never measured, however many prompts are: a warm pool needs others."""
+    """Files that are never measured, whatever the number of prompts: a warm pool needs others."""
     files = dict.fromkeys(entry.file for entry in _entries())
     return frozenset(list(files)[-WARM_PROMPTS:])
 
 
 def _warmed_by_others(measured: list[Prompt], prompts: Iterable[Prompt]) -> Material:
-    """These, and the first prompts that are of no file of theirs."""
+    """The measured prompts, and the first of `prompts` that come from other files."""
     files = {prompt.file for prompt in measured}
     others = (prompt for prompt in prompts if prompt.file not in files)
     return Material(measured, list(islice(others, WARM_PROMPTS)))
@@ -239,10 +240,10 @@ def _prompt(file: str, text: str) -> Prompt:
 
 
 def _begun(file: str, text: str) -> Prompt:
-    """A text to be carried on, which ends where a token does.
+    """A prompt with trailing white space removed, so that it ends where a token does.
 
-    To the tokenizer the end of a line and the next one's indentation are one token. After a line's
-    end by itself a model has only seen lines without any, so that it left the block it was in.
+    In the tokenizer, the end of a line and the next line's indentation are one token. The models
+    have seen a line end alone only before lines without indentation, so they would leave the block.
     """
     return _prompt(file, text.rstrip())
 
@@ -253,7 +254,7 @@ def _asked_for_json(prompt: Prompt) -> Prompt:
 
 
 def _renamed(entry: Entry) -> Prompt | None:
-    """The text, and again its beginning with its commonest name changed."""
+    """The text, followed by its beginning with its most common name changed; None if too short."""
     ids = _tokenizer().encode(entry.text + entry.reference)[:LONGEST_ORIGINAL]
     original = _tokenizer().decode(ids)
     words = Counter(re.findall(r"\b[a-z_]{4,}\b", original))

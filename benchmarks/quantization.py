@@ -1,9 +1,9 @@
-"""`python -m benchmarks.quantization`: what weights of eight bits and four cost, and are worth.
+"""`python -m benchmarks.quantization`: speed and quality of weights of eight bits and four.
 
     python -m benchmarks.quantization [--profile 300M] [--repeats 16] [--tokens 64]
 
-The bundled target model, whole and quantized, says how likely held-out text is. Then
-deployments that differ in the target's weights continue the same prompts in turns. Tables, and
+Scores held-out text with the bundled target model, unquantized and quantized. Then deployments that
+differ in the target's weights continue the same prompts in turns. Prints tables and writes
 OUT.json.
 """
 
@@ -39,12 +39,12 @@ from draftloop.runtime.forward import Forward
 from draftloop.runtime.loading import ModelOptions
 from draftloop.runtime.model import LanguageModel
 
-# Names of columns, and what the services are told.
+# Names of columns, and the corresponding setting of the services.
 FORMATS: dict[str, Quantization] = {
     "bfloat16": "none", "int8": "int8", "w8a8": "w8a8", "w4a8": "w4a8",
 }  # fmt: skip
 METHODS = (PLAIN, "fused cold", "fused warm")
-TEXTS, CONTEXT = 48, 1024  # held-out prompts that are scored, and the most tokens of one
+TEXTS, CONTEXT = 48, 1024  # number of held-out prompts to score, and maximum tokens of each
 TOGETHER, TOGETHER_METHODS = 8, (PLAIN, "fused cold")  # requests at a time
 LONG_PROMPT = 900  # tokens
 TEMPERATURE = 0.8
@@ -52,14 +52,14 @@ TEMPERATURE = 0.8
 
 @dataclass(frozen=True, slots=True)
 class Scored:
-    """The log-probabilities of a text's tokens, and the tokens most likely in their places."""
+    """Log-probabilities of a text's tokens, and the most likely token at each position."""
 
     log_probabilities: torch.Tensor
     likeliest: torch.Tensor
 
 
 def scored(quantization: str) -> Scored:
-    """Held-out prompts as the bundled target model in bfloat16 sees them."""
+    """Scores of held-out prompts by the bundled target model in bfloat16."""
     options = ModelOptions(
         folder=bundled_model("verifier"), dtype="bfloat16", context_length=CONTEXT,
         quantization="" if quantization == "none" else quantization,
@@ -78,7 +78,7 @@ def scored(quantization: str) -> Scored:
 
 
 def quality() -> dict[str, Any]:
-    """The loss of each, and how often the most likely token is the whole model's."""
+    """Each format's loss, and how often its most likely token is the unquantized model's."""
     each = {name: scored(told) for name, told in FORMATS.items()}
     whole = each["bfloat16"]
     losses = {name: -one.log_probabilities.mean() for name, one in each.items()}
@@ -91,7 +91,7 @@ def quality() -> dict[str, Any]:
 
 
 class Deployment:
-    """Services that are measured in turns with others, and what they took."""
+    """Services that are measured in turns with others, and the times measured so far."""
 
     def __init__(self, services: Services) -> None:
         self.services = services
@@ -100,26 +100,26 @@ class Deployment:
         self._first: list[float] = []
 
     def warm_up(self, workload: Workload) -> None:
-        """Fills the pool of phrases, and lets every method run once."""
+        """Fills the pool of phrases, and runs every method once."""
         for case in workload.warming():
             self.services.warm(case)
         for method in METHODS:
             self.services.run(method, workload.warm_up())
 
     def continue_one(self, method: str, case: Case) -> None:
-        """A continuation alone."""
+        """Measures a single continuation."""
         outcome = self.services.run(method, case)
         self._add(method, outcome.decoded, outcome.decode_s)
 
     def continue_many(self, method: str, cases: Sequence[Case]) -> None:
-        """Continuations at a time, prompts and all."""
+        """Measures concurrent continuations, including their prompts."""
         began = time.perf_counter()
         outcomes = self.services.run_together(method, cases, len(cases))
         tokens = sum(len(outcome.token_ids) for outcome in outcomes)
         self._add(f"{method}, {len(cases)} at a time", tokens, time.perf_counter() - began)
 
     def read(self, case: Case) -> None:
-        """A long prompt."""
+        """Measures the prefill of a long prompt."""
         self._first.append(self.services.run(PLAIN, case).first_token_s)
 
     def _add(self, what: str, tokens: int, seconds: float) -> None:
@@ -127,7 +127,7 @@ class Deployment:
         self._seconds[what] += seconds
 
     def figures(self) -> dict[str, float]:
-        """Tokens a second, over all runs; for the prompt the median."""
+        """Tokens per second over all runs; for the long prompt, the median."""
         speeds = {what: tokens / self._seconds[what] for what, tokens in self._tokens.items()}
         read = LONG_PROMPT / statistics.median(self._first)
         return {
@@ -137,7 +137,7 @@ class Deployment:
 
 
 def measure(deployments: Sequence[Deployment], workload: Workload, repeats: int) -> None:
-    """Prompt by prompt, and then all of them at a time, in turns."""
+    """Measures the prompts one by one, then all of them together, with deployments in turns."""
     for one in deployments:
         one.warm_up(workload)
     cases = list(itertools.islice(itertools.chain(*workload.repetitions()), repeats))
@@ -161,7 +161,7 @@ def _long_prompt() -> prompts.Prompt:
 
 
 def show(console: Console, said: dict[str, Any], profile: str) -> None:
-    """The figures as tables."""
+    """Prints the results as tables."""
     table = _table(f"held-out text, {said['quality']['tokens']} tokens")
     loss, same = said["quality"]["loss"], said["quality"]["same_most_likely"]
     table.add_row("loss, nats a token", *(f"{loss[name]:.4f}" for name in FORMATS))
@@ -184,7 +184,7 @@ def _table(title: str) -> Table:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Measures, prints and writes."""
+    """Measures, prints and writes the results."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--profile", choices=PROFILES, default="300M")
     parser.add_argument("--repeats", type=at_least(1), default=16,

@@ -1,4 +1,4 @@
-"""Cost curves in the results of benchmarks."""
+"""Reads cost curves from results of benchmarks."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ Curve = tuple[CostPoint, ...]
 
 
 def read_profiles(files: Iterable[str]) -> dict[str, Any]:
-    """What results say of their profiles; of one in several files the first.
+    """Descriptions of profiles in results; if several files have a profile, the first one counts.
 
-    Raises OSError where a file cannot be read, and InvalidInput where it has no profiles.
+    Raises OSError if a file cannot be read, and InvalidInput if it has no profiles.
     """
     read = [_profiles_in(file) for file in files]
     return {name: said for profiles in reversed(read) for name, said in profiles.items()}
@@ -35,15 +35,16 @@ def _profiles_in(file: str) -> dict[str, Any]:
 
 
 def points_of(profile: Mapping[str, Any], role: str) -> Curve:
-    """A role's curve, by tokens of one session, in one of the results' `profiles`."""
+    """A role's cost curve, by tokens of one session, from one of the results' `profiles`."""
     known = profile[role]["forward_ms_by_tokens"].items()
     return tuple(CostPoint(int(tokens), int(1e6 * ms)) for tokens, ms in known)
 
 
 def curves_of(profile: Profile, recorded: Mapping[str, Any]) -> dict[str, Curve]:
-    """Of all its models: as the profile was measured, or another one that has the same model.
+    """Cost curves of all models of a profile.
 
-    Raises InvalidInput where none was.
+    They come from the record of the profile itself, or else of another one with the same model.
+    Raises InvalidInput if there is none.
     """
     known = [PROFILES[name] for name in (profile.name, *recorded) if name in recorded]
 
@@ -67,5 +68,5 @@ def curves_of(profile: Profile, recorded: Mapping[str, Any]) -> dict[str, Curve]
 
 
 def part_of(curve: Curve, share: float) -> Curve:
-    """The curve of a model that takes so much of the time."""
+    """The curve of a model that takes `share` of the time."""
     return tuple(CostPoint(point.tokens, round(share * point.forward_ns)) for point in curve)

@@ -1,4 +1,4 @@
-"""Samples, and the rows that sum them up."""
+"""Samples, and the rows that summarize them."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from draftloop.errors import InvalidInput
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sample:
-    """One measured continuation, held against plain decoding of the same repetition.
+    """One measured continuation, compared with plain decoding of the same repetition.
 
-    `equal` is None where no equality is to be expected or the reference did not run.
+    `equal` is None if equality is not expected or the reference did not run.
     """
 
     profile: str
@@ -37,16 +37,16 @@ class Sample:
     equal: bool | None
 
     def record(self) -> dict[str, Any]:
-        """Everything, for JSON; `of_record` takes it back."""
+        """All fields, for JSON; `of_record` reads them back."""
         return asdict(self)
 
     @classmethod
     def of_record(cls, record: dict[str, Any]) -> Sample:
-        """What `record` gave."""
+        """Restores a sample from what `record` gave."""
         return cls(**{**record, "outcome": Outcome.of_record(record["outcome"])})
 
     def as_json(self) -> dict[str, Any]:
-        """Everything but the tokens."""
+        """All fields except the tokens."""
         names = ("profile", "workload", "method", "temperature", "file", "seed", "equal")
         plain = {name: getattr(self, name) for name in names}
         return {**plain, "ratio": round(self.ratio, 3), **self.outcome.as_json()}
@@ -56,12 +56,12 @@ class Sample:
 class Row:
     """Medians over the samples of one method, at one temperature, on one profile.
 
-    `least_ratio` and `most_ratio` are those of single runs; `together` is the time that plain
-    decoding took for all of them over what they took: where single ratios lie far apart, as where
-    some texts copy themselves, their median is that of some text in between. In nine of ten
-    drawings of as many prompts it lies between `least_together` and `most_together`. Per token and
-    not per round are the `draft_forwards`; `fallback` is the share of rounds whose drafter did not
-    answer. Both are None where a system does not say.
+    `least_ratio` and `most_ratio` are extremes of single runs. `together` is the time that plain
+    decoding took for all runs, divided by the time that the method took. It is more telling than
+    the median when single ratios are far apart, for instance because some texts copy themselves. In
+    nine of ten bootstrap samples over prompts, it lies between `least_together` and
+    `most_together`. `draft_forwards` are per token, not per round. `fallback` is the share of
+    rounds whose drafter did not answer. The last two are None if a system does not report them.
     """
 
     profile: str
@@ -87,12 +87,12 @@ class Row:
 
 
 def rows(samples: Iterable[Sample]) -> list[Row]:
-    """One row per profile, workload, temperature and method, in the order of first samples."""
+    """One row per profile, workload, temperature and method, ordered by first sample."""
     groups: dict[tuple[str, str, float, str], list[Sample]] = {}
     for sample in samples:
         key = (sample.profile, sample.workload, sample.temperature, sample.method)
         groups.setdefault(key, []).append(sample)
-    # A value's place in an order is where it came first; dicts keep that.
+    # Values are ordered by their first occurrence, which dicts preserve.
     orders = [list(dict.fromkeys(values)) for values in zip(*groups, strict=True)]
     places = [{value: place for place, value in enumerate(order)} for order in orders]
     sorted_keys = sorted(
@@ -102,7 +102,7 @@ def rows(samples: Iterable[Sample]) -> list[Row]:
 
 
 def row(samples: Sequence[Sample]) -> Row:
-    """Sums up samples of one kind."""
+    """Summarizes samples of one kind."""
     outcomes = [sample.outcome for sample in samples]
     judged = [sample.equal for sample in samples if sample.equal is not None]
     first = samples[0]
@@ -132,7 +132,7 @@ def row(samples: Sequence[Sample]) -> Row:
 
 
 def _together(samples: Sequence[Sample]) -> tuple[float | None, float | None, float | None]:
-    """The ratio of all times, and the middle nine tenths of it over prompts drawn anew."""
+    """The ratio of all times, and its middle nine tenths over bootstrap samples of the prompts."""
     taken = np.array([sample.outcome.decode_s for sample in samples])
     if not taken.any():
         return None, None, None
@@ -172,9 +172,9 @@ def _median_split(splits: Sequence[RoundSplit]) -> RoundSplit | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Results:
-    """A whole run. `settings` and `machine` say how and on what it was measured.
+    """Results of a whole run. `settings` and `machine` say how and on what it was measured.
 
-    `left_out` names what was asked for and could not be measured, with the reason.
+    `left_out` names what was requested but could not be measured, with the reasons.
     """
 
     settings: dict[str, Any]
@@ -186,12 +186,12 @@ class Results:
     left_out: list[str] = field(default_factory=list)
 
     def as_written(self) -> Results:
-        """With the rows that `read` finds: what is made of these is made of the file's again."""
+        """The results rounded as in the file, so that documents made from either are equal."""
         rows = [_row_from_json(_rounded(asdict(row))) for row in self.rows]
         return dataclasses.replace(self, rows=rows)
 
     def write(self, file: Path) -> None:
-        """As JSON, one sample a line."""
+        """Writes JSON with one sample per line."""
         head = {
             "settings": self.settings,
             "machine": self.machine,
@@ -207,9 +207,9 @@ class Results:
 
     @classmethod
     def read(cls, file: Path) -> Results:
-        """What `write` wrote.
+        """Reads what `write` wrote.
 
-        Raises OSError where the file cannot be read, and InvalidInput where it is another one.
+        Raises OSError if the file cannot be read, and InvalidInput if it has another format.
         """
         try:
             content = json.loads(file.read_text(encoding="utf-8"))

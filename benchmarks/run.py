@@ -2,8 +2,8 @@
 
     python -m benchmarks.run [--full] [--minutes 4] [--profiles bundled,300M] [--resume]
 
-Writes tables to the terminal and, beside each other, OUT.json, OUT.md, a picture per profile and
-one of the estimates. docs/benchmarks.md says what the columns mean.
+Prints tables, and writes OUT.json, OUT.md, a picture per profile and one of the estimates.
+docs/benchmarks.md describes the columns.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from orchestrator.launcher import interruptible
 
 @dataclass(slots=True)
 class Bench:
-    """A run under way: what was asked for, what has been measured, what could not be."""
+    """A running benchmark: its settings, its samples so far, and what could not be measured."""
 
     settings: argparse.Namespace
     console: Console
@@ -48,7 +48,7 @@ class Bench:
     left_out: list[str] = field(default_factory=list)
 
     def run(self) -> None:
-        """Profile by profile; each may use its share of the time that is left."""
+        """Measures one profile after another; each gets its share of the remaining time."""
         workloads = self._workloads()
         profiles = [PROFILES[name] for name in self.settings.profiles]
         for done, profile in enumerate(profiles):
@@ -59,7 +59,7 @@ class Bench:
                 self._measure(profile, plans, now + share * (self.deadline - now))
 
     def _measure(self, profile: Profile, plans: list[Plan], deadline: float) -> None:
-        """Starts the services once and measures every cell of the profile."""
+        """Starts the services once and measures all cells of the profile."""
         self.console.print(f"[bold]{profile.title}[/]: starting the services ...")
         settings = self.settings
         config = stack_of(
@@ -98,7 +98,7 @@ class Bench:
             progress.update(task, total=1, completed=1, doing="done")
 
     def _warm_up(self, systems: dict[str, System], plans: list[Plan], tick: Tick) -> None:
-        """One short request per method; a method that the server does not know is left out."""
+        """Runs one short request per method; a method that the server does not know is left out."""
         for method in methods_of(plans):
             tick(f"warming up {method}")
             workload = next(plan.workload for plan in plans if method in plan.methods)
@@ -127,7 +127,7 @@ class Bench:
         ]
 
     def _workloads(self) -> list[Workload]:
-        """Those asked for that are at hand."""
+        """The requested workloads whose prompts are available."""
         settings = self.settings
         return [
             Workload(
@@ -145,7 +145,7 @@ class Bench:
             self.console.print(f"left out: {reason}", highlight=False)
 
     def results(self, machine: dict[str, Any]) -> Results:
-        """What there is, and which cells are empty."""
+        """The results so far, and a list of cells without any."""
         samples = self.journal.samples
         empty = empty_cells(
             self.settings, {(s.profile, s.workload, s.temperature) for s in samples}
@@ -163,19 +163,19 @@ class Bench:
 
 
 def methods_for(workload: str, chosen: Sequence[str]) -> list[str]:
-    """transformers is compared on completion only: the other workloads compare strategies."""
+    """Methods of a workload; transformers is compared on completion only."""
     if workload == "completion":
         return list(chosen)
     return [name for name in chosen if METHODS[name].system == "draftloop"]
 
 
 def methods_of(plans: Sequence[Plan]) -> list[str]:
-    """Each method that one of them has, once."""
+    """The methods of all plans, without duplicates."""
     return list(dict.fromkeys(name for plan in plans for name in plan.methods))
 
 
 def fill_pools(services: Services, plans: Sequence[Plan], tick: Tick) -> None:
-    """Fills the pools that warm methods read, from prompts that are not measured."""
+    """Fills the pools of warm methods from prompts that are not measured."""
     for plan in plans:
         if any(METHODS[name].pool == "warm" for name in plan.methods):
             for case in plan.workload.warming():
@@ -184,7 +184,7 @@ def fill_pools(services: Services, plans: Sequence[Plan], tick: Tick) -> None:
 
 
 def empty_cells(settings: argparse.Namespace, measured: set[tuple[str, str, float]]) -> list[str]:
-    """Cells that were asked for and have no run, in words."""
+    """Descriptions of requested cells that have no run."""
     return [
         f"{PROFILES[profile].title}, {workload}, {table.sampling(temperature)}: n = 0"
         for profile in settings.profiles
@@ -195,7 +195,7 @@ def empty_cells(settings: argparse.Namespace, measured: set[tuple[str, str, floa
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Measures, shows, writes; the exit status. Interrupted, it writes what there is."""
+    """Measures, prints and writes; returns the exit status. If interrupted, keeps what it has."""
     console = Console()
     settings = read_settings(arguments, __doc__.splitlines()[0])
     journal_file, results_file = beside(settings.out, ".partial.jsonl", ".json")
@@ -230,27 +230,27 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def identity_of(settings: Mapping[str, Any], machine: Mapping[str, Any]) -> dict[str, Any]:
-    """What two runs must share to be one, however long they may take."""
+    """What two runs must have in common to be joined; the time limit may differ."""
     unbounded = {name: value for name, value in settings.items() if name != "minutes"}
-    # The run's own results, where they are tracked, make the tree dirty.
+    # The run's own results, if they are tracked by git, make the tree dirty.
     commit = machine["commit"].removesuffix("-dirty")
     return {**unbounded, "commit": commit, "cpu": machine["cpu"], "gpu": machine["gpu"]}
 
 
 def is_of(results_file: Path, identity: Mapping[str, Any]) -> bool:
-    """Whether these are the results of such a run."""
+    """Whether the file holds results of a run with this identity."""
     if not results_file.exists():
         return False
     found = Results.read(results_file)
     try:
         theirs = identity_of(found.settings, found.machine)
-    except KeyError:  # of an earlier version
+    except KeyError:  # written by an earlier version
         return False
     return bool(theirs == json.loads(json.dumps(identity)))
 
 
 def carry_out(bench: Bench) -> int:
-    """Measures; the exit status. Whatever ends it, what was measured is in the journal."""
+    """Measures; returns the exit status. However it ends, the journal has what was measured."""
     try:
         with interruptible():
             bench.run()
@@ -266,7 +266,7 @@ def carry_out(bench: Bench) -> int:
 
 
 def conclude(bench: Bench, machine: dict[str, Any]) -> int:
-    """Shows and writes what there is; the exit status."""
+    """Prints and writes the results so far; returns the exit status."""
     try:
         write(bench.results(machine), bench.settings.out, bench.console)
     except OSError as error:
@@ -276,7 +276,7 @@ def conclude(bench: Bench, machine: dict[str, Any]) -> int:
 
 
 def write(results: Results, out: str, console: Console) -> None:
-    """Tables to the terminal, files beside each other; all from the rows that the file has."""
+    """Prints tables and writes all files, all from the rows as the file has them."""
     results = results.as_written()
     table.show(console, results.rows)
     for entry in results.left_out:

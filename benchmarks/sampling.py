@@ -1,7 +1,7 @@
-"""What choosing tokens costs by sampling parameters: the rows of a draft tree, and one alone.
+"""Time to sample tokens, by sampling parameters: for the rows of a draft tree, and one alone.
 
-`python -m benchmarks.sampling` prints medians. Logits are drawn at random and rounded to bfloat16,
-as a model's are, so that many are equal; their noise is there already.
+`python -m benchmarks.sampling` prints medians. Logits are drawn at random and rounded to bfloat16
+like a model's, so that many are equal; their noise was computed before.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from draftloop.request import SamplingParameters
 from draftloop.runtime.sampling import Sampler
 
 CPU = torch.device("cpu")
-# The bundled pair's, Llama 2's, Qwen 2.5's.
+# Sizes of the vocabularies of the bundled pair, Llama 2 and Qwen 2.5.
 VOCABULARIES = (4096, 32_000, 151_936)
 ROWS = (1, 17)
 SPREAD, TEMPERATURE = 3.0, 0.8
@@ -35,7 +35,7 @@ CASES: dict[str, dict[str, float]] = {
 
 
 def milliseconds(vocabulary: int, rows: int, **parameters: float) -> float:
-    """Median time of choosing a token for every row."""
+    """Median time to sample a token for every row."""
     chance = torch.Generator().manual_seed(vocabulary)
     logits = (torch.randn(rows, vocabulary, generator=chance) * SPREAD).bfloat16().float()
     sampling = SamplingParameters(temperature=TEMPERATURE, seed=1, **parameters)  # type: ignore[arg-type]

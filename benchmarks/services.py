@@ -1,4 +1,4 @@
-"""Our services as a system under measurement: all roles as real processes, over gRPC."""
+"""Our services as a measured system: all roles as real processes, over gRPC."""
 
 from __future__ import annotations
 
@@ -35,18 +35,18 @@ class Services:
 
     def __init__(self, client: AsyncClient, runner: asyncio.Runner) -> None:
         self._client = client
-        self._runner = runner  # no thread between us and the wire, as there is in the sync client
+        self._runner = runner  # calls pass through no thread, unlike the sync client's
 
     def info(self) -> DeploymentInfo:
-        """Models, limits and measured costs."""
+        """Models, limits and measured costs of the deployment."""
         return self._runner.run(self._client.info())
 
     def run(self, method: str, case: Case, show: Show | None = None) -> Outcome:
-        """Continues the prompt; `show` gets every piece as it comes."""
+        """Continues the prompt; `show` is called with every piece as it arrives."""
         return self._runner.run(self._generate(self._asked(method, case), show))
 
     def run_together(self, method: str, cases: Sequence[Case], most: int) -> list[Outcome]:
-        """Continues all prompts, `most` of them at a time."""
+        """Continues all prompts, at most `most` of them at a time."""
 
         async def run() -> list[Outcome]:
             places = asyncio.Semaphore(most)
@@ -60,7 +60,7 @@ class Services:
         return self._runner.run(run())
 
     def warm(self, case: Case) -> None:
-        """Continues the prompt for its phrases' sake, which warm methods of its workload read."""
+        """Continues the prompt to fill the pool that warm methods of its workload read."""
         speculation = Speculation(strategy=OUROBOROS)
         request = parameters(speculation, f"{case.workload}, warm", case)
         self._runner.run(self._generate(request, None))
@@ -85,10 +85,10 @@ class Services:
 
 
 class RunningServer(Services):
-    """A server that others use, too: nothing of what is measured helps or hinders them.
+    """A server that others use too: measurements neither help nor disturb them.
 
-    Prompts are sent as text, for its own tokenizer, and for the tenant of the key, if there is one.
-    Requests are private, so they find no prompt computed and no phrases but their own.
+    Prompts are sent as text, for the server's own tokenizer, and belong to the API key's tenant, if
+    there is one. Requests are private, so they find no computed prefixes and no phrases of others.
     """
 
     @staticmethod
@@ -109,12 +109,11 @@ def stack_of(
     device: str = "cpu",
     draft_device: str | None = None,
 ) -> StackConfig:
-    """A profile's roles on free ports, the target with so many threads.
+    """Configuration of a profile's roles on free ports, the target with `threads` threads.
 
-    Both models are on `device`, or the draft model on a device of its own.
-
-    As a rule without `prefix_caching`: strategies take turns with the same prompts, and the second
-    to come would find them computed.
+    Both models are on `device`, unless the draft model has a `draft_device`. `prefix_caching` is
+    off by default, because strategies take turns with the same prompts, and all but the first would
+    find them computed.
     """
     both = () if prefix_caching else ("--no-prefix-caching",)
     return StackConfig(
@@ -139,7 +138,7 @@ def stack_of(
 
 @contextlib.contextmanager
 def running(config: StackConfig, on_ready: Callable[[str], None]) -> Iterator[Services]:
-    """Starts all roles, names each to `on_ready` once it is warm, and stops them in the end."""
+    """Starts all roles, calls `on_ready` with each one that is warm, and stops them at the end."""
     stack = Stack(config, on_ready=lambda process: on_ready(process.role))
     with stack:
         client = AsyncClient(stack.address, retry=NO_RETRY)
@@ -149,9 +148,9 @@ def running(config: StackConfig, on_ready: Callable[[str], None]) -> Iterator[Se
 
 @contextlib.contextmanager
 def connected(address: str) -> Iterator[RunningServer]:
-    """To a server that runs already; key and TLS come from where `draftloop generate` takes them.
+    """A client of a running server; key and TLS files come from `draftloop generate`'s variables.
 
-    Raises StartupFailure where there is a certificate to show, and nobody to trust.
+    Raises StartupFailure if there is a client certificate but no CA.
     """
     said = (os.environ.get(name) for name in (CA, CERTIFICATE, KEY))
     ca, certificate, key = (Path(file) if file else None for file in said)
@@ -171,7 +170,7 @@ def _loop_of(client: AsyncClient) -> Iterator[asyncio.Runner]:
 
 
 def parameters(speculation: Speculation, tenant: str, case: Case) -> GenerationParameters:
-    """The case as a request."""
+    """The request for a case."""
     return GenerationParameters(
         token_ids=case.prompt.token_ids,
         sampling=SamplingParameters(temperature=case.temperature, grammar=case.prompt.grammar),

@@ -1,4 +1,4 @@
-"""The command line of a run."""
+"""Command line of `benchmarks.run`, and readers of options for all benchmarks."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ from benchmarks.systems import (
 from draftloop.config import REPOSITORY, Quantization
 
 RESULTS = REPOSITORY / "benchmarks" / "results"
-HOTTEST = 100  # temperature that a request may have
-LEAST_TOKENS = 2  # of an answer: its first token has no speed
-# What the command line leaves open. The short run ends within five minutes, start-up included.
+HOTTEST = 100  # highest temperature of a request
+LEAST_TOKENS = 2  # of an answer; its first token does not count for the speed
+# Defaults of the command line. The short run takes at most five minutes, including startup.
 SHORT: dict[str, Any] = {
     "minutes": 4.0,
     "prompts": 3,
@@ -49,7 +49,7 @@ FULL: dict[str, Any] = {
 
 
 def read_settings(arguments: Sequence[str] | None, description: str = "") -> argparse.Namespace:
-    """What the command line says; what it leaves open follows `--full`."""
+    """Reads the command line; its defaults depend on `--full`."""
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--full", action="store_true",
                         help="the whole matrix, for the record; else a short run")  # fmt: skip
@@ -82,12 +82,12 @@ def read_settings(arguments: Sequence[str] | None, description: str = "") -> arg
 
 
 def unless_told(name: str) -> Path:
-    """Where a benchmark writes: beside the records, under a name that git ignores."""
+    """Default path of a benchmark's results: beside the records, under a name that git ignores."""
     return RESULTS / f"bench-{name}"
 
 
 def add_quantization(parser: argparse.ArgumentParser) -> None:
-    """The option of benchmarks whose target model may be quantized."""
+    """Adds the option of benchmarks whose target model may be quantized."""
     parser.add_argument("--quantization", default="none", choices=get_args(Quantization),
                         help="weights of our target model, not of transformers'")  # fmt: skip
 
@@ -106,12 +106,12 @@ def _completed(settings: argparse.Namespace) -> argparse.Namespace:
 
 
 def said(settings: argparse.Namespace) -> dict[str, Any]:
-    """The settings that results carry."""
+    """The settings that are stored in the results."""
     return {key: value for key, value in vars(settings).items() if key not in ("out", "resume")}
 
 
 def at_least(least: int) -> Callable[[str], int]:
-    """For argparse: a whole number of at least so much."""
+    """For argparse: reads a whole number of at least `least`."""
 
     def read(text: str) -> int:
         number = int(text) if re.fullmatch(r"\d+", text, re.ASCII) else least - 1
@@ -125,7 +125,7 @@ def at_least(least: int) -> Callable[[str], int]:
 
 
 def from_zero_to(most: float) -> Callable[[str], float]:
-    """For argparse: a number of at most so much."""
+    """For argparse: reads a number from 0 to `most`."""
 
     def read(text: str) -> float:
         try:
@@ -139,19 +139,19 @@ def from_zero_to(most: float) -> Callable[[str], float]:
     return read
 
 
-# A temperature, as requests may have it.
+# For argparse: reads a temperature in the range that requests allow.
 read_temperature = from_zero_to(HOTTEST)
 
 
 def read_device(text: str) -> str:
-    """For argparse: a device, as the services name it."""
+    """For argparse: reads a device in the services' notation."""
     if not re.fullmatch(r"cpu|cuda(:\d+)?", text, re.ASCII):
         raise argparse.ArgumentTypeError(f"must be cpu, cuda or cuda:N; got {text!r}")
     return text
 
 
 def names(known: Iterable[str]) -> Any:
-    """For argparse: some of these, separated by commas."""
+    """For argparse: reads some of the known names, separated by commas."""
     allowed = list(known)
 
     def split(text: str) -> list[str]:

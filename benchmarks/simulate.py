@@ -2,9 +2,9 @@
 
     python -m benchmarks.simulate [--workloads editing] [--costs benchmarks/results/zen4.json]
 
-Every method continues every prompt with the bundled pair, in this process. The loop, the drafts
-and the verdicts are the real ones; time passes only as the costs of forwards in the results of a
-benchmark say (`benchmarks.virtual`). The same command gives the same figures every time.
+Every method continues every prompt with the bundled pair, in this process. The loop, the drafts and
+the verdicts are real; time passes only according to the costs of forwards in a benchmark's results
+(`benchmarks.virtual`). The same command always gives the same figures.
 """
 
 from __future__ import annotations
@@ -44,13 +44,13 @@ from orchestrator.requests import RequestReader
 from phrase_store.index import warm_up
 
 OURS = [name for name, method in METHODS.items() if method.system == "draftloop"]
-MOST_MS = 10_000  # of anything beside the forwards
-SOMEWHERE = "127.0.0.1:1"  # nobody is asked there
+MOST_MS = 10_000  # maximum for anything other than forwards
+SOMEWHERE = "127.0.0.1:1"  # never connected to
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
-    """One continuation by one method: tokens after the first ones, and what they took."""
+    """One continuation with one method; `tokens` and `seconds` are those after the first tokens."""
 
     workload: str
     method: str
@@ -63,7 +63,7 @@ class Run:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cell:
-    """A method in a workload: the ratio is that of all its runs to all of plain decoding's."""
+    """A method in a workload; `ratio` is the speed of all its runs relative to plain decoding's."""
 
     profile: str
     temperature: float
@@ -85,7 +85,7 @@ def simulate(
     *,
     drafts_ahead: bool = False,
 ) -> list[Run]:
-    """The runs of one method, in a deployment of its own; the workloads take turns."""
+    """Runs one method in a deployment of its own; the workloads take turns."""
     world = World(pair, around, drafts_ahead=drafts_ahead)
     for role, model in pair.items():
         world.cost(model, curves[role])
@@ -137,7 +137,7 @@ async def _run(deployment: Deployment, method: str, case: Case, speculation: Spe
 def cells(
     profile: str, temperature: float, runs: Sequence[Run], plain: Sequence[Run]
 ) -> Iterator[Cell]:
-    """One per workload."""
+    """One cell per workload."""
     for workload in dict.fromkeys(run.workload for run in runs):
         ours = [run for run in runs if run.workload == workload]
         theirs = [run for run in plain if run.workload == workload]
@@ -158,7 +158,7 @@ def cells(
 
 
 def show(console: Console, title: str, found: Sequence[Cell]) -> None:
-    """Ratios by workload, their geometric mean, and tokens per round."""
+    """Prints ratios by workload, their geometric mean, and tokens per round."""
     workloads = list(dict.fromkeys(cell.workload for cell in found))
     table = Table(title=f"virtual speed over plain decoding, {title}", title_justify="left")
     table.add_column("method")
@@ -175,7 +175,7 @@ def show(console: Console, title: str, found: Sequence[Cell]) -> None:
 
 
 def read(arguments: Sequence[str] | None) -> argparse.Namespace:
-    """The command line."""
+    """Reads the command line."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--costs", nargs="+",
                         default=[str((RESULTS / "bf16.json").relative_to(REPOSITORY))],
@@ -217,7 +217,7 @@ def _workload(
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs, shows, writes."""
+    """Runs, prints and writes the results."""
     settings = read(arguments)
     if settings.out:
         prepare(Path(settings.out))

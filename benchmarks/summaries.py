@@ -1,6 +1,6 @@
-"""Tables for the documents, from records: what a reader wants to know, and where it was measured.
+"""Tables of records for the documents, with where they were measured.
 
-`make docs` writes them into the pages; a test holds these fresh.
+`make docs` writes them into the pages; a test checks that the pages are up to date.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ FUSED_WARM = "fused warm"
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """Of a table of speeds: the geometric mean over `cells`."""
+    """A column of a table of speeds: the geometric mean over `cells`."""
 
     title: str
     speeds: Speeds
@@ -34,19 +34,19 @@ class Column:
 def by_workload(
     speeds: Speeds, temperature: float, workloads: Sequence[str] = WORKLOADS, prefix: str = ""
 ) -> list[Column]:
-    """A column a workload."""
+    """One column per workload."""
     return [Column(f"{prefix}{name}", speeds, ((name, temperature),)) for name in workloads]
 
 
 def mean(
     title: str, speeds: Speeds, temperatures: Iterable[float], workloads: Sequence[str] = WORKLOADS
 ) -> Column:
-    """One column for all workloads at these temperatures."""
+    """One column for the mean over all workloads at these temperatures."""
     return Column(title, speeds, tuple((name, t) for t in temperatures for name in workloads))
 
 
 def sampled_and_greedy(record: str, profile: str) -> str:
-    """The speed of every method in all cells of a profile."""
+    """Table of the speed of every method in all cells of a profile."""
     speeds = Speeds.measured(record, profile)
     return speed_table(
         [
@@ -58,7 +58,7 @@ def sampled_and_greedy(record: str, profile: str) -> str:
 
 
 def speed_table(columns: Sequence[Column], methods: Sequence[str] = ()) -> str:
-    """A line a method, the fastest of a column in bold."""
+    """Table with one line per method; the fastest of each column is bold."""
     shown = methods or [name for name in columns[0].speeds.methods if name != PLAIN]
     figures = {
         name: [column.speeds.mean(name, column.cells) for column in columns] for name in shown
@@ -81,7 +81,7 @@ def _speed(value: float | None, best: float) -> str:
 
 
 def labelled(method: str) -> str:
-    """A method as the pages name it."""
+    """The method's name as the pages write it."""
     if METHODS[method].system != "draftloop":
         return method
     name, _, pool = method.partition(" ")
@@ -89,7 +89,7 @@ def labelled(method: str) -> str:
 
 
 def against_best(record: str, profile: str) -> str:
-    """`fused` with a warm pool beside the best single strategy of each cell."""
+    """Table of `fused` with a warm pool and the best single strategy of each cell."""
     lines = [
         [
             f"{found.workload}, {sampling(found.temperature)}",
@@ -107,8 +107,10 @@ def against_best(record: str, profile: str) -> str:
 
 
 def cost_of_rows(record: str, profile: str, rows: int) -> float:
-    """How many times as long as one row a forward of the target takes with so many, by the costs
-    that a record in virtual time was simulated with."""
+    """Time of a target forward with `rows` rows, relative to one row.
+
+    The costs are those with which a record in virtual time was simulated.
+    """
     (measured,) = read_record(record)["settings"]["costs"]
     verifier = read_record(Path(measured).stem)["profiles"][profile]["verifier"]
     took: Mapping[str, float] = verifier["forward_ms_by_tokens"]
@@ -116,7 +118,7 @@ def cost_of_rows(record: str, profile: str, rows: int) -> float:
 
 
 def overheads(record: str, profiles: Sequence[str], temperature: float = SAMPLED) -> str:
-    """What a round costs beside its forwards: the least and the most of the workloads' medians."""
+    """Table of a round's cost outside of forwards: least and greatest of the workloads' medians."""
     found: defaultdict[str, defaultdict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
     for row in read_record(record)["rows"]:
         if row["round_ms"] and row["temperature"] == temperature:
@@ -129,7 +131,7 @@ def overheads(record: str, profiles: Sequence[str], temperature: float = SAMPLED
 
 
 def by_requests(record: str) -> str:
-    """The throughput of many clients together, as `benchmarks.load` measured it."""
+    """Table of the throughput of concurrent clients, from a record of `benchmarks.load`."""
     rows = {(row["strategy"], row["sessions"]): row for row in read_record(record)["rows"]}
     strategies, sessions = (list(dict.fromkeys(keys)) for keys in zip(*rows, strict=True))
     lines = [
@@ -147,7 +149,7 @@ def _throughput(row: Mapping[str, Any] | None) -> str:
 
 
 def part_by_part(record: str, profile: str, cells: Sequence[Cell]) -> str:
-    """An ablation: speed, tokens a round and forwards of the draft model a token."""
+    """Table of an ablation: speed, tokens per round, and draft model forwards per token."""
     speeds = Speeds.measured(record, profile)
     rows = {
         (r["method"], (r["workload"], r["temperature"])): r for r in read_record(record)["rows"]
@@ -172,7 +174,7 @@ def part_by_part(record: str, profile: str, cells: Sequence[Cell]) -> str:
 
 
 def beside_foresight(oracle: str, simulated: str, profile: str) -> str:
-    """`fused` when only forwards take time, beside one who knows which candidates are right."""
+    """Table of `fused`, when only forwards take time, and of perfect knowledge of candidates."""
     bounds: defaultdict[Cell, dict[int, float]] = defaultdict(dict)
     for bound in read_record(oracle)["bounds"]:
         if (bound["profile"], bound["sources"]) == (profile, "all"):
@@ -194,7 +196,7 @@ def beside_foresight(oracle: str, simulated: str, profile: str) -> str:
 
 
 def provenance(record: str, folder: str, profile: str | None = None) -> str:
-    """Where a table's figures are from: the record, as linked from a page, its code and runs."""
+    """The source of a table's figures: a link to the record, its code version and its runs."""
     content = read_record(record)
     settings = content["settings"]
     counts: defaultdict[float, set[int]] = defaultdict(set)

@@ -1,4 +1,4 @@
-"""What is compared: systems that continue a prompt by one of their methods."""
+"""The compared systems, the methods by which each continues a prompt, and the profiles."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from draftloop.speculation import (
 )
 
 PLAIN = AUTOREGRESSIVE
-# Methods that take one strategy apart, by the beginning of their names.
+# Prefixes of the names of methods that measure one strategy part by part.
 ABLATIONS = {strategy: f"{strategy}:" for strategy in (OUROBOROS, FUSED)}
 ALL_PARTS = OuroborosParameters()
 ALL_SOURCES = FusedParameters()
@@ -45,24 +45,24 @@ class Profile:
     inflate: str = ""
     draft: str = "drafter"  # the bundled model that drafts
     draft_inflate: str = ""
-    smaller: tuple[str, ...] = ()  # those behind it in a cascade
-    # its part of the time: slow models need more of it for as many repetitions
+    smaller: tuple[str, ...] = ()  # further draft models for a cascade
+    # its share of the time: slow models need more for the same number of repetitions
     weight: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)
 class Method:
-    """A way to decode, by its name in tables, and which system has it."""
+    """A way to decode: its name in tables, and the system that has it."""
 
     name: str
     system: Literal["draftloop", "transformers"]
-    # the method's plain decoding, which its tokens are held against
+    # the plain decoding with which the method's tokens are compared
     reference: str = PLAIN
-    # whether sampled tokens are to be equal too
+    # whether sampled tokens are expected to be equal too
     compares_samples: bool = True
-    # how our services draft; nothing to transformers
+    # how our services draft; ignored for transformers
     speculation: Speculation = NO_SPECULATION
-    # whose phrases it reads: nobody's, or those of requests like the measured ones
+    # whose phrases it reads: none (cold), or those of requests similar to the measured ones (warm)
     pool: Literal["cold", "warm"] = "cold"
 
 
@@ -71,14 +71,14 @@ def _of(
     ouroboros: OuroborosParameters = ALL_PARTS,
     fused: FusedParameters = ALL_SOURCES,
 ) -> Speculation:
-    """Reads phrases and shares none: what is measured must not help what is measured next."""
+    """Reads phrases but shares none, so that a measurement does not help the next one."""
     return Speculation(
         strategy=strategy, phrases=PhraseScope.READ_ONLY, ouroboros=ouroboros, fused=fused
     )
 
 
 def _ouroboros_by_part() -> Iterator[Method]:
-    """Ouroboros' parts one by one; harvest and history are worth what lengthening makes of them."""
+    """Ouroboros' parts one by one; harvest and history take effect only through lengthening."""
     parts = ("draft_by_phrases", "lengthen", "harvest", "history", "phrases_alone")
     off = dict.fromkeys(parts, False)
     for name, on in (
@@ -97,7 +97,7 @@ def _ouroboros_by_part() -> Iterator[Method]:
 
 
 def _fused_by_source() -> Iterator[Method]:
-    """All sources, all but one, and one alone; the pool is warm, or phrases could not show."""
+    """All sources, all but one, and one alone; with a warm pool, so that phrases have an effect."""
     cases = {"all": set(SOURCES)}
     cases |= {f"without {source}": set(SOURCES) - {source} for source in SOURCES}
     cases |= {f"only {source}": {source} for source in SOURCES}
@@ -117,9 +117,9 @@ PROFILES = {
     )
 }
 MAIN_PROFILES = tuple(PROFILES)
-# For GPUs, where a forward of the others is over before a draft is.
+# For GPUs, where a forward of the smaller models takes less time than a draft.
 PROFILES["13B"] = Profile("13B", "target cost-inflated to 13B parameters", "13B", weight=20)
-# As the papers' pairs are: the draft model a tenth of the target.
+# Like the papers' pairs: the draft model has a tenth of the target's size.
 PROFILES["300M-30M"] = Profile(
     "300M-30M",
     "target cost-inflated to 300M parameters, draft model to 30M",
@@ -153,7 +153,7 @@ METHODS = {
         Method("fused warm", "draftloop", speculation=_of(FUSED), pool="warm"),
         *_ouroboros_by_part(),
         *_fused_by_source(),
-        # transformers draws from a generator that each method advances differently
+        # transformers draws from a generator that each method advances in its own way
         *(
             Method(name, "transformers", TRANSFORMERS_PLAIN, False)
             for name in (TRANSFORMERS_PLAIN, "transformers assisted", "transformers lookup")
@@ -163,7 +163,7 @@ METHODS = {
 
 
 COMPARED = [name for name in METHODS if not name.startswith(tuple(ABLATIONS.values()))]
-# What a short run can afford; all that each paper is about is among them.
+# Methods for a short run: at least one for each paper.
 MAIN = [
     PLAIN,
     SPECULATIVE,
@@ -178,20 +178,21 @@ MAIN = [
 
 
 def by_part(strategy: str) -> list[str]:
-    """The methods that take `strategy` apart, and plain decoding."""
+    """The methods that measure `strategy` part by part, and plain decoding."""
     prefix = ABLATIONS[strategy]
     return [PLAIN, *(name for name in METHODS if name.startswith(prefix))]
 
 
 def asks_drafter(method: str) -> bool:
-    """Whether its strategy is one that the drafter service has."""
+    """Whether its strategy uses the drafter service."""
     return METHODS[method].speculation.strategy in DRAFTER_STRATEGIES
 
 
 def unserved(methods: Iterable[str], by_drafter: Sequence[str]) -> dict[str, str]:
-    """Methods whose strategy the drafter lacks, and why they are left out.
+    """Methods whose strategy the drafter does not serve, with the reason for leaving them out.
 
-    Their requests would be answered all the same, by phrases alone: figures of something else.
+    Their requests would still be answered, but drafted from phrases alone, and so measure something
+    else.
     """
     return {
         name: "the drafter does not serve this strategy"
@@ -201,7 +202,7 @@ def unserved(methods: Iterable[str], by_drafter: Sequence[str]) -> dict[str, str
 
 
 class System(Protocol):
-    """Loaded models, ready to decode; uses no CPU between two calls."""
+    """Loaded models, ready to decode; uses no CPU between calls."""
 
     def run(self, method: str, case: Case) -> Outcome:
         """Continues the case's prompt by exactly its number of tokens."""

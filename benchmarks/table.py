@@ -75,7 +75,7 @@ AGAINST_BEST: Mapping[str, Callable[[Comparison], str]] = {
     "apart": lambda found: _times(found.apart),
     "n": lambda found: str(found.runs),
 }
-# A terminal is narrower than a page.
+# Left out on the terminal, which is narrower than a page.
 ONLY_ON_A_PAGE = {"within", "from, to", "forwards/token", "fallback", "looping"}
 TERMINAL = {name: cell for name, cell in SPEED.items() if name not in ONLY_ON_A_PAGE}
 SPEED_LEGEND = (
@@ -102,17 +102,17 @@ ROUND_LEGEND = (
 
 
 def sampling(temperature: float) -> str:
-    """A temperature in words."""
+    """Describes a temperature."""
     return f"T = {temperature:g}" if temperature else "greedy"
 
 
 def heading(row: Row) -> str:
-    """What the rows of one table have in common."""
+    """Heading of a table: what its rows have in common."""
     return f"{row.workload}, {PROFILES[row.profile].title}, {sampling(row.temperature)}"
 
 
 def grouped(rows: Sequence[Row]) -> dict[str, list[Row]]:
-    """Rows by heading, in order."""
+    """Rows grouped by heading, in order."""
     groups: dict[str, list[Row]] = {}
     for row in rows:
         groups.setdefault(heading(row), []).append(row)
@@ -120,7 +120,7 @@ def grouped(rows: Sequence[Row]) -> dict[str, list[Row]]:
 
 
 def tables(rows: Sequence[Row]) -> Iterator[tuple[str, Columns, list[Row]]]:
-    """Title, columns and rows: speeds by profile and temperature, then our rounds likewise."""
+    """Title, columns and rows of each table: first the speeds, then the parts of our rounds."""
     for title, group in grouped(rows).items():
         yield title, SPEED, group
     for title, group in grouped([row for row in rows if row.round_ms]).items():
@@ -128,9 +128,9 @@ def tables(rows: Sequence[Row]) -> Iterator[tuple[str, Columns, list[Row]]]:
 
 
 def matrices(rows: Sequence[Row]) -> Iterator[tuple[str, list[str], list[list[str]]]]:
-    """Title, column names and lines, per profile: every method by workload and temperature.
+    """Title, column names and lines per profile: every method by workload and temperature.
 
-    Medians first, then the ratios of all runs together.
+    First a matrix of medians, then one with the ratios of all runs together.
     """
     for profile in dict.fromkeys(row.profile for row in rows):
         found = [row for row in rows if row.profile == profile]
@@ -157,7 +157,7 @@ def _matrix(rows: Sequence[Row], cell: Callable[[Row], str]) -> tuple[list[str],
 
 
 def show(console: Console, rows: Sequence[Row]) -> None:
-    """On the terminal, without the columns that do not fit there."""
+    """Prints the tables, without the columns that do not fit on a terminal."""
     for title, all_columns, group in tables(rows):
         columns = TERMINAL if all_columns is SPEED else all_columns
         shown = Table(title=title, title_justify="left")
@@ -174,9 +174,7 @@ def show(console: Console, rows: Sequence[Row]) -> None:
 def markdown(
     rows: Sequence[Row], left_out: Sequence[str] = (), compared: Sequence[Comparison] = ()
 ) -> str:
-    """The same as Markdown, behind a matrix per profile, what joins all strategies against the best
-    of them, and what could not be measured.
-    """
+    """The results as Markdown: matrices, comparison with the best strategy, omissions, tables."""
     parts = [markdown_table(*matrix) for matrix in matrices(rows)]
     parts += _against_best(compared)
     if left_out:
@@ -188,7 +186,7 @@ def markdown(
 
 
 def page(results: Results) -> str:
-    """All of it, as it stands beside a record."""
+    """The whole page that belongs to a record."""
     return markdown(results.rows, results.left_out, comparisons(results.samples))
 
 
@@ -206,12 +204,12 @@ def _against_best(compared: Sequence[Comparison]) -> list[str]:
 
 
 def markdown_table(title: str, names: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
-    """A table under its title, whose first column is text and whose others are figures."""
+    """A table under its title; the first column is text, the others are figures."""
     return f"**{title}**\n\n{untitled_table(names, lines)}"
 
 
 def untitled_table(names: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
-    """The same without a title."""
+    """A table without a title; the first column is text, the others are figures."""
     head = [f"| {' | '.join(names)} |", "|---|" + "---:|" * (len(names) - 1)]
     return "\n".join([*head, *(f"| {' | '.join(line)} |" for line in lines)])
 

@@ -1,4 +1,4 @@
-"""transformers as a system under measurement: the caller's end of `transformers_worker`."""
+"""transformers as a measured system: the client of `transformers_worker`."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Transformers:
         self._log = log
 
     def ask(self, message: dict[str, Any]) -> dict[str, Any]:
-        """One line out, one line in. Raises StartupFailure with the worker's last words."""
+        """Sends one line and reads one. Raises StartupFailure with the worker's last log line."""
         assert self._process.stdin and self._process.stdout
         with contextlib.suppress(BrokenPipeError):
             self._process.stdin.write(json.dumps(message) + "\n")
@@ -41,7 +41,7 @@ class Transformers:
         return answer
 
     def run(self, method: str, case: Case) -> Outcome:
-        """Continues the prompt by transformers' `generate`."""
+        """Continues the prompt with transformers' `generate`."""
         answer = self.ask(
             {
                 "method": method,
@@ -63,7 +63,7 @@ class Transformers:
 def loaded(config: StackConfig, threads: int, draft_inflate: str = "") -> Iterator[Transformers]:
     """A worker with the same models, element type and cost inflation as the stack.
 
-    `draft_inflate`: that of the draft model, which is among the flags of its role there.
+    `draft_inflate`: cost inflation of the draft model, which the stack has in its role's flags.
     """
     with tempfile.TemporaryFile("w+") as log:
         process = subprocess.Popen(
@@ -95,11 +95,11 @@ def loaded(config: StackConfig, threads: int, draft_inflate: str = "") -> Iterat
 
 
 def _environment() -> dict[str, str]:
-    """Ours, with another way for idle threads to wait.
+    """This process's environment, with a different way for idle threads to wait.
 
-    Threads that spin for some microseconds between two parallel regions are best for a process
-    that has the machine to itself in its turn: sleeping at once costs it a little, spinning for
-    milliseconds, the default, costs it very much as soon as anything else runs.
+    For a process that has the machine to itself during its turn, it is best if threads spin for
+    some microseconds between two parallel regions. Sleeping at once costs a little. Spinning for
+    milliseconds, the default, costs very much as soon as anything else runs.
     """
     inherited = {name: value for name, value in os.environ.items() if name not in PASSIVE_WAIT}
     return {**inherited, **SHORT_SPIN}

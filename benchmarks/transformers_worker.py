@@ -1,7 +1,7 @@
-"""transformers' own `generate` in a process of its own, by lines of JSON on stdin and stdout.
+"""transformers' own `generate` in a separate process, with lines of JSON on stdin and stdout.
 
-The first line in says what to load; `ready` comes back. Every further line is a case, and its
-outcome comes back. Between two lines the process waits in a read and uses no CPU.
+The first input line says what to load, and is answered with `ready`. Every further line is a case,
+and is answered with its outcome. Between lines, the process waits in a read and uses no CPU.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ LOOKUP_TOKENS = 10
 
 
 class StepClock(BaseStreamer):  # type: ignore[misc]
-    """Notes when tokens come, and how many at a time."""
+    """Records when tokens arrive, and how many at a time."""
 
     def __init__(self) -> None:
         self.asked = time.perf_counter()
@@ -36,7 +36,7 @@ class StepClock(BaseStreamer):  # type: ignore[misc]
         self._prompt_seen = True
 
     def end(self) -> None:
-        """Nothing is buffered."""
+        """Does nothing: nothing is buffered."""
 
 
 class Worker:
@@ -77,14 +77,14 @@ class Worker:
 
 
 def sampling(temperature: float) -> dict[str, Any]:
-    """Arguments for the whole distribution at this temperature; 0 is greedy."""
+    """Arguments to sample from the whole distribution at this temperature; 0 is greedy."""
     if not temperature:
         return {"do_sample": False}
     return {"do_sample": True, "temperature": temperature, "top_k": 0, "top_p": 1.0}
 
 
 def load(folder: str, dtype: str) -> PreTrainedModel:
-    """A model that goes on past its end-of-text token, as all measured systems do."""
+    """A model that continues after its end-of-text token, as all measured systems do."""
     model = AutoModelForCausalLM.from_pretrained(
         folder, dtype=getattr(torch, dtype), attn_implementation="sdpa", local_files_only=True
     )
@@ -94,7 +94,7 @@ def load(folder: str, dtype: str) -> PreTrainedModel:
 
 
 def serve(orders: TextIO, answers: TextIO) -> None:
-    """Loads what the first line says, then answers line by line until stdin ends."""
+    """Loads what the first line says, then answers every line until stdin ends."""
     worker = Worker(json.loads(next(orders)))
     print(json.dumps({"ready": True, "threads": torch.get_num_threads()}), file=answers, flush=True)
     for line in orders:
@@ -102,7 +102,7 @@ def serve(orders: TextIO, answers: TextIO) -> None:
 
 
 if __name__ == "__main__":
-    # Whatever a library prints must not come between the answers.
+    # What libraries print must not mix with the answers.
     own_stdout = os.fdopen(os.dup(sys.stdout.fileno()), "w")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
     serve(sys.stdin, own_stdout)

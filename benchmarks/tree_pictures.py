@@ -1,7 +1,7 @@
-"""Draws for every strategy the draft tree of a real round: what was drafted, what was accepted.
+"""Draws, for every strategy, the draft tree of a real round with its accepted nodes.
 
-`python -m benchmarks.tree_pictures` starts all roles on the bundled pair, lets each strategy
-continue held-out text, and writes the round that shows most of what the strategy does to
+`python -m benchmarks.tree_pictures` starts all roles with the bundled pair, lets each strategy
+continue held-out text, and draws the round that shows most of the strategy to
 `docs/trees/STRATEGY.svg`.
 """
 
@@ -32,8 +32,8 @@ from orchestrator.stack_config import StackConfig
 
 FOLDER = REPOSITORY / "docs" / "trees"
 TOKENS, PROMPTS = 64, 4
-MOST_NODES, MOST_DEPTH = 22, 9  # what still can be read
-FIXED_NODES = {"token_recycling": 16, "opt_tree": 16}  # the others' drafts are as large as pays
+MOST_NODES, MOST_DEPTH = 22, 9  # for a legible picture
+FIXED_NODES = {"token_recycling": 16, "opt_tree": 16}  # the others choose their own size
 COLORS = {
     TokenSource.DRAFT_MODEL: "#9ec5fe",
     TokenSource.PROMPT_LOOKUP: "#ffda9e",
@@ -58,7 +58,7 @@ class Round:
 
     @property
     def interest(self) -> tuple[bool, bool, int, bool, int, int]:
-        """What makes a round worth showing: legible, not in vain, sources, branches, length."""
+        """Sort key for rounds to show: legible, something accepted, sources, branches, length."""
         tree, accepted = self.tree, len(self.verdict.accepted_nodes)
         legible = len(tree) <= MOST_NODES and max(tree.depths(), default=0) <= MOST_DEPTH
         branches = len(set(tree.parents)) < len(tree)
@@ -94,7 +94,7 @@ async def rounds(deployment: Deployment, strategy: str, prompt: Prompt) -> list[
 
 
 def heights(tree: DraftTree) -> dict[int, float]:
-    """A row for every node: leaves one below the other, parents beside their first child."""
+    """A row for every node: leaves one below the other, parents in the row of their first child."""
     children: dict[int, list[int]] = {}
     for node, parent in enumerate(tree.parents):
         children.setdefault(parent, []).append(node)
@@ -152,7 +152,7 @@ def draw(one: Round, text: Any, file: Path) -> None:
 
 
 async def main() -> None:
-    """Starts the roles, continues, draws."""
+    """Starts the roles, runs all strategies, and draws the pictures."""
     console = Console()
     config = StackConfig(port=0, http_port=None, drafter_port=0, verifier_port=0, inflate="300M")
     prompts = [*held_out_prompts(PROMPTS), *editing(PROMPTS).measured]

@@ -1,7 +1,7 @@
-"""Virtual time: what a machine of given costs would take for the forwards of the bundled pair.
+"""Virtual time: the bundled pair's forwards take the time that a machine's measured costs say.
 
-Forwards take what a cost curve says, exchanges and planning what is given; nothing else takes
-time. So two policies are compared by what they decide, on the costs of any machine.
+Forwards take what a cost curve says, and exchanges and planning take fixed times; nothing else
+takes time. So policies are compared by their decisions, with the costs of any machine.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ NS_PER_MS = 1e6
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Around:
-    """Milliseconds beside the forwards: of each verification, draft, draft forward and plan.
+    """Milliseconds in addition to forwards: per verification, draft, draft forward and plan.
 
-    As `benchmarks.run` finds them at 300M (two Zen 5 cores, decision 13).
+    The defaults are those measured by `benchmarks.run` at 300M (two Zen 5 cores, decision 13).
     """
 
     verify: float = 1.3
@@ -42,7 +42,7 @@ class Around:
 
 
 class Clock:
-    """What modules take for `time`; it stands still but for `advance`."""
+    """Replaces the module `time`; only `advance` and `set_to` change its time."""
 
     def __init__(self) -> None:
         self._now_ns = 0
@@ -56,26 +56,26 @@ class Clock:
         return self._now_ns / 1e9
 
     def advance(self, nanoseconds: float) -> None:
-        """Lets so much time pass."""
+        """Adds to the time."""
         self._now_ns += int(nanoseconds)
 
     def set_to(self, nanoseconds: int) -> None:
-        """Another time, an earlier one too: what two machines do at once is done in turn here."""
+        """Sets the time, even back: simultaneous work of two machines is done in turn here."""
         self._now_ns = nanoseconds
 
 
 class GivenCurve(CostCurve):
-    """A curve that the forwards of this process do not correct."""
+    """A cost curve that this process's forwards do not correct."""
 
     def observe(self, rows: int, context: int, batch: int, nanoseconds: int) -> None:
-        """Learns nothing."""
+        """Does nothing."""
 
 
 class World:
-    """The bundled pair at the costs of a profile, a clock, and what the drafter's process keeps.
+    """The bundled pair with the costs of a profile, a clock, and the state of a drafter process.
 
-    `pair` has the target, the draft model, and those that are smaller, as `bundled_pair` does.
-    `drafts_ahead`: the drafter has a machine of its own, and goes on while the target verifies.
+    `pair` has the target, the draft model and smaller ones, like the result of `bundled_pair`.
+    `drafts_ahead`: the drafter has its own machine, and continues while the target verifies.
     """
 
     def __init__(
@@ -89,7 +89,7 @@ class World:
         self._lines: dict[LanguageModel, CostLine] = {}
 
     def cost(self, model: LanguageModel, curve: tuple[CostPoint, ...]) -> None:
-        """From now on forwards of `model` take what `curve` says."""
+        """Makes forwards of `model` take the time that `curve` says."""
         model.costs = GivenCurve(curve)
         self._lines[model] = cost_line(curve)
 
@@ -97,7 +97,7 @@ class World:
     def run(self, task: Task[T], timings: ServiceTimings | None, around_ms: float = 0.0) -> T:
         """The task's result; each of its forwards takes `around_ms` longer than its curve says.
 
-        Without timings it takes no time at all.
+        Without timings, it takes no time.
         """
         try:
             wish = next(task)
@@ -115,9 +115,9 @@ class World:
             return result
 
     def meanwhile(self, strategy: Strategy, since_ns: int, around_ms: float) -> int:
-        """What a drafter does ahead from then until now; returns its forwards.
+        """Lets the drafter draft ahead from `since_ns` until now; returns its number of forwards.
 
-        Whoever asks it next waits until the last of them has ended.
+        The next request to it waits until the last of these has ended.
         """
         if not self.drafts_ahead:
             return 0

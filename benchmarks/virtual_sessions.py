@@ -40,7 +40,7 @@ from phrase_store.session import PhraseSession
 from verifier_service import session as verifier
 from verifier_service.round import verify
 
-# Every module that asks for the time while a request runs.
+# Every module that reads the time while a request runs.
 TIMED: tuple[ModuleType, ...] = (
     orchestrator.loop,
     orchestrator.drafting,
@@ -54,7 +54,7 @@ CHUNK_TOKENS = 256
 
 @contextlib.contextmanager
 def installed(world: World) -> Iterator[None]:
-    """Deployments made inside have their sessions here, and everything its time from here."""
+    """Within the context, deployments use this module's sessions and the world's clock."""
     around = NS_PER_MS * world.around.plan
 
     def propose(session: PhraseSession, *said: Any, **options: Any) -> DraftTree:
@@ -84,7 +84,7 @@ def _bound(kind: Any, world: World) -> Any:
 
 
 class _Services:
-    """Both models as a deployment knows them."""
+    """Both models as a deployment sees them."""
 
     def __init__(self, world: World) -> None:
         self.verifier: ModelInfo = world.target.info()
@@ -94,7 +94,7 @@ class _Services:
 
 
 class VerifierSession:
-    """As `orchestrator.verifier_session` has it, without a wire."""
+    """Like `orchestrator.verifier_session`, but without a wire."""
 
     def __init__(self, world: World, request: GenerationRequest) -> None:
         self._world = world
@@ -112,12 +112,12 @@ class VerifierSession:
         self.reopened = 0
 
     async def open(self, committed: Sequence[int]) -> Verification:
-        """The first token."""
+        """The verification that gives the first token."""
         return await self.verify(committed, EMPTY_TREE)
 
     async def verify(self, committed: Sequence[int], draft: DraftTree) -> Verification:
         """The verdict on `draft`."""
-        await asyncio.sleep(0)  # what waits for a quiet moment gets it
+        await asyncio.sleep(0)  # lets work that waits for an idle event loop run
         world, timings = self._world, ServiceTimings()
         task = verify(self._session, draft, chunk_tokens=CHUNK_TOKENS)
         verdict = world.run(task, timings)
@@ -130,7 +130,7 @@ class VerifierSession:
 
 
 class DrafterSession:
-    """As `orchestrator.drafter_session` has it, without a wire."""
+    """Like `orchestrator.drafter_session`, but without a wire."""
 
     def __init__(self, world: World, request: GenerationRequest) -> None:
         self._world, self._request = world, request
@@ -151,19 +151,19 @@ class DrafterSession:
 
     @property
     def is_due(self) -> bool:
-        """Whether it has prefilled, or so soon that a round waits for it."""
+        """Whether it has prefilled, or will have so soon that a round waits for it."""
         return self._ready_ns - self._world.clock.perf_counter_ns() <= self._waits_ns
 
     def fits(self, committed: Sequence[int]) -> bool:
-        """Whether the draft model has room for the text: prompts are shorter here."""
+        """Always true: prompts are shorter than the draft model's context here."""
         return True
 
     def fresh(self, committed: Sequence[int]) -> int:
-        """All of them: sessions share nothing here."""
+        """Number of tokens to compute: all of them, since sessions share nothing here."""
         return len(committed)
 
     def open(self, committed: Sequence[int], waits_s: float | None = None) -> None:
-        """Prefills, beside everything else."""
+        """Prefills in parallel with everything else."""
         world, request = self._world, self._request
         parts = request.speculation
         takes_all = request.strategy in WITH_SMALLER_MODELS
@@ -200,7 +200,7 @@ class DrafterSession:
         budget: DraftBudget,
         offer: DraftTree = EMPTY_TREE,
     ) -> Draft:
-        """A draft within the budget. Raises Unavailable where the session is opened first."""
+        """A draft within the budget. Raises Unavailable if the session had to be opened first."""
         await asyncio.sleep(0)
         if self._strategy is None:
             self.open(committed)
@@ -227,6 +227,6 @@ class DrafterSession:
         )
 
     async def close(self) -> None:
-        """Frees the slots, if any were taken."""
+        """Frees the slots, if there are any."""
         for slot in self._slots:
             slot.cache.release(slot)

@@ -1,7 +1,8 @@
-"""`python -m benchmarks.wire`: a bare gRPC echo, hot and after the pauses that a forward makes.
+"""`python -m benchmarks.wire`: a bare gRPC echo, hot and after pauses like those of a forward.
 
-What a round's wire can cost at best: no conversion, no work, two processes on this machine. After
-a forward pass the processor's caches hold weights instead of code, and idle threads sleep.
+It shows the lowest possible cost of a round's wire: no conversion, no work, two processes on this
+machine. After a forward pass, the processor's caches hold weights instead of code, and idle threads
+sleep.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from rich.table import Table
 METHOD = "Echo"
 MESSAGE = bytes(200)
 WARM_UP, REPEATS = 20, 300
-WEIGHTS_MIB = 64  # far more than the caches hold
+WEIGHTS_MIB = 64  # far more than fits into the caches
 
 
 async def _echo(messages: AsyncIterator[bytes], context: Any) -> AsyncIterator[bytes]:
@@ -48,7 +49,7 @@ async def _serve() -> None:
 
 
 async def _measure(port: int, pause_s: float, forward: bool) -> tuple[float, float]:
-    """Median and 95th percentile in milliseconds; a forward's own time is not counted."""
+    """Median and 95th percentile in milliseconds, without a forward's own time."""
     times: list[float] = []
     async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
         call = channel.stream_stream(f"/bench/{METHOD}")()

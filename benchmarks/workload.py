@@ -12,7 +12,7 @@ FIRST_SEED = 2026
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
-    """One continuation: every system gets the same; past end-of-text tokens it goes on."""
+    """One continuation, the same for every system; it goes on after end-of-text tokens."""
 
     prompt: Prompt
     tokens: int
@@ -23,16 +23,16 @@ class Case:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workload:
-    """Prompts in turn, each pass over them with seeds of its own."""
+    """Prompts in turn; each pass over them has its own seeds."""
 
     name: str
     material: Material
     tokens: int
     temperatures: tuple[float, ...]
-    passes: int = 6  # the time is mostly up before
+    passes: int = 6  # the time is usually up earlier
 
     def repetitions(self) -> Iterator[list[Case]]:
-        """A prompt at the main temperature; at the others too, every second time it is its turn."""
+        """One prompt each: at the first temperature, and every second time at all of them."""
         prompts = self.material.measured
         for number in range(self.passes * len(prompts)):
             turn, place = divmod(number, len(prompts))
@@ -41,7 +41,7 @@ class Workload:
             yield [self._case(prompt, t, FIRST_SEED + number) for t in temperatures]
 
     def warm_up(self) -> Case:
-        """Short, and not measured."""
+        """A short case that is not measured."""
         return Case(
             prompt=self.material.measured[0],
             tokens=12,
@@ -51,7 +51,7 @@ class Workload:
         )
 
     def warming(self) -> Iterator[Case]:
-        """What fills a warm pool: as long as what is measured, on other prompts."""
+        """Cases that fill a warm pool: as long as the measured ones, with other prompts."""
         for number, prompt in enumerate(self.material.warming):
             yield self._case(prompt, self.temperatures[0], number)
 

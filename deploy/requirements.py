@@ -1,7 +1,7 @@
-"""What an installation with some extras needs but our own code: `python -m requirements EXTRA…`.
+"""Prints the dependencies of an installation with extras: `python -m requirements EXTRA…`.
 
 The images install libraries in a layer of their own, so that a change of code costs no download.
-Runs on nothing but the standard library, in the folder that holds pyproject.toml.
+Needs only the standard library; run it in the folder that holds pyproject.toml.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ OURS = re.compile(r"draftloop\[([\w,-]+)\]")
 
 
 def requirements(extras: list[str]) -> list[str]:
-    """Requirements of the base and the extras, those of nested extras instead of their names."""
+    """Requirements of the base and of the extras, with nested extras expanded."""
     project = tomllib.loads(Path("pyproject.toml").read_text(encoding="utf-8"))["project"]
     found = dict.fromkeys(project["dependencies"])
     waiting = list(extras)

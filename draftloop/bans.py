@@ -1,6 +1,7 @@
-"""Tokens that may not come: never, behind certain others, or too early to end the text.
+"""Tokens that are banned: always, after certain other tokens, or as an early end of the text.
 
-As a grammar is, they are a part of the law that tokens are sampled from, on both model services.
+Like a grammar, bans are part of the law that tokens are sampled from. Both model services apply
+them.
 """
 
 from __future__ import annotations
@@ -12,16 +13,16 @@ from draftloop.errors import InvalidInput
 MAX_BAD_WORDS = 256
 MAX_BAD_WORD_LETTERS = 1024
 MAX_BAD_WORD_TOKENS = 64
-MAX_SEQUENCES = 2 * MAX_BAD_WORDS  # each as it begins a text, and as it comes behind a space
+MAX_SEQUENCES = 2 * MAX_BAD_WORDS  # each at the beginning of a text and after a space
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bans:
-    """What is left out of the distribution, whatever the model says.
+    """Tokens that are removed from the distribution, whatever the model predicts.
 
-    allowed: the only tokens that may come; empty where any may. sequences: the output, of which
-    the prompt is no part, has none of them in it. min_tokens: none of `ends` is among the output's
-    first so many tokens.
+    allowed: the only tokens that may be generated; empty means that all may. sequences: token
+    sequences that must not occur in the output; the prompt is not searched. min_tokens: none of the
+    tokens in `ends` may be among the first `min_tokens` tokens of the output.
     """
 
     allowed: tuple[int, ...] = ()
@@ -31,11 +32,11 @@ class Bans:
 
     @property
     def any(self) -> bool:
-        """Whether there is one."""
+        """Whether anything is banned."""
         return bool(self.allowed or self.sequences or (self.min_tokens and self.ends))
 
     def validate(self, vocabulary_size: int) -> None:
-        """Raises InvalidInput for tokens that are none, or where nothing might be left to say."""
+        """Raises InvalidInput for ids outside the vocabulary, or if no token might be left."""
         in_sequences = [token for sequence in self.sequences for token in sequence]
         for name, tokens in (
             ("allowed_token_ids", self.allowed), ("bad_words", in_sequences), ("ends", self.ends),

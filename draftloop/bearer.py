@@ -1,4 +1,4 @@
-"""API keys as clients send them."""
+"""API keys in the form in which clients send them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,10 @@ from draftloop.errors import InvalidInput
 
 
 def bearer(api_key: str) -> str:
-    """The value of `authorization`. Raises InvalidInput, which does not show it, for no key."""
+    """The value of the `authorization` header.
+
+    Raises InvalidInput if the key is empty or not printable ASCII; the error does not show the key.
+    """
     if not api_key or not api_key.isascii() or not api_key.isprintable():
         raise InvalidInput.passed_on("api_key", "must be printable ASCII, and not empty")
     return f"Bearer {api_key}"

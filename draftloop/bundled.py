@@ -1,4 +1,4 @@
-"""The models that come with a clone of the repository, and with no package that was installed."""
+"""The bundled models. They come with a clone of the repository, not with the installed package."""
 
 from __future__ import annotations
 
@@ -12,5 +12,5 @@ ONLY_IN_A_CLONE = (
 
 
 def is_left_behind(folder: Path) -> bool:
-    """Whether it would be one of theirs, and they are not here."""
+    """Whether `folder` would be a bundled model, but does not exist in this installation."""
     return folder.parent == FOLDER and not folder.exists()

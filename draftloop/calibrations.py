@@ -1,4 +1,4 @@
-"""What a process's estimates are worth, learned over all of its sessions."""
+"""Calibrations of a process, learned over all of its sessions."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ STEP = 0.25
 
 
 def step_of(temperature: float) -> int:
-    """Which temperatures are about the same; the highest ones all are."""
+    """The temperature in steps of `STEP`; all temperatures from about 2 on are the same step."""
     return min(round(temperature / STEP), 8)
 
 
 class Calibrations:
-    """One calibration for every quarter of temperature: noise decides how often models agree."""
+    """One calibration per step of temperature, since noise decides how often models agree."""
 
     def __init__(self) -> None:
         self._by_step: defaultdict[int, Calibration] = defaultdict(Calibration)
 
     def of(self, temperature: float) -> Calibration:
-        """The one that sessions of about this temperature share."""
+        """The calibration that sessions of about this temperature share."""
         return self._by_step[step_of(temperature)]

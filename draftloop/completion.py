@@ -1,4 +1,4 @@
-"""What a generation gives a client: its text in pieces or whole, and what it cost."""
+"""Results of a generation for clients: its text, in pieces or whole, and what it cost."""
 
 from __future__ import annotations
 
@@ -13,7 +13,10 @@ from draftloop.tree import TokenSource
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceFigures:
-    """Nodes of one source: proposed, verified, accepted, and how many the estimates promised."""
+    """Nodes from one source: proposed, drafted (sent to the verifier), and accepted.
+
+    `expected` is the number of accepted nodes that their estimates predicted.
+    """
 
     source: TokenSource
     proposed: int
@@ -24,7 +27,7 @@ class SourceFigures:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Usage:
-    """Tokens that went in and came out; of the prompt's, those that had been computed before."""
+    """Number of tokens in and out; `cached_tokens` of the prompt had been computed before."""
 
     prompt_tokens: int
     completion_tokens: int
@@ -32,16 +35,16 @@ class Usage:
 
     @property
     def total_tokens(self) -> int:
-        """Both together."""
+        """Prompt and completion together."""
         return self.prompt_tokens + self.completion_tokens
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figures:
-    """The drafts of one request and what became of them.
+    """Statistics of one request's drafts.
 
-    `accepted_per_position[i]` counts accepted nodes of depth i + 1; `ends` counts rounds by what
-    ended their draft.
+    `accepted_per_position[i]` counts accepted nodes of depth i + 1. `ends` counts rounds by the
+    reason for which their draft ended.
     """
 
     strategy: str
@@ -76,7 +79,7 @@ class Timings:
 class Summary:
     """How a generation ended and what it cost.
 
-    `finish_reason` is "stop" or "length". With `seed` the same request gives the same tokens again.
+    `finish_reason` is "stop" or "length". Repeating the request with `seed` gives the same tokens.
     """
 
     request_id: str
@@ -97,8 +100,9 @@ class Summary:
 class Piece:
     """Newly committed tokens, where each came from, and their text.
 
-    The text is empty while a character or a possible stop text is incomplete. `logprobs` has an
-    entry for every token where the request asked for them, and the first piece has the prompt's.
+    The text is empty while a character or a possible stop text is incomplete. `logprobs` has one
+    entry per token if the request asked for them. `prompt_logprobs`, if asked for, come with the
+    first piece.
     """
 
     text: str = ""
@@ -110,7 +114,7 @@ class Piece:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Completion(Summary):
-    """A whole generation: all its pieces as one, and its summary."""
+    """A whole generation: all of its pieces joined, and its summary."""
 
     text: str
     token_ids: tuple[int, ...]
@@ -121,7 +125,7 @@ class Completion(Summary):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeploymentInfo:
-    """What a deployment says of itself."""
+    """A deployment's description of itself: version, models, strategies and limits."""
 
     version: str
     verifier: ModelInfo

@@ -25,20 +25,20 @@ REPOSITORY = Path(__file__).resolve().parent.parent
 
 
 def settings_config(role: str) -> SettingsConfigDict:
-    """How the settings of one role are read; unknown flags are errors."""
+    """Configuration for reading one role's settings; unknown flags are errors."""
     return SettingsConfigDict(
         env_prefix=prefix_of(role),
         extra="forbid",
         cli_prog_name=f"draftloop serve {role}",
         cli_kebab_case=True,
         cli_implicit_flags=True,
-        cli_exit_on_error=False,  # or there would be the whole usage before it
+        cli_exit_on_error=False,  # otherwise argparse prints its whole usage first
         frozen=True,
     )
 
 
 class ServiceSettings(BaseSettings):
-    """What every service has."""
+    """Settings that every service has."""
 
     listen: str = Field(description="address to listen on, host:port; port 0 takes a free one")
     address_file: Path | None = Field(
@@ -74,7 +74,7 @@ class ServiceSettings(BaseSettings):
 
     @property
     def server_tls(self) -> ServerTls | None:
-        """How to encrypt what clients send; None is not at all."""
+        """TLS files of this server; None means no encryption."""
         if self.tls_certificate is None or self.tls_key is None:
             return None
         return ServerTls(
@@ -107,12 +107,12 @@ class ServiceSettings(BaseSettings):
         return endpoint
 
     def effective(self) -> dict[str, Any]:
-        """All values for the start-up log line; secrets print as stars."""
+        """All values for the log line at startup; secrets appear as stars."""
         return self.model_dump(mode="json")
 
     @classmethod
     def from_command_line(cls, arguments: list[str]) -> Self:
-        """Reads flags over environment over defaults.
+        """Reads flags, then environment, then defaults; the first that has a setting wins.
 
         Raises StartupFailure naming every setting that breaks its rule.
         """
@@ -126,7 +126,7 @@ class ServiceSettings(BaseSettings):
 
     @classmethod
     def _misread(cls, complaint: str) -> str:
-        """One line per unknown flag; for the rest argparse's own words."""
+        """One line per unknown flag; for other errors, argparse's own message."""
         said = complaint.removeprefix("error parsing CLI: ")
         words = said.removeprefix("unrecognized arguments: ").split()
         flags = [word for word in words if word.startswith("-")]
@@ -149,7 +149,7 @@ Quantization = Literal["none", "int8", "w8a8", "w4a8"]
 
 
 class ModelServiceSettings(ServiceSettings):
-    """What both model services have."""
+    """Settings that both model services have."""
 
     model: Path = Field(description="folder of a Hugging Face causal language model")
     dtype: Dtype = Field(
@@ -240,7 +240,10 @@ class ModelServiceSettings(ServiceSettings):
 
 
 def broken_rules(error: ValidationError) -> Iterator[tuple[str, str, Any]]:
-    """Of every value that breaks one: its name, empty for the whole, the rule, and the value."""
+    """For every value that breaks a rule: its name, the rule, and the value.
+
+    The name is empty if the rule concerns the settings as a whole.
+    """
     for problem in error.errors(include_url=False):
         name = ".".join(str(part) for part in problem["loc"])
         yield name, problem["msg"].removeprefix("Value error, "), problem["input"]
@@ -249,7 +252,7 @@ def broken_rules(error: ValidationError) -> Iterator[tuple[str, str, Any]]:
 def explain(error: ValidationError) -> str:
     """One line per broken rule: setting, rule and value.
 
-    A rule that tells the value itself has its reasons: it masks secrets.
+    The value is not added to a rule that already mentions it: such a rule masks secrets.
     """
     lines = []
     for name, rule, value in broken_rules(error):
@@ -259,7 +262,7 @@ def explain(error: ValidationError) -> str:
 
 
 def host_and_port(address: str) -> str:
-    """The address, if it is one. Raises ValueError where it is not."""
+    """Returns the address unchanged if it is host:port; raises ValueError otherwise."""
     host, separator, port = address.rpartition(":")
     if not separator or not host or not port.isdecimal() or int(port) > 65535:
         raise ValueError("must be host:port with a port from 0 to 65535")
@@ -267,7 +270,7 @@ def host_and_port(address: str) -> str:
 
 
 def comma_separated(text: str) -> list[str]:
-    """The entries of a setting that is a list."""
+    """The entries of a comma-separated setting, without empty ones."""
     return [entry.strip() for entry in text.split(",") if entry.strip()]
 
 

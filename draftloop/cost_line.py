@@ -1,4 +1,4 @@
-"""What a forward costs by its number of rows, read off the points that a service measured."""
+"""Time of a forward by its number of rows, interpolated between a service's measured points."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from draftloop.model_info import CostPoint
 
 @dataclass(frozen=True, slots=True)
 class CostLine:
-    """Time of a forward by its rows: the new tokens of all its sessions.
+    """Time of a forward by its number of rows, which are the new tokens of all its sessions.
 
-    `times[i]` in nanoseconds belongs to `rows[i]` and comes from point `points[i]` of the curve.
+    `times[i]`, in nanoseconds, belongs to `rows[i]` and comes from point `points[i]` of the curve.
     """
 
     context: int
@@ -25,7 +25,7 @@ class CostLine:
     points: tuple[int, ...]
 
     def nanoseconds(self, rows: float) -> float:
-        """Expected time: straight between points, in proportion beyond; 1.0 without points."""
+        """Expected time: linear between points, proportional beyond them; 1.0 without points."""
         if not self.rows:
             return 1.0
         right = bisect_left(self.rows, rows)
@@ -39,10 +39,11 @@ class CostLine:
 
 
 def cost_line(curve: Sequence[CostPoint], context: int | None = None, batch: int = 1) -> CostLine:
-    """The line nearest to a context (the fullest one if None) and a number of sessions.
+    """The measured line nearest to a context and a number of sessions.
 
-    Long contexts and batches are measured at few sizes: beyond the largest of these the line goes
-    on like the fullest one, scaled to meet it.
+    `context` None means the context with the most points. Long contexts and batches are measured at
+    few sizes; beyond the largest of these, the line continues like the one with the most points,
+    scaled so that the two meet.
     """
     lines = _measured_lines(curve)
     if not lines:

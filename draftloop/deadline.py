@@ -1,4 +1,4 @@
-"""The moment after which nobody waits for a request's answer any more."""
+"""The deadline of a request: after it, nobody waits for the answer any more."""
 
 from __future__ import annotations
 
@@ -11,17 +11,18 @@ from typing import Self
 
 from draftloop.errors import DeadlineExceeded
 
-# A call's time is rounded up on its way, by as large a share of it, and clocks are that far apart:
-# who gives up in time does so a little before the time is over here.
+# gRPC rounds a call's timeout up on the wire, by up to this share of it, and clocks differ by up to
+# this time. A client that gives up exactly at its deadline therefore does so a little before it has
+# passed here.
 ROUNDED_UP, CLOCKS_APART_S = 0.01, 0.01
-LONGEST_S = 1e9  # thirty years: gRPC cannot count much further, and nobody waits
+LONGEST_S = 1e9  # thirty years: gRPC cannot represent much more, and nobody waits that long
 
 
 @dataclass(frozen=True, slots=True)
 class Deadline:
-    """A moment of the monotonic clock, in seconds; None is never.
+    """A moment on the monotonic clock, in seconds; None means never.
 
-    Where the client knows it too, it may give up up to `slack_s` before.
+    A client that knows the same deadline may give up as much as `slack_s` earlier.
     """
 
     at: float | None = None
@@ -29,18 +30,18 @@ class Deadline:
 
     @classmethod
     def after(cls, seconds: float | None) -> Self:
-        """So many seconds from now; never, where that is longer than anybody waits."""
+        """The deadline `seconds` from now; never, if `seconds` is None or more than LONGEST_S."""
         if seconds is None or seconds > LONGEST_S:
             return cls()
         return cls(time.monotonic() + seconds, CLOCKS_APART_S + ROUNDED_UP * seconds)
 
     @property
     def reached(self) -> bool:
-        """Whether who gives up now does so because of it."""
+        """Whether a call that was given up just now was given up because of this deadline."""
         return self.at is not None and time.monotonic() >= self.at - self.slack_s
 
     def remaining(self) -> float | None:
-        """Seconds left; None where there is no limit. Raises DeadlineExceeded once it is past."""
+        """Seconds left; None if there is no limit. Raises DeadlineExceeded once it has passed."""
         if self.at is None:
             return None
         left = self.at - time.monotonic()
@@ -50,12 +51,12 @@ class Deadline:
 
     @contextlib.asynccontextmanager
     async def bounding(self) -> AsyncIterator[None]:
-        """Calls off what runs within once it is past. Raises DeadlineExceeded then."""
+        """Cancels the block when the deadline passes, and then raises DeadlineExceeded."""
         bound = asyncio.timeout(self.remaining())
         try:
             async with bound:
                 yield
         except TimeoutError:
-            if not bound.expired():  # it is another's
+            if not bound.expired():  # another timeout's error
                 raise
             raise DeadlineExceeded from None

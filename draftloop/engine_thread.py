@@ -1,4 +1,4 @@
-"""The thread that runs models, for those who must not import torch to know of it."""
+"""The name of the thread that runs models, for modules that must not import torch."""
 
 from __future__ import annotations
 
@@ -8,5 +8,5 @@ NAME = "engine"
 
 
 def is_running() -> bool:
-    """Whether this process has one."""
+    """Whether this process has an engine thread."""
     return any(thread.name == NAME for thread in threading.enumerate())

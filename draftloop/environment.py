@@ -1,4 +1,4 @@
-"""Which variables of the environment are the project's; a name that nobody reads is a mistake."""
+"""The project's environment variables; a variable of ours that nothing reads is a mistake."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ ENVIRONMENT_PREFIX = "DRAFTLOOP_"
 ROLES = ("orchestrator", "drafter", "verifier")
 
 API_KEY = "DRAFTLOOP_API_KEY"
-# What a role reads that has no `…_PHRASES_URL` of its own, and `draftloop phrases`; the first wins.
+# Read by roles that have no `…_PHRASES_URL` of their own, and by `draftloop phrases`. The first one
+# that is set wins.
 PHRASES_URL = ("DRAFTLOOP_PHRASES_URL", "DRAFTLOOP_PHRASE_LOG")
 PROBE_TLS = (
     "DRAFTLOOP_TLS_CA",
@@ -19,11 +20,12 @@ PROBE_TLS = (
     "DRAFTLOOP_TLS_KEY",
     "DRAFTLOOP_TLS_SERVER_NAME",
 )
-# All that are read and are no role's setting.
+# All variables that are read but are not a role's setting.
 SHARED = (API_KEY, *PHRASES_URL, *PROBE_TLS)
 
-# Kubernetes and Docker tell of a service `draftloop-verifier` by such names, in every container
-# that is linked to it. What ends in _PORT alone has an address with its protocol for a value.
+# For a service called `draftloop-verifier`, Kubernetes and Docker set variables with such names in
+# every container that is linked to it. The value of a name that ends in _PORT is then an address
+# with its protocol.
 _SERVICE_LINK = re.compile(
     r"(.+_)?SERVICE_(HOST|PORT(_.+)?)=.*"
     r"|(.+_)?PORT_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?=.*"
@@ -33,23 +35,23 @@ _SERVICE_LINK = re.compile(
 
 
 def prefix_of(role: str) -> str:
-    """What the variables of a role's settings begin with."""
+    """Prefix of the variables that hold a role's settings."""
     return f"{ENVIRONMENT_PREFIX}{role.upper()}_"
 
 
 def shared_phrases_url(environment: Mapping[str, str]) -> str | None:
-    """The phrase log of everybody who is told no other one; an empty one is none."""
+    """URL of the phrase log for whatever has no setting of its own; None if empty or unset."""
     return next((url for name in PHRASES_URL if (url := environment.get(name))), None)
 
 
 def unknown_names(
     prefix: str, settings: Iterable[str], environment: Mapping[str, str]
 ) -> dict[str, str]:
-    """Names of ours that nobody reads, each with the nearest of those that somebody does, if any.
+    """Variables with our prefix that nothing reads, each with the nearest known name.
 
-    `prefix` is that of the role that starts, `settings` are the names of its settings. Names with
-    another role's prefix are that role's to judge. Capitals are all the same, as they are where
-    settings are read.
+    `prefix` is that of the role that is starting, and `settings` are the names of its settings. The
+    nearest name is empty if none is similar. Names with another role's prefix are left for that
+    role to check. Case is ignored, as it is when settings are read.
     """
     known = {prefix + setting.upper() for setting in settings} | set(SHARED)
     others = tuple(other for role in ROLES if (other := prefix_of(role)) != prefix)
@@ -64,9 +66,9 @@ def unknown_names(
 
 
 def _nearest(name: str, prefix: str, known: Collection[str], others: Iterable[str]) -> str:
-    """Empty where none is near. Beginnings in common say nothing: they are not compared.
+    """The known name most similar to `name`, compared without the common prefix; empty if none is.
 
-    Where the role's name may be what is misspelt, the setting under another role's is one.
+    If the role's name may be misspelt, the same setting under the other roles is a candidate too.
     """
     setting = name.removeprefix(ENVIRONMENT_PREFIX).partition("_")[2]
     meant = [*known, *(other + setting for other in others if setting)]

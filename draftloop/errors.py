@@ -1,31 +1,31 @@
-"""The exception tree. `rpc/interceptors.py` alone turns it into gRPC statuses."""
+"""The exception tree. Only `rpc/interceptors.py` translates it into gRPC statuses."""
 
 from __future__ import annotations
 
 from typing import Any, Self
 
 SHOWN_VALUE_LENGTH = 80
-SHOWN_LENGTH = 1500  # of a description; a gRPC status may hold less: `rpc/interceptors.py`
+SHOWN_LENGTH = 1500  # of a description; for gRPC, `rpc/interceptors.py` may shorten it further
 
 
 def shortened(text: str, most: int) -> str:
-    """The text, or so many letters of it and a sign that there are more."""
+    """The text; if it is longer than `most` characters, its beginning and an ellipsis."""
     return text if len(text) <= most else text[:most] + "…"
 
 
 class DraftloopError(Exception):
-    """Base of everything that Draftloop raises on purpose; the text is for the user."""
+    """Base of all errors that Draftloop raises on purpose; their text is meant for the user."""
 
 
 class InvalidInput(DraftloopError):
-    """A user's mistake: names the field, the rule with its limit, and the value given."""
+    """Invalid user input; names the field, the rule with its limit, and the value given."""
 
     def __init__(self, field: str, rule: str, value: Any) -> None:
         self._describe(field, f"{rule}; got {shortened(repr(value), SHOWN_VALUE_LENGTH)}")
 
     @classmethod
     def passed_on(cls, field: str, description: str) -> Self:
-        """Another service's word on the mistake, as it came."""
+        """An error with another component's description of the mistake, unchanged."""
         error = cls.__new__(cls)
         error._describe(field, description)
         return error
@@ -37,7 +37,7 @@ class InvalidInput(DraftloopError):
 
 
 class Overloaded(DraftloopError):
-    """The bounded queue is full; worth trying again after `retry_after_s` seconds."""
+    """The bounded queue is full; the caller may try again after `retry_after_s` seconds."""
 
     def __init__(self, message: str, retry_after_s: float = 1.0) -> None:
         self.retry_after_s = retry_after_s
@@ -45,15 +45,15 @@ class Overloaded(DraftloopError):
 
 
 class Unauthenticated(DraftloopError):
-    """Nobody knows who calls: no API key came, or one that is not known."""
+    """The caller sent no API key, or one that is not known."""
 
 
 class Forbidden(DraftloopError):
-    """Who calls is known, and may not do this."""
+    """The caller is known but may not do this."""
 
 
 class Unavailable(DraftloopError):
-    """A part that the request cannot do without is not reachable or not ready."""
+    """A required component is unreachable or not ready."""
 
     def __init__(self, message: str, retry_after_s: float = 1.0) -> None:
         self.retry_after_s = retry_after_s
@@ -61,14 +61,14 @@ class Unavailable(DraftloopError):
 
 
 class DeadlineExceeded(DraftloopError):
-    """The time that the client gave has passed; nobody waits for an answer any more."""
+    """The client's time limit has passed; nobody waits for an answer any more."""
 
     def __init__(self) -> None:
         super().__init__("the request's deadline has passed")
 
 
 class StaleSession(DraftloopError):
-    """The message assumes another committed length than the session has."""
+    """The message assumes a committed length that is not the session's."""
 
     def __init__(self, *, assumed: int, actual: int) -> None:
         self.actual = actual
@@ -76,18 +76,18 @@ class StaleSession(DraftloopError):
 
 
 class SessionLost(DraftloopError):
-    """The session does not exist any more; reopen it from the committed tokens."""
+    """The session no longer exists; reopen it from the committed tokens."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(f"the session is gone: {reason}; reopen it from the committed tokens")
 
 
 class Mismatch(DraftloopError):
-    """Two services do not fit together: other vocabularies or protocol versions."""
+    """Two services are incompatible, for instance in vocabulary, model or protocol version."""
 
 
 class AnswerTooLarge(DraftloopError):
-    """What was asked for does not fit a message, and would not the next time either."""
+    """The answer does not fit into a message; trying again would not help."""
 
     def __init__(self, size: int, most: int) -> None:
         super().__init__(f"answer: must have at most {most} bytes; got {size}")

@@ -1,15 +1,16 @@
-"""What tells that a file which is read again and again has another content by now."""
+"""Detects that a file which is read repeatedly has changed."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-# When it was written, which file it is, and how long: that may differ within one tick of the clock.
+# Time of modification, inode, and size. The last two may differ when a file is written twice within
+# one tick of the clock.
 FileState = tuple[int, int, int]
 
 
 def state_of(file: Path) -> FileState | None:
-    """None while it cannot be looked at, as between two steps of who replaces it."""
+    """The file's state; None while it cannot be read, for instance while it is being replaced."""
     try:
         found = file.stat()
     except OSError:

@@ -1,4 +1,4 @@
-"""What an output must look like: a grammar, by which some tokens may come next and no others."""
+"""Grammars: the form that an output as a whole must have."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Literal, get_args
 
 from draftloop.errors import InvalidInput
 
-# JSON Schema; a regular expression; a JSON list of texts; Lark's or llama.cpp's (GBNF) notation.
+# A JSON Schema; a regular expression; a JSON list of texts; Lark's or llama.cpp's (GBNF) notation.
 Format = Literal["json_schema", "regex", "choice", "grammar"]
 FORMATS: tuple[Format, ...] = get_args(Format)
 MOST_LETTERS = 65_536
@@ -18,20 +18,20 @@ ANY_OBJECT = '{"type": "object"}'
 
 @dataclass(frozen=True, slots=True)
 class Grammar:
-    """The output as a whole is a text of it; then it ends."""
+    """The output as a whole must be a text of the grammar, after which it ends."""
 
     format: Format
     text: str
 
     @property
     def field(self) -> str:
-        """Its name in a request."""
+        """Name of the field that holds it in a request."""
         return f"grammar.{self.format}"
 
     def validate(self) -> None:
-        """Raises InvalidInput where it is too long, or none by its form.
+        """Raises InvalidInput if the text is too long, or malformed as far as its format tells.
 
-        Whether it means anything `draftloop.grammars` knows.
+        Whether it can be followed is decided by `draftloop.grammars`.
         """
         if self.format not in FORMATS:
             raise InvalidInput("grammar", f"must be one of {', '.join(FORMATS)}", self.format)
@@ -44,7 +44,7 @@ class Grammar:
             raise InvalidInput(self.field, "must not end in a single backslash", self.text)
 
     def require_end(self, stop_token_ids: Collection[int]) -> None:
-        """Raises InvalidInput where the model has no token to end such a text with."""
+        """Raises InvalidInput if the model has no token with which to end the output."""
         if not stop_token_ids:
             rule = "needs a model with a token that ends a text"
             raise InvalidInput("grammar", rule, self.field)

@@ -1,4 +1,4 @@
-"""Ctrl-C while a process only imports: a line, and no traceback from wherever that was."""
+"""Ctrl-C while a process is still importing: one line instead of a traceback."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ INTERRUPTED = 130  # a shell's exit status for SIGINT
 
 @contextlib.contextmanager
 def ends_at_once(who: str) -> Iterator[None]:
-    """Within it Ctrl-C ends the process where it stands: nothing is there yet to be unwound.
+    """Within the context, Ctrl-C ends the process at once: there is nothing yet to clean up.
 
-    Who takes SIGINT over within it, as a role does once it listens, has it. Where SIGINT is ignored
-    or was taken over before, and in threads beside the main one, nothing changes.
+    Code inside that installs its own SIGINT handler, as a role does once it listens, keeps it.
+    Nothing changes if SIGINT was ignored or already handled, or in threads other than the main one.
     """
     usual = signal.default_int_handler
     if (
@@ -27,7 +27,7 @@ def ends_at_once(who: str) -> Iterator[None]:
         return
 
     def end(_number: int, _frame: object) -> None:
-        with contextlib.suppress(OSError):  # not by sys.stderr, in which this may have come
+        with contextlib.suppress(OSError):  # sys.stderr itself may be what was interrupted
             os.write(2, f"{who}: interrupted\n".encode())
         os._exit(INTERRUPTED)
 

@@ -1,4 +1,4 @@
-"""How busy a service says it is."""
+"""How busy a service is."""
 
 from __future__ import annotations
 
@@ -7,8 +7,10 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServiceLoad:
-    """Sessions with and without a slot, what a message has taken of late, in nanoseconds, and how
-    many forwards were run so far.
+    """Load as a service reports it.
+
+    Sessions with and without a slot, the recent time per message in nanoseconds, and the number of
+    forwards since the start.
     """
 
     running_sessions: int = 0
@@ -18,5 +20,5 @@ class ServiceLoad:
 
     @property
     def sessions(self) -> int:
-        """All sessions, served or not."""
+        """All sessions, with or without a slot."""
         return self.running_sessions + self.waiting_sessions

@@ -1,11 +1,11 @@
-"""How likely the target model found what it said."""
+"""Log-probabilities that the target model gave to tokens."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-# As many as the field's other servers give.
+# The limit that other servers have.
 MOST_TOP_LOGPROBS = 20
 
 
@@ -13,8 +13,9 @@ MOST_TOP_LOGPROBS = 20
 class TokenLogprobs:
     """Natural logarithms of the model's own probabilities.
 
-    Before bias, penalties, bans, grammar and temperature. `top` are the likeliest tokens at the
-    same position, likeliest first; a grammar or a ban may forbid some of them.
+    They are taken before bias, penalties, bans, grammar and temperature. `top` holds the most
+    likely tokens at the same position, the most likely first; a grammar or a ban may forbid some of
+    them.
     """
 
     token_id: int
@@ -24,10 +25,11 @@ class TokenLogprobs:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PromptLogprobs:
-    """The same of every token of a prompt behind the first, of which nothing can be said.
+    """Log-probabilities of every token of a prompt except the first, which has none.
 
-    In parallel lists, since prompts are long. `ranks`: 1 is the likeliest token at that place.
-    `top_token_ids` and `top_logprobs`: the `count` likeliest of each place, place after place.
+    They are held in parallel lists, since prompts are long. `ranks`: 1 is the most likely token at
+    that position. `top_token_ids` and `top_logprobs`: the `count` most likely tokens of each
+    position, one position after another.
     """
 
     count: int = 0
@@ -37,14 +39,14 @@ class PromptLogprobs:
     top_logprobs: list[float] = field(default_factory=list)
 
     def entries(self, prompt: Sequence[int]) -> Iterator[TokenLogprobs]:
-        """One for every token of the prompt behind the first."""
+        """One entry for every token of the prompt except the first."""
         for place, (token, logprob) in enumerate(zip(prompt[1:], self.logprobs, strict=True)):
             top = slice(place * self.count, (place + 1) * self.count)
             pairs = zip(self.top_token_ids[top], self.top_logprobs[top], strict=True)
             yield TokenLogprobs(token, logprob, tuple(pairs))
 
     def fits(self, prompt_length: int) -> bool:
-        """Whether the lists belong to such a prompt."""
+        """Whether the lists have the lengths that belong to a prompt of this length."""
         places = prompt_length - 1
         tops = {len(self.top_token_ids), len(self.top_logprobs)}
         return len(self.logprobs) == len(self.ranks) == places and tops == {places * self.count}

@@ -14,33 +14,33 @@ from typing import Any, TextIO, cast
 
 import structlog
 
-# Of bytes: a pipe that polls as writable has a page that is free.
+# In bytes: a pipe that polls as writable has at least one free page.
 PIECE = 4096
 MODEL_SERVICES = ("drafter", "verifier")
 
 
 class Output(io.TextIOBase):
-    """A file that takes lines as long as it can: a full disk costs its lines, never a request.
+    """A stream for log lines that never blocks or fails: lines that cannot be written are dropped.
 
-    So does a reader that stands still, at the other end of a pipe or socket. Nothing is kept for
-    later, so nothing fails again at the process's end and spoils its status.
+    That is the case on a full disk, or if the reader of a pipe or socket has stopped reading.
+    Nothing is buffered, so no write can fail at the end of the process and change its exit status.
     """
 
     def __init__(self, number: int, told: Callable[[int], str]) -> None:
-        """`told`: the line that says how many were lost."""
+        """`told` makes the line that says how many lines were dropped."""
         self._told = told
         self._file = io.FileIO(number, "w", closefd=False)
         kind = os.fstat(number).st_mode
         self._room = _Room(number) if stat.S_ISFIFO(kind) or stat.S_ISSOCK(kind) else None
         self._dropped = 0  # lines
-        self._cut = False  # whether the last line that was begun has no end
+        self._cut = False  # whether the last line was written only in part
 
     def fileno(self) -> int:
-        """The file's own."""
+        """The file descriptor."""
         return self._file.fileno()
 
     def write(self, text: str) -> int:
-        """Says that all is well, whatever became of it."""
+        """Writes as much as possible; reports success in any case."""
         with contextlib.suppress(OSError):
             data = text.encode(errors="backslashreplace")
             if self._room is None:
@@ -50,9 +50,9 @@ class Output(io.TextIOBase):
         return len(text)
 
     def _write_as_fits(self, data: bytes, room: _Room) -> bool:
-        """Whether all of it could be written without waiting for the reader."""
+        """Writes without waiting for the reader; returns whether all of it was written."""
         if self._dropped:
-            # not by the logger, which holds a lock while it writes
+            # not through the logger, which holds a lock while it writes
             data = self._told(self._dropped).encode() + b"\n" + data
         if self._cut:
             data = b"\n" + data
@@ -67,7 +67,7 @@ class Output(io.TextIOBase):
 
 
 class _Room:
-    """True while a pipe or socket takes a piece at once, or will never take any again."""
+    """True while a pipe or socket accepts a piece at once, or will never accept one again."""
 
     def __init__(self, number: int) -> None:
         self._poll = select.poll()
@@ -78,9 +78,10 @@ class _Room:
 
 
 def have_standard_error() -> None:
-    """Where a process was started without one, what is said there is lost, and no more than that.
+    """Replaces a missing standard error with one that discards everything.
 
-    Python leaves None in its place, on which everything fails that writes to it.
+    If a process was started without one, Python sets `sys.stderr` to None, and every write to it
+    would fail.
     """
     if sys.stderr is None:
         sys.stderr = os.fdopen(os.open(os.devnull, os.O_WRONLY), "w", closefd=False)
@@ -89,7 +90,7 @@ def have_standard_error() -> None:
 def configure(role: str, *, log_format: str, level: str) -> None:
     """Sends every log line of this process to standard error, marked with its role.
 
-    Whoever writes to standard error from now on, libraries included, never fails.
+    From then on, writing to standard error never fails, for libraries either.
     """
     have_standard_error()
     threshold = logging.getLevelNamesMapping()[level.upper()]
@@ -122,7 +123,7 @@ def configure(role: str, *, log_format: str, level: str) -> None:
 
 
 class _OthersLines(logging.Handler):
-    """What libraries say by Python's own logging, as lines like ours."""
+    """Renders what libraries log through Python's `logging` as lines like ours."""
 
     def emit(self, record: logging.LogRecord) -> None:
         said = {"exc_info": record.exc_info} if record.exc_info else {}
@@ -130,27 +131,27 @@ class _OthersLines(logging.Handler):
         write = getattr(structlog.get_logger(), level, structlog.get_logger().warning)
         try:
             write(record.getMessage(), module=record.name, **said)
-        except Exception:  # of a message that does not fit its arguments, above all
+        except Exception:  # mostly a message whose arguments do not match its format
             self.handleError(record)
 
 
 def role() -> str:
-    """Whose log lines this task writes."""
+    """The role under which this task logs."""
     return str(structlog.contextvars.get_contextvars().get("role", ""))
 
 
 def session_name(request_id: str, opening: int) -> str:
-    """What a model service is told of a request's session: which of all openings it is, too."""
+    """Name of a request's session in a model service: the request's id and the opening's number."""
     return f"{request_id}.{opening}"
 
 
 def bind_request(name: str) -> None:
-    """Names the request in every further line of this task and of those that it starts.
+    """Adds the request's id to every further log line of this task and of tasks that it starts.
 
-    `name` is the request's id, or in a model service, which knows no other, that of its session:
-    one search for the `request_id` finds the lines in all roles, one for the `session_id` those of
-    one of its sessions. Nothing unbinds it, so that an error told by whoever called still has the
-    name: use it where a task serves one request.
+    `name` is the request's id or, in a model service, its session's name. A search for the
+    `request_id` finds the lines of all roles; a search for the `session_id` finds those of one
+    session. Nothing unbinds the name, so that an error logged by the caller still has it: use this
+    function in tasks that serve one request.
     """
     if role() in MODEL_SERVICES:
         request_id, _, opening = name.rpartition(".")
@@ -158,14 +159,14 @@ def bind_request(name: str) -> None:
         structlog.contextvars.bind_contextvars(
             request_id=request_id if of_ours else name, session_id=name
         )
-    else:  # whose requests may be called anything
+    else:  # here, request ids may be any text
         structlog.contextvars.bind_contextvars(request_id=name)
 
 
 def bind_http_request(request_id: str) -> None:
-    """Names the HTTP request, by the id that its answer bears, in every further line of this task.
+    """Adds the HTTP request's id, which its answer has too, to every further log line of this task.
 
-    One may have several choices, each with a request's id of its own.
+    One HTTP request may have several choices, each with its own request id.
     """
     structlog.contextvars.bind_contextvars(http_request_id=request_id)
 

@@ -1,8 +1,8 @@
 """Lookahead: a window of Jacobi positions that yields n-grams (Fu et al. 2402.02057, section 3).
 
-The window rides along in a forward that runs anyway, as nodes of a tree. Row 0 is a chain from the
-root; the token in column c of a later row hangs under column c of the row above. So a window token
-sees row 0 up to its column and its own column above it, as the paper's mask has it.
+The window is computed in a forward that runs anyway, as nodes of a tree. Row 0 is a chain from the
+root; the token in column c of a later row is a child of column c of the row above. So a window
+token attends to row 0 up to its column and to its own column above it, like in the paper's mask.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from draftloop.errors import InvalidInput
 from draftloop.tree import TokenSource
 from draftloop.tree_builder import TreeBuilder
 
-# A window token is there for what the model says after it, hardly ever to be accepted itself.
+# Window tokens serve to get the model's predictions after them; they are hardly ever accepted.
 WINDOW_ESTIMATE = 0.01
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LookaheadParameters:
-    """`window` columns (W), n-grams of `ngram` tokens (N), `candidates` checked a forward (G).
+    """`window` columns (W), n-grams of `ngram` tokens (N), `candidates` checked per forward (G).
 
     `pool_size` n-grams are kept for every first token.
     """
@@ -42,28 +42,30 @@ class LookaheadParameters:
 
     @property
     def most_nodes(self) -> int:
-        """Nodes of a full window and as many candidates as may be."""
+        """Number of nodes of a full window and the maximum number of candidates."""
         return (self.window + self.candidates) * (self.ngram - 1)
 
 
 class LookaheadWindow:
     """`rows`: up to N - 1 lists of W tokens; row r begins r positions after the next token.
 
-    It begins as one row and grows by one row a forward. In between come `place` and `advance`.
-    Columns that find no room in a forward are guesses that wait for one with more.
+    It begins with one row and grows by one row per forward, until it has N - 1. Call `place` and
+    `advance` in turn. Columns that do not fit into a forward keep their guesses until one has room.
     """
 
     def __init__(self, parameters: LookaheadParameters, text: Sequence[int]) -> None:
         self._ngram = parameters.ngram
-        # The paper begins with random tokens of the prompt; these are as good and reproducible.
+        # The paper starts with random tokens of the prompt; evenly spaced ones are as good and
+        # reproducible.
         stride = len(text) // (parameters.window + 1) or 1
         self.rows = [[text[column * stride % len(text)] for column in range(parameters.window)]]
         self._last_row: list[int] = []
 
     def reserved(self, max_depth: int, max_nodes: int) -> int:
-        """Nodes to be kept free of what else a forward of `max_nodes` is to check.
+        """Number of nodes that other proposals must leave free in a forward of `max_nodes`.
 
-        All that the window wants, or as many whole columns as go into half of them.
+        It is the size of the whole window or, if that is more than half of the nodes, of as many
+        whole columns as fit into half.
         """
         return len(self.rows) * self._columns(max_depth, max_nodes // 2)
 
@@ -84,10 +86,11 @@ class LookaheadWindow:
         self._last_row = above
 
     def advance(self, predictions: Sequence[int]) -> list[tuple[int, ...]]:
-        """Moves the rows up by one; returns the n-grams that came out, one a placed column.
+        """Moves the rows up by one; returns the n-grams that were completed, one per placed column.
 
-        `predictions` are the model's own tokens after every node of the tree that was placed on.
-        A column that was not placed goes on with its last token: any guess may become a text.
+        `predictions` are the model's own tokens after every node of the tree on which the window
+        was placed. A column that was not placed continues with its last token: any guess may lead
+        to a text.
         """
         newest = [predictions[node] for node in self._last_row]
         if not newest:

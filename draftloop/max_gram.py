@@ -1,7 +1,8 @@
 """Max-gram, the statistical drafter at the end of a cascade (2312.11462, section 3).
 
-It copies on from where the longest suffix of the text occurred before, then goes from token to most
-frequent successor. It costs microseconds, so its tokens need not be right often.
+It copies what followed an earlier occurrence of the longest suffix of the text. After that, it goes
+from each token to its most frequent successor. A proposal costs microseconds, so its tokens need
+not be right often.
 """
 
 from __future__ import annotations
@@ -17,16 +18,16 @@ TOKEN_BITS = 31
 class MaxGram:
     """An index of one growing text: prompt first, then what is committed.
 
-    Every token costs one entry for the runs of tokens that it ends and one for its pair, and a
-    proposal at most `LONGEST_SUFFIX` look-ups.
+    Every token adds one entry for the runs of tokens that end with it, and one for the pair of it
+    and its predecessor. A proposal needs at most `LONGEST_SUFFIX` look-ups.
     """
 
     def __init__(self, token_ids: Sequence[int], stop_token_ids: Collection[int] = ()) -> None:
         self._stop_token_ids = frozenset(stop_token_ids)
         self._text = array("i")
-        # Run of 1 to LONGEST_SUFFIX tokens, as bytes -> where in the text its latest successor
-        # stands. A run has no entry where it has the same latest place as its part without the
-        # first token: what stands before that place shows it.
+        # Run of 1 to LONGEST_SUFFIX tokens, as bytes -> position in the text of its latest
+        # successor. A run has no entry if that position is the same as for the run without its
+        # first token: the tokens before the position then show that the longer run occurred.
         self._next_places: dict[bytes, int] = {}
         self._pairs: dict[int, int] = {}  # a token and its successor as one number -> times seen
         self._followed: dict[int, int] = {}  # token -> times seen with a successor
@@ -37,7 +38,7 @@ class MaxGram:
         return len(self._text)
 
     def extend(self, token_ids: Sequence[int]) -> None:
-        """Takes in the text's next tokens."""
+        """Appends tokens to the text and updates the index."""
         text = self._text
         for token in token_ids:
             if text:
@@ -46,7 +47,10 @@ class MaxGram:
             text.append(token)
 
     def _place(self, recent: array[int]) -> None:
-        """The text's end is the latest place behind all runs that end there, the `recent` ones."""
+        """Records the text's end as the latest position after each run of tokens that ends there.
+
+        `recent` holds the last tokens of the text, up to LONGEST_SUFFIX.
+        """
         places, text = self._next_places, self._text
         run, length = recent[-1:].tobytes(), 1
         before = places.get(run)
@@ -54,14 +58,14 @@ class MaxGram:
         while before is not None:
             shared = self._alike(before, recent, length)
             length = shared + 1
-            if length <= min(LONGEST_SUFFIX, before):  # one token longer it is another run
+            if length <= min(LONGEST_SUFFIX, before):  # the run one token longer differs
                 places[text[before - length : before].tobytes()] = before
             if length > len(recent):
                 break
             before = places.pop(recent[-length:].tobytes(), None)
 
     def _alike(self, place: int, recent: array[int], least: int) -> int:
-        """How many tokens before a place are the last of `recent`; `least` are known to be."""
+        """How many tokens before `place` equal the last of `recent`; `least` are known to."""
         text, most = self._text, min(place, len(recent))
         while least < most and text[place - 1 - least] == recent[-1 - least]:
             least += 1
@@ -71,7 +75,7 @@ class MaxGram:
         pairs, pair = self._pairs, token << TOKEN_BITS | successor
         pairs[pair] = pairs.get(pair, 0) + 1
         self._followed[token] = self._followed.get(token, 0) + 1
-        # Of equally frequent ones the latest is the favourite.
+        # Of equally frequent successors, the latest is the favourite.
         favourite = self._favourites.setdefault(token, successor)
         if pairs[pair] >= pairs[token << TOKEN_BITS | favourite]:
             self._favourites[token] = successor
@@ -79,8 +83,8 @@ class MaxGram:
     def propose(self, tail: Sequence[int], most: int) -> list[tuple[int, float]]:
         """At most `most` tokens that may follow the text and then `tail`, each with a score.
 
-        The score says how sure it is, above 0 and below 1, before any calibration. Nothing comes
-        after a stop token, and nothing at all behind a token that was not seen before.
+        The score, above 0 and below 1, is the confidence before calibration. Nothing is proposed
+        after a stop token or after a token that was not seen before.
         """
         written = list(tail)
         proposed = self._copied(written, min(most, MOST_COPIED))
@@ -94,9 +98,9 @@ class MaxGram:
         return proposed
 
     def _copied(self, written: list[int], most: int) -> list[tuple[int, float]]:
-        """What came after the longest known suffix; `written` grows by it.
+        """Tokens copied from after the longest known suffix; they are appended to `written` too.
 
-        Past its end the text goes on with `written` itself, so that a period repeats.
+        Beyond the end of the text, copying continues in `written` itself, so that a period repeats.
         """
         text, copied = self._text, list[tuple[int, float]]()
         place, matched = self._longest_match(written)
@@ -112,7 +116,7 @@ class MaxGram:
         return copied
 
     def _longest_match(self, written: list[int]) -> tuple[int, int]:
-        """Where the text goes on behind the longest suffix that is known, and its length or 0."""
+        """Position after the longest known suffix in the text, and that suffix's length or 0."""
         tail = array("i", written[-LONGEST_SUFFIX:])
         recent = (self._text[-LONGEST_SUFFIX:] + tail)[-LONGEST_SUFFIX:]
         place, matched = 0, 0

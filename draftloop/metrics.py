@@ -1,7 +1,7 @@
-"""What the metrics of all roles share: one registry a process, names, buckets, live objects.
+"""What the metrics of all roles share: one registry per process, names, buckets, live objects.
 
-Names are vLLM's where it has the notion, with our prefix. No label takes what a client chose: no
-request ids, no tenants, no addresses.
+Names are vLLM's, with our prefix, where vLLM has the same concept. No label holds a value that a
+client chose: no request ids, no tenants, no addresses.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Thing = TypeVar("Thing")
 
 REGISTRY = CollectorRegistry(auto_describe=True)
 
-# Upper bounds in seconds: of a round and what is in it, and of a request and what is in it.
+# Upper bounds in seconds: for rounds and their parts, and for requests and their parts.
 ROUND_BUCKETS = (
     0.0005, 0.001, 0.002, 0.004, 0.008, 0.016, 0.032, 0.064, 0.128, 0.256, 0.512, 1.0, 2.5, 10.0,
 )  # fmt: skip
@@ -31,9 +31,9 @@ TOKEN_BUCKETS = tuple(float(1 << power) for power in range(15))  # up to 16384
 
 
 class Live(Collector, Generic[Thing]):
-    """Metrics that are read off living objects when somebody asks, and cost nothing before.
+    """Metrics that are read from live objects when they are collected, and cost nothing otherwise.
 
-    Objects are held weakly. With none there are no samples, but the families keep their names.
+    Objects are held weakly. Without any there are no samples, but the families are still listed.
     """
 
     def __init__(self, read: Callable[[Sequence[Thing]], Iterable[Metric]]) -> None:
@@ -42,20 +42,20 @@ class Live(Collector, Generic[Thing]):
         REGISTRY.register(self)
 
     def watch(self, thing: Thing) -> None:
-        """Counts it in for as long as it lives, or until `forget`."""
+        """Includes the object for as long as it lives, or until `forget`."""
         self._things.add(thing)
 
     def forget(self, thing: Thing) -> None:
-        """Counts it out, if it was counted in."""
+        """Excludes the object, if it was included."""
         self._things.discard(thing)
 
     def collect(self) -> Iterator[Metric]:
-        """For the registry."""
+        """Yields the metrics; called by the registry."""
         yield from self._read(list(self._things))
 
 
 def build_info(_: Sequence[object]) -> Iterator[Metric]:
-    """Which version runs."""
+    """The running version, as a label."""
     family = GaugeMetricFamily(
         "draftloop_build_info", "1, with the version that runs as its label.", labels=["version"]
     )

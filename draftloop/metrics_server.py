@@ -1,4 +1,4 @@
-"""`GET /metrics` for roles that speak no HTTP otherwise."""
+"""`GET /metrics` for roles that do not serve HTTP otherwise."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ log = logs.get(__name__)
 
 @contextlib.contextmanager
 def serving_metrics(listen: str) -> Iterator[None]:
-    """Serves the registry at `listen` (host:port) on a thread; nothing where that is empty.
+    """Serves the registry at `listen` (host:port) on a thread; does nothing if `listen` is empty.
 
-    Raises StartupFailure where the address cannot be had.
+    Raises StartupFailure if the address cannot be bound.
     """
     if not listen:
         yield

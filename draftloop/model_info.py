@@ -1,4 +1,4 @@
-"""What a model service says of itself."""
+"""The description that a model service gives of itself, and fingerprints of model folders."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ HUB_NAME = re.compile(r"[\w-][\w.-]*/[\w-][\w.-]*")  # organization/model, as on
 
 @dataclass(frozen=True, slots=True)
 class CostPoint:
-    """Time of one forward pass: `batch` sessions, each with `tokens` new ones behind `context`."""
+    """Time of one forward: `batch` sessions, each with `tokens` new ones after `context` others."""
 
     tokens: int
     forward_ns: int
@@ -59,21 +59,21 @@ class ModelInfo:
 
     @property
     def format(self) -> str:
-        """Of activations, and of weights where they are others."""
+        """Element type of activations, and of the weights if it differs."""
         return f"{self.dtype}, weights {self.quantization}" if self.quantization else self.dtype
 
     @property
     def place(self) -> str:
-        """The device, and how many of its kind where there are several."""
+        """The device, or the number and kind of devices if there are several."""
         ranks = self.tensor_parallel_size
         return f"{ranks} x {self.device.partition(':')[0]}" if ranks > 1 else self.device
 
     def shares_processor(self, other: ModelInfo) -> bool:
-        """Whether forwards of one keep those of the other waiting; never where one does not say."""
+        """Whether forwards of the two delay each other; False if a processor is unknown."""
         return bool(self.processor) and self.processor == other.processor
 
     def require_same_vocabulary(self, other: ModelInfo) -> None:
-        """Raises Mismatch, naming both fingerprints, unless tokens mean the same on both."""
+        """Raises Mismatch, naming both fingerprints, unless both have the same vocabulary."""
         if self.vocabulary_fingerprint != other.vocabulary_fingerprint:
             raise Mismatch(
                 f"drafter and verifier have different vocabularies: "
@@ -83,7 +83,7 @@ class ModelInfo:
             )
 
     def require_same_model(self, other: ModelInfo) -> None:
-        """Raises Mismatch, naming both, unless replicas of them would write the same text."""
+        """Raises Mismatch, naming both, unless replicas of the two would write the same text."""
         ours, theirs = (
             f"{model.model_name} with fingerprint {model.model_fingerprint} in {model.format}"
             for model in (self, other)
@@ -103,8 +103,8 @@ class ModelInfo:
 def vocabulary_fingerprint(model_folder: Path, setting: str = "model") -> str:
     """Hash over vocabulary, merges and added tokens of `tokenizer.json`; 16 hex digits.
 
-    Raises StartupFailure, which names the `setting` that gave the folder, where the file is missing
-    or is not a tokenizer.
+    Raises StartupFailure, which names the `setting` that gave the folder, if the file is missing or
+    is not a tokenizer.
     """
     tokenizer = read_json(model_folder, TOKENIZER, setting)
     model = tokenizer.get("model", {})
@@ -115,9 +115,9 @@ def vocabulary_fingerprint(model_folder: Path, setting: str = "model") -> str:
 def model_fingerprint(model_folder: Path, made_for: str = "") -> str:
     """Hash over configuration, stop tokens, and a sample of every tensor; 16 hex digits.
 
-    A fine-tuned model has the names, sizes and often the embeddings of the one that it came from.
-    `made_for`: which model of two the files make, such as LongRoPE's for short texts, if it is not
-    the usual one.
+    Tensors are sampled because a fine-tuned model has the names, the sizes and often the embeddings
+    of its base model. `made_for`: which variant the files are loaded as, if it is not the usual
+    one; for example, LongRoPE's for short texts.
     """
     parts = [made_for.encode()] if made_for else []
     parts += [json.dumps(read_json(model_folder, "config.json"), sort_keys=True).encode()]
@@ -130,7 +130,7 @@ def model_fingerprint(model_folder: Path, made_for: str = "") -> str:
 
 
 def _samples(weights: Path) -> Iterator[bytes]:
-    """Of a safetensors file its header, and some bytes from the middle of every tensor."""
+    """The header of a safetensors file, and some bytes from the middle of every tensor."""
     with weights.open("rb") as stream:
         length = int.from_bytes(stream.read(8), "little")
         header = stream.read(min(length, MOST_HEADER))
@@ -139,11 +139,11 @@ def _samples(weights: Path) -> Iterator[bytes]:
             stream.seek(8 + length + max(begin, (begin + end - SAMPLE) // 2))
             yield stream.read(min(SAMPLE, end - begin))
         stream.seek(0)
-        yield stream.read(SAMPLE)  # of what has no header: it is refused when it is loaded
+        yield stream.read(SAMPLE)  # for a file without a valid header, which loading refuses
 
 
 def _places(header: bytes) -> list[tuple[int, int]]:
-    """Where the tensors lie behind a header, in their order; none where it is not one."""
+    """Begin and end of every tensor, relative to the header's end, in order; empty if invalid."""
     try:
         tensors = json.loads(header)
         offsets = (t["data_offsets"] for name, t in tensors.items() if name != "__metadata__")
@@ -153,9 +153,9 @@ def _places(header: bytes) -> list[tuple[int, int]]:
 
 
 def end_token(model_folder: Path) -> int | None:
-    """The token that the tokenizer itself calls the end of a text; None where it names none.
+    """The token that the tokenizer itself names as the end of a text; None if it names none.
 
-    Raises StartupFailure where its files cannot be read.
+    Raises StartupFailure if its files cannot be read.
     """
     if not (model_folder / "tokenizer_config.json").is_file():
         return None
@@ -171,9 +171,9 @@ def end_token(model_folder: Path) -> int | None:
 
 
 def require_model_folder(folder: Path, setting: str = "model") -> None:
-    """Raises StartupFailure unless `folder` holds a model with weights that are only data.
+    """Raises StartupFailure unless `folder` holds a model whose weights are pure data.
 
-    It names the `setting` that gave the folder.
+    The error names the `setting` that gave the folder.
     """
     for name in ("config.json", TOKENIZER):
         if not (folder / name).is_file():
@@ -195,7 +195,7 @@ def _missing(folder: Path, name: str, setting: str) -> StartupFailure:
 
 
 def _advice(folder: Path, name: str) -> str:
-    """How to come to what is missing, where what was given tells it."""
+    """How to obtain what is missing, if what was given suggests it."""
     if folder.suffix.lower() == ".gguf" or any(folder.glob("*.gguf")):
         return "; GGUF is not read: docs/coming_from.md says how it becomes safetensors"
     if (folder / ADAPTER).is_file():

@@ -1,4 +1,4 @@
-"""Lookahead's pool: n-grams by their first token, the latest used first (2402.02057, section 3)."""
+"""Lookahead's pool: n-grams by first token, most recently used first (2402.02057, section 3)."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from itertools import islice
 class NgramPool:
     """At most `pool_size` continuations for every first token.
 
-    What comes true is refreshed, because the text that is fed in then holds it again. Nothing
-    follows one of `stop_token_ids` in a continuation: no text goes on there.
+    A continuation that comes true is refreshed, because the text passed to `extend` then contains
+    it again. A continuation ends at the first of `stop_token_ids`: no text continues there.
     """
 
     def __init__(self, ngram: int, pool_size: int, stop_token_ids: Collection[int] = ()) -> None:
         self._stop_token_ids = frozenset(stop_token_ids)
         self._ngram = ngram
         self._pool_size = pool_size
-        # continuation -> nothing, oldest first: a dict keeps order and finds in one step
+        # continuation -> None, oldest first: a dict keeps the order and finds an entry in one step
         self._by_first: dict[int, dict[tuple[int, ...], None]] = {}
         self._tail: list[int] = []
 
     def insert(self, ngrams: Iterable[Sequence[int]]) -> None:
-        """Takes in runs of two or more tokens."""
+        """Adds runs of two or more tokens, or refreshes them."""
         for ngram in ngrams:
             continuations = self._by_first.setdefault(ngram[0], {})
             continuation = self._up_to_a_stop(ngram[1:])
@@ -38,12 +38,12 @@ class NgramPool:
         return tuple(tokens)
 
     def extend(self, token_ids: Sequence[int]) -> None:
-        """Takes in the n-grams of a growing text: prompt first, then what is committed."""
+        """Adds the n-grams of a growing text: prompt first, then what is committed."""
         text = [*self._tail, *token_ids]
         starts = range(len(text) - self._ngram + 1)
         self.insert(text[start : start + self._ngram] for start in starts)
         self._tail = text[-(self._ngram - 1) :]
 
     def candidates(self, first: int, most: int) -> list[tuple[int, ...]]:
-        """What followed `first`, the latest first."""
+        """At most `most` continuations of `first`, the latest first."""
         return list(islice(reversed(self._by_first.get(first, {})), most))

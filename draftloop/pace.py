@@ -1,4 +1,4 @@
-"""How fast tokens come of late."""
+"""Recent rate of tokens."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 @dataclass(slots=True)
 class Pace:
-    """Tokens and time of the latest pieces of work of one kind; older ones fade by `memory`.
+    """Tokens and time of recent pieces of work of one kind; older ones fade by `memory`.
 
-    The unit of time is the caller's: nanoseconds of rounds, seconds of forwards; `rate` follows it.
+    The caller chooses the unit of time, such as nanoseconds or seconds; `rate` is per that unit.
     """
 
     memory: float
@@ -19,33 +19,33 @@ class Pace:
 
     @property
     def rate(self) -> float:
-        """Tokens per unit of the times observed; 0 before the first."""
+        """Tokens per unit of the observed times; 0 before the first observation."""
         return self._tokens / self._time if self._time else 0.0
 
     @property
     def tokens_per_round(self) -> float:
-        """Tokens that a piece of work brings; 0 before the first."""
+        """Tokens per piece of work; 0 before the first."""
         return self._tokens / self._rounds if self._rounds else 0.0
 
     @property
     def time_per_round(self) -> float:
-        """Time that a piece of work takes; 0 before the first."""
+        """Time per piece of work; 0 before the first."""
         return self._time / self._rounds if self._rounds else 0.0
 
     def after(self, tokens: float, time: float) -> float:
-        """The rate where so much is assumed besides what was observed; 0 where that is nothing."""
+        """The rate with these tokens and this time added to what was observed; 0 without time."""
         time += self._time
         return (self._tokens + tokens) / time if time else 0.0
 
     def observe(self, tokens: int, time: float) -> None:
-        """Counts in a piece of work."""
+        """Counts one piece of work."""
         self.fade()
         self._tokens += tokens
         self._time += time
         self._rounds += 1
 
     def fade(self) -> None:
-        """What was observed counts less: as much work of other kinds was done since."""
+        """Gives earlier observations less weight; called for work of other kinds too."""
         self._tokens *= self.memory
         self._time *= self.memory
         self._rounds *= self.memory

@@ -1,4 +1,4 @@
-"""When to try again what did not pay."""
+"""When to try again something that did not pay."""
 
 from __future__ import annotations
 
@@ -9,25 +9,26 @@ DEAREST = 16
 
 @dataclass(slots=True)
 class Patience:
-    """Tries every `shortest` rounds, then with twice as many between two tries, at most `longest`.
+    """Schedules tries: after `shortest` rounds, then after twice as many each time.
 
-    What pays starts it anew. Dear tries wait longer, up to `DEAREST` times `longest`.
+    The wait is at most `longest` rounds, and a success resets it. Expensive tries wait longer, up
+    to `DEAREST` times `longest`.
     """
 
     longest: int
     shortest: int = 1
     _wait: int = field(init=False)  # rounds between the last try and the next
-    _gone: int = field(default=1, init=False)  # of them, and one more after what paid
-    _done: bool = field(default=False, init=False)  # whether it was ever done
+    _gone: int = field(default=1, init=False)  # rounds since the last try, plus one if it paid
+    _done: bool = field(default=False, init=False)  # whether it was ever tried
 
     def __post_init__(self) -> None:
         self._wait = self.shortest
 
     def takes(self, pays: bool, at_least: float = 0.0) -> bool:
-        """Whether to do now what pays, or does not and is due; to be asked once a round.
+        """Whether to do it now, because it pays or because a try is due; call it once per round.
 
-        `at_least`: rounds that lie between the last time and a try at the price it has now. The
-        very first try does not ask for its price: that may be mistaken.
+        `at_least`: the minimum number of rounds between the last time and a try, given what a try
+        costs now. It does not apply to the very first try, because the cost estimate may be wrong.
         """
         least = min(at_least, DEAREST * self.longest) if self._done else 0.0
         self._gone += 1

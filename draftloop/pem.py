@@ -1,6 +1,6 @@
-"""PEM files of certificates and keys: whether they can be used, in words that name the setting.
+"""Checks that PEM files of certificates and keys can be used; errors name the setting.
 
-A probe checks its files, too, so nothing here takes long to import.
+Health probes check their files too, so nothing here takes long to import.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from draftloop.errors import StartupFailure
 def require_shown(
     settings: str, *, ca: Path | None, certificate: Path | None = None, key: Path | None = None
 ) -> None:
-    """Whom a client trusts, and what it shows of itself, which gRPC would end the process for.
+    """Checks the CA that a client trusts, and its own certificate and key.
 
-    `settings` is how the names of the settings begin; `ca` is None where the system's authorities
-    are trusted. Raises StartupFailure naming the setting
+    gRPC would end the process for unusable ones. `settings` is the prefix of the settings' names;
+    `ca` is None if the system's authorities are trusted. Raises StartupFailure naming the setting
     whose file is missing or cannot be used.
     """
     if ca is not None:
@@ -31,7 +31,7 @@ def require_shown(
 
 
 def require_pair(certificate_setting: str, certificate: Path, key_setting: str, key: Path) -> None:
-    """Raises StartupFailure where they are no certificate and its key."""
+    """Raises StartupFailure unless the files are a certificate and its key."""
     for setting, file in ((certificate_setting, certificate), (key_setting, key)):
         _require_file(setting, file)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -45,7 +45,7 @@ def require_pair(certificate_setting: str, certificate: Path, key_setting: str, 
 
 
 def require_authority(setting: str, file: Path) -> None:
-    """Raises StartupFailure where there are no certificates in it."""
+    """Raises StartupFailure unless the file holds certificates."""
     _require_file(setting, file)
     try:
         ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(file)
@@ -54,7 +54,7 @@ def require_authority(setting: str, file: Path) -> None:
 
 
 def no_password() -> str:
-    """For who would ask for one on the terminal."""
+    """Password callback that raises ValueError instead of prompting on the terminal."""
     raise ValueError("the key is encrypted; give one without a passphrase")
 
 

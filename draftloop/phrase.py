@@ -1,4 +1,4 @@
-"""Phrases: short runs of tokens that followed a context somewhere. Guesses, never answers."""
+"""Phrases: short runs of tokens that followed a context somewhere; proposals, never answers."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ MAX_PHRASE_TOKENS = 64
 class PhraseScope(StrEnum):
     """Which phrases a request reads and writes."""
 
-    SHARED = "shared"  # those of its namespace, and its own text
-    READ_ONLY = "read_only"  # those of its namespace and its own text; nothing of it is shared
-    PRIVATE = "private"  # its own text and verdicts; nothing of it is shared
-    OFF = "off"  # none at all
+    SHARED = "shared"  # uses its own text; reads and writes the phrases of its namespace
+    READ_ONLY = "read_only"  # uses its own text; only reads the phrases of its namespace
+    PRIVATE = "private"  # uses only its own text and verdicts; shares nothing
+    OFF = "off"  # uses no phrases
 
     @property
     def reads(self) -> bool:
-        """Whether the phrases of others are used."""
+        """Whether the phrases of other requests are used."""
         return self in (PhraseScope.SHARED, PhraseScope.READ_ONLY)
 
 
@@ -28,8 +28,8 @@ class PhraseScope(StrEnum):
 class Phrase:
     """`tokens` (1 to 64) that followed `context` (the 0 to 8 tokens right before them).
 
-    `committed` tokens were emitted; others the target only predicted, on a branch that it then
-    did not take.
+    `committed`: whether the tokens were emitted. Otherwise the target only predicted them, on a
+    branch that was rejected.
     """
 
     context: tuple[int, ...]
@@ -39,7 +39,7 @@ class Phrase:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PhraseAccess:
-    """Whose phrases a request uses: those of a target model's words, within a tenant.
+    """Whose phrases a request uses: those of one target model and one tenant, within `scope`.
 
     `origin` is the request's number in the phrase log.
     """
@@ -50,7 +50,7 @@ class PhraseAccess:
     origin: int = 0
 
     def without_history(self) -> PhraseAccess:
-        """The same without the phrases of others."""
+        """The same access without the phrases of other requests."""
         if self.scope is PhraseScope.OFF:
             return self
         return dataclasses.replace(self, scope=PhraseScope.PRIVATE)

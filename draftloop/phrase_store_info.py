@@ -1,4 +1,4 @@
-"""What a service says of its phrases."""
+"""A service's description of its phrase store."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PhraseStoreInfo:
-    """All namespaces of a process together; nothing in it is a secret.
+    """State of all namespaces of a process together; contains no secrets.
 
-    A namespace's log is connected to when the namespace is first used, and not before.
+    A connection to the log is opened when a namespace is first used.
     """
 
     kind: str  # of the log: the scheme of its URL
     namespaces: int  # in use
     unreachable_namespaces: int  # whose last calls to the log failed
-    replaying_namespaces: int  # that do not have yet what the log held at the start
+    replaying_namespaces: int  # that have not yet read what the log held at the start
     most_namespaces: int
     records_read: int  # from the log, since the start
     entries: int  # continuations known
-    bytes: int  # memory that the indexes may come to use
+    bytes: int  # memory that the indexes may grow to
     most_namespace_bytes: int  # for one namespace

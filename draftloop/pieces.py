@@ -1,4 +1,4 @@
-"""Long work in pieces of about a millisecond, so that nobody waits for the whole of it."""
+"""Long work in pieces of about a millisecond, so that the event loop stays responsive."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from collections.abc import Iterable
 
 
 async def in_pieces(work: Iterable[None], rest_s: float = 0.0) -> None:
-    """Does the work piece by piece, and between two of them whatever else the event loop has to do.
+    """Does the work piece by piece, with a turn of the event loop between two pieces.
 
-    `rest_s`: for so long other threads have Python to themselves then.
+    `rest_s`: seconds to sleep between pieces, which leaves the interpreter to other threads.
     """
     for _ in work:
         await asyncio.sleep(rest_s)
 
 
 def at_once(work: Iterable[None]) -> None:
-    """Does what is left of the work."""
+    """Does the rest of the work without interruption."""
     for _ in work:
         pass

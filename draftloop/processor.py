@@ -1,4 +1,4 @@
-"""Which processor a service runs its model on: services on one keep each other waiting."""
+"""Identifies the processor on which a service runs its model: services that share one compete."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
 def processor_id(device: str) -> str:
-    """Of a device of this machine, by a name that no other device of it has; 16 hex digits.
+    """Id of a device of this machine, unique among all machines; 16 hex digits.
 
-    The same in all processes, in containers too, until the machine starts anew.
+    It is the same in all processes, also in containers, until the machine restarts.
     """
     return hashlib.sha256(f"{_machine()} {device}".encode()).hexdigest()[:16]
 
 
 def _machine() -> str:
-    """Where the system does not tell, the network card's address: without one, of this process."""
+    """The boot id; without one, the network card's address, which may be random per process."""
     try:
         return BOOT_ID.read_text(encoding="ascii")
     except OSError:

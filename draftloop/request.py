@@ -1,4 +1,4 @@
-"""What a client asks for, with its rules."""
+"""A client's request: its parameters and their rules."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ TENANT_RULE = f"must be at most {MAX_TENANT_LETTERS} printable characters"
 MAX_SALT_LETTERS = 256
 MAX_ID_LETTERS = 128
 LIKELY_ANSWER = 512  # tokens
-LEAST_POSITIVE = 1e-30  # what the wire, which has single precision, does not make zero of
-NEVER_ZERO = ("top_p", "repetition_penalty")  # which would be none at all
-# Up to this, as in vLLM, decoding is greedy: the noise would only choose among equals, and single
-# precision makes zero of still smaller ones.
+LEAST_POSITIVE = 1e-30  # single precision, which the wire uses, does not round this to zero
+NEVER_ZERO = ("top_p", "repetition_penalty")  # for which 0 is not a valid value
+# Up to this temperature, as in vLLM, decoding is greedy: noise would only choose among ties, and
+# single precision rounds still smaller temperatures to zero.
 GREEDY_TEMPERATURE = 1e-5
-# `fused` has better sources for what lies behind the likeliest few, and every id travels.
+# Beyond the few most likely successors, `fused` has better sources, and every id is sent.
 FUSED_SUCCESSORS = 4
 
 
@@ -40,11 +40,11 @@ def _require(field_name: str, rule: str, value: float, fulfilled: bool) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SamplingParameters:
-    """How tokens are chosen; in this order: bias, penalties, bans, grammar, temperature, filters.
+    """How tokens are sampled, in this order: bias, penalties, bans, grammar, temperature, filters.
 
-    The repetition penalty looks at prompt and output, presence and frequency at the output only
-    (the field's convention). A temperature of 0, or any up to GREEDY_TEMPERATURE, is greedy: the
-    filters (top-k, top-p, min-p, in this order) then change nothing.
+    By convention, the repetition penalty applies to tokens of prompt and output, presence and
+    frequency penalties to those of the output only. A temperature of up to GREEDY_TEMPERATURE is
+    greedy; the filters (top-k, top-p, min-p, in this order) then have no effect.
     """
 
     temperature: float = 0.0
@@ -80,12 +80,12 @@ class SamplingParameters:
         self.bans.validate(vocabulary_size)
         if self.grammar is not None:
             self.grammar.validate()
-            if self.bans.any:  # one may forbid all that the other allows
+            if self.bans.any:  # together they might forbid every token
                 raise InvalidInput("bans", "must not be given with a grammar", "both")
 
     @property
     def greedy(self) -> bool:
-        """Whether no noise is used."""
+        """Whether decoding is greedy, without noise."""
         return self.temperature <= GREEDY_TEMPERATURE
 
     @property
@@ -99,21 +99,21 @@ class SamplingParameters:
 
     @property
     def filtered(self) -> bool:
-        """Whether unlikely tokens are cut off."""
+        """Whether unlikely tokens are excluded."""
         return not self.greedy and (self.top_k > 0 or self.top_p < 1 or self.min_p > 0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GenerationParameters:
-    """What a client says, unchecked: None where it says nothing. Give text or token_ids.
+    """A client's request before it is checked; None means not given. Give text or token_ids.
 
-    `seed` None means that one is drawn; `sampling.seed` is not looked at, and `sampling.bans` are
-    made of what is said here: the only tokens that may come, texts that may not, and the number of
-    tokens before which nothing ends the output. `ends_itself`: without `max_tokens` the limit is
-    the room left in the context, unless the server has one of its own. `logprobs` asks for those of
-    the output and of so many likeliest tokens beside each, `prompt_logprobs` for the prompt's.
-    `prediction` is text that the output may resemble: it is drafted from and changes nothing else.
-    `cache_salt`: only with requests of its tenant that say the same a beginning is shared.
+    If `seed` is None, one is drawn; `sampling.seed` is ignored. `sampling.bans` must not be given:
+    they are derived from `allowed_token_ids`, `bad_words` and `min_tokens`. `ends_itself`: without
+    `max_tokens`, the limit is the room left in the context, unless the server has a limit of its
+    own. `logprobs` asks for log-probabilities of the output's tokens and of this many most likely
+    tokens at each position; `prompt_logprobs` asks for those of the prompt. `prediction` is text
+    that the output may resemble: drafts are made from it, and it changes nothing else.
+    `cache_salt`: prefixes are shared only with requests of the tenant that have the same salt.
     """
 
     text: str | None = None
@@ -139,10 +139,10 @@ class GenerationParameters:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TextForm:
-    """What the text of an output tells that it usually leaves out.
+    """What the text of an output includes that it usually omits.
 
-    `named_tokens`: special tokens, by their names. `ending`: the stop text, or the stop token, that
-    ended it.
+    `named_tokens`: special tokens to write by their names. `ending`: whether to include the stop
+    text or stop token that ended the output.
     """
 
     named_tokens: frozenset[int] = frozenset()
@@ -154,11 +154,11 @@ USUAL = TextForm()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GenerationRequest:
-    """One checked request, its prompt tokenized.
+    """One checked request with its prompt tokenized.
 
-    `open_ended`: nobody named a limit, and `max_tokens` is what the context has room for.
-    `origin`: its number in the phrase log, of 64 bits. The id, which a client may give to many
-    requests, would not do.
+    `open_ended`: no limit was given, and `max_tokens` is the room left in the context. `origin`:
+    its number in the phrase log, 64 random bits. The request id would not do, since a client may
+    give the same id to many requests.
     """
 
     request_id: str
@@ -178,17 +178,17 @@ class GenerationRequest:
     origin: int = field(default_factory=lambda: secrets.randbits(64))
 
     def likely_left(self, held: int) -> int:
-        """How many tokens may come when it holds so many, as far as anybody can tell."""
+        """Estimated number of tokens to come when the session holds `held` tokens."""
         left = len(self.prompt) + self.max_tokens - held
         return min(left, LIKELY_ANSWER) if self.open_ended else left
 
     @property
     def strategy(self) -> str:
-        """Name of its strategy."""
+        """Name of the strategy."""
         return self.speculation.strategy
 
     def without_recycling(self) -> Self:
-        """The same for `fused` without the target's successors, if it has other free sources."""
+        """The same request; for `fused`, without recycling if there are other free sources."""
         said = self.speculation
         if not (said.fused.own_text or said.fused.phrases):
             return self
@@ -197,7 +197,7 @@ class GenerationRequest:
 
     @property
     def successors(self) -> int:
-        """How many of the target's likeliest successors of every node its drafts are made of."""
+        """How many of the target's most likely successors of every node the drafts need."""
         if self.strategy == TOKEN_RECYCLING:
             return MOST_SUCCESSORS
         recycles = self.strategy == FUSED and self.speculation.fused.recycling
@@ -205,19 +205,19 @@ class GenerationRequest:
 
     @property
     def prefix_group(self) -> str | None:
-        """With whom it shares keys and values of a common beginning, as far as its scope goes."""
+        """The group that shares keys and values of common prefixes; None if nothing is shared."""
         if not self.speculation.phrases.reads:
             return None
-        # a tenant's name has no line end
+        # unambiguous, because a tenant's name contains no line break
         return f"{self.tenant}\n{self.cache_salt}" if self.cache_salt else self.tenant
 
     @property
     def prefix_read_only(self) -> bool:
-        """Whether it leaves nothing of this behind."""
+        """Whether it uses shared prefixes but adds none."""
         return self.speculation.phrases is not PhraseScope.SHARED
 
     def access(self, target_fingerprint: str) -> PhraseAccess:
-        """Whose phrases it uses: with a salt, which is for beginnings, `shared` is private here."""
+        """Whose phrases it uses. With a cache salt, scope `shared` becomes private for phrases."""
         salted = self.cache_salt and self.speculation.phrases is PhraseScope.SHARED
         access = PhraseAccess(
             scope=PhraseScope.PRIVATE if salted else self.speculation.phrases,
@@ -234,7 +234,7 @@ def check_token_ids(field_name: str, token_ids: Sequence[int], vocabulary_size: 
     if not token_ids:
         raise InvalidInput(field_name, "must not be empty", list(token_ids))
     if min(token_ids) >= 0 and max(token_ids) < vocabulary_size:
-        return  # a million of them are no moment's work one by one
+        return  # checking a million ids one by one would take long
     for index, token in enumerate(token_ids):
         if not 0 <= token < vocabulary_size:
             rule = f"must be from 0 to {vocabulary_size - 1}"
@@ -242,14 +242,14 @@ def check_token_ids(field_name: str, token_ids: Sequence[int], vocabulary_size: 
 
 
 def check_token_count(field_name: str, count: int, vocabulary_size: int) -> None:
-    """Raises InvalidInput where so many entries must name some token twice."""
+    """Raises InvalidInput if there are more entries than tokens: some token would occur twice."""
     if count > vocabulary_size:
         rule = f"must have at most {vocabulary_size} entries, one for each token"
         raise InvalidInput(field_name, rule, f"{count} entries")
 
 
 def check_biases(biases: Sequence[tuple[int, float]], vocabulary_size: int) -> None:
-    """Raises InvalidInput unless all are within their limits, each for a token of its own."""
+    """Raises InvalidInput unless all are within their limits, and each token occurs once."""
     check_token_count("logit_bias", len(biases), vocabulary_size)
     if len({token for token, _ in biases}) == len(biases) and all(
         0 <= token < vocabulary_size and -100 <= bias <= 100 for token, bias in biases
@@ -265,7 +265,7 @@ def check_biases(biases: Sequence[tuple[int, float]], vocabulary_size: int) -> N
 
 
 def check_characters(field_name: str, text: str) -> None:
-    """Raises InvalidInput for half of a surrogate pair, which no text can hold."""
+    """Raises InvalidInput for unpaired surrogates, which UTF-8 cannot encode."""
     try:
         text.encode()
     except UnicodeEncodeError as error:
@@ -274,23 +274,23 @@ def check_characters(field_name: str, text: str) -> None:
 
 
 def is_request_id(text: str) -> bool:
-    """Whether it may go into log lines and headers as it is."""
+    """Whether the text may be written to log lines and headers as it is."""
     return 0 < len(text) <= MAX_ID_LETTERS and text.isascii() and text.isprintable()
 
 
 def is_tenant(text: str) -> bool:
-    """Whether a tenant may be called so."""
+    """Whether the text is a valid name of a tenant."""
     return len(text) <= MAX_TENANT_LETTERS and text.isprintable()
 
 
 def check_length(field_name: str, count: int, context_length: int) -> None:
-    """Raises InvalidInput unless so many tokens leave room for at least one more."""
+    """Raises InvalidInput unless `count` tokens leave room for at least one more."""
     if count >= context_length:
         rule = f"must have at most {context_length - 1} tokens (context length {context_length})"
         raise InvalidInput(field_name, rule, f"{count} tokens")
 
 
 def check_top_logprobs(count: int | None, field_name: str = "logprobs") -> None:
-    """Raises InvalidInput where more alternatives are asked for than are given."""
+    """Raises InvalidInput if more alternatives are requested than the limit."""
     if count is not None and not 0 <= count <= MOST_TOP_LOGPROBS:
         raise InvalidInput(field_name, f"must be from 0 to {MOST_TOP_LOGPROBS}", count)

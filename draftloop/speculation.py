@@ -1,4 +1,4 @@
-"""How one request is drafted: strategy, limits, phrases, parameters of the methods."""
+"""How one request is drafted: strategy, limits, phrase scope, parameters of the strategies."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ OPT_TREE = "opt_tree"
 CASCADE = "cascade"
 TOKEN_RECYCLING = "token_recycling"
 FUSED = "fused"
-# Those that draft beside the orchestrator's loop, and those that ask the drafter service.
+# Strategies that draft in the orchestrator, and strategies that ask the drafter service.
 LOOP_STRATEGIES = (AUTOREGRESSIVE, PROMPT_LOOKUP, LOOKAHEAD, TOKEN_RECYCLING)
 DRAFTER_STRATEGIES = (SPECULATIVE, OUROBOROS, OPT_TREE, CASCADE, FUSED)
-# Those that draft with all models that a drafter has.
+# Strategies that use all draft models of a drafter.
 WITH_SMALLER_MODELS = (CASCADE, FUSED)
 STRATEGIES = (*LOOP_STRATEGIES, *DRAFTER_STRATEGIES)
 
@@ -35,9 +35,8 @@ STRATEGIES = (*LOOP_STRATEGIES, *DRAFTER_STRATEGIES)
 class OuroborosParameters:
     """The four parts of Ouroboros (2402.13720, sections 3.1 to 3.4), each with a switch.
 
-    And one that is not the paper's: rounds that are drafted by `phrases_alone`, without the draft
-    model, where phrases promise more by themselves.
-    W = 3 kept 99 % of what W = 15 gives at 28 % of its draft tokens.
+    `phrases_alone` is not in the paper: rounds are drafted without the draft model if phrases alone
+    promise more. W = 3 keeps 99 % of what W = 15 gives, with 28 % of its draft tokens.
     """
 
     draft_by_phrases: bool = True
@@ -58,9 +57,9 @@ class OuroborosParameters:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OptTreeParameters:
-    """OPT-Tree (2406.17276, sections 3.2 and 3.3): most nodes n, threshold delta, most depth.
+    """OPT-Tree (2406.17276, sections 3.2 and 3.3): maximum nodes n, threshold delta, maximum depth.
 
-    No `nodes` means as many as a draft may have, no `delta` the price of a draft forward.
+    `nodes` None means as many as a draft may have; `delta` None means the price of a draft forward.
     """
 
     nodes: int | None = None
@@ -81,9 +80,9 @@ class OptTreeParameters:
 class CascadeParameters:
     """Cascade Speculative Drafting (2312.11462, section 3): matrix K and leniency.
 
-    Row 0 of the matrix says how many tokens of the target's chunk each drafter contributes, row i
-    how many each contributes to what drafter i reviews; the last column is the statistical one.
-    An empty matrix means a default for the drafters that there are.
+    Row 0 of the matrix says how many tokens of the draft each drafter contributes. Row i says how
+    many each contributes to what drafter i reviews. The last column is the statistical drafter. An
+    empty matrix means the default for the number of drafters.
     """
 
     matrix: tuple[tuple[int, ...], ...] = ()
@@ -107,9 +106,9 @@ class CascadeParameters:
             raise InvalidInput(f"{field}.leniency", rule, self.leniency)
 
     def matrix_for(self, field: str, draft_models: int) -> tuple[tuple[int, ...], ...]:
-        """The matrix for so many draft models and the statistical drafter behind them.
+        """The matrix for this number of draft models, followed by the statistical drafter.
 
-        Raises InvalidInput where the one that was given is for another number of drafters.
+        Raises InvalidInput if the given matrix is for another number of drafters.
         """
         if not self.matrix:
             return default_cascade(draft_models)
@@ -124,9 +123,10 @@ class CascadeParameters:
 
 
 def default_cascade(draft_models: int) -> tuple[tuple[int, ...], ...]:
-    """A matrix K for so many draft models; ((3, 4), (0, 6)) for one.
+    """The default matrix K for this number of draft models; ((3, 4), (0, 6)) for one.
 
-    The largest writes the early tokens, and each reviews one review of the next and a copy.
+    The largest model writes the early tokens. Each model reviews one review of the next one, and
+    copied text.
     """
     rows = [(3, *(2,) * (draft_models - 1), 4)]
     for reviewer in range(1, draft_models + 1):
@@ -139,7 +139,7 @@ def default_cascade(draft_models: int) -> tuple[tuple[int, ...], ...]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FusedParameters:
-    """Sources of `fused`, each with a switch; with none of them it decodes plainly."""
+    """Sources of `fused`, each with a switch; with all of them off, decoding is plain."""
 
     draft_model: bool = True
     phrases: bool = True
@@ -149,9 +149,9 @@ class FusedParameters:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Speculation:
-    """What a client may say about drafting; an empty strategy is the server's default.
+    """How to draft for one request; an empty strategy means the server's default.
 
-    `max_draft_tokens` fixes the size of drafts; measured costs decide where it is None.
+    `max_draft_tokens` fixes the size of drafts; if it is None, measured costs decide.
     """
 
     strategy: str = ""
@@ -164,7 +164,7 @@ class Speculation:
     fused: FusedParameters = FusedParameters()
 
     def most_nodes(self, strategy: str) -> int | None:
-        """Of a draft, as the strategy's own parameters say; None where they leave it open."""
+        """Maximum nodes of a draft by the strategy's own parameters; None if they set none."""
         if strategy == LOOKAHEAD:
             return self.lookahead.most_nodes
         if strategy == OPT_TREE:
@@ -175,9 +175,10 @@ class Speculation:
 
     @property
     def method(self) -> Hashable:
-        """The strategy and what says how it drafts: what one learns of drafts holds for its like.
+        """A key for statistics about drafts: the strategy and the parameters that affect drafting.
 
-        With a source switched off a draft model brings something else than without.
+        Sources are part of it, because with one switched off, a draft model contributes a different
+        amount.
         """
         has_phrases = self.phrases is not PhraseScope.OFF
         parameters = {
@@ -195,8 +196,8 @@ class Speculation:
         if limit is not None and not 1 <= limit <= max_draft_nodes:
             rule = f"must be from 1 to {max_draft_nodes}"
             raise InvalidInput("speculation.max_draft_tokens", rule, limit)
-        # Only a window that was asked for, and that the target runs, must fit in a draft: a drafter
-        # cuts its own, and of the usual one as many columns ride along as there is room for.
+        # Only a window that the client set itself and that the target runs must fit into a draft. A
+        # drafter cuts its own window, and of the default one as many columns are used as fit.
         asked = self.strategy == LOOKAHEAD and self.lookahead != LookaheadParameters()
         most = max_draft_nodes if asked else MAX_WINDOW_NODES
         self.lookahead.validate("speculation.lookahead", most)

@@ -1,4 +1,4 @@
-"""Certificates of a server and of a client: which files, and whether they can be used."""
+"""Certificate files of servers and clients, and checks that they can be used."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ log = logs.get(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerTls:
-    """A server's certificate chain and key as PEM files, and the CA of the clients it lets in.
+    """A server's certificate chain and key as PEM files, and the CA of the clients it accepts.
 
-    Without `client_ca` everybody may connect; with it, only who shows a certificate of that CA.
+    Without `client_ca`, everybody may connect; with it, only clients with a certificate of that CA.
     """
 
     certificate: Path
@@ -36,23 +36,23 @@ class ServerTls:
             require_authority("tls_client_ca", self.client_ca)
 
     def context(self) -> ssl.SSLContext:
-        """For servers of Python's own, of the files as they are now, which must be usable."""
+        """A context for Python's own servers, from the current files, which must be usable."""
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.load_cert_chain(self.certificate, self.key, password=no_password)
         if self.client_ca is not None:
             context.load_verify_locations(self.client_ca)
             context.verify_mode = ssl.CERT_REQUIRED
             context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN  # an intermediate CA, as in gRPC
-            # A session that is taken up again would pass by the CA that is trusted by then.
+            # A resumed session would not be checked against the CA that is trusted by then.
             context.options |= ssl.OP_NO_TICKET
             context.num_tickets = 0
         return context
 
     def renewing_context(self) -> ssl.SSLContext:
-        """The same, of which every connection is by the files as they are when it begins.
+        """Like `context`, but each connection uses the files as they are when it begins.
 
-        Raises StartupFailure where they cannot be used now; later such files are logged and those
-        of before stay in use.
+        Raises StartupFailure if the files cannot be used now. If they cannot be used later, that is
+        logged and the previous ones stay in use.
         """
         self.require_usable()
         files, first = RenewedFiles(self), self.context()
@@ -63,19 +63,19 @@ class ServerTls:
             latest = files.read(self.context) or latest
             connection.context = latest
 
-        first.sni_callback = take_up  # called for clients that name no server as well
+        first.sni_callback = take_up  # also called for clients that name no server
         return first
 
 
 class RenewedFiles:
-    """A server's files, and when they were last taken in."""
+    """A server's files, and their state when they were last read."""
 
     def __init__(self, tls: ServerTls) -> None:
         self._tls = tls
         self._seen = self._state()
 
     def read(self, by: Callable[[], Read]) -> Read | None:
-        """What that makes of them where they have changed, and can be used; None otherwise."""
+        """What `by` returns, if the files have changed and can be used; None otherwise."""
         state = self._state()
         if state == self._seen:
             return None
@@ -97,17 +97,17 @@ class RenewedFiles:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientTls:
-    """The CA whose servers a client trusts, and what it shows them of itself, as PEM files.
+    """The CA that a client trusts, and its own certificate and key, as PEM files.
 
-    The server's certificate must name the host that was asked for, or one of its addresses, or
-    else `server_name`.
+    The server's certificate must name the host or address that was requested, or else
+    `server_name`.
     """
 
     ca: Path
     certificate: Path | None = None
     key: Path | None = None
     server_name: str = ""
-    settings: str = "tls"  # how the names of the settings begin that these files come from
+    settings: str = "tls"  # prefix of the names of the settings that these files come from
 
     def require_usable(self) -> None:
         """Raises StartupFailure naming the setting whose file cannot be used."""
@@ -115,7 +115,7 @@ class ClientTls:
 
 
 def require_together(**settings: object) -> bool:
-    """Whether these settings are given. Raises ValueError where only some of them are."""
+    """Whether these settings are given. Raises ValueError if only some of them are."""
     missing = [name for name, value in settings.items() if value is None]
     if missing and len(missing) < len(settings):
         given = ", ".join(settings.keys() - set(missing))

@@ -1,6 +1,7 @@
-"""Traces: one span a request and round, through all roles. Nothing is traced until `installed`.
+"""Traces: one span per request and per round, through all roles. Off until `installed`.
 
-Nobody here knows of OpenTelemetry: `rpc/otlp.py` does, and is loaded where an endpoint is set.
+This module does not depend on OpenTelemetry; `rpc/otlp.py` does, and is loaded only if an endpoint
+is set.
 """
 
 from __future__ import annotations
@@ -17,20 +18,20 @@ Headers = Iterable[tuple[str, str | bytes]]
 
 
 class Span(Protocol):
-    """A stretch of time in a trace, from its making to the end of its `with`.
+    """A period of time in a trace, from its creation to the end of its `with`.
 
-    Attributes never hold text of prompts or outputs. Of an error that ends it only the type is
-    told.
+    Attributes never contain text of prompts or outputs. Of an error that ends the span, only the
+    type is recorded.
     """
 
     def child(self, name: str, **attributes: Value) -> Span:
-        """A span within this one, beginning now."""
+        """A span within this one that begins now."""
 
     def note(self, **attributes: Value) -> None:
         """Adds attributes."""
 
     def headers(self) -> tuple[tuple[str, str], ...]:
-        """What makes another role's spans children of this one."""
+        """Headers that make another role's spans children of this one."""
 
     def __enter__(self) -> Self: ...
 
@@ -43,7 +44,7 @@ class Span(Protocol):
 
 
 class NoSpan:
-    """What every span is while nothing is traced."""
+    """The span that is used while nothing is traced."""
 
     def child(self, name: str, **attributes: Value) -> Span:
         return self
@@ -62,14 +63,14 @@ class NoSpan:
 
 
 class Tracer(Protocol):
-    """Begins traces."""
+    """Starts spans for work that arrives with headers, or begins here."""
 
     def span(self, name: str, headers: Headers, **attributes: Value) -> Span:
-        """A span that goes on with the trace in the headers, or begins one."""
+        """A span that continues the trace in the headers, or begins a new one."""
 
 
 class NoTracer:
-    """Begins nothing."""
+    """Traces nothing."""
 
     def span(self, name: str, headers: Headers, **attributes: Value) -> Span:
         return NO_SPAN
@@ -82,7 +83,7 @@ _current: ContextVar[Span] = ContextVar("span", default=NO_SPAN)
 
 @contextlib.contextmanager
 def installed(tracer: Tracer) -> Iterator[None]:
-    """While this lasts, spans go to `tracer`."""
+    """Within the context, spans go to `tracer`."""
     _tracers.append(tracer)
     try:
         yield
@@ -92,17 +93,17 @@ def installed(tracer: Tracer) -> Iterator[None]:
 
 @contextlib.contextmanager
 def span(name: str, headers: Headers = (), **attributes: Value) -> Iterator[Span]:
-    """A span for as long as this lasts, and the current one of this task and those it starts."""
+    """A span for the duration of the context; the current one of this task and its children."""
     outer = _current.get()
     with _tracers[-1].span(name, headers, **attributes) as here:
         _current.set(here)
         try:
             yield here
         finally:
-            # not by a token: a generator may be closed from another task than the one it began in
+            # not with a token: a generator may be closed in another task than it began in
             _current.set(outer)
 
 
 def current() -> Span:
-    """The span that this task is in."""
+    """The current span of this task."""
     return _current.get()

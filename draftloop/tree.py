@@ -1,4 +1,4 @@
-"""Draft trees and verdicts: what drafter, verifier and orchestrator say to each other."""
+"""Draft trees and verdicts: the types that drafter, verifier and orchestrator exchange."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from draftloop.errors import InvalidInput
 from draftloop.logprobs import PromptLogprobs, TokenLogprobs
 
 ROOT = -1
-# Likeliest successors of a node that a verdict may carry (2408.08696 takes 8).
+# Maximum number of successors per node that a verdict may carry (2408.08696 uses 8).
 MOST_SUCCESSORS = 8
 
 
 class TokenSource(IntEnum):
-    """Where a token came from; the values are those of the wire."""
+    """Where a token came from; the values are those on the wire."""
 
     TARGET = 1
     DRAFT_MODEL = 2
@@ -26,9 +26,10 @@ class TokenSource(IntEnum):
     RECYCLED = 6
 
 
-# By number; quicker than the enumeration itself.
+# By number; faster than calling the enumeration.
 SOURCES = {int(source): source for source in TokenSource}
-# What people read. The wire's name for own text is that of the strategy that has no other source.
+# Names for people. On the wire, own text is called prompt_lookup, like the strategy that uses only
+# this source.
 SOURCE_NAMES = {
     TokenSource.TARGET: "target model",
     TokenSource.DRAFT_MODEL: "draft model",
@@ -40,7 +41,7 @@ SOURCE_NAMES = {
 
 
 class DraftEnd(IntEnum):
-    """What ended a draft; the values are those of the wire."""
+    """What ended a draft; the values are those on the wire."""
 
     NONE = 0
     NODES = 1
@@ -56,7 +57,8 @@ class DraftTree:
 
     `parents[i]` is the index of node i's parent, or ROOT (-1) for the last committed token, which
     is not stored. `estimates[i]` is the estimated probability that node i is accepted given that
-    its parent was. Siblings have distinct tokens. Trusted: `validate` checks what came by wire.
+    its parent was. Siblings have distinct tokens. The constructor checks nothing; call `validate`
+    for trees from the wire.
     """
 
     token_ids: tuple[int, ...] = ()
@@ -81,7 +83,7 @@ class DraftTree:
         )
 
     def first(self, count: int) -> DraftTree:
-        """The tree of so many first nodes."""
+        """The tree of the first `count` nodes."""
         return DraftTree(
             self.token_ids[:count],
             self.parents[:count],
@@ -111,7 +113,7 @@ class DraftTree:
             node = self.parents[node]
 
     def path_probabilities(self) -> list[float]:
-        """Estimated probability that each node is reached and accepted."""
+        """Estimated probability of each node that it is reached and accepted."""
         reached: list[float] = []
         for parent, estimate in zip(self.parents, self.estimates, strict=True):
             reached.append(estimate if parent == ROOT else reached[parent] * estimate)
@@ -153,8 +155,8 @@ class Verdict:
 
     `emitted_token_ids` is the accepted path and, unless a stop token ended it, the bonus token.
     `root_prediction` and `node_predictions` are the target's own tokens after the last committed
-    token and after every node: what phrases are harvested from. `logprobs` has an entry for every
-    emitted token where the request asked for them.
+    token and after every node; phrases are harvested from them. `logprobs` has an entry for every
+    emitted token if the request asked for them.
     """
 
     accepted_nodes: tuple[int, ...]
@@ -166,7 +168,7 @@ class Verdict:
     logprobs: tuple[TokenLogprobs, ...] = ()
 
     def validate(self, vocabulary_size: int) -> None:
-        """Raises InvalidInput for tokens outside the vocabulary, or nodes that were not judged."""
+        """Raises InvalidInput for tokens outside the vocabulary, or nodes without a prediction."""
         rule = f"must be from 0 to {vocabulary_size - 1}"
         for name, token_ids in (
             ("emitted_token_ids", self.emitted_token_ids),
@@ -191,17 +193,18 @@ class Verdict:
 
 
 def _require_within(field_name: str, values: Sequence[int], stop: int, rule: str) -> None:
-    """Raises InvalidInput for the first that is not from 0 to below `stop`; rounds wait for it."""
+    """Raises InvalidInput for the first value outside `range(stop)`; fast, as rounds wait."""
     if values and not (min(values) >= 0 and max(values) < stop):
         raise InvalidInput(field_name, rule, next(one for one in values if not 0 <= one < stop))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DraftBudget:
-    """Most nodes and most depth of the next draft, and what nodes and time are worth.
+    """Maximum nodes and depth of the next draft, and what nodes and time are worth.
 
-    A node reached with less than `least_path_probability` costs the verifier more time than it
-    is worth. A forward of the draft model must bring in `tokens_per_second` times its seconds.
+    A node whose path probability is below `least_path_probability` costs the verifier more time
+    than it is worth. A forward of the draft model must bring in `tokens_per_second` times its
+    duration.
     """
 
     max_nodes: int
@@ -210,7 +213,7 @@ class DraftBudget:
     tokens_per_second: float = 0.0
 
     def validate(self) -> None:
-        """Raises InvalidInput for a price that is none, NaN included."""
+        """Raises InvalidInput for prices out of range, including NaN."""
         least, rate = self.least_path_probability, self.tokens_per_second
         if not 0.0 <= least <= 1.0:
             raise InvalidInput("least_path_probability", "must be from 0 to 1", least)
@@ -222,10 +225,11 @@ class DraftBudget:
 class ServiceTimings:
     """Where a service spent the time of one message, in nanoseconds, and with whom it shared it.
 
-    Of the last forward: `batch_size` sessions with `batch_rows` new tokens in all were in it, of
-    them `prompts` with `prompt_rows` of their prompts, and `waiting` more sessions waited when it
-    ended. `prompts_ns` is about what others' prompts took of the waiting and the forwards.
-    `cached_tokens` of a session that was opened did not have to be computed.
+    About the last forward: it contained `batch_size` sessions with `batch_rows` new tokens in all.
+    Of these, `prompts` sessions computed `prompt_rows` tokens of their prompts. `waiting` more
+    sessions waited when it ended. `prompts_ns` is roughly the part of `queue_ns` and `forward_ns`
+    that other sessions' prompts took. `cached_tokens`: when a session is opened, tokens that did
+    not have to be computed.
     """
 
     service_ns: int = 0
@@ -242,16 +246,16 @@ class ServiceTimings:
 
     @property
     def round_rows(self) -> int:
-        """New tokens in the last forward that were no prompt's."""
+        """New tokens in the last forward that did not belong to prompts."""
         return self.batch_rows - self.prompt_rows
 
     @property
     def is_shared(self) -> bool:
-        """Whether others had a part in it, so that it took longer than it would have alone."""
+        """Whether other sessions took part, so that it took longer than alone."""
         return self.batch_size > 1 or self.waiting > 0 or self.prompts_ns > 0
 
     def attributes(self) -> dict[str, int]:
-        """For a span."""
+        """Attributes for a tracing span."""
         return {
             "queue_ns": self.queue_ns,
             "forward_ns": self.forward_ns,
@@ -268,10 +272,10 @@ class ServiceTimings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Draft:
-    """A proposed tree, the committed length it continues and what it cost.
+    """A proposed tree, the committed length it continues, and its cost.
 
-    `proposed`: nodes that each source proposed before the draft was cut to size, where that is
-    more than the tree has of it.
+    `proposed`: number of nodes that each source proposed before the draft was cut to size, for
+    sources with more than the tree has.
     """
 
     tree: DraftTree
@@ -283,9 +287,9 @@ class Draft:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verification:
-    """A verdict, the committed length before it and what it cost."""
+    """A verdict, the committed length before it, and its cost."""
 
     verdict: Verdict
     committed_length: int
     timings: ServiceTimings = field(default_factory=ServiceTimings)
-    prompt_logprobs: PromptLogprobs | None = None  # where an opened session asked for them
+    prompt_logprobs: PromptLogprobs | None = None  # if the opening of the session asked for them

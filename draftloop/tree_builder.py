@@ -1,4 +1,4 @@
-"""Draft trees under construction: the same token under the same parent is one node."""
+"""Draft trees under construction; the same token under the same parent is a single node."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from draftloop.tree import ROOT, DraftTree, TokenSource
 
 
 class TreeBuilder:
-    """Adds nodes one by one; what is offered twice keeps its first source and better estimate."""
+    """Adds nodes one by one. A node added twice keeps its first source and its higher estimate."""
 
     def __init__(self, start: DraftTree | None = None) -> None:
         self.token_ids: list[int] = []
@@ -23,7 +23,7 @@ class TreeBuilder:
         return len(self.token_ids)
 
     def add(self, parent: int, token: int, estimate: float, source: TokenSource) -> int:
-        """The node for `token` under `parent`."""
+        """Returns the node for `token` under `parent`, adding it if needed."""
         node = self._children.setdefault((parent, token), len(self))
         if node < len(self):
             self._estimates[node] = max(self._estimates[node], estimate)
@@ -37,13 +37,13 @@ class TreeBuilder:
     def add_chain(
         self, parent: int, token_ids: Iterable[int], estimate: float, source: TokenSource
     ) -> int:
-        """Adds tokens one under the other; the last one's node."""
+        """Adds tokens as a chain under `parent`; returns the last one's node."""
         for token in token_ids:
             parent = self.add(parent, token, estimate, source)
         return parent
 
     def graft(self, parent: int, tree: DraftTree) -> None:
-        """Hangs all of `tree` under `parent`."""
+        """Adds all of `tree` under `parent`."""
         nodes = {ROOT: parent}
         rows = zip(tree.token_ids, tree.parents, tree.estimates, tree.sources, strict=True)
         for index, (token, above, estimate, source) in enumerate(rows):

@@ -1,4 +1,4 @@
-"""Roles that start together on one machine: they import side by side, and measure one by one."""
+"""Roles that start together on one machine import in parallel and measure one after the other."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ POLL_S = 0.02
 
 @contextlib.contextmanager
 def importing(start_lock: Path | None) -> Iterator[None]:
-    """While it lasts, no role that shares the lock file takes its turn."""
+    """Within the context, no role that shares the lock file gets its turn."""
     if start_lock is None:
         yield
         return
-    with start_lock.open("ab") as file:  # closing the file unlocks it, so does the process's end
+    with start_lock.open("ab") as file:  # closing the file or ending the process unlocks it
         fcntl.flock(file, fcntl.LOCK_SH)
         yield
 
 
 @contextlib.asynccontextmanager
 async def turn(start_lock: Path | None) -> AsyncIterator[None]:
-    """Waits until nobody imports or has the turn; then it is this role's.
+    """Waits until no role imports or has the turn; then it is this role's turn.
 
-    A model service measures what a forward costs: another process's work on the same cores would
-    be measured with it.
+    A model service measures the time of forwards; work of another process on the same cores would
+    distort the measurement.
     """
     if start_lock is None:
         yield

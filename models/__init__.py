@@ -1,1 +1,1 @@
-"""The bundled pair of models and everything that made it: corpus, tokenizer, training, cards."""
+"""The bundled models and everything that made them: corpus, tokenizer, training, cards."""

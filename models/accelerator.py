@@ -1,4 +1,4 @@
-"""A phase on one GPU: whole batches at once, and the matrices of a shape updated together."""
+"""Training on one GPU: whole batches at once, with matrices of one shape updated together."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from models.report import Report
 from models.schedule import Phase
 from models.setting import Setting
 
-STEPS_OF_A_RECORD = 20  # a loss that is looked at waits for all that was asked of the GPU
+STEPS_OF_A_RECORD = 20  # reading a loss waits for all work queued on the GPU
 
 
 class AcceleratorPhase:
-    """One phase from the state it finds to its end."""
+    """Trains one phase, from a given state to the phase's end."""
 
     def __init__(self, setting: Setting, phase: Phase, state: Checkpoint) -> None:
         self.setting, self.phase, self.state = setting, phase, state
@@ -30,7 +30,7 @@ class AcceleratorPhase:
         self.objective = torch.compile(objective) if setting.compiled else objective
 
     def run(self) -> None:
-        """Trains until the phase is over and saves what it leaves."""
+        """Trains until the phase is over, and saves the resulting state."""
         report = Report(self.setting, self.state)
         unread, sum_of_losses = 0, torch.zeros((), device=self.setting.device)
         self.state.model.train()
@@ -46,15 +46,15 @@ class AcceleratorPhase:
         self.state.save(self.setting.file)
 
     def seen(self) -> int:
-        """How far the run is, in tokens of its schedule; by the clock as of the last record."""
+        """Progress in tokens of the schedule; for runs limited by time, as of the last record."""
         return self.setting.seen(self.state.tokens, self.state.trained_s)
 
     def is_over(self) -> bool:
-        """Whether the phase is."""
+        """Whether the phase is over."""
         return self.seen() >= self.setting.schedule.end(self.phase)
 
     def batches(self) -> Iterator[list[Tensor]]:
-        """The micro-batches of every step, laid out while the step before is computed."""
+        """The micro-batches of every step, prepared while the step before is computed."""
         first = self.state.tokens // self.phase.length
         with ThreadPoolExecutor(1) as ahead:
             made = ahead.submit(self.micros, first)
@@ -69,11 +69,11 @@ class AcceleratorPhase:
         parts = range(first, first + phase.batch, phase.micro)
         rows = [self.setting.windows.batch(part, phase.micro, phase.length) for part in parts]
         if torch.device(self.setting.device).type == "cuda":
-            rows = [part.pin_memory() for part in rows]  # so that nobody waits for the copy
+            rows = [part.pin_memory() for part in rows]  # allows the copy to run asynchronously
         return [part.to(self.setting.device, non_blocking=True) for part in rows]
 
     def accumulate(self, micros: list[Tensor]) -> Tensor:
-        """Backward passes over micro-batches; their mean loss, on the device."""
+        """Runs backward passes over micro-batches; returns their mean loss, on the device."""
         self.state.model.zero_grad(set_to_none=True)
         total = torch.zeros((), device=self.setting.device)
         kind, mixed = torch.device(self.setting.device).type, self.setting.dtype != torch.float32
@@ -85,7 +85,7 @@ class AcceleratorPhase:
         return total
 
     def update(self) -> None:
-        """Steps all parameters by their gradients."""
+        """Updates all parameters by their gradients."""
         state, setting = self.state, self.setting
         factor = setting.schedule.factor(self.seen())
         update_all(self.parameters, state.momenta, setting.rates, factor, state.step + 1)
@@ -94,9 +94,9 @@ class AcceleratorPhase:
 
 
 def add_dropout(model: LlamaForCausalLM, share: float) -> None:
-    """Lets what a layer adds to the residual stream drop out while it is trained.
+    """Adds dropout to what each layer adds to the residual stream during training.
 
-    A text that comes a dozen times is learned by heart otherwise.
+    Without it, a text that is seen a dozen times is memorized.
     """
 
     def drop(module: torch.nn.Module, _: object, output: Tensor) -> Tensor:
@@ -108,7 +108,7 @@ def add_dropout(model: LlamaForCausalLM, share: float) -> None:
 
 
 def run_phase(setting: Setting, phase: Phase, state: Checkpoint) -> Checkpoint:
-    """Runs one phase to its end and returns the state it left in `setting.file`."""
+    """Runs one phase to its end; returns the state that it saved in `setting.file`."""
     if setting.dropout:
         add_dropout(state.model, setting.dropout)
     AcceleratorPhase(setting, phase, state).run()

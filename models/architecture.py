@@ -11,7 +11,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from models.tokenizer import END_OF_TEXT_ID, MAX_LENGTH, VOCABULARY
 
 INITIAL_DEVIATION = 0.02
-# Of the verifier's.
+# Layers of the verifier from which the large draft model starts.
 LARGE_DRAFTER_LAYERS = (0, 2, 4)
 
 
@@ -34,17 +34,17 @@ def configuration(hidden: int, layers: int, intermediate: int) -> LlamaConfig:
 
 
 def verifier_configuration(layers: int = 6) -> LlamaConfig:
-    """12.2M parameters at six layers."""
+    """The verifier's shape: 12.2M parameters at six layers."""
     return configuration(hidden=384, layers=layers, intermediate=1024)
 
 
 def drafter_configuration() -> LlamaConfig:
-    """0.95M parameters, more than half of them embeddings."""
+    """The draft model's shape: 0.95M parameters, more than half of them embeddings."""
     return configuration(hidden=128, layers=2, intermediate=384)
 
 
 def large_drafter_configuration() -> LlamaConfig:
-    """6.9M parameters: the verifier's shape with half of its layers."""
+    """The large draft model's: 6.9M parameters, the verifier's shape with half of the layers."""
     return verifier_configuration(layers=len(LARGE_DRAFTER_LAYERS))
 
 
@@ -65,14 +65,14 @@ def build(config: LlamaConfig, seed: int) -> LlamaForCausalLM:
 
 
 def thinned(model: LlamaForCausalLM, layers: Sequence[int]) -> LlamaForCausalLM:
-    """A copy that has the decoder layers numbered `layers` and everything else."""
+    """A copy with only the decoder layers numbered `layers`, and everything else."""
     return rebuilt(model, [(layer, False) for layer in layers])
 
 
 def grow(model: LlamaForCausalLM, layers: int) -> LlamaForCausalLM:
-    """A deeper model computing the same function: silenced copies follow the layers they copy.
+    """A deeper model that computes the same function: silenced copies follow the copied layers.
 
-    Raises ValueError unless `layers` lies between the present depth and its double.
+    Raises ValueError unless `layers` is between the present depth and its double.
     """
     present = model.config.num_hidden_layers
     if not present <= layers <= 2 * present:
@@ -81,7 +81,7 @@ def grow(model: LlamaForCausalLM, layers: int) -> LlamaForCausalLM:
 
 
 def rebuilt(model: LlamaForCausalLM, plan: Sequence[tuple[int, bool]]) -> LlamaForCausalLM:
-    """A copy with the layers of `plan`: (the layer it is taken from, whether it is silenced)."""
+    """A copy with the layers of `plan`: pairs of (source layer, whether it is silenced)."""
     config = copy.deepcopy(model.config)
     config.num_hidden_layers = len(plan)
     config.layer_types = None

@@ -1,7 +1,7 @@
-"""Model cards from what was measured.
+"""Model cards from measured figures.
 
 `python -m models.card` writes `README.md` into every model's folder, from `evaluation.json` and
-`runs.json`, to which it adds the runs whose logs are on this machine.
+`runs.json`. It adds to the latter the runs whose logs are on this machine.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Run = dict[str, int]
 
 
 def known_runs() -> dict[str, Run]:
-    """Tokens and minutes of every run: those told in `runs.json`, and those whose log is here."""
+    """Tokens and minutes of every run: those in `runs.json`, and those whose log is here."""
     runs: dict[str, Run] = json.loads(RUNS.read_text())
     for log in sorted(CACHE_DIR.glob("*.jsonl")):
         for last in run_log.read(log)[-1:]:
@@ -29,7 +29,7 @@ def known_runs() -> dict[str, Run]:
 
 
 def acceptance_table(evaluation: dict[str, Any]) -> str:
-    """A Markdown table: one row a measure, one column a kind of text."""
+    """A Markdown table with one row per measure and one column per kind of text."""
     texts = (evaluation["held_out_text"]["acceptance"], evaluation["continued_text"])
     rows = [
         "| of the positions | held-out text | text continued by the verifier model |",
@@ -44,7 +44,7 @@ def acceptance_table(evaluation: dict[str, Any]) -> str:
 
 
 def figures_of(evaluation: dict[str, Any]) -> dict[str, Any]:
-    """What was measured of one pair, under the names that the templates know."""
+    """The measured figures of one pair, under the names that the templates use."""
     figures = {"bytes_per_token": evaluation["bytes_per_token"]}
     figures |= evaluation["held_out_text"]
     figures["tokens"] = f"{figures['tokens']:,}"
@@ -55,7 +55,7 @@ def figures_of(evaluation: dict[str, Any]) -> dict[str, Any]:
 
 
 def write(name: str, facts: dict[str, Any]) -> None:
-    """Fills a model's template; raises KeyError for a fact it names that is not there."""
+    """Fills a model's template. Raises KeyError for a fact that it names but that is missing."""
     template = Template((TEMPLATES / f"{name}.md").read_text())
     (MODELS_DIR / name / "README.md").write_text(template.substitute(facts))
 

@@ -1,4 +1,4 @@
-"""A resumable state of a run, written so that a kill at any moment leaves a whole file."""
+"""A resumable state of a run, written so that a kill at any moment leaves a complete file."""
 
 from __future__ import annotations
 
@@ -12,14 +12,15 @@ from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
 from models.layout import checkpoint_file
 from models.muon import new_momenta
 
-BUNDLED = "bundled"  # where a run starts from: the shipped weights, without momenta
+BUNDLED = "bundled"  # as the start of a run: the shipped weights, without momenta
 
 
 @dataclass(slots=True)
 class Checkpoint:
-    """Where a run stands: weights, momenta by parameter name, tokens seen, wall seconds spent.
+    """State of a run: weights, momenta by parameter name, tokens seen, wall seconds spent.
 
-    Of these `compiling` went by until the first record of a phase, and count for no run's minutes.
+    `compiling` is the part of `seconds` until the first record of each phase. It does not count for
+    the minutes of a run.
     """
 
     model: LlamaForCausalLM
@@ -31,18 +32,18 @@ class Checkpoint:
 
     @property
     def trained_s(self) -> float:
-        """What a run that is limited by minutes has had of them."""
+        """Seconds that count for a run limited by minutes."""
         return self.seconds - self.compiling
 
     @classmethod
     def begun(
         cls, model: LlamaForCausalLM, momenta: dict[str, dict[str, torch.Tensor]] | None = None
     ) -> Checkpoint:
-        """The state before the first step; momenta start at zero where none are given."""
+        """The state before the first step; momenta are zero if none are given."""
         return cls(model, momenta or new_momenta(model), tokens=0, step=0, seconds=0.0)
 
     def save(self, file: Path) -> None:
-        """Writes beside `file`, then renames over it. Raises OSError where there is no room."""
+        """Writes a file beside `file`, then renames it. Raises OSError if there is no room."""
         file.parent.mkdir(parents=True, exist_ok=True)
         partial = file.with_suffix(".partial")
         state = {
@@ -59,14 +60,14 @@ class Checkpoint:
                 torch.save(state, stream)
                 stream.flush()
                 os.fsync(stream.fileno())
-        except (OSError, RuntimeError) as error:  # torch's own, which names its source alone
+        except (OSError, RuntimeError) as error:  # torch's RuntimeError does not name the file
             partial.unlink(missing_ok=True)
             raise OSError(f"{file} cannot be written, so it stays as it was: {error}") from error
         os.replace(partial, file)
 
     @classmethod
     def load(cls, file: Path) -> Checkpoint:
-        """The state in `file`; the model is float32 on the CPU."""
+        """Loads the state in `file`; the model is float32 on the CPU."""
         state = torch.load(file, map_location="cpu", weights_only=True)
         model = LlamaForCausalLM(LlamaConfig.from_dict(state["config"]))
         model.load_state_dict(state["weights"])
@@ -77,9 +78,9 @@ class Checkpoint:
 
 
 def left_by(run: str, bundled: Path) -> Checkpoint:
-    """What the run called `run` left; of `BUNDLED`, the model shipped in the folder `bundled`.
+    """The model and momenta that the run `run` left; for `BUNDLED`, the model in `bundled`.
 
-    Counts begin anew, since a run that goes on from another has its own schedule.
+    Counts start at zero, since a run that starts from another one has its own schedule.
     """
     if run == BUNDLED:
         model: LlamaForCausalLM = AutoModelForCausalLM.from_pretrained(bundled, dtype=torch.float32)
@@ -89,5 +90,5 @@ def left_by(run: str, bundled: Path) -> Checkpoint:
 
 
 def load_model(file: Path) -> LlamaForCausalLM:
-    """The model of the checkpoint `file`."""
+    """The model in the checkpoint `file`."""
     return Checkpoint.load(file).model

@@ -1,6 +1,6 @@
 """The corpus: the Python standard library's own sources, split by file name.
 
-`python -m models.corpus` writes `held_out.txt` and prints what was found.
+`python -m models.corpus` writes `held_out.txt` and prints what it found.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ FOREIGN_PARTS = frozenset({"site-packages", "dist-packages", "__pycache__"})
 # Generated tables and one long text: they cost tokens and teach nothing about code.
 TABLES = ("encodings/", "pydoc_data/")
 MIN_LETTER_SHARE = 0.25
-# An environment variable, for machines whose Python is not the one that the bundled models know.
+# Environment variable for machines with another Python than the one of the bundled models' corpus.
 SOURCES = "STANDARD_LIBRARY"
 
 
@@ -33,7 +33,7 @@ class Document:
 
 
 def is_held_out(name: str, share: float = HELD_OUT_SHARE) -> bool:
-    """Whether the file called `name` is kept from training: a pure function of the name."""
+    """Whether the file called `name` is excluded from training: a pure function of the name."""
     digest = hashlib.sha256(PurePosixPath(name).as_posix().encode()).digest()
     return int.from_bytes(digest[:8], "big") < share * 2**64
 
@@ -88,9 +88,9 @@ def split(documents: Iterable[Document]) -> tuple[list[Document], list[Document]
 
 
 def found() -> tuple[list[Document], list[Document]]:
-    """(training, held-out) documents of the library that is here.
+    """(training, held-out) documents of the standard library on this machine.
 
-    Raises FileNotFoundError where there is none.
+    Raises FileNotFoundError if there is none.
     """
     root = standard_library()
     documents = select(read_sources(root))
@@ -102,10 +102,11 @@ def found() -> tuple[list[Document], list[Document]]:
 
 
 def load() -> tuple[list[Document], list[Document]]:
-    """The same of the library that the models are of, whose held-out files `held_out.txt` lists.
+    """(training, held-out) documents of the library on which the models were trained.
 
-    In another version of Python a file that they were trained on may have a name that is held out.
-    Raises FileNotFoundError where some of those listed are not here.
+    Its held-out files are listed in `held_out.txt`. In another version of Python, a file that the
+    models were trained on may have a name that is held out. Raises FileNotFoundError if some of the
+    listed files are not here.
     """
     training, held_out = found()
     listed = frozenset(HELD_OUT_LIST.read_text().splitlines())

@@ -1,10 +1,10 @@
 """Distils a draft model from the finished verifier model.
 
-`python -m models.distill --tokens 3000000` starts from the cross-entropy-trained draft model when
-there is one, with `--model drafter-large` from every second layer of the verifier model; both
-resume like `models.train`, without `--run` as `distilled` and `distilled-large`.
-`--sampled-share 0.5` makes half of the text what `models.sample` let the verifier model write,
-`--revised-share 0.1` a tenth what `models.revise` made.
+`python -m models.distill --tokens 3000000` starts from the draft model that was trained by
+cross-entropy, if there is one. With `--model drafter-large`, it starts from every second layer of
+the verifier model. Both resume like `models.train`; without `--run`, the runs are called
+`distilled` and `distilled-large`. `--sampled-share 0.5` takes half of the text from what the
+verifier model wrote for `models.sample`, `--revised-share 0.1` a tenth from `models.revise`.
 """
 
 from __future__ import annotations
@@ -36,15 +36,15 @@ from models.streams import add_share_options
 from models.tokenizer import require_same
 from models.train import add_machine_options, rates_from, run, setting_from
 
-# Of a run that no `--run` names.
+# Default names of runs.
 RUNS_BY_MODEL = {DRAFTER_DIR.name: "distilled", LARGE_DRAFTER_DIR.name: "distilled-large"}
 
 
 def phases(layers: int, device: str) -> tuple[Phase, ...]:
-    """Windows as long as the texts that are served.
+    """Phases with windows as long as the texts that are served.
 
-    Trained on 512 tokens, the draft model agreed with the target at 0.62 of the positions below
-    that and at 0.40 of those above.
+    A draft model trained on 512 tokens agreed with the target at 0.62 of the positions below that
+    length, and at 0.40 of those above.
     """
     if device != "cpu":
         return on_accelerator(layers)
@@ -58,10 +58,10 @@ def phases(layers: int, device: str) -> tuple[Phase, ...]:
 class Distillation:
     """Divergence from the teacher at several temperatures, plus a little cross-entropy.
 
-    The low temperature is there because acceptance is wanted where text is sampled, at 0.7. Of the
-    divergence `overlap_share` is the probability that a ratio test rejects a draft, which a model
-    too small to follow its teacher everywhere should spend itself on (DistillSpec, arXiv
-    2310.08461, section 4: the total variation distance).
+    The low temperature is included because acceptance matters where text is sampled, at 0.7.
+    `overlap_share` of the divergence is the probability that a ratio test rejects a draft: a model
+    too small to follow its teacher everywhere should optimize that (DistillSpec, arXiv 2310.08461,
+    section 4: the total variation distance).
     """
 
     teacher: LlamaForCausalLM
@@ -70,7 +70,7 @@ class Distillation:
     overlap_share: float = 0.0
 
     def __call__(self, model: LlamaForCausalLM, tokens: Tensor) -> Tensor:
-        """Nats a token for tokens [B, L + 1]."""
+        """Loss in nats per token for tokens [B, L + 1]."""
         inputs, targets = tokens[:, :-1], tokens[:, 1:].flatten()
         with torch.no_grad():
             wanted = self.teacher(input_ids=inputs, use_cache=False).logits.flatten(0, 1).float()
@@ -84,7 +84,7 @@ class Distillation:
         return (1 - self.truth_share) * divergence + self.truth_share * truth
 
     def divergence(self, wanted: Tensor, drafted: Tensor, temperature: float) -> Tensor:
-        """Of the draft model's law from the teacher's at `temperature`; logits [N, vocabulary]."""
+        """Divergence of the draft model from the teacher; logits [N, vocabulary]."""
         said = tempered_divergence(wanted, drafted, temperature)
         if not self.overlap_share:
             return said
@@ -93,7 +93,7 @@ class Distillation:
 
 
 def tempered_divergence(wanted: Tensor, drafted: Tensor, temperature: float) -> Tensor:
-    """KL(teacher || draft) a token, both softened to `temperature`; logits [N, vocabulary]."""
+    """KL(teacher || draft) per token, both at `temperature`; logits [N, vocabulary]."""
     teacher, draft = _tempered(wanted, temperature), _tempered(drafted, temperature)
     return kl_div(draft, teacher, reduction="batchmean", log_target=True)
 
@@ -105,7 +105,7 @@ def tempered_rejection(wanted: Tensor, drafted: Tensor, temperature: float) -> T
 
 
 def _tempered(logits: Tensor, temperature: float) -> Tensor:
-    # The same expression for both measures, so that `--compile` computes it once.
+    # Both measures use this same expression, so that `--compile` computes it once.
     return (logits / temperature).log_softmax(-1)
 
 
@@ -122,9 +122,9 @@ def first_state(
 ) -> Checkpoint:
     """The run's own state, else the draft model that another run left, else a new one.
 
-    Momenta start at zero: the objective is another one, or the teacher is. Raises
-    FileNotFoundError where the run to start from left nothing, and ValueError where a state is of
-    another model than the options ask for.
+    Momenta start at zero, because the objective or the teacher differs. Raises FileNotFoundError if
+    the run to start from left nothing, and ValueError if a state is of another model than the
+    options name.
     """
     config = CONFIGURATIONS[options.model]()
     if setting.file.exists():

@@ -1,10 +1,10 @@
 """Measures a published pair on held-out files: loss, and how often the draft model is right.
 
-`python -m models.evaluate` prints and writes into `evaluation.json`, under the draft model's name;
-which one `--drafter` says. With `--windows` it is a quick look that writes nothing. Acceptance is
-given in two definitions: the overlap of the distributions, sum min(p, q), which a ratio test
-reaches with one child, and the share of positions at which both models choose the same token under
-the same Gumbel noise.
+`python -m models.evaluate` prints the figures and writes them to `evaluation.json`, under the name
+of the draft model that `--drafter` chooses. With `--windows` it is a quick look that writes
+nothing. Acceptance has two definitions: the overlap of the distributions, sum min(p, q), which a
+ratio test reaches with one child; and the share of positions at which both models choose the same
+token with the same Gumbel noise.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ LENGTH = 1024
 TEMPERATURES = (0.7, 1.0)
 CONTINUED_FROM, CONTINUED_BY = 128, 128
 SAMPLING_TEMPERATURE = 0.7
-SECOND_VERSIONS, PASSAGE = 60, 350  # files, and tokens of each that come twice
+SECOND_VERSIONS, PASSAGE = 60, 350  # number of files, and tokens of each that occur twice
 
 Figures = dict[str, float]
 
@@ -88,7 +88,7 @@ def windows(documents: list[Document], tokenizer: Tokenizer) -> Iterator[Tensor]
 def on_held_out_text(
     target: LlamaForCausalLM, draft: LlamaForCausalLM, parts: Iterable[Tensor], every: int
 ) -> dict[str, Any]:
-    """Losses over all windows, acceptance over every `every`-th."""
+    """Losses over all windows, and acceptance over every `every`-th one."""
     generator = torch.Generator().manual_seed(0)
     losses, measured, count = np.zeros(2), Figures(), 0
     for number, tokens in enumerate(tqdm(parts, desc="held-out text", mininterval=10)):
@@ -130,7 +130,7 @@ def on_continued_text(
 def on_second_versions(
     target: LlamaForCausalLM, draft: LlamaForCausalLM, tokenizer: Tokenizer, files: list[Document]
 ) -> Figures:
-    """Losses on the beginnings of files, and on the same passages again with a name changed."""
+    """Losses on beginnings of files, and on the same passages repeated with a name changed."""
     draw, sums, tokens = np.random.default_rng(0), np.zeros((2, 2)), np.zeros(2)
     for document in tqdm(files[:SECOND_VERSIONS], desc="second versions"):
         passage = tokenizer.decode(tokenizer.encode(document.text).ids[:PASSAGE])
@@ -155,7 +155,7 @@ def on_second_versions(
 def prompt_ends(tokenizer: Tokenizer) -> Tensor:
     """The last CONTINUED_FROM tokens of every committed prompt that has as many.
 
-    Without the end of its last line, which is one token with the indentation that follows.
+    Trailing line ends are removed, since a line end is one token with the indentation after it.
     """
     lines = HELD_OUT_PROMPTS.open(encoding="utf-8")
     texts = [json.loads(line)["prompt"].rstrip() for line in lines]
@@ -174,7 +174,7 @@ def main() -> None:
     parser.add_argument("--device", default="cpu")
     options = parser.parse_args()
     torch.set_grad_enabled(False)
-    # The pair's own: what models.tokenizer left may be of a pair that is in the making.
+    # The pair's own tokenizer: the one of models.tokenizer may belong to a pair in preparation.
     tokenizer = Tokenizer.from_file(str(VERIFIER_DIR / "tokenizer.json"))
     _, held_out = load()
     target, draft = (

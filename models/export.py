@@ -1,7 +1,7 @@
-"""Writes a model as a Hugging Face folder of bfloat16 safetensors, file by file atomically.
+"""Writes a model as a Hugging Face folder of bfloat16 safetensors, each file atomically.
 
-`python -m models.export --verifier verifier --drafter distilled` publishes the models that these
-runs left as `models/verifier` and `models/drafter`; a model that is not named stays as it is.
+`python -m models.export --verifier verifier --drafter distilled` publishes the models of these runs
+as `models/verifier` and `models/drafter`; a model that is not named stays as it is.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ def publish(model: LlamaForCausalLM, folder: Path) -> None:
 
 
 def averaged(left: LlamaForCausalLM, shipped: LlamaForCausalLM, share: float) -> LlamaForCausalLM:
-    """`left` with the mean of both models' weights, `share` (0 to 1) of it its own.
+    """`left` with the weighted mean of both models' weights; `share` (0 to 1) is its own weight.
 
-    What a run from the shipped weights learned, for less of what it forgot (WiSE-FT, arXiv
-    2109.01903).
+    This keeps much of what a run from the shipped weights learned, with less of what it forgot
+    (WiSE-FT, arXiv 2109.01903).
     """
     before = shipped.state_dict()
     left.load_state_dict(
@@ -65,7 +65,7 @@ def main() -> None:
     if not named:
         parser.error(f"nothing to publish: name a run by --{' or --'.join(CONFIGURATIONS)}")
     if VERIFIER_DIR.name not in named:
-        require_same(VERIFIER_DIR)  # which drafts are for
+        require_same(VERIFIER_DIR)  # for which the draft models draft
     for name, run in named.items():
         if not checkpoint_file(run).exists():
             parser.error(f"no run is called {run}: there is no {checkpoint_file(run)}")

@@ -1,4 +1,4 @@
-"""Where the bundled models and the (uncommitted) training state live."""
+"""Paths of the bundled models and of the training state, which is not committed."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ MODELS_DIR = Path(__file__).resolve().parent
 VERIFIER_DIR = MODELS_DIR / "verifier"
 DRAFTER_DIR = MODELS_DIR / "drafter"
 LARGE_DRAFTER_DIR = MODELS_DIR / "drafter-large"
-DRAFTERS = (DRAFTER_DIR.name, LARGE_DRAFTER_DIR.name)  # the first one where none is named
+DRAFTERS = (DRAFTER_DIR.name, LARGE_DRAFTER_DIR.name)  # the first one is the default
 HELD_OUT_LIST = MODELS_DIR / "held_out.txt"
 HELD_OUT_PROMPTS = MODELS_DIR / "held_out_prompts.jsonl"
 EVALUATION = MODELS_DIR / "evaluation.json"

@@ -1,7 +1,7 @@
 """Muon for hidden matrices, AdamW for embeddings and norms, on state that processes may share.
 
-Muon: momentum, then the nearest semi-orthogonal matrix by a quintic Newton-Schulz iteration
-(Jordan et al. 2024, https://kellerjordan.github.io/posts/muon/).
+Muon: momentum, then the nearest semi-orthogonal matrix by a quintic Newton-Schulz iteration (Jordan
+et al. 2024, https://kellerjordan.github.io/posts/muon/).
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ QUINTIC = (3.4445, -4.7750, 2.0315)
 def orthogonalise(
     matrix: Tensor, dtype: torch.dtype = torch.float32, iterations: int = 5
 ) -> Tensor:
-    """A matrix of the same shape and singular vectors whose singular values lie near one.
+    """A matrix with the same shape and singular vectors, and singular values near one.
 
-    Or several: [..., rows, columns]. Computed in `dtype`: bfloat16 is precise enough for a
-    direction.
+    Also for several matrices, [..., rows, columns]. Computed in `dtype`: bfloat16 is precise enough
+    for a direction.
     """
     a, b, c = QUINTIC
     is_tall = matrix.shape[-2] > matrix.shape[-1]
@@ -42,9 +42,9 @@ def is_hidden_matrix(name: str, parameter: Tensor) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rates:
-    """Peak learning rates, decay of hidden matrices, momenta, what Muon's iteration computes in.
+    """Peak learning rates, weight decay of hidden matrices, momenta, and dtype of Muon's iteration.
 
-    A step at the rate r takes the share r x decay from a matrix (decoupled: Loshchilov and Hutter,
+    A step at rate r shrinks a matrix by the share r x decay (decoupled: Loshchilov and Hutter,
     arXiv 1711.05101).
     """
 
@@ -57,7 +57,7 @@ class Rates:
 
 
 def new_momenta(model: nn.Module) -> dict[str, dict[str, Tensor]]:
-    """Zeroed optimiser state by parameter name: `first`, and `second` where AdamW rules."""
+    """Zeroed optimiser state by parameter name: `first`, and `second` for AdamW's parameters."""
     state = {}
     for name, parameter in model.named_parameters():
         slots = ("first",) if is_hidden_matrix(name, parameter) else ("first", "second")
@@ -72,9 +72,9 @@ def muon_update(
     rates: Rates,
     factor: float,
 ) -> None:
-    """One Muon step in place, with Nesterov momentum, of matrices of one shape.
+    """One Muon step in place, with Nesterov momentum, for matrices of one shape.
 
-    Tall matrices move further.
+    Tall matrices take larger steps.
     """
     for first, gradient in zip(firsts, gradients, strict=True):
         first.lerp_(gradient, 1 - rates.momentum)
@@ -113,7 +113,7 @@ def update(
     factor: float,
     step: int,
 ) -> None:
-    """Moves one parameter by the rule that its name and shape select, at `factor` of its peak."""
+    """Updates one parameter by the rule for its name and shape, at `factor` of its peak rate."""
     if is_hidden_matrix(name, parameter):
         muon_update([parameter], [gradient], [state["first"]], rates, factor)
     else:
@@ -128,9 +128,9 @@ def update_all(
     factor: float,
     step: int,
 ) -> None:
-    """Moves all parameters by their gradients; matrices of one shape go together.
+    """Updates all parameters by their gradients; matrices of one shape are updated together.
 
-    On a GPU most of such small matrices' time is the launching of kernels.
+    On a GPU, such small matrices' time is mostly spent launching kernels.
     """
     alike: dict[tuple[int, ...], list[str]] = defaultdict(list)
     for name, parameter in parameters.items():
@@ -146,7 +146,10 @@ def update_all(
 
 
 def share_out(model: nn.Module, workers: int) -> list[list[str]]:
-    """Parameter names by worker, the costliest first to the least laden (cost: Newton-Schulz)."""
+    """Parameter names by worker: the costliest first, each to the least loaded worker.
+
+    The cost is that of the Newton-Schulz iteration.
+    """
     costs = {
         name: min(parameter.shape) ** 2 * max(parameter.shape) * 10
         if is_hidden_matrix(name, parameter)

@@ -13,14 +13,14 @@ from torch import Tensor
 
 Stream = npt.NDArray[np.int16]
 
-BLOCK = 2048  # tokens that stay together whatever the window length, which divides it
-GROUP_BLOCKS = 128  # blocks from all over the stream whose windows are shuffled together
-ROUND = 200  # windows among which every text of a mixture has its share
+BLOCK = 2048  # tokens that stay together; every window length divides it
+GROUP_BLOCKS = 128  # blocks from anywhere in the stream whose windows are shuffled together
+ROUND = 200  # number of windows within which every text of a mixture has its share
 
 
 @lru_cache(maxsize=32)
 def order_of(count: int, *seed: int) -> npt.NDArray[np.int64]:
-    """The numbers below `count` in an order of the seed; kept, since every window asks for it."""
+    """A permutation of the numbers below `count`; cached, since every window needs it."""
     return np.random.default_rng(seed).permutation(count)
 
 
@@ -28,8 +28,8 @@ def order_of(count: int, *seed: int) -> npt.NDArray[np.int64]:
 class Windows:
     """Window number n is a pure function of (stream, seed, length, n), so runs resume exactly.
 
-    Neighbouring windows come from different files: a group that stayed within some thirty files
-    made the loss fall inside each group and jump at the next. Every pass cuts the stream elsewhere.
+    Neighbouring windows come from different files: when a group stayed within some thirty files,
+    the loss fell within each group and jumped at the next. Every pass cuts the stream differently.
     """
 
     stream: Stream
@@ -52,7 +52,7 @@ class Windows:
         return start + self._shift(passed)
 
     def _shift(self, passed: int) -> int:
-        """Where a pass begins: what no whole group is left of belongs to some pass, too."""
+        """Random offset of a pass, so that tokens beyond the last whole group are used as well."""
         left = len(self.stream) - 1 - self.groups * GROUP_BLOCKS * BLOCK
         return int(np.random.default_rng((self.seed, passed, 1)).integers(left + 1))
 
@@ -75,13 +75,13 @@ class Windows:
 
 
 class Mixture:
-    """Windows of several texts, each with its share of them; a text that is over begins anew.
+    """Windows of several texts, each with a share; a text that is used up starts again.
 
-    Of every `ROUND` windows each text has its share, in an order of the seed.
+    Within every `ROUND` windows, each text has its share, in an order given by the seed.
     """
 
     def __init__(self, parts: Sequence[tuple[Windows, float]], seed: int) -> None:
-        """Raises ValueError unless every share is above 0 and all of them make 1."""
+        """Raises ValueError unless every share is above 0 and their sum is 1."""
         shares = [share for _, share in parts]
         if min(shares) <= 0 or abs(sum(shares) - 1) > 1e-6:
             raise ValueError(f"shares must be above 0 and together 1, got {shares}")
@@ -90,12 +90,12 @@ class Mixture:
         self._counts = np.diff(ends)
         texts = np.repeat(np.arange(len(parts)), self._counts)
         self._order = np.random.default_rng(seed).permutation(texts)
-        # of each window of a round, which of its text's it is
+        # for each window of a round, its number among those of its text
         ranks = [(self._order[:place] == text).sum() for place, text in enumerate(self._order)]
         self._ranks = np.array(ranks)
 
     def batch(self, first: int, count: int, length: int) -> Tensor:
-        """Tokens [count, length + 1]; raises ValueError for a text of less than a group."""
+        """Tokens [count, length + 1]. Raises ValueError for a text shorter than one group."""
         rows = [self._window(number, length) for number in range(first, first + count)]
         return torch.from_numpy(np.stack(rows).astype(np.int64))
 

@@ -1,4 +1,4 @@
-"""Prompts cut from held-out files, each with the text that really follows.
+"""Prompts cut from held-out files, each with the text that follows it in the file.
 
 `python -m models.prompts` writes `held_out_prompts.jsonl`.
 """
@@ -19,9 +19,9 @@ SHORTEST, LONGEST = 150, 400  # tokens of a prompt
 REFERENCE = 200  # tokens of the reference continuation
 WANTED = 100
 OPENERS = ("def ", "class ", "@", "import ", "from ", "async def ")
-# Shown first by the demo: plain code that reads well.
+# Files that the demo shows first: plain, readable code.
 DEMO = ("sched.py", "xml/sax/xmlreader.py", "test/test_ttk_textonly.py")
-# Held out by name, and yet most of it stands in a training file: `wave.py` copied its class.
+# Held out by name, but most of it is in a training file too: `wave.py` copied its class.
 SEEN = frozenset(["chunk.py"])
 
 Measure = Callable[[str], int]
@@ -87,7 +87,7 @@ def cuts(document: Document, measure: Measure) -> Iterator[Prompt]:
 
 
 def choose(documents: list[Document], measure: Measure, wanted: int = WANTED) -> list[Prompt]:
-    """One prompt a file, then second ones and so on until there are `wanted`; demo files first."""
+    """One prompt per file, then second ones and so on up to `wanted`; the demo's files first."""
     unseen = (document for document in documents if document.name not in SEEN)
     by_file = [list(cuts(document, measure)) for document in unseen]
     deepest = max(len(prompts) for prompts in by_file)

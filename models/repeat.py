@@ -1,9 +1,9 @@
-"""Tokens without meaning that come again: what can only be said by copying teaches copying.
+"""Random tokens that are repeated: text that can be predicted only by copying teaches copying.
 
-`python -m models.repeat --tokens 1200000` writes records of a passage of tokens drawn at random and
-then, as often as fits, the passage again with one token changed for another or a part left out. In
-text a model can often do without what stands before it, so that it learns to follow it late and
-half; here nothing else helps. (Induction heads: Olsson et al., arXiv 2209.11895.)
+`python -m models.repeat --tokens 1200000` writes records. A record is a passage of random tokens,
+then, as often as fits, the passage again with one token replaced by another or a part left out. In
+real text, a model can often predict without the earlier tokens, so that it learns to copy late and
+only partly; here nothing else helps. (Induction heads: Olsson et al., arXiv 2209.11895.)
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from models.revise import LENGTHS, SHARES
 from models.token_file import Tokens
 from models.tokenizer import END_OF_TEXT_ID, VOCABULARY
 
-# Few different tokens make a passage in which one token before does not say which comes next.
+# In a passage of few different tokens, the last token alone does not determine the next one.
 FEWEST, MOST = 16, 1024
-LEAST_PASSAGE, MOST_PASSAGE = 0.1, 0.35  # of a record; the rest is further versions
-CHANGED, SHORTENED = 0.6, 0.3  # of the versions
+LEAST_PASSAGE, MOST_PASSAGE = 0.1, 0.35  # share of a record; the rest is further versions
+CHANGED, SHORTENED = 0.6, 0.3  # shares of the versions
 
 
 def version(passage: Tokens, draw: np.random.Generator) -> Tokens:
-    """The passage, sometimes with one token changed for another throughout or a part left out."""
+    """The passage, sometimes with one token replaced throughout or with a part left out."""
     again = passage.copy()
     if draw.random() < CHANGED:
         old, new = draw.choice(passage), draw.integers(1, VOCABULARY)
@@ -39,7 +39,7 @@ def version(passage: Tokens, draw: np.random.Generator) -> Tokens:
 
 
 def record(length: int, draw: np.random.Generator) -> Tokens:
-    """`length` tokens: a passage of few or many different ones, and further versions of it."""
+    """`length` tokens: a passage of few or many different tokens, and further versions of it."""
     count = int(np.exp(draw.uniform(np.log(FEWEST), np.log(MOST))))
     symbols = 1 + draw.choice(VOCABULARY - 1, count, replace=False)
     size = int(length * draw.uniform(LEAST_PASSAGE, MOST_PASSAGE))
@@ -51,7 +51,7 @@ def record(length: int, draw: np.random.Generator) -> Tokens:
 
 
 def records(tokens: int, seed: int) -> Tokens:
-    """At least so many tokens, in whole blocks of records of one length."""
+    """At least `tokens` tokens, in whole blocks of records of one length."""
     draw = np.random.default_rng(seed)
     parts: list[Tokens] = []
     for _ in tqdm(range(-(-tokens // BLOCK)), desc="repeating"):

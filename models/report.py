@@ -1,4 +1,4 @@
-"""What a run tells while it goes on."""
+"""Progress reports of a run."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SECONDS_BETWEEN_SAVES = 180.0
 
 
 class Report:
-    """Progress on the terminal, lines of JSON, and a checkpoint every few minutes."""
+    """Shows progress on the terminal, writes lines of JSON, and saves every few minutes."""
 
     def __init__(self, setting: Setting, state: Checkpoint) -> None:
         self.setting, self.state = setting, state

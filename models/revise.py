@@ -1,11 +1,11 @@
-"""Text that comes again: a passage of a training file, then further versions of it.
+"""Repeated text: a passage of a training file, then further versions of it.
 
-`python -m models.revise --tokens 1200000` writes records of a passage and then, as often as fits, a
-comment and the passage with one of its names changed, so that a small model learns to follow what
-stands before it, as large ones do: editing is copying with few changes. Some versions have slips
-and lines of something else in them, after which they go on as before: what a model is to do that
-has sampled something else itself. Neither held-out files nor the words in which the benchmark
-announces its renaming are among them.
+`python -m models.revise --tokens 1200000` writes records. A record is a passage, then, as often as
+fits, a comment and the passage with one of its names changed. A small model learns from them to
+follow earlier text, as large models do: editing is copying with few changes. Some versions contain
+slips and lines from elsewhere, after which they continue as before, so that a model learns to go on
+after it has sampled something wrong itself. Held-out files are excluded, and so are the words with
+which the benchmark announces its renaming.
 """
 
 from __future__ import annotations
@@ -28,12 +28,13 @@ from models.packing import BLOCK
 from models.token_file import Tokens
 from models.tokenizer import END_OF_TEXT_ID, VOCABULARY, trained
 
-# Records fill a block, so that none is cut where windows are as long as it is: (length, share).
+# Lengths of records and their shares. Records fill a block, so that none is cut by windows of a
+# block's length.
 LENGTHS, SHARES = (512, 1024, 2048), (0.35, 0.4, 0.25)
-# Of a record, its first version takes so much; the rest is further ones, the last of them cut.
+# Share of a record for its first version; the rest is further ones, the last of them cut.
 LEAST_PASSAGE, MOST_PASSAGE = 0.15, 0.45
 NAME = re.compile(r"\b[A-Za-z_]{4,}\b")
-# Many ways to say it and to name it: with four of each, a model copied after those comments alone.
+# Many comments and forms of names: with four of each, a model copied only after those comments.
 COMMENTS = (
     "# {old} is called {new} from here on",
     "# version 2: {new} for {old}",
@@ -75,26 +76,26 @@ NEW_NAMES = (
     "{word}_{other}",
     "{word}",
 )
-# Of the versions so many change nothing, and so many leave out some lines as well.
+# Shares of the versions that change nothing, and of those that also leave out some lines.
 UNCHANGED, SHORTENED = 0.1, 0.1
 LINES_LEFT_OUT = 0.1
-# Of the records so many begin in the middle of a text, as prompts do.
+# Share of the records that begin in the middle of a text, as prompts do.
 BEGUN_BEFORE = 0.5
-# Of the further versions so many are announced by a comment that says nothing of them, and so many
-# have lines of elsewhere put in.
+# Shares of the further versions that follow an unrelated comment, and of those with lines from
+# elsewhere inserted.
 MISANNOUNCED, LENGTHENED = 0.3, 0.15
 LINES_PUT_IN = 0.05
-# Of the tokens of further versions so many are others.
+# Share of the tokens of further versions that are replaced at random.
 SLIPS = 0.01
 
 
 def drawn(texts: Sequence[str], draw: np.random.Generator) -> str:
-    """One of the texts."""
+    """A random one of the texts."""
     return texts[int(draw.integers(len(texts)))]
 
 
 def renaming(passage: str, draw: np.random.Generator) -> tuple[str, str]:
-    """One of the commonest names of a passage, and a new one for it."""
+    """One of the most common names of a passage, and a new name for it."""
     found = Counter(name for name in NAME.findall(passage) if not iskeyword(name))
     old = drawn([name for name, _ in found.most_common(6)] or ["self"], draw)
     word, other = (drawn(WORDS, draw) for _ in range(2))
@@ -103,7 +104,7 @@ def renaming(passage: str, draw: np.random.Generator) -> tuple[str, str]:
 
 
 def revised(passage: str, draw: np.random.Generator) -> str:
-    """A comment, and the passage, mostly with one of its commonest names changed."""
+    """A comment and the passage, mostly with one of its most common names changed."""
     old, new = renaming(passage, draw)
     verb = drawn(VERBS, draw)
     comment = drawn(COMMENTS, draw).format(old=old, new=new, verb=verb)
@@ -119,7 +120,7 @@ def revised(passage: str, draw: np.random.Generator) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """What records are made of: training files as tokens, and some of their lines."""
+    """Material for records: training files as tokens, and some of their lines."""
 
     tokenizer: Tokenizer
     texts: Sequence[Sequence[int]]
@@ -138,7 +139,7 @@ class Source:
         return cls(tokenizer, texts, comments, lines)
 
     def version(self, passage: str, draw: np.random.Generator) -> str:
-        """A further version as records have it: what announces it may be any comment."""
+        """A further version for a record; its comment may be an unrelated one."""
         comment, text = revised(passage, draw).split("\n", 1)
         if draw.random() < MISANNOUNCED:
             comment = drawn(self.comments, draw).rstrip()
@@ -153,7 +154,7 @@ class Source:
             yield line
 
     def record(self, ids: Sequence[int], length: int, draw: np.random.Generator) -> Tokens | None:
-        """`length` tokens: whole lines and further versions of them; None where unsuited."""
+        """`length` tokens: whole lines and further versions of them; None if `ids` do not suit."""
         size = int(length * draw.uniform(LEAST_PASSAGE, MOST_PASSAGE))
         if len(ids) < 2 * length:
             return None
@@ -173,7 +174,7 @@ class Source:
 
 
 def records(tokens: int, seed: Sequence[int]) -> Tokens:
-    """At least so many tokens, in whole blocks of records of one length."""
+    """At least `tokens` tokens, in whole blocks of records of one length."""
     source = Source.load()
     draw = np.random.default_rng(seed)
     sizes = np.array([len(ids) for ids in source.texts])

@@ -1,4 +1,4 @@
-"""The log of a run: a line of JSON for every few steps, which a kill may cut."""
+"""The log of a run: one line of JSON every few steps; a kill may truncate the last one."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 
 def read(log: Path) -> list[dict[str, Any]]:
-    """What a run has told so far; half a line, of one that was killed, is none."""
+    """All records of a run so far; a truncated line, from a run that was killed, is ignored."""
     if not log.exists():
         return []
     lines = log.read_text().splitlines(keepends=True)
@@ -16,12 +16,12 @@ def read(log: Path) -> list[dict[str, Any]]:
 
 
 def add(log: Path, record: dict[str, Any]) -> None:
-    """One line more."""
+    """Appends a record as one line."""
     with log.open("a") as stream:
         stream.write(json.dumps(record) + "\n")
 
 
 def go_on(log: Path, tokens: int) -> None:
-    """Drops what was told since the checkpoint after so many tokens: those steps come again."""
+    """Drops records after the checkpoint at `tokens` tokens: those steps are repeated."""
     told = [record for record in read(log) if record["tokens"] <= tokens]
     log.write_text("".join(json.dumps(record) + "\n" for record in told))

@@ -1,9 +1,9 @@
-"""Text that the verifier model writes itself, to distil the draft model on.
+"""Text that the verifier model writes itself, for distilling the draft model.
 
 `python -m models.sample --tokens 1000000` continues passages of the training files at temperature
-0.7, and, where `models.revise` was run, second versions; killed at any time, the same command goes
-on. What a draft model meets when it serves is text of the target's own, not of the corpus
-(on-policy distillation: DistillSpec, arXiv 2310.08461).
+0.7 and, if `models.revise` was run, second versions. After a kill, the same command continues. In
+use, a draft model meets the target's own text, not the corpus (on-policy distillation: DistillSpec,
+arXiv 2310.08461).
 """
 
 from __future__ import annotations
@@ -29,20 +29,20 @@ from models.layout import REVISED_TOKENS, SAMPLED_DIR, TRAIN_TOKENS, VERIFIER_DI
 from models.team import end_with_parent
 from models.tokenizer import END_OF_TEXT_ID, require_same
 
-WRITTEN = 256  # tokens that a window is continued by
-PROMPT = 256  # tokens of the training text that a window begins with
-# Tokens of a record of `models.revise`, second version begun, that one begins with instead.
+WRITTEN = 256  # tokens generated per window
+PROMPT = 256  # tokens of training text at the beginning of a window
+# Or tokens of a record of `models.revise`, up to within its second version.
 REVISED_PROMPT = 768
-ROWS = 64  # windows of a batch
-AT_ONCE = 32  # batches, on a GPU: 20 GB of keys and values
-# Of so many batches one is of second versions.
+ROWS = 64  # windows per batch
+AT_ONCE = 32  # batches at once on a GPU, with 20 GB of keys and values
+# One of this many batches continues second versions.
 EVERY = 4
 
 
 def prompts(
     stream: npt.NDArray[np.int16], revised: npt.NDArray[np.int16] | None, batch: int
 ) -> Tensor:
-    """The beginnings [ROWS, PROMPT or REVISED_PROMPT] of batch number `batch`: a pure function."""
+    """Prompts [ROWS, PROMPT or REVISED_PROMPT] of batch number `batch`: a pure function."""
     draw = np.random.default_rng((1, batch))
     if revised is None or batch % EVERY:
         starts, length = draw.integers(0, len(stream) - PROMPT, ROWS), PROMPT
@@ -55,17 +55,17 @@ def prompts(
 
 
 def file_of(batch: int) -> Path:
-    """Where batch number `batch` is kept."""
+    """File of batch number `batch`."""
     return sampled_dir() / f"{batch:05d}.npy"
 
 
 def sampled_dir() -> Path:
-    """Where the text of the verifier model is that is shipped now: another one's is not its own."""
+    """Folder for text of the verifier model that is shipped now, since others' text differs."""
     return SAMPLED_DIR / model_fingerprint(VERIFIER_DIR)
 
 
 def sampled_stream() -> npt.NDArray[np.int16]:
-    """All that this verifier model has written, in one stream.
+    """All text that this verifier model has written, as one stream.
 
     Raises FileNotFoundError if it has written nothing yet.
     """
@@ -78,14 +78,14 @@ def sampled_stream() -> npt.NDArray[np.int16]:
 
 
 def continued(model: LanguageModel, rows: Tensor) -> Tensor:
-    """[ROWS, length + WRITTEN]: the rows and what the model writes behind them.
+    """[ROWS, length + WRITTEN]: the rows with the model's continuations.
 
-    Behind an end of text there is nothing but ends of text.
+    After an end of text, all further tokens are ends of text.
     """
     slots = [model.acquire() for _ in rows]
     written, ended = rows, torch.zeros(len(rows), dtype=torch.bool)
     try:
-        # In turns: the logits of all prompts at once would take gigabytes.
+        # One by one: the logits of all prompts at once would take gigabytes.
         logits = [
             model.forward([Forward(model, slot, row, logits_from=len(row) - 1)])[0]
             for slot, row in zip(slots, rows.tolist(), strict=True)
@@ -104,18 +104,18 @@ def continued(model: LanguageModel, rows: Tensor) -> Tensor:
 
 
 def continued_at_once(network: LlamaForCausalLM, rows: Tensor) -> Tensor:
-    """What `continued` returns, by transformers' own loop, which suits a GPU and many rows."""
+    """Like `continued`, but with transformers' own loop, which suits a GPU and many rows."""
     written: Tensor = network.generate(
         rows, attention_mask=torch.ones_like(rows), max_new_tokens=WRITTEN,
         do_sample=True, temperature=SAMPLING_TEMPERATURE, top_k=0,
     )  # fmt: skip
-    missing = rows.shape[1] + WRITTEN - written.shape[1]  # where all ended before
+    missing = rows.shape[1] + WRITTEN - written.shape[1]  # if all rows ended earlier
     return torch.nn.functional.pad(written, (0, missing), value=END_OF_TEXT_ID)
 
 
 @torch.inference_mode()
 def sample_at_once(device: str, batches: int) -> None:
-    """Samples the batches that are not there yet, many at once, on a GPU."""
+    """Samples the missing batches on a GPU, many at once."""
     network: LlamaForCausalLM = AutoModelForCausalLM.from_pretrained(
         VERIFIER_DIR, dtype=torch.bfloat16
     ).to(device)
@@ -123,7 +123,7 @@ def sample_at_once(device: str, batches: int) -> None:
     missing = [n for n in range(batches) if not file_of(n).exists()]
     alike = [[n for n in missing if bool(n % EVERY) == plain] for plain in (True, False)]
     parts = [kind[at : at + AT_ONCE] for kind in alike for at in range(0, len(kind), AT_ONCE)]
-    parts.sort()  # so that what is there of a run that was stopped is a mixture, too
+    parts.sort()  # so that a run that is stopped leaves a mixture too
     for part in tqdm(parts, desc="sampling"):
         torch.manual_seed(part[0])
         rows = torch.cat([prompts(stream, revised, number) for number in part])
@@ -133,7 +133,7 @@ def sample_at_once(device: str, batches: int) -> None:
 
 
 def work(rank: int, workers: int, batches: int) -> None:
-    """Samples every `workers`-th batch that is not there yet, from the model as it is served."""
+    """Samples every `workers`-th missing batch, with the model as it is served."""
     end_with_parent()
     torch.set_grad_enabled(False)
     longest = REVISED_PROMPT + WRITTEN + 1

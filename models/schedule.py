@@ -1,4 +1,4 @@
-"""What a run does when: learning rate, depth, sequence length and batch by share of its tokens."""
+"""Schedule of a run: learning rate, depth, length and batch size by share of its tokens."""
 
 from __future__ import annotations
 
@@ -7,22 +7,22 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Phase:
-    """From the previous phase's end until `until` (a share of all tokens)."""
+    """A part of a run, from the previous phase's end until `until` (a share of all tokens)."""
 
     until: float
     layers: int
     length: int
-    batch: int  # sequences a step
-    micro: int  # sequences a forward
+    batch: int  # sequences per step
+    micro: int  # sequences per forward
 
     @property
     def step_tokens(self) -> int:
-        """Tokens of one optimiser step."""
+        """Tokens per optimiser step."""
         return self.length * self.batch
 
     @property
     def micros(self) -> int:
-        """Forwards of one optimiser step."""
+        """Forwards per optimiser step."""
         return self.batch // self.micro
 
 
@@ -43,20 +43,20 @@ class Schedule:
         return max(0.0, min(1.0, rising, falling))
 
     def phase(self, seen: int) -> Phase | None:
-        """The phase that trains the token after the first `seen`, None when the run is done."""
+        """The phase that trains the token after the first `seen`; None when the run is done."""
         for phase in self.phases:
             if seen < self.end(phase):
                 return phase
         return None
 
     def end(self, phase: Phase) -> int:
-        """Tokens seen when `phase` is over."""
+        """Number of tokens seen when `phase` is over."""
         return round(phase.until * self.tokens)
 
 
 def on_accelerator(layers: int) -> tuple[Phase, ...]:
-    """The only phase on a GPU, which has room for the longest windows at once.
+    """The only phase on a GPU, which has room for the longest windows from the start.
 
-    Of one shape, so that it is compiled once.
+    It has one shape, so that it is compiled once.
     """
     return (Phase(until=1.00, layers=layers, length=2048, batch=16, micro=16),)

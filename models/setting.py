@@ -1,4 +1,4 @@
-"""What stays the same during a run."""
+"""Settings that stay the same during a run."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Objective = Callable[[LlamaForCausalLM, Tensor], Tensor]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
-    """What a run trains on, for what, how fast, and where."""
+    """A run's text, objective, rates, and machine."""
 
     file: Path
     schedule: Schedule
@@ -31,10 +31,10 @@ class Setting:
     dtype: torch.dtype = torch.float32
     compiled: bool = False
     dropout: float = 0.0  # on a GPU
-    minutes: float | None = None  # on a GPU, after which the run ends, instead of its tokens
+    minutes: float | None = None  # on a GPU: limits the run instead of its tokens
 
     def seen(self, tokens: int, seconds: float) -> int:
-        """How far a run is, in tokens of its schedule: by its own, or by the minutes it has."""
+        """Progress in tokens of the schedule, by tokens or by the minutes that the run has."""
         if self.minutes is None:
             return tokens
         return round(seconds / (60 * self.minutes) * self.schedule.tokens)

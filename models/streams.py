@@ -1,4 +1,4 @@
-"""The tokens that a run trains on: the training files, and the shares of what was made of them."""
+"""The tokens that a run trains on: training files, and shares of text derived from them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from models.token_file import Tokens
 
 
 def add_share_options(parser: argparse.ArgumentParser) -> None:
-    """Options that say what the text is mixed from."""
+    """Adds options for the shares of the text."""
     for made, by in (("sampled", "sample"), ("revised", "revise"), ("repeated", "repeat")):
         parser.add_argument(
             f"--{made}-share", type=float, default=0.0, help=f"0 to 1, of text by models.{by}"
@@ -20,10 +20,10 @@ def add_share_options(parser: argparse.ArgumentParser) -> None:
 
 
 def training_text(options: argparse.Namespace) -> Windows | Mixture:
-    """The text that the options ask for.
+    """The text that the options describe.
 
-    Raises FileNotFoundError where something asked for was not made yet, and ValueError for shares
-    that are more than all.
+    Raises FileNotFoundError if some of it was not made yet, and ValueError if shares add up to more
+    than 1.
     """
     parts: list[tuple[Tokens, float]] = []
     if options.sampled_share:
@@ -35,7 +35,7 @@ def training_text(options: argparse.Namespace) -> Windows | Mixture:
     if not parts:
         return Windows(_training_files(), options.seed)
     left = 1 - sum(share for _, share in parts)
-    if abs(left) > 1e-6:  # 0.7 and 0.2 and 0.1 leave nothing
+    if abs(left) > 1e-6:  # tolerates rounding: 0.7, 0.2 and 0.1 leave nothing
         parts.append((_training_files(), left))
     windows = [(Windows(stream, options.seed), share) for stream, share in parts]
     return Mixture(windows, options.seed)

@@ -1,8 +1,9 @@
-"""Processes that train one model on a CPU: forwards from a shared counter, updates shared out.
+"""Trains one model on a CPU with several processes, which share forwards and updates.
 
-All state (weights, momenta, gradients) lies in shared memory. A step has two barriers: before the
-first every worker publishes the gradients of the micro-batches it took, before the second each
-updates the parameters that it owns. A worker slowed by other programs takes fewer micro-batches.
+All state (weights, momenta, gradients) is in shared memory. A shared counter hands out forwards. A
+step has two barriers. Before the first, every worker publishes the gradients of the micro-batches
+that it took. Before the second, each worker updates the parameters that it owns. A worker that
+other programs slow down takes fewer micro-batches.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from models.setting import Setting
 
 @dataclass(slots=True)
 class Shared:
-    """What the workers of one phase share."""
+    """State that the workers of one phase share."""
 
     gradients: Tensor  # [workers, parameters]
     losses: Tensor  # [workers], sums over the micro-batches taken
@@ -39,7 +40,7 @@ class Shared:
 
 
 class Worker:
-    """One of the processes of a phase; rank 0 also reports and saves."""
+    """One process of a phase; rank 0 also reports and saves."""
 
     def __init__(
         self, rank: int, setting: Setting, phase: Phase, state: Checkpoint, shared: Shared
@@ -70,7 +71,7 @@ class Worker:
                 report.step(loss, self.phase)
 
     def accumulate(self, step: int) -> float:
-        """Backward passes over the micro-batches this worker wins; returns the sum of losses."""
+        """Runs backward passes over the micro-batches that it takes; returns the sum of losses."""
         model, phase = self.state.model, self.phase
         model.zero_grad(set_to_none=True)
         total = torch.zeros(())
@@ -85,7 +86,7 @@ class Worker:
         return total.item()
 
     def take(self, step: int) -> int | None:
-        """The next micro-batch of `step` that nobody took, None when all are taken."""
+        """The next micro-batch of `step` that is free; None when all are taken."""
         with self.shared.counter.get_lock():
             taken = self.shared.counter.value - step * self.phase.micros
             if taken >= self.phase.micros:
@@ -94,7 +95,7 @@ class Worker:
             return int(taken)
 
     def publish(self, loss: float) -> None:
-        """Lays this worker's gradients and loss where the others read them."""
+        """Writes this worker's gradients and loss to shared memory."""
         row = self.shared.gradients[self.rank]
         for name, parameter in self.parameters.items():
             span = row[self.spans[name]]
@@ -105,7 +106,7 @@ class Worker:
         self.shared.losses[self.rank] = loss
 
     def update_owned(self) -> None:
-        """Steps the owned parameters by the summed gradients."""
+        """Updates the owned parameters by the summed gradients."""
         factor = self.setting.schedule.factor(self.state.tokens)
         for name in self.owned:
             parameter = self.parameters[name]
@@ -116,7 +117,7 @@ class Worker:
 
 
 def spans(parameters: dict[str, torch.nn.Parameter]) -> dict[str, slice]:
-    """Where each parameter's gradient lies in a row of `Shared.gradients`."""
+    """Slice of each parameter's gradient in a row of `Shared.gradients`."""
     ends: dict[str, slice] = {}
     offset = 0
     for name, parameter in parameters.items():
@@ -126,7 +127,7 @@ def spans(parameters: dict[str, torch.nn.Parameter]) -> dict[str, slice]:
 
 
 def share_memory(state: Checkpoint) -> None:
-    """Moves weights and momenta to memory that all workers see."""
+    """Moves weights and momenta to memory shared by all workers."""
     state.model.share_memory()
     for slots in state.momenta.values():
         for tensor in slots.values():
@@ -134,9 +135,9 @@ def share_memory(state: Checkpoint) -> None:
 
 
 def end_with_parent() -> None:
-    """Lets this worker die with the process that started it.
+    """Ends this worker when the process that started it dies.
 
-    Or it would go on after a kill, and write over what the same command's next run saves.
+    Otherwise it would continue after a kill, and overwrite what the same command's next run saves.
     """
 
     def watch(parent: BaseProcess) -> None:
@@ -149,7 +150,7 @@ def end_with_parent() -> None:
 
 
 def work(rank: int, setting: Setting, phase: Phase, state: Checkpoint, shared: Shared) -> None:
-    """Body of one worker process: a single thread, its share of the phase."""
+    """Body of one worker process, with a single thread."""
     end_with_parent()
     torch.set_num_threads(1)
     torch.set_float32_matmul_precision("medium")  # oneDNN's own float32 beats MKL's on AMD
@@ -161,7 +162,7 @@ def work(rank: int, setting: Setting, phase: Phase, state: Checkpoint, shared: S
 
 
 def run_phase(setting: Setting, phase: Phase, state: Checkpoint) -> Checkpoint:
-    """Runs one phase to its end and returns the state it left in `setting.file`."""
+    """Runs one phase to its end; returns the state that it saved in `setting.file`."""
     workers = setting.workers
     size = sum(parameter.numel() for parameter in state.model.parameters())
     context = mp.get_context("spawn")

@@ -1,4 +1,4 @@
-"""Files of tokens: whole or not there."""
+"""Files of tokens: complete or absent."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Tokens = npt.NDArray[np.int16]
 
 
 def write(file: Path, tokens: Tokens) -> None:
-    """Writes beside `file`, then renames over it: a kill leaves what was there before."""
+    """Writes a file beside `file`, then renames it, so that a kill leaves the previous one."""
     half = file.with_suffix(".part")
     with half.open("wb") as stream:
         np.save(stream, tokens)
@@ -20,7 +20,7 @@ def write(file: Path, tokens: Tokens) -> None:
 
 
 def read(file: Path, by: str) -> Tokens:
-    """What was written. Raises FileNotFoundError where `python -m by` has not been run."""
+    """The tokens in a file. Raises FileNotFoundError if `python -m by` has not been run."""
     if not file.exists():
         raise FileNotFoundError(f"{file} is not there: run python -m {by} first")
     tokens: Tokens = np.load(file)

@@ -1,4 +1,4 @@
-"""The shared byte-level BPE tokenizer and the token stream that it makes of the corpus.
+"""The shared byte-level BPE tokenizer, and the token stream that it makes of the corpus.
 
 `python -m models.tokenizer` trains it and writes the training tokens.
 """
@@ -41,7 +41,7 @@ def train(texts: Sequence[str]) -> Tokenizer:
 
 
 def for_transformers(tokenizer: Tokenizer) -> PreTrainedTokenizerFast:
-    """The tokenizer as `AutoTokenizer` will load it; it adds no special tokens by itself."""
+    """The tokenizer in the form that `AutoTokenizer` loads; it adds no special tokens by itself."""
     return PreTrainedTokenizerFast(
         tokenizer_object=tokenizer,
         bos_token=END_OF_TEXT,
@@ -61,9 +61,9 @@ def encode(tokenizer: Tokenizer, documents: Sequence[Document], seed: int) -> np
 
 
 def trained() -> Tokenizer:
-    """The tokenizer that the training tokens were made with.
+    """The tokenizer with which the training tokens were made.
 
-    Raises FileNotFoundError where there is none yet.
+    Raises FileNotFoundError if there is none yet.
     """
     if not TOKENIZER_FILE.exists():
         raise FileNotFoundError(
@@ -75,7 +75,7 @@ def trained() -> Tokenizer:
 def require_same(folder: Path) -> None:
     """Raises ValueError unless the model in `folder` has the tokenizer of the training tokens.
 
-    A number means another text to another tokenizer: one would train on noise, without an error.
+    With another tokenizer, ids mean different text: a run would train on noise without an error.
     """
     trained()
     if vocabulary_fingerprint(folder) != vocabulary_fingerprint(TOKENIZER_FILE.parent):

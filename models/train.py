@@ -1,10 +1,10 @@
 """Trains the verifier model, or a first draft model, by cross-entropy.
 
-`python -m models.train verifier --tokens 5000000`; killed at any time, the same command resumes.
-`--tokens` may be changed on resuming as long as the learning rate has not begun to fall.
-`--run second --start-from verifier` begins a second run, its learning rate anew, with the weights
-and momenta that the run `verifier` left: hours of training in several sittings. `--start-from
-bundled` goes on from the shipped weights.
+`python -m models.train verifier --tokens 5000000` starts a run, and after a kill resumes it.
+`--tokens` may be changed on resuming as long as the learning rate has not begun to fall. `--run
+second --start-from verifier` starts a second run, with its own learning rate schedule, from the
+weights and momenta that the run `verifier` left: hours of training in several sittings.
+`--start-from bundled` starts from the shipped weights.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ VERIFIER_PHASES = (
     Phase(until=0.975, layers=6, length=1024, batch=6, micro=1),
     Phase(until=1.00, layers=6, length=2048, batch=4, micro=1),
 )
-# Begun from a model that has its full depth. Larger batches: a step of Newton-Schulz costs as much
-# as 2500 tokens.
+# For runs that start at full depth. Batches are larger, since a Newton-Schulz step costs as much as
+# 2500 tokens.
 FULL_DEPTH_PHASES = (
     Phase(until=0.90, layers=6, length=512, batch=16, micro=2),
     Phase(until=0.96, layers=6, length=1024, batch=8, micro=1),
     Phase(until=1.00, layers=6, length=2048, batch=4, micro=1),
 )
-# For text that comes twice: a second version teaches nothing without the first in its window.
+# For repeated text: a second version teaches nothing unless its window also has the first.
 REVISED_PHASES = (
     Phase(until=0.92, layers=6, length=1024, batch=8, micro=1),
     Phase(until=1.00, layers=6, length=2048, batch=4, micro=1),
@@ -60,7 +60,7 @@ def next_token_loss(model: LlamaForCausalLM, tokens: Tensor) -> Tensor:
 
 
 def starting_state(file: Path, config: LlamaConfig, seed: int) -> Checkpoint:
-    """The state in `file`, else a fresh one."""
+    """The state in `file`, or else a fresh one."""
     if file.exists():
         return Checkpoint.load(file)
     return Checkpoint.begun(build(config, seed))
@@ -79,7 +79,7 @@ def deepen(state: Checkpoint, layers: int) -> Checkpoint:
 
 
 def run(setting: Setting, state: Checkpoint) -> Checkpoint:
-    """Runs all phases that are left."""
+    """Runs all remaining phases."""
     schedule = setting.schedule
     while phase := schedule.phase(setting.seen(state.tokens, state.trained_s)):
         machine = team if setting.device == "cpu" else accelerator
@@ -88,7 +88,7 @@ def run(setting: Setting, state: Checkpoint) -> Checkpoint:
 
 
 def add_machine_options(parser: argparse.ArgumentParser) -> None:
-    """Options that say where and how a run computes, and how far it steps."""
+    """Adds options for the machine, the name and start of the run, and learning rates."""
     parser.add_argument("--matrix-rate", type=float, default=0.02)
     parser.add_argument("--other-rate", type=float, default=0.003)
     parser.add_argument("--decay", type=float, default=0.0, help="of matrices, times the rate")
@@ -108,7 +108,7 @@ def add_machine_options(parser: argparse.ArgumentParser) -> None:
 
 
 def rates_from(options: argparse.Namespace) -> Rates:
-    """The rates that the options name; Muon iterates in the type that the model computes in."""
+    """Learning rates from the options; Muon iterates in the type in which the model computes."""
     dtype = getattr(torch, options.dtype)
     return Rates(
         matrix=options.matrix_rate, other=options.other_rate, decay=options.decay, dtype=dtype
@@ -122,7 +122,7 @@ def setting_from(
     objective: Objective,
     name: str,
 ) -> Setting:
-    """The setting that the options of machine and text describe; some are for a GPU alone."""
+    """The setting that the options describe. Raises SystemExit for GPU options on a CPU."""
     for flag, said in (("minutes", options.minutes is not None), ("dropout", options.dropout)):
         if said and options.device == "cpu":
             raise SystemExit(f"--{flag}: must go with a GPU (--device cuda), got --device cpu")
@@ -142,7 +142,7 @@ def setting_from(
 
 
 def phases_of(options: argparse.Namespace) -> tuple[Phase, ...]:
-    """The phases that the chosen model, start and text ask for."""
+    """The phases for the chosen model, start and text."""
     if options.model == "drafter":
         return DRAFTER_PHASES
     if options.device != "cpu":

@@ -1,6 +1,6 @@
 """The Python client: `Client` for threads, `AsyncClient` for asyncio, over one core.
 
-Needs nothing but a plain installation: no torch, no Redis, no models.
+It needs only a plain installation: no torch, no Redis, no models.
 """
 
 from draftloop.client.async_client import DEFAULT_ADDRESS, AsyncClient

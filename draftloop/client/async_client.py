@@ -25,11 +25,13 @@ class AsyncClient:
     """A client of one deployment; any number of calls may run at once.
 
     It connects at its first call and belongs to the event loop of that call. Use it as an async
-    context manager or `close` it. `api_key` is sent as a bearer token; `tls` says whom to trust,
-    None encrypts nothing. `timeout` bounds a whole call in seconds, waits between attempts
-    included; None sets no limit, and in a call means the client's. Every call raises errors of
-    `draftloop.errors` alone: InvalidInput, Overloaded, Unavailable, DeadlineExceeded, Mismatch,
-    Unauthenticated, Forbidden, or their base DraftloopError.
+    context manager, or call `close`. `api_key` is sent as a bearer token. `tls` says which server
+    certificates to trust; None means no encryption. `timeout` bounds a whole call in seconds,
+    including the waits between attempts; None sets no limit. A call's own `timeout` replaces the
+    client's; None there means the client's.
+
+    Every call raises only errors of `draftloop.errors`: InvalidInput, Overloaded, Unavailable,
+    DeadlineExceeded, Mismatch, Unauthenticated, Forbidden, or their base DraftloopError.
     """
 
     def __init__(
@@ -59,20 +61,20 @@ class AsyncClient:
         await self.close()
 
     async def close(self) -> None:
-        """Cancels what still runs and disconnects; calls that wait fail, and all that follow."""
+        """Cancels running calls and disconnects; waiting and later calls raise DraftloopError."""
         await self._client.close()
 
     async def generate(
         self, prompt: Prompt, *, timeout: float | None = None, **options: Unpack[Options]
     ) -> Completion:
-        """The whole continuation of a text, of token ids, or of a request as a value."""
+        """Generates and returns the whole continuation of a text, of token ids, or of a request."""
         said = parameters(prompt, options)
         return await self._call(lambda left: self._client.generate(said, left), timeout)
 
     def stream(
         self, prompt: Prompt, *, timeout: float | None = None, **options: Unpack[Options]
     ) -> AsyncStream:
-        """The continuation in pieces, as the server commits them."""
+        """Generates the continuation in pieces, as the server commits them."""
         said = parameters(prompt, options)
         deadline = self._deadline(timeout)
         return AsyncStream(
@@ -103,7 +105,7 @@ class AsyncClient:
     async def _call(
         self, ask: Callable[[float | None], Awaitable[Answer]], timeout: float | None
     ) -> Answer:
-        """Safe to repeat as a whole: nothing of an answer was seen before all of it."""
+        """Makes a call with retries, which is safe because a failed attempt returned nothing."""
         deadline = self._deadline(timeout)
 
         async def attempt() -> Answer:
@@ -113,7 +115,7 @@ class AsyncClient:
 
 
 def _require_address(address: str) -> None:
-    """Of gRPC's forms the others have a scheme, such as `unix:` or `dns:`."""
+    """Requires host:port; gRPC's other forms have a scheme, such as `unix:` or `dns:`."""
     scheme, _, rest = address.partition(":")
     if scheme in ("http", "https") or not (scheme and rest):
         rule = "must be host:port, as the orchestrator says where it listens for gRPC"

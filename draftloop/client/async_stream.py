@@ -14,12 +14,12 @@ from draftloop.rpc.generation_client import PieceCall
 
 
 class AsyncStream:
-    """The pieces of one generation, in order, for one reader; `AsyncClient.stream` makes it.
+    """The pieces of one generation, in order, for one reader; `AsyncClient.stream` creates it.
 
-    Nothing is sent before the first piece is asked for. Until that piece has come the request is
-    made again as the retry policy says; after it never, since its tokens may have been used.
-    Leaving an `async for` over it, or an `async with`, cancels what is left; whoever uses `read` or
-    `anext` alone cancels by `cancel`.
+    The request is sent when the first piece is read. Until that piece has arrived, the request is
+    repeated as the retry policy says; after that it is not, since its tokens may have been used.
+    Leaving an `async for` over the stream, or an `async with`, cancels the rest of the generation.
+    Callers that use only `read` or `anext` call `cancel` themselves.
     """
 
     def __init__(
@@ -40,19 +40,25 @@ class AsyncStream:
 
     @property
     def summary(self) -> Summary:
-        """How it ended and what it cost. Raises DraftloopError while it has not ended by itself."""
+        """How the generation ended and what it cost.
+
+        Raises DraftloopError if the stream was not read to its end.
+        """
         if self._summary is None:
             raise DraftloopError("the stream was not read to its end: there is no summary")
         return self._summary
 
     def cancel(self) -> None:
-        """Tells the server to stop: no piece follows. Call it on the event loop's own thread."""
+        """Tells the server to stop; no more pieces follow.
+
+        Call it on the event loop's own thread.
+        """
         self._cancelled.set()
         if self._call is not None:
             self._call.cancel()
 
     async def read(self) -> Piece | None:
-        """The next piece, None after the last. Raises errors of `draftloop.errors`."""
+        """The next piece; None after the last one. Raises errors of `draftloop.errors`."""
         if self._summary is not None or self._cancelled.is_set():
             return None
         try:
@@ -61,10 +67,10 @@ class AsyncStream:
             task = asyncio.current_task()
             if self._cancelled.is_set() and not (task and task.cancelling()):
                 return None
-            self.cancel()  # who waits was cancelled: nobody reads on
+            self.cancel()  # the reading task itself was cancelled: nobody reads on
             raise
         except DraftloopError:
-            if self._cancelled.is_set():  # and the client closed behind that, say
+            if self._cancelled.is_set():  # for instance, the client was closed after `cancel`
                 return None
             raise
         if isinstance(received, Summary):
@@ -85,7 +91,7 @@ class AsyncStream:
         return await self._call.read()
 
     async def _sleep(self, seconds: float) -> None:
-        """Between two attempts; `cancel` ends it, and so does what ends the client's pause."""
+        """Waits between two attempts; `cancel` and closing the client end the wait early."""
         ends = [
             asyncio.ensure_future(end) for end in (self._cancelled.wait(), self._pause(seconds))
         ]
@@ -102,7 +108,7 @@ class AsyncStream:
         return piece
 
     async def __aiter__(self) -> AsyncIterator[Piece]:
-        # A generator of its own for every loop: when the loop is left, it is closed.
+        # Each loop gets its own generator, which is closed when the loop is left.
         try:
             while (piece := await self.read()) is not None:
                 yield piece

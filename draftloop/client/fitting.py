@@ -1,4 +1,4 @@
-"""What the wire can carry: protobuf itself would not name the field that has no place.
+"""Checks that a request fits into its message: protobuf's own errors would not name the field.
 
 All functions raise InvalidInput.
 """
@@ -29,7 +29,7 @@ REAL_NUMBERS = (
 
 
 def require_fitting(said: GenerationParameters) -> None:
-    """Checks kinds, and what has no room; the server has the other rules."""
+    """Checks the types and ranges that the wire can carry; the server checks all other rules."""
     _require_texts(said)
     _require_grammar(said.sampling.grammar)
     for name in REAL_NUMBERS:
@@ -63,29 +63,29 @@ def require_fitting(said: GenerationParameters) -> None:
 
 
 def require_text(name: str, value: Any) -> None:
-    """Whole characters, maybe none."""
+    """Requires a string, possibly empty, without unpaired surrogates."""
     if not isinstance(value, str):
         raise InvalidInput(name, "must be a text", value)
     check_characters(name, value)
 
 
 def require_number(name: str, value: Any) -> None:
-    """A real one."""
+    """Requires a real number."""
     try:
-        math.isfinite(value)  # of every kind of number that protobuf takes, and of no text
+        math.isfinite(value)  # accepts every kind of number that protobuf accepts, and no string
     except (TypeError, OverflowError):
         raise InvalidInput(name, "must be a number", value) from None
 
 
 def entries(name: str, value: Any, kind: str) -> tuple[Any, ...]:
-    """What is in a sequence, or in anything like one; a text is none."""
+    """The entries of an iterable; a string does not count as one."""
     if isinstance(value, str | bytes | bytearray) or not isinstance(value, Iterable):
         raise InvalidInput(name, f"must be a sequence of {kind}", value)
     return tuple(value)
 
 
 def token_ids(name: str, value: Any) -> tuple[int, ...]:
-    """Token ids, of any model."""
+    """Requires a sequence of token ids; their range is that of the wire, not of a vocabulary."""
     found = entries(name, value, "token ids")
     for index, token in enumerate(found):
         _require_whole(f"{name}[{index}]", token)
@@ -95,10 +95,10 @@ def token_ids(name: str, value: Any) -> tuple[int, ...]:
 
 
 def biases(name: str, value: Any) -> tuple[tuple[int, float], ...]:
-    """Sorted by token, as our own types have them."""
+    """Biases as pairs sorted by token, the form in which our own types hold them."""
     if not isinstance(value, Mapping):
         raise InvalidInput(name, "must be a mapping of token ids to numbers", value)
-    token_ids(name, tuple(value))  # or they could not be sorted
+    token_ids(name, tuple(value))  # checked first, because other keys could not be sorted
     return tuple(sorted(value.items()))
 
 
@@ -128,12 +128,12 @@ def _require_grammar(grammar: Any) -> None:
 
 def _require_whole(name: str, value: Any) -> None:
     try:
-        operator.index(value)  # numpy's integers too
+        operator.index(value)  # accepts numpy's integers too
     except TypeError:
         raise InvalidInput(name, "must be a whole number", value) from None
 
 
 def _at_least_1(value: Any) -> str:
-    """The rule of a number without an end, whose end is the wire's."""
+    """The rule to name for a field whose only upper limit is that of the wire."""
     too_large = isinstance(value, int) and value > UINT32
     return f"must be at most {UINT32}" if too_large else "must be at least 1"

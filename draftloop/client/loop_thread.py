@@ -1,4 +1,4 @@
-"""An event loop on a thread of its own, for callers that have none."""
+"""An event loop on its own thread, for callers that have none."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ Answer = TypeVar("Answer")
 
 
 class LoopThread:
-    """Runs coroutines for any number of threads; `stop` ends it, and so does the process."""
+    """Runs coroutines for any number of threads; ends with `stop` or with the process."""
 
     def __init__(self) -> None:
         self._loop = asyncio.new_event_loop()
         self._stopping = False
-        # Nothing enters the loop behind the word to stop. A thread that holds it may come again: a
-        # collection of garbage, which begins wherever memory is asked for, cancels streams.
+        # No work enters the loop after it was told to stop. The lock is reentrant, because garbage
+        # collection, which may run in a thread that holds the lock, cancels streams.
         self._door = threading.RLock()
         self._thread = threading.Thread(target=self._run_loop, name="draftloop-client", daemon=True)
         self._thread.start()
@@ -31,9 +31,9 @@ class LoopThread:
             runner.get_loop().run_forever()
 
     def run(self, work: Coroutine[Any, Any, Answer]) -> Answer:
-        """What the coroutine returns or raises; Ctrl-C while waiting cancels it.
+        """Runs the coroutine and returns its result or raises its error.
 
-        Raises DraftloopError once the loop was stopped.
+        Ctrl-C while waiting cancels it. Raises DraftloopError once the loop was stopped.
         """
         with self._door:
             if self._stopping:
@@ -49,13 +49,13 @@ class LoopThread:
             raise
 
     def call_soon(self, callback: Callable[[], None]) -> None:
-        """Has it called on the loop's thread; not at all once the loop was stopped."""
+        """Schedules `callback` on the loop's thread; does nothing once the loop was stopped."""
         with self._door:
             if not self._stopping:
                 self._loop.call_soon_threadsafe(callback)
 
     def stop(self) -> None:
-        """Cancels what still runs; returns once the thread has ended. Twice is once."""
+        """Cancels what still runs; returns once the thread has ended. May be called repeatedly."""
         with self._door:
             if not self._stopping:
                 self._stopping = True

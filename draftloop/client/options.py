@@ -1,4 +1,4 @@
-"""What a call may say about its generation, by name, and what that means as a request."""
+"""Options of a call by name, and the request that results from them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Prompt = str | Sequence[int] | GenerationParameters
 
 
 class Options(TypedDict, total=False):
-    """Options of `generate` and `stream`; what is left out, or None, is left to the server.
+    """Options of `generate` and `stream`; the server decides those that are left out or None.
 
     Names and meanings are those of `SamplingParameters`, `Speculation` and `GenerationParameters`.
     Temperature 0, the default, is greedy. A seed makes sampled text repeatable.
@@ -61,10 +61,10 @@ REQUEST = _names(GenerationParameters) & set(Options.__annotations__)
 
 
 def parameters(prompt: Prompt, options: Options) -> GenerationParameters:
-    """The request that a call means; options win over those of a prompt that is a request.
+    """The request that a call stands for; its options override those of a prompt that is a request.
 
-    Raises TypeError for an option that does not exist, InvalidInput for a value that the wire
-    cannot carry. All other rules are the server's.
+    Raises TypeError for an option that does not exist, and InvalidInput for a value that the wire
+    cannot carry. The server checks all other rules.
     """
     if unknown := options.keys() - Options.__annotations__.keys():
         known = ", ".join(sorted(Options.__annotations__))
@@ -96,7 +96,7 @@ def _chosen(given: Mapping[str, Any], names: set[str]) -> dict[str, Any]:
 
 
 def _normalized(given: dict[str, Any]) -> dict[str, Any]:
-    """As our own types have them, with tuples; one stop text may come without a list."""
+    """The options in the form of our own types, with tuples; `stop` may be a single string."""
     if "stop" in given:
         stop = given["stop"]
         given["stop"] = (stop,) if isinstance(stop, str) else entries("stop", stop, "texts")

@@ -1,4 +1,4 @@
-"""When a failed call is worth making again, as a value."""
+"""When and how often to repeat a failed call, as a value."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ Answer = TypeVar("Answer")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Retry:
-    """Up to `attempts` calls in all, while what fails them is one of `errors`.
+    """A retry policy: up to `attempts` calls in all, as long as they fail with one of `errors`.
 
     The wait after the n-th failure is initial_backoff_s * backoff_multiplier ** (n - 1), at most
-    max_backoff_s, and up to initial_backoff_s more at random; longer where the server asked for it.
-    A wait that would outlast the call's timeout is not begun: the error is raised at once.
-    Raises InvalidInput for values that make no sense.
+    max_backoff_s, plus a random time of up to initial_backoff_s. It is longer if the server asked
+    for that. If a wait would exceed the call's timeout, the error is raised at once instead.
+    Raises InvalidInput for values outside their ranges.
     """
 
     attempts: int = 3
@@ -55,7 +55,10 @@ class Retry:
         within_s: float | None,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> Answer:
-        """The first answer, or the last error; `within_s` is what is left of the call's timeout."""
+        """Returns the first answer or raises the last error.
+
+        `within_s` is the time left of the call's timeout, in seconds; None means no limit.
+        """
         stop: stop_base = stop_after_attempt(self.attempts)
         if within_s is not None:
             stop = stop | stop_before_delay(within_s)

@@ -19,7 +19,7 @@ from draftloop.tls import ClientTls
 class Stream:
     """`AsyncStream` for threads: the same contract, with `for` and `with`.
 
-    `cancel` may be called by any thread, also while another waits for a piece.
+    Any thread may call `cancel`, even while another one waits for a piece.
     """
 
     def __init__(self, stream: AsyncStream, thread: LoopThread) -> None:
@@ -32,11 +32,11 @@ class Stream:
         return self._stream.summary
 
     def cancel(self) -> None:
-        """Tells the server to stop: no piece follows."""
+        """Tells the server to stop; no more pieces follow."""
         self._thread.call_soon(self._stream.cancel)
 
     def read(self) -> Piece | None:
-        """The next piece, None after the last."""
+        """The next piece; None after the last one."""
         return self._thread.run(self._stream.read())
 
     def __next__(self) -> Piece:
@@ -46,7 +46,7 @@ class Stream:
         return piece
 
     def __iter__(self) -> Iterator[Piece]:
-        # A generator of its own for every loop: when the loop is left, it is closed.
+        # Each loop gets its own generator, which is closed when the loop is left.
         try:
             while (piece := self.read()) is not None:
                 yield piece
@@ -63,8 +63,8 @@ class Stream:
 class Client:
     """`AsyncClient` without asyncio: the same calls, results and errors; any thread may call.
 
-    Use it as a context manager or `close` it. Not for use inside a running event loop, which every
-    call would block.
+    Use it as a context manager, or call `close`. Do not use it inside a running event loop, which
+    every call would block.
     """
 
     def __init__(
@@ -89,7 +89,7 @@ class Client:
         self.close()
 
     def close(self) -> None:
-        """Cancels what still runs and disconnects; calls that wait in other threads fail."""
+        """Cancels running calls and disconnects; calls that wait in other threads fail."""
         with contextlib.suppress(DraftloopError):  # another thread was faster
             self._thread.run(self._client.close())
         self._thread.stop()

@@ -1,1 +1,1 @@
-"""Grammars in the words of llguidance: for the orchestrator and the model services."""
+"""Grammars as llguidance follows them, for the orchestrator and the model services."""

@@ -1,22 +1,23 @@
-"""Keywords of JSON Schema, by where the schemas within a schema are found."""
+"""Keywords of JSON Schema, and where a schema contains other schemas."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from typing import Any
 
-# Those whose values are no schemas, and those whose values have schemas by names of their own.
+# OF_VALUES: keywords whose values are not schemas. OF_NAMES: keywords whose values map names, which
+# are not keywords, to schemas.
 OF_VALUES = {"const", "enum", "default", "examples"}
 OF_NAMES = {"properties", "patternProperties", "$defs", "definitions", "dependentSchemas"}
 
 
 def changed(schema: dict[str, Any], change: Callable[[Any], Any]) -> dict[str, Any]:
-    """The same with what `change` makes of everything that may be a schema, or a list of them."""
+    """The schema, with `change` applied to everything that may be a schema or a list of them."""
     return {keyword: _part(keyword, said, change) for keyword, said in schema.items()}
 
 
 def _part(keyword: str, said: Any, change: Callable[[Any], Any]) -> Any:
-    """What a keyword says: values, schemas by names that are no keywords, or schemas."""
+    """The value of one keyword, with `change` applied to the schemas in it."""
     if keyword in OF_VALUES:
         return said
     if keyword in OF_NAMES and isinstance(said, dict):
@@ -25,7 +26,7 @@ def _part(keyword: str, said: Any, change: Callable[[Any], Any]) -> Any:
 
 
 def inner(schema: dict[str, Any]) -> Iterator[Any]:
-    """Everything in it that may be a schema, or a list of them."""
+    """Everything in `schema` that may be a schema or a list of schemas."""
     for keyword, said in schema.items():
         if keyword in OF_NAMES and isinstance(said, dict):
             yield from said.values()

@@ -1,4 +1,4 @@
-"""Makes what follows a grammar over a vocabulary, and finds out whether it can be followed."""
+"""Builds matchers of grammars over a vocabulary, and checks that a grammar can be followed."""
 
 from __future__ import annotations
 
@@ -18,19 +18,20 @@ from draftloop.model_info import TOKENIZER
 
 
 class Vocabulary:
-    """A model's tokens, as grammars see them."""
+    """A model's tokens, in the form that grammars need."""
 
     def __init__(self, folder: Path, size: int, stop_token_ids: Sequence[int]) -> None:
-        """Raises ValueError for a tokenizer that grammars cannot be followed with."""
+        """Raises ValueError for a tokenizer that llguidance cannot use."""
         self.size = size
         text = (folder / TOKENIZER).read_text(encoding="utf-8")
         self.tokenizer = LLTokenizer(_within_texts(text), size, list(stop_token_ids))
 
     def matcher(self, grammar: Grammar) -> LLMatcher:
-        """At the beginning of a text, tried by a first token: many are too large only for that.
+        """A matcher at the beginning of the output, tried by letting a copy consume a first token.
 
-        May take minutes, gigabytes or the process itself; see `draftloop.grammars.trial`. Raises
-        InvalidInput where it means nothing.
+        The trial is needed because many grammars turn out to be too large only then. It may take
+        minutes or gigabytes, or end the process; see `draftloop.grammars.trial`. Raises
+        InvalidInput for a grammar that cannot be followed.
         """
         matcher = LLMatcher(self.tokenizer, grammar_text(grammar), log_level=0)
         trial = matcher.deep_copy()
@@ -42,11 +43,12 @@ class Vocabulary:
         return matcher
 
     def fill(self, matcher: LLMatcher, rows: NDArray[np.int32], row: int) -> None:
-        """Sets the bits of the tokens that may come next.
+        """Sets the bits of the tokens that may come next in `rows[row]`.
 
-        Where only one text may, llguidance allows the first token of what the tokenizer makes of
-        it. A text that has the name of a special token becomes that token, which has no letters and
-        does not fit: then it is spelled.
+        If only one text may follow, llguidance allows the first token of its tokenization. If that
+        text contains the name of a special token, the tokenization yields that token, which has no
+        text and so does not match. In that case, the first token of the text spelled out is allowed
+        instead.
         """
         fill_next_token_bitmask(matcher, rows, row)
         (words,) = rows[row].nonzero()
@@ -54,17 +56,17 @@ class Vocabulary:
             return
         token = 32 * int(words[0]) + word.bit_length() - 1
         if self.tokenizer.is_special_token(token) and not matcher.validate_tokens([token]):
-            text = matcher.compute_ff_bytes().decode("utf-8", "ignore")  # none at the end
+            text = matcher.compute_ff_bytes().decode("utf-8", "ignore")  # empty at the end
             for spelled in self.tokenizer.greedy_tokenize(text)[:1]:
                 rows[row] = 0
                 rows.view(np.uint32)[row, spelled // 32] = 1 << spelled % 32
 
 
 def _within_texts(tokenizer: str) -> str:
-    """A tokenizer.json that puts no space before a text.
+    """The contents of a tokenizer.json, changed so that it puts no space before a text.
 
-    llguidance asks it for the tokens of what has to come, which is the middle of one. Raises
-    ValueError where it is no JSON object.
+    llguidance tokenizes text that must come next, which is in the middle of an output. Raises
+    ValueError if the contents are not a JSON object.
     """
     said = json.loads(tokenizer)
     if not isinstance(said, dict):
@@ -76,7 +78,7 @@ def _within_texts(tokenizer: str) -> str:
 
 
 def _parts(said: Any) -> Iterator[dict[str, Any]]:
-    """The steps that something done to texts consists of."""
+    """The steps of a pre-tokenizer, including nested ones."""
     if isinstance(said, dict):
         yield said
         for inner in said.get("pretokenizers") or ():
@@ -84,5 +86,5 @@ def _parts(said: Any) -> Iterator[dict[str, Any]]:
 
 
 def bits(rows: NDArray[np.int32]) -> NDArray[np.uint8]:
-    """Of each row one for every token."""
+    """The bits of each row as an array with one element per token."""
     return np.unpackbits(rows.view(np.uint8), axis=1, bitorder="little")

@@ -1,4 +1,4 @@
-"""Objects that have the properties which their schema names, and no others."""
+"""Closes JSON Schemas: objects get only the properties that their schema names."""
 
 from __future__ import annotations
 
@@ -6,10 +6,11 @@ from typing import Any
 
 from draftloop.grammars.keywords import changed, inner
 
-# By these an object says what others it may have, or must.
+# Keywords with which an object schema says which further properties it may or must have.
 OF_OTHERS = {"additionalProperties", "minProperties", "dependentRequired", "enum", "const"}
-# Where one of these stands beside another, or beside what is said of an object, several schemas
-# speak of its properties: each may name some that the others do not. COMBINING do so anywhere.
+# If one of APPLIED occurs beside another one, or beside one of OF_OBJECTS, several schemas describe
+# the same object, and each may name properties that the others do not. COMBINING keywords have that
+# effect wherever they occur.
 APPLIED = {"$ref", "anyOf", "oneOf", "allOf"}
 OF_OBJECTS = {"properties", "patternProperties", "required", *OF_OTHERS}
 COMBINING = {
@@ -18,12 +19,13 @@ COMBINING = {
 
 
 def closed(schema: Any) -> Any:
-    """The same JSON Schema, whose objects have no properties but those that it names.
+    """The same JSON Schema, with objects limited to the properties that it names.
 
-    By its standard they may have any others, and small models go on and on with them; vLLM and
-    llama.cpp allow none either. `additionalProperties` holds where it is said, and schemas that put
-    objects together from several stay as they are. What fits the result fits the schema. Raises
-    RecursionError where it is too deep.
+    By the standard, objects may have any further properties, and small models keep adding them.
+    vLLM and llama.cpp do not allow them either. `additionalProperties` is respected where it is
+    given, and schemas that combine several schemas for one object stay as they are. Whatever
+    matches the result also matches the original. Raises RecursionError if the schema is nested too
+    deeply.
     """
     return schema if _combines(schema) else _closed(schema)
 
@@ -39,7 +41,7 @@ def _combines(schema: Any) -> bool:
     if isinstance(schema.get("allOf"), list) and len(schema["allOf"]) > 1:
         return True
     if "oneOf" in schema and "discriminator" not in schema:
-        return True  # what fits one of them, closed, may fit two as they stand
+        return True  # a value that matches one closed alternative may match two open ones
     return not COMBINING.isdisjoint(schema) or any(map(_combines, inner(schema)))
 
 
@@ -53,7 +55,7 @@ def _closed(schema: Any) -> Any:
 
 
 def _names_all(schema: dict[str, Any]) -> bool:
-    """Whether an object of its named properties alone can be one of it."""
+    """Whether an object with only the named properties can match the schema."""
     properties, required = schema.get("properties"), schema.get("required", [])
     if not isinstance(properties, dict) or not OF_OTHERS.isdisjoint(schema):
         return False

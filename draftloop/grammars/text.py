@@ -1,4 +1,4 @@
-"""Grammars in the words of llguidance, which follows them."""
+"""Converts grammars to llguidance's notation."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from draftloop.grammar import Grammar
 from draftloop.grammars.keywords import changed
 from draftloop.grammars.objects import closed
 
-# As in llama.cpp: where JSON leaves it open, small models put white space without end. A schema may
-# say otherwise (`x-guidance`).
+# As in llama.cpp: where JSON allows any white space, small models write it endlessly. A schema may
+# override this (`x-guidance`).
 JSON_DEFAULTS: Any = {"whitespace_pattern": r"( |\n{1,2}[ \t]{0,20})?"}
 OF_PARTS = '{"grammars":'  # llguidance's own notation
-# As llguidance has them.
+# Formats that llguidance knows.
 STRING_FORMATS = {
     "date-time", "time", "date", "duration", "email", "hostname", "ipv4", "ipv6", "uuid", "uri",
 }  # fmt: skip
@@ -25,14 +25,14 @@ SHOWN_REASON = 300  # letters
 
 
 def grammar_text(grammar: Grammar) -> str:
-    """What a matcher takes. Raises InvalidInput where it cannot be read."""
+    """The grammar in llguidance's notation. Raises InvalidInput if it cannot be read."""
     try:
         if grammar.format == "json_schema":
             schema = followed(json.loads(grammar.text))
             text = "{}" if schema is True else json.dumps(schema)
             return LLMatcher.grammar_from_json_schema(text, defaults=JSON_DEFAULTS)
         if grammar.format == "choice":
-            # One terminal: as rules of a parser no more than two thousand would do.
+            # As a single terminal: parser rules would be limited to about two thousand.
             texts = " | ".join(json.dumps(text) for text in json.loads(grammar.text))
             return grammar_from("lark", f"start: CHOICE\nCHOICE: {texts}")
         if grammar.format == "grammar" and grammar.text.startswith(OF_PARTS):
@@ -45,14 +45,14 @@ def grammar_text(grammar: Grammar) -> str:
 
 
 def followed(schema: Any) -> Any:
-    """A JSON Schema as outputs are held to it. Raises RecursionError where it is too deep."""
+    """A JSON Schema as it is enforced. Raises RecursionError if it is nested too deeply."""
     return closed(without_annotations(schema))
 
 
 def without_annotations(schema: Any) -> Any:
-    """The same JSON Schema without formats that are unknown, which by its standard hold nothing.
+    """The same JSON Schema without unknown formats, which by the standard constrain nothing.
 
-    Raises RecursionError where it is too deep.
+    Raises RecursionError if it is nested too deeply.
     """
     if isinstance(schema, list):
         return [without_annotations(part) for part in schema]
@@ -67,9 +67,9 @@ def _unknown_format(keyword: str, said: Any) -> bool:
 
 
 def with_parts(lark: str, parts: Mapping[str, Grammar]) -> Grammar:
-    """A grammar in Lark's notation that has others in it, each as `@name`.
+    """A grammar in Lark's notation that refers to other grammars as `@name`.
 
-    Raises InvalidInput where one of them cannot be read.
+    Raises InvalidInput if one of them cannot be read.
     """
     grammars = [{"lark_grammar": lark}]
     for name, part in parts.items():
@@ -83,7 +83,7 @@ def with_parts(lark: str, parts: Mapping[str, Grammar]) -> Grammar:
 
 
 def refusal(grammar: Grammar, said: str) -> InvalidInput:
-    """What the library says is wrong: its first line, and what it calls the error further down."""
+    """An error with llguidance's reason: the first line of its message and later `error:` lines."""
     first, *more = said.strip().splitlines() or ["unknown"]
     causes = [line for line in more if line.startswith("error:")]
     reason = shortened(" ".join([first, *causes]), SHOWN_REASON)  # it quotes the grammar

@@ -1,9 +1,9 @@
-"""`python -m draftloop.grammars.trial`: tries grammars where nothing else can be hurt.
+"""`python -m draftloop.grammars.trial`: tries grammars in a process where they cannot do harm.
 
-What llguidance makes of a grammar may take it minutes, gigabytes, or more of the stack than there
-is, which ends the process, and nothing of that can be told by the text. So each is tried in a
-process of its own, within limits, before a service takes it up. Requests and answers are lines of
-JSON: first a `Model`, then one grammar after another; for each what is wrong with it, or null.
+Compiling a grammar in llguidance may take minutes, gigabytes, or more stack than there is, which
+ends the process, and its text does not tell which. So before a service uses a grammar, the grammar
+is tried in its own process, within limits. Requests and answers are lines of JSON: first a `Model`,
+then one grammar after another. The answer is what is wrong with it, or null.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from draftloop.grammars.matching import Vocabulary
 from draftloop.grammars.text import refusal
 
 MB = 1 << 20
-MOST_STACK = 4 * MB  # less than the threads of services have: what passes here does not end them
-MOST_MEMORY = 48 * MB  # services keep some of them
-MOST_ADDRESSES = 192 * MB  # while it is made
+MOST_STACK = 4 * MB  # less than threads of services have: what passes here is safe there
+MOST_MEMORY = 48 * MB  # services keep several grammars in memory
+MOST_ADDRESSES = 192 * MB  # while the grammar is compiled
 MOST_CPU_S = 3
-MOST_S = 30.0  # where the machine is busy otherwise
+MOST_S = 30.0  # wall time, for a machine that is busy with other work
 TOLD_TO_END = (signal.SIGTERM,)
 TOO_LARGE = "it is too large, or too deep"
 TOO_LONG = f"it takes more than {MOST_CPU_S} seconds to make"
@@ -36,7 +36,7 @@ TOO_LONG = f"it takes more than {MOST_CPU_S} seconds to make"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Model:
-    """What grammars are to be followed with; the folder holds its tokenizer."""
+    """What grammars are followed with; `folder` holds the tokenizer."""
 
     folder: str
     vocabulary_size: int
@@ -44,7 +44,7 @@ class Model:
 
 
 def main() -> None:
-    """Answers until the other side is gone, or says that it should end."""
+    """Answers requests until standard input ends or the process is told to end."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     model = Model(**json.loads(sys.stdin.readline()))
     try:
@@ -63,9 +63,9 @@ def _say(answer: str | None) -> None:
 
 
 def _tried(grammar: Grammar, known: Vocabulary) -> str | None:
-    """What is wrong with it; None where it can be followed."""
+    """What is wrong with the grammar; None if it can be followed."""
     reading, writing = os.pipe()
-    signal.pthread_sigmask(signal.SIG_BLOCK, TOLD_TO_END)  # who ends now would leave the child
+    signal.pthread_sigmask(signal.SIG_BLOCK, TOLD_TO_END)  # exiting here would leave the child
     child = os.fork()
     if not child:
         _answer(writing, grammar, known)
@@ -74,7 +74,7 @@ def _tried(grammar: Grammar, known: Vocabulary) -> str | None:
     try:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, TOLD_TO_END)
         said = _heard(reading)
-    finally:  # in a container nobody else would take leave of it
+    finally:  # in a container, nothing else would reap the child
         if not said:
             os.kill(child, signal.SIGKILL)
         _, status = os.waitpid(child, 0)
@@ -86,14 +86,14 @@ def _tried(grammar: Grammar, known: Vocabulary) -> str | None:
 
 
 def _heard(reading: int) -> bytes:
-    """The answer; nothing where the process ended without one, or goes on for too long."""
+    """The child's answer; empty if it ended without one or took too long."""
     with os.fdopen(reading, "rb") as answer:
         in_time, _, _ = select.select([answer], [], [], MOST_S)
         return answer.read() if in_time else b""
 
 
 def _answer(writing: int, grammar: Grammar, known: Vocabulary) -> None:
-    """In a process of its own, which ends here."""
+    """Tries the grammar in the child process, writes the answer, and ends the process."""
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, TOLD_TO_END)
     with contextlib.suppress(BaseException):
@@ -108,10 +108,10 @@ def _answer(writing: int, grammar: Grammar, known: Vocabulary) -> None:
 
 def _limit() -> None:
     limits = {resource.RLIMIT_STACK: MOST_STACK, resource.RLIMIT_CORE: 0}
-    with contextlib.suppress(OSError):  # where systems do not tell, time and stack are bounded
+    with contextlib.suppress(OSError):  # without /proc, only time and stack are bounded
         pages = int(Path("/proc/self/statm").read_text().split()[0])
         limits[resource.RLIMIT_AS] = pages * resource.getpagesize() + MOST_ADDRESSES
-    limits[resource.RLIMIT_CPU] = MOST_CPU_S + 1  # a warning comes a second before
+    limits[resource.RLIMIT_CPU] = MOST_CPU_S + 1  # the soft limit is one second lower
     for kind, most in limits.items():
         _, known = resource.getrlimit(kind)
         most = most if known == resource.RLIM_INFINITY else min(most, known)
@@ -120,7 +120,7 @@ def _limit() -> None:
 
 
 def _most_memory() -> int:
-    """That this process has used, in bytes."""
+    """Peak memory of this process, in bytes."""
     most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return most if sys.platform == "darwin" else most * 1024
 

@@ -1,4 +1,4 @@
-"""Between our own types and the wire's messages; no stub type goes further than this door."""
+"""Converts between our own types and the wire's messages. Stub types stay within this layer."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from draftloop.tree import DraftEnd, DraftTree, ServiceTimings, TokenSource, Ver
 from protos import generation_pb2, verifier_pb2
 from protos import speculation_pb2 as pb
 
-# What every round carries is copied field by field, which takes half the time.
+# What every round carries is converted field by field below, which takes half the time.
 _COST_POINT = names(CostPoint)
 _PLAIN_MODEL_INFO = names(ModelInfo, but=["strategies", "stop_token_ids", "cost_curve"])
 
 
 def tree_to_pb(tree: DraftTree) -> pb.DraftTree:
-    """A draft tree for the wire."""
+    """Converts a draft tree to its message."""
     return pb.DraftTree(
         token_ids=tree.token_ids,
         parents=tree.parents,
@@ -34,7 +34,7 @@ def tree_to_pb(tree: DraftTree) -> pb.DraftTree:
 
 
 def tree_from_pb(message: pb.DraftTree) -> DraftTree:
-    """A draft tree as it came; still to be validated. Raises InvalidInput for unknown sources."""
+    """A draft tree as received, not validated. Raises InvalidInput for unknown sources."""
     return DraftTree(
         token_ids=tuple(message.token_ids),
         parents=tuple(message.parents),
@@ -51,12 +51,12 @@ def _source(value: int) -> TokenSource:
 
 
 def draft_end_from_pb(value: int) -> DraftEnd:
-    """What ended a draft; NONE where this side does not know the reason."""
+    """What ended a draft; NONE for a reason that this side does not know."""
     return DraftEnd(value) if value in DraftEnd.__members__.values() else DraftEnd.NONE
 
 
 def verdict_to_pb(verdict: Verdict) -> pb.Verdict:
-    """A verdict for the wire."""
+    """Converts a verdict to its message."""
     message = judgement_to_pb(verdict)
     message.successor_ids.extend(verdict.successor_ids)
     message.logprobs.extend(logprobs_to_pb(verdict.logprobs))
@@ -64,7 +64,7 @@ def verdict_to_pb(verdict: Verdict) -> pb.Verdict:
 
 
 def judgement_to_pb(verdict: Verdict) -> pb.Verdict:
-    """What a drafter reads of a verdict."""
+    """Converts the part of a verdict that drafters read."""
     return pb.Verdict(
         accepted_nodes=verdict.accepted_nodes,
         emitted_token_ids=verdict.emitted_token_ids,
@@ -75,7 +75,7 @@ def judgement_to_pb(verdict: Verdict) -> pb.Verdict:
 
 
 def verdict_from_pb(message: pb.Verdict) -> Verdict:
-    """A verdict as it came."""
+    """A verdict as received, not validated."""
     return Verdict(
         accepted_nodes=tuple(message.accepted_nodes),
         emitted_token_ids=tuple(message.emitted_token_ids),
@@ -88,7 +88,7 @@ def verdict_from_pb(message: pb.Verdict) -> Verdict:
 
 
 def logprobs_to_pb(logprobs: Sequence[TokenLogprobs]) -> list[pb.TokenLogprobs]:
-    """Log-probabilities for the wire."""
+    """Converts log-probabilities to their messages."""
     return [
         pb.TokenLogprobs(
             token_id=entry.token_id,
@@ -101,7 +101,7 @@ def logprobs_to_pb(logprobs: Sequence[TokenLogprobs]) -> list[pb.TokenLogprobs]:
 
 
 def logprobs_from_pb(messages: Iterable[pb.TokenLogprobs]) -> tuple[TokenLogprobs, ...]:
-    """Log-probabilities as they came. Raises InvalidInput where likely tokens lack theirs."""
+    """Log-probabilities as received. Raises InvalidInput if top tokens lack theirs."""
     return tuple(_token_logprobs(message) for message in messages)
 
 
@@ -115,7 +115,7 @@ def _token_logprobs(message: pb.TokenLogprobs) -> TokenLogprobs:
 
 
 def prompt_logprobs_to_pb(said: PromptLogprobs | None) -> pb.PromptLogprobs | None:
-    """A prompt's log-probabilities for the wire; None where there are none."""
+    """Converts a prompt's log-probabilities to their message; None if there are none."""
     return None if said is None else pb.PromptLogprobs(**taken(said, names(PromptLogprobs)))
 
 
@@ -124,7 +124,7 @@ def prompt_logprobs_from_pb(
     | generation_pb2.GenerateOnceResponse
     | verifier_pb2.VerifyResponse,
 ) -> PromptLogprobs | None:
-    """A prompt's log-probabilities as they came; None where the answer has none."""
+    """A prompt's log-probabilities as received; None if the answer has none."""
     if not answer.HasField("prompt_logprobs"):
         return None
     said = answer.prompt_logprobs
@@ -133,7 +133,7 @@ def prompt_logprobs_from_pb(
 
 
 def sampling_to_pb(parameters: SamplingParameters) -> pb.SamplingParameters:
-    """Sampling parameters for the wire."""
+    """Converts sampling parameters to their message."""
     return pb.SamplingParameters(
         temperature=parameters.temperature,
         top_k=parameters.top_k,
@@ -150,9 +150,9 @@ def sampling_to_pb(parameters: SamplingParameters) -> pb.SamplingParameters:
 
 
 def sampling_from_pb(message: pb.SamplingParameters) -> SamplingParameters:
-    """Sampling parameters as they came, unchecked but for InvalidInput where bans are too many.
+    """Sampling parameters as received, not validated; absent fields mean off.
 
-    What is not said is off.
+    Raises InvalidInput only if there are too many bans.
     """
     return SamplingParameters(
         temperature=message.temperature,
@@ -197,7 +197,7 @@ def _grammar_from_pb(message: pb.Grammar) -> Grammar:
 
 
 def timings_to_pb(timings: ServiceTimings) -> pb.ServiceTimings:
-    """A service's timings for the wire."""
+    """Converts a service's timings to their message."""
     return pb.ServiceTimings(
         service_ns=timings.service_ns,
         forward_ns=timings.forward_ns,
@@ -214,7 +214,7 @@ def timings_to_pb(timings: ServiceTimings) -> pb.ServiceTimings:
 
 
 def timings_from_pb(message: pb.ServiceTimings) -> ServiceTimings:
-    """A service's timings as they came."""
+    """A service's timings as received."""
     return ServiceTimings(
         service_ns=message.service_ns,
         forward_ns=message.forward_ns,
@@ -231,7 +231,7 @@ def timings_from_pb(message: pb.ServiceTimings) -> ServiceTimings:
 
 
 def load_to_pb(load: ServiceLoad) -> pb.ServiceLoad:
-    """How busy the service is, for the wire."""
+    """Converts a service's load to its message."""
     return pb.ServiceLoad(
         running_sessions=load.running_sessions,
         waiting_sessions=load.waiting_sessions,
@@ -241,7 +241,7 @@ def load_to_pb(load: ServiceLoad) -> pb.ServiceLoad:
 
 
 def load_from_pb(message: pb.ServiceLoad) -> ServiceLoad:
-    """How busy the service is, as it came."""
+    """A service's load as received."""
     return ServiceLoad(
         running_sessions=message.running_sessions,
         waiting_sessions=message.waiting_sessions,
@@ -251,7 +251,7 @@ def load_from_pb(message: pb.ServiceLoad) -> ServiceLoad:
 
 
 def model_info_to_pb(info: ModelInfo) -> pb.ModelInfo:
-    """A model's description for the wire."""
+    """Converts a model's description to its message."""
     return pb.ModelInfo(
         strategies=info.strategies,
         stop_token_ids=info.stop_token_ids,
@@ -261,7 +261,7 @@ def model_info_to_pb(info: ModelInfo) -> pb.ModelInfo:
 
 
 def model_info_from_pb(message: pb.ModelInfo) -> ModelInfo:
-    """A model's description as it came."""
+    """A model's description as received."""
     return ModelInfo(
         strategies=tuple(message.strategies),
         stop_token_ids=tuple(message.stop_token_ids),
@@ -271,7 +271,7 @@ def model_info_from_pb(message: pb.ModelInfo) -> ModelInfo:
 
 
 def parameters_to_pb(said: GenerationParameters) -> generation_pb2.GenerationParameters:
-    """A client's wishes for the wire."""
+    """Converts a client's request to its message."""
     sampling = sampling_to_pb(said.sampling)
     sampling.ClearField("seed")
     if said.seed is not None:
@@ -282,7 +282,7 @@ def parameters_to_pb(said: GenerationParameters) -> generation_pb2.GenerationPar
         min_tokens=said.min_tokens,
         stop=said.stop,
         stop_token_ids=said.stop_token_ids,
-        ignore_eos=bool(said.ignore_eos),  # numpy's own is none to older protobufs
+        ignore_eos=bool(said.ignore_eos),  # older versions of protobuf refuse numpy's bool
         allowed_token_ids=said.allowed_token_ids,
         bad_words=said.bad_words,
         speculation=speculation_to_pb(said.speculation),
@@ -301,9 +301,9 @@ def parameters_to_pb(said: GenerationParameters) -> generation_pb2.GenerationPar
 
 
 def parameters_from_pb(message: generation_pb2.GenerationParameters) -> GenerationParameters:
-    """A client's wishes as they came, unchecked but for what takes long to be read.
+    """A client's request as received, not validated, except for what would take long to read.
 
-    Raises InvalidInput for an unknown scope, and for bans or rows that are too many.
+    Raises InvalidInput for an unknown phrase scope, and for too many bans or matrix rows.
     """
     kind = message.WhichOneof("prompt")
     return GenerationParameters(

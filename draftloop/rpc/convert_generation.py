@@ -1,4 +1,4 @@
-"""What the public service answers, in our own types."""
+"""Converts answers of the public service to our own types."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from draftloop.rpc.fields import names, taken
 from draftloop.tree import TokenSource
 from protos import generation_pb2 as pb
 
-# Fields that the message, our own type and the orchestrator's figures have in common.
+# Fields with the same name in the message, our own type and the orchestrator's figures.
 TIMINGS = names(Timings)
 PLAIN_FIGURES = names(Figures, but=["strategy", "accepted_per_position", "sources", "ends"])
 PHRASE_STORE = names(PhraseStoreInfo)
@@ -34,7 +34,7 @@ FINISH_REASONS = {pb.FINISH_REASON_STOP: "stop", pb.FINISH_REASON_LENGTH: "lengt
 
 
 def piece_from_pb(message: pb.GenerateResponse) -> Piece:
-    """New tokens and their text. Raises Mismatch for a source that this side does not know."""
+    """New tokens and their text. Raises Mismatch for a token source unknown to this client."""
     return Piece(
         text=message.text,
         token_ids=tuple(message.token_ids),
@@ -45,7 +45,7 @@ def piece_from_pb(message: pb.GenerateResponse) -> Piece:
 
 
 def completion_from_pb(message: pb.GenerateOnceResponse) -> Completion:
-    """A whole generation. Raises Mismatch for a source that this side does not know."""
+    """A whole generation. Raises Mismatch for a token source unknown to this client."""
     summary = summary_from_pb(message.summary)
     shared = {field.name: getattr(summary, field.name) for field in dataclasses.fields(summary)}
     return Completion(
@@ -59,7 +59,10 @@ def completion_from_pb(message: pb.GenerateOnceResponse) -> Completion:
 
 
 def summary_from_pb(message: pb.GenerationSummary) -> Summary:
-    """How it ended and what it cost. Raises Mismatch for a source unknown to this side."""
+    """How the generation ended and what it cost.
+
+    Raises Mismatch for a token source unknown to this client.
+    """
     return Summary(
         request_id=message.request_id,
         finish_reason=FINISH_REASONS.get(message.finish_reason, "unknown"),
@@ -75,7 +78,7 @@ def summary_from_pb(message: pb.GenerationSummary) -> Summary:
 
 
 def deployment_from_pb(message: pb.GenerationInfoResponse) -> DeploymentInfo:
-    """What the deployment says of itself."""
+    """The deployment's description of itself."""
     return DeploymentInfo(
         version=message.version,
         verifier=model_info_from_pb(message.verifier),

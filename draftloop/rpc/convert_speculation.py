@@ -1,4 +1,4 @@
-"""Between a request's wishes about drafting and the wire's messages."""
+"""Converts a request's speculation parameters to and from the wire's messages."""
 
 from __future__ import annotations
 
@@ -44,12 +44,12 @@ _FUSED = names(FusedParameters)
 
 
 def scope_to_pb(scope: PhraseScope) -> pb.PhraseScope:
-    """A scope for the wire."""
+    """Converts a phrase scope to its number."""
     return _SCOPES[scope]
 
 
 def scope_from_pb(number: int) -> PhraseScope:
-    """A scope as it came; unset means shared. Raises InvalidInput for an unknown one."""
+    """A phrase scope as received; unset means shared. Raises InvalidInput for an unknown one."""
     if number == pb.PHRASE_SCOPE_UNSPECIFIED:
         return PhraseScope.SHARED
     if number not in _SCOPES_BY_NUMBER:
@@ -59,7 +59,7 @@ def scope_from_pb(number: int) -> PhraseScope:
 
 
 def access_to_pb(access: PhraseAccess) -> drafter_pb2.PhraseAccess:
-    """Whose phrases a request uses, for the wire."""
+    """Converts phrase access to its message."""
     return drafter_pb2.PhraseAccess(
         scope=scope_to_pb(access.scope),
         target_fingerprint=access.target_fingerprint,
@@ -69,7 +69,7 @@ def access_to_pb(access: PhraseAccess) -> drafter_pb2.PhraseAccess:
 
 
 def access_from_pb(message: drafter_pb2.PhraseAccess) -> PhraseAccess:
-    """Whose phrases a request uses. Raises InvalidInput for an unknown scope."""
+    """Phrase access as received. Raises InvalidInput for an unknown scope."""
     return PhraseAccess(
         scope=scope_from_pb(message.scope),
         target_fingerprint=message.target_fingerprint,
@@ -79,13 +79,13 @@ def access_from_pb(message: drafter_pb2.PhraseAccess) -> PhraseAccess:
 
 
 def ouroboros_to_pb(parameters: OuroborosParameters) -> pb.OuroborosParameters:
-    """Ouroboros' parameters for the wire."""
+    """Converts Ouroboros' parameters to their message."""
     lookahead = _lookahead_to_pb(parameters.lookahead)
     return pb.OuroborosParameters(lookahead=lookahead, **taken(parameters, _PLAIN_OUROBOROS))
 
 
 def ouroboros_from_pb(message: pb.OuroborosParameters) -> OuroborosParameters:
-    """Ouroboros' parameters as they came; what is not said has its default."""
+    """Ouroboros' parameters as received; absent fields have their defaults."""
     default = OuroborosParameters()
     said = _said(message, _PLAIN_OUROBOROS)
     lookahead = _lookahead_from_pb(message.lookahead, default.lookahead)
@@ -93,25 +93,25 @@ def ouroboros_from_pb(message: pb.OuroborosParameters) -> OuroborosParameters:
 
 
 def opt_tree_to_pb(parameters: OptTreeParameters) -> pb.OptTreeParameters:
-    """OPT-Tree's parameters for the wire."""
+    """Converts OPT-Tree's parameters to their message."""
     return pb.OptTreeParameters(**taken(parameters, _OPT_TREE))
 
 
 def opt_tree_from_pb(message: pb.OptTreeParameters) -> OptTreeParameters:
-    """OPT-Tree's parameters as they came; what is not said has its default."""
+    """OPT-Tree's parameters as received; absent fields have their defaults."""
     return _replaced(OptTreeParameters(), _said(message, _OPT_TREE))
 
 
 def cascade_to_pb(parameters: CascadeParameters) -> pb.CascadeParameters:
-    """The cascade's parameters for the wire."""
+    """Converts the cascade's parameters to their message."""
     rows = [pb.CascadeRow(tokens=row) for row in parameters.matrix]
     return pb.CascadeParameters(matrix=rows, **taken(parameters, _PLAIN_CASCADE))
 
 
 def cascade_from_pb(message: pb.CascadeParameters) -> CascadeParameters:
-    """The cascade's parameters as they came; what is not said has its default.
+    """The cascade's parameters as received; absent fields have their defaults.
 
-    Raises InvalidInput where the matrix is larger than one could be.
+    Raises InvalidInput if the matrix is larger than any valid one.
     """
     require_few("cascade.matrix", message.matrix, MAX_CASCADE_TOKENS)
     for row in message.matrix:
@@ -121,7 +121,7 @@ def cascade_from_pb(message: pb.CascadeParameters) -> CascadeParameters:
 
 
 def speculation_to_pb(speculation: Speculation) -> generation_pb2.SpeculationParameters:
-    """Wishes about drafting for the wire."""
+    """Converts speculation parameters to their message."""
     return generation_pb2.SpeculationParameters(
         strategy=speculation.strategy,
         max_draft_tokens=speculation.max_draft_tokens,
@@ -135,7 +135,7 @@ def speculation_to_pb(speculation: Speculation) -> generation_pb2.SpeculationPar
 
 
 def speculation_from_pb(message: generation_pb2.SpeculationParameters) -> Speculation:
-    """Wishes about drafting as they came, unchecked but for the scope."""
+    """Speculation parameters as received, not validated, except for scope and matrix size."""
     has_draft_limit = message.HasField("max_draft_tokens")
     return Speculation(
         strategy=message.strategy,

@@ -1,4 +1,4 @@
-"""PEM files as gRPC wants them; a server reads renewed ones without a restart."""
+"""gRPC credentials from PEM files; servers read renewed files without a restart."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from draftloop.tls import ClientTls, RenewedFiles, ServerTls
 
 
 def server_credentials(tls: ServerTls) -> grpc.ServerCredentials:
-    """Read anew when the files have changed, at the next connection.
+    """Credentials that are read again, at the next connection, when the files have changed.
 
-    Raises StartupFailure where they cannot be used now; later such files are logged and those of
-    before stay in use.
+    Raises StartupFailure if the files cannot be used now. If they cannot be used later, that is
+    logged and the previous ones stay in use.
     """
     tls.require_usable()
     files = RenewedFiles(tls)
@@ -29,7 +29,7 @@ def server_credentials(tls: ServerTls) -> grpc.ServerCredentials:
 
 
 def channel_credentials(tls: ClientTls) -> grpc.ChannelCredentials:
-    """Read now. Raises StartupFailure where the files cannot be used."""
+    """Credentials from the files as they are now. Raises StartupFailure if they cannot be used."""
     tls.require_usable()
     return grpc.ssl_channel_credentials(
         root_certificates=tls.ca.read_bytes(),

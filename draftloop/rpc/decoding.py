@@ -1,4 +1,4 @@
-"""Bytes that are no message: the client's mistake, told as one."""
+"""Reports requests that are not valid protobuf messages as the client's mistake."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ Message = TypeVar("Message")
 
 @dataclass(frozen=True, slots=True)
 class Unreadable:
-    """Stands for a message that could not be decoded until somebody reads it."""
+    """Placeholder for a message that could not be decoded, until it is read."""
 
     size: int
 
 
 def lenient(deserialize: Callable[[bytes], Any]) -> Callable[[bytes], Any]:
-    """Yields `Unreadable` where `deserialize` raises, which would leave gRPC as INTERNAL."""
+    """Wraps `deserialize`: where it raises, returns `Unreadable` (gRPC would send INTERNAL)."""
 
     def deserialized(data: bytes) -> Any:
         try:
@@ -33,7 +33,7 @@ def lenient(deserialize: Callable[[bytes], Any]) -> Callable[[bytes], Any]:
 
 
 def readable(message: Message) -> Message:
-    """The message. Raises InvalidInput where there is none."""
+    """The message itself. Raises InvalidInput if it could not be decoded."""
     if isinstance(message, Unreadable):
         rule = "must be a protobuf message of the method's request type"
         raise InvalidInput("request", rule, f"{message.size} other bytes")

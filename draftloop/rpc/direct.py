@@ -1,5 +1,5 @@
-"""Straight to the address: the option of a channel, for who imports nothing that takes time."""
+"""The channel option that bypasses HTTP proxies, in a module that imports nothing."""
 
-# gRPC would send all it has to the proxy that `http_proxy` or `https_proxy` names, for loopback and
-# between roles too: those are for the web.
+# By default, gRPC sends everything, even over loopback and between roles, through the proxy that
+# `http_proxy` or `https_proxy` names. Those are meant for the web.
 DIRECT = ("grpc.enable_http_proxy", 0)

@@ -1,4 +1,4 @@
-"""Single calls of the public service, in our own types; `draftloop.client` is the face of it."""
+"""Single calls of the public service, in our own types; users call `draftloop.client`."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Metadata = tuple[tuple[str, str], ...]
 
 
 class Wire:
-    """A channel to an address, from the first call on; one that was closed stays closed."""
+    """A channel that is opened at the first call; once closed, it stays closed."""
 
     def __init__(self, address: str, tls: ClientTls | None) -> None:
         self._address = address
@@ -36,7 +36,7 @@ class Wire:
 
     @property
     def stub(self) -> generation_pb2_grpc.GenerationStub:
-        """Of the public service. Raises DraftloopError once it was closed."""
+        """Stub of the public service. Raises DraftloopError once the wire was closed."""
         if self._closed.is_set():
             raise DraftloopError(CLOSED)
         if self._channel is None:
@@ -45,20 +45,21 @@ class Wire:
         return generation_pb2_grpc.GenerationStub(self._channel)
 
     async def close(self) -> None:
-        """Ends what runs, and what waits for its next attempt."""
+        """Ends running calls, and waits between attempts."""
         self._closed.set()
         if self._channel is not None:
             await self._channel.close()
 
     async def wait_closed(self) -> None:
-        """Returns once it was closed."""
+        """Waits until the wire is closed."""
         await self._closed.wait()
 
     @contextmanager
     def our_errors(self) -> Iterator[None]:
-        """Turns gRPC's errors into ours, that of a call which `close` has ended among them.
+        """Translates gRPC's errors to ours, including that of a call which `close` has ended.
 
-        Such a call looks cancelled; whose own task was cancelled gets asyncio.CancelledError.
+        gRPC reports such a call as cancelled. If the calling task itself was cancelled,
+        asyncio.CancelledError is passed on.
         """
         try:
             yield
@@ -72,14 +73,14 @@ class Wire:
 
 
 class PieceCall:
-    """One running Generate."""
+    """One running Generate call."""
 
     def __init__(self, call: Any, wire: Wire) -> None:
         self._call = call
         self._wire = wire
 
     async def read(self) -> Piece | Summary:
-        """The next piece; the summary after the last, and nothing is to be read then.
+        """The next piece, or the summary after the last one; do not read after the summary.
 
         Raises our own errors, never gRPC's; asyncio.CancelledError after `cancel`.
         """
@@ -89,19 +90,19 @@ class PieceCall:
                 raise Unavailable("the server ended the stream before its summary", 0)
             if not response.HasField("summary"):
                 return convert_generation.piece_from_pb(response)
-            await self._call.read()  # the status: what is not read to its end counts as cancelled
+            await self._call.read()  # the status: a stream not read to its end counts as cancelled
             return convert_generation.summary_from_pb(response.summary)
 
     def cancel(self) -> None:
-        """Tells the server to stop; nothing where the call has ended."""
+        """Tells the server to stop; does nothing if the call has ended."""
         self._call.cancel()
 
 
 class GenerationClient:
-    """Connects at its first call, and belongs to the event loop of that call.
+    """A client that connects at its first call and belongs to the event loop of that call.
 
-    Every call raises our own errors, never gRPC's; `timeout_s` bounds it, None does not. Once it
-    was closed all calls raise DraftloopError, those that were waiting too.
+    Every call raises our own errors, never gRPC's. `timeout_s` bounds a call; None does not. Once
+    the client was closed, all calls raise DraftloopError, including those that were waiting.
     """
 
     def __init__(
@@ -113,22 +114,22 @@ class GenerationClient:
             self._metadata = (("authorization", bearer(api_key)),)
 
     async def close(self) -> None:
-        """Ends what runs."""
+        """Ends running calls; see Wire.close."""
         await self._wire.close()
 
     async def pause(self, seconds: float) -> None:
-        """Between two attempts; `close` ends it."""
+        """Waits between two attempts; `close` ends the wait early."""
         with suppress(TimeoutError):
             await asyncio.wait_for(self._wire.wait_closed(), seconds)
 
     def stream(self, said: GenerationParameters, timeout_s: float | None) -> PieceCall:
-        """Starts a generation that is read in pieces."""
+        """Starts a generation whose answer is read in pieces."""
         request = pb.GenerateRequest(parameters=_parameters(said))
         call = self._wire.stub.Generate(request, timeout=timeout_s, metadata=self._metadata)
         return PieceCall(call, self._wire)
 
     async def generate(self, said: GenerationParameters, timeout_s: float | None) -> Completion:
-        """The whole generation at once."""
+        """The whole generation as one answer."""
         request = pb.GenerateOnceRequest(parameters=_parameters(said))
         answer = await self._ask(self._wire.stub.GenerateOnce, request, timeout_s)
         return convert_generation.completion_from_pb(answer)
@@ -156,5 +157,5 @@ class GenerationClient:
 def _parameters(said: GenerationParameters) -> pb.GenerationParameters:
     try:
         return convert.parameters_to_pb(said)
-    except (TypeError, ValueError) as error:  # deep inside, where protobuf names no field
+    except (TypeError, ValueError) as error:  # from inside protobuf, which names no field
         raise InvalidInput.passed_on("parameters", f"the wire cannot carry them: {error}") from None

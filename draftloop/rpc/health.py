@@ -1,7 +1,8 @@
-"""Asking a service how it is, as probes do: `python -m draftloop.rpc.health HOST:PORT [SERVICE]`.
+"""Checks a service's health, as probes do: `python -m draftloop.rpc.health HOST:PORT [SERVICE]`.
 
-A container asks every few seconds, so this imports grpc and nothing else that takes time. Where the
-service speaks TLS, say so in the environment (`VARIABLES`): an image's own check finds it there.
+Containers run this every few seconds, so it imports grpc and nothing else that takes time. For
+services with TLS, the environment names the files (`VARIABLES`); an image's own health check reads
+them from there.
 """
 
 from __future__ import annotations
@@ -28,9 +29,9 @@ CA, CERTIFICATE, KEY, SERVER_NAME = VARIABLES = PROBE_TLS
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProbeTls:
-    """PEM files: the CA of the server, and what is shown to one that wants to see a certificate.
+    """PEM files for a probe: the server's CA and, for servers that require one, a certificate.
 
-    `server_name`: what the server's certificate names, where that is not the address asked.
+    `server_name`: the name in the server's certificate, if it is not the address.
     """
 
     ca: Path
@@ -39,7 +40,10 @@ class ProbeTls:
     server_name: str = ""
 
     def channel(self, address: str) -> grpc.Channel:
-        """Raises StartupFailure where a file cannot be used, which ends the process in gRPC."""
+        """A channel to `address`.
+
+        Raises StartupFailure if a file cannot be used, which in gRPC would end the process.
+        """
         require_shown("tls", ca=self.ca, certificate=self.certificate, key=self.key)
         credentials = grpc.ssl_channel_credentials(
             self.ca.read_bytes(),
@@ -51,7 +55,7 @@ class ProbeTls:
 
 
 def tls_from(environment: Mapping[str, str]) -> ProbeTls | None:
-    """What `VARIABLES` say; nothing where no CA is named."""
+    """TLS files that the environment names (`VARIABLES`); None if it names no CA."""
     said = {name: Path(environment[name]) for name in VARIABLES[:3] if environment.get(name)}
     if CA not in said:
         return None
@@ -64,20 +68,20 @@ def tls_from(environment: Mapping[str, str]) -> ProbeTls | None:
 
 
 class Health(NamedTuple):
-    """What a service says of itself, or what came of asking it."""
+    """A service's health status, or the error of the call that asked for it."""
 
     status: str
-    trouble: str = ""  # of TLS between the two, as a sentence for people
+    trouble: str = ""  # a sentence about a TLS problem between the two, if any
 
 
 def health(
     address: str, service: str = "", timeout_s: float = TIMEOUT_S, tls: ProbeTls | None = None
 ) -> Health:
-    """Status of a service by its full name, or of the process without one.
+    """Status of a service by its full name, or of the process if `service` is empty.
 
-    SERVING is well; anything else is not, among it the name of a gRPC status, such as UNAVAILABLE
-    where nothing answers and NOT_FOUND where there is no such service. Raises StartupFailure where
-    a file of `tls` cannot be used.
+    SERVING is healthy. Anything else is not, including the name of a gRPC status: UNAVAILABLE if
+    nothing answers, NOT_FOUND if there is no such service. Raises StartupFailure if a file of `tls`
+    cannot be used.
     """
     with _channel(address, tls) as channel:
         stub = health_pb2_grpc.HealthStub(channel)

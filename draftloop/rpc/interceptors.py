@@ -1,4 +1,4 @@
-"""The one place where exceptions become gRPC statuses with rich details."""
+"""The only place where exceptions become gRPC statuses with rich details."""
 
 from __future__ import annotations
 
@@ -36,15 +36,15 @@ from draftloop.rpc.metrics import handled
 
 DETAILS_KEY = "grpc-status-details-bin"
 DOMAIN = "draftloop"
-# Of an error's text as it is sent. A client takes 8 KB of what comes behind an answer, and for more
-# shows another error instead.
+# Limit for an error's text as it is sent. Clients accept 8 KB of trailing metadata; beyond that,
+# they report a different error.
 MOST_BYTES = 7000
 
 log = logs.get(__name__)
 
 
 def to_status(error: DraftloopError) -> tuple[grpc.StatusCode, Message | None]:
-    """Status code and detail message of an error."""
+    """Status code and detail message for an error."""
     if isinstance(error, InvalidInput):
         violation = BadRequest.FieldViolation(
             field=error.field, description=sendable(error.description)
@@ -52,7 +52,7 @@ def to_status(error: DraftloopError) -> tuple[grpc.StatusCode, Message | None]:
         return grpc.StatusCode.INVALID_ARGUMENT, BadRequest(field_violations=[violation])
     if isinstance(error, Overloaded):
         return grpc.StatusCode.RESOURCE_EXHAUSTED, _retry(error.retry_after_s)
-    if isinstance(error, AnswerTooLarge):  # as gRPC calls it, whose own words come with a traceback
+    if isinstance(error, AnswerTooLarge):  # gRPC's own status for it, but without its traceback
         return grpc.StatusCode.RESOURCE_EXHAUSTED, None
     if isinstance(error, Unauthenticated):
         return grpc.StatusCode.UNAUTHENTICATED, None
@@ -73,13 +73,13 @@ def to_status(error: DraftloopError) -> tuple[grpc.StatusCode, Message | None]:
 
 
 def sendable(text: str) -> str:
-    """The text, or as much of its beginning as can be sent and a sign that there is more."""
+    """The text, shortened with an ellipsis if it would be too large to send."""
     sent = itertools.accumulate(map(_bytes_sent, text))
     return shortened(text, sum(1 for _ in itertools.takewhile(lambda n: n <= MOST_BYTES, sent)))
 
 
 def _bytes_sent(letter: str) -> int:
-    """Once percent-encoded, and twice, with a detail, as the base64 of its bytes."""
+    """Bytes for one character: percent-encoded once, and twice in base64 if there is a detail."""
     return len(quote(letter)) + 3 * len(letter.encode())
 
 
@@ -93,7 +93,7 @@ def _reason(name: str, metadata: Mapping[str, str] | None = None) -> ErrorInfo:
 
 
 async def abort(context: grpc.aio.ServicerContext, error: Exception, method: str) -> NoReturn:
-    """Ends the call with the error's status; an unforeseen error is logged and named as such."""
+    """Ends the call with the error's status; unexpected errors are logged and sent as internal."""
     code, detail = grpc.StatusCode.INTERNAL, None
     text = "internal error; the service's log has the cause"
     if isinstance(error, DraftloopError):
@@ -112,10 +112,10 @@ async def abort(context: grpc.aio.ServicerContext, error: Exception, method: str
 
 
 class ErrorInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]
-    """Wraps every handler so that what it raises leaves as a documented status.
+    """Wraps every handler so that its exceptions become documented statuses.
 
-    `running` are the calls of our own services that have not ended. An answer of more than
-    `most_bytes`, which gRPC would not send, is an error like others.
+    `running` is the number of unfinished calls to our own services. An answer of more than
+    `most_bytes`, which gRPC would not send, is translated like any other error.
     """
 
     def __init__(self, most_bytes: int = NO_LIMIT) -> None:
@@ -127,7 +127,7 @@ class ErrorInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]
         continuation: Callable[[Any], Awaitable[Any]],
         handler_call_details: grpc.HandlerCallDetails,
     ) -> Any:
-        """Replaces the handler by one that translates its exceptions."""
+        """Replaces the handler with one that translates its exceptions."""
         handler = await continuation(handler_call_details)
         if handler is None or not handler_call_details.method.startswith("/draftloop."):
             return handler
@@ -158,7 +158,7 @@ class ErrorInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]
         async def translated(request: Any, context: grpc.aio.ServicerContext) -> AsyncIterator[Any]:
             with self._counted(), handled(method, context):
                 try:
-                    # A cancelled call frees its session now, not when memory is next collected.
+                    # A cancelled call frees its session now, not at the next garbage collection.
                     running = contextlib.aclosing(behavior(readable(request), context))
                     async with running as responses:
                         async for response in responses:
@@ -171,7 +171,7 @@ class ErrorInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]
         return translated
 
     def _sendable(self, response: Any) -> Any:
-        """The response. Raises AnswerTooLarge."""
+        """Returns the response. Raises AnswerTooLarge if it is too large to send."""
         if self._most_bytes != NO_LIMIT and (size := response.ByteSize()) > self._most_bytes:
             raise AnswerTooLarge(size, self._most_bytes)
         return response

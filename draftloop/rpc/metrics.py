@@ -1,4 +1,4 @@
-"""Calls to a role's gRPC services, counted by how they ended."""
+"""Counts calls to a role's gRPC services by their status."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from prometheus_client import Counter
 from draftloop.deadline import Deadline
 from draftloop.metrics import REGISTRY
 
-# The name that gRPC's own middlewares use.
+# The name that common gRPC middlewares use.
 HANDLED = Counter(
     "draftloop_grpc_server_handled_total",
     "Calls that have ended, by method and status code; a stream is one call.",
@@ -24,7 +24,7 @@ HANDLED = Counter(
 
 @contextlib.contextmanager
 def handled(method: str, context: Any) -> Iterator[None]:
-    """Counts a call of one of our own methods once it has ended, however it does."""
+    """Counts a call to one of our own methods when it ends, whatever its outcome."""
     code, deadline = grpc.StatusCode.OK, Deadline.after(context.time_remaining())
     try:
         yield
@@ -32,7 +32,7 @@ def handled(method: str, context: Any) -> Iterator[None]:
         code = context.code()
         raise
     except (asyncio.CancelledError, GeneratorExit):
-        # at its deadline gRPC cancels a call, as where the client calls it off
+        # gRPC cancels a call at its deadline, and also when the client cancels it
         late = deadline.reached
         code = grpc.StatusCode.DEADLINE_EXCEEDED if late else grpc.StatusCode.CANCELLED
         raise

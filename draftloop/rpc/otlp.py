@@ -1,4 +1,4 @@
-"""Traces by OpenTelemetry, told to a collector over OTLP gRPC. Needs the extra `tracing`."""
+"""OpenTelemetry traces, exported to a collector over OTLP gRPC. Needs the extra `tracing`."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 from draftloop import __version__, tracing
 from draftloop.tracing import Headers, Span, Value
 
-# Of one attempt; a collector that is gone must not hold up a role's end.
+# Per attempt; an unreachable collector must not delay the end of a role.
 EXPORT_TIMEOUT_S = 3.0
 PROPAGATOR = TraceContextTextMapPropagator()
 FIELDS = frozenset(PROPAGATOR.fields)
-# Whoever asked went away: an end like others.
+# The client went away or cancelled, which is not an error.
 CALLED_OFF = (asyncio.CancelledError, GeneratorExit)
 
 
 class OtlpSpan:
-    """A span of OpenTelemetry's."""
+    """A span backed by OpenTelemetry."""
 
     def __init__(self, tracer: trace.Tracer, span: trace.Span) -> None:
         self._tracer = tracer
@@ -65,7 +65,7 @@ class OtlpSpan:
 
 
 class OtlpTracer:
-    """Begins spans that follow the W3C trace context."""
+    """Starts spans that continue the W3C trace context of their headers."""
 
     def __init__(self, tracer: trace.Tracer) -> None:
         self._tracer = tracer
@@ -92,10 +92,10 @@ def _named(attributes: dict[str, Value]) -> dict[str, Value]:
 
 @contextlib.contextmanager
 def exporting(role: str, endpoint: str, ratio: float) -> Iterator[None]:
-    """While this lasts, spans go to the collector at `endpoint`, on a thread of their own.
+    """Within the context, spans are exported to the collector at `endpoint` on their own thread.
 
-    `ratio` is the share of traces kept where the caller has not decided; what is still to be told
-    at the end is told then.
+    `ratio` is the share of traces kept if the caller has not decided. Spans that are still pending
+    at the end are exported then.
     """
     resource = Resource.create(
         {"service.name": f"draftloop-{role}", "service.version": __version__}

@@ -1,4 +1,4 @@
-"""The life of a role's process: settings, logs, serving, and a clear word when it cannot start."""
+"""The life of a role's process: settings, logs, serving, and a clear message if it cannot start."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ Settings = TypeVar("Settings", bound=ServiceSettings)
 
 STARTUP_FAILED = 2
 
-# gRPC's core reads both when it is imported, so nothing that is imported here may import grpc. With
-# its event engine every message goes through one more thread on both sides: docs/decisions/0005.
+# gRPC's core reads both when it is imported, so nothing imported here may import grpc. With gRPC's
+# event engine, every message passes through one more thread on both sides: docs/decisions/0005.
 GRPC_EXPERIMENTS = "-event_engine_client,-event_engine_listener"
-GRPC_VERBOSITY = "ERROR"  # of lines of its own, which have not our form
+GRPC_VERBOSITY = "ERROR"  # for gRPC's own log lines, which do not have our format
 
 
 def run_role(
@@ -45,15 +45,15 @@ def run_role(
     except DraftloopError as error:
         sys.stderr.write(f"{role}: {error}\n")
         return STARTUP_FAILED
-    except ModuleNotFoundError as error:  # it comes with the role's own extra
+    except ModuleNotFoundError as error:  # the module comes with the role's extra
         extra = f"pip install 'draftloop[{role}]'"
         sys.stderr.write(f"{role}: {error.name} is not installed; {extra}\n")
         return STARTUP_FAILED
-    except KeyboardInterrupt:  # while it ends
+    except KeyboardInterrupt:  # while shutting down
         sys.stderr.write(f"{role}: interrupted\n")
         status = INTERRUPTED
     if engine_thread.is_running():
-        os._exit(status)  # told to stop while it loads: not in the middle of what torch does there
+        os._exit(status)  # stopped while loading: not in the middle of what torch does there
     return status
 
 
@@ -62,7 +62,7 @@ def _run(
 ) -> None:
     logs.configure(role, log_format=settings.log_format, level=settings.log_level)
     logs.get(__name__).info("settings", **settings.effective())
-    # A fifth less time a message than asyncio's own loop: docs/decisions/0005.
+    # Takes a fifth less time per message than asyncio's own loop: docs/decisions/0005.
     with (
         serving_metrics(settings.metrics_listen),
         _tracing(role, settings),
@@ -73,7 +73,7 @@ def _run(
 
 @contextlib.contextmanager
 def _tracing(role: str, settings: ServiceSettings) -> Iterator[None]:
-    """Traces where an endpoint is set. Raises StartupFailure where what they need is missing."""
+    """Exports traces if an endpoint is set. Raises StartupFailure if the extra is missing."""
     if not settings.trace_endpoint:
         yield
         return

@@ -1,4 +1,4 @@
-"""Starting, announcing and stopping a gRPC server, the same for every role."""
+"""Starting, announcing and stopping a gRPC server in the same way for every role."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ SERVING = health_pb2.HealthCheckResponse.SERVING
 NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
 
 POLL_S = 0.02
-SENT_S = 0.5  # by then the last word of a call that has ended is with its client
+SENT_S = 0.5  # enough for the last message of an ended call to reach its client
 
 log = logs.get(__name__)
 
@@ -35,21 +35,21 @@ log = logs.get(__name__)
 class RoleServer:
     """One role's gRPC server with health, reflection and a graceful stop.
 
-    "" is SERVING while the process lives; the service's own name is NOT_SERVING until `ready` and
-    again while draining, or where a role says so (`welcome`).
+    "" is SERVING while the process lives. The service's own name is NOT_SERVING until `ready`,
+    while draining, and whenever the role says so (`welcome`).
     """
 
     def __init__(
         self, service_name: str, settings: ServiceSettings, *, last_words_s: float = 0.0
     ) -> None:
-        """`last_words_s`: how long calls may go on behind `end_calls`."""
+        """`last_words_s`: how long calls may continue after `end_calls`."""
         self._last_words_s = last_words_s
         self.service_name = service_name
         self.settings = settings
         self.address = ""
         options = [
             *shared_options(settings.max_message_bytes),
-            ("grpc.so_reuseport", 0),  # or a second process would share an occupied port silently
+            ("grpc.so_reuseport", 0),  # otherwise a second process would silently share the port
             ("grpc.http2.min_ping_interval_without_data_ms", KEEPALIVE_MS // 2),
         ]
         self._calls = ErrorInterceptor(settings.max_message_bytes)
@@ -61,7 +61,7 @@ class RoleServer:
         reflection.enable_server_reflection(names, self.server)
 
     async def listen(self) -> None:
-        """Binds and starts. Raises StartupFailure where the address cannot be had."""
+        """Binds and starts. Raises StartupFailure if the address cannot be bound."""
         host = self.settings.listen.rpartition(":")[0]
         try:
             port = self._bind()
@@ -85,14 +85,14 @@ class RoleServer:
         return int(self.server.add_secure_port(self.settings.listen, server_credentials(tls)))
 
     async def ready(self) -> None:
-        """Announces that requests are welcome."""
+        """Announces that the service accepts requests."""
         await self.welcome(ready=True)
         if self.settings.address_file:
             write_whole(self.settings.address_file, self.address)
         log.info("ready", address=self.address)
 
     async def welcome(self, *, ready: bool) -> None:
-        """Says whether requests can be served now; who watches is told of changes alone."""
+        """Sets whether requests can be served now; watchers are notified only of changes."""
         if ready is not self._welcomes:
             self._welcomes = ready
             await self._health.set(self.service_name, SERVING if ready else NOT_SERVING)
@@ -100,7 +100,7 @@ class RoleServer:
     async def run(
         self, start: Callable[[], Awaitable[None]], stop: Callable[[], Awaitable[None]]
     ) -> None:
-        """Listens, starts the role's parts, serves until told to stop, drains, stops them."""
+        """Listens, starts the role's components, serves until told to stop, drains, stops them."""
         async with stop_signal(with_stdin=self.settings.stop_with_stdin) as stopped:
             await self.listen()
             try:
@@ -109,7 +109,7 @@ class RoleServer:
                     await self.ready()
                     await stopped.wait()
             except BaseException:
-                await self.server.stop(0)  # or grpc complains at exit, over the start's own words
+                await self.server.stop(0)  # otherwise gRPC's complaint at exit hides the real error
                 raise
             await self.drain()
             await stop()
@@ -117,7 +117,7 @@ class RoleServer:
     async def drain(self) -> None:
         """Refuses new calls, lets running ones finish within the grace period, then stops.
 
-        Who only watches the health, or asks for reflection, keeps nobody waiting.
+        Health watches and reflection calls are not waited for.
         """
         await self.welcome(ready=False)
         grace = self.settings.grace_period_s
@@ -132,30 +132,30 @@ class RoleServer:
 
     @property
     def busy(self) -> bool:
-        """Whether requests run."""
+        """Whether requests are running."""
         return self._calls.running > 0
 
     def end_calls(self) -> None:
-        """Has what still runs at the end of the grace period end by itself, with a word."""
+        """Ends calls that still run after the grace period, each with an error of its own."""
 
     async def _idle(self, most_s: float) -> None:
-        """Waits until nothing runs, and no longer than that."""
+        """Waits until nothing runs, for at most `most_s` seconds."""
         end = time.monotonic() + most_s
         while self.busy and time.monotonic() < end:
             await asyncio.sleep(POLL_S)
 
 
 def _spare_the_collector() -> None:
-    """Has Python's garbage collector never again look at what is there now and stays.
+    """Excludes all objects that exist now from garbage collection.
 
-    It looks at all objects at once, 0.25 s with torch imported, in the midst of some round.
+    A full collection takes 0.25 s with torch imported, and would happen in the middle of a round.
     """
     gc.collect()
     gc.freeze()
 
 
 def write_whole(file: Path, text: str) -> None:
-    """Writes a file that nobody ever sees half of. Raises StartupFailure where it cannot be."""
+    """Writes a file atomically. Raises StartupFailure if it cannot be written."""
     partial = file.with_name(file.name + ".partial")
     try:
         partial.write_text(text)
@@ -166,7 +166,7 @@ def write_whole(file: Path, text: str) -> None:
 
 @contextlib.asynccontextmanager
 async def stop_signal(*, with_stdin: bool = False) -> AsyncIterator[asyncio.Event]:
-    """Yields an event that SIGTERM, SIGINT and, if wanted, the end of standard input set."""
+    """Yields an event that is set by SIGTERM, SIGINT and, optionally, the end of standard input."""
     loop = asyncio.get_running_loop()
     stopped = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -181,7 +181,10 @@ async def stop_signal(*, with_stdin: bool = False) -> AsyncIterator[asyncio.Even
 
 
 def _at_the_end_of_stdin(loop: asyncio.AbstractEventLoop, call: Callable[[], None]) -> None:
-    """For a thread: an event loop can wait for a pipe, but standard input may be anything."""
+    """Calls `call` on the loop when standard input ends.
+
+    It runs on a thread, because an event loop can wait for pipes, but not for every kind of file.
+    """
     while os.read(0, 1024):
         pass
     with contextlib.suppress(RuntimeError):  # the loop has been closed in the meantime
@@ -189,7 +192,7 @@ def _at_the_end_of_stdin(loop: asyncio.AbstractEventLoop, call: Callable[[], Non
 
 
 async def _finished_first(work: Awaitable[None], stopped: asyncio.Event) -> bool:
-    """Whether `work` ended before `stopped` was set; otherwise it is cancelled."""
+    """Whether `work` ended before `stopped` was set; if not, it is cancelled."""
     working = asyncio.ensure_future(work)
     waiting = asyncio.ensure_future(stopped.wait())
     try:

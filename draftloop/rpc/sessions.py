@@ -1,4 +1,4 @@
-"""Reading a session's stream: one message at a time, within the idle time."""
+"""Reading a session's stream: one message at a time, within the idle timeout."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ Message = TypeVar("Message")
 
 
 async def next_message(messages: AsyncIterator[Message], idle_timeout_s: float) -> Message | None:
-    """The next message; None when the client has sent its last.
+    """The next message; None after the client's last one.
 
-    Raises SessionLost when none came within the idle time, so that the memory is freed, and
-    InvalidInput for bytes that are none.
+    Raises SessionLost if none arrives within the idle timeout, so that its memory is freed, and
+    InvalidInput for bytes that are not a message.
     """
     try:
         async with asyncio.timeout(idle_timeout_s):
@@ -43,7 +43,7 @@ def require_open(kind: str | None) -> None:
 def opening_fields(
     opened: drafter_pb2.OpenDrafterSession | verifier_pb2.OpenVerifierSession,
 ) -> dict[str, Any]:
-    """What openings of both services say, as the fields of `runtime.sessions.Opening`."""
+    """Fields that the openings of both services share, as in `runtime.sessions.Opening`."""
     return {
         "session_id": opened.session_id,
         "token_ids": tuple(opened.token_ids),
@@ -66,7 +66,7 @@ def require_vocabulary(given: str, own: str) -> None:
 
 
 def require_model(opened: verifier_pb2.OpenVerifierSession, own: ModelInfo) -> None:
-    """Raises Mismatch where the request began on another model, or on this one in another format.
+    """Raises Mismatch if the request began on another model, or on this one in another format.
 
     A fingerprint or an element type that is not given is not compared.
     """

@@ -1,4 +1,4 @@
-"""Reading failed calls on the client's side: the inverse of `interceptors.py`."""
+"""Translates failed calls on the client's side: the inverse of `interceptors.py`."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ from draftloop.rpc.unconnected import NO_CONNECTION, no_connection
 
 Detail = TypeVar("Detail", bound=Message)
 
-# What gRPC's core says of an address where somebody answers, but not as a gRPC server does.
+# In gRPC's message when something answers at the address, but is not a gRPC server.
 NO_SETTINGS = "SETTINGS frame"
 NOBODY_THERE = (NO_CONNECTION, "resolution failed", "errors resolving")
 
-# Errors that are no more than their text.
+# Errors that carry nothing but their text.
 PLAIN: dict[grpc.StatusCode, type[DraftloopError]] = {
     grpc.StatusCode.FAILED_PRECONDITION: Mismatch,
     grpc.StatusCode.UNAUTHENTICATED: Unauthenticated,
@@ -38,7 +38,7 @@ PLAIN: dict[grpc.StatusCode, type[DraftloopError]] = {
 
 
 def error_info(error: grpc.aio.AioRpcError) -> ErrorInfo | None:
-    """The ErrorInfo that came with a failed call, if any."""
+    """The ErrorInfo detail of a failed call, if any."""
     return _detail(error, ErrorInfo)
 
 
@@ -53,10 +53,10 @@ def _detail(error: grpc.aio.AioRpcError, kind: type[Detail]) -> Detail | None:
 
 
 def overloaded(error: grpc.aio.AioRpcError) -> Overloaded | None:
-    """What a call that failed with RESOURCE_EXHAUSTED met.
+    """The Overloaded error behind a call that failed with RESOURCE_EXHAUSTED.
 
-    None where no hint came when to try again: it is gRPC's own limit on the size of messages then,
-    and trying again would not help.
+    None if the status has no retry hint: then gRPC's own limit on the size of messages was
+    exceeded, and trying again would not help.
     """
     retry = _detail(error, RetryInfo)
     if retry is None:
@@ -66,9 +66,9 @@ def overloaded(error: grpc.aio.AioRpcError) -> Overloaded | None:
 
 
 def to_error(error: grpc.aio.AioRpcError, address: str) -> DraftloopError:
-    """A failed call of the public service as the error that its server raised.
+    """The error that the server of a failed call raised.
 
-    `retry_after_s` is the server's word, 0 where it said nothing.
+    `retry_after_s` is the server's hint, or 0 without one.
     """
     code, text = error.code(), error.details() or error.code().name
     if code is grpc.StatusCode.INVALID_ARGUMENT:
@@ -77,7 +77,7 @@ def to_error(error: grpc.aio.AioRpcError, address: str) -> DraftloopError:
         return overloaded(error) or DraftloopError(f"{text} (--max-message-bytes of the server)")
     if code is grpc.StatusCode.UNAVAILABLE:
         return _unavailable(error, text, address)
-    if code is grpc.StatusCode.CANCELLED:  # by gRPC's core, of what comes just as a server stops
+    if code is grpc.StatusCode.CANCELLED:  # by gRPC's core, for calls that come as a server stops
         return Unavailable(f"the server at {address} stopped before it took the call", 0)
     if code in PLAIN:
         return PLAIN[code](text)

@@ -1,10 +1,10 @@
-"""Why two ends of a connection did not get on, by what gRPC's core says, and what to do."""
+"""Explains failed TLS connections from the messages of gRPC's core, and what to do."""
 
 from __future__ import annotations
 
-# What the core says of an address that it could not connect to, whatever the reason.
+# In the core's message whenever it could not connect to an address.
 NO_CONNECTION = "failed to connect"
-# Signs in its words, in this order, and what each of them means of the one that was asked.
+# Substrings of its messages, in order of precedence, and what each means about the server.
 TROUBLE = {
     "certificate has expired": "its certificate has expired; renew it there",
     "certificate is not yet valid": "its certificate is not valid yet; compare the clocks",
@@ -19,9 +19,9 @@ TROUBLE["Connection reset"] = TROUBLE["Socket closed"]
 
 
 def tls_trouble(said: str, ca: str) -> str:
-    """What is wrong between the two ends' TLS; empty where it is something else.
+    """What is wrong with TLS between the two; empty if the problem is something else.
 
-    `ca` is what the setting is called that makes the connection one of TLS.
+    `ca` is the name of the setting that turns on TLS for the connection.
     """
     if NO_CONNECTION not in said:
         return ""
@@ -30,6 +30,6 @@ def tls_trouble(said: str, ca: str) -> str:
 
 
 def no_connection(address: str, said: str, ca: str) -> str:
-    """The same as a sentence for whoever asked the one at `address`."""
+    """The TLS problem as a sentence for the caller of `address`; empty if there is none."""
     trouble = tls_trouble(said, ca)
     return f"no connection to {address}: {trouble}" if trouble else ""

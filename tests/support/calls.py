@@ -1,4 +1,4 @@
-"""Answers that call tools: read in pieces, held to grammars."""
+"""Checks of answers that call tools: read in pieces, or constrained by grammars."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Calls = list[tuple[str, str]]  # names and arguments
 def read(
     notation: Notation, pieces: Sequence[str], functions: Functions | None = None
 ) -> tuple[str, Calls]:
-    """Content and calls of an answer that comes so."""
+    """Content and calls of an answer that arrives in these pieces."""
     reader = CallReader(notation, functions)
     said = [*(reader.feed(piece) for piece in pieces), reader.finish()]
     calls = put_together([part for one in said for part in one.calls])
@@ -31,7 +31,7 @@ def read(
 
 
 def put_together(parts: Sequence[CallPart]) -> Calls:
-    """As clients do with the deltas of a stream."""
+    """Joins the parts of calls, as clients do with the deltas of a stream."""
     calls: Calls = []
     for part in parts:
         if part.name:
@@ -49,13 +49,13 @@ def is_allowed(
     several: bool = True,
     folder: Path | None = None,
 ) -> bool:
-    """Whether an answer that has to call may be so, by the tokenizer of that folder."""
+    """Whether a text is allowed as an answer that must call, with the folder's tokenizer."""
     own = Tokenizer(folder or bundled_model("verifier"))
     return follows(calls_grammar(notation, functions, own, several=several), text, folder)
 
 
 def follows(grammar: Grammar, text: str, folder: Path | None = None) -> bool:
-    """Whether the text, and the end behind it, is one of the grammar's."""
+    """Whether the text, followed by the end token, matches the grammar."""
     folder = folder or bundled_model("verifier")
     own = Tokenizer(folder)
     matcher = Vocabulary(folder, own.vocabulary_size, [0]).matcher(grammar)
@@ -67,7 +67,7 @@ def follows(grammar: Grammar, text: str, folder: Path | None = None) -> bool:
 def assert_told_whole(
     notation: Notation, pieces: list[str], cuts: list[int], functions: Functions | None = None
 ) -> None:
-    """However a text is cut it is read alike; without a call the content is all of it."""
+    """Asserts that a text is read equally however it is cut, and is all content without calls."""
     text = "".join(pieces)
     content, calls = read(notation, [text], functions)
     assert read(notation, in_pieces(text, cuts), functions) == (content, calls)

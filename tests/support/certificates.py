@@ -1,4 +1,4 @@
-"""A certificate authority for one test, and what it signs."""
+"""A certificate authority for one test, and certificates that it signs."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Pair:
 
 
 class Authority:
-    """Writes PEM files into a folder; `ca` is its own certificate, by one above it if there is."""
+    """Writes PEM files to a folder; `ca` is its own certificate, signed by `above` if given."""
 
     def __init__(
         self, folder: Path, name: str = "authority", above: Authority | None = None
@@ -49,10 +49,9 @@ class Authority:
         self.ca.write_bytes(_pem(builder.sign(signer._key, hashes.SHA256())))
 
     def pair(self, name: str, later: datetime.timedelta = NOW, host: str = "") -> Pair:
-        """A certificate for loopback, or for `host` alone, under this name; a second one replaces
-        the first's files.
+        """A certificate for loopback, or only for `host`, under this name.
 
-        `later` is how far its time of validity is from now.
+        A second one of the same name replaces the files. `later` shifts its period of validity.
         """
         key = ec.generate_private_key(ec.SECP256R1())
         loopback = [x509.DNSName("localhost"), x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]
@@ -83,7 +82,7 @@ class Authority:
             .serial_number(x509.random_serial_number())
             .not_valid_before(now - LIFE)
             .not_valid_after(now + LIFE)
-            # Python 3.13 trusts no certificate without them.
+            # Python 3.13 does not trust certificates without these identifiers.
             .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), False)
             .add_extension(
                 x509.AuthorityKeyIdentifier.from_issuer_public_key(self._key.public_key()), False

@@ -1,5 +1,6 @@
-"""Chat templates of models that call tools, in short: what they show of calls, and how they write
-those of earlier answers.
+"""Abridged chat templates of models that call tools.
+
+Each has what its model is told about calls, and how calls of earlier answers are written.
 """
 
 from __future__ import annotations
@@ -87,7 +88,7 @@ _MISTRAL = """\
 {%- for call in message.tool_calls or [] %}CALL{% endfor %}{{ eos_token }}
 {%- endif %}{% endfor %}"""
 
-# Mistral Small 3.2, which writes ids; Magistral, which writes none and asks for text.
+# Mistral Small 3.2, which writes ids; Magistral, which writes none and needs arguments as text.
 MISTRAL_WITH_IDS = _MISTRAL.replace(
     "CALL{%",
     "{{ '[TOOL_CALLS]' + call.function.name + '[CALL_ID]' + call.id + '[ARGS]' }}"
@@ -96,7 +97,7 @@ MISTRAL_WITH_IDS = _MISTRAL.replace(
 MAGISTRAL = _MISTRAL.replace(
     "CALL{%", "{{ '[TOOL_CALLS]' + call.function.name + '[ARGS]' + call.function.arguments }}{%"
 ) + "{# [THINK]thoughts[/THINK] #}"  # fmt: skip
-# Mistral 7B v0.3 and Mistral Small 3.1, which write a list.
+# Mistral 7B v0.3 and Mistral Small 3.1, which write calls as a list.
 MISTRAL_LIST = _MISTRAL.replace(
     "{%- for call in message.tool_calls or [] %}CALL{% endfor %}",
     "{%- if message.tool_calls %}[TOOL_CALLS] ["
@@ -144,7 +145,7 @@ _DEEPSEEK = """\
 <｜end▁of▁sentence｜>
 {%- endif %}{% endfor %}"""
 
-# R1-0528 and V3, which add arguments as text to a fence; V3.1, which asks for text, too.
+# R1-0528 and V3, which put arguments as text into a fence; V3.1, which needs text too.
 DEEPSEEK_V3 = _DEEPSEEK.replace(
     "CALL{%",
     "{{ '<｜tool▁call▁begin｜>' + call.type + '<｜tool▁sep｜>' + call.function.name }}"

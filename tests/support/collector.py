@@ -1,4 +1,4 @@
-"""An OpenTelemetry collector that keeps the spans it is told of."""
+"""An OpenTelemetry collector that keeps the spans it receives."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from opentelemetry.proto.collector.trace.v1 import trace_service_pb2_grpc
 
 @dataclass(frozen=True)
 class CollectedSpan:
-    """One span, with the service that told of it."""
+    """One span and the service that sent it."""
 
     service: str
     name: str
@@ -26,7 +26,7 @@ class CollectedSpan:
 
 
 class Collector(trace_service_pb2_grpc.TraceServiceServicer):
-    """Serves on a free port; use as a context manager."""
+    """Serves on a free port; use it as a context manager."""
 
     def __init__(self) -> None:
         self._spans: list[CollectedSpan] = []
@@ -46,7 +46,7 @@ class Collector(trace_service_pb2_grpc.TraceServiceServicer):
         return pb.ExportTraceServiceResponse()
 
     def spans(self, trace_id: str) -> list[CollectedSpan]:
-        """Those of one trace that have come so far."""
+        """Spans of one trace that have arrived so far."""
         with self._door:
             return [span for span in self._spans if span.trace_id == trace_id]
 

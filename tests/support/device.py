@@ -1,15 +1,15 @@
-"""The device that the tests of GPUs run on: a GPU, or another one to try the tests themselves."""
+"""The device for GPU tests: a GPU, or another device with which to try the tests themselves."""
 
 from __future__ import annotations
 
 import os
 
-# Not one of our settings, of which tests know none.
+# Not a Draftloop setting: tests run without those.
 DEVICE = os.environ.get("TEST_DEVICE", "cuda")
 
 
 def is_there() -> bool:
-    """Whether this machine has it."""
+    """Whether this machine has the device."""
     import torch
 
     return DEVICE == "cpu" or torch.cuda.is_available()

@@ -1,4 +1,4 @@
-"""The shell commands that README and docs name in fences."""
+"""Shell commands in fenced blocks of README and docs."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ SHELL = ("sh", "bash", "console")
 
 
 class Command(NamedTuple):
-    """One command of a page, as a shell would split it."""
+    """One command of a page, split as a shell would."""
 
     page: str
     words: tuple[str, ...]
 
     @property
     def text(self) -> str:
-        """As the page has it, without comments."""
+        """The command as on the page, without comments."""
         return shlex.join(self.words)
 
 
 def documented_commands() -> list[Command]:
-    """All of them, page by page, in the order in which a reader would type them."""
+    """All commands, page by page, in the order in which a reader types them."""
     return [
         Command(page.relative_to(ROOT).as_posix(), words)
         for page in documents()
@@ -36,7 +36,7 @@ def documented_commands() -> list[Command]:
 
 
 def _lines(body: str) -> Iterator[str]:
-    """Line by line, those of a loop once for every value of its variable."""
+    """Line by line; the body of a loop is repeated for every value of its variable."""
     before = 0
     for loop in re.finditer(r"^for (\w+) in (.*); do\n(.*?)^done$", body, re.DOTALL | re.MULTILINE):
         yield from body[before : loop.start()].splitlines()

@@ -1,4 +1,4 @@
-"""Wishes and tasks for an engine whose model is a fake one."""
+"""Forwards and tasks for an engine with a fake model."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tiny models of many kinds."""
+"""Tiny models of many architectures."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from tests.support.toy_model import SIZES, llama_config
 WIDE: dict[str, Any] = {**SIZES, "pad_token_id": 1, "initializer_range": 0.3}
 OWN_HEADS: dict[str, Any] = {name: WIDE[name] for name in WIDE if name != "num_key_value_heads"}
 EXPERTS: dict[str, Any] = {"num_local_experts": 4, "num_experts_per_tok": 2}
-# Ways to attend, to place a token and to name sizes; not every model of transformers.
+# They cover different kinds of attention, positions and names of sizes, not all of transformers.
 FAMILIES: dict[str, PretrainedConfig] = {
     "llama": llama_config(),
     "mistral": MistralConfig(**WIDE, sliding_window=8),
@@ -39,7 +39,7 @@ FAMILIES: dict[str, PretrainedConfig] = {
     "phi3": Phi3Config(**WIDE),
     "gemma2": Gemma2Config(**WIDE, head_dim=8, sliding_window=8, attn_logit_softcapping=2.0),
     "gemma3": Gemma3TextConfig(**WIDE, head_dim=8, sliding_window=8),
-    # Its last layers have no keys and values of their own.
+    # Its last layers reuse keys and values of earlier ones.
     "gemma4": Gemma4TextConfig(
         **{**WIDE, "num_hidden_layers": 4}, head_dim=8, global_head_dim=8, num_kv_shared_layers=2,
         vocab_size_per_layer_input=SIZES["vocab_size"], hidden_size_per_layer_input=8,
@@ -47,19 +47,19 @@ FAMILIES: dict[str, PretrainedConfig] = {
     ),
     "gpt2": GPT2Config(**OWN_HEADS),
     "gpt_neox": GPTNeoXConfig(**OWN_HEADS),
-    # Heads of six dimensions are none for the kernel: computed as on a GPU.
+    # The kernel does not support heads of six dimensions: torch computes them, as on a GPU.
     "gemma2 by torch": Gemma2Config(**WIDE, head_dim=6, attn_logit_softcapping=2.0),
     "gpt_oss by torch": GptOssConfig(**WIDE, **EXPERTS, head_dim=6, sliding_window=8),
     "gpt_oss": GptOssConfig(**WIDE, **EXPERTS, head_dim=8, sliding_window=8),
     "opt": OPTConfig(**OWN_HEADS, ffn_dim=48, word_embed_proj_dim=32),
-    # Their layers know of the window by their mask alone.
+    # The layers of these two see the sliding window only through their mask.
     "phimoe": PhimoeConfig(**WIDE, **EXPERTS, sliding_window=8),
     "qwen2_moe": Qwen2MoeConfig(
         **WIDE, num_experts=4, num_experts_per_tok=2, moe_intermediate_size=16,
         shared_expert_intermediate_size=16, use_sliding_window=True, sliding_window=8,
         max_window_layers=1,
     ),
-    # Its router looks at the weights of a layer that we have replaced.
+    # Its router reads the weights of a layer that we have replaced.
     "hunyuan_v1_moe": HunYuanMoEV1Config(**WIDE, num_experts=4, moe_topk=2, head_dim=8),
     "deepseek_v3": DeepseekV3Config(
         **{**WIDE, "num_key_value_heads": 4}, moe_intermediate_size=24, n_routed_experts=4,

@@ -1,7 +1,7 @@
-"""Processes of the roles that are there within seconds, however often they are started.
+"""Processes of the roles that start within seconds, however often they are started.
 
-They are forked from one process that has imported what all of them need, which would otherwise be
-most of a start. Everything else is as `python -m` does it: flags, ports, signals, exit status.
+They are forked from one process that has imported what all of them need, since imports take most of
+a start. Everything else is as with `python -m`: flags, ports, signals, exit status.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _FORKING.set_forkserver_preload(list(IMPORTED_BY_ALL))
 
 
 class Forked:
-    """A role's process, with the part of `subprocess.Popen` that the launcher asks for."""
+    """A role's process, with the part of `subprocess.Popen` that the launcher needs."""
 
     def __init__(
         self, role: str, flags: Sequence[str], log_file: Path, environment: Mapping[str, str]
@@ -42,19 +42,19 @@ class Forked:
         self.pid = self._process.pid
 
     def poll(self) -> int | None:
-        """Exit status, or the negative number of the signal that ended it; None while it lives."""
+        """Exit status, or the negative number of the signal that ended it; None while it runs."""
         self._process.join(0)
         return self._process.exitcode
 
     def wait(self, timeout: float | None = None) -> int:
-        """Its exit status. Raises TimeoutExpired where it lives on."""
+        """Waits for the exit status. Raises TimeoutExpired if the process still runs."""
         self._process.join(timeout)
         if self._process.exitcode is None:
             raise subprocess.TimeoutExpired(str(self.pid), timeout or 0.0)
         return self._process.exitcode
 
     def send_signal(self, sig: int, /) -> None:
-        """A dead process gets none."""
+        """Sends a signal, unless the process is dead."""
         if self.poll() is None:
             os.kill(self.pid, sig)
 
@@ -63,7 +63,7 @@ class ForkedRole(RoleProcess):
     """A role as the launcher starts it, but forked."""
 
     def _spawn(self, flags: list[str]) -> Forked:
-        self.log_file.touch()  # at once, for who reads it while the process starts
+        self.log_file.touch()  # at once, for readers while the process starts
         return Forked(self.role, flags, self.log_file, self.environment)
 
 
@@ -94,7 +94,7 @@ def _run(module: str, flags: list[str], log_file: str, environment: dict[str, st
 
 
 def _end_with_parent() -> None:
-    """Whoever kills the test run leaves nothing behind."""
+    """Ends the process when the test run is killed."""
     parent = multiprocessing.parent_process()
     if parent is not None:
         parent.join()

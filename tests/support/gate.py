@@ -1,4 +1,4 @@
-"""Holds an engine, so that what is asked of it meanwhile is there at once."""
+"""Holds an engine, so that tasks submitted meanwhile all become available together."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ WAIT_S = 20.0
 
 
 class Gate:
-    """Holds the engine's thread, so that tasks gather behind it."""
+    """Blocks the engine's thread until `open`, so that tasks queue up behind it."""
 
     def __init__(self, engine: Engine) -> None:
         self._entered, self._open = threading.Event(), threading.Event()

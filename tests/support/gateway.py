@@ -1,4 +1,4 @@
-"""The HTTP API in this process: all of it but the services behind, of which one is described."""
+"""The HTTP API in this process, without services; a description stands for the verifier."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.support.model_info import model_info
 
 
 class Described(Deployment):
-    """No verifier is there, but it is known what one would be."""
+    """A deployment without a verifier, but with a description of one."""
 
     model = model_info(context_length=2048)
 
@@ -33,7 +33,7 @@ class Described(Deployment):
 async def gateway(
     keys: Path | None = None, host: str = "localhost", **settings: Any
 ) -> AsyncIterator[tuple[httpx.AsyncClient, Described]]:
-    """A client of it, which asks by that host, and what is behind."""
+    """A client that uses `host` as its host name, and the deployment behind the API."""
     deployment = Described(OrchestratorSettings(api_keys=keys, verifiers="127.0.0.1:1", **settings))
     served = HttpServer(deployment.settings, Front(deployment)).gateway
     served.ready = True

@@ -1,4 +1,4 @@
-"""What grpcurl does with its arguments: finds the method by reflection, sends JSON, prints JSON."""
+"""Imitates grpcurl: finds the method by reflection, sends JSON, returns the answers as JSON."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ PARSER.add_argument("method")
 
 
 def grpcurl(arguments: Sequence[str], folder: Path, address: str, key: str = "") -> list[str]:
-    """The answers as JSON; files are of `folder`, and `address` and `key` stand for the page's."""
+    """The answers as JSON; files are in `folder`, and `address` and `key` replace the page's."""
     asked = PARSER.parse_args(arguments)
     service, _, name = asked.method.rpartition("/")
     with _channel(asked, folder, address) as channel:

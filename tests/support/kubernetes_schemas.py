@@ -1,8 +1,8 @@
-"""Strict schemas of Kubernetes resources: a field or a kind that nobody knows is an error.
+"""Strict schemas of Kubernetes resources: an unknown field or kind is an error.
 
-Kubernetes' own come with the package kubernetes-validate. Those of the Prometheus operator, of KEDA
-and of the Gateway API are in `schemas/`, written by hand from the documented fields, since no
-package ships them strict; they know what these manifests may need and nothing else.
+Kubernetes' own schemas come with the package kubernetes-validate. Those of the Prometheus operator,
+of KEDA and of the Gateway API are in `schemas/`, written by hand from the documented fields, since
+no package has strict ones. They contain only what these manifests may need.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import jsonschema
 import kubernetes_validate
 
 SCHEMAS = Path(__file__).parent / "schemas"
-# From the first release with preStop.sleep switched on to the newest whose schemas there are.
+# The first release with preStop.sleep enabled, and the newest whose schemas are available.
 OLDEST, NEWEST = "1.30", "1.37"
 
 
@@ -32,7 +32,7 @@ def custom_resources() -> dict[tuple[str, str], dict[str, Any]]:
 
 
 def complaint(document: dict[str, Any], version: str) -> str:
-    """What is wrong with a document for this version of Kubernetes; empty where nothing is."""
+    """What is wrong with a document for this version of Kubernetes; empty if nothing is."""
     schema = custom_resources().get((document["apiVersion"], document["kind"]))
     try:
         if schema is not None:

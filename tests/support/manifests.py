@@ -1,4 +1,4 @@
-"""Kubernetes manifests as `kubectl kustomize` makes them, with the questions that tests ask."""
+"""Kubernetes manifests as `kubectl kustomize` renders them, with accessors for tests."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ Document = dict[str, Any]
 
 @dataclass(frozen=True)
 class Manifests:
-    """Everything that one `kubectl apply -k` would send."""
+    """All documents that one `kubectl apply -k` would send."""
 
     documents: tuple[Document, ...]
 
@@ -70,7 +70,7 @@ class Manifests:
         return {port["name"]: port["containerPort"] for port in self.container(name)["ports"]}
 
     def environment(self, name: str) -> dict[str, str]:
-        """What the process sees; a CPU limit reads as whole CPUs, as the kubelet rounds it."""
+        """Environment of the process; CPU limits are whole CPUs, as the kubelet rounds them."""
         container = self.container(name)
         found: dict[str, str] = {}
         for source in container.get("envFrom", ()):
@@ -93,7 +93,7 @@ class Manifests:
 
 
 def required(program: str) -> str:
-    """Its path; skips the test with a reason where there is none."""
+    """The program's path; skips the test if it is not installed."""
     found = shutil.which(program)
     if found is None:
         pytest.skip(f"{program} is not installed")
@@ -101,9 +101,9 @@ def required(program: str) -> str:
 
 
 def rendered(kustomization: str) -> Manifests:
-    """What a kustomization written in `deploy/kubernetes/overlays/NAME` would build.
+    """The manifests of a kustomization as if it were in `deploy/kubernetes/overlays/NAME`.
 
-    It is laid beside the repository's own, so its relative paths mean what they mean there.
+    Its relative paths are rewritten to refer to the repository.
     """
     kubectl = required("kubectl")
     with tempfile.TemporaryDirectory() as folder:
@@ -119,7 +119,7 @@ def rendered(kustomization: str) -> Manifests:
 
 @functools.cache
 def combined(overlay: str, *components: str) -> Manifests:
-    """An overlay with components on top, as docs/operations.md has users write it."""
+    """An overlay with components on top, in the form that docs/operations.md shows to users."""
     lines = ["resources:", f"  - ../../overlays/{overlay}"]
     if components:
         lines += ["components:", *(f"  - ../../components/{name}" for name in components)]
@@ -134,8 +134,9 @@ def loader() -> Document:
 
 
 def combinations() -> Iterator[tuple[str, Sequence[str]]]:
-    """Every overlay with every autoscaling component or none, and beside it none of the others,
-    each by itself, or all.
+    """Every overlay with every autoscaling component or none, and with other components.
+
+    Of the others, it is combined with none, each by itself, and all.
     """
     beside = ((), *((name,) for name in OTHER_COMPONENTS), OTHER_COMPONENTS)
     for overlay in OVERLAYS:

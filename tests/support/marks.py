@@ -1,4 +1,4 @@
-"""Answers with marks in them: cut anywhere, written by tokens of their own, sent back."""
+"""Answers that contain marks: cut anywhere, written as tokens of their own, sent back."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from orchestrator.tokenizer import Tokenizer
 
 
 def in_pieces(text: str, cuts: list[int]) -> list[str]:
-    """The text, cut at these places."""
+    """The text, cut at these positions."""
     places = sorted({0, len(text), *(cut % (len(text) + 1) for cut in cuts)})
     return [text[start:stop] for start, stop in zip(places, places[1:], strict=False)]
 
 
 def tokenizer_with(folder: Path, *marks: str, special: bool) -> Tokenizer:
-    """The bundled one, which has these tokens besides."""
+    """The bundled tokenizer with these tokens added."""
     tokenizer = HuggingFaceTokenizer.from_file(str(bundled_model("verifier") / "tokenizer.json"))
     tokenizer.add_tokens([AddedToken(mark, special=special, normalized=False) for mark in marks])
     tokenizer.save(str(folder / "tokenizer.json"))
@@ -28,5 +28,5 @@ def tokenizer_with(folder: Path, *marks: str, special: bool) -> Tokenizer:
 
 
 def message(**said: Any) -> Message:
-    """Of a chat; an earlier answer, unless it says otherwise."""
+    """A message of a chat; by default one of the assistant."""
     return Message.model_validate({"role": "assistant", **said})

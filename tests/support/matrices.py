@@ -1,4 +1,4 @@
-"""Random linear layers, and what makes two results the same."""
+"""Random linear layers, and exact comparison of results."""
 
 from __future__ import annotations
 
@@ -14,5 +14,5 @@ def random_layer(
 
 
 def same_bits(left: Tensor, right: Tensor) -> bool:
-    """Whether two tensors are equal bit by bit; what is no number may be."""
+    """Whether two tensors are equal bit by bit; NaN may be equal to NaN."""
     return torch.equal(left.view(torch.uint8), right.view(torch.uint8))

@@ -1,4 +1,4 @@
-"""What a process measures of itself, as its metrics say."""
+"""Reads figures from a process's metrics."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ PAGE_S = 30.0
 
 
 def measured(address: str, name: str) -> float:
-    """The sum of all samples of this name on the page served at `address`."""
+    """The sum of all samples with this name on the metrics page at `address`."""
     text = httpx.get(f"http://{address}/metrics", timeout=PAGE_S).text
     return sum(
         sample.value

@@ -1,4 +1,4 @@
-"""A served model's description for tests that look at a field or two of it."""
+"""Descriptions of served models for tests that need only a field or two."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ VALUES: dict[str, Any] = {
 
 
 def model_info(**changes: Any) -> ModelInfo:
-    """The description with some values of the test's own."""
+    """The description with some values changed."""
     return ModelInfo(**{**VALUES, **changes})
 
 

@@ -1,4 +1,4 @@
-"""Tests that take minutes or a program that is not everywhere: only who asks gets them."""
+"""Tests that take minutes, or need a program that may be missing: they run only on request."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 def only_on_request(
     items: Iterable[pytest.Item], *, variable: str, timeout_s: int, reason: str
 ) -> None:
-    """Gives the tests their time, and skips them with the reason unless `variable` is set."""
+    """Sets the tests' timeout, and skips them with the reason unless `variable` is set."""
     for item in items:
         item.add_marker(pytest.mark.timeout(timeout_s))
         if not os.environ.get(variable):
@@ -20,5 +20,5 @@ def only_on_request(
 
 
 def those_below(folder: Path, items: Iterable[pytest.Item]) -> list[pytest.Item]:
-    """The tests in a folder: a `conftest.py` is handed those of the whole run."""
+    """The tests in a folder; needed because a `conftest.py` receives those of the whole run."""
     return [item for item in items if folder in item.path.parents]

@@ -1,4 +1,4 @@
-"""An orchestrator with settings of a test's own, before the services of a stack that runs."""
+"""An orchestrator with a test's own settings, using the services of a running stack."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.support.waiting import until
 
 @contextmanager
 def own_orchestrator(stack: Stack, folder: Path, template: str, *flags: str) -> Iterator[OpenAI]:
-    """OpenAI's client of one that has this chat template."""
+    """OpenAI's client for an orchestrator with this chat template."""
     file, address = folder / "template.jinja", folder / "http"
     file.write_text(template)
     verifier, drafter = (stack.processes[role].address for role in ("verifier", "drafter"))

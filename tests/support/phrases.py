@@ -1,4 +1,4 @@
-"""What tests of phrase stores ask them."""
+"""Helpers for tests of phrase stores."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ CONTEXT = (11, 12, 13)
 
 
 def says(namespace: Namespace, context: tuple[int, ...] = CONTEXT) -> tuple[int, ...]:
-    """What the namespace thinks follows."""
+    """Tokens that the namespace proposes after the context."""
     calibration = Calibration()
     budget = DraftBudget(max_nodes=3, max_depth=3)
     shared = namespace.index

@@ -1,16 +1,16 @@
-"""Ports that are named before anybody listens on them."""
+"""Ports that are chosen before anything listens on them."""
 
 from __future__ import annotations
 
 import random
 import socket
 
-# Below those that systems give to who asks for any and to outgoing connections.
+# Below the ranges from which systems choose free ports and ports of outgoing connections.
 _QUIET = iter(random.sample(range(20_000, 32_000), 12_000))
 
 
 def quiet_port() -> int:
-    """A port of loopback that is free and stays so, also between two servers; none comes twice."""
+    """A free port on loopback that stays free between two servers; never the same one twice."""
     for port in _QUIET:
         with socket.socket() as probe:
             try:

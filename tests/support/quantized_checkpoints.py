@@ -1,4 +1,4 @@
-"""Checkpoints with quantized weights, as the usual compressors write them, of tiny models."""
+"""Checkpoints of tiny models with quantized weights, in the formats of common compressors."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from tests.support.families import EXPERTS, FAMILIES, WIDE
 from tests.support.toy_model import save_model
 
 Tensors = dict[str, Tensor]
-# What a quantized weight is replaced by in its file, and what it then is.
+# Returns the tensors that replace a weight in the file, and the dequantized weight.
 Rounded = Callable[[str, Tensor], tuple[Tensors, Tensor]]
 
 BLOCK = 16
 GPT_OSS = GptOssConfig(**{**WIDE, "intermediate_size": 64}, **EXPERTS, head_dim=8)
-E2M1 = torch.tensor([0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0])  # 4 bits without their sign
+E2M1 = torch.tensor([0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0])  # the values of 4 bits, without sign
 
 
 def to_fp8(name: str, weight: Tensor) -> tuple[Tensors, Tensor]:
-    """Blocks of 16 x 16, each with its scale, as DeepSeek V3 and Qwen3 have of 128 x 128."""
+    """Blocks of 16 x 16, each with its scale; DeepSeek V3 and Qwen3 have blocks of 128 x 128."""
     rows, columns = (size // BLOCK for size in weight.shape)
     blocks = weight.reshape(rows, BLOCK, columns, BLOCK)
     scales = blocks.abs().amax((1, 3)) / 448
@@ -36,7 +36,7 @@ def to_fp8(name: str, weight: Tensor) -> tuple[Tensors, Tensor]:
 
 
 def to_mxfp4(name: str, weight: Tensor) -> tuple[Tensors, Tensor]:
-    """Any 32 numbers of four bits behind an exponent, as gpt-oss has; nothing is rounded."""
+    """Random groups of 32 four-bit numbers with an exponent, as in gpt-oss; nothing is rounded."""
     experts, columns, rows = weight.shape
     random = torch.Generator().manual_seed(len(name) + rows)
     halves = torch.randint(0, 16, (experts, rows, columns // 32, 16, 2), generator=random)
@@ -49,14 +49,14 @@ def to_mxfp4(name: str, weight: Tensor) -> tuple[Tensors, Tensor]:
 
 
 def to_channels(name: str, weight: Tensor) -> tuple[Tensors, Tensor]:
-    """Eight bits with a scale for every row, as vLLM's own compressor has by default."""
+    """Eight bits with a scale per row, the default of vLLM's own compressor."""
     scales = weight.abs().amax(1, keepdim=True) / 448
     small = (weight / scales).to(torch.float8_e4m3fn)
     return {name: small, f"{name}_scale": scales}, small.float() * scales
 
 
 def to_groups(name: str, weight: Tensor) -> tuple[Tensors, Tensor]:
-    """Four bits with a scale for every sixteen of a row, eight in an integer."""
+    """Four bits with a scale for every sixteen values of a row, packed eight to an integer."""
     groups = weight.reshape(len(weight), -1, BLOCK)
     scales = groups.abs().amax(2) / 7
     small = (groups / scales[..., None]).round().clamp(-8, 7)
@@ -70,7 +70,7 @@ def to_groups(name: str, weight: Tensor) -> tuple[Tensors, Tensor]:
 
 
 def to_gptq(name: str, weight: Tensor) -> tuple[Tensors, Tensor]:
-    """Four bits, packed by rows of [in, out]; groups of rows in an order of their own."""
+    """Four bits, packed along the rows of [in, out]; rows belong to groups in random order."""
     small, zeros, scales, groups, again = _grouped(weight, torch.randperm(weight.shape[1]) // BLOCK)
     layer = name.removesuffix("weight")
     return {
@@ -82,7 +82,7 @@ def to_gptq(name: str, weight: Tensor) -> tuple[Tensors, Tensor]:
 
 
 def to_awq(name: str, weight: Tensor) -> tuple[Tensors, Tensor]:
-    """Four bits, packed by columns of [in, out], which are in no order within an integer."""
+    """Four bits, packed along the columns of [in, out], in a permuted order within an integer."""
     small, zeros, scales, _, again = _grouped(weight, torch.arange(weight.shape[1]) // BLOCK)
     layer = name.removesuffix("weight")
     order = [0, 2, 4, 6, 1, 3, 5, 7]
@@ -97,7 +97,7 @@ def to_awq(name: str, weight: Tensor) -> tuple[Tensors, Tensor]:
 
 
 def _grouped(weight: Tensor, groups: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """[in, out] in four bits, zero points and scales [groups, out], and what that stands for."""
+    """[in, out] in four bits, zero points and scales [groups, out], groups, dequantized weight."""
     rows, count = weight.T, int(groups.max()) + 1
     members = [rows[groups == group] for group in range(count)]
     least = torch.stack([some.amin(0) for some in members]).clamp(max=0)
@@ -109,7 +109,7 @@ def _grouped(weight: Tensor, groups: Tensor) -> tuple[Tensor, Tensor, Tensor, Te
 
 
 def _packed(values: Tensor) -> Tensor:
-    """Of numbers [rows, n] from 0 to 15 the int32 [rows, n / 8], the first one lowest."""
+    """Packs numbers [rows, n] from 0 to 15 into int32 [rows, n / 8], the first one lowest."""
     shifts = torch.arange(0, 32, 4)
     return torch.sum(values.unflatten(1, (-1, 8)).long() << shifts, 2).to(torch.int32)
 
@@ -128,7 +128,7 @@ def compressed(form: str, **weights: Any) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Kind:
-    """How weights whose names end so are quantized, and what the configuration says of it."""
+    """How weights whose names end with `names` are quantized, and the configuration for it."""
 
     how: Rounded
     said: dict[str, Any]
@@ -163,7 +163,7 @@ KINDS = {
 
 
 def save_quantized(folder: Path, kind: Kind) -> Tensors:
-    """Writes such a checkpoint; the weights that it stands for."""
+    """Writes such a checkpoint; returns the dequantized weights."""
     file, config = save_model(folder, kind.config) / "model.safetensors", folder / "config.json"
     written, expected = Tensors(), Tensors()
     for name, weight in load_file(file).items():

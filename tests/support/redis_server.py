@@ -1,4 +1,4 @@
-"""Real Redis servers that tests start, kill and start again."""
+"""Real Redis servers that tests start, kill and restart."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ START_S = 10.0
 
 
 def require_redis_server() -> str:
-    """Path of redis-server; skips the test with a reason where there is none."""
+    """Path of redis-server; skips the test if it is not installed."""
     found = shutil.which("redis-server")
     if found is None:
         pytest.skip("redis-server is not installed (apt install redis-server)")
@@ -28,7 +28,7 @@ def require_redis_server() -> str:
 
 
 class RedisServer:
-    """One server process on loopback; it keeps nothing on disk."""
+    """One server process on loopback, without persistence."""
 
     def __init__(
         self, folder: Path, *options: str, sentinel: bool = False, ready: Sequence[str] = ()
@@ -39,16 +39,16 @@ class RedisServer:
         self._folder.mkdir(parents=True)
         self._options = options
         self._sentinel = sentinel
-        self._ready = ready  # credentials of the probe: user, password
+        self._ready = ready  # user and password for the probe
         self._process: subprocess.Popen[bytes] | None = None
 
     @property
     def url(self) -> str:
-        """Without credentials."""
+        """The URL without credentials."""
         return f"redis://127.0.0.1:{self.port}"
 
     def client(self, **options: object) -> redis.Redis:
-        """A patient client for the test itself."""
+        """A client for the test itself, without short timeouts."""
         return redis.Redis(host="127.0.0.1", port=self.port, **options)  # type: ignore[arg-type]
 
     def __enter__(self) -> Self:
@@ -83,18 +83,18 @@ class RedisServer:
         return self.port
 
     def kill(self) -> None:
-        """SIGKILL; twice is once."""
+        """Sends SIGKILL; may be called repeatedly."""
         if self._process is not None:
             self._process.kill()
             self._process.wait()
             self._process = None
 
     def freeze(self) -> None:
-        """SIGSTOP: the port still takes connections, nothing answers."""
+        """Sends SIGSTOP: the port still accepts connections, but nothing answers."""
         assert self._process is not None
         self._process.send_signal(signal.SIGSTOP)
 
     def thaw(self) -> None:
-        """SIGCONT."""
+        """Sends SIGCONT."""
         assert self._process is not None
         self._process.send_signal(signal.SIGCONT)

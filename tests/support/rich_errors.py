@@ -1,4 +1,4 @@
-"""What comes with the status of a failed call."""
+"""Details in the status of a failed call."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from google.rpc.status_pb2 import Status
 
 
 def detail(error: grpc.RpcError, kind: type[Any]) -> Any:
-    """The rich error detail of that kind; fails the test where there is none."""
+    """The rich error detail of that kind; fails the test if there is none."""
     for key, value in error.trailing_metadata() or ():
         if key == "grpc-status-details-bin":
             for packed in Status.FromString(value).details:

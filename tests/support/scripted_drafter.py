@@ -21,7 +21,7 @@ Logits = Callable[[Sequence[int]], Tensor]
 
 
 class ScriptedModel:
-    """Answers forwards from a table by prefix, and notes how many rows each one had."""
+    """Answers forwards from a function of the prefix, and records each one's number of rows."""
 
     forward_seconds = 0.001
     prepared = None
@@ -47,7 +47,7 @@ class ScriptedModel:
         return self.cache.acquire(self.options.max_draft_nodes)
 
     def answer(self, forward: Forward, committed: Sequence[int]) -> Tensor:
-        """Logits of the rows asked for, with the rows counted into the slot."""
+        """Logits of the requested rows; the rows are added to the slot."""
         slot = forward.slot
         assert forward.rows <= slot.room()
         self.rows_of_forwards.append(forward.rows)
@@ -75,7 +75,7 @@ def session_of(
     smaller: DrafterSession | None = None,
     **more: Any,
 ) -> DrafterSession:
-    """A session on a scripted model, its calibration fresh."""
+    """A session on a scripted model, with a new calibration."""
     request = SessionRequest(
         session_id="test", token_ids=tuple(prompt), prompt_length=len(prompt),
         sampling=sampling, stop_token_ids=frozenset(model.stop_token_ids),

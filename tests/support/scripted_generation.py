@@ -1,4 +1,4 @@
-"""A Generation service over loopback gRPC that answers as a test tells it to."""
+"""A Generation service over loopback gRPC with scripted answers."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ SUMMARY = pb.GenerationSummary(
 
 
 class ScriptedGeneration(generation_pb2_grpc.GenerationServicer):
-    """Says the tokens 0, 1, 2 as "012".
+    """Generates the tokens 0, 1, 2 with the text "012".
 
-    Every call first raises the next of `failures`. A stream waits after its first token where it
-    is `stuck`, and raises `midway` there. What is asked as a whole waits where it is `busy`. A
-    failure that is a status has no word of ours, as those of gRPC's core.
+    Every call first raises the next of `failures`; one that is a status has no details of ours,
+    like those of gRPC's core. After its first token, a stream waits if `stuck` is set, and raises
+    `midway` if that is set. GenerateOnce waits if `busy` is set.
     """
 
     def __init__(self) -> None:
@@ -52,7 +52,7 @@ class ScriptedGeneration(generation_pb2_grpc.GenerationServicer):
     async def Generate(
         self, request: pb.GenerateRequest, context: grpc.aio.ServicerContext
     ) -> AsyncIterator[pb.GenerateResponse]:
-        """Token by token, then the summary."""
+        """One token after another, then the summary."""
         await self._begin(context)
         self.running += 1
         try:
@@ -69,7 +69,7 @@ class ScriptedGeneration(generation_pb2_grpc.GenerationServicer):
     async def GenerateOnce(
         self, request: pb.GenerateOnceRequest, context: grpc.aio.ServicerContext
     ) -> pb.GenerateOnceResponse:
-        """All at once."""
+        """The whole answer."""
         await self._begin(context)
         if self.busy:
             self.running += 1
@@ -87,7 +87,7 @@ class ScriptedGeneration(generation_pb2_grpc.GenerationServicer):
     async def Detokenize(
         self, request: pb.DetokenizeRequest, context: grpc.aio.ServicerContext
     ) -> pb.DetokenizeResponse:
-        """As many letters as the first token says."""
+        """A text as long as the first token's id."""
         await self._begin(context)
         return pb.DetokenizeResponse(text="x" * request.token_ids[0])
 
@@ -96,7 +96,7 @@ class ScriptedGeneration(generation_pb2_grpc.GenerationServicer):
 def serving(
     servicer: ScriptedGeneration, max_message_bytes: int = MAX_MESSAGE_BYTES
 ) -> Iterator[str]:
-    """Its address, while it runs on a thread of its own."""
+    """The service's address while it runs on a thread of its own."""
 
     async def start() -> tuple[grpc.aio.Server, str]:
         options = shared_options(max_message_bytes)

@@ -1,4 +1,4 @@
-"""A tokenizer of Llama 2's kind, small."""
+"""A small tokenizer of Llama 2's kind."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ MERGES = [("t", "h"), ("th", "e"), ("\u2581", "the"), ("\u2581", "a")]
 
 
 def save_sentencepiece_tokenizer(folder: Path) -> None:
-    """Writes its tokenizer.json: single bytes for all characters but a few letters."""
+    """Writes its tokenizer.json; all characters except a few letters are single bytes."""
     special = ["<unk>", "<s>", "</s>"]
     single = [*(f"<0x{byte:02X}>" for byte in range(256)), *LETTERS]
     known = [*special, *single, *("".join(pair) for pair in MERGES)]

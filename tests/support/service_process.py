@@ -1,4 +1,4 @@
-"""Forked processes of the roles on ports that they keep, to be killed and started again."""
+"""Forked processes of the roles on fixed ports, which tests kill and restart."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ STOP_S = 60.0
 
 
 class ServiceProcess:
-    """One role on one port, to be killed and started again; its output goes to `log_file`."""
+    """One role on one port, to be killed and restarted; its output goes to `log_file`."""
 
     def __init__(
         self, role: str, flags: Sequence[str], folder: Path, log_file: Path | None = None
@@ -36,7 +36,7 @@ class ServiceProcess:
 
     @property
     def pid(self) -> int:
-        """Of the running process."""
+        """Process id of the running process."""
         assert self._process is not None
         return self._process.pid
 
@@ -47,13 +47,13 @@ class ServiceProcess:
 
     @property
     def ready(self) -> bool:
-        """Whether it has been warm since its last start, and nobody is killing it."""
+        """Whether it has become warm since its last start, and was not killed since."""
         if self.alive and not self.ready_since and self._address_file.exists():
             self.ready_since = time.monotonic()
         return bool(self.ready_since) and self.alive and not self._killed
 
     def start(self) -> None:
-        """Returns at once."""
+        """Starts the process and returns at once."""
         if self._process is not None:
             self._process.wait()
         self._address_file.unlink(missing_ok=True)
@@ -63,32 +63,32 @@ class ServiceProcess:
         self._process = Forked(self.role, flags, self.log_file, os.environ)
 
     def wait_until_ready(self, seconds: float = START_S) -> None:
-        """Fails with the end of its log where it is not ready in time, or has ended."""
+        """Fails the test, with the end of the log, if it is not ready in time or has ended."""
         deadline = time.monotonic() + seconds
         while not self.ready:
             assert self.alive and time.monotonic() < deadline, f"{self.role}: {self.log()[-2000:]}"
             time.sleep(0.02)
 
     def send(self, number: signal.Signals) -> None:
-        """SIGKILL, SIGSTOP, SIGCONT, SIGTERM; a dead process gets none."""
+        """Sends a signal, such as SIGKILL, SIGSTOP or SIGTERM, unless the process is dead."""
         if self._process is not None:
             self._process.send_signal(number)
 
     def kill(self) -> None:
-        """SIGKILL; returns when it is gone."""
-        self._killed = True  # first: who saw it ready before will see that it was killed since
+        """Sends SIGKILL and waits until the process is gone."""
+        self._killed = True  # set first, so that it is never seen as ready while it is being killed
         self.kills += 1
         self.send(signal.SIGKILL)
         if self._process is not None:
             self._process.wait()
 
     def ended(self, seconds: float = STOP_S) -> int | None:
-        """Exit status once it has ended; None where it has not in time."""
+        """Waits for the exit status; None if the process does not end in time."""
         assert self._process is not None
         with contextlib.suppress(subprocess.TimeoutExpired):
             return self._process.wait(seconds)
         return None
 
     def log(self) -> str:
-        """All that it and its predecessors said."""
+        """All output of the process and its predecessors."""
         return self.log_file.read_text(errors="replace") if self.log_file.is_file() else ""

@@ -1,4 +1,4 @@
-"""How many sessions model services hold."""
+"""Number of sessions that model services hold."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ INFO_S = 20.0
 
 
 def load_of(address: str, role: str) -> shared.ServiceLoad:
-    """As the verifier or drafter at this address itself says."""
+    """The load that the verifier or drafter at this address reports."""
     with grpc.insecure_channel(address) as channel:
         info: Any
         if role == "verifier":
@@ -29,26 +29,26 @@ def load_of(address: str, role: str) -> shared.ServiceLoad:
 
 
 def sessions_of(address: str, role: str = "verifier") -> int:
-    """Those that run."""
+    """Number of running sessions."""
     return int(load_of(address, role).running_sessions)
 
 
 def open_sessions(stack: Stack) -> int:
-    """Those of the stack's verifier."""
+    """Number of running sessions of the stack's verifier."""
     return sessions_of(stack.processes["verifier"].address)
 
 
 def wait_until_serving(verifier: str) -> None:
-    """Fails the test where the verifier at this address gets no session within some seconds."""
+    """Fails the test if the verifier at this address gets no session within some seconds."""
     until(lambda: sessions_of(verifier), seconds=30)
 
 
 def wait_for_forwards(address: str, count: int, role: str = "verifier") -> None:
-    """Returns when the model service there has run so many more."""
+    """Waits until the model service has run `count` more forwards."""
     before = load_of(address, role).forwards
     until(lambda: load_of(address, role).forwards >= before + count, 60)
 
 
 def wait_until_free(stack: Stack) -> None:
-    """Fails the test where a session is left after some seconds."""
+    """Fails the test if a session is still running after some seconds."""
     until(lambda: not open_sessions(stack))

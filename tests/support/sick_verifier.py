@@ -1,7 +1,7 @@
 """`python -m tests.support.sick_verifier`: a verifier whose forwards fail while it is `sick`.
 
-That is as long as a file of that name lies beside its `--address-file`. With a number in it only
-forwards of texts with more tokens fail.
+It is sick as long as a file of that name exists beside its `--address-file`. If the file contains a
+number, only forwards of texts with more tokens fail.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def _failing(method: Callable[..., Any], sick: Path) -> Callable[..., Any]:
 
 
 def _length(asked: Passes | Sequence[Forward]) -> int:
-    """Tokens of the longest text, with those that are new."""
+    """Tokens of the longest text, including the new ones."""
     if isinstance(asked, Passes):
         return asked.slot.length + 1
     return max(forward.slot.length + forward.rows for forward in asked)

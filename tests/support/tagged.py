@@ -1,4 +1,4 @@
-"""Calls of one function as the notations between tags write them."""
+"""Calls of one function in the notations that write arguments between tags."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ KNOWN = {"write": WRITE}
 
 
 class Style(NamedTuple):
-    """`call` writes one with these arguments, `answer` all calls; `end` is behind every value."""
+    """`call` writes one call with these arguments, `answer` all; `end` follows every value."""
 
     notation: Notation
     call: Callable[[dict[str, str]], str]
@@ -42,11 +42,11 @@ class Style(NamedTuple):
     end: str
 
     def written(self, **arguments: str) -> str:
-        """An answer that is one call."""
+        """An answer with a single call."""
         return self.answer([self.call(arguments)])
 
     def arguments_of(self, answer: str) -> Any:
-        """Of the one call that it is, whole or letter by letter."""
+        """Arguments of an answer's only call, read whole and letter by letter."""
         content, ((name, arguments),) = read(self.notation, [answer], KNOWN)
         assert (content, name) == ("", "write")
         assert read(self.notation, list(answer), KNOWN) == (content, [(name, arguments)])
@@ -59,7 +59,7 @@ def _qwen(arguments: dict[str, str]) -> str:
 
 
 def _glm(line: str) -> Callable[[dict[str, str]], str]:
-    """Of 4.5 and 4.6 with line ends, later without."""
+    """Calls of 4.5 and 4.6 with line breaks, or of later versions without."""
 
     def call(arguments: dict[str, str]) -> str:
         said = "".join(

@@ -1,4 +1,4 @@
-"""A wire that misbehaves: slow, silent without being cut, or cut."""
+"""A network connection that misbehaves: slow, silent without being closed, or reset."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from collections.abc import Coroutine
 from typing import Any, Self
 
 PIECE_BYTES = 1 << 16
-# Linger for zero seconds: closing sends a reset instead of a farewell.
+# Linger for zero seconds: closing sends a reset instead of ending the connection properly.
 RESET = struct.pack("ii", 1, 0)
 
 
 class TcpProxy:
-    """Passes a loopback port on to `target`, on a thread of its own; use as a context manager.
+    """Forwards a loopback port to `target`, on its own thread; use it as a context manager.
 
-    `delay_s` is added to every piece, in either direction. While `held`, nothing passes, no
-    connection is closed, and new ones are taken.
+    `delay_s` is added to every piece, in both directions. While it is held, no data passes, no
+    connection is closed, and new ones are accepted.
     """
 
     def __init__(self, target: str, delay_s: float = 0.0) -> None:
@@ -46,15 +46,15 @@ class TcpProxy:
         self._loop.close()
 
     def hold(self) -> None:
-        """From now on both ends wait for each other."""
+        """Stops passing data, so that both ends wait for each other."""
         self._loop.call_soon_threadsafe(self._passing.clear)
 
     def release(self) -> None:
-        """What was held goes on its way."""
+        """Passes on what was held."""
         self._loop.call_soon_threadsafe(self._passing.set)
 
     def reset(self) -> None:
-        """Cuts all connections with a reset."""
+        """Closes all connections with a reset."""
         self._do(self._reset())
 
     def _do(self, work: Coroutine[Any, Any, None]) -> None:
@@ -96,7 +96,7 @@ class TcpProxy:
             writer.close()
 
     async def _pass(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Until either end is gone; then both are closed."""
+        """Forwards data until either end is gone; then closes both."""
         with contextlib.suppress(OSError):
             while data := await reader.read(PIECE_BYTES):
                 await asyncio.sleep(self.delay_s)

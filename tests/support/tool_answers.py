@@ -48,7 +48,7 @@ ANSWERS["minimax_m2"] = (
     '<parameter name="days">{"first": 1}</parameter>\n</invoke>\n<invoke name="say">\n'
     '<parameter name="text">a } " { \\</parameter>\n</invoke>\n</minimax:tool_call>'
 )
-BETWEEN_TAGS = (QWEN3_CODER, GLM45, MINIMAX_M2)  # where schemas tell texts from other values
+BETWEEN_TAGS = (QWEN3_CODER, GLM45, MINIMAX_M2)  # whose schemas distinguish texts from other values
 KNOWN = {"weather": Function(name="weather", parameters={
     "properties": {"city": {"type": "string"}, "days": {"type": "object"}}})}  # fmt: skip
 
@@ -87,7 +87,7 @@ NUMBERED = (
     '<|tool_call_begin|>functions.weather:3<|tool_call_argument_begin|>{"city": "Bern"}'
     "<|tool_call_end|>"
 )
-# What stands around all calls, what between them, and two calls.
+# Text around all calls, text between them, and two calls.
 FORMS = {
     "hermes": ("<tool_call>\n{}\n</tool_call>", "\n</tool_call>\n<tool_call>\n", ONE, ODD),
     "llama3_json": ("{}", "; ", *(one.replace("arguments", "parameters") for one in (ONE, ODD))),
@@ -107,8 +107,8 @@ FORMS = {
 
 
 def answers(notation: Notation) -> tuple[str, str, str]:
-    """One call, two calls, and one with arguments that break the schema."""
-    if notation is HARMONY:  # whose answers end behind a call
+    """An answer with one call, one with two, and one whose arguments break the schema."""
+    if notation is HARMONY:  # whose answers end after a call
         return MESSAGE, MESSAGE, MESSAGE.replace("city", "town")
     around, between, one, two = FORMS[notation.name]
     several = around.replace("{}", f"{one}{between}{two}")

@@ -1,4 +1,4 @@
-"""Tiny models: real ones with random weights on disk, and tables that say everything by prefix."""
+"""Tiny models: real ones with random weights on disk, and scripted ones by prefix."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ SIZES: dict[str, Any] = {
 
 
 def llama_config(**changes: Any) -> LlamaConfig:
-    """Two layers, grouped-query attention; weights wide enough that tokens differ clearly."""
+    """Two layers, grouped-query attention; weights large enough that logits differ clearly."""
     return LlamaConfig(**{**SIZES, "initializer_range": 0.3, **changes})
 
 
@@ -74,8 +74,8 @@ def load_model(folder: Path, **options: Any) -> LanguageModel:
 class TableModel:
     """A scripted target: logits over a few tokens, drawn once per prefix.
 
-    The table is keyed by the last `memory` tokens and the length, so it is exhaustive and a wrong
-    prefix is seen at once.
+    The table is keyed by the last `memory` tokens and the length. So it is defined for every
+    prefix, and a wrong prefix shows at once.
     """
 
     vocabulary_size: int = 4
@@ -100,7 +100,7 @@ class TableModel:
         tree: DraftTree,
         stop_token_ids: Sequence[int] = (),
     ) -> Verdict:
-        """One round as a verifier runs it: every node's token chosen at its own prefix."""
+        """One round as a verifier runs it: a token is sampled at every node's own prefix."""
         paths = [
             [tree.token_ids[node] for node in tree.path(index)] for index in range(-1, len(tree))
         ]
@@ -111,7 +111,7 @@ class TableModel:
 
 
 class FakeModel:
-    """Stands where a LanguageModel would: notes the batches, answers zeros or what it is told."""
+    """Replaces a LanguageModel: records the batches, and answers with zeros or a failure."""
 
     def __init__(self) -> None:
         self.batches: list[list[Forward]] = []
@@ -119,7 +119,7 @@ class FakeModel:
         self.failure: Exception | None = None
 
     def forward(self, forwards: Sequence[Forward]) -> list[Tensor]:
-        """[rows, 1] zeros for every forward, or the failure."""
+        """[rows, 1] zeros for every forward, or raises the failure."""
         self.batches.append(list(forwards))
         if self.failure is not None:
             raise self.failure
@@ -127,10 +127,10 @@ class FakeModel:
 
 
 class ScriptedModel:
-    """Stands where a LanguageModel would and says what `law` says of a prefix.
+    """Replaces a LanguageModel with one whose logits are `law(prefix)`.
 
     Its keys are the token ids themselves: every row's prefix is read from a real cache through the
-    real layout, so a row that was kept, moved or masked wrongly is a wrong prefix.
+    real layout. So a row that was kept, moved or masked wrongly results in a wrong prefix.
     """
 
     device = torch.device("cpu")
@@ -155,7 +155,7 @@ class ScriptedModel:
         rows = context_length + max_draft_nodes
         shape = CacheShape(layers=1, slots=4, kv_heads=1, rows=rows, head_dim=1)
         self.cache = KVCache(shape, dtype=torch.float32, device=self.device)
-        # of every forward: the text up to its last row, new rows, rows whose logits were wanted
+        # per forward: the text up to its last row, number of new rows and of requested logits
         self.read: list[tuple[list[int], int, int]] = []
 
     def acquire(self) -> Slot:
@@ -163,7 +163,7 @@ class ScriptedModel:
         return self.cache.acquire(self.options.max_draft_nodes)
 
     def forward(self, forwards: Sequence[Forward]) -> list[Tensor]:
-        """For each its wanted logits, float32 [rows, vocabulary]."""
+        """The requested logits of each forward, float32 [rows, vocabulary]."""
         batch = lay_out(forwards)
         return [
             self._answer(forward, segment, batch.token_ids[segment.start : segment.stop])
@@ -190,7 +190,7 @@ class ScriptedModel:
 
 
 def run(task: Task[T]) -> T:
-    """Runs a task alone, as the engine would; what it returns."""
+    """Runs a task alone, as the engine would; returns its result."""
     try:
         wish = next(task)
         while True:

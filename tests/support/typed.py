@@ -1,4 +1,4 @@
-"""What a reader has at hand who types the commands of a page, on ports of this machine."""
+"""A folder and ports of this machine on which a reader's commands from a page can run."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from tests.contract.repository import ROOT
 from tests.support.certificates import Authority
 from tests.support.ports import quiet_port
 
-# Hosts of deployments and of this machine, as the pages write them, and a port.
+# A host of a deployment or of this machine, as the pages write them, and a port.
 ADDRESS = re.compile(r"(dns:///)?(?:[a-z]+|127\.0\.0\.1|0\.0\.0\.0):(\d{4,5})$")
-ANY_PORT = "port = 0\nhttp_port = 0\nverifier_port = 0\ndrafter_port = 0\n"  # of a stack
+ANY_PORT = "port = 0\nhttp_port = 0\nverifier_port = 0\ndrafter_port = 0\n"  # settings of a stack
 CERTIFIED = ("verifier", "drafter", "orchestrator", "public")
 
 
 class Desk:
-    """A folder with the files that pages name, and a free port for each that they name."""
+    """A folder with the files that pages name, and a free port for each port that they name."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -34,15 +34,15 @@ class Desk:
         (folder / "keys.toml").write_text(entry.toml())
 
     def port(self, written: int) -> int:
-        """The one that stands for a written one."""
+        """The free port that stands for one on a page."""
         return self._ports.setdefault(written, quiet_port())
 
     def flags(self, words: tuple[str, ...]) -> list[str]:
-        """The same flags with these ports, and with files of this folder by their full names."""
+        """The flags with free ports, and with full names of files in this folder."""
         return [self._flag(word) for word in words]
 
     def listening(self, role: str, flags: list[str]) -> list[str]:
-        """The flags, and where the role listens if they do not say so."""
+        """The flags; if they do not say where the role listens, that is added."""
         if "--listen" not in flags:
             flags = [*flags, "--listen", f"127.0.0.1:{self.port(DEFAULT_PORTS[role])}"]
         return [*flags, "--http-listen", ""] if role == "orchestrator" else flags

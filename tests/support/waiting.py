@@ -1,4 +1,4 @@
-"""Waiting for what other threads and processes do."""
+"""Waits for the effects of other threads and processes."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 
 def until(condition: Callable[[], object], seconds: float = 10.0) -> None:
-    """Returns once the condition holds; fails when it has not in time."""
+    """Returns once the condition holds; fails if it does not hold in time."""
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, "it never came true"
@@ -16,7 +16,7 @@ def until(condition: Callable[[], object], seconds: float = 10.0) -> None:
 
 
 async def eventually(condition: Callable[[], object], seconds: float = 10.0) -> None:
-    """`until` for an event loop."""
+    """Like `until`, but for an event loop."""
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, "it never came true"
