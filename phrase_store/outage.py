@@ -1,4 +1,4 @@
-"""Whether the log is lost, as people are told of it: once, and once when it is back."""
+"""Logs the loss of the phrase log once, and its return once, for all namespaces of a store."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ log = logs.get(__name__)
 
 
 class Way(Protocol):
-    """Somebody who calls the log."""
+    """One thread's connection to the log."""
 
     def forgiven_by(self, other: Way) -> bool:
-        """Whether his calls would go through by now, as the other's success shows or he knows."""
+        """Whether its own calls are expected to succeed, now that `other`'s have."""
 
 
 class Outage:
-    """What all namespaces of a store have in common; any thread may call anything.
+    """The outage state that all namespaces of a store share. Thread-safe.
 
-    Each way has a breaker of its own, and namespaces come and go: if each told of its own loss, an
-    outage would be a line for every request of another tenant.
+    Every way has its own circuit breaker, and namespaces come and go. If each of them logged its
+    own loss, an outage would produce a log line for every request of a new tenant.
     """
 
     def __init__(self) -> None:
@@ -31,7 +31,7 @@ class Outage:
         self._told = False
 
     def loses(self, way: Way, task: str, reason: str) -> None:
-        """Takes in that calls do not go through any more."""
+        """Records that a way's calls fail; logs it if this begins the outage."""
         with self._door:
             self._lost.add(way)
             first, self._told = not self._told, True
@@ -39,7 +39,7 @@ class Outage:
             log.warning("phrase log lost", task=task, reason=reason)
 
     def works(self, way: Way) -> None:
-        """Takes in that a call went well: it is over once all others' calls do, too."""
+        """Records that a way's call succeeded; the outage ends once all others' calls do too."""
         if not self._told:
             return
         with self._door:
@@ -50,6 +50,6 @@ class Outage:
             log.info("phrase log back")
 
     def leaves(self, way: Way) -> None:
-        """Takes in that it will not call any more."""
+        """Records that a way makes no more calls."""
         with self._door:
             self._lost.discard(way)
