@@ -22,8 +22,8 @@ class DrafterSession(Session[DrafterStream]):
     """A session that rounds do without until it `is_due`.
 
     Its state is the task that opens it: None before opening and after a loss, running while the
-    drafter prefills, and done once it can draft. A request that a drafter refused is never opened
-    again.
+    drafter prefills, and done once it can draft. Once a drafter has refused
+    the request, the session is never opened again.
     """
 
     def __init__(self, replicas: Replicas, terms: SessionTerms, *, target: ModelInfo) -> None:

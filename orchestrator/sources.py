@@ -85,7 +85,7 @@ class LookaheadSource:
     def propose(self, committed: Sequence[int], budget: DraftBudget) -> DraftTree:
         """The n-grams that follow the last token, merged into a tree, and the window.
 
-        If the budget has no room for both, half of it is reserved for the window, which is where
+        If the budget has no room for both, up to half of it is kept for the window, which is where
         new n-grams come from.
         """
         at_once(self._reading)
