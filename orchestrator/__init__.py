@@ -1,1 +1,1 @@
-"""The orchestrator: owns the truth about the text and drives the draft-verify loop. No torch."""
+"""The orchestrator: owns the committed tokens and drives the draft-verify loop. No torch."""

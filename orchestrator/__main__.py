@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from draftloop.interruption import ends_at_once
 
-with ends_at_once("orchestrator"):  # they take half a second
+with ends_at_once("orchestrator"):  # the imports take half a second
     import sys
 
     from draftloop.rpc.role import run_role
@@ -12,8 +12,8 @@ with ends_at_once("orchestrator"):  # they take half a second
 
 
 async def serve(settings: OrchestratorSettings) -> None:
-    """Listens at once, is ready when a verifier is, drains on SIGTERM."""
-    # Importing the phrase index takes a second: a wrong flag is refused before that.
+    """Listens immediately, becomes ready when a verifier is, and drains on SIGTERM."""
+    # Imported here because importing the phrase index takes a second: wrong flags are refused first
     from orchestrator.deployment import Deployment
     from orchestrator.doors import Doors
     from orchestrator.front import Front

@@ -1,4 +1,4 @@
-"""Who may call, on whose behalf and how much: the same for every door."""
+"""Who may call, for which tenant and how much; used by the gRPC and the HTTP server."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ log = logs.get(__name__)
 
 
 class Caller:
-    """Somebody with a key, or everybody where no keys are needed."""
+    """The owner of an API key, or everybody if no keys are needed."""
 
     def __init__(
         self, entry: KeyEntry | None = None, clock: Callable[[], float] = time.monotonic
@@ -39,13 +39,13 @@ class Caller:
 
     @property
     def name(self) -> str:
-        """For logs; empty where no keys are needed."""
+        """The key's name, for logs; empty if no keys are needed."""
         return self.entry.name if self.entry is not None else ""
 
     def allowed(self, said: GenerationParameters, default_max_tokens: int) -> GenerationParameters:
-        """What is asked for, on behalf of the key's tenant and within its limits.
+        """The parameters with the key's tenant, and limited to what the key allows.
 
-        Raises Forbidden where another tenant is named, InvalidInput where too much is asked for.
+        Raises Forbidden if another tenant is named, InvalidInput if too many tokens are asked for.
         """
         if self.entry is None:
             return said
@@ -62,19 +62,19 @@ class Caller:
 
     @property
     def most_at_once(self) -> int | None:
-        """Requests beyond which no waiting would help; None where the key has no such limit."""
+        """Most requests that can be admitted together, however long one waits; None: no limit."""
         if self.entry is None:
             return None
         limits = (self.entry.concurrent_requests, self.entry.requests_per_minute)
         return min((limit for limit in limits if limit is not None), default=None)
 
     def begin(self, count: int = 1) -> None:
-        """Counts so many requests. Raises Overloaded past what the key may begin in a minute."""
+        """Counts new requests. Raises Overloaded beyond the key's requests per minute."""
         if self._rate is not None:
             self._rate.take(count)
 
     def admitted(self, count: int = 1) -> AbstractContextManager[None]:
-        """For as long as so many requests run. Raises Overloaded past the key's limit."""
+        """A context in which `count` requests run. Raises Overloaded beyond the key's limit."""
         return nullcontext() if self._running is None else self._running.more(count)
 
 
@@ -82,10 +82,10 @@ EVERYBODY = Caller()
 
 
 class Access:
-    """The callers of a key file, read anew when it changes; without a file there is one caller.
+    """The callers of a key file, which is reread when it changes; without a file, everybody.
 
-    Raises StartupFailure where the file cannot be used at the start. Later such a file is logged,
-    and what was known before stays in force.
+    Raises StartupFailure if the file cannot be used at the start. Later, an unusable file is only
+    logged, and the previous keys stay in force.
     """
 
     def __init__(self, file: Path | None, clock: Callable[[], float] = time.monotonic) -> None:
@@ -98,7 +98,7 @@ class Access:
             self._take(KeyFile.read(file))
 
     def caller(self, token: str | None) -> Caller:
-        """Whose key this is. Raises Unauthenticated where it is nobody's."""
+        """The caller with this key. Raises Unauthenticated if it is missing or unknown."""
         if self._file is None:
             return EVERYBODY
         self._look_again()
@@ -106,7 +106,7 @@ class Access:
             raise Unauthenticated("api key: must be given as `authorization: Bearer KEY`")
         given = hash_of(token)
         found: Caller | None = None
-        # All are compared, each in constant time: how long it takes says nothing about any key.
+        # All keys are compared, each in constant time, so that the time reveals nothing about them.
         for caller in self._callers.values():
             if caller.entry is not None and hmac.compare_digest(caller.entry.sha256, given):
                 found = caller
@@ -128,7 +128,7 @@ class Access:
             log.error("api keys not renewed", reason=str(error))
 
     def _take(self, file: KeyFile) -> None:
-        """Callers whose entry is as it was keep their counts."""
+        """Replaces the callers. Those whose entry is unchanged keep their counts."""
         known = self._callers
         self._callers = {
             entry.name: known[entry.name]
@@ -140,10 +140,10 @@ class Access:
 
 
 def _written(file: Path) -> KeyFile:
-    """A file that was read before, as it is now.
+    """Rereads a key file that has changed.
 
-    Raises StartupFailure where it cannot be used, and where it has no key: who writes it anew
-    empties it first, and nobody means to shut all clients out.
+    Raises StartupFailure if it cannot be used or holds no keys. A file is empty for a moment while
+    it is rewritten, and nobody means to shut all clients out.
     """
     read = KeyFile.read(file)
     if not read.keys:
@@ -152,6 +152,6 @@ def _written(file: Path) -> KeyFile:
 
 
 def bearer_token(authorization: str | None) -> str | None:
-    """The key in an `authorization` header or metadata entry; None where there is none."""
+    """The key in an `authorization` header or metadata entry; None if there is none."""
     scheme, _, token = (authorization or "").partition(" ")
     return token.strip() or None if scheme.lower() == SCHEME else None

@@ -1,4 +1,4 @@
-"""Where the replicas of a role are: fixed addresses, and names that DNS knows many addresses of."""
+"""Addresses of a role's replicas: fixed ones, and DNS names that resolve to several."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from draftloop.config import comma_separated
 
 DNS = "dns:///"
 
-# Host and port to IP addresses. Raises OSError or UnicodeError where the name cannot be looked up.
+# Host and port to IP addresses. Raises OSError or UnicodeError if the name cannot be resolved.
 Resolve = Callable[[str, int], Awaitable[Sequence[str]]]
 
 log = logs.get(__name__)
@@ -21,14 +21,14 @@ log = logs.get(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """Where a replica listens, and the name that its certificate must have; "" is the host's."""
+    """Where a replica listens, and the name that its certificate must have; "": the host name."""
 
     target: str
     server_name: str = ""
 
 
 def check_addresses(text: str) -> None:
-    """Raises ValueError where an entry is neither host:port nor dns:///name:port."""
+    """Raises ValueError if an entry is neither host:port nor dns:///name:port."""
     for entry in comma_separated(text):
         host, _, port = entry.removeprefix(DNS).rpartition(":")
         if not host or "/" in host or not port.isdecimal() or not 0 < int(port) <= 65535:
@@ -39,23 +39,23 @@ def check_addresses(text: str) -> None:
 
 
 async def look_up(host: str, port: int) -> list[str]:
-    """What the system's resolver says, off the event loop."""
+    """IP addresses from the system's resolver, without blocking the event loop."""
     loop = asyncio.get_running_loop()
     found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     return [str(answer[4][0]) for answer in found]
 
 
 class AddressBook:
-    """The entries of a setting, names looked up anew with every reading."""
+    """The address entries of a setting. Every `read` resolves names anew."""
 
     def __init__(self, entries: Iterable[str], resolve: Resolve = look_up) -> None:
         self._entries = tuple(entries)
         self._resolve = resolve
-        self._last: dict[str, list[Address]] = {}  # what each name meant when it was last known
+        self._last: dict[str, list[Address]] = {}  # last successful result for each name
         self._failing: set[str] = set()
 
     async def read(self) -> list[Address]:
-        """All addresses of this moment. A name that cannot be looked up keeps its last ones."""
+        """All current addresses. A name that cannot be resolved keeps its last ones."""
         found: dict[Address, None] = {}
         for entry in self._entries:
             of_entry = await self._behind(entry) if entry.startswith(DNS) else [Address(entry)]
@@ -66,7 +66,7 @@ class AddressBook:
         name, _, port = entry.removeprefix(DNS).rpartition(":")
         try:
             ips = await self._resolve(name.strip("[]"), int(port))
-        except (OSError, UnicodeError) as error:  # the latter for names that cannot be names
+        except (OSError, UnicodeError) as error:  # UnicodeError: not a valid host name
             if entry not in self._failing:
                 log.warning("name not found", name=entry, reason=str(error))
             self._failing.add(entry)

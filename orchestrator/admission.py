@@ -1,4 +1,4 @@
-"""At most so many requests at once; the next one is told to come back."""
+"""A limit on concurrent requests; those beyond it are refused as Overloaded."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class RequestLimit:
 
     @contextlib.contextmanager
     def more(self, count: int = 1) -> Iterator[None]:
-        """So many, or none of them. Raises Overloaded where the limit is reached."""
+        """Admits `count` requests while entered. Raises Overloaded if not all of them fit."""
         if self.running + count > self._most:
             raise Overloaded(f"{self._whose}: at most {self._most} run at once")
         self.running += count

@@ -1,4 +1,4 @@
-"""A producer that works on while its consumer is busy."""
+"""A producer that goes on while its consumer is busy."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ Item = TypeVar("Item")
 
 
 async def ahead(source: AsyncGenerator[Item, None]) -> AsyncGenerator[Item, None]:
-    """What `source` yields and raises, but `source` never waits for the consumer.
+    """Yields and raises what `source` does, but `source` never waits for the consumer.
 
-    Closing this closes `source` and waits until it has cleaned up. What was produced and not yet
-    taken is kept: use it where `source` yields a bounded number of small things.
+    Closing this generator closes `source` and waits until it has cleaned up. Items that the
+    consumer has not taken are queued without limit, so `source` must yield few and small ones.
     """
     queue: asyncio.Queue[Item | None] = asyncio.Queue()
 
@@ -33,4 +33,4 @@ async def ahead(source: AsyncGenerator[Item, None]) -> AsyncGenerator[Item, None
         task.cancel()
         await asyncio.wait({task})
         if not task.cancelled():
-            task.exception()  # the consumer has left: or asyncio complains that nobody looked
+            task.exception()  # the consumer has left; unretrieved, asyncio would log it

@@ -1,4 +1,4 @@
-"""From what a client wants left out of the output to the tokens that may not come."""
+"""Turns what a client excludes from the output into bans on tokens."""
 
 from __future__ import annotations
 
@@ -21,8 +21,9 @@ Sequences = tuple[tuple[int, ...], ...]
 def read_bans(
     said: GenerationParameters, ends: frozenset[int], vocabulary_size: int, bad_words: Sequences
 ) -> Bans:
-    """What the client's words mean for a text that `ends` end; `bad_words` are read by then.
+    """The bans that the request `said` asks for.
 
+    `ends`: the token ids that end the output. `bad_words`: token sequences, from `read_bad_words`.
     Raises InvalidInput for the first broken rule.
     """
     if said.sampling.bans != NO_BANS:
@@ -45,12 +46,12 @@ def read_bans(
 
 
 def read_bad_words(words: tuple[str, ...], tokenizer: Tokenizer) -> Sequences:
-    """Their tokens. Raises InvalidInput for the first broken rule."""
+    """The token sequences of the words. Raises InvalidInput for the first broken rule."""
     return tuple(dict.fromkeys(_sequences(words, tokenizer)))
 
 
 def _sequences(words: tuple[str, ...], tokenizer: Tokenizer) -> Iterator[tuple[int, ...]]:
-    """Each as it begins a text, and as it comes behind a space."""
+    """Each word as tokenized at the beginning of a text and after a space."""
     if len(words) > MAX_BAD_WORDS:
         rule = f"must have at most {MAX_BAD_WORDS} texts"
         raise InvalidInput("bad_words", rule, f"{len(words)} texts")

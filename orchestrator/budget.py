@@ -1,10 +1,11 @@
 """How much to draft next: what nodes and draft forwards must bring in to be worth their time.
 
-Tokens per second are greatest when nothing is done that brings in fewer tokens than the same time
-brings in anyway: at a rate of R tokens/s a node reached with probability P pays while
-P > R x (seconds that one more node costs the verifier), and a draft forward while what it promises
-exceeds R x its seconds. OPT-Tree's threshold (2406.17276, section 3.3), priced before paying.
-A forward that is shared keeps others waiting as well: there R is what all of them bring in.
+Throughput is greatest when nothing is done that brings in fewer tokens than the same time brings
+in anyway. At a rate of R tokens/s, a node reached with probability P pays if
+P > R x (seconds that one more node costs the verifier), and a draft forward pays if the tokens that
+it promises exceed R x its seconds. This is OPT-Tree's threshold (2406.17276, section 3.3), applied
+before the cost is incurred. A shared forward keeps other sessions waiting as well: for it, R is the
+rate of all of them together.
 """
 
 from __future__ import annotations
@@ -19,25 +20,26 @@ from orchestrator.selection import NO_OFFER, Offer, Selection, select
 
 NODES_MEMORY, EVERYBODYS_MEMORY = 0.8, 0.99
 NO_DRAFT = DraftBudget(max_nodes=0, max_depth=0)
-# Rounds of others like it that a request's pace starts from: its own first ones say little.
+# A request's pace starts as if so many average rounds of similar requests had been its own: its
+# own first rounds say little.
 ROUNDS_OF_OTHERS = 6
-# Rounds without a draft that are assumed to take what their forward is expected to.
+# The pace without drafts starts as if so many rounds had taken the expected time of their forward.
 PLAIN_ROUNDS = 2
 
 
 class Prices(NamedTuple):
     """What a round's time is worth, and what a node must bring in; rates in tokens per nanosecond.
 
-    `plain_rate`: this request's, in rounds without drafts.
-    `rate`: this request's in all recent rounds, or `plain_rate` where that is more. Rounds of all
-    kinds count: one long draft that came true does not say how fast the next rounds will be.
-    `others`: the tokens that other sessions emit in the same time, as a multiple of this request's,
+    `plain_rate`: this request's rate in rounds without drafts.
+    `rate`: this request's rate in all recent rounds, or `plain_rate` if that is higher. All kinds
+    of rounds count: one long draft that came true does not say how fast the next rounds will be.
+    `others`: tokens that other sessions emit in the same time, as a multiple of this request's,
     while no prompt is being computed.
-    `shared_rate`: `rate` and that of all other sessions that a verification keeps waiting. This
-    request's pace is the one observed, beside the prompts of others; the other sessions' is taken
-    without them, as prompts take the same time whatever is drafted.
-    `node_price`: least path probability of a node that is worth drafting. It is a lower bound:
-    which nodes are verified, `select` decides by comparing all sizes.
+    `shared_rate`: `rate` plus the rate of all other sessions that a verification keeps waiting.
+    This request's pace is the observed one, which includes the time of other requests' prompts. The
+    other sessions' pace excludes prompts, which take the same time whatever is drafted.
+    `node_price`: minimum path probability of a node that is worth drafting. It is a lower bound;
+    `select` decides which nodes are verified by comparing all sizes.
     """
 
     plain_rate: float
@@ -49,12 +51,12 @@ class Prices(NamedTuple):
 
 @dataclass(slots=True)
 class Controller:
-    """Prices the nodes of the next draft; `fixed` drafts as much as is allowed.
+    """Prices the nodes of the next draft. Whether to draft at all is up to a `DraftChoice`.
 
-    `whole` drafts are verified as they come: the request says how large they are. With a `fixed`
-    size nobody asks for prices: time is worth nothing. `everybodys` is the pace of all requests
-    like it. Whether to draft at all is a `DraftChoice`. `drafter_shares`: the target's processors
-    run the draft model, too.
+    `fixed`: drafts are as large as allowed, and time has no price.
+    `whole`: drafts are verified uncut, since the request states their size.
+    `drafter_shares`: the draft model runs on the target's processors.
+    `everybodys`: the pace of all similar requests; this controller updates it.
     """
 
     max_nodes: int
@@ -62,7 +64,7 @@ class Controller:
     fixed: bool = False
     whole: bool = False
     drafter_shares: bool = False
-    everybodys: Pace = field(default_factory=lambda: Pace(memory=EVERYBODYS_MEMORY))  # learns too
+    everybodys: Pace = field(default_factory=lambda: Pace(memory=EVERYBODYS_MEMORY))
     _pace: Pace = field(default_factory=lambda: Pace(memory=0.95))  # of all rounds
     _plain: Pace = field(default_factory=lambda: Pace(memory=0.9))
     _nodes: float = 0.0
@@ -70,14 +72,15 @@ class Controller:
 
     @property
     def prices(self) -> Prices:
-        """Those of the round to come, reckoned when the one before it was observed."""
+        """Prices for the next round, computed when the previous one was observed."""
         return self._prices or self._current_prices()
 
     def draft_price(self, waited_ns: float, work_ns: float) -> float:
-        """Tokens that the draft model must bring in for the time that it takes.
+        """Tokens that the draft model must bring in to pay for its time.
 
-        The request waits for it. Its work, without its own waiting for others, keeps others waiting
-        where the target's processors do it.
+        `waited_ns`: how long the request waits for it. `work_ns`: the same without queueing behind
+        other requests; if the draft model runs on the target's processors, this work delays the
+        other sessions.
         """
         prices = self.prices
         others_ns = prices.others * work_ns if self.drafter_shares else 0.0
@@ -101,25 +104,26 @@ class Controller:
         return self._pace.after(ROUNDS_OF_OTHERS * tokens, ROUNDS_OF_OTHERS * time)
 
     def worth(self, offer: Offer = NO_OFFER) -> float:
-        """Expected tokens of a round beyond those that its time brings in anyway.
+        """Expected tokens of a round, minus those that its time brings in anyway.
 
-        With a draft that is there already, and what it offers.
+        `offer`: the draft that the round verifies, which is there already and takes no more time to
+        make.
         """
         time_ns = self.verify_cost.nanoseconds(offer.nodes)
         return 1 + offer.tokens - self.prices.shared_rate * time_ns
 
     def select(self, tree: DraftTree) -> Selection:
-        """What of a draft is worth verifying."""
+        """The part of a draft that is worth verifying."""
         rate = 0.0 if self.whole else self.prices.shared_rate
         return select(tree, self.verify_cost, rate, self.max_nodes)
 
     def limit(self, nodes: int) -> None:
-        """From now on no larger drafts: another verifier may take fewer nodes."""
+        """Caps the size of drafts from now on: another verifier may take fewer nodes."""
         self.max_nodes = min(self.max_nodes, nodes)
         self._prices = None
 
     def next_budget(self, room: int) -> DraftBudget:
-        """The budget of the next round; `room` is the most depth that makes sense."""
+        """The budget of the next round; `room` is the maximum depth that makes sense."""
         nodes, depth = self.max_nodes, min(self.max_nodes, room)
         if depth <= 0:
             return NO_DRAFT
@@ -133,7 +137,10 @@ class Controller:
         )
 
     def observe(self, nodes: int, emitted: int, round_ns: int, *, modelled: bool = True) -> None:
-        """Takes in a round with a draft of `nodes`. `modelled`: a draft model made the draft."""
+        """Records a round that verified `nodes` nodes and emitted `emitted` tokens.
+
+        `modelled`: a draft model made the draft.
+        """
         self._pace.observe(emitted, round_ns)
         self.everybodys.observe(emitted, round_ns)
         if nodes or modelled:

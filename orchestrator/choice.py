@@ -1,4 +1,4 @@
-"""Whether to draft at all: rounds with drafts against rounds without, by what both bring."""
+"""Whether to draft at all: compares what rounds with and without a draft bring in."""
 
 from __future__ import annotations
 
@@ -12,49 +12,48 @@ from orchestrator.drafter_session import DrafterSession
 from orchestrator.gains import ROUNDS_OF_TRY, Gain
 from orchestrator.selection import NO_OFFER, Offer, cut
 
-# Of a round's tokens that trying the draft model again may cost, as far as is known.
+# Expected tokens per round that trying the draft model again may cost, averaged over all rounds.
 SHARE_OF_TRIES = 0.05
-# How long the first draft is waited for at most: so often what prefilling takes, and a way there
-# and back.
+# Maximum wait for the first draft: this many times the prefill's time, plus a network round trip.
 PREFILLS, LEAST_WAIT_S = 2, 0.005
-# Tokens that a later round of a try may cost beyond what its first one did.
+# Tokens by which a later round of a try may cost more than its first round.
 TRY_TOLERANCE = 0.5
 
 
 class DraftChoice:
-    """Drafts where rounds with drafts have brought in more than their time would without.
+    """Drafts if rounds with drafts have brought in more tokens than the same time without drafts.
 
-    `gain` knows what they brought in this request and in those before; what has not paid is tried
-    again ever less often. A `fixed` size of drafts is drafted in every round.
+    `gain` records what drafts brought, in this request and in earlier ones. If drafting does not
+    pay, it is tried again at growing intervals. With a fixed draft size, every round drafts.
     """
 
     def __init__(self, controller: Controller, gain: Gain) -> None:
         self._controller = controller
         self._gain = gain
-        self._observed: int | None = None  # the number of this request's latest draft in `gain`
+        self._observed: int | None = None  # number of this request's latest draft in `gain.shared`
 
     def drafts(self) -> bool:
-        """Whether to draft in this round; to be asked once a round."""
+        """Whether to draft in this round; to be called once per round."""
         return self._controller.fixed or self._gain.shared.patience.takes(self.advantage() > 0)
 
     def advantage(self, offer: Offer = NO_OFFER) -> float:
-        """Tokens that a round with a draft is expected to bring in beyond one without.
+        """Expected tokens of a round with a draft, minus those of a round without.
 
-        The round without one still verifies what free sources offer.
+        The round without still verifies what free sources offer. Both are net of their time.
         """
         controller = self._controller
         return self._gain.worth(controller, offer) - controller.worth(offer)
 
     def cut(self, draft: Draft) -> Draft:
-        """What of a finished draft is worth verifying."""
+        """Cuts a finished draft to the part that is worth verifying."""
         return cut(draft, self._controller.select(draft.tree))
 
     def observe(self, accepted: int, nodes: int, draft_ns: int, offer: Offer = NO_OFFER) -> None:
-        """Takes in a round with a draft, which took so long to make."""
+        """Records a round whose draft was judged; it was waited for during `draft_ns`."""
         self._observed = self._gain.observe(accepted, nodes, draft_ns, offer)
 
     def observe_delay(self, nanoseconds: float) -> None:
-        """Takes in what the round that was observed last took beyond what was expected."""
+        """Records how much longer than expected the last observed round took."""
         number, self._observed = self._observed, None
         if number is not None:
             self._gain.shared.observe_delay(number, nanoseconds)
@@ -62,20 +61,23 @@ class DraftChoice:
 
 @dataclass(slots=True)
 class _Try:
-    """A try, of rounds that ask though it does not pay: those `left`, the first one's `offer`."""
+    """A try: consecutive rounds that ask the drafter although that does not seem to pay.
+
+    `left`: its remaining rounds. `offer`: what free sources offered in its first round.
+    """
 
     left: int
     offer: Offer = NO_OFFER
 
 
 class ModelChoice(DraftChoice):
-    """The same for drafts of the drafter service, whose session is opened where it repays that.
+    """A `DraftChoice` for the drafter service. Opens its session if that is expected to pay.
 
-    In a round `asks` comes first. Where that says yes, `looks_back` tells whether `look_back` is to
-    be called once the round is over, before `observe`, which follows every draft that was judged.
+    In every round, call `asks` first. If it returns True, `looks_back` says whether to call
+    `look_back` once the round is over, before `observe`. `observe` follows every judged draft.
 
-    `costs` are those of the draft model's forwards; `left` tells how many tokens may come when the
-    request holds so many.
+    `costs`: time of the draft model's forwards. `left`: returns how many tokens may still come,
+    given the number of committed tokens.
     """
 
     def __init__(
@@ -91,21 +93,23 @@ class ModelChoice(DraftChoice):
         self.drafter = drafter
         self._costs = costs
         self._left = left
-        self._just_opened = False  # by a round that wanted a draft: the first one that can asks too
+        # A round that wanted a draft opened the session: the first round that can ask then does.
+        self._just_opened = False
         self._try = _Try(0)
-        self._promised = 0.0  # tokens by which asking in this round seemed better
+        # Advantage of asking in this round, in tokens, before hindsight is subtracted.
+        self._promised = 0.0
 
     def open(self, committed: Sequence[int]) -> None:
-        """Has the drafter prefill, unless it would be for nothing by what is known.
+        """Opens the drafter's session, which prefills, if that is expected to pay.
 
-        Then the first round that asks for it opens its session, if one ever does.
+        If not, the first round in which it is expected to pay opens it.
         """
         self._open_if_due(committed, self.advantage())
 
     def asks(self, committed: Sequence[int], offer: Offer = NO_OFFER) -> bool:
-        """Whether to ask the drafter in this round, in which free sources have an offer.
+        """Whether to ask the drafter in this round, in which free sources offer `offer`.
 
-        A round that only opens the session does without: that is a choice and no failure.
+        A round that only opens the session does not ask; this does not count as a fallback.
         """
         self._promised = super().advantage(offer)
         advantage = self._promised - self._overrated
@@ -113,35 +117,36 @@ class ModelChoice(DraftChoice):
             due = self.drafter.is_due
             return self._controller.fixed or (due and self._takes(advantage, offer))
         self._just_opened = self._open_if_due(committed, advantage)
-        return self._just_opened and not self.drafter.asked_for  # none was there
+        return self._just_opened and not self.drafter.asked_for  # no replica was available
 
     def advantage(self, offer: Offer = NO_OFFER) -> float:
-        """The same, less the tokens by which hindsight has found asking overrated."""
+        """The advantage as in the base class, minus what hindsight found asking overrated by."""
         return super().advantage(offer) - self._overrated
 
     @property
     def _overrated(self) -> float:
-        """Tokens per round, converted from time; 0 for a fixed size, where time has no price."""
+        """Overrating in tokens per round; 0 with a fixed draft size, where time has no price."""
         return 0.0 if self._controller.fixed else self._gain.shared.hindsight.overrated
 
     def looks_back(self) -> bool:
-        """Whether to find out what the round that asks now would have taken without.
+        """Whether to find out how long this round would have taken without the draft model.
 
-        Not of a round that waits for the session to open: that wait is part of the opening's cost.
+        Not for a round that waits for the session to open: that wait is part of the cost of
+        opening.
         """
         controller = self._controller
         if controller.fixed or controller.verify_cost.load.is_shared or not self.drafter.is_ready:
             return False
-        tries = self._promised <= self._overrated  # what it is there to find out
+        tries = self._promised <= self._overrated  # a try exists to find this out
         return self._gain.shared.hindsight.looks(tries)
 
     def look_back(self, saved_ns: float) -> None:
-        """Takes in by how much that round was quicker than free sources alone."""
+        """Records by how much that round was quicker than free sources alone."""
         brought = self._controller.prices.rate * saved_ns
         self._gain.shared.hindsight.observe(self._promised, brought)
 
     def _takes(self, advantage: float, offer: Offer) -> bool:
-        """Whether it pays to ask, or is tried."""
+        """Whether to ask: because it pays, or as a try."""
         opened, self._just_opened = self._just_opened, False
         pays = advantage > 0
         if not pays and self._goes_on(advantage):
@@ -153,17 +158,19 @@ class ModelChoice(DraftChoice):
         return asks
 
     def _rounds_between(self, advantage: float) -> float:
-        """How many rounds, of all requests, lie between two tries at the price of this one.
+        """Minimum number of rounds, over all requests, between tries as expensive as this one.
 
-        What a try finds out all requests know: the more there are, the rarer it is among theirs.
+        All requests learn from one try, so the more requests run, the more of their rounds lie
+        between two tries.
         """
         requests = self._controller.verify_cost.load.sessions
         return -advantage * ROUNDS_OF_TRY / SHARE_OF_TRIES * requests
 
     def _goes_on(self, advantage: float) -> bool:
-        """Whether a try that began goes on in this round.
+        """Whether a running try includes this round.
 
-        One in which free sources promise much can do without the model: that would make it dear.
+        Not if free sources promise much more than in the try's first round: asking would then be
+        too expensive.
         """
         tried = self._try
         if not tried.left or advantage < self.advantage(tried.offer) - TRY_TOLERANCE:
@@ -172,12 +179,12 @@ class ModelChoice(DraftChoice):
         return True
 
     def _open_if_due(self, committed: Sequence[int], advantage: float) -> bool:
-        """Opens the drafter's session where that pays or is tried; returns whether it did.
+        """Opens the drafter's session if that pays, or as a try; returns whether it decided to.
 
-        It pays where the rounds to come bring in more than prefilling takes.
+        It pays if the rounds to come bring in more than the prefill costs.
         """
         pays = advantage > 0 and self._repays(committed, advantage)
-        # What no drafter can take is counted as a round without one, and is nobody's try.
+        # A text that does not fit into a drafter must not use up a try.
         openings = self._gain.shared.openings if self.drafter.fits(committed) else None
         opens = self._controller.fixed or (openings.takes(pays) if openings else pays)
         if opens:
@@ -185,7 +192,7 @@ class ModelChoice(DraftChoice):
         return opens
 
     def _repays(self, committed: Sequence[int], advantage: float) -> bool:
-        """Whether the rounds to come, each with this advantage, bring in what prefilling takes."""
+        """Whether the rounds to come, each with this advantage, outweigh the prefill's cost."""
         prefill_ns = self._prefill_ns(committed)
         left = self._left(len(committed))
         price = self._controller.draft_price(prefill_ns, prefill_ns)
@@ -195,10 +202,10 @@ class ModelChoice(DraftChoice):
         return self._costs.nanoseconds(self.drafter.fresh(committed))
 
     def _waits_s(self, committed: Sequence[int], advantage: float) -> float | None:
-        """How long the first draft is waited for: no longer than it is worth.
+        """How many seconds to wait for the first draft: no longer than it is worth.
 
-        With a small target that is less than opening takes, and rounds go on without until then.
-        None: as long as for every other answer.
+        With a small target that is less than opening takes; rounds then go on without the drafter.
+        None: the usual timeout of an answer.
         """
         controller = self._controller
         if controller.fixed:

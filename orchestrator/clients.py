@@ -1,4 +1,4 @@
-"""The model services on the wire: our own types in and out, no stub goes beyond this file."""
+"""Clients of the model services. They take and return our own types; stubs stay in this file."""
 
 from __future__ import annotations
 
@@ -32,17 +32,19 @@ from orchestrator.stream import Stream, begun
 from orchestrator.terms import SessionTerms
 from protos import drafter_pb2, drafter_pb2_grpc, verifier_pb2, verifier_pb2_grpc
 
-# Of a drafter that prefills. Discovery asks it every second how many forwards it has run.
+# Seconds without new forwards after which a prefilling drafter has failed. Discovery asks it every
+# second how many it has run.
 SILENCE_S = 3.0
-# Of this process: a session that is reopened is another one, and so is that of an id used twice.
+# Numbers the sessions of this process: a reopened session, or a request id used twice, gets a new
+# session id.
 OPENINGS = itertools.count(1)
 
 
 class VerifierStream(Stream):
     """A session's stream to one verifier; raises what Stream does.
 
-    Long prompts, and sessions before this one, may keep an answer for longer than the time of one:
-    as long as the replica runs forwards, that is waited for.
+    Long prompts and sessions ahead in the queue may delay an answer beyond its timeout. As long as
+    the replica runs forwards, the stream goes on waiting.
     """
 
     def __init__(self, replica: Replica, terms: SessionTerms) -> None:
@@ -92,7 +94,7 @@ class VerifierStream(Stream):
             said = _verification(answer, length)
             if self._replica.model is not None:
                 said.verdict.validate(self._replica.model.vocabulary_size)
-        except (InvalidInput, ValueError) as error:  # not of who asked
+        except (InvalidInput, ValueError) as error:  # not the client's fault
             raise Unavailable(f"the verdict is none: {error}") from None
         if not said.verdict.judges(draft):
             raise Unavailable(f"the verdict must judge the draft's {len(draft)} nodes")
@@ -110,13 +112,13 @@ class DrafterStream(Stream):
         super().__init__(call, farewell, terms.answer_timeout_s)
         self._terms = terms
         self._replica = replica
-        self._told = 0  # tokens of the text
-        self._has_drafted = False  # something that a verdict can be about
+        self._told = 0  # tokens of the text that the drafter has
+        self._has_drafted = False  # whether this session made a draft that a verdict may be about
 
     async def open(self, committed: Sequence[int]) -> None:
         """Opens the session; returns once the drafter has prefilled.
 
-        However long that takes, behind other prompts too, as long as the replica runs forwards.
+        Waits as long as the replica runs forwards, even for other prompts ahead in the queue.
         """
         request = self._terms.request
         message = drafter_pb2.OpenDrafterSession(
@@ -139,8 +141,8 @@ class DrafterStream(Stream):
         budget: DraftBudget,
         offer: DraftTree = EMPTY_TREE,
     ) -> Draft:
-        """A draft as it came, still to be checked. `verdict` is the one on the drafter's last."""
-        heard = verdict if self._has_drafted else None  # else it is about a lost session's
+        """An unchecked draft. `verdict` is the one on the drafter's previous draft."""
+        heard = verdict if self._has_drafted else None  # otherwise it is about a lost session
         message = drafter_pb2.ProposeDraft(
             committed_length=len(committed),
             new_token_ids=committed[self._told :],
@@ -164,21 +166,21 @@ class DrafterStream(Stream):
 
 
 async def verifier_info(channel: grpc.aio.Channel, timeout_s: float) -> ServiceInfo:
-    """What the verifier says of itself. Raises grpc.aio.AioRpcError."""
+    """Model and load as the verifier reports them. Raises grpc.aio.AioRpcError."""
     stub = verifier_pb2_grpc.VerifierStub(channel)
     response = await stub.Info(verifier_pb2.VerifierInfoRequest(), timeout=timeout_s)
     return convert.model_info_from_pb(response.model), convert.load_from_pb(response.load)
 
 
 async def drafter_info(channel: grpc.aio.Channel, timeout_s: float) -> ServiceInfo:
-    """What the drafter says of itself. Raises grpc.aio.AioRpcError."""
+    """Model and load as the drafter reports them. Raises grpc.aio.AioRpcError."""
     stub = drafter_pb2_grpc.DrafterStub(channel)
     response = await stub.Info(drafter_pb2.DrafterInfoRequest(), timeout=timeout_s)
     return convert.model_info_from_pb(response.model), convert.load_from_pb(response.load)
 
 
 def _opening(terms: SessionTerms, committed: Sequence[int]) -> dict[str, Any]:
-    """What openings of both services say; there `rpc.sessions.opening_fields` reads it."""
+    """Fields common to both services' openings; `rpc.sessions.opening_fields` reads them there."""
     request = terms.request
     return {
         "session_id": logs.session_name(request.request_id, next(OPENINGS)),
@@ -193,7 +195,7 @@ def _opening(terms: SessionTerms, committed: Sequence[int]) -> dict[str, Any]:
 
 
 def _verification(message: verifier_pb2.VerifyResponse, length: int) -> Verification:
-    """Raises Unavailable where the answer is to another position, or to no purpose."""
+    """The answer as our type. Raises Unavailable if its position is wrong or it has no tokens."""
     if message.committed_length != length or not message.verdict.emitted_token_ids:
         raise Unavailable(
             f"the verdict must emit tokens after position {length}; got "

@@ -32,7 +32,7 @@ MOST_TOKENS = 2**31 - 1  # reduced to the room left in the context
 
 
 class OrchestratorSettings(PhraseSettings, ServiceSettings):
-    """An orchestrator for the bundled pair on loopback, unless told otherwise."""
+    """An orchestrator; by default for the bundled pair on loopback."""
 
     model_config = settings_config("orchestrator")
 
@@ -184,14 +184,14 @@ class OrchestratorSettings(PhraseSettings, ServiceSettings):
         return self
 
     def limit(self, *, ends_itself: bool) -> int:
-        """Most tokens of a request naming no limit; a chat's answer `ends_itself`."""
+        """Default token limit of a request. `ends_itself`: a chat, whose answer ends by itself."""
         if self.default_max_tokens is not None:
             return self.default_max_tokens
         return MOST_TOKENS if ends_itself else LIMIT_OF_TEXTS
 
     @property
     def services_tls(self) -> ClientTls | None:
-        """How to encrypt what goes to verifiers and drafters; None is not at all."""
+        """TLS settings of connections to verifiers and drafters; None: no TLS."""
         if self.services_tls_ca is None:
             return None
         return ClientTls(
@@ -203,20 +203,20 @@ class OrchestratorSettings(PhraseSettings, ServiceSettings):
 
     @property
     def allowed_origins(self) -> list[str]:
-        """Of web pages."""
+        """Origins of web pages that may call the HTTP API."""
         return comma_separated(self.http_allowed_origins)
 
     @property
     def served_model_names(self) -> list[str]:
-        """Empty where it is the verifier's own."""
+        """Model names in the HTTP API; empty: the verifier's own."""
         return comma_separated(self.served_model_name)
 
     @property
     def verifier_addresses(self) -> list[str]:
-        """Each stands for one replica, or for all those behind a name."""
+        """Each is one replica, or a DNS name of several."""
         return comma_separated(self.verifiers)
 
     @property
     def drafter_addresses(self) -> list[str]:
-        """Each stands for one replica, or for all those behind a name."""
+        """Each is one replica, or a DNS name of several."""
         return comma_separated(self.drafters)

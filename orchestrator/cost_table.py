@@ -1,4 +1,4 @@
-"""Cost curves for people: rows with ratios, and what they mean for a draft."""
+"""Cost curves as tables: rows with ratios, and when a draft pays."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from draftloop.model_info import ModelInfo
 
 @dataclass(frozen=True, slots=True)
 class CostRow:
-    """One forward: `batch` sessions, each with `tokens` new ones behind `context`."""
+    """One forward: `batch` sessions, each with `tokens` new tokens after `context` tokens."""
 
     tokens: int
     context: int
     batch: int
     ms: float
     tokens_per_ms: float
-    # against the fewest tokens at this context and batch: one
+    # time relative to the first row of this context and batch, which has one token
     relative: float
 
 
 def cost_rows(model: ModelInfo) -> list[CostRow]:
-    """The curve's points in its order."""
+    """The curve's points, in its order."""
     first: dict[tuple[int, int], float] = {}
     rows = []
     for point in model.cost_curve:
@@ -41,6 +41,6 @@ def cost_rows(model: ModelInfo) -> list[CostRow]:
 
 
 def break_even(verifier: ModelInfo, nodes: int) -> float:
-    """Accepted tokens a round from which a draft of `nodes` pays for its own verification."""
+    """Accepted tokens per round from which a draft of `nodes` pays for its own verification."""
     line = cost_line(verifier.cost_curve)
     return line.nanoseconds(nodes + 1) / line.nanoseconds(1) - 1

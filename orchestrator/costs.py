@@ -1,4 +1,4 @@
-"""What a verification costs by its size: the service's measured curve, and what is around it."""
+"""Time of a verification by number of nodes: the service's measured cost curve plus overhead."""
 
 from __future__ import annotations
 
@@ -12,28 +12,30 @@ from draftloop.tree import ServiceTimings
 from orchestrator.verifier_load import VerifierLoad
 
 SLOPE_NODES = 2
-# Rounds of any kind whose median is how busy everything is now. What a draft adds is remembered for
-# longer: it changes less, and is seen only where drafts are thought to pay.
+# Latest rounds of any kind, whose median is the current level of overhead. Rounds with drafts are
+# kept for longer: what a draft adds changes less, and is only measured while drafts seem to pay.
 LATEST, LATEST_DRAFTED = 32, 64
-# Drafted rounds, more of them or fewer, after which what a draft adds is reckoned anew.
+# The fit is renewed after so many drafted rounds were added or forgotten.
 REFIT = 8
-# Rounds that say nothing of drafts after which one with a draft, the oldest, is forgotten: what was
-# seen while the machine was busy otherwise would forbid drafts for good, as nothing corrects it
-# without them.
+# After so many rounds that say nothing about drafts, the oldest drafted round is forgotten.
+# Otherwise, overheads measured while the machine was busy could prevent drafts for good: without
+# drafts, nothing corrects them.
 FADING = 4
-# From so many on their thirds say what a node adds.
+# Fewest drafted rounds from which the overhead per node is estimated.
 FEWEST_FOR_SLOPE = 12
 UNTOLD = ServiceTimings()
 
 
 class VerifyOverhead:
-    """How much longer rounds take than their forwards should, in all requests of late.
+    """How much longer recent rounds of all requests took than their expected forwards.
 
-    With a small model that is more than the forward. A request that had to find it out first would
-    begin with wrong prices. All rounds have a level in common, which follows how busy the machine
-    is; a draft adds something to it, and something for every node. All are medians: a round in
-    which the machine stood still would otherwise make drafts look too dear to be tried again. What
-    drafts added is forgotten where nothing more is heard of it.
+    With a small model, the overhead exceeds the forward. It is shared by all requests, because a
+    request that had to measure it first would begin with wrong prices.
+
+    The overhead is a level common to all rounds, which follows how busy the machine is, plus a
+    constant per draft, plus a constant per node. All three are medians: otherwise a single stalled
+    round could make drafts look too expensive to be tried again. What drafts add is gradually
+    forgotten while no drafts are measured.
     """
 
     def __init__(self) -> None:
@@ -43,20 +45,22 @@ class VerifyOverhead:
         self._level = self._draft = self._node = 0.0
 
     def nanoseconds(self, nodes: float) -> float:
-        """Of a round with so many nodes."""
+        """Expected overhead of a round with so many nodes."""
         return self._level + self._added(nodes)
 
     @property
     def node_ns(self) -> float:
-        """What a node adds."""
+        """Overhead per node."""
         return self._node
 
     def observe(
         self, nodes: int, nanoseconds: float, *, is_shared: bool = False, by_choice: bool = True
     ) -> None:
-        """Takes in a round's.
+        """Records the overhead of a round.
 
-        Where others shared it, it says as little about what a draft adds as one without a draft.
+        `is_shared`: other sessions shared the round, so it says nothing about what a draft adds.
+        `by_choice`: prices decided whether the round has a draft; otherwise only the level is
+        updated.
         """
         if self._levels and by_choice:
             self._learn(0 if is_shared else nodes, nanoseconds - self._level)
@@ -80,7 +84,7 @@ class VerifyOverhead:
         return self._draft + nodes * self._node if nodes > 0 else 0.0
 
     def _fit(self) -> None:
-        """A line through the medians of the smallest and the largest drafts (Tukey's)."""
+        """Fits Tukey's resistant line: slope between the medians of the outer thirds by size."""
         self._unfitted = 0
         ordered = sorted(self._drafted)
         third = len(ordered) // 3 if len(ordered) >= FEWEST_FOR_SLOPE else 0
@@ -101,23 +105,23 @@ def _middle(points: list[tuple[int, float]]) -> tuple[float, float]:
 
 @dataclass(slots=True)
 class VerifyCost:
-    """Time of a verification by number of nodes: the forward's by the curve, and the overhead.
+    """Time of a verification by number of nodes: the forward, from the curve, plus the overhead.
 
-    The services keep their curves right while they run; wire, queue, sampling and the loop, which
-    the curve does not know, are `everybodys`. The nodes come on top of the rows that other sessions
-    have in the same forward, by `load`.
+    The services keep their curves up to date. `everybodys` is the overhead of wire, queue, sampling
+    and loop, which the curve does not include. By `load`, other sessions have rows in the same
+    forward, to which the nodes are added.
     """
 
     curve: tuple[CostPoint, ...]
-    # about how many tokens the session holds; the fullest part of the curve without
+    # approximate tokens in the session; None: the context length with the most measured points
     context: int | None = None
     everybodys: VerifyOverhead = field(default_factory=VerifyOverhead)
     load: VerifierLoad = field(default_factory=VerifierLoad)
     _line: CostLine = field(init=False, repr=False)
-    # of 0, 1, 2 ... nodes, beside so many rows of others
+    # forward times for 0, 1, 2 ... nodes, computed for `_beside` rows of other sessions
     _forwards: list[float] = field(init=False, default_factory=list, repr=False)
     _beside: int = field(init=False, default=0, repr=False)
-    # of the best of sizes up to so many nodes: what one of them costs
+    # cached result of `_best_of`, after its argument
     _best: tuple[int, float] | None = field(init=False, default=None, repr=False)
 
     def __post_init__(self) -> None:
@@ -133,10 +137,11 @@ class VerifyCost:
         return max(1.0, self._forward(nodes) + self.everybodys.nanoseconds(nodes))
 
     def node_nanoseconds(self, nodes: float, most: int) -> float:
-        """What one more node costs beyond so many, at least, where drafts have at most `most`.
+        """Lower bound for the cost of one more node after `nodes`; drafts have at most `most`.
 
-        That is what the next few do. Curves are stairs: where they are on a step it is what a node
-        of the best size of draft does, behind the step.
+        Normally this is the slope over the next few nodes. Cost curves are staircases: right before
+        a step that slope is too high, so it is capped by the cost per node of the draft size with
+        the lowest cost per node.
         """
         here = (self._forward(nodes + SLOPE_NODES) - self._forward(nodes)) / SLOPE_NODES
         return max(0.0, min(here, self._best_of(most))) + self.everybodys.node_ns
@@ -149,9 +154,9 @@ class VerifyCost:
         *,
         by_choice: bool = True,
     ) -> None:
-        """Takes in what a round took, its draft apart, and what the service says of it.
+        """Records how long a round took without its draft, and the service's timings of it.
 
-        `by_choice`: it was for prices to say whether it has a draft.
+        `by_choice`: prices decided whether the round has a draft.
         """
         rows = nodes + 1
         self.load.observe(rows, timings)
@@ -161,14 +166,15 @@ class VerifyCost:
         self.everybodys.observe(nodes, around, is_shared=is_shared, by_choice=by_choice)
 
     def is_shared(self, timings: ServiceTimings) -> bool:
-        """Whether others have to do with how long that verification took.
+        """Whether other sessions influenced how long that verification took.
 
-        The first ones of a crowd do not make a load yet, and wait for its prompts.
+        `load` alone does not tell: at the beginning of a burst its median is not up yet, but rounds
+        already wait for the prompts of the burst.
         """
         return self.load.is_shared or timings.is_shared
 
     def _best_of(self, most: int) -> float:
-        """What a node of the best size of draft costs."""
+        """Forward time per node, for the draft size up to `most` at which it is lowest."""
         forwards = self._until(most)
         if self._best is None or self._best[0] != most:
             none, *others = forwards
@@ -177,7 +183,7 @@ class VerifyCost:
         return self._best[1]
 
     def _until(self, most: int) -> list[float]:
-        """Forwards with 0 to `most` nodes."""
+        """Forward times with 0 to `most` nodes."""
         if self._beside != self.load.others_rows:
             self._beside = self.load.others_rows
             self._forwards.clear()

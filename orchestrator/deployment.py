@@ -1,4 +1,4 @@
-"""A request made ready to run: its sessions, its drafting, its phrases, its budget."""
+"""Prepares requests to run: their sessions, drafting, phrases and budget."""
 
 from __future__ import annotations
 
@@ -42,13 +42,13 @@ from phrase_store.session import PhraseSession
 from phrase_store.store import DraftsFrom, PhraseStore, warm_up
 
 UNMEASURED_DRAFT_TOKEN_NS = 2_000_000.0
-# Of the target's forward with one token: with a shorter one successors cost `fused` more than they
+# If the target's forward of one token takes less than this, successors cost `fused` more than they
 # bring (decision 42).
 RECYCLING_PAYS_NS = 8_000_000.0
 
 
 class Deployment:
-    """Verifiers and drafters with a vocabulary in common."""
+    """Verifiers and drafters with a common vocabulary, and what all requests share."""
 
     def __init__(self, settings: OrchestratorSettings) -> None:
         self.settings = settings
@@ -74,23 +74,23 @@ class Deployment:
 
     @property
     def ready(self) -> bool:
-        """Whether some verifier takes new sessions now."""
+        """Whether a verifier takes new sessions now."""
         return len(self._services.verifiers) > 0
 
     def replicas(self) -> dict[str, Replicas]:
-        """Those of each role."""
+        """The replicas of each role."""
         return {"verifier": self._services.verifiers, "drafter": self._services.drafters}
 
     async def start(self) -> None:
-        """Waits for a verifier, looks once for drafters, and goes on looking in the background.
+        """Waits for a verifier, looks once for drafters, and follows both in the background.
 
-        Raises StartupFailure where no address is given, and Mismatch where the services that
-        answered have another vocabulary or protocol.
+        Raises StartupFailure if no address is given, and Mismatch if the services that answered
+        have another vocabulary or protocol.
         """
         await asyncio.gather(asyncio.to_thread(warm_up), self._services.start())
 
     async def stop(self) -> None:
-        """Closes all connections."""
+        """Closes all connections and the phrase store."""
         DEPLOYMENTS.forget(self)
         await self.grammars.close()
         await self._services.stop()
@@ -124,7 +124,7 @@ class Deployment:
         )
 
     def _without_what_costs_more(self, request: GenerationRequest) -> GenerationRequest:
-        """Without successors where forwards are short; a fixed size takes all sources."""
+        """Drops successors if the target's forwards are short and the draft size is not fixed."""
         if request.strategy != FUSED or request.speculation.max_draft_tokens is not None:
             return request
         costs = cost_line(self.verifier.cost_curve, _context_of(request))
@@ -195,7 +195,7 @@ class Deployment:
         if request.strategy == TOKEN_RECYCLING:
             return Drafting(PhraseSource(phrases) if phrases else None, phrases, choice)
         assert request.strategy == PROMPT_LOOKUP, request.strategy
-        # In an index of its own.
+        # An index of its own: it holds only this request's text.
         own = PhraseSession(
             request.prompt,
             request.likely_left(len(request.prompt)),
@@ -206,7 +206,7 @@ class Deployment:
         return Drafting(PhraseSource(own, most_leaves=1), phrases, choice)
 
     def _phrases(self, request: GenerationRequest) -> PhraseSession | None:
-        """What the request may read, and write for others."""
+        """The phrases that the request reads, and writes for others."""
         return self.store.session(
             request.access(self.verifier.model_fingerprint),
             request.prompt,
@@ -221,12 +221,15 @@ class Deployment:
         )
 
     def _draft_costs(self, request: GenerationRequest) -> CostLine:
-        """Of the draft model's forwards, halfway through; empty while no drafter has answered."""
+        """Time of the draft model's forwards at the request's expected average context length.
+
+        Empty while no drafter has answered.
+        """
         curve = self.drafter.cost_curve if self.drafter is not None else ()
         return cost_line(curve, _context_of(request))
 
     def _gain(self, request: GenerationRequest, draft_token_ns: float) -> Gain:
-        """What drafts bring; at first it is known what a forward of the draft model takes."""
+        """What drafts bring; the first guess is made from the time of a draft forward."""
         method, temperature = request.speculation.method, request.sampling.temperature
         return self._gains.of(method, temperature, draft_token_ns)
 
@@ -258,12 +261,12 @@ def _drafts_from(request: GenerationRequest) -> DraftsFrom:
         return DraftsFrom(
             shared=sources.phrases, own_text=sources.own_text, recycles=sources.recycling
         )
-    # The others only teach: they draft from nothing here, or from an index of their own.
+    # Other strategies only write phrases: they draft nothing here, or from an index of their own.
     reads = request.strategy in DRAFTER_STRATEGIES
     return DraftsFrom(shared=reads, own_text=reads)
 
 
 def _context_of(request: GenerationRequest) -> int:
-    """Tokens that the request holds halfway through."""
+    """Tokens in the request's text halfway through its expected output."""
     held = len(request.prompt)
     return held + request.likely_left(held) // 2

@@ -1,4 +1,4 @@
-"""Who of a role is there: addresses are read, processes asked, and replicas join and leave."""
+"""Discovery of a role's replicas: resolves addresses, polls processes, decides who joins."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from draftloop.rpc.unconnected import tls_trouble
 from orchestrator.addresses import Address, AddressBook
 from orchestrator.replicas import Replica, Replicas
 
-# How often names are looked up, and a replica that is there or missing is asked how it is.
+# Seconds between resolving names, and between polls of a replica that is joined or missing.
 RESOLVE_S = 3.0
 ASK_S = 1.0
 ASK_MISSING_S = 0.25
-# Past this a replica gets no new sessions. Above what a busy one needs for its answer.
+# A replica that takes longer to answer gets no new sessions. A busy one needs less than this.
 ANSWER_S = 3.0
 TLS_SETTING = "services_tls_ca"
 
 ServiceInfo = tuple[ModelInfo, ServiceLoad]
 Ask = Callable[[grpc.aio.Channel, float], Awaitable[ServiceInfo]]
 Open = Callable[[Address], grpc.aio.Channel]
-# Raises Mismatch where a model cannot serve here.
+# Raises Mismatch if a model is not compatible; takes the model and its address.
 RequireFit = Callable[[ModelInfo, str], None]
 
 log = logs.get(__name__)
@@ -35,21 +35,21 @@ log = logs.get(__name__)
 
 @dataclass(slots=True, eq=False)
 class Watched:
-    """A replica that is asked how it is, again and again, and why it takes no sessions, if so."""
+    """A replica that is polled, and the reason if it takes no sessions."""
 
     replica: Replica
     asking: asyncio.Task[None] | None = None
     problem: str = "not asked yet"
-    refused: str = ""  # instance whose refusal is in the log
-    told: str = ""  # problem that is in the log
+    refused: str = ""  # instance whose refusal has been logged
+    told: str = ""  # problem that has been logged
 
 
 class Discovery:
-    """Keeps one role's `replicas` true.
+    """Keeps one role's `replicas` up to date.
 
-    A replica joins when its `Info` answers and its model fits; it leaves when `Info` fails, as it
-    does while the service loads, drains or is gone, and when its name's addresses no longer hold
-    it. Its running sessions are left alone, and its channel stays open until they have ended.
+    A replica joins when its `Info` answers and its model is compatible. It leaves when `Info`
+    fails, as it does while the service loads, drains or is gone, and when its name no longer
+    resolves to it. Its running sessions go on, and its channel stays open until they have ended.
     """
 
     def __init__(
@@ -72,22 +72,22 @@ class Discovery:
         return {each.replica.address: each.problem for each in watched}
 
     async def look(self) -> None:
-        """Asks everybody once. Raises Mismatch where somebody answered and nobody fits."""
+        """Polls all replicas once. Raises Mismatch if some answered and none is compatible."""
         await self._read_addresses()
         watched = list(self._watched.values())
         answers = await asyncio.gather(*(self._answer(each) for each in watched))
         problems: list[Mismatch] = []
-        for each, answer in zip(watched, answers, strict=True):  # the first in the list counts
+        for each, answer in zip(watched, answers, strict=True):  # the first one sets the model
             try:
                 self._judge(each, answer)
             except Mismatch as problem:
                 problems.append(problem)
-            each.told = each.problem  # by who asks what is missing
+            each.told = each.problem  # the caller reports what is missing
         if problems and not self.replicas:
             raise problems[0]
 
     def follow(self) -> None:
-        """From now on asks by itself, until `stop`."""
+        """Polls in the background from now on, until `stop`."""
         self._reading = asyncio.create_task(self._keep_reading())
 
     async def stop(self) -> None:
@@ -109,9 +109,9 @@ class Discovery:
             try:
                 await self._read_addresses()
                 await self._close_the_left()
-            except StartupFailure as problem:  # certificates, which may be whole again soon
+            except StartupFailure as problem:  # unusable certificates, which may be fixed soon
                 log.error("no connection to a new replica", reason=str(problem))
-            except Exception as error:  # or nobody would join or leave from now on
+            except Exception as error:  # must not end this loop
                 log.error("unforeseen error", exc_info=error)
 
     async def _read_addresses(self) -> None:
@@ -143,13 +143,13 @@ class Discovery:
                 if answer == before:
                     self._tell_trouble(each)
             except Mismatch:
-                pass  # which is in the log
+                pass  # already logged
             except Exception as error:
                 log.error("unforeseen error", exc_info=error)
                 self._leave(each, f"its answer means nothing: {type(error).__name__}")
 
     def _tell_trouble(self, each: Watched) -> None:
-        """Certificates that keep a replica away, once: it may have left for another reason."""
+        """Logs once that certificates keep a replica away; it may have left for another reason."""
         if each.problem != each.told and tls_trouble(each.problem, TLS_SETTING):
             log.warning(f"{self._role} missing", address=each.replica.address, reason=each.problem)
             each.told = each.problem
@@ -161,7 +161,7 @@ class Discovery:
             said = str(error.details() or error.code().name)
             trouble = tls_trouble(said, TLS_SETTING)
             return f"{trouble} ({said})" if trouble else said
-        except Exception as error:  # whatever came, it is no reason to never ask again
+        except Exception as error:  # must not end the polling
             log.error("unforeseen error", exc_info=error)
             return f"its answer cannot be read: {type(error).__name__}"
 
@@ -183,14 +183,14 @@ class Discovery:
             self._leave(each, f"it is the process at {twin.address}")
             return
         if replica.model is None or replica.model.instance_id != model.instance_id:
-            replica.worked()  # another process: what its predecessor did is not its failure
+            replica.worked()  # a new process must not inherit its predecessor's failures
             self.replicas.begin_anew(replica)
         replica.model = model
         replica.report(load)
         self._join(replica)
 
     def _twin(self, replica: Replica, instance_id: str) -> Replica | None:
-        """Who joined by another address of the same process: a name may have one of each family."""
+        """A joined replica that is the same process, as when a name has IPv4 and IPv6 addresses."""
         return next(
             (
                 other for other in self.replicas

@@ -1,4 +1,4 @@
-"""Both doors of the orchestrator, opened and closed together."""
+"""The orchestrator's gRPC and HTTP servers, started and stopped together."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from orchestrator.config import OrchestratorSettings
 from orchestrator.front import Front
 from orchestrator.gateway.server import HttpServer
 
-LAST_WORDS_S = 1.0  # for who is told to end
+LAST_WORDS_S = 1.0  # for ended requests to send their error
 LOOK_S = 0.25
 
 
 class Doors(RoleServer):
-    """The gRPC server, and the HTTP server beside it where there is one."""
+    """The gRPC server and, if there is one, the HTTP server."""
 
     def __init__(
         self,
@@ -29,35 +29,35 @@ class Doors(RoleServer):
         self._following: asyncio.Task[None] | None = None
 
     async def listen(self) -> None:
-        """Raises StartupFailure where an address cannot be had."""
+        """Raises StartupFailure if an address cannot be listened on."""
         if self._http is not None:
             await self._http.listen()
         await super().listen()
 
     async def ready(self) -> None:
-        """HTTP first: who waits for the gRPC address may then use both."""
+        """HTTP first, so that both are usable once the gRPC address is published."""
         if self._http is not None:
             self._http.ready()
         await super().ready()
         self._following = asyncio.create_task(self._follow())
 
     async def _follow(self) -> None:
-        """Has the service's health say what `/ready` does: whether a verifier is there."""
+        """Keeps the gRPC health status equal to `/ready`: whether a verifier is available."""
         while True:
             await asyncio.sleep(LOOK_S)
             await self.welcome(ready=self._front.deployment.ready)
 
     @property
     def busy(self) -> bool:
-        """Whether requests run behind either door."""
+        """Whether either server has running requests."""
         return super().busy or (self._http is not None and self._http.busy)
 
     def end_calls(self) -> None:
-        """Everybody is told."""
+        """Ends all running requests with an error for their clients."""
         self._front.ending.end_all()
 
     async def drain(self) -> None:
-        """One grace period for both; by HTTP everybody may see how it goes, to its end."""
+        """Drains both servers within one grace period; HTTP stops last, so its state is visible."""
         if self._following is not None:
             self._following.cancel()
         if self._http is not None:

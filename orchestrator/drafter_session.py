@@ -1,4 +1,4 @@
-"""One request's session on some drafter. Every failure is an Unavailable: the loop goes on."""
+"""One request's session on a drafter. Every failure is an Unavailable, so the loop goes on."""
 
 from __future__ import annotations
 
@@ -21,23 +21,24 @@ log = logs.get(__name__)
 
 
 class DrafterSession(Session[DrafterStream]):
-    """Rounds go without a drafter until it `is_due`.
+    """A session that rounds do without until it `is_due`.
 
-    Its one state is the task that opens it: none before and after a loss, running while the drafter
-    prefills, and done once rounds can be drafted for. A request that was refused has none for good.
+    Its state is the task that opens it: None before opening and after a loss, running while the
+    drafter prefills, and done once it can draft. Once a drafter has refused
+    the request, the session is never opened again.
     """
 
     def __init__(self, replicas: Replicas, terms: SessionTerms, *, target: ModelInfo) -> None:
         super().__init__(replicas, terms)
         self._target = target
-        self._known: int | None = None  # tokens of the text that a replica has computed before
+        self._known: int | None = None  # tokens of the text that a replica has already computed
         self._opening: asyncio.Task[None] | None = None
-        self._refused = False  # this request, by a drafter that cannot do what it asks
+        self._refused = False  # whether a drafter said that it cannot serve this request
         self._waits_s = 0.0
 
     @property
     def asked_for(self) -> bool:
-        """Whether it is open or opening."""
+        """Whether the session is open or opening."""
         return self._opening is not None
 
     @property
@@ -47,7 +48,7 @@ class DrafterSession(Session[DrafterStream]):
 
     @property
     def is_due(self) -> bool:
-        """Whether the drafter has prefilled, or so soon that a round may wait for it."""
+        """Whether the drafter has prefilled, or a round may still wait for that."""
         return self.is_ready or self._waits_s > 0
 
     def fits(self, committed: Sequence[int]) -> bool:
@@ -55,19 +56,21 @@ class DrafterSession(Session[DrafterStream]):
         return not self._refused and self._has_room(committed)
 
     def fresh(self, committed: Sequence[int]) -> int:
-        """How many tokens a replica would have to compute, as far as was known at the first call.
+        """How many tokens a replica would have to prefill.
 
-        Rounds ask until a session is open, and looking takes its time with a long text.
+        The tokens that a replica has already computed are looked up only at the first call: rounds
+        call this until a session is open, and the look-up is slow for a long text.
         """
         if self._known is None:
             self._known = self._replicas.known(committed, self._terms.request.prefix_group)
         return len(committed) - self._known
 
     def open(self, committed: Sequence[int], waits_s: float | None = None) -> None:
-        """Begins to open on the best replica that is not resting; the drafter prefills at once.
+        """Starts opening on the best replica that is not resting; the drafter then prefills.
 
-        Whoever asks before it has waits once, `waits_s` seconds, or as long as for an answer. Not
-        for a request that was refused, or a text that the draft model has no room for.
+        The first `propose` before it has prefilled waits up to `waits_s` seconds; None: the timeout
+        of an answer. Does nothing if the request was refused, if the text exceeds the draft model's
+        context, or if all replicas are resting.
         """
         if not self.fits(committed):
             return
@@ -85,7 +88,7 @@ class DrafterSession(Session[DrafterStream]):
         budget: DraftBudget,
         offer: DraftTree = EMPTY_TREE,
     ) -> Draft:
-        """A checked draft within the budget. Raises Unavailable where none came in time."""
+        """A checked draft within the budget. Raises Unavailable if none came in time."""
         stream = await self._ready(committed)
         try:
             draft = await stream.propose(committed, verdict, budget, self._fitting(offer))
@@ -101,7 +104,7 @@ class DrafterSession(Session[DrafterStream]):
         return dataclasses.replace(draft, tree=tree)
 
     async def _ready(self, committed: Sequence[int]) -> DrafterStream:
-        """Where to ask. Raises Unavailable where that is nowhere yet; it begins to open then."""
+        """The open stream. Raises Unavailable if there is none; starts opening if necessary."""
         if not self._has_room(committed):
             await self._call_off_opening()
             self._drop()
@@ -118,21 +121,18 @@ class DrafterSession(Session[DrafterStream]):
         return self._stream
 
     def _failed(self, error: DraftloopError) -> Unavailable:
-        """What the round is told of a failure, which costs the session."""
+        """Drops the session after a failure; returns the error that the round gets."""
         self._lose(error)
         return _without(reason_of(error), str(error))
 
     async def _wait_once(self, opening: asyncio.Task[None]) -> None:
-        """For who asks before the drafter has prefilled.
-
-        A drafter that nobody is connected to is not waited for.
-        """
+        """Waits for the prefill, once per opening, and not for a drafter without a connection."""
         if self._replica is not None and self._replica.connected:
             seconds, self._waits_s = self._waits_s, 0.0
             await asyncio.wait({opening}, timeout=seconds)
 
     async def close(self) -> None:
-        """Frees the session, even one that is still opening."""
+        """Frees the session, even if it is still opening."""
         await self._call_off_opening()
         await super().close()
 
@@ -150,7 +150,7 @@ class DrafterSession(Session[DrafterStream]):
         except DraftloopError as error:
             self._refused = _refuses(error)
             self._lose(error)
-        except Exception as error:  # a task of its own: nobody else would hear of it
+        except Exception as error:  # in a task of its own, nobody else would log it
             log.error("unforeseen error", exc_info=error)
             self._lose(error)
         else:
@@ -158,21 +158,24 @@ class DrafterSession(Session[DrafterStream]):
             self._served(committed)
 
     def _has_room(self, committed: Sequence[int]) -> bool:
-        """Whether the draft model's context holds the text and a token more."""
+        """Whether the draft model's context has room for the text and one more token."""
         model = self._replicas.model
         return model is None or len(committed) < model.context_length
 
     def _fitting(self, offer: DraftTree) -> DraftTree:
-        """Of its nodes that its model has, as many as a drafter takes, the best first."""
+        """The offer without tokens unknown to the draft model, cut to as many nodes as it takes.
+
+        The best nodes come first.
+        """
         model = self._replicas.model
         if model is None:
             return offer
         return within(offer, model.vocabulary_size).first(model.max_draft_nodes)
 
     def _check(self, draft: Draft, length: int, budget: DraftBudget) -> None:
-        """A drafter's mistake must cost this draft, not the request.
+        """Raises InvalidInput for an invalid draft, which must cost the draft, not the request.
 
-        Tokens that only its model has are none: one model's output layer may be the larger one.
+        Tokens of the draft model alone pass: its output layer may be larger than the target's.
         """
         if draft.committed_length != length:
             rule = f"must be {length}, the length asked for"
@@ -187,7 +190,7 @@ class DrafterSession(Session[DrafterStream]):
 
     def _lose(self, error: Exception) -> None:
         log.warning("drafter session lost", reason=str(error))
-        if self._refused:  # no failure of the replica: others go on with it
+        if self._refused:  # not the replica's failure: other requests go on using it
             self._drop()
         else:
             super()._lose(error)
@@ -198,11 +201,11 @@ class DrafterSession(Session[DrafterStream]):
 
 
 def _without(reason: str, words: str) -> Unavailable:
-    """What a round is told that goes without the drafter, which is counted."""
+    """Counts a fallback; returns the error for the round that does without the drafter."""
     FALLBACKS.labels(reason).inc()
     return Unavailable(f"drafter: {words}")
 
 
 def _refuses(error: DraftloopError) -> bool:
-    """Whether a drafter cannot do what the request asks; an offer that is none is another's."""
+    """Whether the drafter cannot serve the request. An invalid offer is not the request's fault."""
     return isinstance(error, InvalidInput) and not error.field.startswith("draft.")

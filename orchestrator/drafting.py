@@ -1,4 +1,4 @@
-"""Where a request's drafts come from: nowhere, beside the loop, or the drafter service."""
+"""Where a request's drafts come from: nowhere, free sources in this process, or the drafter."""
 
 from __future__ import annotations
 
@@ -28,10 +28,11 @@ from phrase_store.session import PhraseSession
 
 
 class Proposed(NamedTuple):
-    """A draft that a choice wanted, until its round has ended: see `DraftChoice.observe`.
+    """The current round's draft, if a choice asked for it; kept for `DraftChoice.observe`.
 
-    `draft_ns`: for how long it was waited for. `offer`: what free sources had in its place;
-    `alternative`: the same where the round is looked back at, else None.
+    `draft_ns`: how long the round waited for it.
+    `offer`: what free sources offered instead.
+    `alternative`: details of that offer if the round is to be judged in hindsight, else None.
     """
 
     draft_ns: int
@@ -40,11 +41,11 @@ class Proposed(NamedTuple):
 
 
 class Drafting:
-    """Drafts from `source` alone, in the rounds that `choice` takes; without one it never drafts.
+    """Drafts from `source` alone, in the rounds that `choice` picks; without a choice, never.
 
     A request calls `open` once, then `observe` for the verifier's first token, then `propose` and
-    `observe` in every round, and at last `close`. `observe_delay` and `learn` follow an `observe`
-    where they say something, in moments in which nobody waits.
+    `observe` in every round, and finally `close`. `observe_delay` and `learn` may follow an
+    `observe`; they are called in idle moments, so that they delay nothing.
     """
 
     def __init__(
@@ -56,15 +57,15 @@ class Drafting:
         self._source = source
         self._phrases = phrases
         self._choice = choice
-        self._proposed: Proposed | None = None  # in the round under way
+        self._proposed: Proposed | None = None  # in the current round
 
     def open(self, committed: Sequence[int]) -> None:
-        """Begins to prepare the first draft while the verifier prefills; returns at once."""
+        """Starts preparing the first draft while the verifier prefills; returns immediately."""
 
     async def read(self) -> None:
-        """Takes in the prompt, in pieces between which others have the event loop.
+        """Indexes the prompt in pieces, between which other tasks can run on the event loop.
 
-        The first `observe` or `propose` takes in at once what is left of it.
+        The first `observe` or `propose` indexes whatever is left in one go.
         """
         if self._source is not None:
             await in_pieces(self._source.reading())
@@ -72,7 +73,7 @@ class Drafting:
     async def propose(
         self, committed: Sequence[int], verdict: Verdict | None, budget: DraftBudget
     ) -> Draft:
-        """A draft within the budget. `verdict` is the one on the last draft, if there was one."""
+        """Returns a draft within the budget. `verdict` is that on the last draft, if any."""
         if self._choice is None or not budget.max_nodes or not self._choice.drafts():
             return Draft(tree=EMPTY_TREE, committed_length=len(committed))
         draft = self._choice.cut(self._own_draft(committed, budget))
@@ -81,7 +82,7 @@ class Drafting:
         return draft
 
     def observe(self, outcome: RoundOutcome) -> None:
-        """Takes in what was committed, and of a draft that was judged what it brought."""
+        """Learns from a finished round: its tokens and, if its draft was judged, its success."""
         draft, verdict = outcome.draft, outcome.verdict
         proposed, self._proposed = self._proposed, None
         if self._source is not None:
@@ -91,24 +92,25 @@ class Drafting:
             self._choice.observe(accepted, len(draft), proposed.draft_ns, proposed.offer)
 
     def observe_delay(self, nanoseconds: float) -> None:
-        """Takes in how much longer than expected the observed round of a draft model's draft took.
+        """Records how much longer than expected the last observed round took.
 
-        Its draft apart; negative where it was quicker.
+        Called for rounds with a draft model's draft, whose own time is not counted. Negative if the
+        round was quicker than expected.
         """
         if self._choice is not None:
             self._choice.observe_delay(nanoseconds)
 
     def learn(self, context: Sequence[int], draft: DraftTree, verdict: Verdict) -> None:
-        """Harvests phrases, and keeps successors that the target told of the draft's tokens.
+        """Harvests phrases, and stores the successors that the target reported.
 
-        For quiet moments.
+        `context` ends where the draft began. To be called in idle moments.
         """
         if self._phrases is not None:
             self._phrases.learn(context, draft, verdict)
             self._phrases.recycle(context[-1], draft, verdict)
 
     async def close(self) -> None:
-        """Frees what `open` took."""
+        """Releases what `open` acquired."""
 
     def _own_draft(self, committed: Sequence[int], budget: DraftBudget) -> Draft:
         began = time.perf_counter_ns()
@@ -121,10 +123,10 @@ class Drafting:
 
 
 class ModelDrafting(Drafting):
-    """Drafts from the drafter too, in the rounds that `choice` takes; without one never.
+    """Asks the drafter as well, in the rounds that `choice` picks; without a choice, never.
 
-    `offers`: `source` drafts in every round, and the drafter is asked where its draft is expected
-    to be worth more than that one. Otherwise `source` helps out where the drafter is gone.
+    With `offers`, `source` drafts in every round, and the drafter is asked where its draft is
+    expected to be worth more. Otherwise `source` only replaces a drafter that is unavailable.
     """
 
     _choice: ModelChoice | None
@@ -143,18 +145,19 @@ class ModelDrafting(Drafting):
         self._controller = controller
         self._figures = figures
         self._offers = offers
-        self._unjudged = False  # the last round's draft was the drafter's
-        self._untold: Verdict | None = None  # on its last draft, until it is asked again
+        self._unjudged = False  # whether the last round's draft came from the drafter
+        # Verdict on the drafter's last draft, until it is sent with the next call.
+        self._untold: Verdict | None = None
 
     def open(self, committed: Sequence[int]) -> None:
-        """Lets the drafter prefill, unless it would be for nothing by what is known."""
+        """Opens the drafter's session, which prefills, if that is expected to pay."""
         if self._choice is not None:
             self._choice.open(committed)
 
     async def propose(
         self, committed: Sequence[int], verdict: Verdict | None, budget: DraftBudget
     ) -> Draft:
-        """The draft that is worth most: none, that of free sources, or the drafter's."""
+        """The draft expected to be worth most: none, the free sources' or the drafter's."""
         if self._unjudged:
             self._untold, self._unjudged = verdict, False
         free, chosen = self._free(committed, budget if self._offers else NO_DRAFT)
@@ -181,9 +184,9 @@ class ModelDrafting(Drafting):
         return draft
 
     def observe(self, outcome: RoundOutcome) -> None:
-        """Takes in what was committed, and what it would have taken without the draft model.
+        """Learns from a finished round, also how long it would have taken without the draft model.
 
-        Not of a round whose time is others' business, or whose draft was lost.
+        The latter is skipped if other sessions shared the verification, or if the draft was lost.
         """
         alternative = self._proposed.alternative if self._proposed is not None else None
         if alternative is not None and not (outcome.draft_is_lost or outcome.is_shared):
@@ -191,7 +194,10 @@ class ModelDrafting(Drafting):
         super().observe(outcome)
 
     def _look_back(self, alternative: Alternative, outcome: RoundOutcome) -> None:
-        """Before the round's tokens are phrases of the request."""
+        """Compares the round with its alternative.
+
+        To be called before the round's tokens become phrases of the request.
+        """
         assert self._choice is not None and self._phrases is not None, "there is an alternative"
         took = time.perf_counter_ns() - alternative.began_ns
         without = alternative.nanoseconds(
@@ -205,12 +211,15 @@ class ModelDrafting(Drafting):
             await self._choice.drafter.close()
 
     def _free(self, committed: Sequence[int], budget: DraftBudget) -> tuple[Draft, Selection]:
-        """The draft of free sources, and what of it is worth verifying."""
+        """The free sources' draft, and the part of it that is worth verifying."""
         draft = self._own_draft(committed, budget)
         return draft, self._controller.select(draft.tree)
 
     def _outdone(self, offer: Offer) -> bool:
-        """Whether free sources promise more than the drafter, where nobody asks for prices."""
+        """Whether free sources promise more than the drafter, if the size of drafts is fixed.
+
+        Otherwise `ModelChoice.asks` compares the two.
+        """
         choice = self._choice
         return choice is not None and self._controller.fixed and choice.advantage(offer) < 0
 
@@ -222,7 +231,7 @@ class ModelDrafting(Drafting):
         budget: DraftBudget,
         free: Draft,
     ) -> Draft:
-        """The drafter's draft; `heard` is the verdict on its last one. Raises Unavailable."""
+        """The drafter's draft; `heard` is the verdict on its previous one. Raises Unavailable."""
         return await model.drafter.propose(committed, heard, budget)
 
     def _without_model(self, draft: Draft, chosen: Selection) -> Draft:
@@ -231,7 +240,7 @@ class ModelDrafting(Drafting):
 
 
 def _end(tree: DraftTree, budget: DraftBudget) -> DraftEnd:
-    """Why a source that reads tokens alone proposed no more than this."""
+    """Why a free source ended its draft here."""
     if not len(tree):
         return DraftEnd.NONE
     if len(tree) >= budget.max_nodes:

@@ -1,4 +1,4 @@
-"""The end of what a server does for its clients: who waits is told, not cut off."""
+"""Shutdown of a server's requests: clients get an error instead of a broken connection."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from draftloop.errors import Unavailable
 
 
 class Ending:
-    """Ends whatever runs when it comes, and what begins behind it."""
+    """A shutdown that ends running requests and refuses new ones."""
 
     def __init__(self) -> None:
         self._tells: set[Callable[[], None]] = set()
@@ -18,14 +18,14 @@ class Ending:
 
     @property
     def ended(self) -> bool:
-        """Whether it has come."""
+        """Whether the shutdown has begun."""
         return self._ended
 
     @contextlib.contextmanager
     def told(self, tell: Callable[[], None]) -> Iterator[None]:
-        """For as long as somebody is served, whom `tell` tells. Raises Unavailable after the end.
+        """A context in which a request runs; the shutdown calls its `tell`.
 
-        `tell` must be another one for everybody.
+        `tell` must be a distinct object for every request. Raises Unavailable after the shutdown.
         """
         if self._ended:
             raise stopping()
@@ -37,7 +37,7 @@ class Ending:
 
     @contextlib.asynccontextmanager
     async def within(self, seconds: float | None = None) -> AsyncIterator[None]:
-        """What this task waits for ends by Unavailable at the end, by TimeoutError in that time."""
+        """Ends the task's waiting with Unavailable at shutdown, or TimeoutError after `seconds`."""
         loop = asyncio.get_running_loop()
         ended = False
         limit = asyncio.timeout(seconds)
@@ -52,17 +52,17 @@ class Ending:
                 with self.told(tell):
                     yield
         except (TimeoutError, asyncio.CancelledError):
-            if ended:  # whoever else calls it off now does so because of that
+            if ended:  # any other cancellation now is a consequence of the shutdown
                 raise stopping() from None
             raise
 
     def end_all(self) -> None:
-        """It has come."""
+        """Begins the shutdown."""
         self._ended = True
         for tell in tuple(self._tells):
             tell()
 
 
 def stopping() -> Unavailable:
-    """What clients are told."""
+    """The error that clients get at shutdown."""
     return Unavailable("the server stops; send the request again")

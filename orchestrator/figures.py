@@ -1,4 +1,4 @@
-"""What a generation did and where its time went."""
+"""Statistics of a generation: what its drafts achieved, and where its time went."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from draftloop.tree import (
 
 @dataclass(slots=True)
 class SpeculationFigures:
-    """The drafts of one request and what became of them."""
+    """Statistics of the drafts of one request."""
 
     rounds: int = 0
     draft_tokens: int = 0
@@ -44,7 +44,7 @@ class SpeculationFigures:
     ends: Counter[DraftEnd] = field(default_factory=Counter)
 
     def __add__(self, other: SpeculationFigures) -> SpeculationFigures:
-        """Those of both together."""
+        """The sum of both."""
         names = [each.name for each in fields(self)]
         return SpeculationFigures(
             **{name: _sum(getattr(self, name), getattr(other, name)) for name in names}
@@ -56,7 +56,7 @@ class SpeculationFigures:
         return self.round_tokens / self.rounds if self.rounds else 0.0
 
     def observe(self, proposal: Draft, verdict: Verdict, emitted: int) -> None:
-        """Counts in a round of which `emitted` tokens were kept."""
+        """Counts a round of which `emitted` tokens were kept."""
         draft = proposal.tree
         nodes = verdict.accepted_nodes[:emitted]
         self.ends[proposal.end] += 1
@@ -77,7 +77,7 @@ class SpeculationFigures:
 
 
 def _sum(one: Any, other: Any) -> Any:
-    """Of two figures of a kind: numbers, by place or by name where there are several."""
+    """Sum of two numbers, lists (element by element) or dictionaries (key by key)."""
     if isinstance(one, list):
         return [sum(pair) for pair in zip_longest(one, other, fillvalue=0)]
     if not isinstance(one, dict):
@@ -90,9 +90,10 @@ def _sum(one: Any, other: Any) -> Any:
 
 @dataclass(slots=True)
 class RoundTimes:
-    """Where one round's time went, in nanoseconds: waiting for a draft, for its verdict, all.
+    """Where one round's time went, in nanoseconds.
 
-    `fell_back`: the drafter was waited for and gave no draft. `reopened`: a verifier was lost.
+    `draft_ns`, `verify_ns`: waiting for the draft and for the verdict. `round_ns`: the whole round.
+    `fell_back`: the drafter was asked and gave no draft. `reopened`: a verifier session was lost.
     """
 
     draft_ns: int = 0
@@ -102,7 +103,7 @@ class RoundTimes:
     reopened: bool = False
 
     def hops(self, draft: ServiceTimings, verify: ServiceTimings) -> dict[str, int]:
-        """The round in parts that add up to it."""
+        """The round's time split into parts that add up to it."""
         draft_wire = _beyond(self.draft_ns, draft)
         verify_wire = _beyond(self.verify_ns, verify)
         lost = draft_wire * self.fell_back + verify_wire * self.reopened
@@ -117,13 +118,13 @@ class RoundTimes:
 
 
 def _beyond(waited_ns: int, timings: ServiceTimings) -> int:
-    """How much longer an answer was waited for than its service knows of."""
+    """Waiting time for an answer beyond the time that its service reports."""
     return max(0, waited_ns - timings.service_ns)
 
 
 @dataclass(slots=True)
 class Timings:
-    """Where the time went, in nanoseconds."""
+    """Where a request's time went, in nanoseconds."""
 
     time_to_first_token_ns: int = 0
     decode_ns: int = 0
@@ -136,37 +137,38 @@ class Timings:
 
     @property
     def overhead_per_round_ns(self) -> int:
-        """Median over rounds of what was not a forward pass."""
+        """Median over rounds of the time that was not a forward pass."""
         return int(statistics.median(self.overheads_ns)) if self.overheads_ns else 0
 
     def observe_draft(self, times: RoundTimes, timings: ServiceTimings) -> None:
-        """Counts in a draft."""
+        """Adds a draft."""
         self.draft_ns += times.draft_ns
         self.draft_forward_ns += timings.forward_ns
         if not times.fell_back:
             self.wire_ns += _beyond(times.draft_ns, timings)
 
     def observe_verify(self, times: RoundTimes, timings: ServiceTimings) -> None:
-        """Counts in a verification."""
+        """Adds a verification."""
         self.verify_ns += times.verify_ns
         self.verify_forward_ns += timings.forward_ns
         if not times.reopened:
             self.wire_ns += _beyond(times.verify_ns, timings)
 
     def observe_round(self, round_ns: int, draft: Draft, answer: Verification) -> None:
-        """Counts in what a round took beyond its forward passes."""
+        """Adds the time that a round took beyond its forward passes."""
         forwards = draft.timings.forward_ns + answer.timings.forward_ns
         self.overheads_ns.append(max(0, round_ns - forwards))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Piece:
-    """What one round committed: per token its origin and the text that it made certain.
+    """What one round committed.
 
-    `told` makes the text, which nobody needs before the piece is sent: see `TextStream.later`.
-    `logprobs` has an entry a token where the request asked for them, and is empty otherwise.
-    `draft` is the tree that the round verified, `accepted_nodes` those of it that were accepted,
-    `draft_end` what kept it from being larger.
+    `sources`: where each token came from.
+    `told`: decodes the text that each token made certain; deferred, see `TextStream.later`.
+    `logprobs`: one entry per token if the request asked for them, otherwise empty.
+    `draft`: the tree that the round verified; `accepted_nodes`: its accepted nodes; `draft_end`:
+    why it was not larger.
     """
 
     token_ids: tuple[int, ...]
@@ -179,10 +181,10 @@ class Piece:
 
     @property
     def texts(self) -> tuple[str, ...]:
-        """Per token the text that it made certain."""
+        """For each token, the text that it made certain."""
         return self.told()
 
     @property
     def text(self) -> str:
-        """The text that is certain now and was not before."""
+        """The text that this piece made certain."""
         return "".join(self.texts)

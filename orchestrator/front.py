@@ -1,4 +1,4 @@
-"""What every door has in common, gRPC and HTTP: a request is read, admitted, run and logged."""
+"""What the gRPC and the HTTP server share: a request is read, admitted, run and logged."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ log = logs.get(__name__)
 
 
 class Front:
-    """The doors share one: their requests count against one limit."""
+    """Shared by both servers, so that their requests count against one limit."""
 
     def __init__(self, deployment: Deployment) -> None:
         self.deployment = deployment
@@ -36,7 +36,7 @@ class Front:
         self._limit = RequestLimit(deployment.settings.max_requests)
 
     def caller(self, token: str | None) -> Caller:
-        """Whose API key this is. Raises Unauthenticated where keys are needed and it is none."""
+        """The caller with this API key. Raises Unauthenticated if a valid key is needed."""
         with counting_refusals():
             return self._access.caller(token)
 
@@ -47,11 +47,11 @@ class Front:
         caller: Caller,
         text_form: TextForm = USUAL,
     ) -> Generation:
-        """What a client asks for, checked, to be run until the deadline.
+        """Checks a client's request; returns the generation, ready to run until the deadline.
 
         Raises InvalidInput for the first broken rule, Forbidden for what the caller may not do,
-        Unavailable while no verifier is known, and Overloaded where too many wait to be read.
-        Await it within `reading`: it may take long.
+        Unavailable while no verifier is known, and Overloaded if too many requests wait for their
+        grammar to be tried. Await it within `reading`: it may take long.
         """
         limit = self.deployment.settings.limit(ends_itself=said.ends_itself)
         said = caller.allowed(said, limit)
@@ -60,18 +60,18 @@ class Front:
         return self.deployment.generation(request, deadline)
 
     def begin(self, caller: Caller, count: int = 1) -> None:
-        """Counts so many requests of a caller, before anything of them is looked into.
+        """Counts requests of a caller against the key's rate, before they are parsed.
 
-        What is refused afterwards has been begun. Raises Overloaded past the key's rate.
+        Requests that are refused later count too. Raises Overloaded beyond the rate.
         """
         with counting_refusals():
             caller.begin(count)
 
     @contextlib.contextmanager
     def admitted(self, caller: Caller, count: int = 1) -> Iterator[None]:
-        """Room for so many requests of a caller, for all of them or for none.
+        """A context in which `count` requests of a caller may run: all of them or none.
 
-        Raises Overloaded where too many run.
+        Raises Overloaded if too many run.
         """
         with contextlib.ExitStack() as admitted:
             with counting_refusals():
@@ -81,10 +81,10 @@ class Front:
 
     @contextlib.contextmanager
     def serving(self, generation: Generation, headers: Headers, caller: Caller) -> Iterator[None]:
-        """While one that was admitted runs: counted, traced, and with one log line at its end.
+        """A context in which an admitted request runs: counted, traced, logged once at its end.
 
-        `headers` of the call or HTTP request may name the trace that it is part of. Enter it in the
-        task that serves the request.
+        `headers`: those of the gRPC call or HTTP request, which may name the trace that it belongs
+        to. Enter it in the task that serves the request.
         """
         strategy = generation.request.strategy
         logs.bind_request(generation.request.request_id)
@@ -96,16 +96,16 @@ class Front:
 
 @contextlib.asynccontextmanager
 async def reading(deadline: Deadline) -> AsyncIterator[None]:
-    """Around all that is awaited before a request runs: what is refused there is counted.
+    """A context for everything awaited before a request runs; it counts refusals.
 
-    Raises DeadlineExceeded once the deadline is past.
+    Raises DeadlineExceeded once the deadline has passed.
     """
     try:
         with counting_refusals():
             async with deadline.bounding():
                 yield
     except asyncio.CancelledError:
-        if deadline.reached:  # by gRPC, which was faster than we
+        if deadline.reached:  # gRPC noticed it before we did, and cancelled the call
             count_refused(DeadlineExceeded())
         raise
 
@@ -122,7 +122,7 @@ def _metered(generation: Generation, api_key: str) -> Iterator[None]:
         raise
     finally:
         if isinstance(problem, LEFT) and generation.deadline.reached:
-            problem = DeadlineExceeded()  # which gRPC tells us by a cancel, as it does a client's
+            problem = DeadlineExceeded()  # gRPC cancels the call, as when the client cancels
         output = generation.output_length
         outcome = meter.ended(generation.finish_reason, problem, len(request.prompt), output)
         log.info(

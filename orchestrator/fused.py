@@ -1,8 +1,8 @@
-"""`fused`: all sources in one tree, each node and each draft forward priced, none at all included.
+"""`fused`: one draft tree from all sources, with a price on every node and every draft forward.
 
 Phrases, the request's own text and the target's recycled successors grow one tree in microseconds.
-The draft model reviews and extends it where its forwards are worth their time. What is verified is
-the part of the result that brings in most at the present pace.
+The draft model reviews and extends it where its forwards are worth their time. Of the result, the
+part that is worth most at the present pace is verified; that can be nothing.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ from phrase_store.session import PhraseSession
 
 
 class FusedDrafting(ModelDrafting):
-    """The draft model goes on where the free sources end, in the rounds that `choice` asks it in.
+    """The draft model reviews and extends the free sources' tree, in the rounds `choice` picks.
 
-    Without `choice` it is switched off.
+    Without `choice`, only free sources draft.
     """
 
     def __init__(
@@ -48,7 +48,7 @@ class FusedDrafting(ModelDrafting):
         )
 
     def _outdone(self, offer: Offer) -> bool:
-        """Never: the draft model goes on where the free sources end."""
+        """Always False: the draft model extends the free sources' tree and does not compete."""
         return False
 
     async def _with_model(
@@ -59,14 +59,14 @@ class FusedDrafting(ModelDrafting):
         budget: DraftBudget,
         free: Draft,
     ) -> Draft:
-        """The free sources' tree, which the draft model reviewed and extended."""
+        """The free sources' tree, reviewed and extended by the draft model, and lengthened."""
         draft = await model.drafter.propose(committed, heard, budget, free.tree)
         proposed = Counter(free.tree.sources) + Counter(draft.proposed)
         draft = dataclasses.replace(draft, proposed=proposed)
         return self._lengthened(draft, committed, budget)
 
     def _lengthened(self, draft: Draft, committed: Sequence[int], budget: DraftBudget) -> Draft:
-        """With the phrases that follow the draft model's likeliest end (2402.13720, 3.2)."""
+        """Appends phrases to the draft model's likeliest leaf (2402.13720, section 3.2)."""
         tree, room = draft.tree, budget.max_nodes - len(draft.tree)
         if self._phrases is None or room <= 0:
             return draft
@@ -92,7 +92,7 @@ class FusedDrafting(ModelDrafting):
 
 
 def _likeliest_end(tree: DraftTree, reached: Sequence[float]) -> int | None:
-    """The draft model's likeliest node without children; None where it has none."""
+    """The draft model's likeliest leaf of the tree; None if it has none."""
     inner = set(tree.parents)
     ends = [
         node for node, source in enumerate(tree.sources)

@@ -1,4 +1,4 @@
-"""What rounds with drafts brought of late, in a request and in all before it."""
+"""What recent rounds with drafts brought, in one request and in all similar ones."""
 
 from __future__ import annotations
 
@@ -16,36 +16,38 @@ from orchestrator.budget import EVERYBODYS_MEMORY, Controller
 from orchestrator.hindsight import Hindsight
 from orchestrator.selection import NO_OFFER, Offer
 
-# Of a request, and of all requests of about its temperature: what a request starts from. Few rounds
-# say little: with a shorter memory a draft model is asked where it has just been lucky.
+# Decay per round: of a request's averages, and of those of all similar requests, which a request
+# starts from. With a shorter memory, a draft model would be asked because it was lucky a few times.
 MEMORY, LONG_MEMORY = 0.95, 0.98
-# How many rounds a first guess is worth: what a first try brings must show.
+# Weight of the first guess, in rounds: low enough that the result of a first try shows.
 PRIOR_ROUNDS = 4
-# What free sources offer is partly what the draft model would have found as well: of tokens and
-# nodes beyond the usual ones so much comes on top.
+# Free sources partly offer what the draft model would have found as well. Of offered tokens and
+# nodes beyond the usual number, this share is added to what a draft is expected to bring.
 SHARE_OF_OFFER = 0.6
-# Drafts, of all requests, whose time is remembered. Their median: one in which something stood
-# still says nothing, and a first guess that knows only the forwards is soon corrected.
+# Drafts, of all requests, whose time is remembered. The median is used: one stalled draft then
+# does not count, and a first guess that knows only the time of forwards is soon corrected.
 LATEST_DRAFTS = 16
 # First guesses of a round with a draft: accepted tokens, nodes, draft forwards.
 USUAL_TOKENS, USUAL_NODES, USUAL_FORWARDS = 1.2, 6.0, 3.0
-# Parts of a usual draft. Accepted tokens grow like the root of the nodes: the best come first.
+# Fractions of a usual draft's nodes. The best nodes come first: accepted tokens grow like the
+# square root of the nodes.
 SMALLER_DRAFTS = (1.0, 0.5, 0.25)
-# Rounds, of all requests, after which drafts that do not pay are tried again at the latest.
+# Maximum rounds, of all requests, until drafts that do not pay are tried again.
 LONGEST_WITHOUT = 64
-# The same where the request has no session yet, so that a prompt is prefilled for the try.
+# The same for requests without a drafter session, where a try has to prefill a prompt first; and
+# the minimum.
 SHORTEST_UNOPENED, LONGEST_UNOPENED = 64, 1024
-# Methods, each at one temperature, of which is known what they brought.
+# Maximum number of pairs of method and temperature for which results are kept.
 MOST_METHODS = 128
-# Of a try of a draft model: its service's first answer after a while is the slowest.
+# Rounds of one try of a draft model: after a pause, the service's first answer is the slowest.
 ROUNDS_OF_TRY = 4
 
 
 @dataclass(slots=True)
 class Means:
-    """Of rounds with drafts: accepted tokens, nodes, and what free sources offered.
+    """Averages over rounds with drafts: accepted tokens, nodes, and what free sources offered.
 
-    Where free sources offer something of their own, only rounds with drafts of the draft model.
+    For strategies with a draft model, only rounds that used it count.
     """
 
     memory: float
@@ -56,7 +58,7 @@ class Means:
     rounds: int = 0
 
     def observe(self, accepted: int, nodes: int, offer: Offer) -> None:
-        """Takes in a round with a draft."""
+        """Counts a round with a draft."""
         self.rounds += 1
         share = max(1 - self.memory, 1 / (PRIOR_ROUNDS + self.rounds))
         self.tokens += share * (accepted - self.tokens)
@@ -67,18 +69,18 @@ class Means:
 
 @dataclass(slots=True)
 class SharedGain:
-    """What all requests learn together: what drafts bring, what they take, when to try again."""
+    """What similar requests learn together: what drafts bring, how long they take, when to try."""
 
-    # In nanoseconds, with what a round took longer around them; never empty.
+    # Nanoseconds of the latest drafts, including how much they delayed their round; never empty.
     draft_times: deque[float]
-    _drafts: int = field(init=False, default=0)  # that were observed: the number of the latest
-    # What a draft takes, and what of that no other session has to do with: the quickest of late
-    # waited for nobody.
+    _drafts: int = field(init=False, default=0)  # observed so far: the number of the latest
+    # Median time of a draft; and its time without waiting for other sessions, for which the
+    # quickest of the latest drafts is taken.
     draft_ns: float = field(init=False)
     work_ns: float = field(init=False)
     means: Means = field(default_factory=lambda: Means(LONG_MEMORY))
     hindsight: Hindsight = field(default_factory=Hindsight)
-    # Each request trying by itself would cost short ones much.
+    # Shared by all requests: if each of them made its own tries, short ones would lose much.
     patience: Patience = field(default_factory=lambda: Patience(LONGEST_WITHOUT))
     asking: Patience = field(default_factory=lambda: Patience(ROUNDS_OF_TRY * LONGEST_WITHOUT))
     openings: Patience = field(
@@ -89,18 +91,19 @@ class SharedGain:
         self._summarize()
 
     def observe_draft(self, nanoseconds: float) -> int:
-        """Takes in how long a draft was waited for; its number, for `observe_delay`."""
+        """Records how long a draft was waited for; returns its number, for `observe_delay`."""
         self.draft_times.append(nanoseconds)
         self._drafts += 1
         self._summarize()
         return self._drafts
 
     def observe_delay(self, number: int, nanoseconds: float) -> None:
-        """Takes in how much longer the round of a draft took than it should.
+        """Adds to draft `number` how much longer than expected its round took.
 
-        A draft model leaves the target's caches full of its own: on a small target that is a tenth
-        of the round, which would otherwise be booked on all drafts. Drafts of other requests may
-        have been observed since; of one that is not remembered any more nothing is.
+        A draft model fills the target's processor caches with its own data. With a small target
+        this costs a tenth of the round, which would otherwise be attributed to all drafts. Drafts
+        of other requests may have been observed since; a draft that is no longer remembered is
+        ignored.
         """
         later = self._drafts - number
         if later < len(self.draft_times):
@@ -113,17 +116,17 @@ class SharedGain:
 
 
 class Gain:
-    """A request's own means, which start where everybody's are, beside what all share."""
+    """A request's own averages, which start as those of similar requests, and the shared state."""
 
     def __init__(self, shared: SharedGain) -> None:
         self.shared = shared
         self.means = dataclasses.replace(shared.means, memory=MEMORY)
 
     def worth(self, controller: Controller, offer: Offer = NO_OFFER) -> float:
-        """Expected tokens of a round with a draft, beyond those that its time brings in anyway.
+        """Expected tokens of a round with a draft, minus those that its time brings in anyway.
 
-        `offer`: what free sources have for this round. Where other sessions share the verifier,
-        nodes cost more than in the rounds that are remembered: smaller drafts are thought of, too.
+        `offer`: what free sources offer in this round. If other sessions share the verifier, nodes
+        cost more than in the remembered rounds, so smaller drafts are considered as well.
         """
         usual, shared = self.means, self.shared
         more, larger = offer.tokens - usual.offered_tokens, offer.nodes - usual.offered_nodes
@@ -137,7 +140,10 @@ class Gain:
         return 1 + most - controller.draft_price(shared.draft_ns, shared.work_ns)
 
     def observe(self, accepted: int, nodes: int, draft_ns: int, offer: Offer = NO_OFFER) -> int:
-        """Takes in a round with a draft, here and for everybody; the draft's number there."""
+        """Counts a round with a draft, for this request and for all similar ones.
+
+        Returns the draft's number for `SharedGain.observe_delay`.
+        """
         self.means.observe(accepted, nodes, offer)
         self.shared.means.observe(accepted, nodes, offer)
         return self.shared.observe_draft(draft_ns)
@@ -145,7 +151,7 @@ class Gain:
 
 @dataclass(slots=True)
 class _Everybodys:
-    """What requests that are drafted alike have in common."""
+    """What requests of one method and temperature share."""
 
     pace: Pace = field(default_factory=lambda: Pace(memory=EVERYBODYS_MEMORY))
     gain: SharedGain | None = None
@@ -154,18 +160,22 @@ class _Everybodys:
 class Gains:
     """What rounds with drafts brought in all requests, by method and temperature.
 
-    `method`: see `Speculation.method`. Of those that clients come up with the latest are kept.
+    `method`: see `Speculation.method`. Clients can make up many of them, so only the most recently
+    used ones are kept.
     """
 
     def __init__(self) -> None:
         self._known: OrderedDict[tuple[Hashable, int], _Everybodys] = OrderedDict()
 
     def pace_of(self, method: Hashable, temperature: float) -> Pace:
-        """How fast all requests like it are: one for all of them."""
+        """The pace of all requests of this method and temperature; they share one object."""
         return self._everybodys(method, temperature).pace
 
     def of(self, method: Hashable, temperature: float, draft_token_ns: float) -> Gain:
-        """A request's own, which starts where the others are; a draft forward's time, at first."""
+        """A new request's gain, which starts from what similar requests found.
+
+        `draft_token_ns`: time of a draft forward, from which the very first guess is made.
+        """
         everybodys = self._everybodys(method, temperature)
         if everybodys.gain is None:
             guess = USUAL_FORWARDS * draft_token_ns

@@ -1,4 +1,4 @@
-"""Whether a grammar can be followed, found out in processes that may end of it."""
+"""Finds out whether a grammar can be followed, in separate processes that may crash."""
 
 from __future__ import annotations
 
@@ -20,18 +20,19 @@ from draftloop.model_info import ModelInfo
 from orchestrator.admission import RequestLimit
 
 COMMAND = (sys.executable, "-P", "-m", "draftloop.grammars.trial")
-PROCESSES = 2  # so that one who asks for the impossible does not keep all others waiting
+PROCESSES = 2  # so that one impossible grammar does not keep all other requests waiting
 MOST_REMEMBERED = 256
 
 
 class GrammarTrials:
-    """Tries each grammar once and remembers; processes are started when they are needed."""
+    """Tries each grammar once and caches the result; starts processes when they are needed."""
 
     def __init__(self, folder: Path, most_waiting: int) -> None:
-        """`folder` holds the tokenizer; so many requests may wait for trials."""
+        """`folder` holds the tokenizer; at most `most_waiting` requests may wait for trials."""
         self._folder = folder
         self._waiting = RequestLimit(most_waiting, "requests with a new grammar")
-        # Those that ask for the same wait for the first of them, and try it only where it left.
+        # Requests with the same new grammar wait for the first one's trial; the next one tries it
+        # if the first was cancelled.
         self._first: WeakValueDictionary[tuple[Model, Grammar], asyncio.Lock] = (
             WeakValueDictionary()
         )
@@ -40,9 +41,10 @@ class GrammarTrials:
         self._found: OrderedDict[tuple[Model, Grammar], str | None] = OrderedDict()
 
     async def require(self, grammar: Grammar, served: ModelInfo) -> None:
-        """Raises InvalidInput naming what is wrong with it, Unavailable where nobody can tell.
+        """Returns if the grammar can be followed; this may take seconds.
 
-        Overloaded: too many wait. It may take seconds; who is cancelled takes the trial along.
+        Raises InvalidInput naming what is wrong with it, Unavailable if the trial itself failed, or
+        Overloaded if too many requests wait. Cancelling this also ends the trial.
         """
         grammar.validate()
         grammar.require_end(served.stop_token_ids)
@@ -77,7 +79,7 @@ class GrammarTrials:
         trials = trials or await _Trials.begun(model)
         try:
             found = await trials.ask(grammar)
-        except BaseException:  # whoever asked may have left before the answer
+        except BaseException:  # including cancellation: the answer is still outstanding
             await trials.end()
             raise
         self._idle.append(trials)
@@ -85,13 +87,13 @@ class GrammarTrials:
 
 
 class _Trials:
-    """One process, asked by one task at a time; whatever waits for it does so in a thread."""
+    """One trial process, used by one task at a time; waiting for it happens in a thread."""
 
     def __init__(self, model: Model) -> None:
-        """Takes a few milliseconds.
+        """Starts the process, which takes a few milliseconds.
 
-        By `subprocess`, which starts it without a copy of this process: in one, gRPC's handlers of
-        forks would run, and end it. uvloop makes a copy.
+        Uses `subprocess`, which does not run a forked copy of this process. In a fork, as made by
+        uvloop, gRPC's fork handlers would run and end it.
         """
         self.model = model
         self._exchanging = threading.Lock()
@@ -99,12 +101,12 @@ class _Trials:
             COMMAND,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,  # bombs end loudly
+            stderr=subprocess.DEVNULL,  # crashes of hostile grammars are noisy
         )
 
     @classmethod
     async def begun(cls, model: Model) -> _Trials:
-        """Raises InvalidInput where the tokenizer is none that grammars can be followed with."""
+        """Starts a process. Raises InvalidInput if the tokenizer does not support grammars."""
         trials = cls(model)
         try:
             unfit = await asyncio.to_thread(trials._exchange, asdict(model))
@@ -118,11 +120,11 @@ class _Trials:
         return trials
 
     async def ask(self, grammar: Grammar) -> str | None:
-        """What is wrong with the grammar; None where it can be followed."""
+        """What is wrong with the grammar; None if it can be followed."""
         return await asyncio.to_thread(self._exchange, asdict(grammar))
 
     async def end(self) -> None:
-        """With whatever it is trying, and though who ends it may be cancelled meanwhile."""
+        """Ends the process and any running trial, even if the caller is cancelled meanwhile."""
         self._process.terminate()
         leaving = threading.Thread(target=self._taken_leave_of, daemon=True)
         leaving.start()

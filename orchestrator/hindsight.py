@@ -1,9 +1,10 @@
-"""What rounds that asked the draft model would have taken without it.
+"""How long rounds that asked the draft model would have taken without it.
 
-Before a round its tokens are compared with those that free sources promise for it alone. But where
-a text copies on, these are sure of the rest one token later, and have for nothing what the model
-was asked for; and what asking takes is more than its forwards. Afterwards the text is known, and
-with it how many rounds of free sources it would have been.
+Before a round, the tokens expected from asking are compared with what free sources promise for
+this round alone. That overrates asking. Where a text goes on copying, free sources become sure of
+the rest one token later, and then offer for free what the draft model was asked for. Asking also
+takes longer than the draft model's forwards. After the round the text is known, and so is the
+number of rounds that free sources alone would have needed for it.
 """
 
 from __future__ import annotations
@@ -17,21 +18,21 @@ from orchestrator.budget import Controller
 from orchestrator.selection import Selection
 from phrase_store.session import PhraseSession
 
-# Rounds with the draft model, of all requests, that are looked back at: the first ones, and then
-# one of so many. It takes a tenth of a millisecond, which is booked on the round: so on the fewer.
+# Rounds with the draft model, of all requests, that are judged in hindsight: the first ones, then
+# one in EVERY. Judging takes a tenth of a millisecond, which counts as time of the round.
 FIRST, EVERY = 8, 4
-# So many rounds, at least, share in what is learned; and how many the first guess is worth.
+# Decay per judged round, and the weight of the first guess (0), in rounds.
 MEMORY, PRIOR_ROUNDS = 0.97, 8
-# Tokens: the machine may have stood still.
+# Maximum difference in tokens that one round may report: the machine may have stalled.
 MOST_SAID = 8.0
 
 
 @dataclass(slots=True)
 class Hindsight:
-    """By how much asking is overrated, as all requests have seen.
+    """By how much asking the draft model is overrated, learned from all similar requests.
 
-    Never underrated: the best that could have been done instead is to ask a round later, which is
-    no slower than never, and that is what hindsight compares with.
+    It is never considered underrated. Hindsight compares with not asking at all, while the best
+    alternative may be to ask one round later, which is no slower.
     """
 
     _asked: int = 0
@@ -40,19 +41,19 @@ class Hindsight:
 
     @property
     def overrated(self) -> float:
-        """Tokens by which asking promised more than it brought, in the mean."""
+        """Mean number of tokens by which asking promised more than it brought; at least 0."""
         return max(0.0, -self._difference)
 
     def looks(self, tries: bool = False) -> bool:
-        """Whether to look back at the round that asks now; to be asked once for each.
+        """Whether to judge the round that asks now in hindsight; to be called once per such round.
 
-        Always at one that is a try: nothing else can correct an `overrated` that is too high.
+        Always True for a try: nothing else can correct an `overrated` that is too high.
         """
         self._asked += 1
         return tries or self._asked <= FIRST or self._asked % EVERY == 0
 
     def observe(self, promised: float, brought: float) -> None:
-        """Takes in a round: tokens gained by asking, as `promised` before and as `brought`."""
+        """Records a judged round: tokens gained by asking, as `promised` and as `brought`."""
         self._seen += 1
         share = max(1 - MEMORY, 1 / (PRIOR_ROUNDS + self._seen))
         said = max(-MOST_SAID, min(MOST_SAID, brought - promised))
@@ -61,7 +62,11 @@ class Hindsight:
 
 @dataclass(frozen=True, slots=True)
 class Alternative:
-    """What free sources had, in `own_ns`, for a round that began to ask the draft model."""
+    """What free sources had for a round that asked the draft model instead.
+
+    `chosen`: the part of their draft that was worth verifying. `own_ns`: how long they took to
+    draft. `began_ns`: when the round's drafting began.
+    """
 
     chosen: Selection
     budget: DraftBudget
@@ -71,9 +76,9 @@ class Alternative:
     def nanoseconds(
         self, committed: Sequence[int], new: int, phrases: PhraseSession, controller: Controller
     ) -> float:
-        """Time in which free sources alone would have emitted the last `new` committed tokens.
+        """Time that free sources alone would have needed for the last `new` committed tokens.
 
-        To be asked before `phrases` takes these tokens in.
+        To be called before `phrases` learns these tokens.
         """
         known = len(committed) - new
         before, text = committed[max(0, known - MAX_CONTEXT) : known], committed[known:]
@@ -81,7 +86,7 @@ class Alternative:
         while True:
             hits, left = matched(chosen.tree, text[done:]), new - done
             took = controller.verify_cost.nanoseconds(len(chosen.tree)) + self.own_ns
-            if hits >= left:  # and would have gone on: nobody knows how far
+            if hits >= left:  # its draft may reach further: the text beyond is not known
                 return total + took * left / max(left, 1 + chosen.promised)
             total, done = total + took, done + hits + 1
             if done == new:
@@ -90,7 +95,7 @@ class Alternative:
 
 
 def matched(tree: DraftTree, text: Sequence[int]) -> int:
-    """How many tokens of a text the draft has, from its root on."""
+    """How many tokens of a text the draft predicts correctly, from its root on."""
     node, count = ROOT, 0
     for place, token in enumerate(tree.token_ids):
         if count == len(text):

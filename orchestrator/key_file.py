@@ -1,7 +1,7 @@
 """The file of API keys: who may call, for which tenant, and how much. It holds no key itself.
 
-A key is 32 random bytes, so its plain SHA-256 gives nothing away: there is no list of likely keys
-to try, which is what salts and slow hashes are for, and a request pays microseconds for the check.
+A key is 32 random bytes, so its plain SHA-256 reveals nothing. Salts and slow hashes protect
+against lists of likely passwords, which do not exist here; so the check takes only microseconds.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from draftloop.config import broken_rules
 from draftloop.errors import StartupFailure
 from draftloop.request import TENANT_RULE, is_tenant
 
-KEY_PREFIX = "dl-"  # so that people and secret scanners know one when they see it
+KEY_PREFIX = "dl-"  # so that people and secret scanners recognize a key
 KEY_BYTES = 32
-PLACE = re.compile(r"\(at [^()]*\)$")  # in words that may quote a value
+PLACE = re.compile(r"\(at [^()]*\)$")  # position in an error message that may quote a value
 
 
 class KeyEntry(BaseModel):
-    """One key; a limit that is not given does not exist."""
+    """One key. Limits that are None do not apply."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -39,7 +39,7 @@ class KeyEntry(BaseModel):
     @field_validator("sha256")
     @classmethod
     def _of_something(cls, sha256: str) -> str:
-        if sha256 == hash_of(""):  # of a variable that was not set
+        if sha256 == hash_of(""):  # for example of an unset shell variable
             raise ValueError("must be the hash of a key, not that of an empty text")
         return sha256
 
@@ -51,7 +51,7 @@ class KeyEntry(BaseModel):
         return tenant
 
     def toml(self) -> str:
-        """The entry as it stands in the file."""
+        """The entry as TOML text."""
         values = self.model_dump(exclude_none=True)
         lines = [f"{name} = {_toml_value(value)}" for name, value in values.items()]
         return "\n".join(["[[keys]]", *lines, ""])
@@ -77,7 +77,7 @@ class KeyFile(BaseModel):
 
     @classmethod
     def read(cls, file: Path) -> Self:
-        """Raises StartupFailure naming what is wrong, and never a value: it might be a key."""
+        """Raises StartupFailure naming what is wrong, but never a value: it might be a key."""
         try:
             return cls.model_validate(tomllib.loads(file.read_text(encoding="utf-8-sig")))
         except ValidationError as error:
@@ -94,12 +94,12 @@ class KeyFile(BaseModel):
 
 
 def hash_of(key: str) -> str:
-    """What the file holds of a key."""
+    """The SHA-256 of a key, in hexadecimal, as stored in the file."""
     return hashlib.sha256(key.encode()).hexdigest()
 
 
 def new_key() -> str:
-    """A key that nobody can guess."""
+    """A new random key."""
     return KEY_PREFIX + secrets.token_urlsafe(KEY_BYTES)
 
 

@@ -1,4 +1,4 @@
-"""All roles on this machine, each in a process of its own, from one small configuration."""
+"""Starts all roles on this machine, each in its own process, from one small configuration."""
 
 from __future__ import annotations
 
@@ -21,17 +21,18 @@ from orchestrator.ports import free_where_taken, port_problems
 from orchestrator.role_process import POLL_S, RoleProcess
 from orchestrator.stack_config import StackConfig
 
-# Weights of so many bytes lie in one core's own cache: more threads would lose to their hand-offs.
-# A forward of the bundled 7M draft model takes 1.2 ms on one core and 0.8 on two.
+# Weights up to this many bytes fit into one core's own cache: more threads would lose more by
+# synchronizing than they gain. For comparison: a forward of the bundled 7M draft model takes 1.2 ms
+# on one core and 0.8 ms on two.
 TINY = 4 << 20
-# The verifier, which may be on the same device, needs more for its keys and values.
+# Small, because the verifier, which may be on the same device, needs more for its KV cache.
 DRAFTER_MEMORY_SHARE = 0.2
 
 
-# Settings of roles that have been made one from what was asked for here and their environment.
+# Role settings for which the stack's configuration has already taken the environment into account.
 OURS = ("model", "tokenizer")
 PORTS = {"verifier": "verifier_port", "drafter": "drafter_port", "orchestrator": "port"}
-# What asks for a role's setting, where that is not a setting of its name alone.
+# Stack settings that determine a role's setting, if not the one of the same name.
 ASKED_BY = {
     **{(role, "listen"): {"host", port} for role, port in PORTS.items()},
     ("orchestrator", "http_listen"): {"host", "http_port"},
@@ -54,7 +55,7 @@ class Stack:
             raise StartupFailure(f"no folder for logs can be made: {error}; set TMPDIR") from None
         self.processes: dict[str, RoleProcess] = {}
         self.phrases_url = ""  # of the orchestrator, once it is known
-        self._ports: dict[str, int] = {}  # those that are ours to say
+        self._ports: dict[str, int] = {}  # ports that this stack chooses
         self._on_ready = on_ready or (lambda _: None)
         self._http_address_file = self.folder / "http.address"
         self._start_lock = self.folder / "start.lock"
@@ -66,7 +67,7 @@ class Stack:
 
     @property
     def http_address(self) -> str | None:
-        """Where the HTTP API listens; None where there is none."""
+        """Where the HTTP API listens; None if there is none."""
         if self.config.http_port is None or not self._http_address_file.exists():
             return None
         return self._http_address_file.read_text()
@@ -80,11 +81,11 @@ class Stack:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        """Where something went wrong the logs stay, to be read."""
+        """Stops all roles; keeps the logs if something went wrong."""
         self.stop(keeps_logs=kind is not None and not issubclass(kind, KeyboardInterrupt))
 
     def wait(self) -> RoleProcess:
-        """Blocks until some role's process has ended; returns it."""
+        """Blocks until the process of any role has ended; returns it."""
         while True:
             for process in self.processes.values():
                 if process.process is not None and process.process.poll() is not None:
@@ -96,14 +97,14 @@ class Stack:
         try:
             for process in reversed(self.processes.values()):
                 process.stop()
-        except KeyboardInterrupt:  # asked twice: at once, then, but nothing is left behind
+        except KeyboardInterrupt:  # asked twice: kill them at once, but leave nothing behind
             for process in self.processes.values():
                 process.kill()
         finally:
             self._clear(all_of_it=not keeps_logs or not any(self.folder.glob("*.log")))
 
     def _clear(self, *, all_of_it: bool) -> None:
-        """Leaves logs at the most."""
+        """Removes the folder, or everything in it but the logs."""
         if all_of_it:
             shutil.rmtree(self.folder, ignore_errors=True)
             return
@@ -140,7 +141,7 @@ class Stack:
         self._on_ready(process)
 
     def _require_orchestrator_flags(self) -> None:
-        """It starts last: what is wrong with its settings is said before models are loaded."""
+        """Checks the orchestrator's flags before models are loaded, as it starts last."""
         elsewhere = ("--verifiers", "127.0.0.1:1", "--drafters", "")
         asked = "phrases_url" in self.config.model_fields_set
         phrases = ["--phrases-url", self.config.phrases_url] if asked else []
@@ -167,7 +168,7 @@ class Stack:
             yield from self._other_vocabulary(named)
 
     def _other_vocabulary(self, folders: Mapping[str, Path]) -> Iterator[str]:
-        """The orchestrator would refuse the pair, too, but once both models are loaded."""
+        """Reports models with different vocabularies, which the orchestrator would refuse later."""
         try:
             known = {name: vocabulary_fingerprint(folder, name) for name, folder in folders.items()}
         except StartupFailure as error:
@@ -181,7 +182,7 @@ class Stack:
             )
 
     def _taken_ports(self) -> Iterator[str]:
-        """Chooses the ports first: see `ports.free_where_taken`."""
+        """Chooses the ports (see `ports.free_where_taken`); yields the problems with them."""
         config, named = self.config, self.config.model_fields_set
         ports = {
             name: getattr(config, name)
@@ -225,7 +226,7 @@ class Stack:
         ]
 
     def _flags(self, role: str, **values: object) -> list[str]:
-        """What we say to a role."""
+        """Flags for a role, of those values that this stack sets (`_says`)."""
         flags: list[str] = []
         for name, value in values.items():
             if self._says(role, name):
@@ -233,7 +234,7 @@ class Stack:
         return flags
 
     def _says(self, role: str, name: str) -> bool:
-        """Whether a setting is ours to say: asked for, or not said by the role's environment."""
+        """Whether to pass a setting: if asked for, or if the role's environment does not set it."""
         asked = ASKED_BY.get((role, name), {name}) & self.config.model_fields_set
         said = f"{prefix_of(role)}{name.upper()}" in os.environ
         return name in OURS or bool(asked) or not said
@@ -241,12 +242,12 @@ class Stack:
 
 @contextlib.contextmanager
 def interruptible() -> Iterator[None]:
-    """Turns SIGTERM, and the end of the terminal, into KeyboardInterrupt: one door for all."""
+    """Turns SIGTERM and SIGHUP into KeyboardInterrupt, so that there is one way to stop."""
 
     def interrupt(_number: int, _frame: object) -> None:
         raise KeyboardInterrupt
 
-    # What is ignored stays so: `nohup` wants no end with the terminal's.
+    # Ignored signals stay ignored: `nohup` must survive the end of the terminal.
     both = (signal.SIGTERM, signal.SIGHUP)
     numbers = [number for number in both if signal.getsignal(number) is not signal.SIG_IGN]
     previous = [signal.signal(number, interrupt) for number in numbers]
@@ -258,5 +259,5 @@ def interruptible() -> Iterator[None]:
 
 
 def _is_tiny(folder: Path) -> bool:
-    """Whether a model's weights are too few to be shared out among threads."""
+    """Whether a model is too small for more than one thread."""
     return 0 < sum(file.stat().st_size for file in folder.glob("*.safetensors")) <= TINY

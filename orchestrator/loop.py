@@ -1,7 +1,7 @@
 """One request from prompt to last token: draft, verify, commit, again.
 
-The file to read first. The loop owns the truth: services propose and check, only what is committed
-here is final, and everything can be rebuilt from it.
+The file to read first. The loop owns the committed tokens: services propose and check, only what is
+committed here is final, and all other state can be rebuilt from it.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ STOP, LENGTH = "stop", "length"
 
 @dataclass(slots=True, kw_only=True)
 class Generation:
-    """A request under way. `committed` is prompt and output; it only ever grows."""
+    """A running request. `committed` holds the prompt and the output; it only grows."""
 
     request: GenerationRequest
     verifier: VerifierSession
@@ -55,18 +55,18 @@ class Generation:
     committed: list[int] = field(init=False)
     timings: Timings = field(default_factory=Timings)
     meter: RequestMeter = field(init=False)
-    _times: RoundTimes = field(init=False, default_factory=RoundTimes)  # of the round under way
-    _reading: asyncio.Task[None] | None = field(init=False, default=None)  # of the prompt, to draft
+    _times: RoundTimes = field(init=False, default_factory=RoundTimes)  # of the current round
+    _reading: asyncio.Task[None] | None = field(init=False, default=None)  # indexes the prompt
     finish_reason: str | None = None
-    cached_prompt_tokens: int = 0  # that the verifier did not have to compute
-    prompt_logprobs: PromptLogprobs | None = None  # once the verifier has opened, if asked for
+    cached_prompt_tokens: int = 0  # prompt tokens that the verifier did not have to compute
+    prompt_logprobs: PromptLogprobs | None = None  # if requested: set when the session is open
 
     def __post_init__(self) -> None:
         self.committed = list(self.request.prompt)
         self.meter = RequestMeter(self.request.strategy)
 
     async def run(self) -> AsyncGenerator[Piece, None]:
-        """Yields what was committed, round by round; `finish_reason` is set when it ends."""
+        """Yields what each round committed. `finish_reason` is set when the output ends."""
         started, trace = time.perf_counter_ns(), tracing.current()
         try:
             with trace.child("open"):
@@ -105,16 +105,19 @@ class Generation:
 
     @property
     def output_length(self) -> int:
-        """How many they are; a copy of them takes longer with every token."""
+        """Number of tokens generated so far, without the copy that `output` makes of them."""
         return len(self.committed) - len(self.request.prompt)
 
     @property
     def stop_text(self) -> str | None:
-        """The stop text that ended it, if one did."""
+        """The stop text that ended the output, if one did."""
         return self.text.stopped_by
 
     async def _open(self) -> Verification:
-        """Both prefill at once; the verifier's answer holds the first token."""
+        """Opens drafting and verifier session, which prefill at the same time.
+
+        Returns the verifier's answer, which holds the first token.
+        """
         self.drafting.open(self.committed)
         self._reading = asyncio.create_task(self.drafting.read())
         answer = await self.verifier.open(self.committed)
@@ -123,7 +126,10 @@ class Generation:
         return answer
 
     async def _get_ready_to_draft(self, piece: Piece, first: Verification) -> None:
-        """Behind the first token, which waits for no index of a long prompt."""
+        """Finishes indexing the prompt, then observes the first token.
+
+        Called after the first token was yielded: it must not wait for the index of a long prompt.
+        """
         if self._reading is not None:
             await self._reading
         self._observe(piece, first)
@@ -141,7 +147,7 @@ class Generation:
         )
 
     async def _draft(self, verdict: Verdict | None, of: Span) -> Draft:
-        """A draft as large as pays."""
+        """Gets a draft within the current budget and records how long it took."""
         asked, fallbacks = time.perf_counter_ns(), self.figures.fallback_rounds
         with of.child("draft") as span:
             draft = await self.drafting.propose(self.committed, verdict, self._budget())
@@ -157,7 +163,7 @@ class Generation:
         if self.request.strategy == AUTOREGRESSIVE:
             return NO_DRAFT
         left = self.request.max_tokens - self.output_length
-        # The verifier of now may have a shorter context than the request was promised.
+        # The current verifier may have a shorter context than the one that the request relies on.
         context_length = min(self.context_length, self.verifier.context_length)
         room = min(left, context_length - len(self.committed)) - 1
         return self.controller.next_budget(max(room, 0))
@@ -169,13 +175,13 @@ class Generation:
             accepted = len(answer.verdict.accepted_nodes)
             span.note(accepted=accepted, **answer.timings.attributes())
         self._times.verify_ns = time.perf_counter_ns() - asked
-        # Whether the verdict came from another session than the one of the round before.
+        # Whether the verdict comes from a session that was reopened during this round.
         self._times.reopened = self.verifier.reopened > self.figures.reopened_sessions
         self.timings.observe_verify(self._times, answer.timings)
         return answer
 
     def _commit(self, tree: DraftTree, verdict: Verdict, end: DraftEnd = DraftEnd.NONE) -> Piece:
-        """Makes the verdict's tokens final, up to the first reason to end."""
+        """Makes the verdict's tokens final, up to the first one that ends the output."""
         sources = verdict.emitted_sources(tree) if len(tree) else []
         kept: list[int] = []
         texts: list[str] = []
@@ -201,7 +207,8 @@ class Generation:
     def _told(self, kept: list[int], texts: list[str]) -> Callable[[], tuple[str, ...]]:
         """A function that returns the text of each kept token.
 
-        Decoding is put off until it is called, unless stop texts needed it already, as `texts`.
+        Decoding is deferred until that function is called. If there are stop texts, the tokens had
+        to be decoded already, into `texts`.
         """
         ends = self.finish_reason is not None
         if not self.text.may_stop:
@@ -221,11 +228,10 @@ class Generation:
         kept = len(piece.token_ids)
         self.timings.observe_round(round_ns, draft, answer)
         self._times.round_ns = round_ns
-        if self._times.reopened:  # says nothing about drafts, nor about the pace without
+        if self._times.reopened:  # such a round says nothing about drafts or about the pace
             self.figures.reopened_sessions = self.verifier.reopened
             self.controller.limit(self.verifier.max_draft_nodes)
-        # Text, harvesting, counting and pricing wait for the moment in which the next round waits
-        # for a service.
+        # Decoding, pricing, metrics and harvesting run while the next round waits for a service.
         before = len(self.committed) - kept
         context = self.committed[max(0, before - MAX_CONTEXT) : before]
         loop = asyncio.get_running_loop()
@@ -237,11 +243,11 @@ class Generation:
         loop.call_soon(self.drafting.learn, context, draft.tree, answer.verdict)
 
     def _price(self, draft: Draft, answer: Verification, kept: int, times: RoundTimes) -> None:
-        """Learns what drafts cost and how fast tokens come."""
+        """Updates the costs of drafts and verification, and the pace in tokens per second."""
         timings, modelled = answer.timings, draft.timings.forwards > 0
         but_draft = times.round_ns - times.draft_ns
         cost, nodes = self.controller.verify_cost, len(draft.tree)
-        if modelled and not cost.is_shared(timings):  # else others' work would be booked on it
+        if modelled and not cost.is_shared(timings):  # other sessions' work is not the draft's
             self.drafting.observe_delay(but_draft - cost.nanoseconds(nodes))
         by_choice = self.request.strategy != AUTOREGRESSIVE
         cost.observe(nodes, but_draft, timings, by_choice=by_choice)

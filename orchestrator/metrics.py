@@ -1,7 +1,7 @@
-"""What the orchestrator tells of its requests, rounds and drafts. See docs/metrics.md.
+"""The orchestrator's metrics of requests, rounds and drafts. See docs/metrics.md.
 
-Strategies, sources and positions are known in advance, so their series are found before the first
-request: a round costs some microseconds.
+Strategies, sources and positions are known in advance, so most of their series are looked up once:
+counting a round takes some microseconds.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from orchestrator.stream import NoAnswer
 if TYPE_CHECKING:
     from orchestrator.deployment import Deployment
 
-# Accepted nodes at these depths have a series of their own, as in vLLM; deeper ones are in the sum.
+# Accepted nodes at these depths have a series each, as in vLLM; deeper ones are only in the total.
 POSITIONS = 16
 
 SUCCESSES = Counter(
@@ -198,14 +198,14 @@ _REASONS = (
     (Unavailable, "unavailable"),
     (DraftloopError, "other"),
 )
-_COUNTING: ContextVar[bool] = ContextVar("counting")  # set where refusals are counted
+_COUNTING: ContextVar[bool] = ContextVar("counting")  # set within `counting_refusals`
 
 
 def _begin(counter: Counter, labels: Iterable[str]) -> None:
-    """Makes series before there is anything to count.
+    """Creates series before there is anything to count.
 
-    An alert adds up failures and successes: a sum with a series that is absent is absent too,
-    however many requests fail before the first success.
+    An alert adds up failures and successes. The sum is absent if one of its series is, however many
+    requests fail before the first success.
     """
     for label in labels:
         counter.labels(label)
@@ -216,13 +216,13 @@ _begin(FAILURES, (*(name for _, name in _REASONS), _INTERNAL))
 
 
 def reason_of(error: BaseException) -> str:
-    """The label of an error."""
+    """The metrics label of an error."""
     return next((name for kind, name in _REASONS if isinstance(error, kind)), _INTERNAL)
 
 
 @contextlib.contextmanager
 def counting_refusals() -> Iterator[None]:
-    """Counts a request that is refused before it runs; once, however many of these are around."""
+    """Counts a request that is refused before it runs; only once if these contexts are nested."""
     within = _COUNTING.set(True)
     try:
         yield
@@ -235,12 +235,12 @@ def counting_refusals() -> Iterator[None]:
 
 
 def count_invalid() -> None:
-    """Counts a request that says something which is none."""
+    """Counts a request with invalid input."""
     FAILURES.labels(_INVALID).inc()
 
 
 def count_refused(error: Exception) -> None:
-    """Counts a request that ended by that before it ran."""
+    """Counts a request that failed with this error before it ran."""
     FAILURES.labels(reason_of(error)).inc()
 
 
@@ -256,7 +256,7 @@ class StrategySeries:
 
 @functools.cache
 def series_of(strategy: str) -> StrategySeries:
-    """For one of the known strategies."""
+    """The series of one of the known strategies."""
     return StrategySeries(
         DRAFTS.labels(strategy),
         DRAFT_TOKENS.labels(strategy),
@@ -266,7 +266,7 @@ def series_of(strategy: str) -> StrategySeries:
 
 
 class RequestMeter:
-    """One request as it goes: `began`, `opened`, rounds, and, whatever happens, `ended`."""
+    """Counts one request. Call `began`, `opened`, `round` for each round, and always `ended`."""
 
     def __init__(self, strategy: str) -> None:
         self._series = series_of(strategy)
@@ -274,12 +274,12 @@ class RequestMeter:
         self._began_ns = 0
 
     def began(self) -> None:
-        """It was admitted."""
+        """The request was admitted."""
         self._began_ns = time.perf_counter_ns()
         self._move(WAITING)
 
     def opened(self, prompt_tokens: int, waited_ns: int, tokens: int) -> None:
-        """Its first token is there."""
+        """The first token has arrived, after `waited_ns`."""
         if self._gauge is not None:
             self._move(RUNNING)
         PROMPT_TOKENS.inc(prompt_tokens)
@@ -287,7 +287,7 @@ class RequestMeter:
         FIRST_TOKEN.observe(waited_ns / 1e9)
 
     def round(self, draft: Draft, answer: Verification, kept: int, times: RoundTimes) -> None:
-        """A round brought `kept` tokens; for a quiet moment."""
+        """Counts a round that brought `kept` tokens. To be called in an idle moment."""
         self._count_tokens(draft, answer, kept)
         seconds = times.round_ns / 1e9
         ROUND_TIME.observe(seconds)
@@ -302,7 +302,7 @@ class RequestMeter:
     def ended(
         self, finish_reason: str | None, error: BaseException | None, prompt: int, output: int
     ) -> str:
-        """It is over; returns the outcome's name."""
+        """Counts the request's end; returns the name of its outcome."""
         self._move(None)
         LATENCY.observe((time.perf_counter_ns() - self._began_ns) / 1e9)
         REQUEST_PROMPT.observe(prompt)
@@ -311,7 +311,7 @@ class RequestMeter:
             reason = reason_of(error)
             FAILURES.labels(reason).inc()
             return reason
-        # an error that is no Exception: cancelled, or left before it was finished
+        # a BaseException that is no Exception: the client cancelled or left
         outcome = finish_reason or _ABORT
         SUCCESSES.labels(outcome).inc()
         return outcome

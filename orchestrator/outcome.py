@@ -1,4 +1,4 @@
-"""What became of a round."""
+"""The outcome of a round."""
 
 from __future__ import annotations
 
@@ -9,12 +9,13 @@ from draftloop.tree import DraftTree, Verdict
 
 
 class RoundOutcome(NamedTuple):
-    """A round that has ended: its tokens are committed.
+    """A finished round, whose tokens are committed.
 
-    `committed`: prompt and output, of which the last `new` tokens came in this round. `draft`: what
-    was verified, `verdict` what the target said of it. `draft_is_lost`: a draft was proposed, but
-    the verifier's session was lost before it was judged; `draft` is empty then. `is_shared`: other
-    sessions had a part in how long the verification took.
+    `committed`: prompt and output; its last `new` tokens were committed in this round.
+    `draft`: the tree that was verified; `verdict`: the verifier's answer to it.
+    `draft_is_lost`: a draft was proposed, but the verifier session was lost before it was judged;
+    `draft` is empty then.
+    `is_shared`: other sessions influenced how long the verification took.
     """
 
     committed: Sequence[int]

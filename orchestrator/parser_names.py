@@ -1,8 +1,8 @@
-"""What vLLM and SGLang call ways to write reasoning and tool calls, for who comes from there."""
+"""vLLM's and SGLang's names of reasoning and tool call parsers, accepted as aliases of ours."""
 
 from __future__ import annotations
 
-# By the setting that takes them.
+# By setting: their name to ours.
 OTHERS_NAMES = {
     "tool_call_parser": {
         "openai": "harmony",

@@ -1,4 +1,4 @@
-"""Which ports the roles of one machine get: known before seconds are spent on loading models."""
+"""Chooses and checks the ports of all roles on one machine, before models are loaded."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from collections.abc import Iterator, Mapping
 
 from draftloop.suggestion import flag_of
 
-FREE = 0  # a port that stands for any free one
-# Nobody but the launcher must know where these roles listen.
+FREE = 0  # the port number that means any free port
+# Only the launcher needs to know where these roles listen.
 INTERNAL = ("verifier_port", "drafter_port")
 
 
 def free_where_taken(host: str, ports: Mapping[str, int], named: set[str]) -> dict[str, int]:
-    """The ports, where internal ones that nobody has named give way to what has theirs."""
+    """The ports, with FREE for internal ones that are taken, unless the user `named` them."""
     chosen = dict(ports)
     for name in INTERNAL:
         if name in chosen and name not in named and _whose(name, chosen, host):
@@ -24,7 +24,7 @@ def free_where_taken(host: str, ports: Mapping[str, int], named: set[str]) -> di
 
 
 def port_problems(host: str, ports: Mapping[str, int], named: set[str]) -> Iterator[str]:
-    """Why the roles cannot listen there, a line a port; those that were named come first."""
+    """One line per port that cannot be used, with the reason; `named` ports come first."""
     looked_at = {FREE}
     for name in sorted(ports, key=lambda name: name not in named):
         if (port := ports[name]) not in looked_at:
@@ -34,7 +34,7 @@ def port_problems(host: str, ports: Mapping[str, int], named: set[str]) -> Itera
 
 
 def _whose(name: str, ports: Mapping[str, int], host: str) -> str:
-    """Why it cannot have its port; empty where it can."""
+    """Why this role cannot use its port; empty if it can."""
     port = ports[name]
     if port == FREE:
         return ""
@@ -43,7 +43,7 @@ def _whose(name: str, ports: Mapping[str, int], host: str) -> str:
 
 
 def _problem(host: str, port: int) -> str:
-    """Why nothing can listen there, and what to do; empty where it can."""
+    """Why no process can listen there, and what to do; empty if one can."""
     try:
         family = socket.getaddrinfo(host.strip("[]"), port, type=socket.SOCK_STREAM)[0][0]
         with contextlib.closing(socket.socket(family, socket.SOCK_STREAM)) as probe:

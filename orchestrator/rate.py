@@ -1,4 +1,4 @@
-"""So many requests a minute; the next one is told when to come back."""
+"""A limit on requests per minute; those beyond it are told when to retry."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ MINUTE_S = 60.0
 
 
 class RateLimit:
-    """A bucket of `per_minute` tokens, filled evenly: a minute's worth may come at once."""
+    """A token bucket of size `per_minute`, refilled evenly: a minute's worth may come at once."""
 
     def __init__(self, per_minute: int, clock: Callable[[], float] = time.monotonic) -> None:
         self._per_minute = per_minute
@@ -20,7 +20,7 @@ class RateLimit:
         self._filled_at = clock()
 
     def take(self, count: int = 1) -> None:
-        """Counts so many requests. Raises Overloaded, with the time until they are welcome."""
+        """Counts requests. Raises Overloaded, with the time to wait, if they exceed the rate."""
         now = self._clock()
         refill = (now - self._filled_at) * self._per_minute / MINUTE_S
         self._left = min(self._per_minute, self._left + refill)

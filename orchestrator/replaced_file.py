@@ -1,4 +1,4 @@
-"""A file that takes another's place."""
+"""Atomic replacement of a file."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from typing import TextIO
 
 @contextmanager
 def replacing(file: Path) -> Iterator[TextIO]:
-    """A file that is there once it is whole, and is nobody else's business."""
+    """Opens a temporary file that replaces `file` once it is written; only the user can read it."""
     if file.exists() and not file.is_file():  # a pipe, a terminal
         with file.open("w", encoding="utf-8") as target:
             yield target
         return
-    file = file.resolve()  # behind a link, what it leads to
+    file = file.resolve()  # the target of a link is replaced, not the link
     number, name = tempfile.mkstemp(dir=file.parent, prefix=f"{file.name}.")
     try:
         with open(number, "w", encoding="utf-8") as target:

@@ -1,4 +1,4 @@
-"""Replicas of one role: which one a new session goes to, and when a failed one is tried again."""
+"""Replicas of one role: which one a new session goes to, and when a failed one is retried."""
 
 from __future__ import annotations
 
@@ -17,14 +17,15 @@ from orchestrator.beginnings import Beginnings
 
 FIRST_REST_S = 0.25
 LONGEST_REST_S = 5.0
-MOST_DOUBLINGS = 10  # of the first rest: a replica may fail for days, and floats end
-# Of a replica's room, by which it may be busier than another one for the sake of what it knows.
+MOST_DOUBLINGS = 10  # of the first rest: a replica may fail for days, and floats overflow
+# A replica that knows a prefix is preferred while its load exceeds the least by at most this share
+# of its room.
 WORTH_OF_A_BEGINNING = 0.125
 
 
 @dataclass(slots=True, eq=False)
 class Replica:
-    """One process behind one address: its channel, what it says of itself, how it fares here."""
+    """One process at one address: its channel, what it reports, and our experience with it."""
 
     address: str
     channel: grpc.aio.Channel
@@ -38,58 +39,64 @@ class Replica:
 
     @property
     def resting(self) -> bool:
-        """Whether it failed so recently that asking again would be a waste."""
+        """Whether it failed so recently that it should not be asked yet."""
         return time.monotonic() < self.resting_until
 
     @property
     def connected(self) -> bool:
-        """Whether its connection stands, as it does once it has answered and until it dies.
+        """Whether its connection is up, which it is from its first answer until it dies.
 
-        One that is gone without a refusal, with its container's address, would keep a new session
-        waiting for seconds while another replica could have taken it.
+        A container that has vanished together with its address refuses nothing. It would keep a new
+        session waiting for seconds while another replica could have taken it.
         """
         return self.channel.get_state() is grpc.ChannelConnectivity.READY
 
     @property
     def load(self) -> tuple[float, int]:
-        """Sessions by room for them, then what an answer takes; the less, the better.
+        """Sessions as a share of the maximum, then nanoseconds of an answer; smaller is better.
 
-        The sessions of other orchestrators are in the service's own count; ours that came or went
-        since it was made are added.
+        The service's own count includes the sessions of other orchestrators. Our sessions that were
+        opened or closed since that count are added or subtracted.
         """
         known = self._reported.sessions + self.sessions - self._sessions_then
         room = self.model.max_sessions if self.model is not None else 1
         return max(known, self.sessions) / max(room, 1), self._reported.answer_ns
 
     def report(self, load: ServiceLoad) -> None:
-        """Takes in how busy the service says it is."""
+        """Records the load that the service reports."""
         if load.forwards != self._reported.forwards:
             self._moved_at = time.monotonic()
         self._reported, self._sessions_then = load, self.sessions
 
     def unheard_s(self) -> float:
-        """Seconds since it last told of new forwards: who waits while it does is in a queue."""
+        """Seconds since it last reported new forwards.
+
+        While it runs forwards, a session that gets no answer is waiting in a queue.
+        """
         return time.monotonic() - self._moved_at
 
     def failed(self) -> None:
-        """Lets it rest, longer with every failure in a row."""
+        """Lets it rest, longer with every consecutive failure."""
         rest = min(LONGEST_REST_S, FIRST_REST_S * 2 ** min(self.failures, MOST_DOUBLINGS))
         self.failures += 1
         self.resting_until = time.monotonic() + rest
 
     def on_trial(self, seconds: float) -> None:
-        """After a failure one request tries it; the others leave it alone until that one knows."""
+        """Reserves a replica that has failed for one request, which tries it for `seconds`.
+
+        Other requests leave it alone until the result is known.
+        """
         if self.failures:
             self.resting_until = time.monotonic() + seconds
 
     def worked(self) -> None:
-        """Forgives its failures."""
+        """Clears its failures after a success."""
         self.failures = 0
         self.resting_until = 0.0
 
 
 class Replicas:
-    """Those replicas of a role that take new sessions; who joins and leaves, discovery decides."""
+    """The replicas of a role that take new sessions. Discovery decides which join and leave."""
 
     def __init__(self, replicas: Iterable[Replica] = ()) -> None:
         self._replicas = list(replicas)
@@ -99,15 +106,16 @@ class Replicas:
 
     @property
     def model(self) -> ModelInfo | None:
-        """What requests may count on with any of them, or could with the last; None before one.
+        """What requests can rely on with any replica; None before the first one joins.
 
-        The least of all limits; costs are those of the replica that has been there longest.
+        Limits are the smallest of all replicas; everything else, as the costs, is that of the
+        replica that joined first. Once all have left, the last value remains.
         """
         return self._model
 
     @property
     def sessions(self) -> int:
-        """Those that run, on replicas that have left too."""
+        """Number of running sessions, including those on replicas that have left."""
         return sum(replica.sessions for replica in (*self._replicas, *self._left))
 
     def __len__(self) -> int:
@@ -120,39 +128,39 @@ class Replicas:
         return replica in self._replicas
 
     def join(self, replica: Replica) -> None:
-        """From now on it is offered; once more takes in what it says of itself by now."""
+        """Offers the replica for new sessions. Call it again when its reported model changes."""
         if replica not in self._replicas:
             self._replicas.append(replica)
         self._left = [each for each in self._left if each is not replica]
         self._model = self._common() or self._model
 
     def leave(self, replica: Replica) -> None:
-        """It is offered no more; its running sessions go on."""
+        """Stops offering the replica. Its running sessions go on."""
         if replica in self._replicas:
             self._replicas.remove(replica)
             self._left = [*(each for each in self._left if each.sessions), replica]
         self._model = self._common() or self._model
 
     def begin_anew(self, replica: Replica) -> None:
-        """Another process answers there: its predecessor took what it had computed with it."""
+        """Forgets the replica's prefixes: another process, without them, now runs there."""
         self._beginnings.forget(replica)
 
     def served(self, replica: Replica, tokens: Sequence[int], group: str | None) -> None:
-        """The replica has computed this text, for who shares beginnings with the group.
+        """Notes that the replica has computed this text for a group of requests sharing prefixes.
 
-        One that says it keeps no beginnings has forgotten it by now.
+        Ignored for replicas that report no prefix caching.
         """
         keeps = replica.model is not None and replica.model.prefix_caching
         if group is not None and keeps:
             self._beginnings.note(tokens, group, replica)
 
     def by_preference(self, tokens: Sequence[int] = (), group: str | None = None) -> list[Replica]:
-        """In the order in which they should be tried: the connected, the others, those that rest.
+        """Replicas in the order in which to try them: connected, unconnected, then resting ones.
 
-        The first is the one that has computed the longest beginning of the text for the group,
-        unless it is much busier than others; or else the less busy of two taken at random
-        (Mitzenmacher, "The power of two choices in randomized load balancing"): orchestrators that
-        all know the same loads, a moment old, do not all run to the same replica.
+        First comes the replica that has computed the longest prefix of the text for the group,
+        unless it is much busier than others. Otherwise it is the less busy of two random ones
+        (Mitzenmacher, "The power of two choices in randomized load balancing"). So orchestrators
+        that all know the same slightly outdated loads do not all choose the same replica.
         """
         awake = [replica for replica in self._replicas if not replica.resting]
         resting = [replica for replica in self._replicas if replica.resting]
@@ -161,7 +169,7 @@ class Replicas:
         random.shuffle(ready)
         ready[:2] = sorted(ready[:2], key=lambda replica: replica.load)
         ready[1:] = sorted(ready[1:], key=lambda replica: replica.load)
-        # Only where there is a choice: rounds ask until a drafter is back, and a text is long.
+        # Only if there is a choice: rounds call this until a drafter is back, and texts are long.
         known, _ = self._find(tokens, group) if len(ready) > 1 else (None, 0)
         if known in ready:
             least = min(replica.load[0] for replica in ready)
@@ -171,7 +179,7 @@ class Replicas:
         return ready + apart + sorted(resting, key=lambda replica: replica.resting_until)
 
     def known(self, tokens: Sequence[int], group: str | None) -> int:
-        """How many tokens of the text a replica has computed before."""
+        """How many tokens of the text a replica has already computed."""
         return self._find(tokens, group)[1]
 
     def _find(self, tokens: Sequence[int], group: str | None) -> tuple[Replica | None, int]:

@@ -1,4 +1,4 @@
-"""From what a client says to a checked request."""
+"""Turns a client's parameters into a checked request."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from orchestrator.tokenizer import Tokenizer
 
 
 class RequestReader:
-    """Checks everything a client may say. Raises InvalidInput for the first broken rule."""
+    """Checks everything a client may set. Raises InvalidInput for the first broken rule."""
 
     def __init__(
         self, settings: OrchestratorSettings, tokenizer: Tokenizer, grammars: GrammarTrials
@@ -40,12 +40,12 @@ class RequestReader:
         self._settings = settings
         self._tokenizer = tokenizer
         self._grammars = grammars
-        # What takes time to tokenize, of the latest request: its choices share it.
+        # Tokenized texts of the latest request, cached because its choices share them.
         self._prediction_read: tuple[str, tuple[int, ...]] = ("", ())
         self._bad_words_read: tuple[tuple[str, ...], Sequences] = ((), ())
 
     async def read(self, said: GenerationParameters, model: ModelInfo) -> GenerationRequest:
-        """The request that the client's words stand for."""
+        """Returns the checked request. `model`: the target model."""
         prompt = await self._prompt(said, model)
         seed = secrets.randbits(64) if said.seed is None else said.seed
         if said.sampling.grammar is not None:
@@ -61,7 +61,7 @@ class RequestReader:
             request_id=_request_id(said.request_id),
             prompt=prompt,
             sampling=sampling,
-            # with more the context would be full before
+            # more tokens would not fit into the context
             max_tokens=min(max_tokens, model.context_length - len(prompt)),
             speculation=self._speculation(said.speculation, model),
             tenant=_tenant(said.tenant),
@@ -134,14 +134,14 @@ class RequestReader:
 def _stop_token_ids(said: GenerationParameters, model: ModelInfo) -> frozenset[int]:
     if said.stop_token_ids:
         check_token_count("stop_token_ids", len(said.stop_token_ids), model.vocabulary_size)
-        # Before they are a set: integers of any size may all have one hash.
+        # Checked before a set is made of them: huge integers can be chosen to share one hash.
         check_token_ids("stop_token_ids", said.stop_token_ids, model.vocabulary_size)
     stops = frozenset(said.stop_token_ids)
     return stops if said.ignore_eos else stops | frozenset(model.stop_token_ids)
 
 
 def _request_id(said: str) -> str:
-    """The client's own, which goes into every log line and to both model services."""
+    """The client's id, or a new one. It goes into every log line and to both model services."""
     if not said:
         return uuid.uuid4().hex[:12]
     if not is_request_id(said):
@@ -170,7 +170,7 @@ def _stop_texts(texts: tuple[str, ...]) -> tuple[str, ...]:
     if "" in texts:
         raise InvalidInput("stop", "must not hold an empty text", list(texts))
     longest = max(map(len, texts), default=0)
-    if longest > MAX_STOP_LETTERS:  # what may be one's beginning is held back
+    if longest > MAX_STOP_LETTERS:  # output that may begin a stop text is held back
         rule = f"must have texts of at most {MAX_STOP_LETTERS} characters"
         raise InvalidInput("stop", rule, f"{longest} characters")
     return texts

@@ -1,4 +1,4 @@
-"""One role in a process of its own."""
+"""One role in its own process."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from draftloop.errors import StartupFailure
 
 POLL_S = 0.05
 GRACE_FLAG = "--grace-period-s"
-# Beyond a role's own grace period, for what it does after it.
+# Extra time after a role's own grace period, for its cleanup.
 STOP_GRACE_S = 5.0
-# Files of the folder that a user is in are no modules of ours.
+# -P: files in the user's current folder must not be imported as our modules.
 PYTHON = (sys.executable, "-P", "-m")
-LAST_BYTES = 1 << 16  # of a log that are looked at
+LAST_BYTES = 1 << 16  # of a log that are read
 MODULES = {
     "verifier": "verifier_service",
     "drafter": "drafter_service",
@@ -32,13 +32,13 @@ MODULES = {
 
 @functools.cache
 def lifeline() -> int:
-    """A file to read from that ends when this process does, SIGKILL included."""
-    reading, _writing = os.pipe()  # nobody writes; children do not inherit that end
+    """A pipe's read end, which reaches end of file when this process ends, even by SIGKILL."""
+    reading, _writing = os.pipe()  # never written to; children do not inherit the write end
     return reading
 
 
 class Running(Protocol):
-    """What a launcher asks of a process: the part of `subprocess.Popen`."""
+    """The part of `subprocess.Popen` that a launcher needs."""
 
     pid: int
 
@@ -73,16 +73,17 @@ class RoleProcess:
     def _spawn(self, flags: list[str]) -> Running:
         command = [*PYTHON, MODULES[self.role], *flags, "--stop-with-stdin"]
         with self.log_file.open("ab") as log:
-            # A session of its own: Ctrl-C reaches the launcher alone, which stops all in order.
+            # Its own session: Ctrl-C reaches only the launcher, which stops all roles in order.
             return subprocess.Popen(
                 command, stdout=log, stderr=log, stdin=lifeline(), start_new_session=True,
                 env=self.environment,
             )  # fmt: skip
 
     def wait_until_ready(self, deadline: float, limit: str = "its time") -> None:
-        """Raises StartupFailure, with the service's own words, where it ends or takes too long.
+        """Waits until the role is ready.
 
-        `limit` is what the time until the deadline is called, and who can make it longer.
+        Raises StartupFailure, quoting the service's last output, if it ends or takes too long.
+        `limit` describes the time until the deadline and the flag that changes it.
         """
         while not self._address_file.exists():
             log = f"(log: {self.log_file})"
@@ -95,9 +96,9 @@ class RoleProcess:
         self.address = self._address_file.read_text()
 
     def last_words(self) -> str:
-        """The last line of the log's end that is not structured, or else the last one.
+        """The last log line that is not JSON, or else the last line.
 
-        Where a signal ended the process, it has said nothing of that.
+        Adds the signal if one killed the process, as the log does not mention that.
         """
         with self.log_file.open("rb") as log:
             log.seek(max(0, self.log_file.stat().st_size - LAST_BYTES))
@@ -110,7 +111,7 @@ class RoleProcess:
 
     @property
     def _grace_period_s(self) -> float:
-        """The role's own, as it will read it."""
+        """The role's own grace period, as set by its flags or environment."""
         said = self.environment.get(f"{prefix_of(self.role)}GRACE_PERIOD_S")
         for flag, following in pairwise([*self.flags, ""]):
             if flag == GRACE_FLAG:
@@ -128,7 +129,7 @@ class RoleProcess:
             self.process.send_signal(number)
 
     def stop(self) -> None:
-        """SIGTERM, then, if the grace period was not enough, SIGKILL."""
+        """Sends SIGTERM, and SIGKILL if the grace period was not enough."""
         self.kill(signal.SIGTERM)
         if self.process is not None:
             try:
@@ -139,5 +140,5 @@ class RoleProcess:
 
 
 def exec_role(role: str, flags: list[str]) -> None:
-    """Becomes the role's process; services are never imported into this one."""
+    """Replaces this process by the role's, since services are never imported into this one."""
     os.execv(sys.executable, [*PYTHON, MODULES[role], *flags])

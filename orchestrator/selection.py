@@ -12,7 +12,7 @@ from orchestrator.costs import VerifyCost
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """What a draft brings and costs: accepted tokens that it promises, and its nodes."""
+    """What a draft promises and costs: expected accepted tokens, and number of nodes."""
 
     tokens: float = 0.0
     nodes: int = 0
@@ -23,7 +23,7 @@ NO_OFFER = Offer()
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """A part of a draft, what it promises, and whether nodes were left out (`cut`)."""
+    """A part of a draft, its expected accepted tokens, and whether nodes were left out (`cut`)."""
 
     tree: DraftTree
     promised: float
@@ -31,7 +31,7 @@ class Selection:
 
     @property
     def offer(self) -> Offer:
-        """What this part brings and costs."""
+        """What this part promises and costs."""
         return Offer(self.promised, len(self.tree))
 
 
@@ -39,11 +39,12 @@ NOTHING = Selection(EMPTY_TREE, 0.0, cut=False)
 
 
 def select(tree: DraftTree, cost: VerifyCost, rate: float, most: int) -> Selection:
-    """The likeliest nodes, at most `most`, so many that E(n) - rate x T(n) is greatest.
+    """The n likeliest nodes, where n <= `most` maximizes E(n) - rate x T(n); n may be 0.
 
-    E: 1 and the sum of path probabilities; T: the verify curve, which need not be convex; rate in
-    tokens per nanosecond, 0 for all of them. Any number of the likeliest nodes is a tree: no child
-    is likelier than its parent, and ties go by order, parents first.
+    E(n): 1 plus the sum of the n greatest path probabilities. T(n): time of verifying n nodes, in
+    nanoseconds, which need not be convex. `rate`: tokens per nanosecond; 0 selects as many nodes as
+    allowed. The n likeliest nodes always form a tree: no child is likelier than its parent, and
+    ties are broken by order, parents first.
     """
     if not len(tree):
         return NOTHING
@@ -63,7 +64,7 @@ def select(tree: DraftTree, cost: VerifyCost, rate: float, most: int) -> Selecti
 
 
 def cut(draft: Draft, chosen: Selection) -> Draft:
-    """The draft cut to what was chosen of it."""
+    """The draft, cut to the selected part."""
     if not chosen.cut:
         return draft if len(draft.tree) else dataclasses.replace(draft, end=DraftEnd.NONE)
     return dataclasses.replace(
@@ -75,9 +76,9 @@ def cut(draft: Draft, chosen: Selection) -> Draft:
 
 
 def part(tree: DraftTree, nodes: list[int]) -> DraftTree:
-    """The tree of these nodes, in ascending order; with a node they hold its parent."""
+    """The subtree of `nodes`, which are in ascending order and include every node's parent."""
     count = len(nodes)
-    if nodes and nodes[-1] == count - 1:  # what was grown best first is cut behind its best
+    if nodes and nodes[-1] == count - 1:  # a tree that was grown best first keeps a prefix
         return tree.first(count)
     places = {node: place for place, node in enumerate(nodes)} | {ROOT: ROOT}
     return DraftTree(

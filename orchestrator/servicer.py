@@ -1,4 +1,4 @@
-"""The public gRPC face: requests in, text out."""
+"""The public gRPC service: requests in, text out."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ from protos import generation_pb2_grpc
 SERVICE_NAME: str = pb.DESCRIPTOR.services_by_name["Generation"].full_name
 register = generation_pb2_grpc.add_GenerationServicer_to_server
 
-# What the summary's fields hold. Model services say of themselves what they like.
+# Maximum values of the summary's fields. Figures that model services report may exceed them.
 MOST_COUNT, MOST_NS = 2**32 - 1, 2**64 - 1
 
 
 class GenerationServicer(generation_pb2_grpc.GenerationServicer):
-    """Speaks `draftloop.v1.Generation`."""
+    """Implements `draftloop.v1.Generation`."""
 
     def __init__(self, front: Front) -> None:
         self._front = front
@@ -62,7 +62,7 @@ class GenerationServicer(generation_pb2_grpc.GenerationServicer):
     async def GenerateOnce(
         self, request: pb.GenerateOnceRequest, context: grpc.aio.ServicerContext
     ) -> pb.GenerateOnceResponse:
-        """The whole text at once."""
+        """Returns the whole text in one message."""
         caller = self._begin(context)
         generation = await self._generation(request.parameters, context, caller)
         texts: list[str] = []
@@ -103,7 +103,7 @@ class GenerationServicer(generation_pb2_grpc.GenerationServicer):
     async def Info(
         self, request: pb.GenerationInfoRequest, context: grpc.aio.ServicerContext
     ) -> pb.GenerationInfoResponse:
-        """Models, strategies, limits, and the phrases known."""
+        """Models, strategies, limits, and the state of the phrase store."""
         self._caller(context)
         deployment = self._deployment
         drafter = deployment.drafter
@@ -120,11 +120,11 @@ class GenerationServicer(generation_pb2_grpc.GenerationServicer):
     async def _served(
         self, generation: Generation, context: grpc.aio.ServicerContext, caller: Caller
     ) -> AsyncGenerator[Piece, None]:
-        """What is generated; it has its room until all is, however slowly it may be read."""
+        """Runs the generation, which stays admitted until it ends, not until it has been read."""
         headers = context.invocation_metadata() or ()
         front = self._front
         with front.admitted(caller), front.serving(generation, headers, caller):
-            # in what serves, which counts and logs how it ended
+            # inside `serving`, which counts and logs how it ended
             async with front.ending.within(), contextlib.aclosing(generation.run()) as pieces:
                 async for piece in pieces:
                     yield piece
@@ -134,7 +134,7 @@ class GenerationServicer(generation_pb2_grpc.GenerationServicer):
         return self._front.caller(bearer_token(metadata.get("authorization")))
 
     def _begin(self, context: grpc.aio.ServicerContext) -> Caller:
-        """Who calls, one request counted: before anything else is done for it."""
+        """Identifies the caller and counts one request, before anything else is done for it."""
         caller = self._caller(context)
         self._front.begin(caller)
         return caller
@@ -186,5 +186,5 @@ def _summary(generation: Generation) -> pb.GenerationSummary:
 
 
 def _up_to(most: int, numbers: Mapping[str, float]) -> dict[str, Any]:
-    """The numbers, each at most so large."""
+    """The numbers, each capped at `most`."""
     return {name: min(number, most) for name, number in numbers.items()}

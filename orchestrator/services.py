@@ -1,4 +1,4 @@
-"""The model services behind this orchestrator, and which of them fit together."""
+"""The model services that this orchestrator uses, and which of them are compatible."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ class Services:
 
     @property
     def verifiers(self) -> Replicas:
-        """Those that take new sessions."""
+        """The verifiers that take new sessions."""
         return self._verifiers.replicas
 
     @property
     def drafters(self) -> Replicas:
-        """Those that take new sessions."""
+        """The drafters that take new sessions."""
         return self._drafters.replicas
 
     @property
@@ -57,9 +57,10 @@ class Services:
         return self.drafters.model
 
     async def start(self) -> None:
-        """Waits for a verifier, looks once for drafters, and goes on looking until `stop`.
+        """Waits for a verifier, looks once for drafters, and follows both roles until `stop`.
 
-        Raises StartupFailure where no address is given, Mismatch where nobody who answered fits.
+        Raises StartupFailure if no verifier address is given, Mismatch if services of a role
+        answered and none is compatible.
         """
         if not self._settings.verifier_addresses:
             raise StartupFailure("verifiers: must name at least one address; got none")
@@ -104,7 +105,7 @@ class Services:
         )
 
     def _require_verifier(self, info: ModelInfo, address: str) -> None:
-        """The first one's model is the deployment's for as long as this process lives."""
+        """Raises Mismatch unless the model is that of the first verifier of this process."""
         info.require_protocol()
         if info.vocabulary_fingerprint != self._vocabulary_fingerprint:
             raise Mismatch(
@@ -116,7 +117,10 @@ class Services:
             self.verifiers.model.require_same_model(info)
 
     def _require_drafter(self, info: ModelInfo, address: str) -> None:
-        """Once all drafters are gone, the next may bring another draft model."""
+        """Raises Mismatch unless the vocabulary is the target's and the model that of the others.
+
+        Once all drafters are gone, the next one may have another draft model.
+        """
         info.require_protocol()
         self.verifier.require_same_vocabulary(info)
         if self.drafters and self.drafter is not None:

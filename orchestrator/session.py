@@ -1,4 +1,4 @@
-"""What a request's sessions on verifier and drafter have in common."""
+"""Base class of a request's sessions on verifier and drafter."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ AnyStream = TypeVar("AnyStream", bound=Stream)
 
 
 class Session(Generic[AnyStream]):
-    """A stream to one of the replicas, or to none just now."""
+    """A stream to one of the replicas, or to none at the moment."""
 
     def __init__(self, replicas: Replicas, terms: SessionTerms) -> None:
         self._replicas = replicas
@@ -23,7 +23,7 @@ class Session(Generic[AnyStream]):
         self._replica: Replica | None = None
 
     async def close(self) -> None:
-        """Frees the session; for its end, whatever that was."""
+        """Frees the session. To be called at its end, however it ended."""
         if self._stream is not None:
             await self._stream.close()
         self._leave()
@@ -36,7 +36,7 @@ class Session(Generic[AnyStream]):
         return self._replicas.by_preference(committed, self._terms.request.prefix_group)
 
     def _served(self, committed: Sequence[int]) -> None:
-        """Lets sessions that begin alike know where they best go."""
+        """Notes which replica has computed this text, so that similar ones can go there."""
         request = self._terms.request
         if self._replica is not None and not request.prefix_read_only:
             self._replicas.served(self._replica, committed, request.prefix_group)
@@ -48,9 +48,9 @@ class Session(Generic[AnyStream]):
                 self._replica.report(self._stream.load)
 
     def _lose(self, error: Exception) -> None:
-        """Drops the stream. That a client was in a hurry is not the replica's failure.
+        """Drops the stream and counts a failure of the replica.
 
-        Nor is that it has freed a session which was idle for long.
+        A passed client deadline is not the replica's failure, nor that it freed an idle session.
         """
         if self._replica is not None and not isinstance(error, (DeadlineExceeded, SessionGone)):
             self._replica.failed()

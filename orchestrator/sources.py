@@ -13,9 +13,9 @@ from draftloop.tree import ROOT, DraftBudget, DraftTree, TokenSource, Verdict
 from draftloop.tree_builder import TreeBuilder
 from phrase_store.session import PhraseSession
 
-# Chance that a pooled n-gram's next token is the target's: a first guess, for figures only.
+# Probability that a pooled n-gram's next token is the target's: a rough guess, for figures only.
 NGRAM_ESTIMATE = 0.4
-# Of a prompt, taken in at once: some tenths of a millisecond.
+# Prompt tokens indexed in one step, which takes some tenths of a millisecond.
 PIECE_TOKENS = 128
 
 
@@ -23,24 +23,24 @@ class Source(Protocol):
     """Drafts from tokens alone, in microseconds."""
 
     def reading(self) -> Iterator[None]:
-        """Takes in the prompt, a piece a step; the first draft takes in what is left of it."""
+        """Indexes the prompt, one piece per step; the first draft indexes whatever is left."""
 
     def propose(self, committed: Sequence[int], budget: DraftBudget) -> DraftTree:
         """A draft that continues the committed tokens."""
 
     def observe(self, committed: Sequence[int], new: int, draft: DraftTree, said: Verdict) -> None:
-        """Learns from a verdict; the last `new` committed tokens are those that it brought."""
+        """Learns from the verdict `said`, which emitted the last `new` committed tokens."""
 
 
 class PhraseSource:
-    """`prompt_lookup` and the fallback of the others: the likeliest phrases, best first."""
+    """`prompt_lookup`, and the free source of other strategies: the likeliest phrases."""
 
     def __init__(self, phrases: PhraseSession, most_leaves: int | None = None) -> None:
         self._phrases = phrases
         self._most_leaves = most_leaves
 
     def reading(self) -> Iterator[None]:
-        """Indexes the prompt, a piece a step."""
+        """Indexes the prompt, one piece per step."""
         return self._phrases.reading()
 
     def propose(self, committed: Sequence[int], budget: DraftBudget) -> DraftTree:
@@ -48,7 +48,7 @@ class PhraseSource:
         return self._phrases.propose(committed, budget, most_leaves=self._most_leaves)
 
     def observe(self, committed: Sequence[int], new: int, draft: DraftTree, said: Verdict) -> None:
-        """Indexes the new tokens, and learns what the last proposal was worth."""
+        """Indexes the new tokens, and records which nodes of the last proposal were right."""
         start = len(committed) - new
         self._phrases.judge(committed[start:])
         self._phrases.extend(committed[max(0, start - MAX_CONTEXT) : start], committed[start:])
@@ -57,8 +57,8 @@ class PhraseSource:
 class LookaheadSource:
     """`lookahead`: window and pooled n-grams in one forward of the target (2402.02057).
 
-    `reading` takes `text` in, piece by piece; the first draft takes in what is left of it. No
-    n-gram goes on behind one of `stop_token_ids`.
+    `reading` pools the n-grams of `text` piece by piece; the first draft pools whatever is left.
+    No n-gram continues after one of `stop_token_ids`.
     """
 
     def __init__(
@@ -74,7 +74,7 @@ class LookaheadSource:
         self._placed = DraftTree()
 
     def reading(self) -> Iterator[None]:
-        """Takes the prompt's n-grams in, a piece a step."""
+        """Pools the prompt's n-grams, one piece per step."""
         return self._reading
 
     def _read(self, text: Sequence[int]) -> Iterator[None]:
@@ -83,9 +83,10 @@ class LookaheadSource:
             yield
 
     def propose(self, committed: Sequence[int], budget: DraftBudget) -> DraftTree:
-        """The n-grams that follow the last token, merged to a tree, and the window.
+        """The n-grams that follow the last token, merged into a tree, and the window.
 
-        Where there is no room for both, the window has half of it: new n-grams come from there.
+        If the budget has no room for both, up to half of it is kept for the window, which is where
+        new n-grams come from.
         """
         at_once(self._reading)
         depth, nodes = budget.max_depth, budget.max_nodes
@@ -98,7 +99,7 @@ class LookaheadSource:
         return self._placed
 
     def _ngrams(self, first: int, max_depth: int, max_nodes: int) -> TreeBuilder:
-        """Those that follow `first`, as many as fit if they have nothing in common."""
+        """N-grams that follow `first`, at most as many as fit if they share no nodes."""
         parameters, builder = self._parameters, TreeBuilder()
         most = min(parameters.candidates, max_nodes // (parameters.ngram - 1))
         for continuation in self._pool.candidates(first, most):
@@ -107,7 +108,7 @@ class LookaheadSource:
         return builder
 
     def observe(self, committed: Sequence[int], new: int, draft: DraftTree, said: Verdict) -> None:
-        """Moves the window on what the target said after its tokens."""
+        """Advances the window by the target's predictions, and pools the n-grams that result."""
         at_once(self._reading)
         if draft is self._placed and len(said.node_predictions) == len(draft) > 0:
             self._pool.insert(self._window.advance(said.node_predictions))

@@ -32,7 +32,7 @@ from draftloop.errors import StartupFailure
 from draftloop.speculation import FUSED
 from draftloop.suggestion import nearest, unknown
 
-# Both the launcher and other roles than their own must know these.
+# The launcher and more than one role need to know these folders.
 MODELS = {"target": "DRAFTLOOP_VERIFIER_MODEL", "draft": "DRAFTLOOP_DRAFTER_MODEL"}
 
 
@@ -90,19 +90,19 @@ class StackConfig(BaseModel):
     @field_validator("target", "draft")
     @classmethod
     def _home(cls, folder: Path | None) -> Path | None:
-        """Where a shell has left the sign for one's home."""
+        """Expands `~`, which a shell may have left."""
         return folder and folder.expanduser()
 
     @field_validator("verifier_flags", "drafter_flags", "orchestrator_flags", mode="before")
     @classmethod
     def _words(cls, said: Any) -> Any:
-        """As in a shell, or one by one."""
+        """Splits a string as a shell does; a sequence is taken as it is."""
         return tuple(shlex.split(said)) if isinstance(said, str) else said
 
     @field_validator("draft", "http_port", mode="before")
     @classmethod
     def _none(cls, said: Any) -> Any:
-        """A file has no word of its own for nothing."""
+        """Reads "none" as None, because TOML has no null."""
         if said in ("", "none"):
             return None
         if isinstance(said, bool):
@@ -120,10 +120,9 @@ class StackConfig(BaseModel):
 
     @classmethod
     def read(cls, file: Path | None, **overrides: Any) -> Self:
-        """The file's values under the overrides that are not None.
+        """The file's values, replaced by the overrides that are not None.
 
-        Models that neither names are those of the roles' environment variables, if there are any.
-
+        Models that neither names are taken from the roles' environment variables, if set.
         Raises StartupFailure naming the file or the setting that is wrong.
         """
         values: dict[str, Any] = {}
@@ -144,7 +143,7 @@ class StackConfig(BaseModel):
 
 
 def _refuse_unknown(keys: Iterable[str], known: Iterable[str]) -> None:
-    """Raises StartupFailure naming every key that means nothing, and what may have been meant."""
+    """Raises StartupFailure naming every unknown key and what may have been meant."""
     known = list(known)
     if mistakes := [unknown(key, "key", nearest(key, known)) for key in keys if key not in known]:
         raise StartupFailure("\n".join(mistakes))

@@ -1,4 +1,4 @@
-"""One stream to a service: a message out, a message in, within a time, or an error of ours."""
+"""One stream to a service: one message out, one in, within a time limit; errors are translated."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from orchestrator.watchdog import Watchdog, nothing_heard
 
 
 def begun(call: Callable[[], Any]) -> Any:
-    """The call, once it has begun. Raises Unavailable where its channel was closed meanwhile."""
+    """Starts a gRPC call. Raises Unavailable if its channel has been closed meanwhile."""
     try:
         return call()
     except grpc.aio.UsageError as error:
@@ -32,24 +32,25 @@ def begun(call: Callable[[], Any]) -> Any:
 
 
 class NoAnswer(Unavailable):
-    """The service said nothing within the time of one answer."""
+    """The service did not answer within the timeout."""
 
 
 class ServiceFailed(Unavailable):
-    """The service is there and met an error that it did not foresee: it may meet it again."""
+    """The service is reachable but hit an internal error, which may happen again."""
 
 
 class Stream:
-    """Raises Unavailable where the stream broke, no answer came in time or the service failed.
+    """A bidirectional gRPC stream that raises our own errors.
 
-    What the service said on purpose comes as what it was there: InvalidInput, Mismatch, Overloaded.
+    Unavailable: the stream broke, no answer came in time, or the service failed.
+    InvalidInput, Mismatch, Overloaded: as raised by the service.
     DeadlineExceeded: the call's own deadline has passed.
     """
 
     def __init__(self, call: Any, farewell: Any, timeout_s: float) -> None:
         self._call = call
         self._farewell = farewell
-        self._timeout_s = timeout_s  # of an answer, as a rule
+        self._timeout_s = timeout_s  # of an answer, unless `ask` is given another one
         self.load: ServiceLoad | None = None  # as of the last answer
 
     async def ask(
@@ -58,10 +59,10 @@ class Stream:
         timeout_s: float | None = None,
         unheard_s: Callable[[], float] = nothing_heard,
     ) -> Any:
-        """Sends a message and waits for its answer, for `timeout_s` instead of as long as a rule.
+        """Sends a message and waits for its answer, up to `timeout_s` or the stream's timeout.
 
-        Longer where the service gives other signs of life: `unheard_s()` are the seconds since the
-        last.
+        Waits longer as long as the service gives other signs of life: `unheard_s()` returns the
+        seconds since the last one.
         """
         timeout_s = self._timeout_s if timeout_s is None else timeout_s
         with self._our_errors():
@@ -70,16 +71,16 @@ class Stream:
                 answer = await self._call.read()
         if answer is grpc.aio.EOF:
             raise Unavailable("the service ended the stream")
-        if answer is None:  # what gRPC makes of bytes that are no message
+        if answer is None:  # gRPC could not parse the message
             raise Unavailable("the service's answer cannot be read")
         return answer
 
     async def close(self) -> None:
-        """Says that this side has finished; never fails and never waits for an answer."""
+        """Tells the service that this side has finished. Never fails or waits for an answer."""
         try:
             await self._call.write(self._farewell)
             await self._call.done_writing()
-        except Exception:  # gRPC's own, some of them private: the call ended at this very moment
+        except Exception:  # gRPC's, some of them private: the call ended at this very moment
             self._call.cancel()
 
     def cancel(self) -> None:
@@ -104,10 +105,10 @@ class Stream:
             raise (self._gone(meaning) if isinstance(meaning, Unavailable) else meaning) from None
 
     def _gone(self, error: Unavailable) -> DraftloopError:
-        """Whether it is the call's deadline, which only its own time tells.
+        """DeadlineExceeded if the call's deadline has passed, otherwise `error`.
 
-        Where that cuts a message in two, gRPC speaks of an internal error; and who is between may
-        speak of a deadline that is its own.
+        Only the call's remaining time tells: if the deadline cuts a message in two, gRPC reports an
+        internal error, and a proxy in between may report a deadline of its own.
         """
         left = self._call.time_remaining()
         late = left is not None and left < CLOCKS_APART_S
@@ -115,21 +116,21 @@ class Stream:
 
 
 class SessionGone(Unavailable):
-    """The service is there, and has the session no more."""
+    """The service is reachable but no longer has the session."""
 
 
 class Disconnected(Unavailable):
-    """No word of the service's but gRPC's own, which may name addresses: for the log alone."""
+    """An error of gRPC itself, not of the service. It may name addresses: for the log only."""
 
 
-# UNAVAILABLE of who is gone, CANCELLED of what comes in the moment in which a service stops.
+# UNAVAILABLE: the service is gone. CANCELLED: the call came while the service was stopping.
 BY_CORE = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED)
 # INTERNAL of its own making: who is between has reset the stream, which no service of ours does.
 CUT_OFF = ("RST_STREAM", "Internal error from Core")
 
 
 def _meaning(error: grpc.aio.AioRpcError) -> DraftloopError:
-    """The user's mistake, too much load, no time left, or a part that is gone."""
+    """Translates a gRPC error into one of ours."""
     text = error.details() or error.code().name
     if error.code() is grpc.StatusCode.INVALID_ARGUMENT:
         field, _, description = text.partition(": ")

@@ -1,4 +1,4 @@
-"""What the command line shows: text coloured by source, figures, models."""
+"""Output of the command line: text coloured by source, figures, models."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ STYLES = {
 class TextPrinter:
     """Prints a stream's text as it comes, each token in the colour of its source.
 
-    A piece's text is coloured by the share that each of its tokens has of it: tokens and
-    characters do not map one to one, so the split is by order, not exact at the edges.
+    Tokens and characters do not map one to one, so a piece's text is split into equal shares, one
+    per token in order: the edges of the colours are not exact.
     """
 
     def __init__(self, console: Console) -> None:
@@ -46,19 +46,19 @@ class TextPrinter:
             self._console.print(Text(part, style=STYLES[source]), end="", soft_wrap=True)
 
     def legend(self, console: Console) -> None:
-        """Names the colours that were used, on a console that is not the text's own."""
+        """Prints the meaning of the colours used; `console` may differ from the text's."""
         parts = [f"[{STYLES[s] or 'default'}]{SOURCE_NAMES[s]}[/]" for s in sorted(self.seen)]
         console.print(f"[dim]tokens from:[/] {', '.join(parts)}")
 
 
 def show_as_it_is(console: Console, text: str) -> None:
-    """Every character, tabs and carriage returns too: it may go into a file or a pipe."""
+    """Writes text unchanged, with tabs and carriage returns: it may go into a file or a pipe."""
     console.file.write(text)
     console.file.flush()
 
 
 def split_by_source(piece: Piece) -> list[tuple[str, TokenSource]]:
-    """The piece's text in runs of one source, lengths in proportion to their tokens."""
+    """The piece's text in equal parts, one per token, each with its token's source."""
     if not piece.sources:
         return [(piece.text, TokenSource.TARGET)] if piece.text else []
     runs: list[tuple[str, TokenSource]] = []

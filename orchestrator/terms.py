@@ -1,4 +1,4 @@
-"""What a request's sessions are opened with."""
+"""Parameters with which a request's sessions are opened."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from draftloop.request import GenerationRequest
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionTerms:
-    """What a session is for and how long it may take: each answer, and all of it."""
+    """What a session is for, and its time limits: per answer, and for the whole request."""
 
     request: GenerationRequest
     vocabulary_fingerprint: str

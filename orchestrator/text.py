@@ -1,4 +1,4 @@
-"""Text as it grows: whole characters only, and nothing that may be the start of a stop text."""
+"""Streaming text: whole characters only, and nothing that may be the start of a stop text."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from draftloop.request import USUAL, TextForm
 from orchestrator.tokenizer import Tokenizer
 
 REPLACEMENT = "\ufffd"
-# Byte-level and sentencepiece tokenizers need a few tokens before to get spaces and joins right.
+# Byte-level and sentencepiece tokenizers need a few preceding tokens to get spaces and joins right.
 CONTEXT_TOKENS = 6
-# With so many before, what was decoded is not decoded again with the next token.
+# When so many tokens are held, those already decoded are dropped, down to the context.
 MOST_CONTEXT_TOKENS = 24
-# Bytes of a character behind its first.
+# Maximum bytes of a UTF-8 character after its first.
 MOST_CONTINUING = 3
-UNFINISHED = "unexpected end of data"  # as Python says of bytes that more may make a character
+UNFINISHED = "unexpected end of data"  # Python's reason for bytes that more bytes may complete
 
 
 class Told:
-    """Per token the text that it made certain, made when somebody asks."""
+    """The text that each of some tokens made certain, decoded when it is called."""
 
     def __init__(self, stream: TextStream, token_ids: Sequence[int], *, ends: bool) -> None:
         self._stream = stream
@@ -29,7 +29,7 @@ class Told:
         self.texts: tuple[str, ...] | None = None
 
     def __call__(self) -> tuple[str, ...]:
-        """The texts."""
+        """One text per token."""
         self._stream.tell_up_to(self)
         assert self.texts is not None
         return self.texts
@@ -38,8 +38,8 @@ class Told:
 class TextStream:
     """Turns committed tokens into text pieces whose concatenation is the final text.
 
-    What one token more makes certain takes some ten microseconds to find out, or thrice that with
-    cold caches. Where no stop text may end the text, that can wait (`later`).
+    Decoding takes some ten microseconds per token, three times that with cold caches. Without stop
+    texts, it can be deferred (`later`).
     """
 
     def __init__(
@@ -52,9 +52,9 @@ class TextStream:
         stop_token_ids: Collection[int] = (),
         min_tokens: int = 0,
     ) -> None:
-        """`stop_token_ids`: what ends the output, and is as a stop text no part of it.
+        """`stop_token_ids`: tokens that end the output and, like a stop text, are no part of it.
 
-        The text of the first `min_tokens` tokens is none in which a stop text may begin.
+        No stop text is looked for in the text of the first `min_tokens` tokens.
         """
         self._tokenizer = tokenizer
         self._stop = tuple(stop)
@@ -63,15 +63,15 @@ class TextStream:
         self._early = min_tokens
         self._silent = () if form.ending else stop_token_ids
         self._token_ids = self._context(prompt)
-        self._shown = tokenizer.decode(self._token_ids)  # the part of their text that was passed on
+        self._shown = tokenizer.decode(self._token_ids)  # the part of their text already passed on
         self._held = ""
-        self._looked_at = 0  # of what is held, for the beginning of a stop text
+        self._looked_at = 0  # characters of `_held` already searched for a stop text's beginning
         self._waiting: deque[Told] = deque()
-        self.stopped_by: str | None = None  # which of the stop texts was met
+        self.stopped_by: str | None = None  # the stop text that was found
 
     @property
     def stopped(self) -> bool:
-        """Whether a stop text was met."""
+        """Whether a stop text was found."""
         return self.stopped_by is not None
 
     @property
@@ -80,12 +80,12 @@ class TextStream:
         return bool(self._stop)
 
     def later(self, token_ids: Sequence[int], *, ends: bool) -> Told:
-        """What makes the text of these tokens; where it `ends` the rest as well."""
+        """A callable that decodes these tokens; with `ends`, it also returns what was held back."""
         self._waiting.append(Told(self, token_ids, ends=ends))
         return self._waiting[-1]
 
     def tell_up_to(self, last: Told) -> None:
-        """Makes the text of what was put off, up to this, in its order."""
+        """Decodes everything deferred up to and including `last`, in order."""
         while last.texts is None:
             told = self._waiting.popleft()
             texts = [self.push([token]) for token in told.token_ids]
@@ -94,7 +94,7 @@ class TextStream:
             told.texts = tuple(texts)
 
     def push(self, token_ids: Sequence[int]) -> str:
-        """The text that is certain now. Sets `stopped_by` when a stop text was met."""
+        """The text that is certain now and was not before. Sets `stopped_by` at a stop text."""
         if self.stopped:
             return ""
         for token in token_ids:
@@ -110,7 +110,7 @@ class TextStream:
         return self._release()
 
     def finish(self) -> str:
-        """What was held back, a broken character included; a stop text may end in that."""
+        """The text held back so far, including a broken character, up to a stop text in it."""
         if self.stopped:
             return ""
         self._held += self._decoded(whole=False)
@@ -123,7 +123,7 @@ class TextStream:
         if whole and text.endswith(REPLACEMENT):
             certain = self._certain(text)
             if len(certain) <= len(self._shown):
-                return ""  # the last character's bytes are not all here
+                return ""  # the last character is incomplete
         new, self._shown = certain[len(self._shown) :], certain
         if len(self._token_ids) > MOST_CONTEXT_TOKENS:
             self._token_ids = self._breaking() or self._context(self._token_ids)
@@ -132,23 +132,23 @@ class TextStream:
         return new
 
     def _leave_broken(self) -> None:
-        """Forgets the tokens of a character that was told as broken: no others make it whole."""
+        """Drops the tokens of a character that was passed on as broken: it stays broken."""
         while self._token_ids and self._shown.endswith(REPLACEMENT):
             self._token_ids.pop()
             self._shown = self._tokenizer.decode(self._token_ids)
 
     def _certain(self, text: str) -> str:
-        """Of a text that ends in a broken character what no token can change any more."""
+        """The part of a text ending in a broken character that no later token can change."""
         if self._tokenizer.bytewise:
-            return text[:-1]  # one sign stands for all that is there of the last character
+            return text[:-1]  # one replacement character stands for all of the last character
         _, flaw = self._bytes_at_end()
         return self._shown if flaw is not None and flaw.reason == UNFINISHED else text
 
     def _breaking(self) -> list[int]:
-        """The tokens that break all bytes at the end for good; none where they may be characters.
+        """Tokens that make all byte tokens at the end invalid for good; empty if they may be valid.
 
-        Byte fallback makes characters of bytes between other tokens, or, where any of them are no
-        character, a sign of each: whatever comes next, as long as it is bytes.
+        Byte fallback decodes a whole run of byte tokens at once. If any byte of the run is invalid,
+        every byte becomes a replacement character, whatever further bytes follow.
         """
         run, flaw = self._bytes_at_end()
         if flaw is None or flaw.reason == UNFINISHED:
@@ -156,7 +156,7 @@ class TextStream:
         return self._token_ids[len(self._token_ids) - run :][flaw.start : flaw.end + 1]
 
     def _bytes_at_end(self) -> tuple[int, UnicodeDecodeError | None]:
-        """How many tokens at the end stand for bytes by fallback, and why they are no text."""
+        """Number of byte fallback tokens at the end, and the error in decoding them, if any."""
         run = bytearray()
         for token in reversed(self._token_ids):
             if (byte := self._tokenizer.fallback_byte(token)) is None:
@@ -169,10 +169,10 @@ class TextStream:
         return len(run), None
 
     def _context(self, token_ids: Sequence[int]) -> list[int]:
-        """The last tokens, from a character's first byte on.
+        """The last tokens, beginning with the first byte of a character.
 
-        Where bytes stand for characters that a vocabulary has not (sentencepiece's byte fallback),
-        the rest of a character at the beginning would break all bytes behind it.
+        With sentencepiece's byte fallback, where byte tokens spell characters that the vocabulary
+        lacks, a partial character at the beginning would invalidate all bytes after it.
         """
         last = max(0, len(token_ids) - CONTEXT_TOKENS)
         first = max(0, last - MOST_CONTINUING)
@@ -198,12 +198,12 @@ class TextStream:
 
 
 def overlap(text: str, mark: str) -> int:
-    """Length of the longest end of the text that begins the mark, and is not all of it."""
+    """Length of the longest suffix of `text` that is a proper prefix of `mark`."""
     return Beginning(mark).behind(text[max(0, len(text) - len(mark) + 1) :])
 
 
 class Beginning:
-    """The same of a text that grows, of which no letter is looked at again."""
+    """`overlap` for a growing text, without looking at any character twice."""
 
     def __init__(self, mark: str) -> None:
         self._mark = mark
@@ -211,7 +211,7 @@ class Beginning:
         self._matched = 0
 
     def behind(self, text: str) -> int:
-        """With this behind what there was before."""
+        """Appends `text` and returns the overlap of the whole text with the mark."""
         mark, shorter, matched = self._mark, self._shorter, self._matched
         for letter in text:
             while matched and mark[matched] != letter:
@@ -225,10 +225,10 @@ class Beginning:
 
 @functools.lru_cache(maxsize=1024)
 def _shorter(mark: str) -> tuple[int, ...]:
-    """For each beginning of the mark its longest true end that begins the mark too.
+    """For each prefix of the mark, the length of its longest proper suffix that is a prefix too.
 
-    The failure function of Knuth, Morris and Pratt (1977), by which no letter is looked at again
-    and again, whatever clients choose as marks and have the model say.
+    The failure function of Knuth, Morris and Pratt (1977), which keeps the search linear whatever
+    marks and texts clients choose.
     """
     lengths = [0]
     for letter in mark[1:]:

@@ -1,4 +1,4 @@
-"""With whom a verification shares its forward, and who waits for it: what a node costs others."""
+"""Which other sessions share a verification's forward or wait for it."""
 
 from __future__ import annotations
 
@@ -8,43 +8,49 @@ from collections import deque
 from draftloop.pace import Pace
 from draftloop.tree import ServiceTimings
 
-# Verifications, of all requests, whose median is how it is now: a prompt in between says little.
+# Latest verifications, of all requests. Their median is the present load, so that a single prompt
+# in between hardly matters.
 LATEST = 16
-# How long prompts are remembered, and the most of all time that they are taken to need.
+# Decay of the prompts' share of time, and the maximum share that is assumed.
 PROMPTS_MEMORY, MOST_PROMPTS = 0.98, 0.95
 
 
 class VerifierLoad:
-    """The verifier's sessions as all requests of late have seen them.
+    """The verifier's load, as recent verifications of all requests have reported it.
 
-    A row that a forward has more keeps everybody waiting who is in it or behind it, so its time is
-    worth what all of them bring in (decision 14). Alone that is one session.
-    Those whose prompts are run bring in nothing yet, and their rows are none of a round's.
+    One more row in a forward delays all sessions that are in the forward or wait for the next one,
+    so its time is worth what all of them bring in (decision 14). `sessions` is their number: 1 for
+    a session alone. `others_rows` is the number of rows of other sessions in the same forward.
+    Sessions whose prompts are being prefilled are not counted: they bring in nothing yet, and their
+    rows belong to no round.
     """
 
     def __init__(self) -> None:
         self._shared: deque[tuple[int, int]] = deque(maxlen=LATEST)
         self.sessions = 1.0
         self.others_rows = 0
-        self._prompts = Pace(PROMPTS_MEMORY)  # what they took, by what verifications took
+        self._prompts = Pace(PROMPTS_MEMORY)  # time of prompts per time of verifications
 
     def observe(self, rows: int, timings: ServiceTimings) -> None:
-        """Takes in a verification of so many rows. A service that does not say is nobody else's."""
+        """Records a verification with `rows` own rows.
+
+        A service that does not report its load counts as not shared.
+        """
         others = max(0, timings.round_rows - rows)
         sessions = max(1, timings.batch_size - timings.prompts) + timings.waiting
         self._prompts.observe(timings.prompts_ns, timings.service_ns)
         self._shared.append((others, sessions))
         if sessions == self.sessions == 1:
-            return  # one more of what most are like
+            return  # nothing changes: this one is like the median
         self.others_rows = round(statistics.median(others for others, _ in self._shared))
         self.sessions = statistics.median(sessions for _, sessions in self._shared)
 
     @property
     def prompts_share(self) -> float:
-        """Of a verification's time, that which others' prompts take, however small the draft."""
+        """Share of verification time spent on other sessions' prompts, whatever is drafted."""
         return min(self._prompts.rate, MOST_PROMPTS)
 
     @property
     def is_shared(self) -> bool:
-        """Whether others use the verifier at the same time."""
+        """Whether other sessions use the verifier at the same time."""
         return self.sessions > 1

@@ -1,4 +1,4 @@
-"""One request's session on some verifier, as the loop sees it: verdicts, whatever dies."""
+"""One request's session on a verifier. It survives lost replicas by reopening on another one."""
 
 from __future__ import annotations
 
@@ -26,36 +26,42 @@ from orchestrator.session import Session
 from orchestrator.stream import Disconnected, ServiceFailed
 from orchestrator.terms import SessionTerms
 
-# Between attempts: from one to the next twice as long.
+# Pauses between attempts; each is twice as long as the one before.
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.05, 0.5
-# At the same text, of a replica that is there: what it cannot run it could not the next time. More
-# than one, since a forward that fails fails for all that share it, whoever's fault that was.
+# Failures of one reachable replica at the same text, after which it is no longer asked: it would
+# fail again. More than one is allowed, since a failing forward fails for all sessions that share
+# it, whichever of them was the cause.
 MOST_FAILURES = 4
 
 log = logs.get(__name__)
 
 NOT_REACHED = "verifier: none can be reached"
-OURS = ("draft.", "committed_length")  # fields that clients know nothing of
+OURS = ("draft.", "committed_length")  # fields that we set, not the client
 
 
 class VerifierSession(Session[VerifierStream]):
-    """Reopened on the best replica whenever it is lost. Raises DeadlineExceeded in time."""
+    """A session that is reopened on the best replica whenever it is lost.
+
+    Methods raise DeadlineExceeded once the request's deadline has passed.
+    """
 
     def __init__(self, replicas: Replicas, terms: SessionTerms, *, reopen_for_s: float) -> None:
         super().__init__(replicas, terms)
         self._reopen_for_s = reopen_for_s
-        self._failures: Counter[Replica] = Counter()  # at the text of now
-        self._begun = False  # what is said of the request now is said of what we made of it
+        self._failures: Counter[Replica] = Counter()  # at the current text
+        # Whether a replica has accepted the request: an InvalidInput from then on is not the
+        # client's fault.
+        self._begun = False
         self.reopened = 0
 
     @property
     def max_draft_nodes(self) -> int:
-        """Most nodes that it takes in one draft."""
+        """Maximum nodes per draft of the current replica."""
         return self._model.max_draft_nodes if self._model is not None else sys.maxsize
 
     @property
     def context_length(self) -> int:
-        """Most tokens of a text there; a longer one needs another replica."""
+        """Context length of the current replica; a longer text needs another one."""
         return self._model.context_length if self._model is not None else sys.maxsize
 
     @property
@@ -65,11 +71,12 @@ class VerifierSession(Session[VerifierStream]):
     async def open(self, committed: Sequence[int]) -> Verification:
         """Opens on the best replica; the answer holds the next token.
 
-        Raises Unavailable at once where no replica takes the session, Overloaded where one is full.
+        Raises without retrying if no replica takes the session: Overloaded if one of them is full,
+        otherwise the last replica's error, usually Unavailable.
         """
         problem: DraftloopError = Unavailable(NOT_REACHED)
         tried: list[Replica] = []
-        # Anew after every one that failed: that may have taken a while, and others come and go.
+        # Chosen anew after every failure, which may have taken a while: replicas come and go.
         while (replica := self._next(committed, tried)) is not None:
             tried.append(replica)
             try:
@@ -80,7 +87,7 @@ class VerifierSession(Session[VerifierStream]):
                 raise
             except DraftloopError as error:
                 if isinstance(error, InvalidInput) and not self._begun:
-                    raise  # no other replica could answer otherwise
+                    raise  # every other replica would answer the same
                 problem = _kept(problem, _for_clients(error, replica))
                 self._lose(error)
                 continue
@@ -91,7 +98,10 @@ class VerifierSession(Session[VerifierStream]):
         raise problem
 
     def _next(self, committed: Sequence[int], tried: Sequence[Replica]) -> Replica | None:
-        """The best replica that has not failed yet and has room for the text."""
+        """The best replica not tried yet that has room for the text and has not failed too often.
+
+        None if there is none.
+        """
         for replica in self._by_preference(committed):
             room = replica.model is None or len(committed) < replica.model.context_length
             willing = self._failures[replica] < MOST_FAILURES
@@ -100,7 +110,7 @@ class VerifierSession(Session[VerifierStream]):
         return None
 
     async def verify(self, committed: Sequence[int], draft: DraftTree) -> Verification:
-        """The verdict on `draft`; after a loss that on the empty draft, from another session."""
+        """The verdict on `draft`; after a loss, that on an empty draft, from a new session."""
         try:
             if self._stream is None:
                 raise Unavailable("no stream is open")
@@ -112,7 +122,7 @@ class VerifierSession(Session[VerifierStream]):
             if not isinstance(error, InvalidInput):
                 self._lose(error)
             elif error.field.startswith(OURS):
-                self._drop()  # a draft, or a full context: the fault neither of client nor replica
+                self._drop()  # bad draft or full context: neither client nor replica is to blame
             else:
                 raise
             return await self._reopen(committed)
@@ -130,7 +140,8 @@ class VerifierSession(Session[VerifierStream]):
                 if time.monotonic() > give_up or self._none_is_left():
                     raise _lost(error) from None
                 left = self._terms.deadline.remaining()
-                # not all at once that shared a forward: who cannot be run would be among them again
+                # random, so that sessions that shared a failed forward do not all meet again,
+                # including the one that made it fail
                 chosen = pause * random.uniform(0.5, 1.5)
                 await asyncio.sleep(chosen if left is None else min(chosen, left))
                 pause = min(2 * pause, LONGEST_PAUSE_S)
@@ -140,7 +151,7 @@ class VerifierSession(Session[VerifierStream]):
             return answer
 
     def _none_is_left(self) -> bool:
-        """Whether all replicas that are there have failed at the text."""
+        """Whether all known replicas have failed too often at the current text."""
         counts = [self._failures[replica] for replica in self._replicas]
         return bool(counts) and min(counts) >= MOST_FAILURES
 
@@ -155,13 +166,13 @@ class VerifierSession(Session[VerifierStream]):
 
 
 def _kept(problem: DraftloopError, later: DraftloopError) -> DraftloopError:
-    """Of two replicas' problems the one to tell of: who is full knows when to come again."""
+    """The one of two replicas' errors to report: Overloaded first, as it says when to retry."""
     full = [error for error in (problem, later) if isinstance(error, Overloaded)]
     return min(full, key=lambda error: error.retry_after_s, default=later)
 
 
 def _for_clients(error: DraftloopError, replica: Replica) -> DraftloopError:
-    """What clients may hear of it: where our services are is for the log alone."""
+    """The error as clients may see it: addresses of our services go only into the log."""
     if not isinstance(error, Disconnected):
         return error
     log.warning("verifier not reached", address=replica.address, reason=str(error))
@@ -169,5 +180,5 @@ def _for_clients(error: DraftloopError, replica: Replica) -> DraftloopError:
 
 
 def _lost(error: DraftloopError) -> DraftloopError:
-    """What the client is told: that a replica refuses what the request has become is not its."""
+    """The error for the client. An InvalidInput at this stage is not the client's fault."""
     return Unavailable(f"verifier: {error}") if isinstance(error, InvalidInput) else error

@@ -1,4 +1,4 @@
-"""A time limit that other signs of life put off."""
+"""A time limit that other signs of life extend."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ def nothing_heard() -> float:
 
 
 class Watchdog:
-    """`asyncio.timeout(seconds)`, but not before nothing has been heard for as long.
+    """`asyncio.timeout(seconds)` that only fires after as many seconds without a sign of life.
 
-    `unheard_s()`: seconds since the last other sign of life.
+    `unheard_s()`: seconds since the last sign of life.
     """
 
     def __init__(self, seconds: float, unheard_s: Callable[[], float] = nothing_heard) -> None:

@@ -1,4 +1,4 @@
-"""A circuit breaker: leaves a failing service alone, and looks again after a growing pause."""
+"""A circuit breaker: stops calling a failing service, and probes it after growing pauses."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from enum import StrEnum
 
 
 class BreakerState(StrEnum):
-    """Whether calls go through."""
+    """Which calls are let through."""
 
-    CLOSED = "closed"  # all
+    CLOSED = "closed"  # all calls
     OPEN = "open"  # none until the pause is over
-    HALF_OPEN = "half-open"  # one is on its way to find out
+    HALF_OPEN = "half-open"  # a single probe is under way
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,8 +31,9 @@ class BreakerPolicy:
 class CircuitBreaker:
     """Shared by the threads that call one service.
 
-    Whoever was admitted must report `succeeded` or `failed`. Pauses are cut by a random share of
-    up to one half, so that processes that lost the service together do not come back together.
+    Every admitted caller must report `succeeded` or `failed`. Pauses are shortened by a random
+    share of up to one half, so that processes that lost the service together do not probe it
+    together.
     """
 
     def __init__(
@@ -53,7 +54,7 @@ class CircuitBreaker:
 
     @property
     def state(self) -> BreakerState:
-        """Now."""
+        """The current state."""
         return self._state
 
     def admits(self) -> bool:
@@ -67,7 +68,7 @@ class CircuitBreaker:
             return False
 
     def wait_s(self) -> float:
-        """Seconds after which asking again makes sense; 0 where calls go through."""
+        """Seconds to wait before `admits` may return True; 0 while the breaker is closed."""
         with self._lock:
             if self._state is BreakerState.CLOSED:
                 return 0.0
@@ -83,7 +84,7 @@ class CircuitBreaker:
             self._pause_s = self._policy.first_pause_s
 
     def failed(self) -> None:
-        """Reports a failure; where it is open already, a call's that began before it opened."""
+        """Reports a failure; while open, that of a call begun earlier, which changes nothing."""
         with self._lock:
             self._failures += 1
             if self._state is BreakerState.CLOSED and self._failures >= self._policy.failures:

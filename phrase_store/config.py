@@ -48,7 +48,7 @@ class PhraseSettings(BaseSettings):
     def settings_customise_sources(
         cls, settings_cls: type[BaseSettings], *sources: PydanticBaseSettingsSource, **others: Any
     ) -> tuple[PydanticBaseSettingsSource, ...]:
-        """Behind all others, the phrase log that is set for every role at once."""
+        """Adds, with the lowest priority, the phrase log that is set for all roles."""
         url = shared_phrases_url(os.environ)
         shared = {} if url is None else {"phrases_url": url}
         return (*sources, *others.values(), InitSettingsSource(settings_cls, shared))
@@ -59,9 +59,9 @@ class PhraseSettings(BaseSettings):
         try:
             check_usable(url)
         except InvalidInput as error:
-            raise ValueError(error.description) from None  # which shows no secret
+            raise ValueError(error.description) from None  # the description shows no secret
         return url
 
     def effective(self) -> dict[str, Any]:
-        """All values for the start-up log line; secrets print as stars."""
+        """All values for the start-up log line; secrets are shown as stars."""
         return {**super().model_dump(mode="json"), "phrases_url": masked(self.phrases_url)}

@@ -1,10 +1,10 @@
 """The table of continuation counts, and the compiled loops that count.
 
-The table is an array of 32-bit words in buckets of 16 entries, and a bucket's entries lie side by
-side as 16 fingerprints, 16 tokens, 16 counts and 16 ticks: four cache lines, of which a context
-that is not there costs only the first. A context's bucket and fingerprint come from one 64-bit
-hash of its tokens, read backwards from its end. Buckets fill from the front and nothing is ever
-taken out, so the first fingerprint of 0 ends a bucket.
+The table is an array of 32-bit words in buckets of 16 entries. A bucket stores its entries as 16
+fingerprints, 16 tokens, 16 counts and 16 ticks, which are four cache lines; looking up an unknown
+context reads only the first. A context's bucket and fingerprint come from one 64-bit hash of its
+tokens, taken backwards from its end. Buckets fill from the front and entries are only ever
+overwritten, so the first fingerprint of 0 ends a bucket.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ BUCKET_WORDS = 4 * WAYS
 TOKEN, COUNT, TICK = WAYS, 2 * WAYS, 3 * WAYS  # where each field starts in its bucket
 MOST_CONTINUATIONS = 8  # of one context, and children of one node
 
-UNIT = 1024.0  # counts are kept in fractions of so much: no other type in the table
+UNIT = 1024.0  # counts are stored in units of 1/1024, so that all words are integers
 MOST_UNITS = 2.0**32 - 1
 
-CLOCK, ENTRIES, EVICTIONS = 0, 1, 2  # places in a table's state
+CLOCK, ENTRIES, EVICTIONS = 0, 1, 2  # indices into a table's state
 
 SEED = np.uint64(0x5851F42D4C957F2D)
 GOLDEN = np.uint64(0x9E3779B97F4A7C15)
@@ -43,9 +43,9 @@ Totals = NDArray[np.int64]
 
 
 class Table(NamedTuple):
-    """`words` holds the buckets, `state` three totals.
+    """`words` holds the buckets, `state` three totals: CLOCK, ENTRIES and EVICTIONS.
 
-    A count is worth 1 / (1 + decay x age), its age in tokens inserted since.
+    A count is weighted by 1 / (1 + decay x age), its age in tokens inserted since.
     """
 
     words: Words
@@ -55,7 +55,7 @@ class Table(NamedTuple):
 
 @compiled
 def mixed(key: np.uint64, token: int) -> np.uint64:
-    """The key of a context that is longer by one earlier token (a step of splitmix64)."""
+    """The key of the context extended by one earlier token (a step of splitmix64)."""
     bits = (key + GOLDEN) ^ np.uint64(token)
     bits = (bits ^ (bits >> np.uint64(30))) * FIRST_FACTOR
     bits = (bits ^ (bits >> np.uint64(27))) * SECOND_FACTOR
@@ -71,13 +71,13 @@ def bucket_of(words: Words, key: np.uint64) -> int:
 
 @compiled
 def fingerprint_of(key: np.uint64) -> np.uint32:
-    """The key's other half; 0 stands for an empty place."""
+    """The lower half of the key, but never 0, which marks an empty entry."""
     return np.uint32(max(key & LOW_WORD, np.uint64(1)))
 
 
 @compiled
 def decayed(table: Table, place: int) -> float:
-    """The count of the entry whose fingerprint is at `place`, as of now.
+    """The current decayed count of the entry whose fingerprint is at `place`.
 
     Ticks are 32 bits wide: an entry untouched for 2**32 tokens looks young again.
     """
@@ -87,10 +87,10 @@ def decayed(table: Table, place: int) -> float:
 
 @compiled
 def _way_for(table: Table, start: int, siblings: np.uint32) -> Any:
-    """Which way a new entry takes: an empty one, else that of the least count.
+    """The way for a new entry: an empty one, otherwise that of the least decayed count.
 
-    `siblings`: the context's own ways. Where it has all the continuations that it may have, it
-    gives up one of its own.
+    `siblings`: mask of the context's own ways. A context that already has MOST_CONTINUATIONS
+    replaces one of its own.
     """
     empty = equal_lanes(table.words, start, 0)
     complete = how_many(siblings) >= MOST_CONTINUATIONS
@@ -110,7 +110,7 @@ def _way_for(table: Table, start: int, siblings: np.uint32) -> Any:
 
 @compiled
 def count_one(table: Table, key: np.uint64, token: int, weight: float) -> None:
-    """Counts one continuation; an entry that is there is made young again."""
+    """Counts one continuation; an existing entry's age is reset."""
     start = bucket_of(table.words, key)
     fingerprint = fingerprint_of(key)
     siblings = equal_lanes(table.words, start, fingerprint)
@@ -129,9 +129,9 @@ def count_one(table: Table, key: np.uint64, token: int, weight: float) -> None:
 
 @compiled
 def _touch(words: Words, text: Integers, first: int, position: int) -> None:
-    """Fetches the buckets of every context of text[position] into the caches, all at once.
+    """Prefetches the buckets of all contexts of text[position] into the processor's caches.
 
-    Counting visits them one after the other, and each would wait for memory in turn.
+    Counting visits the buckets one after the other, and would wait for memory at each of them.
     """
     key = SEED
     for earlier in range(position - 1, max(first, position - MAX_CONTEXT) - 1, -1):
@@ -147,7 +147,7 @@ def count_run(
 ) -> None:
     """Counts text[begin:end] under contexts of up to 8 tokens that start at `first` or later.
 
-    The clock advances by one a token.
+    The clock advances by one per token.
     """
     if begin < end:
         _touch(table.words, text, first, begin)
@@ -175,8 +175,8 @@ def count_runs(
 ) -> None:
     """Counts runs number begin to end - 1; run i is text[starts[i]:starts[i + 1]].
 
-    Its first contexts[i] tokens are only context. Called from outside, so it takes a table's
-    parts: numba takes arrays over in a fraction of the time.
+    The first contexts[i] tokens of a run are only context. Takes a table's parts because Python
+    code calls it: numba converts plain arrays in a fraction of the time that a tuple takes.
     """
     table = Table(words, state, decay)
     for run in range(begin, end):

@@ -1,4 +1,4 @@
-"""What a namespace tells the other processes, and hears from them."""
+"""The exchange of a namespace's phrases with other processes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ STOP_S = 0.5
 
 
 class Exchange:
-    """A namespace's log, and the two threads that write to it and follow it into `intake`."""
+    """A namespace's log, and two threads: one writes to it, one reads it into `intake`."""
 
     def __init__(
         self,
@@ -43,26 +43,26 @@ class Exchange:
         )
 
     def put(self, origin: int, phrases: Sequence[Phrase]) -> None:
-        """Queues phrases for the others; returns at once."""
+        """Queues phrases for other processes; returns immediately."""
         self._publisher.put(origin, phrases)
 
     @property
     def waiting(self) -> int:
-        """Phrases to be written."""
+        """Number of phrases waiting to be written."""
         return self._publisher.waiting
 
     @property
     def replayed(self) -> bool:
-        """Whether what the log held at the start is here."""
+        """Whether everything that the log held at the start has been read."""
         return self._follower.replayed.is_set()
 
     def wait_replayed(self, timeout_s: float) -> bool:
-        """The same, waiting at most so long for it."""
+        """Like `replayed`, but waits for it, at most `timeout_s`."""
         return self._follower.replayed.wait(timeout_s)
 
     @property
     def reachable(self) -> bool:
-        """Whether the last calls to the log went well."""
+        """Whether the latest calls to the log succeeded."""
         return self._publisher.link.reachable and self._follower.link.reachable
 
     @property
@@ -71,7 +71,7 @@ class Exchange:
         return self._follower.link.silence_s
 
     def ask_to_stop(self) -> None:
-        """Begins what `close` waits for."""
+        """Asks the threads to stop; `close` waits for them."""
         self._publisher.ask_to_stop()
         self._follower.ask_to_stop()
 

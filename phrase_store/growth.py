@@ -1,4 +1,4 @@
-"""Compiled loops that look continuations up, blend them and grow a draft, best first."""
+"""Compiled loops that look up continuations, blend them and grow a draft, best first."""
 
 from __future__ import annotations
 
@@ -30,21 +30,22 @@ from phrase_store.lanes import equal_lanes, lowest
 from phrase_store.stops import Stops, is_among
 
 MOST_BLENDED = 16  # tokens considered after one node
-LEAST_NEWS = 0.05  # counts below this are what decay left of nothing
-# How much a context of 1, 2, ... tokens doubts what it saw once: copying on from one token is right
-# one time in seven, from six or more three times in four.
+LEAST_NEWS = 0.05  # smaller counts are leftovers of decay
+# Escape weights of contexts of 1, 2, ... tokens: how much each doubts what it saw once. What
+# followed one equal token is right one time in seven, what followed six or more, three in four.
 ESCAPES = np.array([6.0, 1.5, 0.8, 0.55, 0.43, 0.33, 0.3, 0.3])
-LEAST_MASS = 0.01  # what is left for shorter contexts when they are not asked any more
+LEAST_MASS = 0.01  # with less probability mass left, shorter contexts are not looked up
 OWN_SOURCE, SHARED_SOURCE = int(TokenSource.PROMPT_LOOKUP), int(TokenSource.PHRASE)
 RECYCLED_SOURCE = int(TokenSource.RECYCLED)
-# First guesses at how often the target's n-th likeliest successor at an earlier place comes again.
+# First guess of the probability that the target's n-th likeliest successor elsewhere is right here.
 RANK_SCORES = np.array([0.45, 0.25, 0.15, 0.09, 0.06, 0.04, 0.03, 0.015])
 OWN_WEIGHT = 4.0  # of the request's own text against shared phrases
-CERTAINTY = 1.0 - 1e-6  # siblings' estimates sum to less than one whatever is rounded
+CERTAINTY = 1.0 - 1e-6  # so that siblings' estimates sum to less than one despite rounding
 
 
-# A continuation: its counts in own text and in others' phrases, its blended probability, the part
-# of that which own text gave, and where a looked-up one stands among the blended ones.
+# A continuation. `own`, `others`: its counts in the request's own text and in shared phrases.
+# `weight`: its blended probability; `weight_of_own`: the part of it that comes from own text.
+# `rank`: of a looked-up continuation, its index among the blended ones.
 CONTINUATION = np.dtype(
     [
         ("token", np.int32),
@@ -56,8 +57,8 @@ CONTINUATION = np.dtype(
     ],
     align=True,
 )
-# A node of a tree under construction, or an open end; `run`: see calibration; `priority`: corrected
-# path probability.
+# A node of a tree under construction, or an open end: a candidate node not yet in the tree. `run`:
+# see calibration. `priority`: corrected path probability.
 PHRASE_NODE = np.dtype(
     [
         ("token", np.int32),
@@ -70,14 +71,17 @@ PHRASE_NODE = np.dtype(
     ],
     align=True,
 )
-Successors = NDArray[np.int32]  # [vocabulary, ranks], -1 where unknown; [0, ranks] for none
+Successors = NDArray[np.int32]  # [vocabulary, ranks], -1 if unknown; [0, ranks] without a table
 # An array of CONTINUATION or PHRASE_NODE: numba reads fields as attributes, numpy's types do not.
 NodeRecords = Any
 
 
 @compiled
 def look_up(table: Table, key: np.uint64, own: bool, row: NodeRecords, known: int) -> int:
-    """Adds one context's continuations to the `known` of the other table; returns how many now."""
+    """Adds one context's continuations to `row`, which holds `known` from the other table.
+
+    `own`: whether `table` is that of the request's own text. Returns how many `row` holds now.
+    """
     if table.words.size == 0:
         return known
     start = bucket_of(table.words, key)
@@ -106,9 +110,10 @@ def look_up(table: Table, key: np.uint64, own: bool, row: NodeRecords, known: in
 
 @compiled
 def news(row: NodeRecords, known: int, blended: NodeRecords, found: int) -> int:
-    """Takes from the counts of `row` what longer contexts have counted already.
+    """Subtracts from the counts of `row` what longer contexts have already counted.
 
-    Returns how many tokens of `blended`, at most MOST_BLENDED, there are now; `rank` says which.
+    Sets each continuation's `rank`, its index in `blended`, and adds new tokens there. Returns how
+    many `blended` holds now, at most MOST_BLENDED.
     """
     for place in range(known):
         rank = 0
@@ -133,11 +138,12 @@ def news(row: NodeRecords, known: int, blended: NodeRecords, found: int) -> int:
 def blend(
     own: Table, shared: Table, recent: Integers, length: int, row: NodeRecords, blended: NodeRecords
 ) -> int:
-    """Prediction by partial matching over all contexts, the longest first; returns how many tokens.
+    """Prediction by partial matching over all contexts, the longest first.
 
-    `recent` holds the last tokens, latest first, `length` of them. A context takes
-    total / (total + escape x distinct) of the mass that longer ones left, by the counts that they
-    have not seen: whatever followed a long context was counted with its ends too.
+    `recent` holds the last `length` tokens, latest first. A context takes
+    total / (total + escape x distinct) of the probability mass that longer ones left. Only counts
+    beyond those of longer contexts are used: whatever followed a long context was also counted for
+    its suffixes. Returns how many tokens `blended` holds.
     """
     keys = np.empty(MAX_CONTEXT, np.uint64)
     key = SEED
@@ -153,7 +159,7 @@ def blend(
         total = weighted = distinct = 0.0
         for place in range(known):
             count = row[place].own + row[place].others
-            if count <= LEAST_NEWS:  # neither votes nor makes the others surer
+            if count <= LEAST_NEWS:  # must not vote, nor count as distinct
                 row[place].own = row[place].others = 0.0
                 continue
             total += count
@@ -176,7 +182,10 @@ def blend(
 
 @compiled
 def likeliest(blended: NodeRecords, found: int, kept: NodeRecords) -> int:
-    """Copies the best few, lower token ids first among equals, and uses the others up."""
+    """Copies the best MOST_CONTINUATIONS to `kept`, best first; ties go to the lower token id.
+
+    Overwrites the weights of those copied. Returns how many there are.
+    """
     count = min(found, MOST_CONTINUATIONS)
     for rank in range(count):
         best = 0
@@ -204,7 +213,7 @@ def open_ends(
 ) -> int:
     """Appends a node's children to the open ends; returns the new number of ends.
 
-    Those in `recycled`, best first, share what the others leave of the probability.
+    Successors in `recycled`, best first, share the probability that the other children leave.
     """
     total = 0.0
     for rank in range(count):
@@ -241,9 +250,10 @@ def open_ends(
 def best_end(
     ends: NodeRecords, opened: int, leaf_allowed: bool, has_child: NDArray[np.bool_]
 ) -> int:
-    """The likeliest open end, or -1; ties go by depth, token id and parent.
+    """Index of the likeliest open end, or -1; ties go to lower depth, token id, then parent.
 
-    Where no leaf may be added, only an end whose parent has no child yet (`has_child[parent + 1]`).
+    Without `leaf_allowed`, only ends whose parent has no child yet (`has_child[parent + 1]`) are
+    considered.
     """
     best = -1
     for place in range(opened):
@@ -261,7 +271,10 @@ def best_end(
 
 @compiled
 def last_tokens(nodes: NodeRecords, node: int, context: Integers, recent: Integers) -> int:
-    """Writes the tokens before a node's children, latest first; returns how many, at most 8."""
+    """Writes the tokens up to and including `node`, latest first, to `recent`.
+
+    Returns how many they are, at most 8.
+    """
     length = 0
     while node >= 0 and length < MAX_CONTEXT:
         recent[length] = nodes[node].token
@@ -291,15 +304,15 @@ def grow_nodes(
 ) -> int:
     """Fills `nodes` best first, parents before children; returns how many there are.
 
-    `context` holds at most the last 8 tokens in order; phrases would have proposed the last `run`
-    tokens of the text. No node's corrected path probability is below `least`. Nothing follows a
-    node whose token is one of `stops`.
+    `context` holds at most the last 8 tokens, in order. `run`: how many of the text's last tokens
+    phrases would have proposed. No node's corrected path probability is below `least`. Nothing
+    follows a node whose token is one of `stops`.
     """
     row = np.empty(2 * MOST_CONTINUATIONS, CONTINUATION)
     blended = np.empty(MOST_BLENDED, CONTINUATION)
     kept = np.empty(MOST_CONTINUATIONS, CONTINUATION)
     nothing = np.empty(0, np.int32)
-    # Every node opens so many ends at most and takes one away.
+    # Upper bound: the root and every node open at most so many ends.
     ends = np.empty((nodes.size + 1) * (MOST_CONTINUATIONS + successors.shape[1]), PHRASE_NODE)
     has_child = np.zeros(nodes.size + 1, np.bool_)
     recent = np.empty(MAX_CONTEXT, np.int32)
@@ -325,9 +338,9 @@ def grow_nodes(
         ends[end] = ends[opened]
         node, depth, reach = count, nodes[count].depth, nodes[count].priority
         parent = nodes[count].parent + 1
-        # Second guesses are right only where the first one was wrong: a run ends there.
+        # A second guess can only be right if the first one was wrong, which ends the run.
         run = 0 if has_child[parent] else nodes[count].run
-        # A first child takes over its parent's place among the leaves; the root is none.
+        # A first child replaces its parent as a leaf; the root does not count as one.
         leaves += has_child[parent] or parent == 0
         has_child[parent] = True
         count += 1
@@ -354,9 +367,10 @@ def grow_into(
     most_leaves: int,
     least: float,
 ) -> int:
-    """`grow_nodes` with arguments that numba takes over in microseconds; returns the nodes.
+    """`grow_nodes` with arguments that numba converts in microseconds; returns the node count.
 
-    Written are integers[token, parent, source, run] and values[score, estimate], node by node.
+    Writes the rows token, parent, source and run of `integers` [4, nodes], and the rows score and
+    estimate of `values` [2, nodes].
     """
     nodes = np.empty(integers.shape[1], PHRASE_NODE)
     own = Table(own_words, own_state, own_decay)

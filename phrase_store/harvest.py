@@ -1,4 +1,4 @@
-"""Harvest: phrases out of a draft and its verdict (Ouroboros 2402.13720, section 3.3)."""
+"""Harvest: takes phrases from a draft and its verdict (Ouroboros 2402.13720, section 3.3)."""
 
 from __future__ import annotations
 
@@ -14,18 +14,20 @@ def harvest(
     verdict: Verdict,
     stop_token_ids: Collection[int] = (),
 ) -> list[Phrase]:
-    """What was committed after `context`, and what the target said on branches it did not take.
+    """Phrases from the tokens committed after `context` and from predictions on rejected branches.
 
-    Every phrase is what the target says of one and the same text: a run on a rejected branch ends
-    where the branch and the target part, for what is predicted later has another past. Nothing is
-    taken from beyond a stop token, nor from a lookahead window, whose branches are no text at all.
+    All tokens of a phrase were predicted by the target in the same text. A run on a rejected branch
+    therefore ends where the branch differs from the target's prediction: later predictions have a
+    different context. Nothing is taken from after a stop token, nor from a lookahead window, whose
+    branches are no text.
     """
     recent = tuple(context[-MAX_CONTEXT:])
     phrases = _committed(recent, verdict.emitted_token_ids)
     if not verdict.judges(draft):
         return phrases
     accepted, children = set(verdict.accepted_nodes), draft.children()
-    pasts: list[tuple[int, ...] | None] = []  # of every node, it included; none from a stop on
+    # Last tokens up to and including each node; None at and after a stop token.
+    pasts: list[tuple[int, ...] | None] = []
     for node, (token, parent) in enumerate(zip(draft.token_ids, draft.parents, strict=True)):
         before = recent if parent == ROOT else pasts[parent]
         if before is None or token in stop_token_ids:
@@ -34,7 +36,7 @@ def harvest(
             past = (*before, token)[-MAX_CONTEXT:]
         pasts.append(past)
         said = verdict.root_prediction if parent == ROOT else verdict.node_predictions[parent]
-        # Where a rejected node is what the target said after its parent, the parent's run has it.
+        # A node that the target predicted after its parent is already in the parent's run.
         if node in accepted or token == said or draft.sources[node] is TokenSource.LOOKAHEAD:
             continue
         if past is not None:
@@ -44,7 +46,7 @@ def harvest(
 
 
 def _committed(recent: tuple[int, ...], emitted: tuple[int, ...]) -> list[Phrase]:
-    """All of `emitted`, the bonus token included: a phrase for every MAX_PHRASE_TOKENS."""
+    """All of `emitted`, with the bonus token, in phrases of at most MAX_PHRASE_TOKENS."""
     return [
         Phrase(
             (recent + emitted[:start])[-MAX_CONTEXT:],
@@ -60,7 +62,7 @@ def _run(
     verdict: Verdict,
     stop_token_ids: Collection[int],
 ) -> tuple[int, ...]:
-    """The target's tokens after `node`, as long as the draft agrees with them."""
+    """The target's predictions after `node`, up to the first that the draft does not contain."""
     run = [verdict.node_predictions[node]]
     while run[-1] not in stop_token_ids and len(run) < MAX_PHRASE_TOKENS:
         child = children.get((node, run[-1]))

@@ -1,7 +1,7 @@
 """The phrase index: how often which token followed the last 1 to 8 tokens, in bounded memory.
 
-"Blended phrase counts": at a node every context length that is known votes, weighted by how
-certain it is (prediction by partial matching), and a draft grows best first on the blend.
+"Blended phrase counts": at every node, all known context lengths vote, weighted by how certain they
+are (prediction by partial matching). A draft grows best first by the blended probabilities.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from draftloop.tree import MOST_SUCCESSORS, SOURCES, DraftBudget, DraftTree
 from phrase_store import counts, growth, run
 from phrase_store.stops import Stops, in_order
 
-# Inserted tokens after which a count is worth half.
+# Number of tokens inserted until a count is worth half.
 HALF_LIFE_TOKENS = 2_000_000
-# What the target only predicted, on a branch that it did not take, is worth less than text.
+# What the target predicted on a rejected branch counts less than committed text.
 PREDICTED_WEIGHT = 0.5
-# Phrases inserted in one go: a lookup waits for no more than that, some 100 microseconds.
+# Phrases inserted under one lock, which a lookup may have to wait for: some 100 microseconds.
 BATCH = 256
-# Words of a page, and of the part of a table that is touched while a lookup waits.
+# Words per memory page, and words of a table that are touched under one lock.
 PAGE_WORDS, TOUCHED_WORDS = 1 << 10, 1 << 19
 
 _ONE = np.ones(1)
@@ -37,10 +37,11 @@ _NO_SUCCESSORS = np.zeros((0, MOST_SUCCESSORS), np.int32)
 
 
 class PhraseIndex:
-    """Counts in one array of fixed size; any thread may call anything.
+    """Phrase counts in one array of fixed size. Thread-safe.
 
-    `max_bytes` (at least 256) bounds the memory. Where a bucket is full the least decayed count
-    goes, so what is used stays: what gets accepted is committed, and counted again.
+    `max_bytes` (at least 256) bounds the memory. In a full bucket, the entry with the smallest
+    decayed count is replaced. Useful phrases stay, because accepted tokens are committed and
+    counted again.
     """
 
     def __init__(self, *, max_bytes: int, half_life_tokens: int = HALF_LIFE_TOKENS) -> None:
@@ -54,12 +55,12 @@ class PhraseIndex:
 
     @property
     def entries(self) -> int:
-        """Continuations of contexts that are known."""
+        """Number of continuations in the index."""
         return int(self.table.state[counts.ENTRIES])
 
     @property
     def evictions(self) -> int:
-        """Continuations that had to make room, all told."""
+        """Number of continuations evicted so far."""
         return int(self.table.state[counts.EVICTIONS])
 
     @property
@@ -68,7 +69,7 @@ class PhraseIndex:
         return int(self.table.words.nbytes)
 
     def extend(self, context: Sequence[int], token_ids: Sequence[int]) -> None:
-        """Counts a text that grew by `token_ids` after `context`."""
+        """Counts `token_ids`, which followed `context` in a text."""
         recent = context[-MAX_CONTEXT:]
         text = np.array([*recent, *token_ids], np.int32)
         starts, contexts = np.array([0, text.size]), np.array([len(recent)])
@@ -92,26 +93,26 @@ class PhraseIndex:
         self, text: counts.Integers, starts: counts.Totals, contexts: counts.Totals,
         weights: counts.Floats, begin: int, end: int,
     ) -> None:  # fmt: skip
-        """Counts runs as `counts.count_runs` has them; none where the memory was let go."""
+        """Counts runs (see `counts.count_runs`); does nothing after `let_go`."""
         with self.lock:
             if self.table.words.size:
                 counts.count_runs(*self.table, text, starts, contexts, weights, begin, end)
 
     def clear(self) -> None:
-        """Forgets everything. A lookup waits for no more than a fresh table."""
+        """Forgets everything. Lookups wait only until the table is replaced by a new one."""
         known = self.table.words
-        fresh = np.zeros(known.size, np.uint32)  # pages that nobody has touched
+        fresh = np.zeros(known.size, np.uint32)  # untouched pages, so this is fast
         with self.lock:
-            if self.table.words is known:  # and has not been let go meanwhile
+            if self.table.words is known:  # not let go meanwhile
                 self._exchange(fresh)
 
     def let_go(self) -> None:
-        """Frees the memory: from now on nothing is known, and nothing is taken in."""
+        """Frees the memory. From now on the index is empty and counts nothing."""
         with self.lock:
             self._exchange(_NOTHING.words)
 
     def touch(self) -> None:
-        """Has the system give the memory now: later whoever counts first would wait for it."""
+        """Makes the system allocate the memory now, so that the first counts do not wait for it."""
         words = self.table.words
         for start in range(0, words.size, TOUCHED_WORDS):
             with self.lock:
@@ -126,7 +127,7 @@ class PhraseIndex:
 
 
 class Grown(NamedTuple):
-    """A draft, its estimates corrected, and the raw score and the run of every node."""
+    """A draft with calibrated estimates, and the raw score and the run of every node."""
 
     tree: DraftTree
     scores: list[float]
@@ -150,10 +151,12 @@ def grow(
 ) -> Grown:
     """The likeliest continuations of `context`, best first, within the budget.
 
-    `run_before` is the run that the context ends with: see `follow`.
-    `most_leaves` bounds the branches: 1 is a chain, 0 no draft. Own text counts four times.
-    `own` and `shared` are two indexes: both are locked for as long as it takes. `successors`
-    [vocabulary, MOST_SUCCESSORS] are the target's own after each token, best first, -1 for none.
+    `own` and `shared`: indexes of the request's own text, which counts four times, and of shared
+    phrases. They must differ; both are locked during the call.
+    `successors` [vocabulary, MOST_SUCCESSORS]: the target's likeliest successors of each token,
+    best first, -1 for none.
+    `most_leaves` bounds the branches: 1 is a chain, 0 no draft.
+    `run_before`: the run that the context ends with (see `follow`).
     Nothing follows a drafted token that is one of `stops`.
     """
     leaves = budget.max_nodes if most_leaves is None else most_leaves
@@ -174,7 +177,7 @@ def grow(
             values,
             budget.max_depth,
             leaves,
-            float(budget.least_path_probability),  # an int would be compiled for, in seconds
+            float(budget.least_path_probability),  # an int would trigger a compilation of seconds
         )
     token_ids, parents, sources, runs = integers[:, :count].tolist()
     scores, estimates = values[:, :count].tolist()
@@ -191,7 +194,11 @@ def follow(
     own: PhraseIndex | None,
     run_before: int,
 ) -> int:
-    """The run that `token_ids` end with, none counted yet, if `context` ends with `run_before`."""
+    """The run after `token_ids`, if the run after `context` was `run_before`.
+
+    A run is how many of a text's last tokens phrases would have proposed. To be called before
+    `token_ids` are counted.
+    """
     recent = context[-MAX_CONTEXT:]
     text = np.array([*recent, *token_ids], np.int32)
     with own.lock if own else _NO_LOCK, shared.lock if shared else _NO_LOCK:
@@ -207,7 +214,7 @@ def follow(
 
 
 def warm_up() -> None:
-    """Compiles the loops, or loads them where that was done before: seconds the first time."""
+    """Compiles the loops, or loads them from the cache; takes seconds the first time."""
     index = PhraseIndex(max_bytes=1 << 12)
     index.extend((), (1, 2, 3, 1, 2))
     index.insert([Phrase((1, 2), (3,))])

@@ -1,4 +1,4 @@
-"""The way of phrases into a namespace's index: from requests here, and from others by the log."""
+"""How phrases enter a namespace's index: from this process's requests, and from the log."""
 
 from __future__ import annotations
 
@@ -12,36 +12,37 @@ from phrase_store.index import PhraseIndex
 from phrase_store.replication import LinkFigures
 from phrase_store.successors import SuccessorTable
 
-# Requests of this process whose phrases are not counted again when they come by the log.
+# Latest requests of this process, whose phrases are not counted again when read from the log.
 REMEMBERED_ORIGINS = 4096
 
 
 class Intake:
-    """Counts phrases into an index, once each; any thread may call anything.
+    """Counts phrases into an index, once each. Thread-safe.
 
-    It is what a namespace's threads hold, and not the namespace, which holds them: in a circle an
-    index of many MiB would stay until Python looks for circles, which may be never.
+    A namespace's threads refer to this object and not to the namespace, which refers to them. A
+    reference cycle would keep an index of many MiB alive until the garbage collector runs, which
+    may be never.
     """
 
     def __init__(self, index: PhraseIndex, figures: LinkFigures, vocabulary_size: int) -> None:
         self._index = index
         self._vocabulary_size = vocabulary_size
         self._figures = figures
-        self.successors: SuccessorTable | None = None  # what is forgotten with the phrases
+        self.successors: SuccessorTable | None = None  # cleared together with the phrases
         self._origins: OrderedDict[int, None] = OrderedDict()
         self._door = threading.Lock()
 
     def prepare(self) -> None:
-        """Has the system give the index its memory, before anybody has to wait for it."""
+        """Makes the system allocate the index's memory now, so that nobody waits for it later."""
         self._index.touch()
 
     def learn(self, origin: int, phrases: Sequence[Phrase]) -> None:
-        """Takes in phrases of request `origin` (64 bits), which nobody else tells of, by itself."""
+        """Counts phrases of request `origin` (64 bits); `take` ignores its records from now on."""
         self._remember(origin)
         self._index.insert(phrases)
 
     def take(self, records: Sequence[bytes]) -> None:
-        """Takes in what comes from the log, but for what was learned here."""
+        """Counts records from the log, except those of requests that `learn` was called for."""
         said = unpack.unpack(records, self._origins, self._vocabulary_size)
         if said.cleared:
             self.forget()
@@ -50,7 +51,7 @@ class Intake:
         self._figures.received += said.runs.contexts.size
 
     def forget(self) -> None:
-        """Makes void all that came before."""
+        """Forgets everything learned so far."""
         self._index.clear()
         if self.successors is not None:
             self.successors.clear()

@@ -1,7 +1,7 @@
-"""Sixteen neighbouring words at once: vector instructions that numba does not make by itself.
+"""Operations on sixteen adjacent words, as vector instructions that numba does not generate itself.
 
-A loop over 16 words is unrolled into as many scalar steps; the same as one vector operation takes
-a tenth of the time. `words[start : start + LANES]` must lie within the array: nobody checks.
+numba unrolls a loop over 16 words into scalar steps; one vector operation takes a tenth of that
+time. `words[start : start + LANES]` must lie within the array; this is not checked.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ _WORD, _FLOAT, _BYTE = ir.IntType(32), ir.FloatType(), ir.IntType(8)
 _WORDS, _FLOATS = ir.VectorType(_WORD, LANES), ir.VectorType(_FLOAT, LANES)
 _MASK = ir.IntType(LANES)
 _FLAGS = ir.VectorType(ir.IntType(1), LANES)
-# Positive floats are ordered as their bits are; the last four make room for a lane's number.
+# Positive floats have the same order as their bit patterns; the last four bits hold the lane.
 _RANK_BITS = 0xFFFFFFF0
 _WORST = 0xFFFFFFFF
 
 
 def _inline(generator: Callable[..., Any]) -> Callable[..., Any]:
-    """What compiled code may call in the generator's place, without the context of its typing."""
+    """A numba intrinsic. Compiled code calls it without the generator's typing context."""
     return cast(Callable[..., Any], intrinsic(generator))
 
 
@@ -71,8 +71,9 @@ def least_lane(
 ) -> Any:
     """least_lane(words, counts, ticks, now, decay, mask): the lane of the least decayed count.
 
-    Among those of the mask. Lane i has words[counts + i] / (1 + decay x (now - words[ticks + i])),
-    to one part in a million; the lower lane wins a tie.
+    Considers only lanes in the mask. Lane i's decayed count is
+    words[counts + i] / (1 + decay x (now - words[ticks + i])), to one part in a million. The lower
+    lane wins a tie.
     """
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
@@ -97,7 +98,7 @@ def least_lane(
 
 @_inline
 def lowest(_typing: Any, mask: Any) -> Any:
-    """lowest(mask): the number of its lowest bit that is set; 32 for none."""
+    """lowest(mask): the index of the lowest bit that is set; 32 if none is."""
 
     def generate(_context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
         return _call(builder, "llvm.cttz.i32", _WORD, [arguments[0], ir.IntType(1)(0)])
@@ -107,7 +108,7 @@ def lowest(_typing: Any, mask: Any) -> Any:
 
 @_inline
 def how_many(_typing: Any, mask: Any) -> Any:
-    """how_many(mask): how many of its bits are set."""
+    """how_many(mask): the number of bits that are set."""
 
     def generate(_context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
         return _call(builder, "llvm.ctpop.i32", _WORD, [arguments[0]])
@@ -117,12 +118,12 @@ def how_many(_typing: Any, mask: Any) -> Any:
 
 @_inline
 def fetch(_typing: Any, words: Any, start: Any) -> Any:
-    """fetch(words, start): begins to bring the cache line of words[start]; waits for nothing."""
+    """fetch(words, start): prefetches the cache line of words[start], without waiting."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         address = _address(context, builder, signature.args[0], *arguments)
         pointer = builder.bitcast(address, _BYTE.as_pointer())
-        # To be written, to stay in all caches, data.
+        # Arguments: for writing, to be kept in all cache levels, data cache.
         _call(builder, "llvm.prefetch.p0", ir.VoidType(), [pointer, _WORD(1), _WORD(3), _WORD(1)])
         return context.get_dummy_value()
 

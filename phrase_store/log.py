@@ -12,8 +12,8 @@ from draftloop.errors import DraftloopError, InvalidInput
 from phrase_store.redis_url import masked
 
 START = ""  # the position before the first record
-# Modules with `check`, `connect` and `namespaces`, by the scheme of the URL. They are loaded when
-# needed: a process that keeps to memory:// never loads a Redis client.
+# Modules that implement `Backend`, by URL scheme. They are imported when needed: a process that
+# uses memory:// never imports a Redis client.
 _BACKENDS = {
     "memory": "phrase_store.memory_log",
     "redis": "phrase_store.redis_log",
@@ -27,11 +27,11 @@ _BACKENDS = {
 
 
 class LogUnavailable(DraftloopError):
-    """The log did not do what was asked, or not in time; another attempt may succeed."""
+    """A call to the log failed or timed out; another attempt may succeed."""
 
 
 class LogRefused(LogUnavailable):
-    """The log answered that it will not: it has no room or is a replica, or for want of a right."""
+    """The log refused a call: it is full, it is a read-only replica, or a permission is missing."""
 
 
 class LogDenied(LogUnavailable):
@@ -39,7 +39,7 @@ class LogDenied(LogUnavailable):
 
 
 class Entry(NamedTuple):
-    """A record and its place; positions are opaque, and grow along one log."""
+    """A record and its position. Positions are opaque and increase along a log."""
 
     position: str
     record: bytes
@@ -49,7 +49,7 @@ class Entry(NamedTuple):
 class LogOptions:
     """Bounds of a log; times in seconds."""
 
-    max_length: int = 50_000  # records kept, roughly: the oldest go in blocks
+    max_length: int = 50_000  # records kept, roughly: the oldest are dropped in blocks
     connect_timeout_s: float = 0.05
     operation_timeout_s: float = 0.05
 
@@ -57,58 +57,62 @@ class LogOptions:
 class PhraseLog(ABC):
     """The log of one namespace.
 
-    Everything but `close` may raise LogUnavailable. One thread may append while another reads;
-    nothing here is for an event loop.
+    All methods but `close` may raise LogUnavailable. One thread may append while another reads.
+    Calls block, so they do not belong on an event loop.
     """
 
     @abstractmethod
     def append(self, records: Sequence[bytes]) -> None:
-        """Adds records at the end, all or, where it raises, perhaps some."""
+        """Adds records at the end. If it raises, some of them may have been added."""
 
     @abstractmethod
     def read(self, after: str, limit: int) -> list[Entry]:
-        """The oldest records after a position, at once; fewer than `limit` only at the end."""
+        """The oldest records after a position; fewer than `limit` only at the log's end.
+
+        Does not wait for records.
+        """
 
     @abstractmethod
     def follow(self, after: str, limit: int, timeout_s: float) -> list[Entry]:
         """Like `read`, but waits for a record, at most `timeout_s` and perhaps less."""
 
     def resume(self, after: str) -> str:
-        """Where to go on where nothing follows `after`: there, unless the log's end is before it.
+        """The position to continue from when nothing follows `after`.
 
-        A log that lost its newest records goes on at its end, for what is left was read. One that
-        is another, by what was read here, goes on at its beginning.
+        That is `after`, unless the log now ends before it. If the log only lost its newest records,
+        reading continues at its end, as the rest has been read. If it is a different log, judged by
+        the positions read here, reading continues at its beginning.
         """
         return after
 
     def cleared(self, after: str) -> str | None:
-        """The place of the last word that all before is void, where that is behind `after`.
+        """The position of the last clearing if it is after `after`, else None.
 
-        For who was cut off: the word is a record, and may have been dropped since.
+        For readers that lost the connection: the clearing's record may have been dropped since.
         """
         return None
 
     @abstractmethod
     def length(self) -> int:
-        """Records held."""
+        """Number of records held."""
 
     @abstractmethod
     def clear(self, word: bytes) -> None:
-        """Adds a record, the word that all before is void, and drops what is before it."""
+        """Adds `word`, the record that says the log was cleared, and drops all before it."""
 
     @abstractmethod
     def close(self) -> None:
-        """Frees connections; call it last, from any thread."""
+        """Frees connections. To be called last, from any thread."""
 
 
 class Backend(Protocol):
-    """What a module that keeps logs offers."""
+    """The interface of a module that implements logs."""
 
     def check(self, url: str) -> None:
         """Raises InvalidInput for a URL that breaks the rules; connects to nothing."""
 
     def check_files(self, url: str) -> None:
-        """Raises InvalidInput for a URL that names files which cannot be used."""
+        """Raises InvalidInput for a URL that names unusable files."""
 
     def connect(self, url: str, namespace: str, options: LogOptions) -> PhraseLog:
         """The log; connects when it is first used."""
@@ -123,18 +127,18 @@ def check_url(url: str) -> None:
 
 
 def check_usable(url: str) -> None:
-    """The same, and for one that names files which cannot be used, as they are now."""
+    """Like `check_url`; also raises InvalidInput if files that the URL names are unusable now."""
     check_url(url)
     _backend(url).check_files(url)
 
 
 def kind_of(url: str) -> str:
-    """The scheme, in small letters: all of a URL that anybody may know."""
+    """The URL's scheme in lower case, which is the only part that is no secret."""
     return url.partition("://")[0].lower()
 
 
 def is_shared(url: str) -> bool:
-    """Whether anybody else may open the log: `memory://` without a name is each store's own."""
+    """Whether other stores can open the same log. `memory://` without a name is private."""
     return kind_of(url) != "memory" or bool(url.partition("://")[2])
 
 

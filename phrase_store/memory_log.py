@@ -1,4 +1,4 @@
-"""Phrase logs within one process: stores of a test share one as processes share Redis."""
+"""Phrase logs within one process: in tests, stores share one as processes share Redis."""
 
 from __future__ import annotations
 
@@ -54,17 +54,17 @@ class MemoryLog(PhraseLog):
         """Nothing to free: other stores of this process may share the log."""
 
 
-# By URL and namespace, as long as anybody holds it: tenants without number come and go.
+# By URL and namespace, as long as somebody refers to them: the number of tenants is unbounded.
 _logs: WeakValueDictionary[tuple[str, str], MemoryLog] = WeakValueDictionary()
 _opening = threading.Lock()
 
 
 def check(url: str) -> None:
-    """Every name will do."""
+    """Accepts every name."""
 
 
 def check_files(url: str) -> None:
-    """There are none."""
+    """Does nothing: there are no files."""
 
 
 def connect(url: str, namespace: str, options: LogOptions) -> MemoryLog:

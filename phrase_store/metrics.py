@@ -1,6 +1,6 @@
-"""What a process knows by phrases, and how its link to the log fares; sums over all namespaces.
+"""Metrics of a process's phrases and of its connection to the log, summed over all namespaces.
 
-A namespace bears a tenant's name, so none of them is a label.
+There is no label per namespace, because namespaces contain tenants' names.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ LEVELS = {
 
 
 def observe_query(sources: Iterable[TokenSource]) -> None:
-    """Counts a query and who answered it."""
+    """Counts a query and the sources that answered it."""
     QUERIES.inc()
     for source in set(sources):
         _HIT[source].inc()

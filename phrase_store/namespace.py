@@ -1,4 +1,4 @@
-"""The phrases of one model and tenant: an index, followed from and told to the other processes."""
+"""The phrases of one model and tenant: an index, and its exchange with other processes."""
 
 from __future__ import annotations
 
@@ -19,33 +19,33 @@ from phrase_store.successors import SuccessorTable
 
 
 def namespace_name(model_fingerprint: str, tenant: str) -> str:
-    """Phrases are a model's words and a tenant's text: nobody else reads them."""
+    """The name of the namespace of one model and one tenant, who alone read its phrases."""
     return f"{model_fingerprint}:{tenant}"
 
 
 def owners_of(name: str) -> tuple[str, str]:
-    """The model's fingerprint and the tenant, of a namespace's name."""
+    """The model fingerprint and the tenant in a namespace's name."""
     model_fingerprint, _, tenant = name.partition(":")
     return model_fingerprint, tenant
 
 
 @dataclass(slots=True, kw_only=True)
 class NamespaceFigures(LinkFigures):
-    """A namespace in this process: its index, and counts since it was first used."""
+    """Figures of a namespace in this process: its index, and counts since it was opened."""
 
-    entries: int  # continuations known
-    bytes: int  # memory that the index may come to use
+    entries: int  # continuations in the index
+    bytes: int  # maximum memory of the index
     evictions: int
     waiting: int  # phrases to be written to the log
-    replayed: bool  # what the log held at the start is here
-    reachable: bool  # the last calls to the log went well
+    replayed: bool  # whether everything that the log held at the start has been read
+    reachable: bool  # whether the latest calls to the log succeeded
     log_age_s: float  # since the log was last read
 
 
 class Namespace:
-    """Phrases of one model and tenant; any thread may call anything.
+    """Phrases of one model and tenant. Thread-safe.
 
-    Where the log is nobody else's there is none: it would be memory that nobody reads.
+    A log that no other process can open is not written: nobody would read it.
     """
 
     def __init__(
@@ -62,21 +62,21 @@ class Namespace:
             threading.Thread(target=self._intake.prepare, daemon=True).start()
 
     def publish(self, origin: int, phrases: Sequence[Phrase]) -> None:
-        """Takes phrases of request `origin` (64 bits) into this process and into all others.
+        """Adds phrases of request `origin` (64 bits) here, and to all other processes via the log.
 
-        Returns at once. No other process may publish what a request says: whoever did passes over
-        all that comes by the log under its number.
+        Returns immediately. Only one process may publish the phrases of a request, since a process
+        ignores all log records of requests that it published itself.
         """
         self._intake.learn(origin, phrases)
         if self._exchange is not None:
             self._exchange.put(origin, phrases)
 
     def wait_replayed(self, timeout_s: float) -> bool:
-        """Whether what the log held at the start is here, waiting at most so long for it."""
+        """Waits up to `timeout_s` until the log's initial records are read; whether they are."""
         return self._exchange is None or self._exchange.wait_replayed(timeout_s)
 
     def figures(self) -> NamespaceFigures:
-        """For metrics."""
+        """Current figures, for metrics."""
         exchange = self._exchange
         return NamespaceFigures(
             **dataclasses.asdict(self._link_figures),
@@ -90,18 +90,18 @@ class Namespace:
         )
 
     def successors(self, vocabulary_size: int) -> SuccessorTable:
-        """The target's successors of every token, as this process's requests have seen them."""
+        """The table of the target's successors of every token, from requests of this process."""
         if self._intake.successors is None:
             self._intake.successors = SuccessorTable(vocabulary_size)
         return self._intake.successors
 
     def ask_to_stop(self) -> None:
-        """Begins what `close` waits for."""
+        """Asks the threads to stop; `close` waits for them."""
         if self._exchange is not None:
             self._exchange.ask_to_stop()
 
     def close(self) -> None:
-        """Ends the threads, frees the connections and the memory, whoever still looks in here."""
+        """Ends the threads and frees connections and memory, even if sessions still read it."""
         self.ask_to_stop()
         self.index.let_go()
         if self._exchange is not None:

@@ -1,4 +1,4 @@
-"""Whether the log is lost, as people are told of it: once or twice, and once when it is back."""
+"""Logs when the phrase log is lost, once or twice, and once when it is back; for a whole store."""
 
 from __future__ import annotations
 
@@ -12,30 +12,30 @@ log = logs.get(__name__)
 
 
 class Way(Protocol):
-    """Somebody who calls the log."""
+    """One thread's connection to the log."""
 
     def forgiven_by(self, other: Way) -> bool:
-        """Whether his calls would go through by now, as the other's success shows or he knows."""
+        """Whether its own calls are expected to succeed, now that `other`'s have."""
 
 
 class Outage:
-    """What all namespaces of a store have in common; any thread may call anything.
+    """The outage state that all namespaces of a store share. Thread-safe.
 
-    Each way has a breaker of its own, and namespaces come and go: if each told of its own loss, an
-    outage would be a line for every request of another tenant.
+    Every way has its own circuit breaker, and namespaces come and go. If each of them logged its
+    own loss, an outage would produce a log line for every request of a new tenant.
     """
 
     def __init__(self) -> None:
         self._door = threading.Lock()
         self._lost: WeakSet[Way] = WeakSet()
         self._told = False
-        self._answered = False  # and told of what was answered
+        self._answered = False  # a reason given by the log itself was logged
 
     def loses(self, way: Way, task: str, reason: str, *, answered: bool = False) -> None:
-        """Takes in that calls do not go through any more.
+        """Records that a way's calls fail; logs it if this begins the outage.
 
-        That is told once more where the log has `answered` why: a server that comes back with
-        another password was first one that closed a connection.
+        `answered`: the reason comes from the log itself. The first such reason is logged too: a
+        server that comes back with another password looks like a closed connection at first.
         """
         with self._door:
             self._lost.add(way)
@@ -45,7 +45,7 @@ class Outage:
             log.warning("phrase log lost", task=task, reason=reason)
 
     def works(self, way: Way) -> None:
-        """Takes in that a call went well: it is over once all others' calls do, too."""
+        """Records that a way's call succeeded; the outage ends once all others' calls do too."""
         if not self._told:
             return
         with self._door:
@@ -56,6 +56,6 @@ class Outage:
             log.info("phrase log back")
 
     def leaves(self, way: Way) -> None:
-        """Takes in that it will not call any more."""
+        """Records that a way makes no more calls."""
         with self._door:
             self._lost.discard(way)

@@ -1,10 +1,10 @@
-"""Log records: one batch of phrases, or the word that the namespace was cleared.
+"""Log records: a batch of phrases, or the message that the namespace was cleared.
 
-    version u8 | kind u8 | phrases u16 | origin u64 | CRC-32 of all the rest u32
+    version u8 | kind u8 | phrases u16 | origin u64 | CRC-32 of everything else u32
     per phrase: context length u8 | number of tokens u8, top bit: committed
-    all contexts and tokens in order, each u16 or u32 as the kind says
+    all contexts and tokens in order, each u16 or u32 depending on the kind
 
-All little-endian. `unpack` reads them.
+All numbers are little-endian. `unpack` reads records.
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ _CHECKSUM = struct.Struct("<I")
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Phrases of one request; by `origin` the process that wrote them knows them again."""
+    """Phrases of one request. By `origin`, the process that wrote them recognizes its own."""
 
     origin: int
     phrases: tuple[Phrase, ...]
-    cleared: bool = False  # no phrases: all that came before is void
+    cleared: bool = False  # the namespace was cleared; there are no phrases then
 
 
 def is_recordable(phrase: Phrase) -> bool:
-    """Whether a record can hold it."""
+    """Whether a record can hold the phrase."""
     return (
         1 <= len(phrase.tokens) <= MAX_PHRASE_TOKENS
         and len(phrase.context) <= MAX_CONTEXT
@@ -53,17 +53,17 @@ def is_recordable(phrase: Phrase) -> bool:
 
 
 def new_origin() -> int:
-    """A number that no other request has."""
+    """A random origin, which no other request has."""
     return secrets.randbits(64)
 
 
 def joined(phrases: Sequence[Phrase]) -> list[Phrase]:
-    """The same with committed runs of which one goes on where another ends as one run.
+    """Merges committed phrases of one request where one continues the other.
 
-    Of a request: round after round says a few tokens, and eight of context each time.
+    This saves space: every round adds only a few tokens, each time with eight tokens of context.
     """
     whole: list[Phrase] = []
-    open_run = -1  # place of the committed run that the next one may go on with
+    open_run = -1  # index of the committed phrase that the next one may continue
     for phrase in phrases:
         before = whole[open_run] if open_run >= 0 else None
         if phrase.committed and before is not None and _goes_on(before, phrase):
@@ -83,13 +83,13 @@ def _goes_on(before: Phrase, after: Phrase) -> bool:
 
 
 def encode_all(origin: int, phrases: Sequence[Phrase]) -> Iterator[bytes]:
-    """As few records as hold the phrases; see `encode`."""
+    """The phrases in as few records as possible; see `encode`."""
     for start in range(0, len(phrases), MAX_RECORD_PHRASES):
         yield encode(origin, phrases[start : start + MAX_RECORD_PHRASES])
 
 
 def encode(origin: int, phrases: Sequence[Phrase]) -> bytes:
-    """At most 256 recordable phrases of an origin of 64 bits as one record."""
+    """One record with at most 256 recordable phrases; `origin` has 64 bits."""
     shapes = bytearray()
     token_ids: list[int] = []
     for phrase in phrases:
@@ -103,7 +103,10 @@ def encode(origin: int, phrases: Sequence[Phrase]) -> bytes:
 
 
 def encode_cleared(origin: int) -> bytes:
-    """The record that tells followers to forget what came before; `origin` did so already."""
+    """The record that tells readers to forget all phrases before it.
+
+    A process that knows `origin` as its own ignores it, having cleared its index already.
+    """
     return _sealed(CLEARED, origin, 0, b"")
 
 

@@ -1,4 +1,4 @@
-"""Phrase logs as Redis Streams: one server, a cluster, or whom the sentinels call master."""
+"""Phrase logs as Redis Streams on one server, a cluster, or the master that sentinels name."""
 
 from __future__ import annotations
 
@@ -38,27 +38,28 @@ from phrase_store.trail import Trail, numbers
 
 KEY_PREFIX = "draftloop:phrases:"
 FIELD = b"r"
-# Behind it what no model is called: the place of a log's last clearing, in a stream of one entry.
+# Key infix, which no model fingerprint can be, of a one-entry stream whose entry has the position
+# of the log's last clearing.
 CLEARED = "cleared:"
 SCAN_COUNT = 500
-# Who is let in by a password: by default every connection tells the library's name next, by a
-# command that our user has no right to. Where no password is sent it stays, for its answer is the
-# first: with TLS redis-py would take what follows the handshake for something left over.
+# For connections with a password. By default redis-py then sends the library's name, with a command
+# that our Redis user has no permission for. Without a password the command stays: its answer is the
+# first one, and with TLS redis-py would take what follows the handshake for leftover data.
 UNNAMED: dict[str, Any] = (
     {"driver_info": None}
     if importlib.util.find_spec("redis.driver_info")
     else {"lib_name": None, "lib_version": None}
 )
-# A server to which a command means nothing says its arguments again: of AUTH they are a password.
+# A server that does not know a command quotes its arguments; those of AUTH are a password.
 QUOTE = ", with args beginning with"
-# A server looks every tenth of a second which of those that wait have waited for long enough.
+# A server checks only every tenth of a second which blocked clients have timed out.
 SLACK_S = 0.25
 
 Answer = TypeVar("Answer")
 
 
 class RedisLog(PhraseLog):
-    """One stream. Two clients: one answers within milliseconds, the other may wait for records."""
+    """One stream, with two clients: one for quick calls, one that may wait for records."""
 
     def __init__(self, url: str, namespace: str, options: LogOptions) -> None:
         self._address = parse(url)
@@ -119,7 +120,7 @@ class RedisLog(PhraseLog):
         def tell(client: Any) -> None:
             try:
                 place = client.xadd(self._key, {FIELD: word})
-            except OutOfMemoryError:  # what is to go may be what fills it
+            except OutOfMemoryError:  # the records to be dropped may be what fills the memory
                 client.xtrim(self._key, maxlen=0, approximate=False)
                 place = client.xadd(self._key, {FIELD: word})
             client.xtrim(self._key, minid=place, approximate=False)
@@ -133,7 +134,7 @@ class RedisLog(PhraseLog):
         except ResponseError:
             last = client.xrevrange(self._cleared_key, "+", "-", 1)
             if not last or numbers(_text(last[0][0])) < numbers(place):
-                raise  # else somebody else has cleared it meanwhile
+                raise  # otherwise another client has cleared it meanwhile
 
     def close(self) -> None:
         with self._door:
@@ -162,7 +163,7 @@ def check(url: str) -> None:
 
 
 def check_files(url: str) -> None:
-    """Raises InvalidInput for a URL that names files which cannot be used."""
+    """Raises InvalidInput for a URL that names unusable files."""
     tls = parse(url).tls or {}
     authority, certificate = tls.get("ssl_ca_certs"), tls.get("ssl_certfile")
     try:
@@ -193,10 +194,10 @@ def namespaces(url: str, options: LogOptions) -> list[str]:
 
 
 def client_of(address: RedisAddress, options: LogOptions, wait_s: float) -> Any:
-    """A client whose calls end within the options' times and `wait_s`, and that tries once.
+    """A client whose calls end within the options' timeouts plus `wait_s`, without retries.
 
-    Trying again is the circuit breaker's business. A cluster or sentinel is asked at once for who
-    serves; everything else connects when it is first used.
+    Retrying is left to the circuit breaker. A cluster or sentinel is contacted immediately to find
+    the servers; everything else connects when it is first used.
     """
     common: dict[str, Any] = {
         "username": address.username,
@@ -205,7 +206,7 @@ def client_of(address: RedisAddress, options: LogOptions, wait_s: float) -> Any:
         "socket_timeout": options.operation_timeout_s + (wait_s + SLACK_S if wait_s else 0.0),
         "retry": Retry(NoBackoff(), 0),
         "protocol": 2,
-        # With a password that fits no key: without one OpenSSL would ask for it on the terminal.
+        # The empty password fits no encrypted key; without one, OpenSSL would ask on the terminal.
         **({"ssl": True, "ssl_password": "", **address.tls} if address.tls is not None else {}),
     }
     named = {**common, **(UNNAMED if address.password else {})}
@@ -226,7 +227,7 @@ def _sentinels(address: RedisAddress, options: LogOptions, common: dict[str, Any
         **common,
         "username": address.sentinel_username,
         "password": address.sentinel_password,
-        "socket_timeout": options.operation_timeout_s,  # nobody waits for records there
+        "socket_timeout": options.operation_timeout_s,  # sentinels are never waited on for records
         **(UNNAMED if address.sentinel_password else {}),
     }
     return Sentinel(address.hosts, sentinel_kwargs=own)
@@ -240,7 +241,7 @@ def _single(address: RedisAddress, common: dict[str, Any]) -> Any:
 
 
 class _Shown:
-    """What of a server and of its words may be told."""
+    """A server's URL and error messages, without secrets."""
 
     def __init__(self, url: str) -> None:
         address = parse(url)
@@ -248,9 +249,9 @@ class _Shown:
         self._secrets = [text for text in (address.password, address.sentinel_password) if text]
 
     def reason(self, error: Exception) -> str:
-        """Without what a server was sent, where it says it again."""
-        # Sentinels' errors go on with the representation of whole clients, and those of a pipeline
-        # begin with the command, whose records are what users wrote.
+        """The error's text, without anything that it quotes of what the server was sent."""
+        # Errors of sentinels end with the repr of whole clients. Errors of pipelines begin with the
+        # command, whose records contain users' text.
         said = str(error).partition(QUOTE)[0].rpartition("caused error: ")[2]
         said = said.partition(" : <")[0] or type(error).__name__
         for secret in self._secrets:
@@ -277,10 +278,10 @@ def _entries(raw: Sequence[Any]) -> list[Entry]:
 
 
 def _record(fields: Any) -> bytes:
-    """The record of an entry; a foreign one has an empty record, which nobody can decode.
+    """The record of an entry; empty, which cannot be decoded, for an entry that is not ours.
 
-    Fields come as a list where nobody made a dictionary of them: that takes as long as reading
-    them from the network.
+    `client_of` keeps redis-py from turning the fields of XRANGE, a list, into a dictionary: that
+    would take as long as reading them from the network.
     """
     if isinstance(fields, list):
         return bytes(fields[1]) if len(fields) == 2 and fields[0] == FIELD else b""
@@ -292,7 +293,7 @@ def _text(value: bytes | str) -> str:
 
 
 def _name(key: bytes | str) -> str:
-    """Empty for a key that is none of ours: tenants' names are text."""
+    """The key as text; empty for one that is not UTF-8 and so not ours."""
     try:
         return _text(key)
     except UnicodeDecodeError:

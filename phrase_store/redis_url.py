@@ -1,6 +1,6 @@
-"""Redis URLs: where the phrase log lives, and the same text fit for a log line.
+"""Redis URLs of the phrase log: parsing, and masking of secrets for log lines.
 
-Forms and parameters are those of docs/phrases.md, which users read. Those of TLS are redis-py's.
+Forms and parameters are documented in docs/phrases.md. The TLS parameters are redis-py's.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ _TLS_PARAMETERS = ("ssl_ca_certs", "ssl_certfile", "ssl_keyfile", "ssl_cert_reqs
 _SENTINEL_PARAMETERS = ("sentinel_username", "sentinel_password")
 _SOCKET_PARAMETERS = ("db",)
 _BOOLEANS = {"true": True, "false": False}
-# Greedy up to the last @, with or without a scheme, and all that comes after a password parameter:
-# a secret with an @, /, & or # that nobody encoded must not show either.
+# Greedy up to the last @, with or without a scheme, and everything after a password parameter: a
+# secret with an @, /, & or # that is not percent-encoded must not show either.
 _CREDENTIALS = re.compile(r"^([\w+.-]*://)?(?:([^:@/]*):)?.*@", re.DOTALL)
 _SECRET_PARAMETER = re.compile(r"(password=).*", re.IGNORECASE | re.DOTALL)
 
 
 class Topology(StrEnum):
-    """What answers at the address."""
+    """What kind of server is at the address."""
 
     SERVER = "server"
     SOCKET = "socket"
@@ -64,7 +64,7 @@ def _starred(found: re.Match[str]) -> str:
 
 
 def parse(url: str) -> RedisAddress:
-    """Raises InvalidInput naming the rule that the URL breaks; secrets are masked in it."""
+    """Parses a URL. Raises InvalidInput naming the broken rule, with secrets masked."""
     try:
         return _Parser(url).address()
     except ValueError as error:
@@ -72,12 +72,12 @@ def parse(url: str) -> RedisAddress:
 
 
 class _Parser:
-    """One URL on its way; methods raise ValueError with the rule that it breaks."""
+    """Parses one URL; methods raise ValueError with the rule that it breaks."""
 
     def __init__(self, url: str) -> None:
         try:
             self._parts: SplitResult = urlsplit(url)
-        except ValueError:  # whose text may quote a password
+        except ValueError:  # its text may quote a password
             raise ValueError("must be a URL, special characters percent-encoded") from None
         base, _, topology = self._parts.scheme.lower().partition("+")
         self._secure = base == "rediss"
@@ -89,7 +89,7 @@ class _Parser:
         self._folders = [unquote(part) for part in self._parts.path.split("/")[1:]]
 
     def address(self) -> RedisAddress:
-        """The whole URL."""
+        """The parsed URL."""
         if self._parts.fragment:
             raise ValueError("must have # percent-encoded as %23")
         username, password = self._credentials()

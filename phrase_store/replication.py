@@ -16,17 +16,18 @@ from phrase_store.log import START, Entry, LogDenied, LogRefused, LogUnavailable
 from phrase_store.outage import Outage, Way
 from phrase_store.records import ORIGIN_LIMIT, encode_all, is_recordable, joined
 
-# Phrases waiting to be written; beyond it new ones are dropped and counted.
+# Maximum phrases waiting to be written; further ones are dropped, and counted as such.
 MOST_WAITING = 10_000
-# One write for what comes in so many seconds: a round is not a write, and runs of several rounds
-# are one run.
+# Phrases are collected for so long and written together, which saves writes and lets phrases of
+# consecutive rounds be merged.
 GATHER_S = 0.2
 READ_RECORDS = 1024
 FOLLOW_S = 1.0
-# So often a log is asked for its last clearing: a server that must evict keeps what is asked for.
+# Seconds between checks for a clearing of the log. Regular reads also keep its key from being
+# evicted by a server that is short of memory.
 CLEARINGS_S = 30.0
 PROGRESS_S = 1.0
-# A link that nobody has used for so long after a failure is not known to be lost any more.
+# Seconds after its last failure from which an unused link no longer counts as lost.
 FORGOTTEN_S = 30.0
 
 log = logs.get(__name__)
@@ -37,15 +38,15 @@ class LinkFigures:
     """Counts since the start."""
 
     published: int = 0  # phrases written
-    dropped: int = 0  # phrases that were not: log gone or slow, namespace let go
+    dropped: int = 0  # phrases not written: log gone or slow, namespace evicted
     received: int = 0  # phrases of other processes
-    records_read: int = 0  # one's own too
+    records_read: int = 0  # including this process's own
     skipped: int = 0  # records that are foreign or damaged
     failures: int = 0  # calls to the log that failed
 
 
 class Link:
-    """What a thread needs to call the log for its `task`: a breaker, and the counts."""
+    """One thread's connection to the log, for its `task`: a circuit breaker, and counts."""
 
     def __init__(
         self, figures: LinkFigures, policy: BreakerPolicy, outage: Outage, task: str
@@ -54,28 +55,29 @@ class Link:
         self._breaker = CircuitBreaker(policy)
         self._outage = outage
         self.task = task
-        self._refused = False  # by the last failure's word
-        self._closing = False  # failures are then nobody's business
+        self._refused = False  # whether the last failure was a refusal
+        self._closing = False  # failures are ignored from then on
         self._answered = self._failed_at = time.monotonic()
 
     @property
     def reachable(self) -> bool:
-        """Whether calls go through, as far as is known: who has nothing to write does not try."""
+        """Whether calls succeed, as far as is known: without phrases to write, none are made."""
         closed = self._breaker.state is BreakerState.CLOSED
         return closed or time.monotonic() - self._failed_at > FORGOTTEN_S
 
     def forgiven_by(self, other: Way) -> bool:
-        """Whether the other's success says that calls would go through here, too.
+        """Whether calls here are expected to succeed too, now that `other`'s have.
 
-        That the log can be read does not say that it can be written, where it was refused: with a
-        replica in its place it was back, and lost, with every request after a pause.
+        If writing was refused, a successful read does not show that writing works. Otherwise, with
+        a read-only replica in the log's place, every request after a pause would log that the log
+        is back, and then that it is lost.
         """
         same = isinstance(other, Link) and other.task == self.task
         return self.reachable and (same or not self._refused)
 
     @property
     def silence_s(self) -> float:
-        """Seconds since a call went well, or since the beginning."""
+        """Seconds since the last successful call, or since the start."""
         return time.monotonic() - self._answered
 
     def wait_s(self) -> float:
@@ -83,10 +85,10 @@ class Link:
         return self._breaker.wait_s()
 
     def try_call(self, call: Callable[[], None]) -> bool:
-        """Whether the call was made and went well; it is not made while the breaker is open.
+        """Makes the call unless the breaker is open; whether it was made and succeeded.
 
-        No error leaves: a thread that dies would take the phrases with it. One that a client
-        library is not known to raise is logged by its type alone, for its text may quote a record.
+        Raises nothing: a thread that dies would stop the exchange. Of unexpected errors only the
+        type is logged, because their text may quote a record.
         """
         if not self._breaker.admits():
             return False
@@ -105,7 +107,7 @@ class Link:
         return False
 
     def close(self) -> None:
-        """Nobody is told of it from now on."""
+        """Ignores failures from now on."""
         self._closing = True
         self._outage.leaves(self)
 
@@ -121,7 +123,7 @@ class Link:
 
 
 class Publisher:
-    """Writes phrases in the background, several requests' in one go."""
+    """Writes phrases in the background, those of several requests together."""
 
     def __init__(
         self, phrase_log: PhraseLog, figures: LinkFigures, outage: Outage, name: str
@@ -137,11 +139,11 @@ class Publisher:
 
     @property
     def waiting(self) -> int:
-        """Phrases to be written."""
+        """Number of phrases waiting to be written."""
         return len(self._waiting)
 
     def put(self, origin: int, phrases: Sequence[Phrase]) -> None:
-        """Queues phrases; returns at once."""
+        """Queues phrases; returns immediately."""
         holds = 0 <= origin < ORIGIN_LIMIT and not self._stopping.is_set()
         for phrase in phrases:
             if holds and len(self._waiting) < MOST_WAITING and is_recordable(phrase):
@@ -151,13 +153,13 @@ class Publisher:
         self._wanted.set()
 
     def ask_to_stop(self) -> None:
-        """From now on phrases are dropped."""
+        """Drops phrases that are put from now on, and asks the thread to stop."""
         self.link.close()
         self._stopping.set()
         self._wanted.set()
 
     def stop(self, timeout_s: float) -> None:
-        """Writes what waits, if that goes quickly, and ends the thread."""
+        """Ends the thread, which first writes the waiting phrases, within `timeout_s`."""
         self.ask_to_stop()
         self._thread.join(timeout_s)
 
@@ -186,7 +188,7 @@ class Publisher:
 
 
 class Follower:
-    """Reads what others wrote: all of it at first, then as it comes."""
+    """Reads the log: first what it already holds, then new records as they come."""
 
     def __init__(
         self,
@@ -199,7 +201,7 @@ class Follower:
         prepare: Callable[[], None],
         forget: Callable[[], None],
     ) -> None:
-        """All is called on one thread: `prepare` first, `forget` where a clearing was missed."""
+        """All callbacks run on one thread: `prepare` first, `forget` if a clearing was missed."""
         self._log = phrase_log
         self._take = take
         self._prepare = prepare
@@ -208,7 +210,7 @@ class Follower:
         self.link = Link(figures, BreakerPolicy(failures=1), outage, "read")
         self._position = START
         self._looks_again = time.monotonic() + CLEARINGS_S
-        self._at_once = READ_RECORDS  # fewer where so many are too large to come in time
+        self._at_once = READ_RECORDS  # fewer if so many take too long to arrive
         self._replay_began: float | None = None
         self._replay_records = 0
         self._stopping = threading.Event()
@@ -218,12 +220,12 @@ class Follower:
         self._thread.start()
 
     def ask_to_stop(self) -> None:
-        """Ends the thread after the call to the log that it is in."""
+        """Asks the thread to stop after its current call to the log."""
         self.link.close()
         self._stopping.set()
 
     def stop(self, timeout_s: float) -> None:
-        """Ends the thread, which may hang in a last read for a moment."""
+        """Waits for the thread's end, at most `timeout_s`; it may still be in its last read."""
         self.ask_to_stop()
         self._thread.join(timeout_s)
 
@@ -231,7 +233,7 @@ class Follower:
         self._prepare()
         while not self._stopping.is_set():
             if not self.link.try_call(self._go_on):
-                self._looks_again = 0.0  # its word may have been pushed out meanwhile
+                self._looks_again = 0.0  # a clearing's record may have been dropped meanwhile
                 self._at_once = max(1, self._at_once // 2)
                 self._stopping.wait(self.link.wait_s())
 
@@ -245,7 +247,7 @@ class Follower:
             self._replay()
 
     def _heed_clearing(self) -> None:
-        """Records may have pushed out the word, which would otherwise come by the log."""
+        """Forgets everything if a clearing was missed, as its record may have been dropped."""
         cleared = self._log.cleared(self._position)
         if cleared is not None:
             self._forget()
@@ -258,9 +260,10 @@ class Follower:
             self._position = self._log.resume(self._position)
 
     def _replay(self) -> None:
-        """What was written before this process began, with a line a second of how it goes.
+        """Reads what was written before this process started; logs the progress every second.
 
-        While some records are counted the next are read. After a failure it goes on where it was.
+        Reads the next records while the previous ones are counted. After a failure, the next call
+        continues where this one stopped.
         """
         total, told = self._log.length(), time.monotonic()
         if self._replay_began is None:
@@ -279,7 +282,7 @@ class Follower:
         seconds = round(time.monotonic() - self._replay_began, 2)
         self.replayed.set()
         if self._replay_records:
-            # With more tenants than namespaces every request may open one again.
+            # Logged at debug level if quick: with too many tenants every request may reopen one.
             tell = log.info if seconds > PROGRESS_S else log.debug
             tell("replayed phrases", namespace=self._name, records=self._replay_records,
                  seconds=seconds, phrases=self._figures.received)  # fmt: skip

@@ -1,4 +1,4 @@
-"""How many of the latest tokens in a row phrases would have guessed: how closely text follows."""
+"""The run of a text: how many of its last tokens phrases would have proposed."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def follow(
     begin: int,
     run: int,
 ) -> int:
-    """The run that `text` ends with, if text[:begin] ends with `run`; nothing is counted."""
+    """The run of `text`, if that of text[:begin] is `run`. Does not change the tables."""
     own = Table(own_words, own_state, own_decay)
     shared = Table(shared_words, shared_state, shared_decay)
     row = np.empty(2 * MOST_CONTINUATIONS, CONTINUATION)

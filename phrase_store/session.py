@@ -1,4 +1,4 @@
-"""The phrases of one request: its own text as it grows, and those of its namespace."""
+"""The phrases that one request uses: its own growing text, and those of its namespace."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from phrase_store.metrics import observe_query
 from phrase_store.stops import in_order
 from phrase_store.successors import SuccessorTable
 
-# Up to 8 entries of 16 bytes a token, in a table that is half full at the end.
+# Up to 8 entries of 16 bytes per token, in a table that is half full at the end.
 BYTES_PER_TOKEN = 256
-# Phrases of the request's own text before its table must evict; a longer text than the most fills
-# it further, up to twice as long, and then loses what is oldest.
+# Bounds of the text length in tokens for which the table of own text is sized. A text longer than
+# MOST_TOKENS fills the table further, up to twice that length; then the oldest entries are evicted.
 LEAST_TOKENS, MOST_TOKENS = 1024, 65_536
-# Of an output, whose length nobody knows: a table for these takes 2 MiB.
+# Maximum output length for which space is reserved, as it is not known: 2 MiB.
 MOST_EXPECTED_TOKENS = 8192
-# Of its first text, counted in one go: some tenths of a millisecond.
+# Tokens of the initial text counted in one step, which takes some tenths of a millisecond.
 PIECE_TOKENS = 512
 
 
@@ -30,22 +30,24 @@ Teach = Callable[[int, Sequence[Phrase]], None]
 
 
 class Proposed(NamedTuple):
-    """A proposal, and the drafted tokens that it follows."""
+    """A proposal, and the drafted tokens after the committed ones that it follows."""
 
     drafted: tuple[int, ...]
     grown: Grown
 
 
 class PhraseSession:
-    """`shared` is what other requests said, where this one may read it.
+    """The phrases that one request drafts from and learns.
 
-    `teach` takes what it learns, for others to read: the store's way in, or nothing. `harvests`
-    tells whether predictions on rejected branches become phrases too; what was committed always
-    does. Sessions of about the same temperature may share a calibration.
-    `drafts_from_text` tells whether its own text is drafted from, and so kept at all; `successors`
-    is drafted from too. Nothing is drafted behind one of `stop_token_ids`, nor does a phrase go on.
-    `prediction` is what the client thinks that the output may say; it counts as text of its own.
-    Both are counted by `reading`, in pieces; whoever needs them before counts the rest at once.
+    `text`: the initial text. `prediction`: what the client expects the output to say, which counts
+    as own text. `reading` counts both in pieces; a call that needs them counts the rest at once.
+    `shared`: phrases of other requests, if this one may read them.
+    `teach`: called with the phrases that it learns, to share them; None: they are not shared.
+    `harvests`: whether predictions on rejected branches become phrases; committed tokens always do.
+    `calibration`: may be shared by sessions of about the same temperature.
+    `drafts_from_text`: whether own text is indexed and drafted from.
+    `successors`: recycled successors to draft from, if any.
+    `stop_token_ids`: nothing is drafted after one of these, and phrases end there.
     """
 
     def __init__(
@@ -69,7 +71,7 @@ class PhraseSession:
             expected = min(expected_tokens, MOST_EXPECTED_TOKENS)
             tokens = max(LEAST_TOKENS, len(text) + len(prediction) + expected)
             self._own = PhraseIndex(max_bytes=min(tokens, MOST_TOKENS) * BYTES_PER_TOKEN)
-            # `prediction` first: what the text really says counts as newer
+            # `prediction` first, so that the actual text counts as newer
             self._reading = _read(self._own, tuple(prediction), tuple(text))
         self._successors = successors
         self._shared = shared
@@ -81,12 +83,12 @@ class PhraseSession:
         self._calibration = calibration or Calibration()
         self._proposed: list[Proposed] = []
         self._unjudged: list[tuple[Proposed, Sequence[int]]] = []
-        self._answered: list[Sequence[TokenSource]] = []  # queries that no metric has counted yet
+        self._answered: list[Sequence[TokenSource]] = []  # queries not yet counted in metrics
         self._run = 0
         self._uncounted: list[tuple[Sequence[int], Sequence[int]]] = []  # contexts and new tokens
 
     def reading(self) -> Iterator[None]:
-        """Counts the text that the request began with, a piece a step."""
+        """Counts the initial text and the prediction, one piece per step."""
         return self._reading
 
     def propose(
@@ -97,9 +99,9 @@ class PhraseSession:
         drafted: Sequence[int] = (),
         most_leaves: int | None = None,
     ) -> DraftTree:
-        """The likeliest continuations within the budget, at most so many branches.
+        """The likeliest continuations within the budget, with at most `most_leaves` branches.
 
-        They follow what was committed, `context`, and what was `drafted` behind that.
+        They follow the committed `context` and the tokens `drafted` after it.
         """
         grown = self._grown(context, budget, drafted, most_leaves)
         first = [made for made in self._proposed if drafted and not made.drafted]
@@ -108,7 +110,7 @@ class PhraseSession:
         return grown.tree
 
     def peek(self, context: Sequence[int], budget: DraftBudget, beyond: Sequence[int]) -> DraftTree:
-        """What it would propose behind tokens that it knows not to be its own text yet."""
+        """What it would propose after `context` and `beyond`, which it has not learned yet."""
         return self._grown(context, budget, beyond, None).tree
 
     def _grown(
@@ -143,13 +145,13 @@ class PhraseSession:
         return self._proposed[-1].grown.runs if self._proposed else []
 
     def insert(self, phrases: Iterable[Phrase]) -> None:
-        """Takes in phrases that nobody else is told of."""
+        """Adds phrases to own text, without sharing them."""
         at_once(self._reading)
         if self._own is not None:
             self._own.insert(phrases)
 
     def extend(self, context: Sequence[int], token_ids: Sequence[int]) -> None:
-        """Takes in tokens that were committed after `context`; counts them when there is time."""
+        """Adds tokens committed after `context`; they are counted when the index is next needed."""
         self._count()
         self._run = self._run_after(context, token_ids)
         self._uncounted.append((context[-MAX_CONTEXT:], token_ids))
@@ -162,10 +164,10 @@ class PhraseSession:
         self._uncounted.clear()
 
     def judge(self, emitted: Sequence[int]) -> None:
-        """Learns, when there is time, what the last proposals were worth, verified or not.
+        """Calibrates by the last proposals, whether or not they were verified; done later.
 
-        Those are the last one behind committed tokens, and the last behind drafted ones since.
-        Every node whose parent the target's text reached was right or wrong.
+        These are the last proposal after committed tokens only, and the last one after drafted
+        tokens since then. A node counts as right or wrong if the emitted text reached its parent.
         """
         self._judge_all()
         proposed, self._proposed = self._proposed, []
@@ -202,12 +204,12 @@ class PhraseSession:
         return follow(context, token_ids, shared=shared, own=own, run_before=self._run)
 
     def recycle(self, last: int, draft: DraftTree, verdict: Verdict) -> None:
-        """Takes in the target's successors of the token `last` and of the draft's tokens."""
+        """Stores the target's successors of the token `last` and of the draft's tokens."""
         if self._successors is not None and verdict.successor_ids:
             self._successors.learn([last, *draft.token_ids], verdict.successor_ids)
 
     def learn(self, context: Sequence[int], draft: DraftTree, verdict: Verdict) -> None:
-        """Harvests a verdict on a draft that followed `context`; for quiet moments."""
+        """Harvests a verdict on a draft that followed `context`. To be called in idle moments."""
         self._count()
         self._judge_all()
         phrases = harvest(context[-MAX_CONTEXT:], draft, verdict, self._stop_token_ids)

@@ -1,4 +1,4 @@
-"""The namespaces of phrases in this process, and the sessions that read and teach them."""
+"""The phrase namespaces of this process, and the sessions that read and write them."""
 
 from __future__ import annotations
 
@@ -26,24 +26,24 @@ from phrase_store.successors import SuccessorTable
 
 @dataclass(slots=True, kw_only=True)
 class StoreFigures(LinkFigures):
-    """All namespaces together; counts include those that were let go."""
+    """Figures of all namespaces together; counts include those of evicted namespaces."""
 
     evictions: int = 0
     namespaces: int = 0
     entries: int = 0
     bytes: int = 0
     waiting: int = 0
-    replaying: int = 0  # namespaces that do not have yet what the log held at the start
-    open_breakers: int = 0  # namespaces whose last calls to the log went wrong
+    replaying: int = 0  # namespaces that have not yet read what the log held at the start
+    open_breakers: int = 0  # namespaces whose latest calls to the log failed
     log_age_s: float = 0.0  # of the namespace whose log was read longest ago
 
     def count(self, one: NamespaceFigures) -> None:
-        """Adds what a namespace has counted."""
+        """Adds the counts of a namespace."""
         for name in COUNTED:
             setattr(self, name, getattr(self, name) + getattr(one, name))
 
     def add(self, one: NamespaceFigures) -> None:
-        """Adds a namespace in use."""
+        """Adds counts and levels of a namespace in use."""
         self.count(one)
         self.namespaces += 1
         self.entries += one.entries
@@ -59,7 +59,7 @@ COUNTED = ("evictions", *(field.name for field in dataclasses.fields(LinkFigures
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DraftsFrom:
-    """What a session's drafts are made of; what it learns is another matter."""
+    """The sources of a session's drafts. What it learns does not depend on them."""
 
     shared: bool = True
     own_text: bool = True
@@ -70,23 +70,23 @@ ALL_PHRASES = DraftsFrom()
 
 
 class PhraseStore:
-    """The namespaces in use; where there are too many, the one used longest ago is let go."""
+    """The namespaces in use. If there are too many, the least recently used is evicted."""
 
     def __init__(self, settings: PhraseSettings) -> None:
         self._settings = settings
         self._namespaces: OrderedDict[str, Namespace] = OrderedDict()
-        self._leaving: list[Namespace] = []  # pushed out, and closing
+        self._leaving: list[Namespace] = []  # evicted and being closed
         self._outage = Outage()
-        self._past = StoreFigures()  # of namespaces that were let go: counts never fall
+        self._past = StoreFigures()  # counts of evicted namespaces, so that totals never decrease
         self._door = threading.Lock()
         STORES.watch(self)
 
     def namespace(
         self, model_fingerprint: str, tenant: str = "", vocabulary_size: int = TOKEN_LIMIT
     ) -> Namespace:
-        """The phrases of a model and tenant; the first use begins to read them from the log.
+        """The namespace of a model and tenant; its first use starts reading it from the log.
 
-        Anybody may write to the log: what has tokens outside the vocabulary is passed over.
+        Log records with tokens outside the vocabulary are ignored, as anybody may write to the log.
         """
         name = namespace_name(model_fingerprint, tenant)
         dropped: Namespace | None = None
@@ -104,16 +104,16 @@ class PhraseStore:
         return namespace
 
     def _let_go(self, namespace: Namespace) -> None:
-        namespace.close()  # which writes what waits, or drops it
+        namespace.close()  # writes waiting phrases, or drops them
         with self._door:
             self._leaving.remove(namespace)
             self._past.count(namespace.figures())
 
     def _publish(self, name: str, origin: int, phrases: Sequence[Phrase]) -> None:
-        """Phrases of a running request, which keep its namespace in use.
+        """Publishes phrases of a running request, and marks its namespace as recently used.
 
-        Where others have pushed that out they are dropped: with more tenants at once than there
-        is room for, opening it again would push out another's with every round.
+        If the namespace has been evicted, the phrases are dropped. With more concurrent tenants
+        than namespaces, reopening it would evict another tenant's in every round.
         """
         with self._door:
             namespace = self._namespaces.get(name)
@@ -137,10 +137,10 @@ class PhraseStore:
         drafts_from: DraftsFrom = ALL_PHRASES,
         prediction: Sequence[int] = (),
     ) -> PhraseSession | None:
-        """The phrases of one request, as far as its scope goes; None where it wants none.
+        """The phrase session of one request, as its scope allows; None if it uses no phrases.
 
-        Only one process of those that serve a request publishes what it says; the others read it
-        in the log, all of it and once, or learn by themselves where they share none.
+        Of the processes that serve a request, only one must have `publishes` set. The others read
+        the phrases from the log, or learn them directly if there is no shared log.
         """
         scope = access.scope
         if scope is PhraseScope.OFF and not drafts_from.recycles:
@@ -172,12 +172,12 @@ class PhraseStore:
         )
 
     def namespaces(self) -> list[Namespace]:
-        """Those in use."""
+        """The namespaces in use."""
         with self._door:
             return list(self._namespaces.values())
 
     def figures(self) -> StoreFigures:
-        """For metrics."""
+        """Current figures, for metrics."""
         with self._door:
             total = dataclasses.replace(self._past)
             for namespace in self._leaving:
@@ -187,7 +187,7 @@ class PhraseStore:
         return total
 
     def info(self) -> PhraseStoreInfo:
-        """For whoever asks the service: where the log is remains its own business."""
+        """The store's state for clients, without the log's address."""
         figures, settings = self.figures(), self._settings
         return PhraseStoreInfo(
             kind=kind_of(settings.phrases_url),
@@ -202,7 +202,7 @@ class PhraseStore:
         )
 
     def close(self) -> None:
-        """Ends all threads; phrases that wait are written if that goes quickly."""
+        """Ends all threads; waiting phrases are written if that is quick."""
         STORES.forget(self)
         for namespace in self.namespaces():
             namespace.ask_to_stop()
@@ -211,9 +211,9 @@ class PhraseStore:
 
 
 def warm_up() -> None:
-    """Compiles all loops, or loads them where that was done before: seconds the first time.
+    """Compiles all loops, or loads them from the cache; takes seconds the first time.
 
-    For the start of a service, before it says that it is ready.
+    To be called at the start of a service, before it reports that it is ready.
     """
     index.warm_up()
     unpack.warm_up()

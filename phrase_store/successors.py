@@ -1,7 +1,8 @@
 """Token recycling: the target's likeliest successors of a token, kept from verdicts (2408.08696).
 
-A verifier computes a whole distribution after every node and uses one token of it. The best few of
-the rest are likely to follow the same token again: a draft that costs nothing but their ids.
+A verifier computes a whole distribution after every node and uses one token of it. The likeliest
+few tokens are likely to follow the same token again. Such a draft costs only the transfer of their
+ids.
 """
 
 from __future__ import annotations
@@ -16,20 +17,20 @@ UNKNOWN = -1
 
 
 class SuccessorTable:
-    """`rows`: int32 [vocabulary, MOST_SUCCESSORS], best first; 32 bytes a token of the vocabulary.
+    """`rows`: int32 [vocabulary, MOST_SUCCESSORS], best first; 32 bytes per vocabulary token.
 
-    One thread writes; a reader may see a row that is half new, which costs it a guess.
+    One thread writes. A reader may see a half updated row, which costs it at most a wrong guess.
     """
 
     def __init__(self, vocabulary_size: int) -> None:
         self.rows = np.full((vocabulary_size, MOST_SUCCESSORS), UNKNOWN, np.int32)
 
     def learn(self, token_ids: Sequence[int], successor_ids: Sequence[int]) -> None:
-        """Keeps the successors of each token, equally many for each; the newest win.
+        """Stores the successors of each token, equally many for each; the newest ones win.
 
-        What does not fit the tokens, or is none of the vocabulary's, is left out. So are those of
-        which one comes twice, as behind a node of which a target says no numbers: they would be
-        siblings, and no verifier takes such a draft.
+        Nothing is stored if the counts do not match or an id is outside the vocabulary. Rows with
+        duplicates, as for a node whose logits are NaN, are left out: duplicates would
+        become siblings, and verifiers refuse drafts with equal siblings.
         """
         count = len(successor_ids) // max(len(token_ids), 1)
         if not 0 < count <= MOST_SUCCESSORS or count * len(token_ids) != len(successor_ids):
@@ -46,7 +47,7 @@ class SuccessorTable:
         self.rows[:] = UNKNOWN
 
     def copy(self) -> SuccessorTable:
-        """One that learns for itself from now on."""
+        """An independent copy."""
         made = SuccessorTable(0)
         made.rows = self.rows.copy()
         return made

@@ -1,6 +1,6 @@
-"""A phrase log as people handle it: counted, and written to and read from a file.
+"""Administration of phrase logs: counting, clearing, export to a file and import from one.
 
-The file has one JSON object a line. The first is {"format": "draftloop-phrases", "version": 1};
+The file has one JSON object per line. The first is {"format": "draftloop-phrases", "version": 1};
 the others are records: {"model": fingerprint, "tenant": name, "origin": 64 bits, "phrases":
 [[context, tokens, committed], …]}, contexts and tokens as lists of token ids.
 """
@@ -31,8 +31,8 @@ from phrase_store.records import (
 )
 from phrase_store.unpack import decode, unpack
 
-AT_ONCE = 500  # records read or written in one go
-# A person waits longer than a request may, and no length of ours cuts a log that is longer.
+AT_ONCE = 500  # records read or written per call
+# Timeouts are longer than in services, as a person waits; `max_length` must not truncate a log.
 PATIENT = LogOptions(max_length=2**31, connect_timeout_s=5.0, operation_timeout_s=10.0)
 
 Told = Callable[[int], object]  # called with the number of records done since the last call
@@ -62,9 +62,10 @@ class _Line(BaseModel):
     ] = Field(max_length=100_000)
 
     def records(self, salt: int) -> Iterator[bytes]:
-        """As the log has them; `salt` makes new requests of those that they were of.
+        """The line as log records; `salt` changes their origin to that of a new request.
 
-        Who wrote a request's phrases passes over what comes back, and may have forgotten since.
+        Otherwise the process that published the request would ignore them as its own, although it
+        may have forgotten the phrases since.
         """
         phrases = [Phrase(tuple(context), tuple(tokens), said)
                    for context, tokens, said in self.phrases]  # fmt: skip
@@ -73,7 +74,7 @@ class _Line(BaseModel):
 
 @dataclass(slots=True)
 class Census:
-    """What a log holds."""
+    """Counts of a log's contents."""
 
     records: int = 0
     phrases: int = 0
@@ -84,16 +85,16 @@ class Census:
 
 @contextlib.contextmanager
 def open_patiently(url: str, namespace: str) -> Iterator[PhraseLog]:
-    """The log for a person's use; raises InvalidInput for a URL that breaks the rules.
+    """A log with long timeouts; raises InvalidInput for a URL that breaks the rules.
 
-    One after the other: each has a connection, and there may be thousands of tenants.
+    Open one log at a time: each has a connection, and there may be thousands of tenants.
     """
     with contextlib.closing(open_log(url, namespace, PATIENT)) as log:
         yield log
 
 
 def count(log: PhraseLog, told: Told) -> Census:
-    """Reads the whole log; raises LogUnavailable."""
+    """Counts the contents of the whole log; raises LogUnavailable."""
     census = Census()
     for records in _read(log):
         said = unpack(records)
@@ -107,12 +108,12 @@ def count(log: PhraseLog, told: Told) -> Census:
 
 
 def write_header(file: TextIO) -> None:
-    """The first line of a file."""
+    """Writes the first line of a file."""
     _write(file, _Header(format="draftloop-phrases", version=1).model_dump())
 
 
 def export_log(log: PhraseLog, namespace: str, file: TextIO, told: Told) -> int:
-    """Adds a log to a file; returns how many records of it could be read."""
+    """Appends a log's records to a file; returns how many of them held readable phrases."""
     model, tenant = owners_of(namespace)
     written = 0
     for records in _read(log):
@@ -125,14 +126,14 @@ def export_log(log: PhraseLog, namespace: str, file: TextIO, told: Told) -> int:
 
 
 def check_file(path: Path) -> int:
-    """How many records it has. Raises InvalidInput for the first mistake in it, OSError."""
+    """The number of records in a file. Raises OSError, or InvalidInput for its first mistake."""
     return sum(1 for _ in _lines(path))
 
 
 def import_file(url: str, path: Path, told: Told) -> int:
-    """Adds a checked file's phrases to the logs that they name; returns how many.
+    """Adds a checked file's phrases to the logs that it names; returns how many there were.
 
-    Raises LogUnavailable: some may be there then, and importing again counts them twice.
+    Raises LogUnavailable. Some phrases may have been added then; a second import counts them twice.
     """
     waiting: dict[str, list[bytes]] = {}
     phrases, salt = 0, new_origin()
@@ -155,7 +156,7 @@ def import_file(url: str, path: Path, told: Told) -> int:
 
 
 def clear_log(log: PhraseLog) -> None:
-    """Empties it, and tells everybody who follows it to forget."""
+    """Empties a log and tells all of its readers to forget its phrases."""
     log.clear(encode_cleared(new_origin()))
 
 
@@ -187,7 +188,7 @@ def _parsed(form: type[Form], number: int, line: bytes) -> Form:
     place = f"line {number}"
     try:
         return form.model_validate_json(line.decode())
-    except UnicodeDecodeError as error:  # replaced, letters would make one tenant of two
+    except UnicodeDecodeError as error:  # replacing characters could merge two tenants' names
         raise InvalidInput(place, "must be UTF-8", ascii(line[error.start : error.end])) from None
     except ValidationError as error:
         name, rule, value = next(broken_rules(error))

@@ -1,8 +1,8 @@
-"""Log records read in bulk, as the index counts them; `records` has their form.
+"""Bulk decoding of log records for the index; `records` describes the format.
 
-Records come from processes of other versions, and anybody may write to the log: what cannot be
-vouched for is passed over and counted. The loops are compiled and run without the GIL, because a
-process reads up to millions of records at its start while it serves already.
+Records may come from processes of other versions, and anybody may write to the log, so invalid
+records are skipped and counted. The loops are compiled and run without the GIL, because a process
+may read millions of records after its start while it already serves requests.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from phrase_store.counts import Integers, Totals
 from phrase_store.index import PREDICTED_WEIGHT, PhraseIndex
 from phrase_store.records import Batch
 
-REFUSED = 0  # stands for the kind of a record that is foreign, damaged, cut short or too new
-# Runs counted in one go, and the pause after them: a lookup that waits for the index gets it then.
+REFUSED = 0  # in place of the kind of a record that is foreign, damaged, truncated or too new
+# Runs counted under one lock, and the pause after them, in which waiting lookups get the index.
 COUNTED_AT_ONCE = 128
 PAUSE_S = 0.00002
 
@@ -37,7 +37,7 @@ Bytes = NDArray[np.uint8]
 
 
 class Runs(NamedTuple):
-    """Phrases one after the other; number i is text[starts[i]:starts[i + 1]].
+    """Concatenated phrases; phrase i is text[starts[i]:starts[i + 1]].
 
     Its first contexts[i] tokens are its context.
     """
@@ -49,11 +49,11 @@ class Runs(NamedTuple):
 
 
 class Unpacked(NamedTuple):
-    """What some records say: first perhaps that all before is void, then these phrases."""
+    """The contents of some records: whether to forget everything first, then these phrases."""
 
     cleared: bool
     runs: Runs
-    skipped: int  # records that were refused
+    skipped: int  # number of invalid records
 
 
 def _checksums() -> NDArray[np.uint32]:
@@ -68,7 +68,7 @@ _CRC_TABLE = _checksums()
 
 @compiled
 def _number(data: Bytes, start: int, size: int) -> np.uint64:
-    """A little-endian number."""
+    """Reads a little-endian number of `size` bytes."""
     value = np.uint64(0)
     for place in range(start + size - 1, start - 1, -1):
         value = (value << np.uint64(8)) | np.uint64(data[place])
@@ -77,7 +77,7 @@ def _number(data: Bytes, start: int, size: int) -> np.uint64:
 
 @compiled
 def _checksum(data: Bytes, start: int, end: int) -> np.uint64:
-    """CRC-32 of a record without the place of its checksum."""
+    """CRC-32 of a record without its checksum field."""
     crc = np.uint32(0xFFFFFFFF)
     for place in range(start, end):
         if start + _CHECKSUM <= place < start + _BODY:
@@ -88,7 +88,7 @@ def _checksum(data: Bytes, start: int, end: int) -> np.uint64:
 
 @compiled
 def _kind(data: Bytes, start: int, end: int, token_limit: int) -> int:
-    """The kind of the record data[start:end], all of it checked."""
+    """The kind of the record data[start:end] after a complete check, or REFUSED."""
     if end - start < _BODY or data[start] != _VERSION:
         return REFUSED
     if _number(data, start + _CHECKSUM, 4) != _checksum(data, start, end):
@@ -119,7 +119,7 @@ def _kind(data: Bytes, start: int, end: int, token_limit: int) -> int:
 def _judge(
     data: Bytes, ends: Totals, kinds: Integers, origins: NDArray[np.uint64], token_limit: int
 ) -> None:
-    """Fills in kind and origin of every record."""
+    """Writes kind and origin of every record to `kinds` and `origins`."""
     start = 0
     for record in range(ends.size):
         end = ends[record]
@@ -139,7 +139,7 @@ def _unpack(
     contexts: Totals,
     committed: NDArray[np.bool_],
 ) -> int:
-    """Fills in the phrases of all records that are of a kind which has some; returns how many."""
+    """Writes the phrases of all records of a kind with phrases; returns how many there are."""
     runs = 0
     filled = 0
     start = 0
@@ -168,9 +168,9 @@ def unpack(
     known_origins: Container[int] = _NOTHING_KNOWN,
     token_limit: int = records.TOKEN_LIMIT,
 ) -> Unpacked:
-    """What the records say, without those whose origin is known here already.
+    """Decodes records, ignoring those whose origin is in `known_origins`.
 
-    Token ids from `token_limit` on are none of the model's: records with such are refused.
+    Records with token ids of at least `token_limit`, which the model does not have, are invalid.
     """
     data = np.frombuffer(b"".join(encoded), np.uint8)
     ends = np.cumsum(np.fromiter(map(len, encoded), np.int64, len(encoded)))
@@ -180,10 +180,10 @@ def unpack(
     clears = np.flatnonzero(kinds == _CLEARED)
     known = [place for place, origin in enumerate(origins.tolist()) if origin in known_origins]
     kinds[known] = REFUSED
-    cleared = bool(np.any(kinds == _CLEARED))  # not by this process, which did so long ago
+    cleared = bool(np.any(kinds == _CLEARED))  # without clearings by known origins
     if clears.size:
         kinds[: clears[-1] + 1] = REFUSED
-    most = data.size // 2 + 1  # a token takes two bytes or more, and so does a phrase
+    most = data.size // 2 + 1  # every token and every phrase takes at least two bytes
     runs = Runs(
         np.empty(most, np.int32), np.zeros(most + 1, np.int64), np.empty(most, np.int64),
         np.empty(most, np.bool_),
@@ -195,7 +195,7 @@ def unpack(
 
 
 def decode(record: bytes) -> Batch | None:
-    """One record's batch; None where it is refused."""
+    """The batch in one record; None if the record is invalid."""
     said = unpack([record])
     if said.skipped:
         return None
@@ -204,7 +204,7 @@ def decode(record: bytes) -> Batch | None:
 
 
 def phrases_of(runs: Runs) -> tuple[Phrase, ...]:
-    """The same as values."""
+    """The phrases as `Phrase` values."""
     text, starts, contexts = runs.text.tolist(), runs.starts.tolist(), runs.contexts.tolist()
     return tuple(
         Phrase(tuple(text[start : start + context]), tuple(text[start + context : end]), committed)
@@ -215,15 +215,15 @@ def phrases_of(runs: Runs) -> tuple[Phrase, ...]:
 
 
 def count_into(index: PhraseIndex, runs: Runs) -> None:
-    """Counts phrases, leaving the index to others every few hundred microseconds."""
+    """Counts phrases; releases the index to other threads every few hundred microseconds."""
     weights = np.where(runs.committed, 1.0, PREDICTED_WEIGHT)
     for begin in range(0, weights.size, COUNTED_AT_ONCE):
         end = min(begin + COUNTED_AT_ONCE, weights.size)
         index.count(runs.text, runs.starts, runs.contexts, weights, begin, end)
         if end < weights.size:
-            time.sleep(PAUSE_S)  # a lock that is taken again at once never changes hands
+            time.sleep(PAUSE_S)  # without a pause, this thread would take the lock again at once
 
 
 def warm_up() -> None:
-    """Compiles the loops, or loads them where that was done before: seconds the first time."""
+    """Compiles the loops, or loads them from the cache; takes seconds the first time."""
     decode(records.encode(0, [Phrase((1,), (2,))]))
