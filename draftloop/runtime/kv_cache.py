@@ -187,7 +187,7 @@ class Slot:
         self.length += count
 
     def branch(self, token_ids: Sequence[int], parents: Sequence[int]) -> None:
-        """Reserves pending rows for draft nodes; a parent is an index among pending rows or ROOT."""
+        """Reserves pending rows for draft nodes; parents are indices of pending rows, or ROOT."""
         first, stop = self.pending, self.pending + len(token_ids)
         if stop > first:
             self.rows[TOKEN, first:stop], self.rows[PARENT, first:stop] = token_ids, parents
