@@ -1,4 +1,4 @@
-"""Matrix tiles (AMX) for the bfloat16 kernel of `cpu_linear`: LLVM IR, written with llvmlite.
+"""Matrix tiles (AMX) for the bfloat16 kernel of `cpu_linear`: LLVM IR, built with llvmlite.
 
 One instruction multiplies 16 rows by 16 outputs along 32 values of k, so 32 rows take little longer
 than streaming the weights takes for one. Importing this module requires llvmlite.
@@ -38,12 +38,12 @@ SUMS, VALUES, WEIGHTS = range(STRIP_VECTORS), 4, (5, 6, 7)
 
 
 class Tiles:
-    """Writes, into the module of the linear kernel, how it multiplies by tiles.
+    """Emits, into the module of the linear kernel, multiplication by tiles.
 
-    16 steps of a panel of weights are a tile as they lie. Rows are filled up to whole tiles; what
-    those that fill them hold never matters. The sum of an output goes on from its bias along k, 32
-    values at a time in an order that the processor fixes: as everywhere, it depends neither on
-    other rows nor on where the row is.
+    16 steps of a panel of weights form a tile as stored. Rows are padded to whole tiles; the
+    content of padding rows does not matter. The sum of an output starts from its bias and proceeds
+    along k, 32 values at a time, in an order that the processor fixes: as everywhere, it depends
+    neither on other rows nor on the row's place.
     """
 
     name, block, step_words = "tiles", BLOCK, 1
