@@ -198,7 +198,7 @@ class Candidates:
         return tree_ends.all_known(self._tree)
 
     def take_known(self) -> None:
-        """`take` with what the draft model said after these ends in earlier forwards."""
+        """`take` with the draft model's stored outputs after these ends, from earlier forwards."""
         self._hold(self._wanted)
         tree_children.take_known(self._tree, self._learned)
 

@@ -1,4 +1,4 @@
-"""Compiled loops that choose the best nodes of a tree, and where it grows next."""
+"""Compiled loops that choose the best nodes of a tree and the ends where it grows next."""
 
 from __future__ import annotations
 

@@ -32,13 +32,13 @@ from draftloop.runtime.vector_unit import VectorUnit, lanes_for
 
 MIN_WORK_PER_THREAD = 1 << 18  # multiply-adds of vectors; for less, waking a thread costs more
 MOST_CHUNKS = 8  # vectors of one row that are summed at a time
-VALUES_FLOATS = 1 << 12  # of values that all rows take in turns, from the L1 cache
+VALUES_FLOATS = 1 << 12  # values that are used for all rows in turn, from the L1 cache
 
 CALL_FIELDS = (
     "query", "keys", "values", "bias", "out", "rows", "stored", "stride", "heads", "group",
     "query_head", "query_row", "key_head", "scale", "threads",
 )  # fmt: skip
-# Read by the variants that need them alone: the bound of scores, a score of no key for every head.
+# Read only by the variants that need them: the cap of scores, and a sink score for every head.
 EXTRA_FIELDS = ("cap", "sinks")
 CALL = struct.Struct("13qd1qd1q")
 POINTERS = ("query", "keys", "values", "bias", "out", "sinks")
@@ -48,7 +48,7 @@ class Variant(NamedTuple):
     """Optional parts of attention besides scores, bias and softmax."""
 
     capped: bool = False  # scores become cap * tanh(score / cap) (Gemma 2, arXiv 2408.00118)
-    sinks: bool = False  # every head has a weight that falls on no key (gpt-oss, arXiv 2508.10925)
+    sinks: bool = False  # every head gives some weight to no key (gpt-oss, arXiv 2508.10925)
 
 
 PLAIN = Variant()

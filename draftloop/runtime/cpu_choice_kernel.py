@@ -32,8 +32,8 @@ MIN_VALUES_PER_THREAD = 1 << 18  # for less, waking a thread costs more than it 
 # What is computed for rows. RANKED: the greatest logits, without temperature and noise. CHOSEN: the
 # best tokens by scores with them. WEIGHED: also the sum of exp(score - best) over a row.
 RANKED, CHOSEN, WEIGHED = range(3)
-# `told`: float64 [rows, 2 x count + 1], the tokens, their scores, the sum of exp(score - best) of
-# rows that are weighed.
+# `told`: float64 [rows, 2 x count + 1]: the tokens, their scores, and with WEIGHED the sum of
+# exp(score - best).
 CALL_FIELDS = (
     "logits", "scores", "told", "rows", "stride", "vocabulary", "width", "count", "asked",
     "temperature", "threads",
@@ -93,9 +93,9 @@ class _ChoiceEmitter(Emitter):
         return function
 
     def emit_insert(self) -> Any:
-        """insert(score, token, told, count): instead of the last one, then up to its place.
+        """insert(score, token, told, count): replaces the last one and moves up to its place.
 
-        Of equal scores the one that came first stays first.
+        Of equal scores, the earlier one stays first.
         """
         function, b = self.define("insert", [F64, F64, PTR, I64])
         score, token, tokens, count = function.args

@@ -41,21 +41,21 @@ from draftloop.runtime.quantization import Format
 from draftloop.runtime.team import Team
 from draftloop.runtime.vector_unit import VectorUnit
 
-JOB_ROWS = 128  # at a time; a thread's widened activations and sums then fit the L2 cache
-SUMS_FLOATS = 1 << 15  # of the strips that a thread takes at a time
+JOB_ROWS = 128  # rows at a time, so that a thread's packed activations and sums fit the L2 cache
+SUMS_FLOATS = 1 << 15  # sums of the strips that a thread takes at a time
 MIN_WORK_PER_THREAD = 1 << 21  # multiply-adds; for less, waking a thread costs more than it saves
 WEIGHT_WORK = 4  # multiply-adds that take as long as fetching a weight
 
 CALL = struct.Struct("14q")
-# `gated`: where SiLU of the first half of the outputs times the second half goes instead of `out`,
-# dense, or 0. The halves must begin with a strip. `next`: the matrix that the same threads multiply
-# by afterwards, or 0; its strips are those of a half where it has halves. `bits`: of weights that
-# are integers, and `scales` those of their outputs; else 0.
+# `gated`: if not 0, SiLU of the first half of the outputs times the second half is written there,
+# densely, instead of to `out`; each half must begin with a strip. `next`: weights that the same
+# threads multiply by next, or 0; `next_strips` counts those of one half if it has halves. `bits`,
+# `scales`: of integer weights, else 0.
 CALL_FIELDS = (
     "x", "weights", "bias", "scales", "bits", "out", "rows", "steps", "outputs", "threads", "gated",
     "next", "next_steps", "next_strips",
 )  # fmt: skip
-UNITS_PER_THREAD = 4  # at least, where there are as many strips
+UNITS_PER_THREAD = 4  # at least, if there are enough strips
 POINTERS = ("x", "weights", "bias", "scales", "out")
 WORD_BYTES = WORD_BITS // 8
 
@@ -145,7 +145,7 @@ class _LinearEmitter(FormatEmitter):
         return function
 
     def integers(self) -> dict[int, Way]:
-        """The ways for weights that are integers, by their bits: eight beside four, for heads."""
+        """The ways for integer weights, by bits; 4-bit models need 8 bits as well, for heads."""
         if self.form is None:
             return {}
         bits = self.form.activations

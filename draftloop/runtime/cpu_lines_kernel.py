@@ -27,12 +27,12 @@ from draftloop.runtime.llvm import (
 )
 from draftloop.runtime.vector_unit import STRIP_VECTORS
 
-BLOCK = 512  # values along k that a tile takes at a time: those of its rows stay in the L1 cache
+BLOCK = 512  # values along k that a tile processes at a time; those of its rows fit the L1 cache
 # Floats between two rows of a block: not a power of two, or all rows fall into the same cache sets.
 ROW_FLOATS = BLOCK + 16
-SPAN_FLOATS = 2  # behind a row's block, for every span of it: what integers keep of its scale
-NEAR_BYTES = 512  # what is fetched from the L2 cache into L1 ahead of each weight stream
-FROM_L2, FROM_L1 = 2, 3  # LLVM's words for the levels
+SPAN_FLOATS = 2  # per span, after a row's block: integers store the scale there
+NEAR_BYTES = 512  # distance of the prefetch from L2 into L1, ahead of each weight stream
+FROM_L2, FROM_L1 = 2, 3  # LLVM's codes for the levels
 
 
 class Lines:
@@ -86,7 +86,7 @@ class Lines:
 
     @property
     def wide_rows(self) -> int:
-        """Rows of the largest tile that is two vectors wide, with registers left for the compiler."""
+        """Rows of the largest tile two vectors wide, with some registers left to the compiler."""
         return 12 if self._emitter.unit.registers == 32 else 5
 
     def scales(self, b: Any, strip: Any, step: Any, steps: Any) -> Any:

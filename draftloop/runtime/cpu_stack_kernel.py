@@ -40,7 +40,7 @@ CALL_FIELDS = (
     "head bits", "head steps", "head outputs", "scores", "logits", "scale", "epsilon",
 )  # fmt: skip
 CALL = struct.Struct(f"{len(CALL_FIELDS) - 2}q2d")
-MEMBER_FIELDS = (*CALL_FIELDS, "team")  # of the copy that all threads of a team read
+MEMBER_FIELDS = (*CALL_FIELDS, "team")  # the copy that all threads of a team read
 MEMBER_POINTERS = (
     "team", "layers", "segments", "token_ids", "positions", "embedding", "x", "normed", "joined",
     "query", "attended", "narrowed", "gates", "inner", "delta", "cosines", "sines", "last_norm",
@@ -56,7 +56,7 @@ LAYER_FIELDS = (
 LAYER_POINTERS = tuple(
     name for name in LAYER_FIELDS if name.split()[-1] not in ("window", "bits", "steps", "outputs")
 )
-# `biases`: for every kind of window the address and the row's length.
+# `biases`: table with the bias's address and row length for every window size.
 SEGMENT_FIELDS = ("slot", "start", "rows", "stored_from", "stored_to", "biases")
 SEGMENT_POINTERS = ("biases",)
 

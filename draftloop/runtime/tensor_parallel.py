@@ -45,7 +45,7 @@ def require_splittable(options: ModelOptions) -> None:
 
 
 def _require_devices(device: str, ranks: int) -> None:
-    """Raises StartupFailure or InvalidInput where there is no device for each of so many ranks."""
+    """Raises StartupFailure or InvalidInput if there is no device for each rank."""
     if device == "cpu":
         if torch.accelerator.is_available():
             raise StartupFailure(
