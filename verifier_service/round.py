@@ -36,7 +36,7 @@ def verify(session: VerifierSession, draft: DraftTree, *, chunk_tokens: int) -> 
     length = slot.length
     said, verdict = yield from _judged(session, draft)
     if len(draft) and _place_of_no_number(said, verdict) is not None:
-        # A node's NaN or infinity spreads, multiplied by a mask's zero, to rows that do not see it.
+        # A node's NaN or infinity times a weight of zero, is NaN in rows that do not attend to it.
         slot.truncate(length)
         said, alone = yield from _judged(session, EMPTY_TREE)
         verdict = _nothing_accepted(alone, verdict)

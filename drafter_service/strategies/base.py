@@ -35,7 +35,7 @@ class Strategy(ABC):
         """Receives what cheaper sources propose for the next draft; ignored by default."""
 
     def reading(self) -> Iterator[None]:
-        """Indexes the text for sources that need no model, one piece per step; nothing by default.
+        """Indexes the text for sources without a model, one piece per step; nothing by default.
 
         Runs on the event loop while the engine prefills, and completes before the first `propose`.
         """

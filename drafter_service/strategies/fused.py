@@ -48,7 +48,7 @@ class Fused(TreeStrategy):
     def __init__(self, session: DrafterSession) -> None:
         super().__init__(session, CHILDREN)
         self._offer = EMPTY_TREE
-        self._way = self._usual = Way.LARGER  # of the last draft; by default
+        self._way = self._usual = Way.LARGER  # the last draft's, and the default
         self._smaller: Fused | None = None
         if (smaller := session.smaller) is not None:
             self._smaller = Fused(smaller)
@@ -115,7 +115,7 @@ class Fused(TreeStrategy):
         )  # fmt: skip
 
     def ended(self, full: bool, max_depth: int) -> DraftEnd:
-        """`full`: the node limit was reached; else further nodes are not worth verifying."""
+        """NODES if the node limit was reached; else further nodes are not worth verifying."""
         return DraftEnd.NODES if full else DraftEnd.VERIFY_COST
 
     def ahead(self, wanted: Callable[[], bool]) -> Task[None]:

@@ -1,4 +1,4 @@
-"""Ouroboros: drafting with phrases of verdicts and of earlier requests (2402.13720)."""
+"""Ouroboros: phrases, from verdicts and history, help to draft and lengthen (2402.13720)."""
 
 from __future__ import annotations
 

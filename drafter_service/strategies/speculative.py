@@ -33,5 +33,5 @@ class Speculative(TreeStrategy):
         return (yield from self.grown(budget, together=1, most=depth, max_depth=depth, least=0.0))
 
     def ended(self, full: bool, max_depth: int) -> DraftEnd:
-        """`full`: the depth limit was reached; else at a stop token, or nothing to propose."""
+        """DEPTH if the depth limit was reached; else a stop token, or nothing left to propose."""
         return DraftEnd.DEPTH if full else DraftEnd.TEXT

@@ -91,7 +91,7 @@ class KVCache:
         return slot
 
     def _least_use(self) -> int:
-        """Index among the free slots of the one to take: normally the one released first.
+        """Index among the free slots of the one to take; if texts are kept, the one freed first.
 
         Once `touched_rows` are reached, it is the slot with the most rows ever written, so that no
         further memory is touched.

@@ -60,7 +60,7 @@ class Ranks:
         orders.send(enlistment)
 
     def model(self) -> LanguageModel:
-        """Loads this rank's part when all ranks have met; the model then leads the others.
+        """Loads this rank's part, together with the other ranks; the model leads them from then on.
 
         Raises what `LanguageModel` raises.
         """
