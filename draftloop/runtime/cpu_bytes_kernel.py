@@ -70,7 +70,7 @@ class Bytes(Lines):
 
     @property
     def step_words(self) -> int:
-        """Those of as many activations as a word holds weights."""
+        """Words of activations per step: those of as many values as a word of weights holds."""
         return self.values // self._emitter.depth
 
     @property
@@ -110,7 +110,7 @@ class Bytes(Lines):
         return b.add(total, b.call(self._pairs, [weight, factor]))
 
     def _emit_pack(self) -> Any:
-        """pack(x, packed, rows, depth, values): so many values of rows that have `depth`.
+        """pack(x, packed, rows, depth, values): packs `values` values of rows that have `depth`.
 
         Writes integers and, after BLOCK words, the float32 scale of every span.
         """

@@ -241,7 +241,7 @@ class _LinearEmitter(FormatEmitter):
     def emit_packing(
         self, b: Any, way: Way, known: dict[str, Any], place: tuple[Any, Any, Any], packed: Any
     ) -> None:
-        """Packs what is taken at a time of rows: `place` is the first, how many, and from where."""
+        """Packs the rows processed at a time; `place`: first row, number of rows, start along k."""
         first_row, rows, step = place
         steps = known["steps"]
         word = b.mul(b.add(b.mul(first_row, steps), step), i64(way.step_words))

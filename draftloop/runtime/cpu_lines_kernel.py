@@ -100,7 +100,7 @@ class Lines:
         """Nothing to restore."""
 
     def room(self, b: Any, rows: Any) -> Any:
-        """Rows of sums that so many rows take."""
+        """Rows of sums needed for this many rows."""
         return rows
 
     def height(self, b: Any, rows: Any) -> Any:
@@ -271,7 +271,7 @@ class Lines:
         b.call(self._prefetch, [address, *flags])
 
     def _emit_pack(self) -> Any:
-        """pack(x, packed, rows, depth, values): widen so many values of rows that have `depth`."""
+        """pack(x, packed, rows, depth, values): widens `values` values per row of `depth`."""
         function, b = self._emitter.define(f"{self.name}_pack", [PTR, PTR, I64, I64, I64])
         x, packed, rows, depth, values = function.args
         lanes = i64(self._emitter.unit.lanes)
@@ -289,13 +289,13 @@ class Lines:
         return function
 
     def _load(self, b: Any, base: Any, index: Any) -> Any:
-        """The vector of floats at number `index` of what is packed."""
+        """The vector of packed floats at index `index`."""
         if self.parts == 1:
             return b.load(at(b, base, index, F32), align=4, typ=self._emitter.floats)
         return self._emitter.load(b, base, index)
 
     def _load_one(self, b: Any, base: Any, index: Any) -> Any:
-        """The float at number `index` of what is packed."""
+        """The packed float at index `index`."""
         address = at(b, base, index, self.scalar)
         if self.parts == 1:
             return b.load(address, align=4, typ=F32)

@@ -28,7 +28,7 @@ class _Groups:
     """Scales stored strip by strip, and within a strip group by group."""
 
     def scales(self, b: Any, strip: Any, step: Any, steps: Any) -> Any:
-        """Those of the strips before, and of the groups before."""
+        """Number of strips times groups, plus this strip's groups, that are stored before."""
         groups = ceil(b, steps, i64(SPAN_STEPS))
         return b.add(b.mul(strip, groups), b.sdiv(step, i64(SPAN_STEPS)))
 

@@ -77,23 +77,23 @@ class Tiles:
         b.call(self._configure, [before])
 
     def fit(self, b: Any, steps: Any) -> Any:
-        """Whether a matrix of so many steps consists of whole tiles."""
+        """Whether a matrix of `steps` steps consists of whole tiles."""
         return b.icmp_signed("==", b.srem(steps, i64(STEPS)), i64(0))
 
     def room(self, b: Any, rows: Any) -> Any:
-        """So many rows and those that fill their last tile."""
+        """The rows, padded to whole tiles."""
         return b.mul(ceil(b, rows, i64(ROWS)), i64(ROWS))
 
     def height(self, b: Any, rows: Any) -> Any:
-        """Those of a tile."""
+        """The rows of a tile."""
         return i64(ROWS)
 
     def pack(self, b: Any, x: Any, packed: Any, rows: Any, pitch: Any, steps: Any) -> None:
-        """Lays so many steps of rows that are `pitch` words apart out in tiles."""
+        """Packs `steps` steps of rows, which are `pitch` words apart, in tiles."""
         b.call(self._pack, [x, packed, rows, pitch, steps])
 
     def multiply(self, b: Any, packed: Any, block: Block) -> None:
-        """Advances the block's sums by its part of k."""
+        """Adds the block's part of k to its sums."""
         x = at(b, packed, b.mul(block.row, i64(STEPS)), I32)
         x_pitch, pitch = b.mul(block.room, i64(STEPS)), b.mul(block.pitch, i64(4))
         arguments = [
